@@ -38,7 +38,7 @@ schedule engine for gather_product:
     gather on copy_engine, tile(i=256)
     gemm on sm, tile(i=128, j=128, k=64), order(s = rank step +1, group(i, 8))
 
-schedule movers for gather_product:
+schedule copy_sms for gather_product:
     gather on sm(16), tile(i=32), order(i, p = rank + 1 step +1)
     gemm on sm, tile(i=128, j=128, k=64), order(s = rank step +1, group(i, 8))
     xs channel(i=128)
@@ -67,8 +67,8 @@ TILE = 128
 COLUMNS = 10
 SIZES = (640, 1280, 2560, 5120, 10240, 20480)
 CASES = [
-    *((schedule, 8, tiles) for schedule in ("engine", "movers", "epilogue") for tiles in SIZES),
-    *((schedule, ranks, 5120) for schedule in ("engine", "movers", "epilogue") for ranks in (16, 32, 64)),
+    *((schedule, 8, tiles) for schedule in ("engine", "copy_sms", "epilogue") for tiles in SIZES),
+    *((schedule, ranks, 5120) for schedule in ("engine", "copy_sms", "epilogue") for ranks in (16, 32, 64)),
 ]
 HEADINGS = ("schedule", "ranks", "tasks", "transfers", "plan s", "simulate s", "ns/n log n")
 ROW = "{schedule:>10} {ranks:10} {tasks:10} {transfers:10} {plan_s:10.3f} {simulate_s:10.3f} {ns_per_n_log_n:10.1f}"

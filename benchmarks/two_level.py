@@ -164,26 +164,26 @@ DEPARTURE, ARRIVAL = "n = rank // g step +1", "n = rank // g step -1"
 """Nodes from the own one on, whose ranks begin with it, and the order in which they then arrive."""
 
 
-def _gathered(tile: int, movers: int, where: str) -> list[str]:
+def _gathered(tile: int, copy_sms: int, where: str) -> list[str]:
     return [
-        f"across on sm({movers}), tile(i={tile}), order({DEPARTURE}, i)",
+        f"across on sm({copy_sms}), tile(i={tile}), order({DEPARTURE}, i)",
         f"inside on {where}, tile(i={tile}), order({ARRIVAL}, i, q = rank + 1 step +1)",
     ]
 
 
 def _two_level_all_gather(tile: int) -> Iterator[Way]:
-    for movers in (4, 16, 64):
+    for copy_sms in (4, 16, 64):
         for where in ("sm", "copy_engine"):
-            lines = [*_gathered(tile, movers, where), f"y channel(i={tile})"]
-            yield f"sm({movers}) across, {where} inside", "two_level_all_gather", lines
+            lines = [*_gathered(tile, copy_sms, where), f"y channel(i={tile})"]
+            yield f"sm({copy_sms}) across, {where} inside", "two_level_all_gather", lines
 
 
 def _two_level_reduce_scatter(tile: int) -> Iterator[Way]:
-    for movers in (16, 64):
-        for where in (f"sm({movers})", "copy_engine"):
-            yield f"{where} inside, sm({movers}) across", "two_level_reduce_scatter", [
+    for copy_sms in (16, 64):
+        for where in (f"sm({copy_sms})", "copy_engine"):
+            yield f"{where} inside, sm({copy_sms}) across", "two_level_reduce_scatter", [
                 f"inside on {where}, tile(i={tile}), order({AWAY}, i, q = rank + 1 step +1)",
-                f"across on sm({movers}), tile(i={max(1, min(32, tile // 16))}, j=512), order({AWAY}, i, j)",
+                f"across on sm({copy_sms}), tile(i={max(1, min(32, tile // 16))}, j=512), order({AWAY}, i, j)",
                 "reduce on sm, tile(i=32, j=512)",
                 f"parts channel(i={tile})",
                 f"sums channel(i={tile})",
@@ -191,18 +191,18 @@ def _two_level_reduce_scatter(tile: int) -> Iterator[Way]:
 
 
 def _two_level_ag_gemm(tile: int) -> Iterator[Way]:
-    for movers in (4, 8, 16):
-        for where in (f"sm({2 * movers})", "copy_engine"):
+    for copy_sms in (4, 8, 16):
+        for where in (f"sm({2 * copy_sms})", "copy_engine"):
             gemm = f"gemm {PRODUCT}, order({ARRIVAL}, q = rank step -1)"
-            lines = [*_gathered(tile, movers, where), gemm, f"xs channel(i={tile})"]
-            yield f"sm({movers}) across, {where} inside", "two_level_ag_gemm", lines
+            lines = [*_gathered(tile, copy_sms, where), gemm, f"xs channel(i={tile})"]
+            yield f"sm({copy_sms}) across, {where} inside", "two_level_ag_gemm", lines
 
 
 def _two_level_gemm_rs(tile: int) -> Iterator[Way]:
-    for movers in (8, 16, 32):
-        yield f"sm({movers}) across", "two_level_gemm_rs", [
+    for copy_sms in (8, 16, 32):
+        yield f"sm({copy_sms}) across", "two_level_gemm_rs", [
             f"gemm {PRODUCT}, order({AWAY}, q = rank + 1 step +1)",
-            f"across on sm({movers}), tile(i={tile}, j=256), order({AWAY}, i, j)",
+            f"across on sm({copy_sms}), tile(i={tile}, j=256), order({AWAY}, i, j)",
             "reduce on sm, tile(i=32, j=256)",
             "parts channel(i=128, j=256)",
             f"sums channel(i={tile}, j=256)",

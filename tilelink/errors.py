@@ -232,7 +232,7 @@ class BindingError(TileLinkError):
 
 
 class VerificationError(TileLinkError):
-    """The plan is not safe. rule: the name of the violated rule, one of seven."""
+    """The plan is not safe. rule: the name of the violated rule, one of nine."""
 
     rule = "verification"
 
@@ -283,6 +283,12 @@ class RolesError(VerificationError):
     """Rule 8: roles of a program's warps change its order, or use a buffer before it is full or while it is read."""
 
     rule = "roles"
+
+
+class TilesError(VerificationError):
+    """Rule 9: a kernel that walks the tiles of a launch leaves one out, or its tiles depend on who executes them."""
+
+    rule = "tiles"
 
 
 class EmitError(TileLinkError):

@@ -2,15 +2,16 @@
 
 Settings select where files are stored, how long a wait may take and what runs the kernels. None changes a result.
 
-=================  ========================================================  ====================
-variable           meaning                                                   default
-=================  ========================================================  ====================
-TILELINK_CACHE     folder of generated sources and tuning results            XDG cache + tilelink
-TILELINK_DEADLINE  seconds that a wait may take before the run is ended      the runtime's own
-TILELINK_CHECK     1: each launch on GPUs checks its index tensors            0
-TILELINK_NVSHMEM   folder of NVSHMEM's device library, for several nodes     that of its wheel
-TRITON_INTERPRET   1: Triton interprets kernels on the CPU                   0
-=================  ========================================================  ====================
+===================  ========================================================  ====================
+variable             meaning                                                   default
+===================  ========================================================  ====================
+TILELINK_CACHE       folder of generated sources and tuning results            XDG cache + tilelink
+TILELINK_DEADLINE    seconds that a wait may take before the run is ended      the runtime's own
+TILELINK_CHECK       1: each launch on GPUs checks its index tensors            0
+TILELINK_NVSHMEM     folder of NVSHMEM's device library, for several nodes     that of its wheel
+TILELINK_NODE_RANKS  ranks of a node, for operators                            those of a host
+TRITON_INTERPRET     1: Triton interprets kernels on the CPU                   0
+===================  ========================================================  ====================
 """
 
 import math
@@ -33,6 +34,7 @@ class Settings:
     cache: folder of generated sources and tuning results; it is created at the first write.
     deadline: seconds that a wait may take before the run is ended; None for the default of the runtime.
     nvshmem: folder that has NVSHMEM's device library, or its `lib`; None for that of the wheel.
+    node_ranks: ranks of a node in groups of operators; None: those of a host.
     interpret: Triton interprets kernels on the CPU instead of compiling them.
     check: each launch on GPUs checks what its index tensors promise, for which the host waits; CPU ranks always do.
     """
@@ -42,6 +44,7 @@ class Settings:
     interpret: bool = False
     check: bool = False
     nvshmem: Path | None = None
+    node_ranks: int | None = None
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str] | None = None) -> "Settings":
@@ -54,6 +57,7 @@ class Settings:
             cache=_cache_folder(variables),
             deadline=_seconds(variables, "TILELINK_DEADLINE"),
             nvshmem=Path(chosen) if (chosen := variables.get("TILELINK_NVSHMEM")) else None,
+            node_ranks=_count(variables, "TILELINK_NODE_RANKS"),
             interpret=_flag(variables, "TRITON_INTERPRET"),
             check=_flag(variables, "TILELINK_CHECK"),
         )
@@ -163,6 +167,15 @@ def _seconds(variables: Mapping[str, str], name: str) -> float | None:
         hint = f"write a positive number, as in {name}=30, or unset it for the runtime's own deadline"
         raise SettingsError(f"{name} is {text!r}, which is not a number of seconds", hint=hint)
     return seconds
+
+
+def _count(variables: Mapping[str, str], name: str) -> int | None:
+    text = variables.get(name, "").strip()
+    if not text:
+        return None
+    if not (text.isdecimal() and int(text)):
+        raise SettingsError(f"{name} is {text!r}, which is not a number of ranks", hint=f"write {name}=8, or unset it")
+    return int(text)
 
 
 def _flag(variables: Mapping[str, str], name: str) -> bool:

@@ -22,7 +22,7 @@ GIVEN = "dl.notify(signals, held, rank, debug_block=debug_block, stage=0, tile=h
 
 def bound(*, on: bool = True, flat: bool = True, target: str = "sm_90", K: int = 1376) -> Bound:
     module = compiler.load("gemm_rs")
-    program = module.program("gemm_rs_own_last")
+    program = module.program("gemm_rs_local_last")
     schedule = module.schedule("h200", program).defer_notify("gemm", on).flatten("gemm", flat)
     return compiler.bound(program, schedule, ranks=8, dims=SIZES | {"K": K}, dtype="bf16", target=target)
 

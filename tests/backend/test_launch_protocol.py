@@ -171,7 +171,7 @@ def of_library(file: str, name: str, schedule: str) -> Emitted:
 
 
 def test_programs_of_a_warp_are_counted_too() -> None:
-    result = of_library("gemm_rs", "gemm_rs_own_last", "h200_movers")
+    result = of_library("gemm_rs", "gemm_rs_local_last", "h200_copy_sms")
     assert "gl.warp_specialize" in result.text
     programs = sum(kernel.programs for kernel in result.kernels)
     assert result.text.count(f"launch = dl.launch_number(epoch_pointer, handshake_block, {programs})") == 2
@@ -215,13 +215,13 @@ def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str
     assert names == (["launch_number", "begin_copies", "wait", "count_program"] if begins else ["wait"])
     if begins:
         numbers = f"FINISHED={one.finished_base}, RANKS=3, BLOCK=4, STAGE=2, FIRST=True"
-        given = "handshake_block, signals, signal_table, epoch_pointer, debug_block, launch, rank"
-        call = f"dl.begin_copies({given}, {numbers})"
+        first = "handshake_block, signals, signal_table, epoch_pointer, debug_block, launch, rank"
+        call = f"dl.begin_copies({first}, {numbers})"
         assert [line.strip() for line in body.splitlines() if "begin_copies" in line] == [call]
 
 
 @pytest.mark.parametrize(
-    ("file", "name", "first"), [("ag_gemm", "ag_gemm_in_place", True), ("gemm_rs", "gemm_rs_sums_last", False)]
+    ("file", "name", "first"), [("ag_gemm", "ag_gemm_in_place", True), ("gemm_rs", "gemm_rs_reduce_last", False)]
 )
 def test_which_program_lets_copies_begin(file: str, name: str, first: bool) -> None:
     """The first one, whichever others run, unless the copies wait for products of them all anyway."""

@@ -122,7 +122,7 @@ def test_loads_ahead_are_for_loops_of_their_own_on_gpus_that_copy_asynchronously
 def test_sums_behind_a_product_are_loaded_ahead_in_its_buffers() -> None:
     """Of 128x256 tiles in four stages, whose own buffers fill shared memory."""
     module = compiler.load("gemm_rs")
-    program = module.program("gemm_rs_own_last")
+    program = module.program("gemm_rs_local_last")
     sizes = {"Ms": 1024, "N": 4096, "K": 1376}
     bound = compiler.bound(program, module.schedule("h200", program), ranks=8, dims=sizes, dtype="bf16", target="sm_90")
     (compiled,) = compile_all(bound, emit(bound, make_plan(bound).thresholds))

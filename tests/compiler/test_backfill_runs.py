@@ -17,7 +17,7 @@ def test_sums_fill_the_last_round_of_products(columns: int, monkeypatch: pytest.
     sizes = {"Ms": 60, "N": columns, "K": 40}
     monkeypatch.setattr("tests.compiler.library.dims", lambda program, ranks: sizes)
     module = tilelink.load("gemm_rs")
-    program = module.program("gemm_rs_sums_last")
+    program = module.program("gemm_rs_reduce_last")
     schedule = module.schedule("copy_engine", program).tile("sums", i=16, j=64)
     stages = compiler.bound(program, schedule, ranks=RANKS, dims=sizes, dtype="f32", target="cpu").stages
     assert stages["sums"].total and stages["sums_rest"].total

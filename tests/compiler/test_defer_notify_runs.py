@@ -10,13 +10,13 @@ from tests.compiler.test_library_runs import run
 from tilelink import compiler
 
 SIZES = {
-    "gemm_rs_own_last": {"Ms": 200, "N": 130, "K": 200},
+    "gemm_rs_local_last": {"Ms": 200, "N": 130, "K": 200},
     "nested": {"M": 64, "N": 40, "K": 72, "L": 128},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("name", ["gemm_rs_own_last", "nested"])
+@pytest.mark.parametrize("name", ["gemm_rs_local_last", "nested"])
 def test_runs_as_planned(name: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tiles a program, products of more than two steps, uneven edges, launches behind one another."""
     dims = SIZES[name]

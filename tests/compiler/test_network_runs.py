@@ -18,10 +18,10 @@ from tilelink.reference import trial
 
 SIZES = {"M": 25, "Ms": 25, "N": 36, "K": 20}
 LIBRARY = [
-    ("two_level_all_gather", "movers"), ("two_level_ag_gemm", "movers"), ("two_level_reduce_scatter", "movers"),
-    ("two_level_gemm_rs", "movers"), ("all_gather", "pull"), ("all_gather_ring", "ring"), ("ag_gemm", None),
-    ("all_reduce_two_shot_pushed", "large"), ("gemm_rs_own_last", None), ("reduce_scatter_pushed", "small"),
-    ("two_level_all_reduce", "movers"), ("two_level_all_to_all", "messages"),
+    ("two_level_all_gather", "copy_sms"), ("two_level_ag_gemm", "copy_sms"), ("two_level_reduce_scatter", "copy_sms"),
+    ("two_level_gemm_rs", "copy_sms"), ("all_gather", "pull"), ("all_gather_ring", "ring"), ("ag_gemm", None),
+    ("all_reduce_two_shot_pushed", "large"), ("gemm_rs_local_last", None), ("reduce_scatter_pushed", "small"),
+    ("two_level_all_reduce", "copy_sms"), ("two_level_all_to_all", "messages"),
 ]  # fmt: skip
 
 

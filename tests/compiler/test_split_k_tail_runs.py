@@ -13,11 +13,11 @@ from tilelink.scheduling.schedule import Schedule
 SIZES = {"Ms": 30, "N": 60, "K": 520, "M": 120}
 LIBRARY = [
     ("ag_gemm", "ag_gemm_in_place", "copy_engine", "gemm", 3),
-    ("ag_gemm", "ag_gemm", "movers", "gemm", 3),
+    ("ag_gemm", "ag_gemm", "copy_sms", "gemm", 3),
     ("ag_gemm_gated", "ag_gemm_gated", "small", "gemm", 3),
     ("ag_gemm_epilogues", "ag_gemm_bias_gelu", "small", "gemm", 4),
-    ("gemm_rs", "gemm_rs_own_last", "copy_engine", "own", 3),
-    ("gemm_rs", "gemm_rs_slots", "movers", "gemm", 3),
+    ("gemm_rs", "gemm_rs_local_last", "copy_engine", "own", 3),
+    ("gemm_rs", "gemm_rs_slots", "copy_sms", "gemm", 3),
 ]
 OWN = """\
 program own(M, N, K):

@@ -33,7 +33,7 @@ DIMS = {"Ms": 40, "N": 72, "K": 64}
 Run = tuple[compiler.Kernel, RunResult]
 
 
-@pytest.fixture(scope="module", params=["copy_engine", "movers"])
+@pytest.fixture(scope="module", params=["copy_engine", "copy_sms"])
 def run(request: pytest.FixtureRequest) -> Run:
     module = compiler.load("ag_gemm")
     program = module.program()

@@ -63,7 +63,7 @@ schedule engine for sums:
     add on sm, tile(i=32, j=64)
     left channel(i=64), buffers 2
 
-schedule movers for sums:
+schedule copy_sms for sums:
     send on sm(2), tile(i=32)
     hand on sm(2), tile(i=32)
     add on sm, tile(i=32, j=64)
@@ -71,7 +71,7 @@ schedule movers for sums:
 """
 
 CALLED = (
-    "ag_gemm-h200_few", "ag_gemm_in_place-h200", "ag_gemm_in_place-h200_movers", "gemm_ar-after", "gemm_ar-h200",
+    "ag_gemm-h200_few", "ag_gemm_in_place-h200", "ag_gemm_in_place-h200_copy_sms", "gemm_ar-after", "gemm_ar-h200",
     "ag_gemm_gathered-h200", "all_gather-default", "all_gather-h200", "all_gather-h200_bulk",
     "all_reduce_two_shot-h200", "all_reduce_one_shot-h200", "all_reduce_two_shot_kept-large", "gemm_rs_scatter-h200",
 )  # fmt: skip
@@ -81,7 +81,7 @@ CALLED = (
 def own_cases() -> tuple[Case, ...]:
     module = compiler.parse(SUMS)
     program = module.program("sums")
-    return tuple((program, module.schedule(one, program)) for one in ("plain", "engine", "movers"))
+    return tuple((program, module.schedule(one, program)) for one in ("plain", "engine", "copy_sms"))
 
 
 @cache

@@ -15,28 +15,40 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from tests.gpu.cases import Case, dims_of, trial
 from tests.gpu.lockstep import Checks, on_all, together
-from tilelink import compiler
+from tests.gpu.ops_scenarios import near
+from tests.gpu.scenarios import judge_spans
+from tilelink import compiler, ops
 from tilelink.errors import DeadlineError
 from tilelink.runtime.cuda.device import current_target
+from tilelink.settings import override
 
 WAYS = ("p2p", "tcp")
-LIMITS_S = {"remote_programs": 500, "remote_launches": 400, "remote_deadline": 200}
+LIMITS_S = {
+    "remote_programs": 500, "remote_launches": 400, "remote_graphs": 300, "remote_timelines": 200, "remote_ops": 300,
+    "remote_deadline": 200,
+}  # fmt: skip
 """Seconds that a scenario may take: the first compilation of a kernel with NVSHMEM's bitcode takes a minute."""
 STAND_IN = Path(__file__).with_name("gdr_stand_in.c")
 LIBRARY = (
-    ("two_level_all_gather", "movers"), ("two_level_reduce_scatter", "movers"), ("two_level_all_reduce", "movers"),
-    ("two_level_all_to_all", "messages"), ("two_level_ag_gemm", "movers"), ("two_level_gemm_rs", "movers"),
+    ("two_level_all_gather", "copy_sms"), ("two_level_reduce_scatter", "copy_sms"),
+    ("two_level_all_reduce", "copy_sms"), ("two_level_all_to_all", "messages"),
+    ("two_level_ag_gemm", "copy_sms"), ("two_level_gemm_rs", "copy_sms"),
     ("all_gather", "pull"), ("all_gather_ring", "ring"), ("reduce_scatter_pushed", "small"),
-    ("all_reduce_two_shot_pushed", "large"), ("ag_gemm", None), ("gemm_rs_own_last", None),
+    ("all_reduce_two_shot_pushed", "large"), ("ag_gemm", None), ("gemm_rs_local_last", None),
 )  # fmt: skip
+GRAPHED = (
+    "two_level_all_gather", "two_level_all_reduce", "two_level_ag_gemm", "two_level_gemm_rs", "all_gather", "ag_gemm",
+)  # fmt: skip
+TRACED = ("two_level_all_gather", "two_level_gemm_rs", "all_gather_ring")
 SIZES = (128, 192, 160, 96)
-LAUNCHES = 200
+LAUNCHES, GRAPH_BURSTS = 200, 12
 
 
 def environment(way: str, ucx: str | None, folder: Path) -> dict[str, str]:
@@ -70,13 +82,14 @@ def library() -> list[Case]:
     return found
 
 
-def sizes_of(case: Case) -> dict[str, object]:
+def sizes_of(case: Case) -> dict[str, Any]:
     return {**dims_of(case[0], SIZES), **{p.name: 1 for p in case[0].params if p.kind == "i32"}}  # a rank is a node
 
 
-def kernel_of(case: Case, dims: Mapping[str, object], deadline_s: float | None = None):
+def kernel_of(case: Case, dims: Mapping[str, object], deadline_s: float | None = None, *, trace: bool = False) -> Any:
     nodes = dist.get_world_size()
-    options = {"dims": dims, "dtype": "bf16", "nodes": nodes, "target": current_target(), "deadline_s": deadline_s}
+    options: dict[str, Any] = {"dims": dims, "dtype": "bf16", "nodes": nodes, "target": current_target()}
+    options |= {"deadline_s": deadline_s, "trace": trace}
     return on_all(lambda: compiler.compile(*case, device="cuda", **options))
 
 
@@ -115,6 +128,85 @@ def remote_launches() -> None:
                 known.verify(launch % 2, outputs, checks, f"launch {launch}")
 
     together(library()[:6], body, called)
+
+
+def remote_graphs() -> None:
+    """A captured launch, replayed with changing inputs in bursts of any length, between eager launches."""
+    chance = random.Random(1)  # the same on all ranks
+
+    def body(case: Case, checks: Checks) -> None:
+        dims = sizes_of(case)
+        kernel, known = kernel_of(case, dims), trial(case, dims, 3)
+        ready = [known.given(launch) for launch in range(3)]
+        static = {name: value.clone() for name, value in ready[0].items()}
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = kernel(static)
+        for burst in range(GRAPH_BURSTS):
+            for _ in range(chance.randint(1, 5)):
+                for name, value in static.items():
+                    value.copy_(ready[burst % 3][name])
+                graph.replay()
+            kept = {name: value.clone() for name, value in outputs.items()}
+            known.verify(burst % 3, kept, checks, f"burst {burst}")
+            for _ in range(chance.randint(0, 2)):
+                known.verify((burst + 1) % 3, kernel(ready[(burst + 1) % 3]), checks, f"eager after burst {burst}")
+
+    together([one for one in library() if one[0].name in GRAPHED], body, called)
+
+
+def remote_timelines() -> None:
+    """Launches that are measured give the same results, and no wait ends before its notify on another node."""
+
+    def body(case: Case, checks: Checks) -> None:
+        dims, nodes = sizes_of(case), dist.get_world_size()
+        kernel, known = kernel_of(case, dims, 20.0, trace=True), trial(case, dims, 2)
+        for launch in range(2):
+            known.verify(launch, kernel(known.given(launch)), checks, "measured")
+        found = kernel.timeline()
+        checks.expect(found.dropped == 0, f"{found.dropped} spans were dropped")
+        if dist.get_rank() == 0:
+            print(f"{called(case)}: {found.clock}", flush=True)
+        plan = compiler.plan(*case, ranks=nodes, nodes=nodes, dims=dims, dtype="bf16", target=current_target())
+        judge_spans(plan, found, checks)
+
+    together([one for one in library() if one[0].name in TRACED], body, called)
+
+
+def remote_ops() -> None:
+    """Operators of a group that spans nodes, by programs in one level and in two, eagerly and in a graph."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(rank)
+    x = torch.randn(128, 192, device="cuda").bfloat16()
+    w = torch.randn(160, 192, device="cuda").bfloat16()
+    long = torch.randn(128 * ranks, 192, device="cuda").bfloat16()
+    calls = {
+        "two_level_all_gather:copy_sms": lambda way: ops.all_gather(x, schedule=way),
+        "two_level_reduce_scatter:copy_sms": lambda way: ops.reduce_scatter(long, schedule=way),
+        "two_level_all_reduce:copy_sms": lambda way: ops.all_reduce(long, schedule=way),
+        "two_level_ag_gemm:copy_sms": lambda way: ops.ag_gemm(x, w, schedule=way),
+        "two_level_gemm_rs:copy_sms": lambda way: ops.gemm_rs(long, w, schedule=way),
+        "": lambda way: ops.ag_gemm(x, w),
+    }
+
+    def body(name: str, checks: Checks) -> None:
+        call = calls[name]
+        expected = call("unfused")
+        for launch in range(3):
+            near(call(name), expected, checks, f"launch {launch}")
+        graph = torch.cuda.CUDAGraph()
+        if name:
+            with torch.cuda.graph(graph):
+                found = call(name)
+            for replay in range(3):
+                graph.replay()
+                near(found, expected, checks, f"replay {replay}")
+
+    with override(node_ranks=1):
+        ops.clear()
+        together(list(calls), body, str)
+    ops.clear()
 
 
 def remote_deadline() -> None:

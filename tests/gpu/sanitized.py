@@ -36,29 +36,29 @@ LAUNCHES = 3  # as many as the most buffers that a schedule has, so that each is
 CASES: dict[str, tuple[tuple[str, str], ...]] = {
     "copy engine that feeds a product": (("ag_gemm", "copy_engine"),),
     "product that feeds the copy engine": (("gemm_rs_slots", "copy_engine"), ("gemm_rs_scatter", "copy_engine")),
-    "movers on SMs, before and after a product": (("ag_gemm", "movers"), ("gemm_rs_slots", "movers")),
+    "copy_sms on SMs, before and after a product": (("ag_gemm", "copy_sms"), ("gemm_rs_slots", "copy_sms")),
     "prologue, and waits inside the contraction": (("ag_gemm", "slices"),),
     "epilogue, and a reduction": (("gemm_rs_scatter", "epilogue"), ("gemm_ar", "after")),
     "reduction on SMs of its own, symmetric outputs": (("gemm_ar", "beside"),),
     "waits between tiles of one stage": (("gemm_rs_ring", "ring"),),
     "pull": (("all_gather", "pull"),),
     "arithmetic after a product": (("ag_gemm_bias_gelu", "small"), ("ag_gemm_gated", "small")),
-    "f32 sums": (("gemm_rs_f32", "movers"),),
+    "f32 sums": (("gemm_rs_f32", "copy_sms"),),
     "large tiles, eight warps": (("ag_gemm", "h200_few"),),
-    "no product": (("all_reduce_two_shot_pushed", "small"), ("reduce_scatter", "movers")),
+    "no product": (("all_reduce_two_shot_pushed", "small"), ("reduce_scatter", "copy_sms")),
 }
 """What is reached -> the programs and schedules of the library by which it is."""
 
 TRACED = (("ag_gemm", "copy_engine"), ("gemm_ar", "beside"))
 """Those that run once more as kernels that measure themselves."""
 
-DIVIDED = (("ag_gemm_in_place", "copy_engine"), ("gemm_rs_own_last", "copy_engine"))
+DIVIDED = (("ag_gemm_in_place", "copy_engine"), ("gemm_rs_local_last", "copy_engine"))
 LONGER = (72, 136, 264, 80)
 """Those that compute their last tiles in parts, and sizes with enough steps for that."""
 
 BY_BULK = (
-    ("all_gather", "h200_bulk"), ("all_gather", "h200_bulk_pull"), ("gemm_rs_own_last", "h200_movers"),
-    ("ag_gemm_ring", "movers"),
+    ("all_gather", "h200_bulk"), ("all_gather", "h200_bulk_pull"), ("gemm_rs_local_last", "h200_copy_sms"),
+    ("ag_gemm_ring", "copy_sms"),
 )  # fmt: skip
 WHOLE = (128, 136, 104, 80)
 """Those that copy boxes, and sizes whose rows are whole tiles; the last boxes of a row reach beyond it."""

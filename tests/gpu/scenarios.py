@@ -34,6 +34,7 @@ from tests.gpu.lockstep import CasesFailed, Checks, on_all, together
 from tests.runtime.contract import check_arguments, check_launches, check_memory
 from tilelink import compiler
 from tilelink.errors import DeadlineError, RankError
+from tilelink.planning.plan import Plan
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.timeline import Timeline
 from tilelink.simulator.measured import Measured, measured_text
@@ -309,16 +310,18 @@ def judge(case: Case, found: Timeline) -> list[str]:
 
 
 def _judge(case: Case, found: Timeline, checks: Checks) -> None:
-    ranks = dist.get_world_size()
-    plan = compiler.plan(
-        *case, ranks=ranks, dims=dims_of(case[0], EVEN), dtype="bf16", target=current_target()
-    )  # fmt: skip
+    ranks, dims = dist.get_world_size(), dims_of(case[0], EVEN)
+    judge_spans(compiler.plan(*case, ranks=ranks, dims=dims, dtype="bf16", target=current_target()), found, checks)
+
+
+def judge_spans(plan: Plan, found: Timeline, checks: Checks) -> None:
+    """Check the spans of two launches of a plan. Calls no other rank."""
     kernels = [kernel for kernel in plan.bound.kernels if not kernel.on_copy_engine]
     tiles = sum(plan.bound.stages[stage].total for kernel in kernels for stage in kernel.stage_names)
     spans = Measured(plan=plan, raw=found.spans).spans
     checks.expect(all(span.begin <= span.end for span in spans), "a span ends before it begins")
     own = [(s.epoch, s.rank, s.stage, s.tile) for s in spans if s.kind == "tile"]
-    there = (len(own), len(set(own)), 2 * ranks * tiles)
+    there = (len(own), len(set(own)), 2 * plan.bound.ranks * tiles)
     checks.expect(there[0] == there[1] == there[2], f"tiles, different ones, expected: {there}")
     doubt = max(found.trip_ns) + 2 * found.resolution_ns + EVENTS_NS
     last = {(s.epoch, s.a, s.b): s.begin for s in spans if s.kind == "notify"}

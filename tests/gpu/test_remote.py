@@ -50,3 +50,21 @@ def test_the_stand_in_maps_a_buffer_to_itself(tmp_path: Path) -> None:
     library.gdr_map.argtypes = [ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_size_t]
     assert library.gdr_map(None, handle, ctypes.addressof(mapping), 64) == 0
     assert mapping.value == ctypes.addressof(memory)
+
+
+def test_all_scenarios_of_a_way_run_in_the_same_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ran: list[tuple[str, tuple[str, ...], bool]] = []
+
+    def launched(
+        name: str, ranks: int, logs: Path, variables: dict[str, str], scenarios: list[str]
+    ) -> campaign.Outcome:
+        ran.append((name, tuple(scenarios), "NVSHMEM_DISABLE_P2P" in variables))
+        return campaign.outcome(name, 1, 0, 1.0, "")
+
+    def variables(way: str, *_: object) -> dict[str, str]:
+        return {"NVSHMEM_DISABLE_P2P": "1"} if way == "tcp" else {}
+
+    monkeypatch.setattr(campaign, "launched", launched)
+    monkeypatch.setattr(remote, "environment", variables)
+    assert campaign.main(["--remote", "--logs", str(tmp_path), "--only", "remote_ops", "remote_graphs"]) == 0
+    assert ran == [(way, ("remote_graphs", "remote_ops"), way == "tcp") for way in remote.WAYS]

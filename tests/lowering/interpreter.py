@@ -104,9 +104,8 @@ class Machine(_Machine):
     def tiles(self, kernel: Kernel, rank: int, number: int) -> Task:
         for loop in kernel.loops:
             held: Task | None = None
-            for t in range(self.bound.stages[loop.stages[0]].total):
-                if _program(loop, t, kernel.programs) != number:
-                    continue
+            walked = enumerate(self.walked(loop, rank))
+            for t in (t for turn, t in walked if _program(loop, turn, kernel.programs) == number):
                 for name in loop.stages:
                     stage = self.bound.stages[name]
                     one = self.tile(stage, rank, t)
@@ -124,6 +123,18 @@ class Machine(_Machine):
                     held = one.statements(closing)
             if held is not None:
                 yield from held
+
+    def walked(self, loop: Loop, rank: int) -> Iterator[int]:
+        """Yield the tiles of a loop in the order in which programs take them."""
+        if loop.compact is None:
+            yield from range(self.bound.stages[loop.stages[0]].total)
+            return
+        scope = self.scope(rank)
+        for segment in range(loop.compact.segments):
+            there = int(replace(scope, indices={"segment": segment}).value(loop.compact.there))
+            for within in range(there * loop.compact.across):
+                known = {"segment": segment, "within": within, "there": there}
+                yield int(replace(scope, indices=known).value(loop.compact.tile))
 
 
 @dataclass(kw_only=True)

@@ -335,7 +335,7 @@ def test_notifies_of_what_fills_a_round_are_not_deferred() -> None:
 def test_sums_of_a_large_product_are_done_earlier() -> None:
     """By the model; on two H200s that stand for eight it took 1.5 % off this."""
     module = tilelink.load("gemm_rs")
-    program = module.program("gemm_rs_sums_last")
+    program = module.program("gemm_rs_reduce_last")
     machine = load_machine("8xH200")
     seconds = []
     for fill in (None, 2):
@@ -378,7 +378,7 @@ def test_what_cannot_fill_says_why(stage: str, why: str, text: str, parts: str) 
 
 def test_copies_by_the_engine_fill_nothing() -> None:
     module = tilelink.load("gemm_rs")
-    program = module.program("gemm_rs_sums_last")
+    program = module.program("gemm_rs_reduce_last")
     schedule = module.schedule("copy_engine", program).backfill("scatter", 2)
     with pytest.raises(ScheduleError, match="scatter cannot fill a wave"):
         bind(program, schedule, {"Ms": 64, "N": 64, "K": 64}, 2, CPU)

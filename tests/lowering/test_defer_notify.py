@@ -70,7 +70,7 @@ def test_a_wait_behind_the_product_comes_behind_the_last_tiles_notify_too() -> N
     """As it does where nothing is deferred: the notify is given in the product."""
     module = compiler.load("gemm_rs")
     program = module.program("gemm_rs_ring_carried")
-    schedule = module.schedule("h200_movers", program)
+    schedule = module.schedule("h200_copy_sms", program)
     sizes = {"Ms": 256, "N": 512, "K": 512}
     made = compiler.bound(program, schedule, ranks=4, dims=sizes, dtype="bf16", target=target("sm_90"))
     assert made.stages["first"].defer_notify and made.stages["gemm"].defer_notify
@@ -119,7 +119,7 @@ def test_it_is_said_as_it_is_printed() -> None:
 
 def rs() -> tuple[compiler.Module, Program]:
     module = compiler.load("gemm_rs")
-    return module, module.program("gemm_rs_own_last")
+    return module, module.program("gemm_rs_local_last")
 
 
 def test_it_is_a_choice_of_the_search() -> None:
@@ -127,7 +127,7 @@ def test_it_is_a_choice_of_the_search() -> None:
     sizes = {"Ms": 1024, "N": 4096, "K": 1376}
     space = Space.of([program], dims=sizes, ranks=8, dtype="bf16", target=target("sm_90"))
     (knob,) = (k for k in space.knobs[0] if k.name.endswith("notified"))
-    found = [change(parse_schedule("schedule one for gemm_rs_own_last:\n    gemm on sm")) for change in knob.changes]
+    found = [change(parse_schedule("schedule one for gemm_rs_local_last:\n    gemm on sm")) for change in knob.changes]
     assert [schedule.stage("gemm")[DEFER_NOTIFY] for schedule in found] == [False, True]
     assert not found[1].stage("own")[DEFER_NOTIFY], "it waits"
     assert distance(found[0], found[1], sizes, 8) > 0 == distance(found[0], found[0], sizes, 8)

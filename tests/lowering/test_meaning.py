@@ -68,8 +68,8 @@ def test_divided_and_moved_tiles_mean_the_same(schedule: str, step: str) -> None
 
 
 BETWEEN_NODES = (
-    ("two_level_all_reduce", "movers"), ("two_level_all_to_all", "messages"), ("all_gather", "pull"),
-    ("all_reduce_two_shot_pushed", "large"), ("gemm_rs_own_last", None),
+    ("two_level_all_reduce", "copy_sms"), ("two_level_all_to_all", "messages"), ("all_gather", "pull"),
+    ("all_reduce_two_shot_pushed", "large"), ("gemm_rs_local_last", None),
 )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def every_statement(bound: Bound) -> list[Statement]:
 
 def deferred() -> tuple[Case, dict[str, int]]:
     module = compiler.load("gemm_rs")
-    program = module.program("gemm_rs_own_last")
+    program = module.program("gemm_rs_local_last")
     return (program, module.schedule("copy_engine", program)), {"Ms": 60, "N": 392, "K": 100}
 
 

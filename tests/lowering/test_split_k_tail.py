@@ -151,8 +151,9 @@ def drawn(count: int) -> Iterator[Plan]:
     """Plans of the library's products with a tail, at sizes and tiles by chance."""
     chance = random.Random(7)
     own = [
-        ("ag_gemm", "ag_gemm", "gemm"), ("ag_gemm", "ag_gemm_in_place", "gemm"), ("gemm_rs", "gemm_rs_own_last", "own"),
-        ("gemm_rs", "gemm_rs_slots", "gemm"), ("ag_gemm_gated", "ag_gemm_gated", "gemm"),
+        ("ag_gemm", "ag_gemm", "gemm"), ("ag_gemm", "ag_gemm_in_place", "gemm"),
+        ("gemm_rs", "gemm_rs_local_last", "own"), ("gemm_rs", "gemm_rs_slots", "gemm"),
+        ("ag_gemm_gated", "ag_gemm_gated", "gemm"),
         ("ag_gemm_epilogues", "ag_gemm_bias_silu", "gemm"), ("gemm_ar", "gemm_ar", "gemm"),
     ]  # fmt: skip
     while count:
@@ -302,7 +303,7 @@ def test_what_is_no_number_of_parts(wrong: str) -> None:
 
 def test_the_search_tries_it_where_it_can() -> None:
     module = tilelink.load("gemm_rs")
-    programs = [module.program(f"gemm_rs_{p}") for p in ("own_last", "ring")]
+    programs = [module.program(f"gemm_rs_{p}") for p in ("local_last", "ring")]
     space = Space.of(programs, dims={"Ms": 2048, "N": 4096, "K": 2752}, ranks=4, target=target("sm_90"))
     found = [next(knob for knob in knobs if knob.name.endswith("tail")) for knobs in space.knobs]
     assert [knob.name for knob in found] == ["products tail", "gemm tail"]
@@ -311,7 +312,7 @@ def test_the_search_tries_it_where_it_can() -> None:
 
 def placed() -> list[Schedule]:
     """The own rows' product behind the others', in a kernel of its own, and before them."""
-    empty = Schedule(name="a", program="gemm_rs_own_last")
+    empty = Schedule(name="a", program="gemm_rs_local_last")
     places = (Fused(stage="gemm"), Sm(), Fused(stage="gemm", place="prologue"))
     return [empty.on("own", place) for place in places]
 

@@ -133,8 +133,8 @@ def test_other_tiles_are_loaded_and_stored(case: str) -> None:
 
 def test_a_rank_alone_has_nothing_to_copy() -> None:
     module = compiler.load("gemm_rs")
-    program = module.program("gemm_rs_own_last")
-    schedule = module.schedule("h200_movers", program)
+    program = module.program("gemm_rs_local_last")
+    schedule = module.schedule("h200_copy_sms", program)
     for ranks, programs in ((1, 0), (2, 4)):
         made = compiler.bound(
             program, schedule, ranks=ranks, dims={"Ms": 256, "N": 512, "K": 64}, dtype="bf16", target="sm_90"
@@ -344,7 +344,7 @@ def test_programs_that_share_an_sm_fill_one_place_when_all_of_a_rank_wait() -> N
 
 def test_the_search_tries_it_where_there_is_an_accelerator() -> None:
     module = compiler.load("gemm_rs")
-    program = module.program("gemm_rs_own_last")
+    program = module.program("gemm_rs_local_last")
     sizes = {"Ms": 1024, "N": 4096, "K": 1376}
     knob = next(k for k in knobs(program, sizes, 8, target("sm_90")) if k.name == "scatter on")
     assert [label for label in knob.labels if "TMA" in label] == ["8 SMs by TMA", "12 SMs by TMA", "16 SMs by TMA"]

@@ -102,7 +102,7 @@ def test_launches_come_one_after_the_other_and_give_what_the_program_means(runti
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("wanted", ["ag_gemm-h200", "ag_gemm-movers", "gemm_rs_scatter-copy_engine"])
+@pytest.mark.parametrize("wanted", ["ag_gemm-h200", "ag_gemm-copy_sms", "gemm_rs_scatter-copy_engine"])
 def test_kernels_and_copies_of_a_stream_run_in_their_order_in_every_launch(wanted: str, runtime: str) -> None:
     kernel = compiled(*wanted.split("-"), **dict.fromkeys(("M", "Ms", "N", "K", "Ks"), 24))
     _, spans = RUNTIMES[runtime](kernel, given(kernel), 20.0)

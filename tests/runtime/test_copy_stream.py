@@ -117,8 +117,8 @@ def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:
 
 @pytest.mark.parametrize(
     ("case", "begins", "turns"),
-    [("gemm_rs_sums_last-h200", True, 2), ("ag_gemm_in_place-h200", True, 2), ("gemm_rs_scatter-h200", False, 2),
-     ("gemm_rs_own_last-movers", False, 2)],
+    [("gemm_rs_reduce_last-h200", True, 2), ("ag_gemm_in_place-h200", True, 2), ("gemm_rs_scatter-h200", False, 2),
+     ("gemm_rs_local_last-copy_sms", False, 2)],
 )  # fmt: skip
 def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, turns: int) -> None:
     program = case_of(case)
@@ -127,7 +127,7 @@ def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, turns: int) -
 
 
 @pytest.mark.parametrize(
-    ("case", "turns"), [("ag_gemm-movers", 1), ("ag_gemm_in_place-movers", 1), ("all_gather_kept-few", 2)]
+    ("case", "turns"), [("ag_gemm-copy_sms", 1), ("ag_gemm_in_place-copy_sms", 1), ("all_gather_kept-few", 2)]
 )
 def test_captured_launches_whose_kernels_wait_for_what_peers_tell_late_have_a_turn(case: str, turns: int) -> None:
     program = case_of(case)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +16,11 @@ from tests.runtime.contract import check_arguments, check_memory
 from tilelink import compiler, load
 from tilelink.artifact import Artifact, SignalsPointer
 from tilelink.compiler.cuda import gpu_artifact
-from tilelink.errors import BindingError, RankError
-from tilelink.runtime.nvshmem import bitcode, kernel
+from tilelink.errors import BindingError, DeadlineError, RankError
+from tilelink.runtime.nvshmem import bitcode, deadline, kernel, library
+from tilelink.runtime.nvshmem.deadline import Watch
 from tilelink.runtime.nvshmem.kernel import Linked, NvshmemKernel
+from tilelink.runtime.nvshmem.library import Nvshmem
 from tilelink.settings import override
 
 CALLER = 1
@@ -48,6 +51,7 @@ class Machine:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.issued: list[str] = []
         self.linked: list[str] = []
+        self.programs: dict[str, int] = {}
         self.rank = 0
         patch.setattr(torch.cuda, "synchronize", lambda *_: None)
         patch.setattr(torch.cuda, "device", lambda _: nullcontext())
@@ -76,12 +80,13 @@ class Machine:
         self.linked += [spec.name] if link else []
         return lambda stream, tensors: self.issued.append(spec.name)
 
-    def _helper(self, function: Any, arguments: Any, options: Any, link: Any = None) -> Any:
+    def _helper(self, function: Any, arguments: Any, options: Any, link: Any = None, programs: int = 1) -> Any:
         name = function.__name__
         needed = set(function.arg_names) - set(function.arg_names[: len(arguments)])
         assert needed == set(options), name
         self.linked += [name] if link else []
-        return lambda stream: self.issued.append(name)
+        self.programs[name] = programs
+        return lambda stream, *_: self.issued.append(name)
 
 
 @pytest.fixture
@@ -100,7 +105,7 @@ def artifact_of(name: str, schedule: str | None, ranks: int = 4, nodes: int = 2)
 
 
 CASES = [
-    ("two_level_all_gather", "movers"), ("two_level_gemm_rs", "movers"), ("two_level_ag_gemm", "movers"),
+    ("two_level_all_gather", "copy_sms"), ("two_level_gemm_rs", "copy_sms"), ("two_level_ag_gemm", "copy_sms"),
     ("all_gather", "pull"), ("all_reduce_two_shot_pushed", "large"),
 ]  # fmt: skip
 
@@ -124,15 +129,17 @@ def test_a_launch_is_announced_around_its_kernels(machine: Machine) -> None:
     artifact = artifact_of("all_gather", "pull")
     built = machine.built(artifact, 1)
     outputs = built({"x": torch.zeros(64, 64, dtype=torch.bfloat16)})
-    assert machine.issued == ["open_launch", "gather", "await_outputs", "close_launch"]
+    launch = ["fill_buffer", "open_launch", "gather", "await_outputs", "empty_buffer", "close_launch"]
+    assert machine.issued == launch
+    assert machine.programs["empty_buffer"] == 4 * 64 * 64 // 4096
     assert outputs["y"].shape == (4, 64, 64)
-    machine.capturing = True
-    with pytest.raises(BindingError, match="cannot be captured"):
-        built({"x": torch.zeros(64, 64, dtype=torch.bfloat16)})
+    machine.capturing = True  # the same operations: whatever changes between launches is in device memory
+    built({"x": torch.zeros(64, 64, dtype=torch.bfloat16)})
+    assert machine.issued == launch * 2
 
 
 def test_only_what_uses_the_network_is_linked_and_registered(machine: Machine) -> None:
-    artifact = artifact_of("two_level_all_gather", "movers")
+    artifact = artifact_of("two_level_all_gather", "copy_sms")
     used = {one.name: one.uses_network for one in artifact.kernels}
     assert used == {"across": True, "inside": False}
     machine.built(artifact, 0)
@@ -145,16 +152,125 @@ def test_only_what_uses_the_network_is_linked_and_registered(machine: Machine) -
 
 
 def test_no_kernel_of_one_node_uses_the_network() -> None:
-    artifact = artifact_of("two_level_all_gather", "movers", nodes=1, ranks=4)
+    artifact = artifact_of("two_level_all_gather", "copy_sms", nodes=1, ranks=4)
     assert not any(one.uses_network for one in artifact.kernels)
 
 
 def test_a_node_with_fewer_ranks_than_the_program_says_is_refused(machine: Machine) -> None:
-    artifact = artifact_of("two_level_all_gather", "movers")
+    artifact = artifact_of("two_level_all_gather", "copy_sms")
     machine.rank = 1
     group: Any = None
     with pytest.raises(RankError, match="rank 1 reaches rank 0 by the network alone"):
         NvshmemKernel(artifact, group, library=StandIn(1, 1))
+
+
+# Groups ------------------------------------------------------------------------------------------------------
+
+
+class Core:
+    """nvshmem4py of one process, which starts once."""
+
+    def __init__(self, rank: int = 0, size: int = 0) -> None:
+        self.rank, self.size = rank, size
+        self.asked: list[dict[str, Any]] = []
+
+    def init_status(self) -> int:
+        return 2 if self.size else 0
+
+    def get_unique_id(self, empty: bool) -> str:
+        return "" if empty else "id"
+
+    def init(self, **how: Any) -> None:
+        self.asked.append(how)
+        self.rank, self.size = how["rank"], how["nranks"]
+
+    def my_pe(self) -> int:
+        return self.rank
+
+    def n_pes(self) -> int:
+        return self.size
+
+
+def started(patch: pytest.MonkeyPatch, core: Core, members: list[int], rank: int) -> Nvshmem:
+    """The library for a group of these ranks of all, of which this process is number `rank`."""
+    bindings = SimpleNamespace()
+    patch.setitem(sys.modules, "nvshmem", SimpleNamespace(core=core, bindings=bindings))
+    patch.setitem(sys.modules, "nvshmem.core", core)
+    patch.setitem(sys.modules, "nvshmem.bindings", bindings)
+    patch.setitem(sys.modules, "cuda.core", SimpleNamespace(Device=lambda _: SimpleNamespace(set_current=lambda: None)))
+    patch.setattr(library.dist, "get_rank", lambda _: rank)
+    patch.setattr(library.dist, "get_process_group_ranks", lambda _: members)
+    patch.setattr(library.dist, "broadcast_object_list", lambda ids, **_: ids.__setitem__(0, "id of rank 0"))
+    group: Any = SimpleNamespace(size=lambda: len(members))
+    return Nvshmem(group, torch.device("cuda", 0))
+
+
+@pytest.fixture
+def unstarted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(library, "_started_for", [])
+    return monkeypatch
+
+
+def test_the_library_is_started_once_for_the_ranks_of_a_group(unstarted: pytest.MonkeyPatch) -> None:
+    core = Core()
+    for _ in range(2):
+        started(unstarted, core, [4, 5, 8, 9], 2)
+    (how,) = core.asked
+    assert (how["rank"], how["nranks"], how["uid"]) == (2, 4, "id of rank 0")
+
+
+@pytest.mark.parametrize("members", [[4, 5], [4, 5, 8, 10], [5, 4, 8, 9]])
+def test_another_group_is_told_for_which_ranks_it_runs(members: list[int], unstarted: pytest.MonkeyPatch) -> None:
+    core = Core()
+    started(unstarted, core, [4, 5, 8, 9], 1)
+    with pytest.raises(RankError, match="runs here for ranks 4, 5, 8, 9, not for ranks") as caught:
+        started(unstarted, core, members, 1)
+    assert "give all such kernels that group" in str(caught.value.hint)
+
+
+def test_a_library_that_the_caller_has_started_is_taken_for_as_many_ranks(unstarted: pytest.MonkeyPatch) -> None:
+    core = Core(rank=1, size=4)
+    started(unstarted, core, [0, 1, 2, 3], 1)
+    assert not core.asked
+    with pytest.raises(RankError, match="runs here for 4 PEs"):
+        started(unstarted, core, [0, 1], 1)
+
+
+# Deadlines ---------------------------------------------------------------------------------------------------
+
+
+def watch(patch: pytest.MonkeyPatch, artifact: Artifact, seconds: float) -> Watch:
+    patch.setattr(deadline, "new_stream", lambda *_: None)
+    patch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    return Watch(artifact, 1, torch.device("cpu"), None, seconds)
+
+
+def test_a_late_wait_is_named_in_its_launch_and_in_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = artifact_of("two_level_all_gather", "copy_sms")
+    block = watch(monkeypatch, artifact, 0.5)
+    over = SimpleNamespace(query=lambda: True)
+    block.settle(over)
+    block.words[1:7] = torch.tensor([1, 0, 3, 0, 0, 2])
+    for again in (lambda: block.settle(over), block.check):
+        with pytest.raises(DeadlineError, match=r"rank 1: tile 3 of .* waited 0.5 s for .*: it was 0, and 2 is needed"):
+            again()
+
+
+def test_a_launch_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline, "LEAST_S", 0.05)
+    block = watch(monkeypatch, artifact_of("two_level_all_gather", "copy_sms"), 0.001)
+    with pytest.raises(RankError, match="rank 1: a launch waits for its puts") as caught:
+        block.settle(SimpleNamespace(query=lambda: False))
+    assert "NVSHMEM_DEBUG" in str(caught.value.hint)
+
+
+def test_a_launch_with_a_deadline_is_not_captured(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline, "new_stream", lambda *_: None)
+    artifact, group = artifact_of("all_gather", "pull"), None
+    built = NvshmemKernel(artifact, group, 1.0, library=StandIn(0, 2))  # type: ignore[arg-type]
+    machine.capturing = True
+    with pytest.raises(BindingError, match="with a deadline cannot be captured"):
+        built({"x": torch.zeros(64, 64, dtype=torch.bfloat16)})
 
 
 # Bitcode -----------------------------------------------------------------------------------------------------

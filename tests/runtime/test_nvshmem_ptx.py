@@ -28,7 +28,7 @@ def compiled(nodes: int) -> dict[str, Any]:
     program = module.program()
     dims = {"Ms": 64, "K": 64, "g": 2}
     plan = compiler.plan(
-        program, module.schedule("movers", program), ranks=4, nodes=nodes, dims=dims, dtype="bf16", target="sm_90"
+        program, module.schedule("copy_sms", program), ranks=4, nodes=nodes, dims=dims, dtype="bf16", target="sm_90"
     )  # fmt: skip
     emitted = emit(plan.bound, plan.thresholds)
     source = load_module(store.save(emitted.text))

@@ -121,7 +121,7 @@ def case_of(wanted: str) -> Artifact:
     return gpu_of(next(case for case in cases() if name(case) == wanted))
 
 
-@pytest.mark.parametrize("wanted", ["gemm_rs_scatter-copy_engine", "gemm_rs_own_last-h200"])
+@pytest.mark.parametrize("wanted", ["gemm_rs_scatter-copy_engine", "gemm_rs_local_last-h200"])
 def test_waits_of_a_copy_engine_before_the_kernels_hold_them_up(wanted: str) -> None:
     program = case_of(wanted)
     issued = [order_of(program, rank) for rank in range(RANKS)]
@@ -137,8 +137,8 @@ def test_copies_that_wait_for_nothing_come_before_the_kernels() -> None:
 
 def test_kernels_that_notify_come_before_those_that_wait() -> None:
     names = {
-        "ag_gemm-movers": ["gather", "gemm"], "gemm_rs_slots-movers": ["scatter", "gemm"],
-        "gemm_rs_own_last-movers": ["gemm", "scatter", "own"],
+        "ag_gemm-copy_sms": ["gather", "gemm"], "gemm_rs_slots-copy_sms": ["scatter", "gemm"],
+        "gemm_rs_local_last-copy_sms": ["gemm", "scatter", "own"],
     }  # fmt: skip
     for wanted, order in names.items():
         assert [k.name for k in kernels_in_order(case_of(wanted).kernels)] == order
@@ -161,7 +161,7 @@ def test_kernels_that_wait_for_one_another_keep_the_order_of_their_streams() -> 
 
 
 def test_one_wait_holds_back_what_comes_after_it() -> None:
-    program = case_of("gemm_rs_own_last-h200")
+    program = case_of("gemm_rs_local_last-h200")
     kernels = kernels_in_order(program.kernels)
     operations = [o for part in recorded(program, 0).late[0] for o in part]
     before, behind = between_kernels(operations[1:] + operations[:1], kernels, program)

@@ -129,7 +129,7 @@ def test_programs_are_counted_over_all_kernels() -> None:
     assert tracks[0][1] == 0 and [name for name, _, _ in tracks] == ["make", "send", "total"]
 
 
-@pytest.mark.parametrize("schedule", ["h200", "slices", "movers"])
+@pytest.mark.parametrize("schedule", ["h200", "slices", "copy_sms"])
 def test_traced_kernels_compile_and_stay_as_they_are(schedule: str) -> None:
     module = compiler.load("ag_gemm")
     program = module.program()

@@ -64,14 +64,14 @@ def test_products_of_a_program_share_tiles_bands_and_pipelines() -> None:
 
 
 def test_spaces_are_small_enough_to_be_searched() -> None:
-    assert max(space_of(name).size for name in ("ag_gemm", "ag_gemm_in_place", "gemm_rs_own_last")) < 3e5
+    assert max(space_of(name).size for name in ("ag_gemm", "ag_gemm_in_place", "gemm_rs_local_last")) < 3e5
 
 
 # Places ------------------------------------------------------------------------------------------------------
 
 
 def test_a_small_product_may_run_in_the_kernel_of_the_largest() -> None:
-    begins, ends = space_of("ag_gemm_in_place"), space_of("gemm_rs_own_last")
+    begins, ends = space_of("ag_gemm_in_place"), space_of("gemm_rs_local_last")
     assert labels(begins)["own on"] == ("kernel of its own", "prologue of gemm")  # waits for nothing
     assert labels(ends)["own on"] == ("kernel of its own", "epilogue of gemm")
     assert "gemm on" not in labels(begins) | labels(ends)  # the other way round is the same
@@ -108,7 +108,7 @@ def test_there_is_no_kernel_in_a_kernel() -> None:
 
 
 def test_a_transfer_waits_for_one_counter() -> None:
-    space = space_of("gemm_rs_own_last")
+    space = space_of("gemm_rs_local_last")
     schedule = chosen(space, scatter_on="copy engine", scatter_tile="256 rows")
     assert dict(schedule.tensor("c")[CHANNEL]) == {"i": 256, "j": 1024}
     plan = space.plan_of(0, schedule)
@@ -161,7 +161,7 @@ program both(M, N):
                      "gather order": "p = rank step -1", "gemm order": "s = rank step +1",
                      "gemm tail": "of parts"}),
         ("ag_gemm_in_place", {"own on": "prologue of gemm", "gather order": "q backwards", "products bands": "of 8"}),
-        ("gemm_rs_own_last", {"own on": "epilogue of gemm", "scatter on": "copy engine", "scatter tile": "512 rows",
+        ("gemm_rs_local_last", {"own on": "epilogue of gemm", "scatter on": "copy engine", "scatter tile": "512 rows",
                               "products tail": "of parts"}),
         ("gemm_rs_scatter", {"reduce on": "kernel of its own", "reduce tile": "32x256", "scatter on": "copy engine",
                              "gemm tail": "of whole tiles"}),
@@ -180,7 +180,7 @@ def test_the_nearest_point_is_what_was_declared(name: str, parts: dict[str, str]
 
 def test_what_is_not_in_the_space_has_a_nearest_point() -> None:
     space = space_of("gemm_rs_slots", declared=True)
-    number = next(n for n, s in enumerate(space.declared) if s.name == "movers")
+    number = next(n for n, s in enumerate(space.declared) if s.name == "copy_sms")
     said = space.describe(space.seeds[number])
     assert said["scatter on"] == "4 programs"  # of 4, 8 and 16, for 2
     assert said["scatter tile"] == "64 rows" and said["gemm order"] == "s = rank + 1 step +1"
@@ -195,7 +195,7 @@ def test_declared_schedules_are_of_programs_that_are_searched() -> None:
 
 @pytest.mark.parametrize("name", ["evolution", "annealing"])
 def test_searches_begin_with_what_was_declared(name: str) -> None:
-    space = space_of("gemm_rs_own_last", declared=True)
+    space = space_of("gemm_rs_local_last", declared=True)
 
     def cost(plan: object) -> float:
         return 1.0
@@ -223,7 +223,7 @@ def test_declared_schedules_that_do_not_fit_are_refused() -> None:
 
 def test_sums_behind_products_may_backfill_their_last_wave() -> None:
     """In bands as the products are; not where they have a kernel of their own."""
-    space = space_of("gemm_rs_sums_last", declared=True)
+    space = space_of("gemm_rs_reduce_last", declared=True)
     number = next(n for n, s in enumerate(space.declared) if s.name == "h200")
     said = space.describe(space.seeds[number])
     assert said["sums on"] == "epilogue of gemm" and said["sums tile"] == "64x512" and said["sums bands"] == "of 16"
@@ -236,7 +236,7 @@ def test_sums_behind_products_may_backfill_their_last_wave() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["ag_gemm", "ag_gemm_in_place", "gemm_rs_slots", "gemm_rs_own_last", "gemm_rs_scatter", "gemm_rs_ring"],
+    ["ag_gemm", "ag_gemm_in_place", "gemm_rs_slots", "gemm_rs_local_last", "gemm_rs_scatter", "gemm_rs_ring"],
 )  # fmt: skip
 def test_the_document_says_how_many_points_there_are(name: str) -> None:
     told = " ".join((Path(__file__).parents[2] / "docs" / "search.md").read_text(encoding="utf-8").split())

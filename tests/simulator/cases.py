@@ -83,7 +83,7 @@ schedule engine for shift:
     send on copy_engine, tile(i=64)
     add on sm, tile(i=64, j=64)
 
-schedule movers for shift:
+schedule copy_sms for shift:
     send on sm(4), tile(i=16)
     add on sm, tile(i=64, j=64)
 """

@@ -56,7 +56,7 @@ def test_senders_share_the_way_into_their_target() -> None:
 
 
 def test_programs_that_copy_are_bound_by_their_own_rate() -> None:
-    plan = planned(SHIFT, schedule="movers", M=256, N=256)
+    plan = planned(SHIFT, schedule="copy_sms", M=256, N=256)
     slow = simulate(plan, IDEAL, cost=Fixed(seconds=0.0, rate=1e8)).seconds
     assert slow == pytest.approx(256 * ROW / 4 / 1e8)
     fast = simulate(plan, IDEAL, cost=Fixed(seconds=0.0, rate=1e9)).seconds
@@ -172,7 +172,7 @@ schedule engine for take:
 
 def test_computing_beside_copies_of_the_sms_is_slower() -> None:
     text = SHIFT.replace("        consumer_tile_wait(h[i, :])\n", "").replace(" + h[i, j]", "")
-    plan = planned(text, schedule="movers", M=256, N=256)
+    plan = planned(text, schedule="copy_sms", M=256, N=256)
     free = simulate(plan, replace(IDEAL, copies_slow_compute=1.0), cost=Fixed(seconds=1.0))
     slow = simulate(plan, replace(IDEAL, copies_slow_compute=1.5), cost=Fixed(seconds=1.0))
     assert (free.seconds, slow.seconds) == pytest.approx((1.0, 1.5))
@@ -181,7 +181,7 @@ def test_computing_beside_copies_of_the_sms_is_slower() -> None:
 
 def test_programs_that_do_not_fit_wait_for_a_place() -> None:
     text = SHIFT.replace("sm(4)", "sm(4)").replace("add on sm,", "add on sm(4),")
-    plan = planned(text, schedule="movers", sms=6, M=256, N=64)
+    plan = planned(text, schedule="copy_sms", sms=6, M=256, N=64)
     assert [k.programs for k in plan.bound.kernels] == [4, 4]
     result = simulate(plan, IDEAL, cost=Fixed(seconds=1.0, rate=1e9))
     sent = 256 * 64 * 4 / 1e9

@@ -72,9 +72,9 @@ def test_what_is_not_read_is_not_counted() -> None:
 
 
 def test_the_busiest_link() -> None:
-    bound = simulate(planned(SHIFT, ranks=3, schedule="movers", M=64, N=256), IDEAL).bound
+    bound = simulate(planned(SHIFT, ranks=3, schedule="copy_sms", M=64, N=256), IDEAL).bound
     assert bound.transfer == bound.seconds == pytest.approx(64 * 256 * 4 / 1e9)
-    far = simulate(planned(SHIFT, ranks=3, schedule="movers", M=64, N=256), replace(IDEAL, node_ranks=2)).bound
+    far = simulate(planned(SHIFT, ranks=3, schedule="copy_sms", M=64, N=256), replace(IDEAL, node_ranks=2)).bound
     assert far.transfer == pytest.approx(64 * 256 * 4 / 1e8)
 
 

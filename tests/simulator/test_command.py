@@ -25,10 +25,10 @@ def call(*words: str) -> tuple[int, str]:
 
 
 def test_it_prints_time_bound_and_a_row_for_each_rank(file: str) -> None:
-    code, text = call(file, "-s", "movers", "-n", "3", "--set", "M=512", "--set", "N=256")
+    code, text = call(file, "-s", "copy_sms", "-n", "3", "--set", "M=512", "--set", "N=256")
     assert code == 0
     lines = text.splitlines()
-    assert lines[0].startswith("shift with movers on 3 ranks of 8xH200, bf16, M=512, N=256:")
+    assert lines[0].startswith("shift with copy_sms on 3 ranks of 8xH200, bf16, M=512, N=256:")
     assert lines[1].startswith("predicted ")
     assert lines[2].startswith("bound ")
     assert lines[3].split() == ["rank", "us", "start-up", "work", "epilogue", "waiting", "copy", "tail"]

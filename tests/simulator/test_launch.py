@@ -41,7 +41,7 @@ program gather(M, N):
         consumer_tile_wait(xs[s, i, :])
         y[s, i, :] = xs[s, i, :]
 
-schedule own_last for gather:
+schedule local_last for gather:
     send on copy_engine, tile(i=64), order(p = rank + 1 step +1)
     take on sm, tile(i=64), order(s = rank step +1)
 
@@ -93,7 +93,7 @@ schedule one for take:
 
 
 def test_kernels_beside_the_callers_stream_begin_and_are_joined_a_kernel_later() -> None:
-    plan, cost = planned(SHIFT, schedule="movers", M=64, N=256), Fixed(seconds=0.0, rate=1e8)
+    plan, cost = planned(SHIFT, schedule="copy_sms", M=64, N=256), Fixed(seconds=0.0, rate=1e8)
     alone = simulate(plan, IDEAL, cost=cost)
     beside = simulate(plan, replace(IDEAL, kernel_gap=0.25), cost=cost)
     assert beside.seconds == pytest.approx(alone.seconds + 2 * 0.25)
@@ -177,10 +177,10 @@ def test_a_copy_engine_begins_with_what_stays_on_its_rank() -> None:
     machine = replace(IDEAL, copy_signal=0.5)
     results = {
         name: simulate(planned(GATHER, ranks=3, schedule=name, M=64, N=256), machine, cost=Fixed(seconds=1.0))
-        for name in ("own_last", "own_first")
+        for name in ("local_last", "own_first")
     }
-    assert results["own_last"].seconds == pytest.approx(results["own_first"].seconds)
-    timeline = results["own_last"].timeline
+    assert results["local_last"].seconds == pytest.approx(results["own_first"].seconds)
+    timeline = results["local_last"].timeline
     script = timeline.script
     worker = next(
         n for n, (kernel, _, _) in enumerate(script.plan.workers) if script.plan.bound.kernels[kernel].on_copy_engine

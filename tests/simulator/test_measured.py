@@ -58,7 +58,7 @@ program ring(M, N):
         tile_push_data(y[i, j] @ (rank + 1), x[i, j])
         producer_tile_notify(y[i, j] @ (rank + 1))
 
-schedule movers for ring:
+schedule copy_sms for ring:
     send on sm({programs}), tile(i=8192, j=128)
 """
     plan = planned(text, ranks=8, dtype="bf16", M=8192, N=8192)

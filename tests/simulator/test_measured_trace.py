@@ -13,7 +13,7 @@ START = 10**18
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return planned(SHIFT, ranks=2, schedule="movers", M=256, N=128)
+    return planned(SHIFT, ranks=2, schedule="copy_sms", M=256, N=128)
 
 
 def test_arrows_lead_from_the_last_notify_to_waits_that_began_before_it_was_over(plan: Plan) -> None:
@@ -70,7 +70,7 @@ FETCH = (
 
 @pytest.mark.parametrize(("text", "source", "target"), [(SHIFT, 0, 1), (FETCH, 1, 0)])
 def test_transfers_are_on_the_links_of_both_ranks(text: str, source: int, target: int) -> None:
-    plan = planned(text, ranks=2, schedule="movers", M=256, N=128)
+    plan = planned(text, ranks=2, schedule="copy_sms", M=256, N=128)
     send, first = plan.bound.stages["send"].number, plan.bound.tensors["h"].number
     spans: list[RawSpan] = [
         (0, 0, "transfer", send, 3, 1, first, 1, START, START + 3000),

@@ -27,7 +27,7 @@ program spread(M, N):
     compute take(s: ranks, p: ranks, i: M):
         y[s, p, i, :] = x[p, i, :]
 
-schedule movers for spread:
+schedule copy_sms for spread:
     send on sm({programs}), tile(i=16), order({order})
     take on sm, tile(i=64)
 """

@@ -19,7 +19,9 @@ from tilelink.simulator.trace import Event, trace_text
 RANKS = 3
 
 
-@pytest.fixture(scope="module", params=[("engine", H200S), ("movers", H200S), ("movers", replace(H200S, fence=0.0))])
+@pytest.fixture(
+    scope="module", params=[("engine", H200S), ("copy_sms", H200S), ("copy_sms", replace(H200S, fence=0.0))]
+)
 def result(request: pytest.FixtureRequest) -> Simulated:
     schedule, machine = request.param
     return simulate(planned(SHIFT, ranks=RANKS, schedule=schedule, M=256, N=128), machine)

@@ -183,7 +183,7 @@ def test_the_command_shows_the_best(as_json: bool) -> None:
         assert all(a["trial"] < b["trial"] and a["us"] > b["us"] for a, b in pairwise(curve))
         assert 0 < curve[0]["at_s"] <= curve[-1]["at_s"] <= answer["seconds"]["search"] and curve[-1]["trial"] <= 30
         assert names.count("found") + sum(c["origin"] == "declared" for c in answer["candidates"][:3]) >= 3
-        assert {s.name for s in declared} >= {name for name in names if name != "found"} >= {"h200", "ring", "movers"}
+        assert {s.name for s in declared} >= {name for name in names if name != "found"} >= {"h200", "ring", "copy_sms"}
     else:
         assert "points; tried" in done.stdout and " for gemm_rs_" in done.stdout
 
@@ -193,7 +193,7 @@ def test_the_command_shows_the_best(as_json: bool) -> None:
 )
 def test_kernels_are_for_the_machine_unless_said_otherwise(options: list[str], fits: bool) -> None:
     """Schedules declared for an H200 need more shared memory than an A100 has, where programs have several tiles."""
-    command = ["tune", "gemm_rs", "-p", "gemm_rs_own_last", "-n", "2", "--shape", "8192,512,512", "--budget", "0"]
+    command = ["tune", "gemm_rs", "-p", "gemm_rs_local_last", "-n", "2", "--shape", "8192,512,512", "--budget", "0"]
     answer = json.loads(CliRunner().invoke(app, [*command, "--json", *options]).stdout)
     assert ("shared memory" not in answer["refused"]) == fits
 

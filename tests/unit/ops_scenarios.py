@@ -27,7 +27,7 @@ from torch.nn.functional import gelu, silu
 import tilelink
 from tilelink import compiler, ops
 from tilelink.errors import DtypeError, RankError, ShapeError, UnknownNameError
-from tilelink.ops import calls, consensus, registered
+from tilelink.ops import calls, consensus, nodes, registered
 from tilelink.ops import unfused as unfused_ways
 from tilelink.ops.operators import OPERATORS, RECORDS, add
 from tilelink.settings import override
@@ -48,7 +48,10 @@ class Meaning:
     made: list[tuple[str, str]] = []  # noqa: RUF012  (counted over the whole scenario)
     given: list[Tensor] = []  # noqa: RUF012
 
-    def __init__(self, program: Any, schedule: Any, *, ranks: int, dims: Any, dtype: str, device: str, group: Any):
+    def __init__(
+        self, program: Any, schedule: Any, *, ranks: int, dims: Any, dtype: str, device: str, group: Any, nodes: int
+    ):  # fmt: skip
+        self.nodes, self.dims = nodes, dims
         self._program, self._dims, self._dtype, self._group = program, dims, dtype, group
         Meaning.made.append((program.name, schedule.name))
         assert device == "cuda"
@@ -113,6 +116,28 @@ def results(dtype: torch.dtype, way: str | None) -> None:
     near(ops.all_reduce(long[rank], schedule=way), torch.stack(long).float().sum(0), "all_reduce")
 
 
+def between_nodes() -> None:
+    """A group that spans nodes runs the program that is asked for, in two levels too, and else no kernel of its own."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    x, w = every(MS, K, seed=1, dtype=torch.bfloat16)[rank], torch.ones(N, K).bfloat16()
+    made: list[Meaning] = []
+
+    def compiled(*what: Any, **where: Any) -> Meaning:
+        made.append(Meaning(*what, **where))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch, override(node_ranks=1):
+        patch.setattr(calls.compiler, "compile", compiled)
+        ops.clear()
+        plain = ops.ag_gemm(x, w)
+        assert not made
+        for name in ("h200", "two_level_ag_gemm:copy_sms"):
+            near(ops.ag_gemm(x, w, schedule=name), plain, name)
+        assert [one.nodes for one in made] == [ranks, ranks]
+        assert made[1].dims["g"] == 1
+    ops.clear()
+
+
 def rounded_once() -> None:
     """With f32 sums the result is that of all ranks' products rounded once; else every rank's is rounded."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -149,10 +174,10 @@ def fused() -> None:
     assert Meaning.made == found
     x, w = every(MS, K, seed=1, dtype=torch.bfloat16)[dist.get_rank()], torch.ones(N, K).bfloat16()
     module = tilelink.load("ag_gemm")
-    own = module.schedule("movers", module.program("ag_gemm"))
-    for way in (own, str(own), "ag_gemm:movers", own):
+    own = module.schedule("copy_sms", module.program("ag_gemm"))
+    for way in (own, str(own), "ag_gemm:copy_sms", own):
         ops.ag_gemm(x, w, schedule=way)
-    assert Meaning.made[len(found) :] == [("ag_gemm", "movers")] * 3
+    assert Meaning.made[len(found) :] == [("ag_gemm", "copy_sms")] * 3
     long = torch.ones(2 * MS, K).bfloat16()
     ops.gemm_rs(long, w, schedule="gemm_rs_ring:ring")
     assert Meaning.made[-1] == ("gemm_rs_ring", "ring")
@@ -161,12 +186,12 @@ def fused() -> None:
     assert ops.all_gather(torch.ones(4, 2, 3).bfloat16(), schedule="h200").shape == (8, 2, 3)
     ops.clear()
     ops.ag_gemm(x, w, schedule=own)
-    assert Meaning.made[-1] == ("ag_gemm", "movers")
+    assert Meaning.made[-1] == ("ag_gemm", "copy_sms")
     with pytest.raises(ShapeError, match="3 rows for 2 ranks"):
         ops.gemm_ar(torch.ones(3, K).bfloat16(), w, schedule="h200")
     with pytest.raises(DtypeError, match="bf16 and f16"):
         ops.ag_gemm(x.float(), w.float(), schedule="h200")
-    with pytest.raises(UnknownNameError, match="movers"):
+    with pytest.raises(UnknownNameError, match="copy_sms"):
         ops.ag_gemm(x, w, schedule="nothing")
 
 
@@ -258,7 +283,7 @@ def chosen() -> None:
         ops.gemm_rs(long, w)
         assert len(Meaning.made) == 2
         ops.clear()
-        consensus.socket.gethostname = lambda: f"host {rank}"
+        nodes.socket.gethostname = lambda: f"host {rank}"
         near(ops.ag_gemm(long, w), torch.ones(ranks * ranks * MS, N) * K)
         assert len(Meaning.made) == 2, "nothing of the library's own between hosts"
         ops.clear()

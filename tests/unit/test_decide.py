@@ -41,7 +41,7 @@ RULE_ERROR = 0.12
 
 CHANGED = {
     ("gemm_rs", "mlp-2@2048", "9783c7429abc32fbded05d80ef055e49790da197"):
-        "measured before gemm_rs_own_last had its parts loaded ahead and deferred its notifies",
+        "measured before gemm_rs_local_last had its parts loaded ahead and deferred its notifies",
     ("ag_gemm", "mlp-2@2048", "9783c7429abc32fbded05d80ef055e49790da197"):
         "measured before ag_gemm_in_place had a schedule with slices of K",
 }  # fmt: skip
@@ -205,7 +205,7 @@ def test_a_processor_takes_what_it_can_hold() -> None:
     asked = request("ag_gemm", 8192, 3584, 4096)
     assert feasible(asked, target("sm_90")) and not feasible(asked, target("sm_89"))
     names = {one.schedule.name for one in feasible(asked, target("sm_80"))}
-    assert names == {"h200_few", "h200_fewer", "h200_slices", "h200_movers_fine"}  # not the rule's
+    assert names == {"h200_few", "h200_fewer", "h200_slices", "h200_copy_sms_fine"}  # not the rule's
     taken = chosen(asked, gpu="NVIDIA A100-SXM4-80GB")
     assert isinstance(taken, Schedule) and taken.name in names
     assert chosen(replace(asked, variant="bias"), gpu="NVIDIA A100-SXM4-80GB") == "h200"
@@ -299,7 +299,7 @@ def test_records_that_cannot_be_used_are_passed_over(broken: dict[str, str], cap
 def test_a_choice_without_a_measurement_says_how_to_measure(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tilelink.ops"):
         chosen(request("gemm_rs", 8192, 512, 2048))
-        assert "tilelink tune gemm_rs --program gemm_rs_own_last -n 4 --shape 2048,512,2048 --measure" in caplog.text
+        assert "tilelink tune gemm_rs --program gemm_rs_local_last -n 4 --shape 2048,512,2048 --measure" in caplog.text
         assert "predicted" in caplog.text and "unfused" in caplog.text
         caplog.clear()
         chosen(

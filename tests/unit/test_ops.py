@@ -38,7 +38,14 @@ SCENARIOS = {
         "layers",
         "regrouped",
     ),
-    "kernels": ("fused", "paired", "rounded_once", "added", "chosen"),  # the last stands in for more than the others
+    "kernels": (
+        "fused",
+        "paired",
+        "rounded_once",
+        "added",
+        "between_nodes",
+        "chosen",
+    ),  # the last stands in for more than the others
 }
 """Those in which torch's own operators compute, and those in which something stands in for kernels.
 
@@ -186,7 +193,7 @@ def test_files_of_the_current_folder_are_not_taken_for_programs(
     predict.gpu_schedules.cache_clear()
     assert predict.gpu_schedules("ag_gemm", "") == expected
     assert calls._resolve("h200", "ag_gemm", "")[0].name == "ag_gemm_in_place"
-    for way in ("ag_gemm:movers", expected[0][1]):
+    for way in ("ag_gemm:copy_sms", expected[0][1]):
         assert calls._resolve(way, "ag_gemm", "")[0].name in {program.name for program, _ in expected}
     with pytest.raises(UnknownNameError, match="no program 'mine' in the library"):
         calls._resolve("mine:h200", "ag_gemm", "")

@@ -79,8 +79,8 @@ def test_who_stands_for_whom() -> None:
     ("file", "program", "schedule"),
     [
         ("ag_gemm", "ag_gemm_in_place", "h200_slices"), ("ag_gemm", "ag_gemm_ring", "h200_slices"),
-        ("ag_gemm", "ag_gemm_in_place", "h200"), ("gemm_rs", "gemm_rs_own_last", "h200_movers"),
-        ("gemm_rs", "gemm_rs_ring_carried", "h200_movers"),
+        ("ag_gemm", "ag_gemm_in_place", "h200"), ("gemm_rs", "gemm_rs_local_last", "h200_copy_sms"),
+        ("gemm_rs", "gemm_rs_ring_carried", "h200_copy_sms"),
     ],
 )  # fmt: skip
 def test_it_is_predicted_to_take_as_long(file: str, program: str, schedule: str) -> None:

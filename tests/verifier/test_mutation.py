@@ -16,6 +16,7 @@ from tests.verifier.mutations import Case, Mutant, mutants
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.link import strip
 from tilelink.ir.program import Program
+from tilelink.ir.scalar import add, const
 from tilelink.lowering.bind import bind
 from tilelink.lowering.enumerate import WAIT
 from tilelink.planning.plan import Plan, make_plan
@@ -81,6 +82,25 @@ def unguarded_loads(plan: Plan) -> Plan:
     return replace(plan, bound=replace(plan.bound, stages={**plan.bound.stages, "multiply": wrong}))
 
 
+def passed_over(plan: Plan) -> Plan:
+    """Let a kernel with compact numbers begin with the second tile of each segment."""
+    (kernel,) = plan.bound.kernels
+    (loop,) = kernel.loops
+    assert loop.compact is not None
+    loop = replace(loop, compact=replace(loop.compact, tile=add(loop.compact.tile, const(1))))
+    kernels = (replace(kernel, loops=(loop,)),)
+    return replace(plan, bound=replace(plan.bound, kernels=kernels))
+
+
+COUNTED = """program p(M, N):
+    n : in [] <= M
+    x : in [M, N]
+    y : out [M[: n], N]
+    compute copy(i: M[: n], j: N):
+        y[i, j] = x[i, j]
+schedule s for p:
+    copy on sm, tile(i=8, j=2)
+"""
 PRODUCT = """program p(M, N, K):
     a : in [M, K]
     b : in [N, K]
@@ -92,6 +112,7 @@ schedule s for p:
 """
 
 BREACHES = {
+    "lowered program that passes over a tile": Breach(rule="tiles", text=COUNTED, change=passed_over, fails=False),
     "lowered program without order of its roles": Breach(
         rule="roles",
         text=PRODUCT,

@@ -322,6 +322,40 @@ def test_plans_that_no_text_says_are_refused(what: str, said: str) -> None:
     assert not found or said in found[0].message
 
 
+SPREAD = """program p(M, N):
+    x : in symmetric [M, N]
+    h : symmetric [ranks, M, N]
+    y : out [M, N]
+
+    comm send(i: M, p: ranks):
+        tile_push_data(h[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(h[rank, i, :] @ p)
+
+    compute add(i: M):
+        acc = zeros(f32)
+        for (r: ranks):
+            consumer_tile_wait(h[r, i, :])
+            acc += h[r, i, :]
+        y[i, :] = acc
+
+schedule s for p:
+    send on sm(1), tile(i=8)
+    add on sm(1), tile(i=8)
+    h channel(r=SENDERS)
+"""
+
+
+@pytest.mark.parametrize(("senders", "nodes", "refused"), [(4, 2, True), (1, 2, False), (2, 2, False), (4, 1, False)])
+def test_a_counter_is_added_to_by_the_network_or_inside_its_node(senders: int, nodes: int, refused: bool) -> None:
+    module = parse_text(SPREAD.replace("SENDERS", str(senders)), "test.tl")
+    bound = bind(module.programs[0], module.schedules[0], DIMS, 4, CPU, nodes=nodes)
+    found = refusals(make_plan(bound), limit=1)
+    assert [one.rule for one in found] == ["network"] * refused
+    if refused:
+        assert "by the network, and rank 0, send tile (i=0, p=0) notifies it from inside the node" in found[0].message
+        assert found[0].location and found[0].related and "channels of their own" in str(found[0].hint)
+
+
 def test_a_signal_to_another_rank_follows_no_put() -> None:
     plan = make_plan(lowered(SENT))
     puts = Puts(plan=plan)

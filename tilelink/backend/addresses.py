@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilelink.backend.constants import LEVEL, Constants, scaled, total
@@ -137,7 +137,26 @@ class Addresses:
     def _point(self, region: Region, span: Span) -> str:
         """Return a coordinate as a factor, in 64 bits if the offset may need them."""
         wide = self._wide(region) and not isinstance(span.start, Int)
-        return f"tl.cast({self.scalar(span.start)}, tl.int64)" if wide else self.scalar(span.start, LEVEL["*"])
+        return f"tl.cast({self.start(span)}, tl.int64)" if wide else self.start(span, LEVEL["*"])
+
+    def start(self, span: Span, level: int = 0) -> str:
+        """Return the first element of a tile along a dimension, under a name if it reads an index tensor."""
+        if not at_launch(span.start):
+            return self.scalar(span.start, level)
+        return self.writer.shared(f"first_{span.index}" if span.index else "place", self.scalar(span.start))
+
+    def look_up(self, region: Region, slices: Slices, later: Collection[int]) -> None:
+        """Read the entries that give a region its place, before loops over slices of the axes `later`."""
+        axes = self.typing.region_type(region).axes
+        position = 0
+        for span in self.bound.tile_map(self.stage.name, region).spans:
+            place, position = position - len(axes), position + (span.kind != "point")
+            if span.kind == "point":
+                self.start(span)
+            elif span.gather is not None and span.gather.launch and place not in later:
+                self._listed(span.gather, slices.get(place))
+            elif span.kind == "tile":
+                self.start(span)
 
     def _offsets(
         self, region: Region, span: Span, dim: Scalar, axis: Axis, part: Slice | None
@@ -152,7 +171,7 @@ class Addresses:
         if span.gather is not None:
             name, mask = self._gathered(span.gather, steps, self.constants.elements_of(self.stage, axis))
             return f"{name}{wide}", mask
-        start = self.scalar(span.start, 5)
+        start = self.start(span, 5)
         places = steps if start == "0" else f"{start} + {steps}"
         value = f"({places}){wide}" if wide and " + " in places else f"{places}{wide}"
         name = self.writer.shared(f"offs_{axis.index}" if axis.index else "offs", value)
@@ -174,8 +193,7 @@ class Addresses:
 
     def shared_number(self, stem: str, expr: Scalar) -> str:
         """Return an integer expression, under a name if it reads an index tensor."""
-        text = self.scalar(expr, LEVEL["*"])
-        return self.writer.shared(stem, text) if at_launch(expr) else text
+        return self.writer.shared(stem, self.scalar(expr)) if at_launch(expr) else self.scalar(expr, LEVEL["*"])
 
     def _listed(self, gather: Lookup, part: Slice | None) -> tuple[str, str]:
         """Return the elements that an index tensor lists along a tile, and the mask of those that there are."""

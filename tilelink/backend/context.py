@@ -73,7 +73,7 @@ class LoopContext:
     """A loop over tiles: their number (in source), the first tile of program `pid`, and the body.
 
     step: from one tile of a program to its next. flat: True if it is flattened. before, after: statements around the
-    loop.
+    loop. number: the name of its variable, from which the body computes the number of the tile if it is another one.
     """
 
     total: str
@@ -83,6 +83,7 @@ class LoopContext:
     flat: bool = False
     before: tuple[Node, ...] = ()
     after: tuple[Node, ...] = ()
+    number: str = "tile"
 
 
 @dataclass(frozen=True, kw_only=True)

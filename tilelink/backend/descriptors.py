@@ -92,14 +92,14 @@ def _row(addresses: Addresses, region: Region, spans: tuple[Span, ...], slices: 
     shape = addresses.constants.shape(tensor)
     terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.slots > 1 else []
     for dim, span in enumerate(spans[:-2]):
-        terms.append(scaled(addresses.scalar(span.start, LEVEL["*"]), times(shape[dim + 1 : -1])))
+        terms.append(scaled(addresses.start(span, LEVEL["*"]), times(shape[dim + 1 : -1])))
     row = total([*terms, _start(addresses, spans[-2], -2, slices)])
     return addresses.after_waits(region, row)
 
 
 def _start(addresses: Addresses, span: Span, position: int, slices: Slices) -> str:
     part = slices.get(position)
-    start = addresses.scalar(span.start, 5)
+    start = addresses.start(span, 5)
     if part is None:
         return start
     return part.start if start == "0" else f"{start} + {part.start}"

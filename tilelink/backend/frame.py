@@ -127,7 +127,7 @@ class Frame:
         awaits = awaits and stage.name in self.usage.waiting
         if places:
             self.indices(stage, writer, scalar)
-        scalar = replace(scalar, bases=self._bases(awaits))
+        scalar = replace(scalar, bases=self.bases(awaits=awaits))
         if places:
             writer.add(TileBegin(stage=stage.number))
         if awaits:
@@ -161,7 +161,7 @@ class Frame:
             of_order = replace(scalar, names=names_of_order(self.constants, stage, decl.name))
             writer.let(decl.name, of_order(stage.order[decl.name]))
 
-    def _bases(self, awaits: bool) -> dict[str, str]:
+    def bases(self, *, awaits: bool) -> dict[str, str]:
         """Return the pointers to the entries of index tensors, tied to the waits of a tile where others write them."""
         bases: dict[str, str] = {}
         for name, tensor in self.bound.tensors.items():

@@ -42,7 +42,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.reach import on_all_ranks
-from tilelink.ir.scalar import Index, Int, Ranks, Scalar, add, binary, const, mul, substitute
+from tilelink.ir.scalar import Index, Int, Ranks, Scalar, add, at_launch, binary, const, mul, substitute
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import closing_notifies, only_signals
@@ -140,7 +140,8 @@ class StatementEmitter:
         first = own if part.start is None or number else add(binary("max", part.start, const(0)), own)
         stop = const(stage.extents[index])
         stop = stop if part.stop is None else binary("min", part.stop, stop)
-        text = f"{addresses.scalar(first, LEVEL['+'])} < {addresses.shared_number(f'end_{index}', stop)}"
+        begin = addresses.shared_number(f"first_{index}", first) if at_launch(first) else addresses.scalar(first, 5)
+        text = f"{begin} < {addresses.shared_number(f'end_{index}', stop)}"
         if number and part.start is not None:
             return f"({addresses.shared_number(f'start_{index}', part.start)} <= {index}) & ({text})"
         return text
@@ -332,6 +333,8 @@ class StatementEmitter:
             return
         name, constants, stage = self.writer.name("c"), self.values.addresses.constants, self.values.addresses.stage
         size = constants.copied(stage, axis, limit)
+        for moved in (region, value.region):
+            self.values.addresses.look_up(moved, slices, range(-len(axes), 0))
         with self.writer.block(nodes.Loop(index=name, over=f"range(0, {constants.elements_of(stage, axis)}, {size})")):
             part = Slice(start=name, block=limit, size=size)
             self._copy(region, value, {**slices, -1 - len(rest): part}, tuple(rest))

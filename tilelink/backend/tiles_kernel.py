@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tilelink.backend.compact import CompactLoop, compact_loop
 from tilelink.backend.context import KernelContext, LoopContext
 from tilelink.backend.deferred_notifies import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
@@ -10,7 +13,7 @@ from tilelink.backend.loops import turns, turns_text
 from tilelink.backend.nodes import Comment, TileEnd
 from tilelink.backend.statements import StatementEmitter
 from tilelink.backend.values import ValueEmitter
-from tilelink.backend.words import comment
+from tilelink.backend.words import comment, integer
 from tilelink.backend.writer import Writer
 from tilelink.lowering.bound import BoundStage, Loop
 
@@ -41,15 +44,30 @@ def _loop(frame: Frame, loop: Loop, descriptors: Descriptors, modules: set[str])
     total, held = frame.constants.total(stage), None
     if stage.given_in is not None:
         held = deferred(stage, writer, frame.awaited_by_copy_engine)
+    walked = _walked(frame, loop, writer)
     for name in loop.stages:
         _tile(frame, frame.bound.stages[name], writer, descriptors, modules, held)
     assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
-    first, step = turns(kernel, loop, total)
+    first, step = turns(kernel, loop, walked.total if walked else total)
     before, after = (held.before, held.after) if held else ((), ())
     if len(kernel.loops) > 1:
         before = (Comment(text=comment(turns_text(kernel, loop))), *before)
     body = tuple(writer.nodes)
-    return LoopContext(total=total, first=first, step=step, body=body, flat=stage.flat, before=before, after=after)
+    made = LoopContext(total=total, first=first, step=step, body=body, flat=stage.flat, before=before, after=after)
+    if walked is None:
+        return made
+    return replace(made, total=walked.total, before=(*before, *walked.before), number=walked.number)
+
+
+def _walked(frame: Frame, loop: Loop, writer: Writer) -> CompactLoop | None:
+    """Return the head of a loop over compact numbers, or None for a loop over all tiles."""
+    if loop.compact is None:
+        return None
+    stage = frame.bound.stages[loop.stages[0]]
+    scalar = replace(frame.printer(stage), bases=frame.bases(awaits=False))
+    others = [decl.name for decl in stage.stage.indices if decl.name != loop.compact.index]
+    named = (frame.constants.count(stage, one) for one in others if stage.count(one) == loop.compact.across)
+    return compact_loop(loop.compact, writer, scalar, next(named, integer(loop.compact.across)))
 
 
 def _tile(

@@ -250,6 +250,8 @@ class ValueEmitter:
         """
         typing = self.addresses.typing
         axis = typing.type_of(value.left).axes[-1]
+        if before is None:
+            self._look_up(value, slices)
 
         def body(part: Slice | None) -> None:
             if part is not None and self.deferred is not None:
@@ -262,6 +264,16 @@ class ValueEmitter:
             self.addresses.writer.add(nodes.Multiply(acc=acc, left=a.text, right=b.text))
 
         self._loop(axis, has_steps(typing, value), body)
+
+    def _look_up(self, product: Dot, slices: Slices) -> None:
+        """Read, before the loop of a product, the entries of index tensors that say where its operands lie."""
+        for operand, kept, contracted in ((product.left, -2, -1), (product.right, -1, -2)):
+            own = _with(slices, {kept: kept}, contracted, None)
+            if isinstance(operand, Transpose):
+                operand, contracted = operand.value, kept
+                own = {-3 - position: part for position, part in own.items()}
+            if isinstance(operand, Read):
+                self.addresses.look_up(operand.region, own, {contracted})
 
     def _operand(self, value: Value, position: int, slices: Slices) -> Tile:
         """Lower an operand of a product. A computed operand is zero beyond the end of the contracted axis."""

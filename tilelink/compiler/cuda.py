@@ -39,7 +39,8 @@ def nodes_kernel(
     """Return the kernel of a verified plan on this rank of several nodes. Collective. Arguments as for `gpu_kernel`."""
     from tilelink.runtime.nvshmem.kernel import NvshmemKernel
 
-    return NvshmemKernel(gpu_artifact(verified, tables), group, deadline_s)
+    deadline = deadline_s or (DEADLINE_S if verified.bound.capabilities.traced else None)
+    return NvshmemKernel(gpu_artifact(verified, tables), group, deadline)
 
 
 def gpu_artifact(verified: Plan, tables: Mapping[str, Any] | None = None) -> Artifact:

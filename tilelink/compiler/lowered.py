@@ -20,10 +20,11 @@ from tilelink.ir.depth import deep
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.parameters import check_numbers
 from tilelink.ir.program import SIGNAL_KINDS, IndexDecl, Program
-from tilelink.ir.scalar import Choose, Scalar
+from tilelink.ir.scalar import Choose, Index, Scalar
 from tilelink.ir.visitor import map_loops
 from tilelink.lowering.bind import FLOATS
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop, Transport
+from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.layout import misfits
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.rings import NEXT, Ring, Role, Roles, Step
@@ -36,6 +37,8 @@ _HEAD = re.compile(r"lowered for (\d+) ranks(?: on (\d+) nodes)?:\s*$")
 _LINE = re.compile(r"    (?P<kind>\w+)(?: (?P<name>[\w ]+))?: (?P<rest>.*)$")
 _LOOP = re.compile(r"        for tile in range\((?P<tiles>\d+)\): (?P<stages>[\w, ]+)(?:; (?P<rest>.*))?$")
 _ORDER = re.compile(r"        (?P<index>\w+) = (?P<value>.*)$")
+_COMPACT = re.compile(r"            compact: (?P<rest>index \w+, segments \d+, size \d+, across \d+)$")
+_NUMBERED = re.compile(r"                (?P<name>there|tile) = (?P<value>.*)$")
 _RING = re.compile(r"        ring (?P<name>\w+): (?P<rest>.*)$")
 _ROLE = re.compile(r"            (?P<name>\w+)(?: x(?P<groups>\d+))?(?: (?P<when>first|last))?: (?P<steps>.*)$")
 _PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]]*)\]| (?P<value>[^,]*))?(?:, |$)")
@@ -128,6 +131,10 @@ class _Line:
     """Number of the line, tiles and first stage of each loop."""
     order: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
     rings: list[_RingLine] = field(default_factory=list["_RingLine"])
+    compact: list[tuple[int, Properties, dict[str, Scalar]]] = field(
+        default_factory=list[tuple[int, dict[str, Any], dict[str, Scalar]]]
+    )
+    """Number of the line, sizes and expressions of each loop's compact numbers."""
 
 
 @dataclass(kw_only=True)
@@ -159,7 +166,13 @@ class _Reader:
             own = self._properties(number, loop["rest"] or "")
             self._check_words(number, "loop", own)
             self.last.tiles.append((number, int(loop["tiles"]), stages[0]))
-            self.last.loops.append(Loop(stages=stages, **{name: self._int(number, own, name) for name in own}))
+            first, begin = (self._int(number, own, name) if name in own else 0 for name in ("first", "begin"))
+            width = self._int(number, own, "width") if "width" in own else None
+            self.last.loops.append(Loop(stages=stages, first=first, begin=begin, width=width))
+        elif (compact := _COMPACT.match(text)) and self.last and self.last.loops:
+            self.last.compact.append((number, self._properties(number, compact["rest"]), {}))
+        elif (numbered := _NUMBERED.match(text)) and self.last and self.last.compact:
+            self._numbered(self.last, number, numbered["name"], numbered["value"])
         elif (order := _ORDER.match(text)) and self.last and self.last.kind == "stage":
             if order["index"] in self.last.order:
                 raise self.error(number, f"{order['index']} has two orders", "give each index one")
@@ -183,6 +196,20 @@ class _Reader:
         else:
             hint = f"KIND NAME: properties, of {', '.join(_WORDS)}"
             raise self.error(number, "not a line of a lowered program", hint)
+
+    def _numbered(self, line: _Line, number: int, name: str, value: str) -> None:
+        """Read an expression of compact numbers; with the second one they are complete, and the last loop has them."""
+        at, own, exprs = line.compact[-1]
+        if name in exprs or line.loops[-1].compact is not None:
+            raise self.error(number, f"`{name}` has two expressions", "a line `there = ...` and a line `tile = ...`")
+        exprs[name] = self._scalar(number, value, (SEGMENT, *((WITHIN, THERE) if name == "tile" else ())))
+        if len(exprs) == 2:
+            segments, size, across = (self._int(at, own, word) for word in ("segments", "size", "across"))
+            made = Compact(
+                index=str(own["index"]), segments=segments, size=size, across=across, there=exprs["there"],
+                tile=exprs["tile"],
+            )  # fmt: skip
+            line.loops[-1] = replace(line.loops[-1], compact=made)
 
     def _role(self, roles: list[Role], line: re.Match[str], steps: tuple[Step, ...]) -> None:
         """Add a role, or steps of the first or after the last turn to a role: those of the first are the first line."""
@@ -283,6 +310,9 @@ class _Reader:
         for line in self.found["kernel"]:
             if not line.loops:
                 raise self.error(line.number, f"kernel {line.name} runs no tiles", "for tile in range(N): STAGE")
+            if len(line.compact) != sum(loop.compact is not None for loop in line.loops):
+                hint = "below each line `compact: ...` a line `there = ...` and a line `tile = ...`"
+                raise self.error(line.compact[-1][0], f"compact numbers of {line.name} are not complete", hint)
 
     def _by_name(self, kind: str) -> dict[str, _Line]:
         """Return the lines of a kind. Raises ParseError for two of one name: only the last would count."""
@@ -550,19 +580,20 @@ class _Reader:
         except (ValueError, SyntaxError):
             raise self.error(number, f"{text!r} is no number", "a number as Python writes it") from None
 
-    def _scalar(self, number: int, text: str) -> Scalar:
-        """An expression over the number of the tile."""
+    def _scalar(self, number: int, text: str, names: tuple[Index, ...] = (TILE,)) -> Scalar:
+        """An expression over the number of the tile, or over other names."""
         source = Source(file=self.file, lines=tuple(self.lines))
         scope = _OrderScope(
             source=source,
             params={one.name: one for one in self.program.params},
             tensors={one.name: one for one in self.program.tensors},
-            indices={TILE.name: IndexDecl(name=TILE.name, extent=TILE)},
+            indices={one.name: IndexDecl(name=one.name, extent=one) for one in names},
         )
         try:
             node = ast.parse(text.strip(), mode="eval").body
         except SyntaxError:
-            raise self.error(number, "not an integer expression", "INDEX = an expression over `tile`") from None
+            hint = f"an expression over {', '.join(f'`{one.name}`' for one in names)}"
+            raise self.error(number, "not an integer expression", hint) from None
         for part in ast.walk(node):
             if hasattr(part, "lineno"):
                 part.lineno = part.end_lineno = number + 1  # pyright: ignore[reportAttributeAccessIssue]

@@ -435,8 +435,6 @@ def compile(
         members = group_of(group, ranks)
         gpu = target or current_target(members)
         here: dict[str, Any] = {"ranks": members.size(), "nodes": nodes, "target": gpu}
-        if nodes > 1 and trace:
-            raise BindingError("launches on several nodes are not traced", hint="leave trace out")
         verified = plan(program, schedule, **here, dims=dims, dtype=dtype, tables=tables, dialect=dialect)
         deadline = deadline_s or settings().deadline
         if nodes > 1:

@@ -157,4 +157,4 @@ def network_fence():
 
 
 def network_quiet():
-    network.installed().quiet()
+    network.installed().quiet(monitor.installed().poll_network)

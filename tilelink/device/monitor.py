@@ -153,6 +153,19 @@ class Monitor:
             raise self._wait(seen, seconds, *wait).error()
         self._pause()
 
+    def poll_network(self, missing: int, seconds: float) -> None:
+        """Called while the process waits for `missing` messages that it has sent, for so many seconds so far.
+
+        Raise DeadlineError if the wait has taken too long, Aborted if another process has failed.
+        """
+        launch = f" in launch {self.epoch}" if self.epoch else ""
+        what = f"rank {self.rank} waits for {missing} messages to other nodes, which the network has not delivered"
+        if self._aborted():
+            raise Aborted(what)
+        if seconds >= self.deadline_s:
+            hint = "fences and stragglers make messages late: a longer deadline may be enough"
+            raise DeadlineError(f"{what}, after {seconds:.2f} s{launch}", rank=self.rank, seconds=seconds, hint=hint)
+
     def record(self, kind: str, stage: int, tile: int, a: int, b: int, c: int = 0) -> None:
         """Record an event, possibly after a delay. Raise Aborted if another process has failed."""
         self._waiting_for = None

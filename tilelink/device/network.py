@@ -9,6 +9,7 @@ import ctypes
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,9 @@ from triton._C.libtriton import interpreter  # pyright: ignore[reportMissingType
 
 LONGEST_DELAY_S = 0.002
 """Largest delay of a delivery if the run asks for none."""
+
+LONGEST_LOOK_S = 0.01
+"""Largest time between two looks at what is missing."""
 
 STRAGGLERS, STRAGGLER = 0.25, 10.0
 """Share of messages that may be later than others, and by which factor: what follows them then comes long before."""
@@ -61,10 +65,17 @@ class Network:
         """Deliver what is sent to a rank after this, after what was sent to it before."""
         self._fences += 1
 
-    def quiet(self) -> None:
-        """Return when all that was sent has been delivered."""
+    def quiet(self, poll: Callable[[int, float], None] = lambda missing, seconds: None) -> None:
+        """Return when all that was sent has been delivered.
+
+        poll: called again and again with the number of messages that are missing, and the seconds of this wait so far;
+        it ends the wait by an exception.
+        """
+        begin = time.monotonic()
         with self._changed:
-            self._changed.wait_for(lambda: not self._bag or self._failure is not None)
+            while self._bag and self._failure is None:
+                self._changed.wait(LONGEST_LOOK_S)
+                poll(len(self._bag), time.monotonic() - begin)
         if self._failure is not None:
             raise self._failure
 

@@ -28,6 +28,19 @@ def entries(pointers, mask, last: tl.constexpr):
 
 
 @portable
+def compact(number, there, ends, across):
+    """Return the segment of a compact number, its place in the segment, and the tiles of the index that are there.
+
+    there, ends: for each segment the tiles of the index that are there, and the number after its last one. across:
+    numbers for each tile of the index.
+    """
+    segment = tl.sum((ends <= number).to(tl.int32), 0)
+    own = tl.sum(tl.where(tl.arange(0, ends.shape[0]) == segment, there, 0), 0)
+    end = tl.sum(tl.where(tl.arange(0, ends.shape[0]) == segment, ends, 0), 0)
+    return segment, number - (end - own * across), own
+
+
+@portable
 def floordiv(a, n):
     """Return the floor of a / n as in Python, if it is representable (Triton's own // rounds towards zero)."""
     quotient = a // n

@@ -3,6 +3,7 @@
 from tilelink.device.attention import attend_begin, attend_finish, attend_step
 from tilelink.device.numeric import (
     cast,
+    compact,
     dot,
     entries,
     entry,
@@ -27,6 +28,7 @@ __all__ = [
     "attend_finish",
     "attend_step",
     "cast",
+    "compact",
     "dot",
     "entries",
     "entry",

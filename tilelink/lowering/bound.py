@@ -18,6 +18,7 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.columns import Ints
+from tilelink.lowering.compact import Compact
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.rings import Roles
 from tilelink.scheduling.schedule import Resource, Schedule
@@ -166,12 +167,15 @@ class Loop:
     tile less of the loops before are the first to have one of this loop.
     begin, width: where only `width` programs have tiles of it, from program `begin` on, tile t is that of program
     begin + t % width.
+    compact: numbers for the tiles that a launch has, if they alone are dealt to the programs: the one with number n to
+    program n % programs. Without it, or where nothing says what a launch has, tiles have the numbers of their order.
     """
 
     stages: tuple[str, ...]
     first: int = 0
     begin: int = 0
     width: int | None = None
+    compact: Compact | None = None
 
     def taking(self, programs: int) -> int:
         """Return the number of a kernel's programs that execute tiles of it in turn."""

@@ -3,7 +3,7 @@
 The text begins with `lowered for N ranks:` and what binding and the passes decided. It ends with the program itself in
 the language. A line of the first part has a kind, a name and properties: `word`, `word value`, `word(name=value, ...)`
 or `word[value, ...]`. Properties that have their usual value are left out. A stage whose warps have roles has lines for
-the rings between them (tilelink/lowering/rings.py).
+the rings between them (tilelink/lowering/rings.py), and a loop with compact numbers has three (lowering/compact.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _lines(bound: Bound) -> Iterator[str]:
         yield f"channel {grid.tensor} {grid.kind}: {_joined(_channel(grid))}"
     for kernel in bound.kernels:
         yield f"kernel {kernel.name}: {_joined(_kernel(kernel))}"
-        yield from (f"    {_loop(bound, loop)}" for loop in kernel.loops)
+        for loop in kernel.loops:
+            yield f"    {_loop(bound, loop)}"
+            yield from (f"        {line}" for line in _compact(loop))
     for stage in bound.stages.values():
         yield f"stage {stage.name}: {_joined(_stage(stage))}"
         yield from (f"    {index} = {print_scalar(expr)}" for index, expr in stage.order.items())
@@ -88,6 +90,16 @@ def _loop(bound: Bound, loop: Loop) -> str:
     where = [*_said(f"first {loop.first}", loop.first != 0), *_said(f"begin {loop.begin}", loop.begin != 0)]
     where += _said(f"width {loop.width}", loop.width is not None)
     return f"{text}; {_joined(where)}" if where else text
+
+
+def _compact(loop: Loop) -> Iterator[str]:
+    """The lines of compact numbers: below the loop whose tiles have them."""
+    if loop.compact is not None:
+        own = loop.compact
+        sizes = [f"index {own.index}", f"segments {own.segments}", f"size {own.size}", f"across {own.across}"]
+        yield f"compact: {_joined(sizes)}"
+        yield f"    there = {print_scalar(own.there)}"
+        yield f"    tile = {print_scalar(own.tile)}"
 
 
 def _stage(stage: BoundStage) -> Iterator[str]:

@@ -16,7 +16,7 @@ TILE = Index(name="tile")
 
 def decode(order: Order | None, counts: Mapping[str, int], part: StageSchedule) -> dict[str, Scalar]:
     """Return index -> expression over the tile number `tile` (and `rank`), for a domain of `counts` tiles per index."""
-    terms = _nest(order, counts, part)
+    terms = nest(order, counts, part)
     parts = _mixed_radix([term.index for term in terms], counts)
     if order and order.group:
         _group(parts, [term.index for term in terms], order.group, counts, part.at("order.group"))
@@ -26,7 +26,8 @@ def decode(order: Order | None, counts: Mapping[str, int], part: StageSchedule) 
     }
 
 
-def _nest(order: Order | None, counts: Mapping[str, int], part: StageSchedule) -> list[IndexOrder]:
+def nest(order: Order | None, counts: Mapping[str, int], part: StageSchedule) -> list[IndexOrder]:
+    """Return the indices of a domain with the sequence of each, outermost first."""
     named = list(order.nest) if order else []
     names = [term.index for term in named]
     for name in names:

@@ -22,6 +22,7 @@ from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
+from tilelink.lowering.compact_tiles import compact_tiles
 from tilelink.lowering.insert_barriers import place_barriers
 from tilelink.lowering.issue_order import order_kernels
 from tilelink.lowering.launch_protocol import choose_protocol
@@ -57,6 +58,7 @@ def passes() -> tuple[Pass, ...]:
         Pass(name="roles", apply=ROLES.apply),  # after waits have sunk: the loader executes them between its loads
         Pass(name="barriers", apply=place_barriers),  # from here on no statement comes or goes
         Pass(name="defer_notify", apply=DEFER_NOTIFY.apply),
+        Pass(name="compact", apply=compact_tiles),  # after all that ties the tiles of a program to one another
         Pass(name="issue_order", apply=order_kernels),  # from here on no kernel waits for another signal
         Pass(name="protocol", apply=choose_protocol),  # last: it asks which kernels wait for peers
     )

@@ -25,6 +25,7 @@ from tilelink.ops.choice import rounded_rows
 from tilelink.ops.consensus import check_rows, consensus
 from tilelink.ops.decide import decide
 from tilelink.ops.groups import OfGroups, group_named
+from tilelink.ops.nodes import nodes_of
 from tilelink.ops.operators import OPERATORS, UNFUSED, Operator, program_of
 from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
@@ -147,7 +148,7 @@ def _decided(
 ) -> Schedule | str:  # fmt: skip
     """The implementation of a call that names none. The first of a group is collective."""
     known = consensus(group)
-    if not known.one_host:
+    if not known.one_node:
         return UNFUSED
     try:
         processor = current_target()
@@ -189,10 +190,11 @@ def _compiled(
     if "Ms" in names and sizes["M"] % ranks:
         hint = f"every rank has as many; use schedule={UNFUSED!r}"
         raise ShapeError(f"{program.name} of {sizes['M']} rows for {ranks} ranks", hint=hint)
-    dims = {**sizes, "Ms": sizes["M"] // ranks}
+    nodes = nodes_of(group)
+    dims = {**sizes, "Ms": sizes["M"] // ranks, "g": ranks // nodes}  # g: ranks of a node, of programs in two levels
     return compiler.compile(
         program, schedule, ranks=ranks, dims={name: dims[name] for name in names}, dtype=_DTYPES[x.dtype],
-        device="cuda", group=group,
+        device="cuda", group=group, nodes=nodes,
     )  # fmt: skip
 
 

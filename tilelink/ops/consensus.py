@@ -1,4 +1,4 @@
-"""What all ranks of a group know alike: the GPU, what was measured on such GPUs, and whether one host has them all.
+"""What all ranks of a group know alike: the GPU, what was measured on such GPUs, and whether one node has them all.
 
 Ranks must take the same implementation, and one may read the database of tuning results before another has written to
 it. So rank 0 reads it, once, and tells the others; from then on every decision is a function of what all of them have.
@@ -6,10 +6,8 @@ it. So rank 0 reads it, once, and tells the others; from then on every decision 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from torch.distributed import ProcessGroup
 
 from tilelink.errors import RankError, ShapeError, TileLinkError
 from tilelink.ops.groups import OfGroups
+from tilelink.ops.nodes import is_one_node
 from tilelink.tuning import Database, Key, Record, here
 
 
@@ -25,13 +24,13 @@ from tilelink.tuning import Database, Key, Record, here
 class Consensus:
     """gpu, versions: of rank 0, as keys of records have them. records: for these and the group's ranks alone.
 
-    one_host: whether all ranks are on one, so that they reach each other's memory.
+    one_node: True if all ranks are on one, so that they reach each other's memory.
     """
 
     gpu: str
     versions: str
     records: Mapping[Key, Record]
-    one_host: bool = True
+    one_node: bool = True
 
 
 def consensus(group: ProcessGroup) -> Consensus:
@@ -47,12 +46,9 @@ def _agreed_by(group: ProcessGroup) -> Consensus:
         hint = "call the operator once before the capture, on all ranks, or give it a schedule"
         raise RankError("the ranks choose an implementation together, which a CUDA graph cannot hold", hint=hint)
     said: list[Any] = [_own(group.size()) if group.rank() == 0 else None]
-    own = _host()
-    hosts: list[Any] = [own] * group.size()
     if group.size() > 1:
         dist.broadcast_object_list(said, group=group, group_src=0)
-        dist.all_gather_object(hosts, own, group=group)
-    return replace(said[0], one_host=len(set(hosts)) == 1)
+    return replace(said[0], one_node=is_one_node(group))
 
 
 _agreed = OfGroups(_agreed_by)
@@ -111,9 +107,3 @@ def _own(ranks: int) -> Consensus:
     gpu, versions = here()
     fitting = (r for r in Database().records() if (r.key.gpu, r.key.versions, r.key.ranks) == (gpu, versions, ranks))
     return Consensus(gpu=gpu, versions=versions, records={r.key: replace(r, evidence=()) for r in fitting})
-
-
-def _host() -> str:
-    """Tells hosts apart, also those of one name."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"

@@ -187,7 +187,7 @@ RECORDS = (
         outputs=_Y,
         rows="scattered",
         activation=True,
-        programs={"": "gemm_rs_own_last", "bias": "gemm_rs_bias"},
+        programs={"": "gemm_rs_local_last", "bias": "gemm_rs_bias"},
         unfused=unfused.gemm_rs,
         small=SmallMessage(
             schedule="reduce_scatter_pushed:more", limit=lambda thresholds: thresholds.small_scatter_bytes

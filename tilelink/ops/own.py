@@ -24,6 +24,7 @@ from tilelink.ops.custom import Declaration, declare, is_differentiated, is_dire
 from tilelink.ops.form import ELEMENTS, Forms, name_of_type
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
 from tilelink.ops.meaning import Meaning
+from tilelink.ops.nodes import nodes_of
 from tilelink.ops.signature import Call, signature_of
 from tilelink.scheduling.schedule import Schedule
 
@@ -271,7 +272,7 @@ class Op:
         gathered(self.program.name, what, group)
         return compiler.compile(
             form.program, chosen, ranks=group.size(), dims=form.dims, dtype=form.dtype, device="cuda", group=group,
-            tables=self._tables,
+            nodes=nodes_of(group), tables=self._tables,
         )  # fmt: skip
 
     def _schedule(self, program: Program, text: str) -> Schedule | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import WAIT
+from tilelink.planning.any_program import of_any_program
 from tilelink.planning.plan import Plan
 
 TracedEvent = tuple[str, int, int, int, int, int, int]
@@ -76,24 +77,48 @@ def traced_events(plan: Plan, rank: int, events: Iterable[TracedEvent]) -> dict[
 def differences(plan: Plan, workers: Mapping[WorkerKey, Iterable[TracedEvent]], launches: int) -> list[str]:
     """Return the differences between a traced run of `launches` launches and the plan, one line each.
 
-    Tasks must run in the planned workers and order, once in each launch. The events of a task must come in the planned
-    order, except that neighbouring events of one kind may come in any order. Of a stage of which a launch decides
-    parts, a task must make all signals whose places are known before; its transfers and other waits are some of the
-    planned ones, or at most as many if a launch decides their places.
+    Tasks must run in the planned workers and order, once in each launch. Those of a kernel with compact numbers are run
+    in turn by its programs, as many as there are. The events of a task must come in the planned order, except that
+    neighbouring events of one kind may come in any order. Of a stage of which a launch decides parts, a task must make
+    all signals whose places are known before; its transfers and other waits are some of the planned ones, or at most as
+    many if a launch decides their places.
     """
     wanted = planned_events(plan)
     order = _planned_order(plan)
     open_waits, loose = _open_waits(plan), _loose_tasks(plan)
     found: list[str] = []
+    dealt = {task for task, any_program in enumerate(of_any_program(plan).tolist()) if any_program}
+    ran: dict[tuple[int, int], list[tuple[int, list[int]]]] = defaultdict(list)
     for key, events in workers.items():
         done = traced_events(plan, key[0], events)
         for epoch in range(1, launches + 1):
             tasks = [task for at, task in done if at == epoch]
-            if tasks != order[key]:
-                found.append(f"launch {epoch}, {key}: ran tasks {tasks}, planned {order[key]}")
+            fixed, planned = ([t for t in own if t not in dealt] for own in (tasks, order[key]))
+            if fixed != planned:
+                found.append(f"launch {epoch}, {key}: ran tasks {fixed}, planned {planned}")
             found += [_difference(plan, epoch, t, done[epoch, t], wanted[t], open_waits, loose) for t in tasks]
+            for kernel in {plan.workers[int(plan.worker[t])][0] for t in dealt.intersection(order[key])}:
+                own = {t for t in dealt if plan.workers[int(plan.worker[t])][:2] == (kernel, key[0])}
+                ran[epoch, kernel * plan.bound.ranks + key[0]].append((key[2], [t for t in tasks if t in own]))
+    found += [_misdealt(plan, epoch, which, programs) for (epoch, which), programs in ran.items()]
     missing = order.keys() - workers.keys()
     return [line for line in found if line] + [f"{key} ran nothing" for key in sorted(missing)]
+
+
+def _misdealt(plan: Plan, epoch: int, which: int, ran: list[tuple[int, list[int]]]) -> str:
+    """Return how the tiles of a kernel with compact numbers were dealt to its programs, if not in turn.
+
+    which: its number times the ranks, plus the rank. ran: programs with the tasks that they ran.
+    """
+    kernel, rank = divmod(which, plan.bound.ranks)
+    programs = plan.bound.kernels[kernel].programs
+    tasks = sorted(task for _, own in ran for task in own)
+    for program, own in ran:
+        if own != tasks[program::programs]:
+            name = plan.bound.kernels[kernel].name
+            wanted = tasks[program::programs]
+            return f"launch {epoch}, rank {rank} {name} program {program}: ran tasks {own}, not {wanted}"
+    return ""
 
 
 def _difference(
@@ -139,7 +164,15 @@ def _loose_tasks(plan: Plan) -> set[str]:
 def most_spans(plan: Plan) -> int:
     """Return the maximum number of trace events of one program in one launch, with the waits before its tiles."""
     tasks = np.concatenate([np.arange(plan.tasks), plan.signals.task, plan.transfers.task]).astype(np.int64)
-    return int(np.bincount(plan.worker[tasks], minlength=1).max(initial=0)) + 2 * plan.bound.ranks
+    most = int(np.bincount(plan.worker[tasks], minlength=1).max(initial=0))
+    each = np.bincount(tasks, minlength=plan.tasks)
+    for kernel in plan.bound.kernels:
+        for loop in kernel.loops:
+            stage = plan.bound.stages[loop.stages[0]]
+            own = each[plan.first_task[stage.name] :][: stage.total * plan.bound.ranks]
+            if loop.compact is not None:  # any of its programs may have the tiles with the most events
+                most = max(most, -(-stage.total // kernel.programs) * int(own.max(initial=0)))
+    return most + 2 * plan.bound.ranks
 
 
 def _canonical(events: list[PlanEvent]) -> list[PlanEvent]:

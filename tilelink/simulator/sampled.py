@@ -7,7 +7,7 @@ elements, the channels and the tiles that are there are known.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from tilelink.ir.program import Notify, Region, Statement, Wait
 from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import WAIT, Enumerator, Rows
+from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
+from tilelink.lowering.enumerate import WAIT, Enumerator, Rows, column
 from tilelink.planning.plan import SHIFT, Plan
 
 Floats = NDArray[np.float64]
@@ -56,7 +57,42 @@ def sampled(plan: Plan, sample: Sample, tables: Mapping[str, NDArray[Any]] | Non
         "barriers": walk_.barriers(),
         "guards": walk_.guards,
     }
+    known["worker"], known["sequence"] = dealt(plan, walk_.tables)
     return SampledPlan(**known, elements=walk_.elements(), shares=walk_.shares())
+
+
+def dealt(plan: Plan, entries: Mapping[str, NDArray[Any]]) -> tuple[Ints, Ints]:
+    """Return the worker of each task and its place in the sequence of that, in a launch with these entries.
+
+    Tasks that are not there come last in the sequence of a worker, and do nothing.
+    """
+    bound, worker, sequence = plan.bound, plan.worker.copy(), plan.sequence.copy()
+    first = {(number, rank): n for n, (number, rank, program) in enumerate(plan.workers) if program == 0}
+    for number, kernel in enumerate(bound.kernels):
+        for loop in kernel.loops:
+            if loop.compact is None:
+                continue
+            stage = bound.stages[loop.stages[0]]
+            for rank in range(bound.ranks):
+                task = plan.first_task[stage.name] + rank * stage.total
+                tiles = tiles_of(loop.compact, Env(rank=rank, ranks=bound.ranks, params={}, indices={}, tables=entries))
+                sequence[task : task + stage.total] += stage.total
+                turn = np.arange(len(tiles))
+                worker[task + tiles] = first[number, rank] + turn % kernel.programs
+                sequence[task + tiles] = turn // kernel.programs
+    return worker, sequence
+
+
+def tiles_of(compact: Compact, env: Env) -> Ints:
+    """Return the tiles of a stage that a launch has on a rank, by their numbers in its order. env: with all entries."""
+    segment = np.arange(compact.segments)
+    there = evaluate(compact.there, replace(env, indices={SEGMENT.name: segment}))
+    there = np.broadcast_to(np.asarray(there, np.int64), segment.shape)
+    counts = there * compact.across
+    own = np.repeat(segment, counts)
+    within = np.arange(len(own)) - (np.cumsum(counts) - counts)[own]
+    indices = {SEGMENT.name: own, WITHIN.name: within, THERE.name: there[own]}
+    return column(compact.tile, replace(env, indices=indices), len(own))
 
 
 def elements_of(plan: Plan) -> Ints:

@@ -1,4 +1,4 @@
-"""The verifier: eight rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
+"""The verifier: nine rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from tilelink.errors import VerificationError
+from tilelink.planning.any_program import together
 from tilelink.planning.plan import Plan
 from tilelink.verifier.accounting import accounting
 from tilelink.verifier.coverage import coverage
@@ -14,16 +15,18 @@ from tilelink.verifier.ordering import Orders, exclusive_writes, ordering
 from tilelink.verifier.progress import progress
 from tilelink.verifier.reuse import reuse
 from tilelink.verifier.roles import roles
+from tilelink.verifier.tiles import tiles
 
 Rule = Callable[[Plan, Orders], Iterator[VerificationError]]
 RULES: dict[str, Rule] = {
+    "tiles": lambda plan, _: tiles(plan),
     "coverage": lambda plan, _: coverage(plan),
     "network": lambda plan, _: network(plan),
     "accounting": lambda plan, _: accounting(plan),
-    "progress": lambda plan, _: progress(plan),
+    "progress": lambda plan, _: progress(together(plan)),
     "ordering": ordering,
     "exclusive_writes": exclusive_writes,
-    "reuse": lambda plan, order: reuse(plan, order.planned),
+    "reuse": lambda _, order: reuse(order.planned.plan, order.planned),
     "roles": lambda plan, _: roles(plan),
 }
 """In the order in which they are checked: a later rule may assume what the earlier ones proved."""

@@ -7,6 +7,9 @@ This rule proves what that and the runtime rely on:
   network. There is no other access between nodes.
 * Puts and gets move elements as they are, between memories that the runtime holds. A put with a signal is one message
   with one counter.
+* A counter of a rank is added to by the network alone, or from inside its node alone. An adapter's additions are atomic
+  among themselves, and so are those of GPUs, but one of two that meet may be lost. The counters of the launch's
+  announcements have one sender each.
 * A program waits until its puts have arrived before its rank announces the end of a launch: its kernel ends with a
   quiet, or the program has one after them. So a rank that is finished has nothing on its way, neither data nor signals.
 """
@@ -25,9 +28,10 @@ from tilelink.lowering.messages import contiguous, is_held, is_plain
 from tilelink.lowering.places import box
 from tilelink.planning.network import Puts
 from tilelink.planning.plan import Plan
-from tilelink.verifier.refusal import refuse
+from tilelink.verifier.refusal import refuse, where
 
 FETCH = "fetch the region first: tile_pull_data(a local region, ... @ rank), then read that"
+APART = "give senders channels of their own: a dimension of the tensor for the rank, or the node, that sends"
 PUSH = "write to another node with tile_push_data, and let the transport pass choose what carries it"
 
 
@@ -43,6 +47,7 @@ def network(plan: Plan) -> Iterator[NetworkError]:
     puts = Puts(plan=plan)
     yield from _accesses(plan, rank, puts)
     yield from _signals(plan, rank, puts)
+    yield from _shared(plan, puts)
     yield from _messages(plan, puts)
     yield from _unfinished(plan, puts)
 
@@ -87,6 +92,25 @@ def _signals(plan: Plan, rank: Ints, puts: Puts) -> Iterator[NetworkError]:
         message = f"puts one message with signals of {number} counters"
         hint = "put it alone, then network_fence() and a notify; or let a channel cover the whole tile"
         yield refuse(NetworkError, plan, message, task=int(s.task[row]), statement=int(s.statement[row]), hint=hint)
+
+
+def _shared(plan: Plan, puts: Puts) -> Iterator[NetworkError]:
+    """Yield a refusal of a counter that is added to by the network and from inside its node."""
+    s = plan.signals
+    told = np.flatnonzero(s.kind == NOTIFY)
+    carried = puts.by_network[told]
+    _, counter = np.unique(np.stack([s.peer[told], s.channel[told]]), axis=1, return_inverse=True)
+    counter = counter.ravel()
+    both = np.intersect1d(counter[carried], counter[~carried])
+    for one in both[:1]:
+        row, near = (told[(counter == one) & mask][0] for mask in (carried, ~carried))
+        tensor, _, cell = plan.channel_name(int(s.channel[row]))
+        message = (
+            f"notifies {tensor} channel {list(cell)} of rank {s.peer[row]} by the network, and "
+            f"{where(plan, int(s.task[near]))} notifies it from inside the node: one of two additions may be lost"
+        )
+        task, statement, related = int(s.task[row]), int(s.statement[row]), int(s.statement[near])
+        yield refuse(NetworkError, plan, message, task=task, statement=statement, related=related, hint=APART)
 
 
 def _halves(plan: Plan, puts: Puts) -> Ints:

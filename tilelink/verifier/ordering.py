@@ -12,6 +12,7 @@ from tilelink.errors import ExclusiveWriteError, OrderingError, VerificationErro
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
 from tilelink.lowering.places import box
+from tilelink.planning.any_program import apart
 from tilelink.planning.happens_before import BySignals, HappensBefore
 from tilelink.planning.network import Puts
 from tilelink.planning.plan import Plan
@@ -46,7 +47,7 @@ class Orders:
     """The order of accesses in a plan: by the plan as scheduled, and by its signals alone, as under any schedule."""
 
     def __init__(self, plan: Plan) -> None:
-        self.planned = HappensBefore(plan=plan)
+        self.planned = HappensBefore(plan=apart(plan))
         self._plan = plan
 
     @cached_property

@@ -106,26 +106,18 @@ def resolution(times: Sequence[int]) -> int:
 
 
 class Clocks:
-    """The clocks of a group of ranks. Construction and `offsets` are collective."""
+    """The clocks of a group of ranks, which compare them by exchanges. `offsets` is collective.
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        self._group = group
-        self._device = device
-        self._rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        self._mail = symmetric.empty(ranks * ROUNDS, dtype=torch.int64, device=device)
-        self._mail.zero_()
-        self._handle: Any = symmetric.rendezvous(self._mail, group)
-        bases = [int(base) for base in self._handle.buffer_ptrs]
-        self._answers = torch.zeros(ranks, ROUNDS, 3, dtype=torch.int64, device=device)
-        self._exchanges: list[HelperKernel] = []
-        for peer in range(1, ranks):
-            row = 8 * ROUNDS * peer
-            if self._rank == 0:
-                arguments = (bases[0] + row, bases[peer] + row, self._answers[peer], BUDGET_NS)
-                self._exchanges.append(HelperKernel(ping, arguments, {"ROUNDS": ROUNDS}))
-            elif self._rank == peer:
-                arguments = (bases[peer] + row, bases[0] + row, BUDGET_NS)
-                self._exchanges.append(HelperKernel(pong, arguments, {"ROUNDS": ROUNDS}))
+    mail: memory of this rank in which messages arrive. answers: int64 [ranks, ROUNDS, 3], as `ping` writes them.
+    exchanges: the helper kernels of this rank that exchange messages, one after the other.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup, device: torch.device, mail: torch.Tensor, answers: torch.Tensor,
+        exchanges: Sequence[HelperKernel],
+    ) -> None:  # fmt: skip
+        self._group, self._device = group, device
+        self._mail, self._answers, self._exchanges = mail, answers, exchanges
         times = torch.zeros(STAMPS, dtype=torch.int64, device=device)
         HelperKernel(stamp, (times,), {"COUNT": STAMPS})(torch.cuda.current_stream(device).cuda_stream)
         self.resolution = resolution(times.tolist())
@@ -143,3 +135,25 @@ class Clocks:
         every: list[Any] = [None] * dist.get_world_size(self._group)
         dist.all_gather_object(every, self._answers.tolist(), group=self._group)
         return [Offset(), *(offset(answers) for answers in every[0][1:])]
+
+
+class PointerClocks(Clocks):
+    """The clocks of ranks that reach each other's memory by pointers. Construction is collective."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        mail = symmetric.empty(ranks * ROUNDS, dtype=torch.int64, device=device)
+        mail.zero_()
+        self._handle: Any = symmetric.rendezvous(mail, group)
+        bases = [int(base) for base in self._handle.buffer_ptrs]
+        answers = torch.zeros(ranks, ROUNDS, 3, dtype=torch.int64, device=device)
+        exchanges: list[HelperKernel] = []
+        for peer in range(1, ranks):
+            row = 8 * ROUNDS * peer
+            if rank == 0:
+                arguments = (bases[0] + row, bases[peer] + row, answers[peer], BUDGET_NS)
+                exchanges.append(HelperKernel(ping, arguments, {"ROUNDS": ROUNDS}))
+            elif rank == peer:
+                arguments = (bases[peer] + row, bases[0] + row, BUDGET_NS)
+                exchanges.append(HelperKernel(pong, arguments, {"ROUNDS": ROUNDS}))
+        super().__init__(group, device, mail, answers, exchanges)

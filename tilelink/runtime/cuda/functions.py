@@ -114,26 +114,31 @@ def _launch(kernel: PreparedLaunch, stream: int, name: str) -> None:
 
 
 class HelperKernel:
-    """A helper kernel of one program, whose arguments are all fixed."""
+    """A helper kernel whose arguments are fixed, except for a tensor as its first one."""
 
     def __init__(
-        self, function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], link: Link | None = None
-    ) -> None:
+        self, function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], link: Link | None = None,
+        programs: int = 1,
+    ) -> None:  # fmt: skip
         linked = link.options if link else {}
-        compiled = settled(function).warmup(*arguments, **options, **linked, grid=(1,), num_warps=4)
+        compiled = settled(function).warmup(*arguments, **options, **linked, grid=(programs,), num_warps=4)
         self._name = function.__name__
         _load(compiled, self._name)
         if link:
             link.loaded(compiled)
-        self._run = launcher(compiled, 1)
+        self._run = launcher(compiled, programs)
         self._arguments = (*arguments, *(options[n] for n in function.arg_names[len(arguments) :]))
-        self._prepared = _prepared(compiled, 1, self._arguments)
+        self._prepared = _prepared(compiled, programs, self._arguments)
 
-    def __call__(self, stream: int) -> None:
+    def __call__(self, stream: int, first: torch.Tensor | None = None) -> None:
+        """Launch the kernel. first: a tensor in place of the first argument, aligned as that is."""
         if self._prepared is not None:
+            if first is not None:
+                self._prepared.point(0, first.data_ptr())
             _launch(self._prepared, stream, self._name)
         else:
-            self._run(stream, *self._arguments)
+            arguments = self._arguments if first is None else (first, *self._arguments[1:])
+            self._run(stream, *arguments)
 
 
 class Function:

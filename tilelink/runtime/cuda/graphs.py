@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Protocol
 
-from tilelink.errors import RankError
+from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda.driver import function_of, library, with_context
 
 KEPT = 32
@@ -165,3 +165,12 @@ def _free(executables: Mapping[Key, int], graphs: Callable[[], Graphs]) -> None:
 def graphs() -> Graphs:
     """Return the driver's graph calls on this machine."""
     return Graphs(library())
+
+
+def check_captured(capturing: bool, measured: bool) -> None:
+    """Raise BindingError for a captured launch of a kernel that waits for each launch."""
+    if capturing:
+        what, hint = "with a deadline", "compile it without a deadline, and without TILELINK_DEADLINE"
+        if measured:
+            what, hint = "that is measured", "compile it without trace"
+        raise BindingError(f"a launch {what} cannot be captured", hint=hint)

@@ -9,10 +9,11 @@ import torch.distributed as dist
 from tilelink.artifact import Artifact
 from tilelink.errors import BindingError
 from tilelink.runtime.cuda.arguments import Arguments
+from tilelink.runtime.cuda.clock import PointerClocks
 from tilelink.runtime.cuda.copies import Copies
 from tilelink.runtime.cuda.deadline import DebugBlock
 from tilelink.runtime.cuda.device import agree, gpu_of
-from tilelink.runtime.cuda.graphs import GraphCache, graphs
+from tilelink.runtime.cuda.graphs import GraphCache, check_captured, graphs
 from tilelink.runtime.cuda.handshake import Handshake
 from tilelink.runtime.cuda.launch_driver import LaunchDriver
 from tilelink.runtime.cuda.memory import Memory
@@ -52,8 +53,10 @@ class GpuKernel:
         agree(artifact.fingerprint, group, device)
         memory = self._memory = Memory(artifact, self._rank, group, device)
         debug_block = self._debug_block = DebugBlock(artifact, memory, deadline_s) if deadline_s else None
-        self._tracer = Tracer(artifact, debug_block, group, device) if artifact.spans and debug_block else None
         words = debug_block.words if debug_block else None
+        self._tracer = None
+        if artifact.spans and words is not None:
+            self._tracer = Tracer(artifact, words, PointerClocks(group, device), group, device)
         copies = self._copies = Copies(
             artifact, memory, group, timed=self._tracer is not None, replayed=debug_block is None
         )  # fmt: skip
@@ -79,7 +82,7 @@ class GpuKernel:
                 return self(inputs, out)
         capturing = torch.cuda.is_current_stream_capturing()
         if self._debug_block:
-            _check_captured(capturing, self._tracer is not None)
+            check_captured(capturing, self._tracer is not None)
             self._debug_block.check()
         arguments, driver = self._arguments, self._driver
         given = arguments.given.checked(inputs)
@@ -201,12 +204,3 @@ class GpuKernel:
         tensors = arguments.given.checked(inputs) | arguments.allocate({})
         self._driver.preset(tensors, torch.cuda.current_stream(self.device).cuda_stream)
         return {t.name: tensors[t.name] for t in arguments.outputs if t.name in tensors}
-
-
-def _check_captured(capturing: bool, measured: bool) -> None:
-    """Raise BindingError for a captured launch of a kernel that waits for each launch."""
-    if capturing:
-        what, hint = "with a deadline", "compile it without a deadline, and without TILELINK_DEADLINE"
-        if measured:
-            what, hint = "that is measured", "compile it without trace"
-        raise BindingError(f"a launch {what} cannot be captured", hint=hint)

@@ -13,7 +13,6 @@ from tilelink.artifact import Artifact
 from tilelink.device.debug import STRIDE, TRACE
 from tilelink.device.spans import COUNT, Span, decoded, empty
 from tilelink.runtime.cuda.clock import Clocks, Offset, moved, stamp
-from tilelink.runtime.cuda.deadline import DebugBlock
 from tilelink.runtime.cuda.functions import HelperKernel
 from tilelink.runtime.cuda.queue import Queue
 from tilelink.runtime.cuda.record_copies import Copy, Operation, StreamWait, StreamWrite
@@ -48,16 +47,18 @@ class Tracer:
     """Collects the spans of a rank, launch by launch. Construction and `timeline` are collective."""
 
     def __init__(
-        self, artifact: Artifact, debug_block: DebugBlock, group: dist.ProcessGroup, device: torch.device
-    ) -> None:
+        self, artifact: Artifact, debug_block: torch.Tensor, clocks: Clocks, group: dist.ProcessGroup,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        """debug_block: that of the kernels, which is told where the spans are. clocks: those of the group's ranks."""
         self._artifact = artifact
         self._group = group
         self._rank = dist.get_rank(group)
         tracks = sum(kernel.programs for kernel in artifact.launched)
         self._words = torch.from_numpy(empty(tracks, artifact.spans)).to(device)
-        debug_block.words[TRACE] = self._words.data_ptr()
-        debug_block.words[STRIDE] = self._words.stride(0) * self._words.element_size()
-        self._clocks = Clocks(group, device)
+        debug_block[TRACE] = self._words.data_ptr()
+        debug_block[STRIDE] = self._words.stride(0) * self._words.element_size()
+        self._clocks = clocks
         self._first = self._clocks.offsets()
         self._times = torch.zeros(ANCHORS, 2, dtype=torch.int64, device=device)
         self._stamps = [HelperKernel(stamp, (row,), {"COUNT": 1}) for row in self._times]

@@ -10,17 +10,23 @@ import torch
 import torch.distributed as dist
 
 from tilelink.artifact import Artifact, KernelSpec, Parameter, SignalsPointer
-from tilelink.device.debug import TRIPPED, WORDS, armed, trip
-from tilelink.errors import BindingError, DeadlineError
+from tilelink.errors import BindingError
 from tilelink.generated import file_of, load_module
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.arguments import Arguments as OfOneNode
 from tilelink.runtime.cuda.device import agree, gpu_of
 from tilelink.runtime.cuda.driver import library as cuda_driver
 from tilelink.runtime.cuda.functions import Function, HelperKernel
+from tilelink.runtime.cuda.graphs import check_captured
 from tilelink.runtime.cuda.operands import Tensors, check_apart
 from tilelink.runtime.cuda.side_streams import SIDE_PRIORITY, Sides, new_stream
+from tilelink.runtime.cuda.timeline import Timeline, Tracer
+from tilelink.runtime.cuda.timing import SAMPLES, WARMUPS, Sampler, Timing
+from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.nvshmem.bitcode import libraries
+from tilelink.runtime.nvshmem.buffers import emptying, filling
+from tilelink.runtime.nvshmem.clock import NetworkClocks
+from tilelink.runtime.nvshmem.deadline import Watch
 from tilelink.runtime.nvshmem.helper_kernels import await_outputs, close_launch, open_launch
 from tilelink.runtime.nvshmem.library import Library, Nvshmem
 from tilelink.runtime.nvshmem.memory import Memory
@@ -54,10 +60,10 @@ class Linked:
 
 
 class NvshmemKernel:
-    """A compiled program of all ranks of several nodes: `kernel({"x": x})` launches it on the current stream.
+    """A compiled program of ranks of several nodes: `kernel({"x": x})` launches it on the current stream.
 
-    Construction is collective. Launches are asynchronous, and each begins after the one before. A launch cannot be
-    captured into a CUDA graph.
+    Construction is collective. Launches are asynchronous, and each begins after the one before, also if they are made
+    on different streams. A launch may be captured into a CUDA graph, and each replay is the next launch.
     """
 
     def __init__(
@@ -66,30 +72,36 @@ class NvshmemKernel:
     ) -> None:  # fmt: skip
         """deadline_s: seconds that one wait may take; then every launch is waited for. None: no limit.
 
-        Raise RankError if the ranks build different programs or NVSHMEM does not start, BindingError for a program with
-        stages on copy engines, or without the device library.
+        Raise RankError if the ranks build different programs or NVSHMEM does not start for them, BindingError for a
+        program with stages on copy engines, or without the device library.
         """
         if artifact.copy_programs:
             hint = "put them on SMs, `on sm(1)`: copy engines are for programs of one node"
             raise BindingError(f"stages on copy engines: {artifact.copy_programs[0].name}", hint=hint)
         self.artifact, self.device = artifact, gpu_of(group)
-        self._rank, self._seconds = dist.get_rank(group), deadline_s
+        self._rank, self._group = dist.get_rank(group), group
         with torch.cuda.device(self.device), torch.inference_mode(False):
             agree(artifact.fingerprint, group, self.device)
             self._library = library or Nvshmem(group, self.device)
-            self._memory = Memory(artifact, self._rank, self._library, self.device)
-            self._words = self._debug_block() if deadline_s else None
-            self._arguments: Any = Arguments(artifact, self._memory, self._words, None)  # type: ignore[arg-type]
-            self._compile()
+            self._link = Linked(self._library, lambda: libraries(_capability(self.device)))
+            memory = self._memory = Memory(artifact, self._rank, self._library, self.device)
+            self._watch = None
+            if deadline_s:
+                self._watch = Watch(artifact, self._rank, self.device, cuda_driver(), deadline_s)
+            self._tracer = self._traced() if artifact.spans and self._watch else None
+            words = self._watch.words if self._watch else None
+            self._arguments: Any = Arguments(artifact, memory, words, None)  # type: ignore[arg-type]
+            self._compile(words)
             torch.cuda.synchronize(self.device)
             dist.barrier(group, device_ids=[self.device.index])
 
-    def _debug_block(self) -> torch.Tensor:
-        return torch.zeros(WORDS, dtype=torch.int64, device=self.device)
+    def _traced(self) -> Tracer:
+        assert self._watch is not None
+        clocks = NetworkClocks(self._group, self.device, self._library, self._link)
+        return Tracer(self.artifact, self._watch.words, clocks, self._group, self.device)
 
-    def _compile(self) -> None:
-        artifact, memory = self.artifact, self._memory
-        link = Linked(self._library, lambda: libraries(_capability(self.device)))
+    def _compile(self, words: torch.Tensor | None) -> None:
+        artifact, memory, link = self.artifact, self._memory, self._link
         module, order = load_module(file_of(artifact.source)), kernels_in_order(artifact.kernels)
         names = sorted({one.stream for one in order} - {"main"})
         streams = {name: new_stream(cuda_driver(), self.device, SIDE_PRIORITY) for name in names}
@@ -104,12 +116,21 @@ class NvshmemKernel:
             for one in order
         ]  # fmt: skip
         self._sides = Sides(cuda_driver(), [side.cuda_stream for side in streams.values()])
+        self._fill = {one.name: filling(one, memory, HelperKernel) for one in self._arguments.staged}
+        self._keep = {one.name: emptying(one, memory, HelperKernel) for one in self._arguments.kept}
+        self._compile_handshake(words, link if artifact.nodes > 1 else None)
+        self._last: Any = None
+        self._end = torch.cuda.Event()
+
+    def _compile_handshake(self, words: torch.Tensor | None, link: Linked | None) -> None:
+        """link: None if no rank is on another node."""
+        artifact, memory = self.artifact, self._memory
         rows = tables.exits(artifact, self._rank, ())
         exits = tables.int32(rows, self.device)
         who = {"RANKS": artifact.ranks, "NODE": artifact.ranks // artifact.nodes}
-        stage, words = len(artifact.stages), self._words
+        stage = len(artifact.stages)
         told = (memory.words, memory.signal_table)
-        self._open = self._close = self._await = None
+        self._open = self._await = None
         if artifact.needs_entry:
             options = {**who, "ENTERED": artifact.entered_base}
             self._open = HelperKernel(open_launch, (*told, memory.rank), options, link)
@@ -121,43 +142,45 @@ class NvshmemKernel:
             "EXITS": len(rows), "LAG": artifact.lag, "STAGE": stage,
         }  # fmt: skip
         self._close = HelperKernel(close_launch, (*told, memory.epoch, words, exits, memory.rank), options, link)
-        self._slot, self._last = 0, None
-        self._end = torch.cuda.Event()
+
+    # Launches ------------------------------------------------------------------------------------------------
 
     def __call__(self, inputs: Tensors, out: Tensors | None = None) -> dict[str, torch.Tensor]:
         """Launch once on the current stream. Every rank makes the launch.
 
         inputs: tensors of this rank. out: tensors for outputs. Return the outputs. Raise BindingError for tensors that
-        do not fit and for a launch that is captured; with a deadline DeadlineError.
+        do not fit, and for a captured launch with a deadline; with a deadline DeadlineError.
         """
         with torch.cuda.device(self.device):
-            if torch.cuda.is_current_stream_capturing():
-                hint = "capture what is around it; programs of one node (device cuda) may be captured"
-                raise BindingError("a launch on several nodes cannot be captured", hint=hint)
+            capturing = torch.cuda.is_current_stream_capturing()
+            if self._watch:
+                check_captured(capturing, self._tracer is not None)
+                self._watch.check()
             arguments = self._arguments
             given = arguments.given.checked(inputs)
             results = arguments.taken.checked(out, complete=False) if out else {}
             if results:
                 check_apart(results, given, self._memory.heap)
             stream: Any = torch.cuda.current_stream(self.device)
-            if self._last is not None and stream.cuda_stream != self._last.cuda_stream:
-                self._end.record(self._last)
-                stream.wait_event(self._end)
+            if not capturing:
+                self._follow(stream)
             tensors = given | arguments.allocate(results)
-            if self._words is not None:
-                self._words.copy_(torch.tensor(armed(self._seconds or 0.0), dtype=torch.int64))
+            arguments.make_kept(results)
             self._launch(tensors, stream.cuda_stream, results)
-            self._last, self._slot = stream, (self._slot + 1) % self.artifact.cycle
-            if self._words is not None:
-                self._settle(stream)
+            if self._watch:
+                self._settle(self._watch, stream)
             return {t.name: results.get(t.name, tensors.get(t.name)) for t in arguments.outputs}  # type: ignore[misc]
 
-    def _launch(self, tensors: Tensors, stream: int, results: dict[str, torch.Tensor]) -> None:
-        arguments = self._arguments
-        if arguments.kept:
-            arguments.make_kept(results)
-        if arguments.staged:
-            arguments.stage(tensors, self._slot)
+    def _follow(self, stream: Any) -> None:
+        """Make a stream wait for the launches made on another one."""
+        if self._last is not None and stream.cuda_stream != self._last.cuda_stream:
+            self._end.record(self._last)
+            stream.wait_event(self._end)
+        self._last = stream
+
+    def _launch(self, tensors: Tensors, stream: int, results: Tensors) -> None:
+        for name, fill in self._fill.items():
+            fill(stream, tensors[name])
         if self._open is not None:
             self._open(stream)
         self._sides.fork(stream)
@@ -166,32 +189,53 @@ class NvshmemKernel:
         self._sides.join(stream)
         if self._await is not None:
             self._await(stream)
-        if arguments.kept:  # peers may write there again once the end of the launch is announced
-            arguments.keep(results, self._slot)
-        assert self._close is not None
+        for name, keep in self._keep.items():  # peers may write there again once the end of the launch is announced
+            keep(stream, results[name])
         self._close(stream)
 
-    def _settle(self, stream: Any) -> None:
-        """Wait for the launch. Raise DeadlineError if one of its waits exceeded the deadline.
+    def _settle(self, debug_block: Watch, stream: Any) -> None:
+        self._end.record(stream)
+        debug_block.settle(self._end)
+        if self._tracer:
+            self._tracer.drain(())
 
-        A rank of another node learns of it by its own deadline: debug blocks are not read through the network.
+    def buffer(self, name: str) -> torch.Tensor:
+        """Return a new tensor for an input. Its buffer is not known to the host: replays are launches too."""
+        tensor = self.artifact.tensor(name)
+        return torch.empty(tensor.shape, dtype=dtype_of(tensor), device=self.device)
+
+    def empty_outputs(self) -> dict[str, torch.Tensor]:
+        """Return new tensors for all outputs, so that a launch that is given them allocates nothing."""
+        return self._arguments.taken.new()
+
+    @property
+    def symmetric_bytes(self) -> int:
+        """Return the bytes of NVSHMEM's heap that this rank holds for the kernel, as each of its peers does."""
+        return self._memory.heap.nbytes
+
+    # Measuring -----------------------------------------------------------------------------------------------
+
+    def bench(
+        self, inputs: Tensors, out: Tensors | None = None, *, samples: int = SAMPLES, warmups: int = WARMUPS
+    ) -> Timing:
+        """Return the time of a launch with these tensors (runtime/cuda/timing.py). Collective.
+
+        out: tensors for outputs. Raise what a launch raises, and BindingError for no samples.
         """
-        stream.synchronize()
-        assert self._words is not None
-        block = self._words.tolist()
-        if not block[TRIPPED]:
-            return
-        report = trip(block)
-        assert report is not None
-        stage, channel = self.artifact.describe(report.stage, report.channel)
-        seconds = self._seconds or 0.0
-        raise DeadlineError(
-            f"rank {self._rank}: tile {report.tile} of {stage} waited {seconds:g} s for {channel}: "
-            f"it was {report.seen}, and {report.expected} is needed",
-            rank=self._rank, stage=report.stage, tile=report.tile, channel=report.channel, seen=report.seen,
-            expected=report.expected, seconds=seconds, stage_name=stage, channel_name=channel,
-            hint="did every rank make the same launches? A kernel that was late is of no further use: compile again",
-        )  # fmt: skip
+        with torch.cuda.device(self.device):
+            outputs = {**self.empty_outputs(), **(out or {})}
+            runs = {self.artifact.program: lambda: self(inputs, outputs)}
+            return Sampler(self._group, self.device).timings(runs, samples, warmups)[self.artifact.program]
+
+    def timeline(self) -> Timeline:
+        """Return what all ranks did in their launches since the last call. Collective.
+
+        Raise BindingError if the kernel was not compiled with trace.
+        """
+        if self._tracer is None:
+            raise BindingError("this kernel does not measure its launches", hint="compile it with trace=True")
+        with torch.cuda.device(self.device):
+            return self._tracer.timeline()
 
 
 def _capability(device: torch.device) -> int:

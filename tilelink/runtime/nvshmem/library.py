@@ -31,13 +31,13 @@ class Library(Protocol):
 
 
 class Nvshmem:
-    """The library of nvshmem4py. It is initialized once in a process, for all ranks of torch.distributed."""
+    """The library of nvshmem4py for the ranks of a group. A process starts it once, for one group."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """Collective. Raise RankError if the library is missing or does not start, or for a group of some ranks."""
-        if group.size() != dist.get_world_size():
-            hint = "compile it for all ranks; groups of ranks that lie inside a node run with device cuda"
-            raise RankError(f"a group of {group.size()} of {dist.get_world_size()} ranks on several nodes", hint=hint)
+        """Start the library if this process has not. Collective over the group, whose ranks are its PEs.
+
+        Raise RankError if the library is missing or does not start, or if it runs for other ranks.
+        """
         try:
             import nvshmem.bindings as bindings
             import nvshmem.core as core
@@ -45,18 +45,20 @@ class Nvshmem:
         except ImportError as error:
             hint = "pip install 'tilelink[nvshmem]', and see `tilelink doctor`"
             raise RankError(f"NVSHMEM is not installed: {error}", hint=hint) from error
-        self._core, self._bindings = core, bindings
-        if not _started(core):
-            rank = dist.get_rank()
-            own: Any = Device(device.index)
-            own.set_current()
-            ids = [core.get_unique_id(empty=rank != 0)]
-            dist.broadcast_object_list(ids, src=0)
-            try:
-                core.init(device=own, uid=ids[0], rank=rank, nranks=dist.get_world_size(), initializer_method="uid")
-            except Exception as error:
-                hint = "see `tilelink doctor`, and run with NVSHMEM_DEBUG=INFO"
-                raise RankError(f"NVSHMEM does not start: {error}", hint=hint) from error
+        self._core, self._bindings, self._rank = core, bindings, dist.get_rank(group)
+        if _started(core):
+            _check_group(core, group)
+            return
+        own: Any = Device(device.index)
+        own.set_current()
+        ids = [core.get_unique_id(empty=self._rank != 0)]
+        dist.broadcast_object_list(ids, group=group, group_src=0)
+        try:
+            core.init(device=own, uid=ids[0], rank=self._rank, nranks=group.size(), initializer_method="uid")
+        except Exception as error:
+            hint = "see `tilelink doctor`, and run with NVSHMEM_DEBUG=INFO"
+            raise RankError(f"NVSHMEM does not start: {error}", hint=hint) from error
+        _started_for[:] = dist.get_process_group_ranks(group)
 
     def allocate(self, size: int) -> torch.Tensor:
         memory = self._core.tensor((size,), dtype=torch.uint8)
@@ -64,7 +66,7 @@ class Nvshmem:
         return memory
 
     def address(self, memory: torch.Tensor, rank: int) -> int:
-        if rank == dist.get_rank():
+        if rank == self._rank:
             return memory.data_ptr()
         try:
             return self._core.get_peer_tensor(memory, rank).data_ptr()
@@ -73,6 +75,26 @@ class Nvshmem:
 
     def register(self, module: int) -> None:
         self._bindings.cumodule_init(module)
+
+
+_started_for: list[int] = []
+"""The ranks of all, in the order of the group for which this process has started the library; empty before."""
+
+
+def _check_group(core: Any, group: dist.ProcessGroup) -> None:
+    """Raise RankError if the library runs for other ranks than those of a group, or in another order."""
+    wanted = dist.get_process_group_ranks(group)
+    if _started_for:
+        fits, there = _started_for == wanted, f"ranks {', '.join(map(str, _started_for))}"
+    else:  # started by the caller's program
+        fits = (core.my_pe(), core.n_pes()) == (dist.get_rank(group), group.size())
+        there = f"{core.n_pes()} PEs"
+    if not fits:
+        hint = (
+            "a process is in one group of several nodes: give all such kernels that group. Groups that lie inside a "
+            "node run without NVSHMEM, with nodes=1"
+        )
+        raise RankError(f"NVSHMEM runs here for {there}, not for ranks {', '.join(map(str, wanted))}", hint=hint)
 
 
 def _started(core: Any) -> bool:

@@ -1,0 +1,475 @@
+# pyright: basic
+"""Programs of which a launch decides parts, beside the vendor's: grouped products, any number of rows, dispatch.
+
+    torchrun --nproc-per-node 2 benchmarks/launch_integers.py --out launch_integers.json
+
+* Grouped products: rows in the order of the experts, and rows that lie anywhere, against `torch._grouped_mm`.
+* Any number of rows: a kernel for all numbers up to a bound against one that is compiled for the number.
+* Dispatch, on 2 GPUs and more: rows to other ranks, one for each token and expert, against NCCL's all_to_all_single.
+* What a CUDA graph of such a launch, and the check of promises, cost.
+
+The routing is another one in each sample: uniform, or by Zipf's law with the exponent 1.2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+import torch.distributed as dist
+
+from benchmarks import tp
+from benchmarks.measure import Session, Variant, Watchdog
+from benchmarks.tables import ratio, table, us
+from tilelink import compiler
+from tilelink.settings import settings
+from tilelink.target import target as named_target
+from tilelink.tuning import prepare
+
+FILE = Path(__file__).with_suffix(".tl")
+EXPERTS = {"T": 8192, "N": 1792, "K": 4096, "E": 16}
+TOKENS, TOP, HIDDEN = 4096, 8, 7168
+FEW = (64, 128, 256, 512, 1024, 2048)
+MOST = 8192
+"""Rows that a kernel for any number of rows is compiled for."""
+ZIPF = 1.2
+Made = tuple[str, str, Callable[[], Variant]]
+
+
+def sizes(program: str, N: int = EXPERTS["N"], K: int = EXPERTS["K"], M: int = MOST) -> dict[str, int]:
+    """Return the sizes that a program of the file is compiled for."""
+    match program:
+        case "in_order":
+            return EXPERTS
+        case "gathered":
+            return {**EXPERTS, "M": EXPERTS["T"]}
+        case "dispatch":
+            return {"M": TOKENS, "H": HIDDEN, "C": TOKENS * TOP}
+        case _:
+            return {"M": M, "N": N, "K": K}
+
+
+def schedules(program: str) -> list[str]:
+    return [one.name for one in compiler.load(str(FILE)).schedules if one.program == program]
+
+
+def wide_shapes() -> list[tuple[str, int, int]]:
+    """Return the name, columns and inner dimension of each product as one of eight ranks computes it."""
+    return [(one.shape, one.N, one.K) for one in tp.problems("ag_gemm", "all", 8)]
+
+
+def wanted(args: argparse.Namespace, ranks: int) -> list[tuple[str, str, dict[str, int]]]:
+    """Return the program, schedule and sizes of each kernel that is measured."""
+    found: list[tuple[str, str, dict[str, int]]] = []
+    if "grouped" in args.parts:
+        found += [(p, s, sizes(p)) for p in ("in_order", "gathered") for s in schedules(p)]
+    if "rows" in args.parts:
+        for p in ("any_rows", "these_rows"):
+            found += [(p, "wide", sizes(p, N, K)) for _, N, K in wide_shapes()]
+        _, N, K = wide_shapes()[1]
+        found += [("any_rows", "few", sizes("any_rows", N, K))]
+        found += [("these_rows", "few", sizes("these_rows", N, K, M)) for M in FEW]
+    if "dispatch" in args.parts and ranks > 1:
+        found += [("dispatch", s, sizes("dispatch")) for s in schedules("dispatch")]
+    return found
+
+
+KERNELS: dict[tuple[Any, ...], Any] = {}
+
+
+def compiled(program: str, schedule: str, dims: dict[str, int]) -> Any:
+    """Return a kernel, of which each is compiled once."""
+    key = program, schedule, *dims.items()
+    if key not in KERNELS:
+        KERNELS[key] = _compiled(program, schedule, dims)
+    return KERNELS[key]
+
+
+def _compiled(program: str, schedule: str, dims: dict[str, int]) -> Any:
+    module = compiler.load(str(FILE))
+    source = module.program(program)
+    return compiler.compile(source, module.schedule(schedule, source), dims=dims, dtype="bf16", device="cuda")
+
+
+class Data:
+    """Tensors of one part, and the routing of a sample."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.device = session, session.device
+        self.chance = torch.Generator(device=self.device).manual_seed(1000 + session.rank)
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def choice(self, rows: int, places: int, routing: str) -> torch.Tensor:
+        """Return a place for each of some rows, drawn uniformly or by Zipf's law."""
+        odds = torch.ones(places, device=self.device)
+        if routing == "zipf":
+            odds = torch.arange(1, places + 1, device=self.device).float() ** -ZIPF
+            odds = odds[torch.randperm(places, generator=self.chance, device=self.device)]
+        return torch.multinomial(odds, rows, replacement=True, generator=self.chance)
+
+
+class Grouped(Data):
+    """Rows for experts: `ordered` are those of `x` that `rows` lists, expert by expert."""
+
+    def __init__(self, session: Session, routing: str) -> None:
+        super().__init__(session)
+        self.routing = routing
+        T, N, K, E = (EXPERTS[name] for name in "TNKE")
+        self.x, self.ordered, self.w = self.empty(T, K), self.empty(T, K), self.empty(E, N, K)
+        self.rows = self.empty(T, dtype=torch.int32)
+        self.starts = torch.zeros(E + 1, dtype=torch.int32, device=self.device)
+        self.y, self.want = self.empty(T, N), self.empty(T, N)
+
+    def refresh(self) -> None:
+        self.x.normal_(generator=self.chance)
+        self.w.normal_(0, 0.02, generator=self.chance)
+        chosen = self.choice(EXPERTS["T"], EXPERTS["E"], self.routing)
+        self.rows.copy_(torch.argsort(chosen, stable=True))
+        self.starts[1:].copy_(torch.bincount(chosen, minlength=EXPERTS["E"]).cumsum(0))
+        torch.index_select(self.x, 0, self.rows, out=self.ordered)
+        self.want.copy_(self.vendor(self.ordered))
+
+    def vendor(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(rows, self.w.transpose(-2, -1), offs=self.starts[1:])
+
+    def made(self) -> Iterator[Made]:
+        yield (
+            "torch._grouped_mm",
+            "gemm",
+            lambda: Variant(name="torch._grouped_mm", kind="gemm", run=lambda: self.vendor(self.ordered)),
+        )
+        yield "gather + torch._grouped_mm", "gemm", lambda: Variant(
+            name="gather + torch._grouped_mm", kind="library",
+            run=lambda: self.vendor(torch.index_select(self.x, 0, self.rows)),
+        )  # fmt: skip
+        for program in ("in_order", "gathered"):
+            for schedule in schedules(program):
+                yield f"{program}:{schedule}", "ours", lambda p=program, s=schedule: self.ours(p, s)
+
+    def ours(self, program: str, schedule: str) -> Variant:
+        kernel = compiled(program, schedule, sizes(program))
+        given = {"x": self.ordered if program == "in_order" else self.x, "w": self.w, "starts": self.starts}
+        given |= {"rows": self.rows} if program == "gathered" else {}
+        return Variant(
+            name=f"{program}:{schedule}", kind="ours", run=lambda: kernel(given, out={"y": self.y})["y"],
+            expected=lambda: self.want, outputs=(self.y,),
+        )  # fmt: skip
+
+
+class Rows(Data):
+    """A product of `count` rows."""
+
+    def __init__(self, session: Session, N: int, K: int, count: int) -> None:
+        super().__init__(session)
+        self.count = count
+        self.x, self.w, self.y = self.empty(MOST, K), self.empty(N, K), self.empty(MOST, N)
+        self.few, self.m = self.empty(count, N), torch.tensor(count, dtype=torch.int32, device=self.device)
+        self.want = self.empty(count, N)
+
+    def refresh(self) -> None:
+        self.x.normal_(generator=self.chance)
+        self.w.normal_(0, 0.02, generator=self.chance)
+        torch.mm(self.x[: self.count], self.w.t(), out=self.want)
+
+    def made(self, schedule: str) -> Iterator[Made]:
+        N, K = self.w.shape
+        yield (
+            "cuBLAS",
+            "gemm",
+            lambda: Variant(
+                name="cuBLAS", kind="gemm", run=lambda: torch.mm(self.x[: self.count], self.w.t(), out=self.few)
+            ),
+        )
+
+        def these() -> Variant:
+            kernel = compiled("these_rows", schedule, sizes("these_rows", N, K, self.count))
+            given = {"x": self.x[: self.count], "w": self.w}
+            return Variant(
+                name="compiled for it", kind="library", run=lambda: kernel(given, out={"y": self.few})["y"],
+                expected=lambda: self.want, outputs=(self.few,),
+            )  # fmt: skip
+
+        def any_number(graph: bool = False) -> Variant:
+            kernel = compiled("any_rows", schedule, sizes("any_rows", N, K))
+            given = {"x": self.x, "w": self.w, "m": self.m}
+            run: Callable[[], Any] = lambda: kernel(given, out={"y": self.y})["y"]  # noqa: E731
+            if graph:
+                run = captured(run, self.y)
+            return Variant(
+                name="any number, in a graph" if graph else "any number", kind="ours", run=run,
+                expected=lambda: self.want, outputs=(self.y,), settle=lambda found: found[: self.count],
+            )  # fmt: skip
+
+        yield "compiled for it", "library", these
+        yield "any number", "ours", any_number
+        yield "any number, in a graph", "ours", lambda: any_number(graph=True)
+
+
+def captured(run: Callable[[], Any], result: torch.Tensor) -> Callable[[], Any]:
+    """Return a function that replays a launch from a CUDA graph."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    kept = [run]
+
+    def replay() -> Any:
+        assert kept
+        graph.replay()
+        return result
+
+    return replay
+
+
+class Dispatch(Data):
+    """Rows of tokens for experts of other ranks; those for a rank's own experts stay where they are."""
+
+    def __init__(self, session: Session, routing: str) -> None:
+        super().__init__(session)
+        self.routing = routing
+        ranks = session.ranks
+        self.x = self.empty(TOKENS, HIDDEN)
+        self.count = torch.zeros(ranks, dtype=torch.int32, device=self.device)
+        self.rows = torch.zeros(ranks, TOKENS * TOP, dtype=torch.int32, device=self.device)
+        self.got = torch.zeros(ranks, dtype=torch.int32, device=self.device)
+        self.sent, self.received = self.empty(TOKENS * TOP, HIDDEN), self.empty(TOKENS * TOP, HIDDEN)
+        self.splits: tuple[list[int], list[int]] = [], []
+        self.bytes: list[int] = []
+
+    def refresh(self) -> None:
+        self.x.normal_(generator=self.chance)
+        experts = self.choice(TOKENS * TOP, 256, self.routing)
+        owner = experts // (256 // self.session.ranks)
+        tokens = torch.arange(TOKENS * TOP, device=self.device) // TOP
+        for p in range(self.session.ranks):
+            own = tokens[owner == p] if p != self.session.rank else tokens[:0]
+            self.rows[p, : len(own)] = own.int()
+            self.count[p] = len(own)
+        every = torch.empty(self.session.ranks, self.session.ranks, dtype=torch.int32, device=self.device)
+        dist.all_gather_into_tensor(every.view(-1), self.count, group=self.session.group)
+        counts = every.tolist()
+        rank = self.session.rank
+        self.splits = counts[rank], [row[rank] for row in counts]
+        self.gather()
+        self.bytes.append(max(sum(row[p] for row in counts) for p in range(self.session.ranks)) * HIDDEN * 2)
+
+    def gather(self) -> torch.Tensor:
+        at = 0
+        for p, n in enumerate(self.splits[0]):
+            torch.index_select(self.x, 0, self.rows[p, :n], out=self.sent[at : at + n])
+            at += n
+        return self.sent
+
+    def nccl(self) -> torch.Tensor:
+        out, into = self.splits
+        sent, received = self.sent[: sum(out)], self.received[: sum(into)]
+        dist.all_to_all_single(received, sent, into, out, group=self.session.group)
+        return received
+
+    def gather_and_nccl(self) -> torch.Tensor:
+        self.gather()
+        return self.nccl()
+
+    def made(self) -> Iterator[Made]:
+        yield "NCCL", "transfer", lambda: Variant(name="NCCL", kind="transfer", run=self.nccl)
+        yield (
+            "gather + NCCL",
+            "transfer",
+            lambda: Variant(name="gather + NCCL", kind="transfer", run=self.gather_and_nccl),
+        )
+        for schedule in schedules("dispatch"):
+            yield f"dispatch:{schedule}", "ours", lambda s=schedule: self.ours(s)
+
+    def ours(self, schedule: str) -> Variant:
+        kernel = compiled("dispatch", schedule, sizes("dispatch"))
+        given = {"x": self.x, "count": self.count, "rows": self.rows}
+
+        def settle(_: Any) -> torch.Tensor:
+            buffer = kernel.buffer("got")  # the only one
+            return torch.cat([buffer[s, :n] for s, n in enumerate(self.splits[1])])
+
+        return Variant(
+            name=f"dispatch:{schedule}", kind="ours", run=lambda: kernel(given, out={"y": self.got})["y"],
+            expected=lambda: self.nccl().clone(), settle=settle,
+        )  # fmt: skip
+
+
+def timed(session: Session, what: str, data: Any, made: Iterator[Made], args: argparse.Namespace) -> dict[str, Any]:
+    """Return the rows of one case."""
+    begin = time.perf_counter()
+    session.watchdog.context(what)
+    with session.watchdog.step("data"):
+        data.refresh()
+        session.meet()
+    built = [session.build(name, kind, builder) for name, kind, builder in made]
+    variants = [one for one in built if isinstance(one, Variant)]
+    rows = session.time(variants, data.refresh, samples=args.samples, warmups=args.warmups)
+    rows += [one for one in built if not isinstance(one, Variant)]
+    return {"case": what, "rows": rows, "seconds": round(time.perf_counter() - begin, 1)}
+
+
+def cases(session: Session, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    if "grouped" in args.parts:
+        for routing in ("uniform", "zipf"):
+            data: Any = Grouped(session, routing)
+            yield timed(session, f"grouped, {routing}", data, data.made(), args) | {"part": "grouped"}
+    if "dispatch" in args.parts and session.ranks > 1:
+        for routing in ("uniform", "zipf"):
+            data = Dispatch(session, routing)
+            found = timed(session, f"dispatch, {routing}", data, data.made(), args)
+            yield found | {"part": "dispatch", "bytes": sorted(data.bytes)[len(data.bytes) // 2]}
+            del data
+    if "rows" in args.parts:
+        for shape, N, K in wide_shapes():
+            data = Rows(session, N, K, MOST)
+            yield timed(session, f"{shape}: {MOST} x {N} x {K}", data, data.made("wide"), args) | {"part": "rows"}
+        shape, N, K = wide_shapes()[1]
+        for count in FEW:
+            data = Rows(session, N, K, count)
+            yield timed(session, f"{shape}: {count} x {N} x {K}", data, data.made("few"), args) | {"part": "rows"}
+
+
+def lines(case: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a case, as they are printed."""
+    yield f"{case['case']} ({case['seconds']} s)"
+    first = next((row["us"] for row in case["rows"] if row["us"]), None)
+    for row in case["rows"]:
+        took = f"{row['us']:9.1f} us {first / row['us']:6.3f}" if row["us"] and first else f"failed: {row['failure']}"
+        yield f"    {took}  {row['name']}  host {row.get('host_us')}"
+
+
+def report(found: dict[str, Any], name: str) -> list[str]:
+    """Return the section of a report in docs/results.md."""
+    machine = found["machine"]
+    parts = [
+        f"## {name}", "",
+        f"Programs of which a launch decides parts, on {found['ranks']} {machine['gpu']}: microseconds, medians of "
+        f"{found['samples']} samples with another routing each; driver {machine['driver']}, torch {machine['torch']}, "
+        f"triton {machine['triton']}.", "",
+    ]  # fmt: skip
+    grouped = [case for case in found["cases"] if case["part"] == "grouped"]
+    if grouped:
+        names = list(dict.fromkeys(row["name"] for case in grouped for row in case["rows"]))
+        lines = [(one, *(_against(case, one, "torch._grouped_mm") for case in grouped)) for one in names]
+        sizes_ = f"{EXPERTS['E']} experts, {EXPERTS['T']} x {EXPERTS['N']} x {EXPERTS['K']}"
+        parts += [f"Grouped products ({sizes_}), and the speed of `torch._grouped_mm` = 1:", ""]
+        parts += [*table(("", *(case["case"].split(", ")[1] for case in grouped)), lines), ""]
+    dispatch = [case for case in found["cases"] if case["part"] == "dispatch"]
+    if dispatch:
+        names = list(dict.fromkeys(row["name"] for case in dispatch for row in case["rows"]))
+        lines = [(one, *(_rate(case, one) for case in dispatch)) for one in names]
+        parts += [f"Dispatch of {TOKENS} tokens x top {TOP} x {HIDDEN}, remote rows alone: GB/s of received bytes", ""]
+        parts += [*table(("", *(case["case"].split(", ")[1] for case in dispatch)), lines), ""]
+    rows = [case for case in found["cases"] if case["part"] == "rows"]
+    if rows:
+        names = ["cuBLAS", "compiled for it", "any number", "any number, in a graph"]
+        lines = [(c["case"], *(_against(c, one, "compiled for it") for one in names), _host(c)) for c in rows]
+        parts += [f"A kernel for any number of rows up to {MOST}; the speed of one that is compiled for it = 1:", ""]
+        parts += [*table(("rows x columns x inner", *names, "host us: compiled for it, any number"), lines), ""]
+    return parts
+
+
+def _row(case: dict[str, Any], name: str) -> dict[str, Any] | None:
+    return next((row for row in case["rows"] if row["name"] == name and row["us"]), None)
+
+
+def _against(case: dict[str, Any], name: str, base: str) -> str:
+    row, first = _row(case, name), _row(case, base)
+    return f"{us(row['us'])} ({ratio(first['us'] / row['us'])})" if row and first else "-"
+
+
+def _rate(case: dict[str, Any], name: str) -> str:
+    row = _row(case, name)
+    return f"{us(row['us'])} ({case['bytes'] / row['us'] / 1e3:.0f} GB/s)" if row else "-"
+
+
+def _host(case: dict[str, Any]) -> str:
+    pair = [_row(case, name) for name in ("compiled for it", "any number")]
+    return ", ".join(f"{row['host_us']:.1f}" if row else "-" for row in pair)
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default="grouped,dispatch,rows")
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--warmups", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds that one step may take before all is ended")
+    parser.add_argument("--seconds", type=float, default=200.0, help="begin no case after so many seconds")
+    parser.add_argument("--workers", type=int, default=min(14, os.cpu_count() or 1), help="processes that compile")
+    parser.add_argument("--dry", type=int, help="only compile, for so many ranks of sm_90, without a GPU")
+    parser.add_argument("--commit", help="what to write for the commit where there is no git")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args(argv)
+    args.parts = args.parts.split(",")
+    return args
+
+
+def prepared(args: argparse.Namespace, ranks: int, machine: Any) -> None:
+    """Compile all kernels by a pool of processes."""
+    module, begin = compiler.load(str(FILE)), time.monotonic()
+    points: list[prepare.Point] = []
+    for program, schedule, dims in wanted(args, ranks):
+        source = module.program(program)
+        points.append(prepare.Point(
+            program=source, schedule=module.schedule(schedule, source), dims=dims, dtype="bf16", ranks=ranks,
+            target=machine, deadlines=(settings().deadline is not None,),
+        ))  # fmt: skip
+    reasons = prepare.prepare_all(points, workers=args.workers, seconds=90.0)
+    failed = [reason for reason in reasons if reason]
+    print(f"{len(points) - len(failed)} of {len(points)} compiled in {time.monotonic() - begin:.0f} s", flush=True)
+    print(*failed[:5], sep="\n", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args, begin = arguments(argv), time.monotonic()
+    if args.dry:
+        prepared(args, args.dry, named_target("sm_90"))
+        return 0
+    os.environ.update(tp.ENVIRONMENT)
+    torch.cuda.set_device(local := int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", local))
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    if rank == 0:
+        from tilelink.runtime.cuda.device import current_target
+
+        prepared(args, ranks, current_target())
+    dist.barrier()
+    found: dict[str, Any] = {
+        "benchmark": "launch integers", "ranks": ranks, "samples": args.samples, "warmups": args.warmups,
+        "machine": tp.machine(), "commit": args.commit or tp.commit(), "command": tp.command(),
+        "schedules": FILE.read_text(), "cases": [], "ended_early": None,
+    }  # fmt: skip
+
+    def write(ended_early: str | None = None) -> None:
+        found["ended_early"] = ended_early
+        if rank == 0 and args.out:
+            args.out.write_text(json.dumps(found, indent=1) + "\n")
+
+    session = Session(dist.group.WORLD, Watchdog(args.limit, rank, on_end=write))  # type: ignore[arg-type]
+    for case in cases(session, args):
+        found["cases"].append(case)
+        write()
+        if rank == 0:
+            print("\n".join(lines(case)), flush=True)
+        if not session.agree(time.monotonic() - begin < args.seconds):
+            write("no time for more cases")
+            break
+    sys.stdout.flush()
+    os._exit(0)  # an orderly shutdown could wait for ranks that failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

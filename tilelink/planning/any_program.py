@@ -1,0 +1,55 @@
+"""Plans of kernels whose tiles any of their programs may execute: those with compact numbers (lowering/compact.py).
+
+A launch decides which program executes such a tile. Two plans stand for all launches:
+
+* In `apart` each of these tiles is executed by a program of its own. What happens before what in it does so in each
+  launch, because nothing but the order of one program was taken away.
+* In `together` one program executes all of them in the order of their numbers, those that are not there too. If no task
+  of it waits for ever, none does in a launch. Proof: take the first event of an execution of `together` that a launch
+  does not come to. All events before it are executed in the launch, and so are all tiles of the kernel with smaller
+  numbers. So the program that has the tile of the event has come to it, for programs take tiles in rising order. The
+  event is a wait, and all notifies that it waits for are events before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.lowering.columns import Ints
+from tilelink.planning.plan import Plan
+
+
+def of_any_program(plan: Plan) -> NDArray[np.bool_]:
+    """Return which tasks a launch deals to programs."""
+    kernels = np.array([any(loop.compact for loop in k.loops) for k in plan.bound.kernels], bool)
+    return kernels[np.array([n for n, _, _ in plan.workers], np.int64)[plan.worker]]
+
+
+def apart(plan: Plan) -> Plan:
+    """Return the plan in which each task that a launch deals to programs has a worker of its own."""
+    tasks = _dealt(plan)
+    if not len(tasks):
+        return plan
+    worker, sequence = plan.worker.copy(), plan.sequence.copy()
+    worker[tasks], sequence[tasks] = len(plan.workers) + np.arange(len(tasks)), 0
+    own = tuple(plan.workers[number] for number in plan.worker[tasks].tolist())
+    return replace(plan, worker=worker, sequence=sequence, workers=(*plan.workers, *own))
+
+
+def together(plan: Plan) -> Plan:
+    """Return the plan in which one program of a kernel executes all tasks that a launch deals to programs."""
+    tasks = _dealt(plan)
+    if not len(tasks):
+        return plan
+    first = {(n, rank): number for number, (n, rank, program) in enumerate(plan.workers) if program == 0}
+    owners = [first[plan.workers[number][:2]] for number in plan.worker[tasks].tolist()]
+    worker, sequence = plan.worker.copy(), plan.sequence.copy()
+    worker[tasks], sequence[tasks] = owners, tasks  # numbers of tasks rise with those of tiles
+    return replace(plan, worker=worker, sequence=sequence)
+
+
+def _dealt(plan: Plan) -> Ints:
+    return np.flatnonzero(of_any_program(plan)) if plan.tasks else np.zeros(0, np.int64)

@@ -1,0 +1,69 @@
+# pyright: basic
+"""Deadlines on a rank of several nodes: the debug block of its kernels, and the host's wait for each launch."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from tilelink.artifact import Artifact
+from tilelink.device.debug import TRIPPED, WORDS, armed, trip
+from tilelink.errors import DeadlineError, RankError
+from tilelink.runtime.cuda.side_streams import new_stream
+
+PATIENCE = 20.0
+"""Multiple of the deadline after which the host gives a launch up: its waits end in time, a wait for puts may not."""
+LEAST_S = 30.0
+"""Seconds that a launch has at least before that."""
+
+
+class Watch:
+    """The debug block of a rank, int64 `words`, as kernels take it.
+
+    Peers do not read it: debug blocks do not cross the network. A rank whose peer is late learns of it by its own
+    waits.
+    """
+
+    def __init__(self, artifact: Artifact, rank: int, device: torch.device, driver: Any, deadline_s: float) -> None:
+        """deadline_s: seconds that one wait may take."""
+        self.words = torch.zeros(WORDS, dtype=torch.int64, device=device)
+        self.words.copy_(torch.tensor(armed(deadline_s), dtype=torch.int64))
+        self._artifact, self._rank, self._seconds = artifact, rank, deadline_s
+        self._side = new_stream(driver, device)
+
+    def check(self) -> None:
+        """Raise the DeadlineError of an earlier launch: what came after it is worthless."""
+        with torch.cuda.stream(self._side):
+            block = self.words.cpu().tolist()
+        if block[TRIPPED]:
+            raise self._error(block)
+
+    def settle(self, done: Any) -> None:
+        """Wait for the end of a launch. Raise DeadlineError if one of its waits exceeded the deadline.
+
+        done: an event after the launch. Raise RankError if the launch does not end, although no wait was late or
+        long after one was: then the network does not deliver what a program has put.
+        """
+        begin = time.monotonic()
+        while not done.query():
+            if time.monotonic() - begin > max(LEAST_S, PATIENCE * self._seconds):
+                self.check()
+                hint = "look for errors of the transport with NVSHMEM_DEBUG=INFO, and start the ranks anew"
+                message = f"rank {self._rank}: a launch waits for its puts, which the network does not deliver"
+                raise RankError(message, hint=hint)
+            time.sleep(0.0005)
+        self.check()
+
+    def _error(self, block: list[int]) -> DeadlineError:
+        report = trip(block)
+        assert report is not None
+        stage, channel = self._artifact.describe(report.stage, report.channel)
+        return DeadlineError(
+            f"rank {self._rank}: tile {report.tile} of {stage} waited {self._seconds:g} s for {channel}: "
+            f"it was {report.seen}, and {report.expected} is needed",
+            rank=self._rank, stage=report.stage, tile=report.tile, channel=report.channel, seen=report.seen,
+            expected=report.expected, seconds=self._seconds, stage_name=stage, channel_name=channel,
+            hint="did every rank make the same launches? A kernel that was late is of no further use: compile again",
+        )  # fmt: skip

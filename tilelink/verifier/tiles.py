@@ -1,0 +1,142 @@
+"""Rule 9: a kernel with compact numbers executes each tile that a launch has once, in the order of its stage.
+
+Such a kernel deals the tiles that are there to its programs, and passes over the others (lowering/compact.py). The rule
+shows for its numbers, for all entries of index tensors:
+
+* `there` is the number of tiles of the counted index that have elements, in each segment.
+* For each number of tiles that may be there, the numbers of a segment are those of the tiles that are there, in the
+  order of the stage.
+
+A launch then decides which program executes a tile. The other rules prove their theorems for all choices, with the
+plans of `planning/any_program.py`. That takes for granted what this rule checks too:
+
+* A tile that is not there has nothing to do: no notify, and no wait but for places, which only reads of the tile need.
+* No tile reads what a tile of the kernel writes, so no barrier is needed between tiles.
+* All programs of a rank are resident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tilelink.errors import TilesError, VerificationError
+from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, evaluate, walk
+from tilelink.ir.simplify import simplify
+from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
+from tilelink.lowering.compact_tiles import MOST_TRIED, known_at_start, obstacle, tiles_there
+from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
+from tilelink.lowering.guards import settled
+from tilelink.lowering.orders import TILE
+from tilelink.planning.plan import Plan
+
+HINT = "compact numbers as the pass `compact` makes them, or none"
+
+
+def tiles(plan: Plan) -> Iterator[VerificationError]:
+    """Yield refusals of compact numbers that are not those of the tiles of a launch, or that must not be used."""
+    for kernel in plan.bound.kernels:
+        for loop in kernel.loops:
+            if loop.compact is None:
+                continue
+            stage = plan.bound.stages[loop.stages[0]]
+            message = obstacle(plan.bound, kernel) or _tied(plan, stage) or _differs(plan.bound, stage, loop.compact)
+            if message is not None:
+                yield TilesError(f"{stage.name}: {message}", location=stage.stage.location, hint=HINT)
+
+
+def _tied(plan: Plan, stage: BoundStage) -> str | None:
+    """Return what ties the tiles of a stage to one another, or to others when they are not there."""
+    first = plan.first_task[stage.name]
+    last = first + stage.total * plan.bound.ranks
+    s, a = plan.signals, plan.accesses
+    signals = (first <= s.task) & (s.task < last)
+    if (signals & ((s.kind == NOTIFY) | (s.guard == 0))).any():
+        return "a tile that is not there has a signal to make"
+    own = (first <= a.task) & (a.task < last)
+    written = np.unique(a.tensor[own & (a.kind == WRITE)])
+    if np.isin(a.tensor[own & (a.kind == READ)], written).any():
+        return "a tile reads what another one writes"
+    return None
+
+
+def _differs(bound: Bound, stage: BoundStage, compact: Compact) -> str | None:
+    """Return how compact numbers differ from those of the tiles that are there, or None."""
+    index, size, segments = compact.index, compact.size, compact.segments
+    if index not in stage.parts or index not in stage.order or stage.tasks is not None:
+        return f"{index} is no counted index of its domain"
+    if min(size, segments, compact.across) < 1 or segments * size != stage.total or size % compact.across:
+        return f"{segments} segments of {size} tiles are not its {stage.total} tiles"
+    if compact.most != stage.count(index) or compact.most * size > MOST_TRIED:
+        return f"a segment has {compact.most} tiles of {index}, which has {stage.count(index)}"
+    steady = [name for name in stage.order if _steady(bound, stage, compact, name)]
+    if not known_at_start(bound, stage, index, steady):
+        return f"the ends of {index} are not known when the kernel begins, or change in a segment"
+    return _wrong_counts(bound, stage, compact) or _wrong_tiles(bound, stage, compact)
+
+
+def _steady(bound: Bound, stage: BoundStage, compact: Compact, name: str) -> bool:
+    """True if an index is the same for all tiles of a segment."""
+    values = _along(bound, stage, name).reshape(-1, compact.segments, compact.size)
+    return bool((values == values[:, :, :1]).all())
+
+
+def _along(bound: Bound, stage: BoundStage, name: str) -> np.ndarray:
+    """Return the values of an index in the order of a stage, [ranks, tiles]."""
+    ranks, numbers = np.arange(bound.ranks)[:, None], np.arange(stage.total)[None, :]
+    env = Env(rank=ranks, ranks=bound.ranks, params={}, indices={TILE.name: numbers})
+    return np.broadcast_to(np.asarray(evaluate(stage.order[name], env)), (bound.ranks, stage.total))
+
+
+def _wrong_counts(bound: Bound, stage: BoundStage, compact: Compact) -> str | None:
+    """Return a segment for which `there` is another expression of entries than the number of tiles with elements."""
+    for rank in range(bound.ranks):
+        for segment in range(compact.segments):
+            number = Int(value=segment * compact.size)
+            wanted = tiles_there(stage, compact.index, {TILE.name: number})
+            pair = [_settled(bound, stage, expr, rank, segment) for expr in (wanted, compact.there)]
+            if pair[0] != pair[1]:
+                return f"`there` is not the number of tiles of {compact.index} in segment {segment} of rank {rank}"
+    return None
+
+
+def _settled(bound: Bound, stage: BoundStage, expr: Scalar, rank: int, segment: int) -> Scalar | None:
+    """Return an expression of entries alone for one segment, simplified; None if it has other names."""
+    if any(isinstance(e, Index) and e != SEGMENT for e in walk(expr)):
+        return None
+    return simplify(settled(expr, rank, {SEGMENT.name: segment}), bound.bounds(stage.name))
+
+
+def _wrong_tiles(bound: Bound, stage: BoundStage, compact: Compact) -> str | None:
+    """Return a number of tiles that may be there for which the numbers are not those of its tiles."""
+    numbers = np.arange(compact.segments)[:, None] * compact.size
+    whole = _along(bound, stage, compact.index).reshape(-1, compact.segments, compact.size)
+    if (whole != whole[:1, :1]).any():
+        return f"the order of {compact.index} is not the same in all segments"
+    own = whole[0, 0]
+    for there in range(1, compact.most + 1):
+        wanted = np.flatnonzero(own < there)
+        if len(wanted) != there * compact.across:
+            return f"{there} tiles of {compact.index} are not {there * compact.across} of a segment"
+        within = np.arange(len(wanted))
+        few = np.unique([0, compact.segments - 1]) if _shifted(compact) else np.arange(compact.segments)
+        env = Env(rank=0, ranks=bound.ranks, params={}, indices={
+            SEGMENT.name: few[:, None], WITHIN.name: within[None, :], THERE.name: there,
+        })  # fmt: skip
+        if (np.asarray(evaluate(compact.tile, env)) != numbers[few] + wanted).any():
+            return f"`tile` does not name the tiles of a segment in order where {there} of {compact.index} are there"
+    return None
+
+
+def _shifted(compact: Compact) -> bool:
+    """True if the number of a tile is that of its segment times a constant, plus what does not depend on it."""
+    match compact.tile:
+        case (
+            Binary(op="+", left=Binary(op="*", left=left, right=Int()), right=right)
+            | Binary(op="+", left=right, right=Binary(op="*", left=left, right=Int()))
+        ):
+            return left == SEGMENT and SEGMENT not in walk(right)
+        case _:
+            return False
