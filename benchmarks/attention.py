@@ -45,6 +45,8 @@ from tilelink.tuning import prepare
 FILE = Path(__file__).with_suffix(".tl")
 WITHOUT = "without roles"
 PLAIN = "attn roles off, tile(i=128, j=64), num_warps 8, num_stages 3"
+PROGRAMS = 128
+"""Programs of causal attention, of which each has as many pairs of blocks."""
 ROWS_AT_ONCE = 1024
 """Rows of a result in f32 that are computed together."""
 
@@ -83,7 +85,9 @@ class Case:
         blocks = self.rows // self.block
         match self.program:
             case "causal_attention":
-                sizes = {"G": self.heads // 2, "NB": blocks, "T": blocks * self.ranks, "B": self.block}
+                pairs = self.heads * blocks // 2
+                sizes = {"H": self.heads, "U": pairs // PROGRAMS, "P": PROGRAMS, "NB": blocks, "B": self.block}
+                sizes |= {"T": blocks * self.ranks}
             case "window_attention":
                 sizes = {"H": self.heads, "NB": blocks, "B": self.block, "W": self.window // self.block}
             case _:
