@@ -133,7 +133,7 @@ def _boxes(boxes: Boxes) -> str:
 def _roles(roles: Roles) -> str:
     own, others = roles.registers
     sizes = {"consumers": roles.consumers, "rows": roles.rows, "columns": roles.columns, "block": roles.block}
-    sizes |= {"pieces": roles.pieces}
+    sizes |= {"pieces": roles.pieces, **({"products": roles.products} if roles.products > 1 else {})}
     return _named("roles", {**sizes, "registers": own, "other_registers": others})
 
 
