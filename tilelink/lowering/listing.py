@@ -82,6 +82,7 @@ def _kernel(kernel: Kernel) -> Iterator[str]:
     yield from _said("needs_entry", kernel.needs_entry)
     yield from _said(f"programs_per_cta {kernel.programs_per_cta}", kernel.programs_per_cta != 1)
     yield from _said(f"turn {kernel.turn}", kernel.turn != 0)
+    yield from _said("dealt", kernel.dealt)
     yield from _said("quiet", kernel.quiet)
 
 
