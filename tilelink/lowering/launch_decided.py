@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tilelink.errors import BindingError, ScheduleError, TileSizeError
-from tilelink.ir.program import Value
+from tilelink.ir.program import Attend, Value
 from tilelink.ir.scalar import at_launch
 from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import stage_scalars, statements, value_of, values
@@ -64,15 +64,18 @@ def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, sched
 
 
 def _check_reductions(stage: BoundStage, typing: Typing) -> None:
+    """Raise TileSizeError for a reduction over a counted index of the domain, and for attention over any."""
     known = typing.stage(stage.name)
+    domain = {decl.name for decl in stage.stage.indices}
     for statement in statements(stage.stage.body):
         value = value_of(statement)
         for node in _all(value):
             for what, index in reduced_indices(node, known):
-                if index in stage.parts:
+                if index in stage.parts and (index in domain or isinstance(node, Attend)):
                     message = f"stage {stage.name} takes {what} over the counted range of {index}"
-                    hint = f"loop over it by 1, or take all of the dimension and leave out what is beyond: \
-where(pos({index}) < n, v, 0.0)"
+                    hint = f"loop over it: for ({index}: M[: n]): acc += sum(x[{index}, j], axis=0)"
+                    if isinstance(node, Attend):
+                        hint = f"loop over it by 1, or take all of it, and a mask for what is beyond: pos({index}) < n"
                     raise TileSizeError(message, location=node.location or statement.location, hint=hint)
 
 
