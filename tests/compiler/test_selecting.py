@@ -104,9 +104,7 @@ def test_a_gate_chooses_what_topk_chooses_and_counts_it() -> None:
     program = compiler.load("gate").program()
     kernel = compiler.compile(program, "small", ranks=2, dims={"M": M, "H": 24, "E": E, "k": k})
     chance = torch.Generator().manual_seed(3)
-    inputs = [
-        {"x": torch.randn(M, 24, generator=chance), "w": torch.randn(E, 24, generator=chance)} for _ in range(2)
-    ]
+    inputs = [{"x": torch.randn(M, 24, generator=chance), "w": torch.randn(E, 24, generator=chance)} for _ in range(2)]
     for given, found in zip(inputs, kernel.run([inputs]).outputs[0], strict=True):
         scores, experts = torch.topk(given["x"] @ given["w"].T, k, dim=1)
         assert torch.equal(found["expert"].long(), experts)
