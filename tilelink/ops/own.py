@@ -7,7 +7,7 @@ import hashlib
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -87,7 +87,7 @@ class Op:
     # Calls ---------------------------------------------------------------------------------------------------
 
     def __call__(
-        self, *tensors: torch.Tensor | None, out: Out | None = None, group: Group = None,
+        self, *tensors: torch.Tensor | int | None, out: Out | None = None, group: Group = None,
         schedule: Schedule | str | None = None, **named: Any,
     ) -> Any:  # fmt: skip
         """Compute the outputs.
@@ -103,9 +103,10 @@ class Op:
         text = self.schedule if schedule is None else schedule_text(schedule)
         if self._given.counts:
             return self._call_in_part(tensors, named, members, text, out)
-        if out is None and is_direct(tensors):
+        operands = cast("tuple[torch.Tensor | None, ...]", tensors)  # integers are counts
+        if out is None and is_direct(operands):
             known = _kernels.of(group_named(members) if isinstance(members, str) else members)
-            key = (self, text, *[t if t is None else (t.shape, t.dtype, t.is_cuda) for t in tensors], *named.items())
+            key = (self, text, *[t if t is None else (t.shape, t.dtype, t.is_cuda) for t in operands], *named.items())
             try:
                 found = known.get(key)
             except TypeError:  # some argument has no hash, and so is no number
