@@ -214,6 +214,22 @@ program p(M = 8, S = 16, D = 16):
         plan(text)
 
 
+@pytest.mark.parametrize("value", ["argmax(x[i, j], axis=0)", "cumsum(x[i, j], axis=0)"])
+def test_what_depends_on_places_is_refused_along_a_counted_range(value: str) -> None:
+    text = f"""
+program p(M = 8, N = 4):
+    n : in  [] <= M
+    x : in  [M, N]
+    y : out [M[: n], N]
+    compute f(j: N):
+        for (i: M[: n]):
+            v = {value}
+            y[i, j] = x[i, j]
+"""
+    with pytest.raises(TileLinkError, match="over the counted range of i"):
+        plan(text)
+
+
 GIVEN = """
 program p(M = 20, N = 8, T = 12, E = 3):
     m      : in  [] <= M
