@@ -72,6 +72,37 @@ program computed(M = 16, N = 8, T = 5):
             acc += x[i, j] * t
         y[t, j] = acc
 
+program sums(M = 37, N = 8, K = 20, E = 3):
+    n      : in  [] <= M
+    starts : in  [E + 1] <= M offsets
+    x      : in  [M[: n], N]
+    w      : in  [K, M]
+    v      : in  [M, N]
+    y      : out [N]
+    z      : out [K, N]
+    u      : out [E, N]
+    t      : out [N]
+    compute squares(j: N):
+        s = zeros(f32)
+        for (i: M[: n]):
+            s += sum(x[i, j] * x[i, j] + 1.0, axis=0)
+        y[j] = s
+    compute product(k: K, j: N):
+        acc = zeros(f32)
+        for (i: M[: n]):
+            acc += dot(w[k, i], x[i, j])
+        z[k, j] = acc
+    compute segments(e: E by 1, j: N):
+        acc = zeros(f32)
+        for (i: M[starts[e] : starts[e + 1]]):
+            acc += sum(v[i, j], axis=0)
+        u[e, j] = acc
+    compute largest(j: N):
+        m = full(-100.0, f32)
+        for (i: M[: n]):
+            m = maximum(m, max(x[i, j], axis=0))
+        t[j] = m
+
 program choose(M = 16, N = 8):
     f : in [M] < 2
     x : in [M, N]
@@ -262,6 +293,27 @@ def _computed_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, l
     return {"y": [(slice(None), torch.arange(d["T"])[:, None] * own["x"][: own["n"]].sum(0)[None, :])]}
 
 
+def _sums_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    n = counts(kind, 1, d["M"])[0]
+    x = torch.randn(d["M"], d["N"])
+    x[n:] = torch.nan
+    segments = counts(kind, d["E"], d["M"] // d["E"])
+    starts = torch.cat([torch.zeros(1, dtype=torch.int32), segments.cumsum(0).int()])
+    return {"n": n, "starts": starts, "x": x, "w": torch.randn(d["K"], d["M"]), "v": torch.randn(d["M"], d["N"])}
+
+
+def _sums_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    own = every[rank]
+    x, ends = own["x"][: own["n"]], own["starts"].tolist()
+    largest = torch.cat([x, torch.full((1, d["N"]), -100.0)]).amax(0)
+    return {
+        "y": [(slice(None), (x * x + 1.0).sum(0))],
+        "z": [(slice(None), own["w"][:, : own["n"]] @ x)],
+        "u": [(e, own["v"][a:b].sum(0)) for e, (a, b) in enumerate(pairwise(ends))],
+        "t": [(slice(None), largest)],
+    }
+
+
 def _choose_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
     return {"f": torch.randint(0, 2, (d["M"],), dtype=torch.int32), "x": torch.randn(d["M"], d["N"])}
 
@@ -290,6 +342,15 @@ def examples() -> dict[str, Example]:
         of("pull", _pull_inputs, _pull_expected),
         of("positions", _positions_inputs, _positions_expected, f={"r": 4}),
         of("computed", _computed_inputs, _computed_expected, use={"j": 4}),
+        of(
+            "sums",
+            _sums_inputs,
+            _sums_expected,
+            squares={"i": 16, "j": 4},
+            product={"k": 16, "j": 8, "i": 16},
+            segments={"i": 8, "j": 4},
+            largest={"i": 8},
+        ),
         of("choose", _choose_inputs, _choose_expected, g={"j": 4}),
     )
     return {one.program.name: one for one in every}

@@ -115,3 +115,30 @@ def test_rows_that_are_no_multiples_of_16_bytes_are_not_loaded_as_boxes(m: int, 
     sample = Sample(text=TEXT.format(left="x[0, i, :]", right="w[0, :, j]"), numbers={"M": m, "N": n, "K": 128})
     text = numbered(emitted(sample.bound(ranks=1, target="sm_90", dtype="bf16")).text)
     assert len(re.findall(r"\w+_boxes_\w+\.load\(", text)) == boxes
+
+
+COUNTED = """
+program product(M, N, K):
+    n : in [] <= K
+    x : in [M, K]
+    w : in [N, K]
+    y : out [M, N]
+    compute f(i: M, j: N):
+        acc = zeros(f32)
+        for (k: K{part}):
+            acc += dot(x[i, k], w[j, k].T)
+        y[i, j] = acc
+schedule s for product:
+    f on sm, tile(i=64, j=64, k=32)
+"""
+
+
+def test_boxes_do_not_reach_beyond_a_counted_range_that_is_contracted() -> None:
+    """What lies there belongs to the tensor, and is no zero."""
+    texts = []
+    for part in ("", "[: n]"):
+        sample = Sample(text=COUNTED.format(part=part), numbers={"M": 128, "N": 128, "K": 128})
+        texts.append(emitted(sample.bound(ranks=1, target="sm_90", dtype="bf16")).text)
+    assert "x_boxes_64x32.load" in texts[0] and "w_boxes_64x32.load" in texts[0]
+    assert ".load([" not in texts[1]
+    assert texts[1].count("< end_k)[None, :], other=0)") == 2

@@ -183,19 +183,50 @@ def test_clauses_that_count_tiles_are_refused(line: str, said: str) -> None:
         tilelink.plan(module.program(), module.schedules[0], ranks=3, dims=EXAMPLES["expert_parallel"].sizes)
 
 
-def test_a_reduction_along_a_counted_range_is_refused() -> None:
+def test_a_reduction_along_a_counted_index_of_the_domain_is_refused() -> None:
     text = """
 program p(M = 8, N = 4):
     n : in  [] <= M
     x : in  [M, N]
-    y : out [N]
-    compute f(j: N):
-        s = zeros(f32)
-        for (i: M[: n]):
-            s += sum(x[i, j], axis=0)
-        y[j] = s
+    y : out [M[: n], N]
+    compute f(i: M[: n], j: N):
+        y[i, j] = x[i, j] + sum(x[i, j], axis=0)[None, :]
 """
     with pytest.raises(TileLinkError, match="takes the sum over the counted range of i"):
+        plan(text)
+
+
+def test_attention_along_a_counted_range_is_refused() -> None:
+    text = """
+program p(M = 8, S = 16, D = 16):
+    n : in  [] <= S
+    q : in  [M, D]
+    k : in  [S, D]
+    v : in  [S, D]
+    y : out [M, D]
+    compute f(i: M):
+        state = online_softmax(f32)
+        for (s: S[: n]):
+            state = attend(state, q[i, :], k[s, :], v[s, :], 1.0, pos(s)[None, :] >= 0)
+        y[i, :] = finish(state)
+"""
+    with pytest.raises(TileLinkError, match="takes attention over the counted range of s"):
+        plan(text)
+
+
+@pytest.mark.parametrize("value", ["argmax(x[i, j], axis=0)", "cumsum(x[i, j], axis=0)"])
+def test_what_depends_on_places_is_refused_along_a_counted_range(value: str) -> None:
+    text = f"""
+program p(M = 8, N = 4):
+    n : in  [] <= M
+    x : in  [M, N]
+    y : out [M[: n], N]
+    compute f(j: N):
+        for (i: M[: n]):
+            v = {value}
+            y[i, j] = x[i, j]
+"""
+    with pytest.raises(TileLinkError, match="over the counted range of i"):
         plan(text)
 
 

@@ -65,6 +65,8 @@ def box_of(descriptors: Descriptors, addresses: Addresses, read: Read, contracte
 
 def _contracts(addresses: Addresses, axis: Axis, span: Span, position: int, slices: Slices) -> bool:
     """True if a box holds only elements of the contracted axis, or zeros beyond the end of the tensor."""
+    if span.counted:  # beyond the end of a counted range are elements of the tensor
+        return False
     part = slices.get(position)
     block, extent = addresses.block(axis, part), addresses.extent(axis)
     if extent % block == 0 and (span.kind == "whole" or _whole_tiles(addresses, span)):

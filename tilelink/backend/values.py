@@ -34,7 +34,7 @@ from tilelink.ir.program import (
     Value,
     WholePositions,
 )
-from tilelink.ir.scalar import Ranks, binary, const
+from tilelink.ir.scalar import Ranks, Scalar, binary, const
 from tilelink.ir.typing import COMPARISONS, ELEMENT, ONE, Axis, product_dtype
 
 INFIX = {
@@ -186,6 +186,13 @@ class ValueEmitter:
             return own
         return total([self.addresses.shared_number(f"start_{index}", binary("max", part.start, const(0))), own])
 
+    def _end(self, index: str) -> str:
+        """Return the end (exclusive) of a counted index."""
+        stage, part = self.addresses.stage, self.addresses.stage.parts[index]
+        stop: Scalar = const(stage.extents[index])
+        stop = stop if part.stop is None else binary("min", part.stop, stop)
+        return self.addresses.shared_number(f"end_{index}", stop)
+
     def _state(self, value: Value) -> str:
         if isinstance(value, Local):
             return value.name
@@ -336,7 +343,9 @@ class ValueEmitter:
         steps, elements = along(part, self.addresses.size(axis, part)), constants.elements_of(stage, axis)
         if block > extent or (part and extent % block):
             limits.append(f"{steps} < {elements}")
-        if axis.kind == "tile" and stage.extents[str(axis.index)] % extent:
+        if axis.kind == "tile" and str(axis.index) in stage.parts:
+            limits.append(f"{self._first_position(str(axis.index))} + {steps} < {self._end(str(axis.index))}")
+        elif axis.kind == "tile" and stage.extents[str(axis.index)] % extent:
             start = scaled(str(axis.index), elements)
             limits.append(f"{start} + {steps} < {constants.extent(stage, str(axis.index))}")
         mask = both(limits)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tilelink.errors import BindingError, ScheduleError, TileSizeError
-from tilelink.ir.program import Value
+from tilelink.ir.program import Dot, Reduce, Value
 from tilelink.ir.scalar import at_launch
 from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import stage_scalars, statements, value_of, values
@@ -36,6 +36,10 @@ REARRANGING: tuple[Clause[Any], ...] = (
     ROLES,
 )
 """Clauses that need to know the tiles of a stage when it is compiled."""
+
+
+COMBINED = ("sum", "max", "min")
+"""Reductions whose partial results are combined: an element that is not there counts as their neutral element."""
 
 
 def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, schedule: Schedule, nodes: int = 1) -> None:
@@ -64,15 +68,22 @@ def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, sched
 
 
 def _check_reductions(stage: BoundStage, typing: Typing) -> None:
+    """Raise TileSizeError for a reduction over a counted index of the domain.
+
+    Over one of a loop, sums, products, maxima and minima are those of what is there; others are refused.
+    """
     known = typing.stage(stage.name)
+    domain = {decl.name for decl in stage.stage.indices}
     for statement in statements(stage.stage.body):
         value = value_of(statement)
         for node in _all(value):
             for what, index in reduced_indices(node, known):
-                if index in stage.parts:
+                combines = isinstance(node, Dot) or (isinstance(node, Reduce) and node.op in COMBINED)
+                if index in stage.parts and (index in domain or not combines):
                     message = f"stage {stage.name} takes {what} over the counted range of {index}"
-                    hint = f"loop over it by 1, or take all of the dimension and leave out what is beyond: \
-where(pos({index}) < n, v, 0.0)"
+                    hint = f"loop over it: for ({index}: M[: n]): acc += sum(x[{index}, j], axis=0)"
+                    if not combines:
+                        hint = f"loop over it by 1, or take all of it, and a mask for what is beyond: pos({index}) < n"
                     raise TileSizeError(message, location=node.location or statement.location, hint=hint)
 
 
