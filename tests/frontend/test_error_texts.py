@@ -70,6 +70,16 @@ def bad_deadline() -> object:
         return settings.settings()
 
 
+def misdealt() -> None:
+    """A program for each tile, and a kernel of the lowered program that has fewer."""
+    module = compiler.parse(HEAD + COPY + "schedule s for p:\n    f on sm, program_per_tile\n", "wrong.tl")
+    small = replace(target("sm_90"), sms=1)
+    made = compiler.bound(
+        module.program(), module.schedules[0], ranks=1, dims={"M": 512, "N": 512}, dtype="f32", target=small
+    )
+    verify(make_plan(replace(made, kernels=tuple(replace(one, programs=2) for one in made.kernels))))
+
+
 def without_wait() -> object:
     """A lowered program whose loader does not wait until a buffer is free."""
     text = """program p(M, N, K):
@@ -355,6 +365,15 @@ RolesError: f: in the ring of operands, a loader writes a buffer that is still w
         compute f(i: M, j: N):
                 ^
   hint: the pass `roles` makes rings without this mistake: tilelink show FILE --after roles""",
+    ),
+    "TilesError": (
+        misdealt,
+        """\
+TilesError: f: 2 programs are not one for each tile
+  at wrong.tl:5:13
+        compute f(i: M, j: N):
+                ^
+  hint: as many programs as fit, without `dealt`""",
     ),
     "EmitError": (
         program(HEAD + COPY.replace("x[i, j]", "exp(x[i, j])") + "schedule s for p:\n    f on copy_engine\n"),

@@ -24,6 +24,7 @@ from benchmarks.measure import Watchdog
 from benchmarks.tp import choices
 from tests.gpu.ranks import join
 from tilelink import compiler
+from tilelink.ir.printer import print_scalar
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FILE = str(BENCHMARKS / "roles.tl")
@@ -90,7 +91,7 @@ class Attentions(Launches):
             program, module.schedule("h200_roles", program), dims=dims, dtype="bf16", device="cuda"
         )
         self.given = {
-            tensor: torch.empty([int(dims[str(d)]) for d in program.tensor(tensor).shape], dtype=torch.bfloat16,
+            tensor: torch.empty([int(dims[print_scalar(d)]) for d in program.tensor(tensor).shape], dtype=torch.bfloat16,
                                 device="cuda")
             for tensor in ("q", "k", "v")
         }  # fmt: skip
