@@ -293,7 +293,8 @@ def table(report: dict[str, Any], name: str) -> list[str]:
         "",
         f"Attention as rank 0 computes it, with all signals set, on one {machine['gpu']}: TFLOP/s of the pairs that "
         f"count, and times cuDNN's speed, medians of {report['samples']} turns; driver {machine['driver']}, torch "
-        f"{machine['torch']}, triton {machine['triton']}. Programs and schedules are in `benchmarks/attention.tl`.",
+        f"{machine['torch']}, triton {machine['triton']}. Programs and schedules are in `benchmarks/attention.tl` of "
+        f"commit {report['commit'][:7]}.",
         "",
         "| program | heads | head dimension | rows x keys | form | TFLOP/s | x cuDNN |",
         "| --- | ---: | ---: | ---: | --- | ---: | ---: |",
