@@ -13,14 +13,14 @@ import random
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from tests.gpu.cases import Case, dims_of, trial
+from tests.gpu.cases import Case, dims_of, point, prepare, trial
 from tests.gpu.lockstep import Checks, on_all, together
 from tests.gpu.ops_scenarios import near
 from tests.gpu.scenarios import judge_spans
@@ -42,9 +42,6 @@ LIBRARY = (
     ("two_level_ag_gemm", "copy_sms"), ("two_level_gemm_rs", "copy_sms"),
     ("all_gather", "pull"), ("all_gather_ring", "ring"), ("reduce_scatter_pushed", "small"),
     ("all_reduce_two_shot_pushed", "large"), ("ag_gemm", None), ("gemm_rs_local_last", None),
-)  # fmt: skip
-GRAPHED = (
-    "two_level_all_gather", "two_level_all_reduce", "two_level_ag_gemm", "two_level_gemm_rs", "all_gather", "ag_gemm",
 )  # fmt: skip
 TRACED = ("two_level_all_gather", "two_level_gemm_rs", "all_gather_ring")
 SIZES = (128, 192, 160, 96)
@@ -93,6 +90,12 @@ def kernel_of(case: Case, dims: Mapping[str, object], deadline_s: float | None =
     return on_all(lambda: compiler.compile(*case, device="cuda", **options))
 
 
+def prepare_all(cases: Sequence[Case], *, deadline: bool = False, trace: bool = False) -> None:
+    """Compiles by all cores of the host what the cases launch: linking takes seconds for each kernel."""
+    options: dict[str, Any] = {"nodes": dist.get_world_size(), "deadlines": (deadline or trace,), "trace": trace}
+    prepare([point(case, sizes_of(case), **options) for case in cases])
+
+
 def called(case: Case) -> str:
     return f"{case[0].name}-{case[1].name if case[1] else 'default'}"
 
@@ -109,6 +112,7 @@ def remote_programs() -> None:
         for launch, one in enumerate(outputs):
             known.verify(launch % 2, one, checks, f"launch {launch}")
 
+    prepare_all(library())
     together(library(), body, called)
 
 
@@ -127,7 +131,7 @@ def remote_launches() -> None:
             if launch % 10 == 9:
                 known.verify(launch % 2, outputs, checks, f"launch {launch}")
 
-    together(library()[:6], body, called)
+    together(library(), body, called)
 
 
 def remote_graphs() -> None:
@@ -153,7 +157,7 @@ def remote_graphs() -> None:
             for _ in range(chance.randint(0, 2)):
                 known.verify((burst + 1) % 3, kernel(ready[(burst + 1) % 3]), checks, f"eager after burst {burst}")
 
-    together([one for one in library() if one[0].name in GRAPHED], body, called)
+    together(library(), body, called)
 
 
 def remote_timelines() -> None:
@@ -171,7 +175,9 @@ def remote_timelines() -> None:
         plan = compiler.plan(*case, ranks=nodes, nodes=nodes, dims=dims, dtype="bf16", target=current_target())
         judge_spans(plan, found, checks)
 
-    together([one for one in library() if one[0].name in TRACED], body, called)
+    traced = [one for one in library() if one[0].name in TRACED]
+    prepare_all(traced, trace=True)
+    together(traced, body, called)
 
 
 def remote_ops() -> None:
@@ -212,6 +218,7 @@ def remote_ops() -> None:
 def remote_deadline() -> None:
     """A rank that makes no launch: the others' waits end with an error that names the wait."""
     case = library()[0]
+    prepare_all([case], deadline=True)
     kernel, known = kernel_of(case, sizes_of(case), deadline_s=2.0), trial(case, sizes_of(case), 1)
 
     def body(_: str, checks: Checks) -> None:

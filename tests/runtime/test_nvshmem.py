@@ -17,7 +17,7 @@ from tilelink import compiler, load
 from tilelink.artifact import Artifact, SignalsPointer
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DeadlineError, RankError
-from tilelink.runtime.nvshmem import bitcode, deadline, kernel, library
+from tilelink.runtime.nvshmem import bitcode, deadline, kernel, library, prepared
 from tilelink.runtime.nvshmem.deadline import Watch
 from tilelink.runtime.nvshmem.kernel import Linked, NvshmemKernel
 from tilelink.runtime.nvshmem.library import Nvshmem
@@ -45,6 +45,13 @@ class StandIn:
         self.registered.append(module)
 
 
+def shapes(arguments: Any) -> tuple[Any, ...]:
+    """What Triton asks of arguments: the type, and whether an address is aligned."""
+    return tuple(
+        (one.dtype, one.data_ptr() % 16 == 0) if isinstance(one, torch.Tensor) else type(one) for one in arguments
+    )
+
+
 class Machine:
     """Builds kernels of any rank. issued: names of what was launched. linked: names of what got the bitcode."""
 
@@ -52,6 +59,7 @@ class Machine:
         self.issued: list[str] = []
         self.linked: list[str] = []
         self.programs: dict[str, int] = {}
+        self.helpers: set[Any] = set()
         self.rank = 0
         patch.setattr(torch.cuda, "synchronize", lambda *_: None)
         patch.setattr(torch.cuda, "device", lambda _: nullcontext())
@@ -86,6 +94,7 @@ class Machine:
         assert needed == set(options), name
         self.linked += [name] if link else []
         self.programs[name] = programs
+        self.helpers.add((name, shapes(arguments), frozenset(options.items()), bool(link)))
         return lambda stream, *_: self.issued.append(name)
 
 
@@ -123,6 +132,22 @@ def test_it_keeps_to_the_contract_of_runtimes(name: str, schedule: str, machine:
         local = [t.name for t in artifact.tensors if t.space == "local"]
         inside = range(built._memory.heap.data_ptr(), built._memory.heap.data_ptr() + built._memory.heap.nbytes)
         assert all(built._memory.own[one].data_ptr() in inside for one in local)
+
+
+@pytest.mark.parametrize(("name", "schedule"), CASES)
+@pytest.mark.parametrize("deadline_s", [None, 1.0])
+def test_what_is_compiled_ahead_is_what_is_launched(
+    name: str, schedule: str, deadline_s: float | None, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadline, "new_stream", lambda *_: None)
+    artifact, group = artifact_of(name, schedule), None
+    for rank in range(artifact.ranks):
+        machine.rank = rank
+        NvshmemKernel(artifact, group, deadline_s, library=StandIn(rank, 2))  # type: ignore[arg-type]
+    made = prepared.helpers(artifact, torch.zeros(2, dtype=torch.int64) if deadline_s else None)
+    ahead = {(one.__name__, shapes(given), frozenset(options.items()), linked) for one, given, options, linked in made}
+    assert machine.helpers <= ahead
+    assert "close_launch" in {name for name, *_ in machine.helpers}
 
 
 def test_a_launch_is_announced_around_its_kernels(machine: Machine) -> None:

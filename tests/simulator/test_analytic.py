@@ -71,6 +71,48 @@ def test_the_network_is_between_nodes() -> None:
     assert result.bound.transfer == pytest.approx(64 * ROW / 1e8)
 
 
+SENT = """program p(M, N):
+    x : in [M, N]
+    h : symmetric [M, N]
+    y : out [M, N]
+
+    comm send(i: M, j: N):
+        tile_push_data(h[i, j] @ (rank + 1), x[i, j])
+        producer_tile_notify(h[i, j] @ (rank + 1))
+
+    compute add(i: M, j: N):
+        consumer_tile_wait(h[i, j])
+        y[i, j] = h[i, j]
+
+schedule whole for p:
+    send on sm(1), tile(i=64, j=256)
+    add on sm, tile(i=64, j=256)
+
+schedule parts for p:
+    send on sm(1), tile(i=64, j=128)
+    add on sm, tile(i=64, j=256)
+"""
+
+
+@pytest.mark.parametrize(("schedule", "messages"), [("whole", 1), ("parts", 128)])
+def test_an_adapter_sends_so_many_messages_in_a_second(schedule: str, messages: int) -> None:
+    plan = planned(SENT, ranks=2, schedule=schedule, M=64, N=256)
+    machine = replace(IDEAL, node_ranks=1, network_messages=1e3)
+    seconds = simulate(plan, machine, cost=Fixed(seconds=0.0)).seconds
+    assert seconds == pytest.approx(max(messages / 1e3, 64 * ROW / 1e8))
+    assert simulate(plan, replace(machine, node_ranks=2), cost=Fixed(seconds=0.0)).seconds < seconds / 5
+
+
+@pytest.mark.parametrize(("sharing", "nodes", "times"), [(1, 2, 1), (2, 2, 2), (3, 2, 2), (2, 4, 1)])
+def test_ranks_that_share_an_adapter_share_its_bandwidth(sharing: int, nodes: int, times: int) -> None:
+    far = SENT.replace("(rank + 1)", "((rank + 2) % ranks)")
+    plan = planned(far, ranks=4, schedule="whole", M=64, N=256)
+    machine = replace(IDEAL, node_ranks=4 // nodes, adapter_ranks=sharing)
+    result = simulate(plan, machine, cost=Fixed(seconds=0.0))
+    assert result.seconds == pytest.approx(times * 64 * ROW / 1e8)
+    assert result.bound.transfer == pytest.approx(times * 64 * ROW / 1e8)
+
+
 def test_ranks_that_launch_late_hold_up_those_that_wait_for_them() -> None:
     plan = planned(SHIFT, ranks=3, schedule="engine", M=64, N=256)
     result = simulate(plan, IDEAL, cost=Fixed(seconds=0.0), offsets=[0.0, 2.0, 0.0])

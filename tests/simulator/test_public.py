@@ -63,3 +63,15 @@ def test_between_nodes_is_the_network() -> None:
     assert two.machine.node_ranks == 2 and one.machine.node_ranks == 8
     assert two.seconds > one.seconds
     assert any("put" in str(statement) for _, statement in two.plan.statements)
+
+
+def test_messages_between_nodes_have_their_price() -> None:
+    """docs/multi_node.md has these figures."""
+    module = tilelink.load("gemm_rs")
+    program = module.program("gemm_rs_local_last")
+    dims = {"Ms": 4096, "N": 4096, "K": 5504}
+    parts, rows = (
+        tilelink.simulate(program, module.schedule(name, program), ranks=2, nodes=2, dims=dims, machine="8xH100")
+        for name in ("h200_copy_sms", "network")
+    )  # fmt: skip
+    assert (round(parts.seconds * 1e3, 1), round(rows.seconds * 1e3, 1)) == (16.6, 0.9)

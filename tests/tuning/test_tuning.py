@@ -227,6 +227,25 @@ class Broken:
 """
 
 
+def test_a_search_between_nodes_keeps_to_the_rules_of_the_network() -> None:
+    sizes = ["--set", "Ms=512", "--set", "N=512", "--set", "K=512", "--set", "g=2", "--machine", "h100-cluster"]
+    command = ["tune", "two_level_ag_gemm", "-n", "4", *sizes, "--trials", "24", "--json"]
+    several, one = (
+        json.loads(CliRunner().invoke(app, [*command, *more]).stdout) for more in (["--nodes", "2"], [])
+    )  # fmt: skip
+    assert (several["nodes"], several["ranks"], "nodes" in one) == (2, 4, False)
+    own, other = ({c["schedule"]: c["predicted_us"] for c in found["candidates"]} for found in (several, one))
+    assert own and not any("copy_engine" in schedule for schedule in own)
+    assert several["refused"]["ScheduleError"] > one["refused"].get("ScheduleError", 0)
+    shared = own.keys() & other.keys()  # the declared one at least
+    assert shared and all(own[schedule] > other[schedule] for schedule in shared)
+
+
+def test_candidates_between_nodes_are_not_measured() -> None:
+    done = CliRunner().invoke(app, ["tune", "ag_gemm", "-n", "4", "--nodes", "2", "--measure"])
+    assert done.exit_code and "2 nodes are not measured" in done.stderr and "leave --measure out" in done.stderr
+
+
 def test_the_command_takes_somebodys_strategy_and_cost_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_ideas.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,7 @@ from tilelink.lowering.listing import listing
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.network import Puts
 from tilelink.planning.plan import Plan, make_plan
-from tilelink.target import CPU
+from tilelink.target import CPU, target
 from tilelink.verifier import refusals
 
 DIMS = {"M": 24, "N": 20}
@@ -417,6 +417,16 @@ def test_the_copy_engine_reaches_no_other_node() -> None:
     lowered(text, nodes=1)
     with pytest.raises(ScheduleError, match="send is on the copy engine and moves data or signals to other nodes"):
         lowered(text)
+
+
+def test_gpus_of_several_nodes_have_no_copy_engine() -> None:
+    program = library_module("two_level_all_gather").program("two_level_all_gather")
+    text = "schedule s for two_level_all_gather:\n    across on sm(1)\n    inside on copy_engine\n"
+    schedule, sizes = parse_text(text, "test.tl").schedules[0], {"Ms": 64, "K": 64, "g": 2}
+    for machine, nodes, refused in ((target("sm_90"), 2, True), (target("sm_90"), 1, False), (CPU, 2, False)):
+        found = refusals(make_plan(bind(program, schedule, sizes, 4, machine, "bf16", nodes=nodes)), limit=1)
+        assert [one.rule for one in found] == ["network"] * refused
+        assert not refused or "inside is on the copy engine" in found[0].message
 
 
 def test_large_copies_are_done_by_programs_unless_a_schedule_says_otherwise() -> None:

@@ -23,6 +23,7 @@ from tilelink.cli.options import (
     Element,
     File,
     MachineName,
+    Nodes,
     ProgramName,
     Ranks,
     RoutingName,
@@ -33,6 +34,7 @@ from tilelink.cli.options import (
     dims_of,
     imported,
     random_tables,
+    ranks_of,
     with_choices,
     write,
 )
@@ -61,6 +63,7 @@ def tune(
     file: File,
     program: ProgramName = None,
     ranks: Ranks = 8,
+    nodes: Nodes = 1,
     sets: Sets = None,
     shape: Annotated[
         str | None, typer.Option("--shape", metavar="M,N,K", help="all dimensions at once, in the program's order")
@@ -100,9 +103,10 @@ def tune(
         programs = algorithms([with_choices(one, choices) for one in able], chosen)
         dims = dims_of(chosen, [*_shape(chosen, shape), *(sets or [])], SIZES)
         if measured:
-            _require_measuring(ranks)
+            _require_measuring(ranks, nodes)
         options = {
-            "dims": dims, "ranks": ranks, "machine": load_machine(machine), "target": target, "dtype": dtype.value,
+            "dims": dims, "ranks": ranks, "nodes": nodes, "machine": load_machine(machine), "target": target,
+            "dtype": dtype.value,
             "by": imported(strategy) if ":" in strategy else strategy, "cost": cost_model(cost),
             "budget_s": BUDGET_S if budget is None and trials is None else budget, "trials": trials, "seed": seed,
             "tables": random_tables(chosen, dims, ranks, seed), "routing": routing, "draws": draws,
@@ -120,7 +124,7 @@ def tune(
             best, took = _measure(request, programs, lines, ranks, quiet=as_json)
             seconds |= took
     asked = {
-        "ranks": ranks,
+        **ranks_of(ranks, nodes),
         "dims": dims,
         "choices": choices,
         "dtype": dtype.value,
@@ -133,8 +137,11 @@ def tune(
         raise typer.Exit(130)
 
 
-def _require_measuring(ranks: int) -> None:
-    """Raises RankError without GPUs, and OutputError if the result of measuring could not be stored."""
+def _require_measuring(ranks: int, nodes: int) -> None:
+    """Raises RankError without GPUs, BindingError for several nodes, and OutputError if no result could be stored."""
+    if nodes > 1:
+        hint = "leave --measure out: the model alone compares them, and a kernel's bench() times one on all nodes"
+        raise BindingError(f"candidates on {nodes} nodes are not measured from one machine", hint=hint)
     gpus.require_gpus(ranks, hint="without --measure the model alone compares them")
     Database().require_own()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,6 @@ def simulate(
     launches = draw(program, ranks=ranks, dims=dims, routing=routing, draws=draws, seed=seed)
     where: dict[str, Any] = {"ranks": ranks, "nodes": nodes, "target": described.processor}
     plan = compiler.plan(program, schedule, **where, dims=dims, dtype=dtype, tables=tables)
-    if nodes > 1:
-        described = replace(described, node_ranks=ranks // nodes)
+    described = described.of_nodes(ranks, nodes)
     samples = completed(plan, launches, routing=routing, seed=seed)
     return simulate_plan(plan, described, cost=cost, tables=tables, offsets=offsets, samples=samples)

@@ -85,3 +85,15 @@ def contiguous(lo: Ints, hi: Ints, shape: Sequence[int]) -> NDArray[np.bool_]:
         good &= (size[:, d] == 1) | whole
         whole &= size[:, d] == shape[d]
     return good
+
+
+def parts(lo: Ints, hi: Ints, shape: Sequence[int]) -> Ints:
+    """Return the number of contiguous parts of each box, [rows, dims], of a tensor of that shape."""
+    dims = len(shape)
+    size = hi[:, :dims] - lo[:, :dims]
+    count = np.ones(len(lo), np.int64)
+    whole = np.ones(len(lo), bool)
+    for d in reversed(range(dims)):
+        count *= np.where(whole, 1, size[:, d])
+        whole &= size[:, d] == shape[d]
+    return count

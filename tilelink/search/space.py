@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tilelink.errors import ScheduleError, SearchError, TileLinkError
 from tilelink.ir.program import Program
 from tilelink.lowering.bind import bind
+from tilelink.lowering.bound import Bound
 from tilelink.lowering.shared_memory import does_not_fit
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.scheduling.schedule import Schedule
@@ -50,6 +51,7 @@ class Space:
     declared: tuple[Schedule, ...] = ()
     seeds: tuple[Candidate, ...] = ()
     name: str = "found"
+    nodes: int = 1
     tables: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, Any], compare=False)
     refused: Counter[str] = field(default_factory=Counter[str], compare=False)
     reasons: dict[str, TileLinkError] = field(default_factory=dict[str, TileLinkError], compare=False)
@@ -58,9 +60,11 @@ class Space:
     def of(
         cls, programs: Sequence[Program], *, dims: Mapping[str, int | float | bool], ranks: int, target: Target,
         dtype: str = "bf16", declared: Sequence[Schedule] = (), tables: Mapping[str, NDArray[Any]] | None = None,
+        nodes: int = 1,
     ) -> Space:  # fmt: skip
         """Return the space of all schedules of these programs. declared: schedules of some of them to begin with.
 
+        nodes: how many nodes the ranks fill; between them the rules of the network hold.
         tables: name -> int array [ranks, *shape] of the dynamic mappings.
 
         Raises ScheduleError if there is no program, or if that of a declared schedule is missing. Raises the errors of
@@ -68,7 +72,7 @@ class Space:
         """
         if not programs:
             raise ScheduleError("no program to search schedules for", hint="name one of the library")
-        bind(programs[0], Schedule(name="default", program=programs[0].name), dims, ranks, target, dtype)
+        bind(programs[0], Schedule(name="default", program=programs[0].name), dims, ranks, target, dtype, nodes=nodes)
         found = tuple(knobs(program, dims, ranks, target) for program in programs)
         numbers = {program.name: number for number, program in enumerate(programs)}
         if other := next((s for s in declared if s.program not in numbers), None):
@@ -79,7 +83,7 @@ class Space:
         ]
         return cls(
             programs=tuple(programs), knobs=found, dims=dims, ranks=ranks, dtype=dtype, target=target,
-            declared=tuple(declared), seeds=tuple(seeds), tables=tables or {},
+            declared=tuple(declared), seeds=tuple(seeds), tables=tables or {}, nodes=nodes,
         )  # fmt: skip
 
     @property
@@ -124,7 +128,7 @@ class Space:
     def plan_of(self, number: int, schedule: Schedule) -> Plan | None:
         """Return the verified plan of any schedule of a program, by its number, or None, as for a point."""
         try:
-            bound = bind(self.programs[number], schedule, self.dims, self.ranks, self.target, self.dtype)
+            bound = self._bound(number, schedule)
             if reason := does_not_fit(bound):
                 self.refused[reason] += 1
                 return None
@@ -136,10 +140,14 @@ class Space:
             return None
         return plan
 
+    def _bound(self, number: int, schedule: Schedule) -> Bound:
+        program = self.programs[number]
+        return bind(program, schedule, self.dims, self.ranks, self.target, self.dtype, nodes=self.nodes)
+
     def tiles(self, number: int, schedule: Schedule) -> float:
         """Return the tiles of all ranks under a schedule of a program, by its number; inf if it cannot be bound."""
         try:
-            bound = bind(self.programs[number], schedule, self.dims, self.ranks, self.target, self.dtype)
+            bound = self._bound(number, schedule)
         except TileLinkError:
             return inf
         return bound.ranks * sum(stage.total for stage in bound.stages.values())

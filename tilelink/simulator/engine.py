@@ -13,7 +13,7 @@ from tilelink.errors import ProgressError
 from tilelink.lowering.bound import Kernel
 from tilelink.lowering.columns import Ints
 from tilelink.simulator.links import Port
-from tilelink.simulator.script import AWAIT, COMPUTE, SIGNAL, Floats, Script
+from tilelink.simulator.script import AWAIT, COMPUTE, FAR, SIGNAL, Floats, Script
 
 RESUME, ARRIVE, LEAVE, BEGIN, PART = range(5)
 """Events: a worker resumes; a notify reaches its counter; a port finishes a transfer; a transfer begins; a transfer
@@ -86,12 +86,14 @@ class _Engine:
 
     def _take_moves(self) -> None:
         moves, ranks = self.script.moves, self.ranks
-        base = np.where(moves.reach == 2, 2 * ranks, 0)
-        self.out: list[int] = (base + moves.source).tolist()
-        self.into: list[int] = (base + ranks + moves.target).tolist()
+        far, adapters = moves.reach == FAR, self.machine.adapters
+        self.out: list[int] = np.where(far, 2 * ranks + adapters(moves.source), moves.source).tolist()
+        self.into: list[int] = np.where(far, 3 * ranks + adapters(moves.target), ranks + moves.target).tolist()
+        self.source: list[int] = moves.source.tolist()
+        self.target: list[int] = moves.target.tolist()
         self.reach: list[int] = moves.reach.tolist()
         self.by_copy: list[bool] = moves.by_copy_engine.tolist()
-        self.share: list[float] = (moves.size / moves.efficiency).tolist()
+        self.share: list[float] = np.maximum(moves.size / moves.efficiency, moves.least).tolist()
         self.alone: list[float] = (moves.size / moves.rate).tolist()
         self.setup: list[float] = moves.setup.tolist()
         self.latency: list[float] = moves.latency.tolist()
@@ -224,8 +226,8 @@ class _Engine:
             self.ports[port].join(self.now, move, self.share[move])
             self._announce(port)
         if not self.by_copy[move]:
-            self.copying[self.out[move] % self.ranks] += 1
-            self.copying[self.into[move] % self.ranks] += 1
+            self.copying[self.source[move]] += 1
+            self.copying[self.target[move]] += 1
 
     def _announce(self, port: int) -> None:
         if self.ports[port].served:
@@ -243,8 +245,8 @@ class _Engine:
         if self.left[move]:
             return
         if not self.by_copy[move]:
-            self.copying[self.out[move] % self.ranks] -= 1
-            self.copying[self.into[move] % self.ranks] -= 1
+            self.copying[self.source[move]] -= 1
+            self.copying[self.target[move]] -= 1
         worker = self.mover[move]
         self.moved[move] = self.now
         i = self.cursor[worker]

@@ -12,7 +12,7 @@ from tilelink.lowering.columns import Ints
 from tilelink.planning.plan import Plan
 from tilelink.simulator.machine import Machine
 from tilelink.simulator.sampled import elements_of, shares_of
-from tilelink.simulator.script import Moves, Script
+from tilelink.simulator.script import FAR, Moves, Script
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +70,10 @@ def _mixed(columns: Ints) -> NDArray[np.uint64]:
 
 def _transfer(moves: Moves, machine: Machine, ranks: int) -> float:
     busiest = 0.0
-    for reach, bandwidth in ((1, machine.link_bandwidth), (2, machine.network_bandwidth)):
+    for reach, bandwidth in ((FAR - 1, machine.link_bandwidth), (FAR, machine.network_bandwidth)):
         rows = moves.reach == reach
         for end in (moves.source, moves.target):
-            sizes = np.bincount(end[rows], weights=moves.size[rows], minlength=ranks)
+            port = machine.adapters(end[rows]) if reach == FAR else end[rows]
+            sizes = np.bincount(port, weights=moves.size[rows], minlength=ranks)
             busiest = max(busiest, float(sizes.max(initial=0.0)) / bandwidth)
     return busiest

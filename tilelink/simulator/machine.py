@@ -10,6 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeGuard
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tilelink import files
 from tilelink.data import read_json, save_output
 from tilelink.errors import DataError, MachineError
@@ -151,14 +154,28 @@ class Machine(Thresholds):
     """Time between two kernels of a stream."""
 
     network_bandwidth: float = _number("B/s")
-    """Bandwidth out of one rank, and into one rank, between nodes."""
+    """Bandwidth out of one adapter, and into one adapter, between nodes."""
     network_latency: float = _number("s")
     """Additional latency of a transfer or a signal between nodes."""
+    network_messages: float = _number("1/s", 1e12)
+    """Messages that one adapter sends or receives in a second. The default is no limit. A region whose rows are apart
+    in memory is a message for each of them."""
+    adapter_ranks: int = _number("ranks", 1)
+    """Consecutive ranks of a node that share an adapter."""
 
     tile_flops: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), metadata={"unit": "flop/s"})
     """"128x256" -> measured rate of the main loop of such tiles (16-bit floats, all SMs together), for sizes at which
     the estimate is too inaccurate. The corrections of other sizes are interpolated."""
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
+
+    def of_nodes(self, ranks: int, nodes: int) -> Machine:
+        """Return the machine whose nodes have equally many of so many ranks; this one for one node."""
+        return self if nodes == 1 else replace(self, node_ranks=ranks // nodes)
+
+    def adapters(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the adapters of ranks: each is named by the first rank that has it."""
+        first = ranks // self.node_ranks * self.node_ranks
+        return first + (ranks - first) // self.adapter_ranks * self.adapter_ranks
 
     @property
     def processor(self) -> Target:
@@ -196,8 +213,9 @@ _LIMITS: tuple[tuple[str, Callable[[Machine], bool], str], ...] = (
     ("copies_slow_compute", lambda machine: machine.copies_slow_compute >= 1, "how many times longer, at least 1"),
 )
 _WHOLE = ("ranks", "SMs", "rows", "B", "tiles")
-_DEFAULTS = frozenset(f.name for f in fields(Thresholds))
-_FIELDS = sorted(fields(Machine), key=lambda field: field.name in _DEFAULTS)  # inherited fields come last
+_INHERITED = frozenset(f.name for f in fields(Thresholds))
+_DEFAULTS = frozenset(f.name for f in fields(Machine) if f.default is not MISSING)
+_FIELDS = sorted(fields(Machine), key=lambda field: field.name in _INHERITED)  # inherited fields come last
 UNITS: Mapping[str, str] = {f.name: f.metadata["unit"] for f in _FIELDS if "unit" in f.metadata}
 NUMBERS = tuple(name for name in UNITS if name != "tile_flops")
 

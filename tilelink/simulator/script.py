@@ -14,7 +14,8 @@ from tilelink.errors import CostError, foreign
 from tilelink.ir.program import ITEM_BYTES, Read, Transfer
 from tilelink.lowering.bound import Transport
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import NOTIFY, READ, WAIT
+from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE
+from tilelink.lowering.messages import parts
 from tilelink.planning.copy_queues import own_copies, waits_are_free
 from tilelink.planning.plan import Plan
 from tilelink.simulator.cost import CostModel, Engine, Move, MoveTime, TileTime
@@ -26,12 +27,19 @@ Floats = NDArray[np.float64]
 COMPUTE, AWAIT, SIGNAL, MOVE = range(4)
 """Kinds of operations."""
 REACHES = ("local", "node", "network")
+FAR = 2
+"""Number of the network among them."""
+MOVED = 2
+"""Positions from the read of a transfer to the transfer (lowering/enumerate.py)."""
 _ENGINES: Mapping[Transport, Engine] = {Transport.COPY_ENGINE: "copy", Transport.TMA: "bulk"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moves:
-    """Transfers, one row each. latency, rate, efficiency and setup are as in cost.MoveTime; `size` is in bytes."""
+    """Transfers, one row each. latency, rate, efficiency and setup are as in cost.MoveTime; `size` is in bytes.
+
+    least: bytes as which a transfer counts at an adapter at least, for its messages; 0 inside a node.
+    """
 
     source: Ints
     target: Ints
@@ -42,6 +50,7 @@ class Moves:
     latency: Floats
     rate: Floats
     efficiency: Floats
+    least: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,11 +263,37 @@ class _Builder:
         engine: Engine = "push"
         if fetched and one.statement.mode != "push":
             source, target, engine = target, own, "pull"
-        what = self._move(one, engine, source, target, t.elements[rows] * self.items[t.tensor[rows]])
+        size = t.elements[rows] * self.items[t.tensor[rows]]
+        messages = self._messages(one, rows, READ if engine == "pull" else WRITE) if len(rows) else None
+        what = self._move(one, engine, source, target, size, messages)
         self.columns.add(MOVE, one.task, t.position[rows], what=what)
 
-    def _move(self, one: Executions, engine: Engine, source: Ints, target: Ints, size: Ints) -> Ints:
-        """Add moves, with costs by engine and reach, and return their rows."""
+    def _messages(self, one: Executions, rows: Ints, kind: int) -> Ints:
+        """Return the messages of transfers, by their rows: contiguous parts of what they access on the other rank.
+
+        kind: that access, READ or WRITE.
+        """
+        a, t = self.plan.accesses, self.plan.transfers
+        there = self.work_of.accesses(one.number)
+        there = there[a.kind[there] == kind]
+        shape = self.plan.bound.tensor_numbered(int(t.tensor[rows[0]])).shape
+        there = there[a.tensor[there] == t.tensor[rows[0]]]
+        begin = a.position[there] - (1 if kind == WRITE else 0)
+        key, wanted = self.plan.event(a.task[there], begin), self.plan.event(t.task[rows], t.position[rows] - MOVED)
+        order = np.argsort(wanted, kind="stable")
+        at = order[np.minimum(np.searchsorted(wanted[order], key), len(rows) - 1)]
+        own = wanted[at] == key
+        found = np.ones(len(rows), np.int64)
+        np.maximum.at(found, at[own], parts(a.lo[there[own]], a.hi[there[own]], shape))
+        return found
+
+    def _least(self, messages: Ints) -> Floats:
+        return messages.astype(np.float64) * (self.machine.network_bandwidth / self.machine.network_messages)
+
+    def _move(
+        self, one: Executions, engine: Engine, source: Ints, target: Ints, size: Ints, messages: Ints | None = None
+    ) -> Ints:
+        """Add moves, with costs by engine and reach, and return their rows. messages: None for one each."""
         if not len(size):
             return np.empty(0, np.int64)  # as with one rank: a stage without tiles has no mean size of a move
         kernel = self.kernel_of[one.stage.name]
@@ -274,16 +309,18 @@ class _Builder:
         ]  # fmt: skip
         times = [_asked(self.cost, "move", (move, self.machine), MoveTime) for move in moves]
         table = np.array([(t.setup, t.latency, t.rate, t.efficiency) for t in times])[reach]
-        self.move_parts.append((source, target, size, reach, np.full(len(size), by_copy), *table.T))
+        least = self._least(np.ones(len(size), np.int64) if messages is None else messages) * (reach == FAR)
+        self.move_parts.append((source, target, size, reach, np.full(len(size), by_copy), *table.T, least))
         what = np.arange(self.moves_made, self.moves_made + len(size))
         self.moves_made += len(size)
         return what
 
     def moves(self) -> Moves:
-        names = ("source", "target", "size", "reach", "by_copy_engine", "setup", "latency", "rate", "efficiency")
+        names = ("source", "target", "size", "reach", "by_copy_engine", "setup", "latency", "rate", "efficiency",
+                 "least")  # fmt: skip
         if not self.move_parts:
             empty = np.zeros(0, np.int64)
-            self.move_parts.append((empty, empty, empty, empty, empty.astype(bool), *(np.zeros(0),) * 4))
+            self.move_parts.append((empty, empty, empty, empty, empty.astype(bool), *(np.zeros(0),) * 5))
         columns = [np.concatenate([p[c] for p in self.move_parts]) for c in range(len(names))]
         return Moves(**dict(zip(names, columns, strict=True)))
 

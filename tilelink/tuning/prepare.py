@@ -46,7 +46,7 @@ class Point:
     """A program as GPU ranks will run it: with a schedule (None: the built-in one), sizes, ranks and target.
 
     deadlines: the variants of its kernels to compile, without a deadline (False) and with one (True). trace: True if
-    its launches are measured, which always sets a deadline.
+    its launches are measured, which always sets a deadline. nodes: how many nodes the ranks fill.
     """
 
     program: Program
@@ -57,12 +57,13 @@ class Point:
     target: Target
     deadlines: tuple[bool, ...] = (False, True)
     trace: bool = False
+    nodes: int = 1
 
     @property
     def file(self) -> Path:
         """The file of the prepared program, for this version of the package."""
         texts = [str(self.program), str(self.schedule), self.dtype, repr(self.target), repr(self.deadlines)]
-        key = json.dumps([_package(), *texts, self.trace, self.ranks, sorted(self.dims.items())])
+        key = json.dumps([_package(), *texts, self.trace, self.ranks, self.nodes, sorted(self.dims.items())])
         return settings().cache / "prepared" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 
 
@@ -87,6 +88,7 @@ def program_of(point: Point) -> Artifact:
         point.program,
         point.schedule,
         ranks=point.ranks,
+        nodes=point.nodes,
         dims=point.dims,
         dtype=point.dtype,
         target=point.target,
@@ -132,7 +134,10 @@ def prepare(point: Point) -> None:
     """
     import torch
 
-    from tilelink.runtime.cuda.prepared import compile_ahead
+    if point.nodes > 1:
+        from tilelink.runtime.nvshmem.prepared import compile_ahead
+    else:
+        from tilelink.runtime.cuda.prepared import compile_ahead
 
     torch.set_num_threads(1)
     program = program_of(point)

@@ -81,6 +81,7 @@ def rank(
     seed: int = 0,
     progress: Callable[[Tried | None], None] | None = None,
     keep_interrupted: bool = False,
+    nodes: int = 1,
 ) -> Found:
     """Search the schedules of equivalent programs, rated by simulated seconds on a machine.
 
@@ -88,7 +89,8 @@ def rank(
     mean, as for `tilelink.simulate`; all schedules are rated with the same ones. declared: schedules of these programs
     to rank too, near which strategies begin. by: a strategy or its name. machine: a description, its name, or its file.
     target: the target of the kernels
-    (None: the machine's). cost: the cost model (None: Roofline). budget_s: seconds; None means BUDGET_S, or no limit if
+    (None: the machine's). nodes: as for `tilelink.simulate`. cost: the cost model (None: Roofline).
+    budget_s: seconds; None means BUDGET_S, or no limit if
     trials is given. The other arguments are those of `search`.
 
     Raises the errors of Space.of and search. Raises MachineError, UnknownTargetError or UnknownNameError for an unknown
@@ -96,9 +98,14 @@ def rank(
     """
     described = machine if isinstance(machine, Machine) else load_machine(machine)
     held = target if isinstance(target, Target) else replace(described, target=target or described.target).processor
-    numbers = [compiler.bound(one, ranks=ranks, dims=dims, dtype=dtype, target=held) for one in programs[:1]]
+    numbers = [
+        compiler.bound(one, ranks=ranks, dims=dims, dtype=dtype, target=held, nodes=nodes) for one in programs[:1]
+    ]
     arrays = compiler.checked_tables(numbers[0], tables or {}) if numbers else {}
-    space = Space.of(programs, dims=dims, ranks=ranks, target=held, dtype=dtype, declared=declared, tables=arrays)
+    space = Space.of(
+        programs, dims=dims, ranks=ranks, nodes=nodes, target=held, dtype=dtype, declared=declared, tables=arrays
+    )  # fmt: skip
+    described = described.of_nodes(ranks, nodes)
     chosen = strategy(by) if isinstance(by, str) else by
 
     given = draw(programs[0], ranks=ranks, dims=dims, routing=routing, draws=draws, seed=seed) if programs else []

@@ -43,6 +43,9 @@ def network(plan: Plan) -> Iterator[NetworkError]:
     if bound.protocol.in_kernels:
         message = f"kernels announce entry and end by themselves ({bound.protocol.name}), which reaches one node only"
         yield NetworkError(message, hint="on several nodes the protocol is HELPER_KERNELS")
+    if bound.target.kind != "cpu" and (queued := [k for k in bound.kernels if k.on_copy_engine]):
+        message = f"{queued[0].stage_names[0]} is on the copy engine, which GPUs of several nodes do not use"
+        yield NetworkError(message, hint=f"put it on SMs: {queued[0].stage_names[0]} on sm(1)")
     rank = np.array([r for _, r, _ in plan.workers], np.int64)
     puts = Puts(plan=plan)
     yield from _accesses(plan, rank, puts)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from tilelink.artifact import (
 )
 from tilelink.generated import file_of, load_module
 from tilelink.runtime.cuda.copy_stream import may_be_begun
-from tilelink.runtime.cuda.functions import described
+from tilelink.runtime.cuda.functions import Argument, described
 from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.keys import settled
 from tilelink.runtime.cuda.offline import HelperOptions, helper_options, recorded
@@ -36,7 +36,7 @@ SOME = 16
 """Elements of a stand-in tensor: Triton asks only for its type and for the alignment of its address."""
 
 
-class _Absent:
+class Absent:
     """Stand-in for Triton's driver of a GPU that this process does not touch."""
 
     def __init__(self, machine: Target) -> None:
@@ -59,7 +59,7 @@ def compile_ahead(artifact: Artifact, machine: Target, deadlines: Collection[boo
     is replaced permanently. Raise what Triton raises, and BindingError for a stage that the copy engine does not
     support.
     """
-    driver.set_active(_Absent(machine))  # type: ignore[arg-type]
+    driver.set_active(Absent(machine))  # type: ignore[arg-type]
     different: list[HelperOptions] = []
     for rank in range(artifact.ranks):
         copies = recorded(artifact, rank)
@@ -69,13 +69,14 @@ def compile_ahead(artifact: Artifact, machine: Target, deadlines: Collection[boo
     shared: list[int] = []
     for deadline in deadlines:
         stand_ins = StandIns(artifact, deadline=deadline)
-        shared += [_compiled(artifact, kernel, stand_ins) for kernel in artifact.kernels]
+        shared += [compile_kernel(artifact, kernel, stand_ins.argument) for kernel in artifact.kernels]
         for options in different:
             _compile_helpers(options, stand_ins.debug_block)
     return shared
 
 
-def _some(dtype: torch.dtype) -> torch.Tensor:
+def some(dtype: torch.dtype) -> torch.Tensor:
+    """Return a stand-in for a tensor."""
     return torch.empty(SOME, dtype=dtype)
 
 
@@ -85,7 +86,7 @@ class StandIns:
     def __init__(self, artifact: Artifact, *, deadline: bool) -> None:
         """deadline: True if the waits of its kernels have one."""
         self._artifact = artifact
-        self.debug_block = _some(torch.int64) if deadline else None
+        self.debug_block = some(torch.int64) if deadline else None
 
     def argument(self, kernel: KernelSpec, parameter: Parameter) -> Any:
         """Return the stand-in for the argument of a kernel."""
@@ -97,28 +98,33 @@ class StandIns:
             case DebugBlockPointer():
                 return self.debug_block
             case IntegersPointer():
-                return _some(TORCH_DTYPES[parameter.element])
+                return some(TORCH_DTYPES[parameter.element])
             case TensorPointer(tensor=name):
-                return _some(dtype_of(self._artifact.tensor(name)))
+                return some(dtype_of(self._artifact.tensor(name)))
             case Descriptor() | Boxes():
                 tensor = self._artifact.tensor(parameter.tensor)
                 buffers = tensor.buffers if tensor.symmetric else 1
-                return described(_some(dtype_of(tensor))[:1].expand(buffers, *tensor.shape), parameter)
+                return described(some(dtype_of(tensor))[:1].expand(buffers, *tensor.shape), parameter)
 
 
-def _compiled(artifact: Artifact, kernel: KernelSpec, stand_ins: StandIns) -> int:
-    """Compile a kernel with arguments like those of a rank. Return its bytes of shared memory."""
-    arguments = [stand_ins.argument(kernel, parameter) for parameter in kernel.parameters]
+def compile_kernel(
+    artifact: Artifact, kernel: KernelSpec, argument: Argument, linked: Mapping[str, Any] | None = None
+) -> int:
+    """Compile a kernel with arguments like those of a rank. Return its bytes of shared memory.
+
+    linked: options of Triton with what it is linked with.
+    """
+    arguments = [argument(kernel, parameter) for parameter in kernel.parameters]
     function = getattr(load_module(file_of(artifact.source)), kernel.name)
-    options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+    options: dict[str, Any] = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, **(linked or {})}
     compiled = settled(function).warmup(*arguments, grid=(1,), **options)
     return int(compiled.metadata.shared)
 
 
 def _compile_helpers(options: HelperOptions, debug_block: torch.Tensor | None) -> None:
     """Compile the helper kernels, with arguments as `runtime.cuda.launch_driver` passes them."""
-    common = (_some(torch.int32), _some(torch.int64), _some(torch.int64), debug_block)
-    rows = [_some(torch.int32) for _ in range(4)]
+    common = (some(torch.int32), some(torch.int64), some(torch.int64), debug_block)
+    rows = [some(torch.int32) for _ in range(4)]
     calls: list[tuple[Any, tuple[Any, ...], Any]] = [(open_launch, (*common, 0), options.opening)]
     if options.awaiting:
         calls.append((await_outputs, (common[0], common[2], debug_block, rows[0]), options.awaiting))

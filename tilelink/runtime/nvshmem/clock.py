@@ -14,6 +14,8 @@ from tilelink.runtime.nvshmem.library import Library
 
 ASKED, ANSWERED, ANSWERS = (tl.constexpr(n) for n in range(3))
 """Words of a row of mail: the questions that came, the answers that came, and the times in them."""
+WORDS = 2 + ROUNDS
+"""Number of words of a row."""
 
 
 @triton.jit(do_not_specialize=["peer"])
@@ -36,7 +38,7 @@ def ping(mail, answers, debug_block, peer, ROW: tl.constexpr, ROUNDS: tl.constex
     dl.network_quiet()
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rank"])
 def pong(mail, own, debug_block, rank, ROW: tl.constexpr, ROUNDS: tl.constexpr):
     """Answer ROUNDS questions of rank 0 with the time at which each came.
 
@@ -60,14 +62,13 @@ class NetworkClocks(Clocks):
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, library: Library, link: Link) -> None:
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        words = 2 + ROUNDS
-        mail = library.allocate(8 * ranks * words).view(torch.int64)
+        mail = library.allocate(8 * ranks * WORDS).view(torch.int64)
         own = torch.full((ranks,), mail.data_ptr(), dtype=torch.int64, device=device)
         debug_block = torch.tensor(armed(BUDGET_NS / 1e9), dtype=torch.int64, device=device)
         answers = torch.zeros(ranks, ROUNDS, 3, dtype=torch.int64, device=device)
         exchanges: list[HelperKernel] = []
         for peer in range(1, ranks):
-            options = {"ROW": words * peer, "ROUNDS": ROUNDS}
+            options = {"ROW": WORDS * peer, "ROUNDS": ROUNDS}
             if rank == 0:
                 exchanges.append(HelperKernel(ping, (mail, answers[peer], debug_block, peer), options, link))
             elif rank == peer:

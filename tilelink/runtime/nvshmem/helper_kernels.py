@@ -35,36 +35,38 @@ def _tell_one(signals, signal_table, rank, peer, counter, NODE: tl.constexpr):
         dl.network_notify(signals, signal_table, rank, peer, counter, debug_block=None, stage=0, tile=0)
 
 
-@triton.jit(do_not_specialize=["rank"])
-def open_launch(
-    signals, signal_table, rank, RANKS: tl.constexpr, NODE: tl.constexpr, ENTERED: tl.constexpr
-):  # fmt: skip
-    """Announce to all ranks that this one has entered its launch."""
-    _tell(signals, signal_table, rank, ENTERED + rank, RANKS, NODE)
+@triton.jit(do_not_specialize=["rank", "entered"])
+def open_launch(signals, signal_table, rank, entered, RANKS: tl.constexpr, NODE: tl.constexpr):
+    """Announce to all ranks that this one has entered its launch. entered: the counter of rank 0."""
+    _tell(signals, signal_table, rank, entered + rank, RANKS, NODE)
 
 
-@triton.jit
-def await_outputs(signals, epoch_pointer, debug_block, exits, EXITS: tl.constexpr, STAGE: tl.constexpr):
-    """Wait for peers' writes to outputs, which can then be copied. exits: as for close_launch of one node."""
-    handshake.await_exits(signals, tl.load(epoch_pointer + handshake.NUMBER), exits, EXITS, debug_block, STAGE)
+@triton.jit(do_not_specialize=["count"])
+def await_outputs(signals, epoch_pointer, debug_block, exits, count, STAGE: tl.constexpr):
+    """Wait for peers' writes to outputs, which can then be copied. exits, count: as for `close_launch`."""
+    handshake.await_exits(signals, tl.load(epoch_pointer + handshake.NUMBER), exits, count, debug_block, STAGE)
 
 
-@triton.jit(do_not_specialize=["rank"])
+@triton.jit(do_not_specialize=["rank", "count", "finished", "lag"])
 def close_launch(
-    signals, signal_table, epoch_pointer, debug_block, exits, rank,
-    RANKS: tl.constexpr, BLOCK: tl.constexpr, NODE: tl.constexpr, FINISHED: tl.constexpr, EXITS: tl.constexpr,
-    LAG: tl.constexpr, STAGE: tl.constexpr,
+    signals, signal_table, epoch_pointer, debug_block, exits, rank, count, finished, lag,
+    RANKS: tl.constexpr, BLOCK: tl.constexpr, NODE: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
     """Wait for peers' writes to outputs, announce that the launch is finished, and prepare the next one.
 
-    LAG: the next launch may begin once all ranks have finished launch (next - LAG); 0: at once.
+    exits: int32 [count, 4], rows as for close_launch of one node. finished: the counter of rank 0.
+    lag: the next launch may begin once all ranks have finished launch (next - lag); 0: at once.
+
+    What differs between programs is an argument, so that they share a kernel: linking one takes seconds.
     """
     launch = tl.load(epoch_pointer + handshake.NUMBER)
-    handshake.await_exits(signals, launch, exits, EXITS, debug_block, STAGE)
-    _tell(signals, signal_table, rank, FINISHED + rank, RANKS, NODE)
-    if LAG:
+    handshake.await_exits(signals, launch, exits, count, debug_block, STAGE)
+    _tell(signals, signal_table, rank, finished + rank, RANKS, NODE)
+    if lag > 0:
         peers = tl.arange(0, BLOCK)
-        handshake.reach(signals, FINISHED + peers, launch + 1 - LAG + peers * 0, peers < RANKS, debug_block, STAGE)
+        handshake.wait_counters(
+            signals, finished + peers, launch + 1 - lag + peers * 0, peers < RANKS, debug_block, STAGE
+        )
     tl.debug_barrier()
     tl.store(epoch_pointer + handshake.NUMBER, launch + 1)
 

@@ -128,20 +128,15 @@ class NvshmemKernel:
         rows = tables.exits(artifact, self._rank, ())
         exits = tables.int32(rows, self.device)
         who = {"RANKS": artifact.ranks, "NODE": artifact.ranks // artifact.nodes}
-        stage = len(artifact.stages)
-        told = (memory.words, memory.signal_table)
+        stage, told = {"STAGE": len(artifact.stages)}, (memory.words, memory.signal_table)
         self._open = self._await = None
         if artifact.needs_entry:
-            options = {**who, "ENTERED": artifact.entered_base}
-            self._open = HelperKernel(open_launch, (*told, memory.rank), options, link)
+            self._open = HelperKernel(open_launch, (*told, memory.rank, artifact.entered_base), who, link)
         if rows and artifact.copies_outputs:
-            waited = (memory.words, memory.epoch, words, exits)
-            self._await = HelperKernel(await_outputs, waited, {"EXITS": len(rows), "STAGE": stage})
-        options = {
-            **who, "BLOCK": 1 << (artifact.ranks - 1).bit_length(), "FINISHED": artifact.finished_base,
-            "EXITS": len(rows), "LAG": artifact.lag, "STAGE": stage,
-        }  # fmt: skip
-        self._close = HelperKernel(close_launch, (*told, memory.epoch, words, exits, memory.rank), options, link)
+            self._await = HelperKernel(await_outputs, (memory.words, memory.epoch, words, exits, len(rows)), stage)
+        numbers = (memory.rank, len(rows), artifact.finished_base, artifact.lag)
+        options = {**who, **stage, "BLOCK": 1 << (artifact.ranks - 1).bit_length()}
+        self._close = HelperKernel(close_launch, (*told, memory.epoch, words, exits, *numbers), options, link)
 
     # Launches ------------------------------------------------------------------------------------------------
 
