@@ -1,4 +1,4 @@
-"""Rule 7: warps with roles keep the order of their program, and each buffer between them is full when it is read.
+"""Rule 8: warps with roles keep the order of their program, and each buffer between them is full when it is read.
 
 The other rules take the plan's order: a program executes the statements of a tile, then those of the next. Roles
 execute them beside each other (tilelink/lowering/clauses/roles.py). This rule shows that nobody can tell: roles may
