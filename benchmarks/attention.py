@@ -44,7 +44,9 @@ from tilelink.tuning import prepare
 
 FILE = Path(__file__).with_suffix(".tl")
 WITHOUT = "without roles"
-PLAIN = "attn roles off, tile(i=128, j=64), num_warps 8, num_stages 3"
+PLAIN = "attn roles off, program_per_tile off, tile(i=128, j=64), num_warps 8, num_stages 3"
+PROGRAMS = 128
+"""Programs of causal attention, of which each has as many pairs of blocks."""
 ROWS_AT_ONCE = 1024
 """Rows of a result in f32 that are computed together."""
 
@@ -67,7 +69,7 @@ class Case:
 
     @property
     def causal(self) -> bool:
-        return self.program == "causal_attention"
+        return self.program.startswith("causal_attention")
 
     @property
     def keys(self) -> int:
@@ -82,8 +84,10 @@ class Case:
         scale = 1 / math.sqrt(self.depth)
         blocks = self.rows // self.block
         match self.program:
-            case "causal_attention":
-                sizes = {"G": self.heads // 2, "NB": blocks, "T": blocks * self.ranks, "B": self.block}
+            case "causal_attention" | "causal_attention_in_pairs":
+                sizes = {"H": self.heads, "NB": blocks, "B": self.block, "T": blocks * self.ranks}
+                if self.program != "causal_attention":
+                    sizes |= {"U": self.heads * blocks // 2 // PROGRAMS, "P": PROGRAMS}
             case "window_attention":
                 sizes = {"H": self.heads, "NB": blocks, "B": self.block, "W": self.window // self.block}
             case _:
@@ -120,6 +124,9 @@ CASES = (
     Case(program="causal_attention", ranks=1, heads=16, rows=8192, depth=128, forms=(TWO,)),
     Case(program="causal_attention", ranks=1, heads=32, rows=16384, depth=64, forms=(TWO,)),
     Case(program="causal_attention", ranks=1, heads=8, rows=16384, depth=256, forms=(LESS,)),
+    Case(program="causal_attention_in_pairs", ranks=1, heads=16, rows=16384, depth=128, forms=(TWO,)),
+    Case(program="causal_attention_in_pairs", ranks=1, heads=16, rows=8192, depth=128, forms=(TWO,)),
+    Case(program="causal_attention_in_pairs", ranks=1, heads=32, rows=16384, depth=64, forms=(TWO,)),
     Case(program="window_attention", ranks=1, heads=16, rows=16384, depth=128, window=2048, forms=(TWO, NONE)),
     Case(program="squared_attention", ranks=1, heads=16, rows=8192, depth=128, forms=(TWO, NONE)),
 )
@@ -171,7 +178,7 @@ class Attention:
 
     @property
     def has_vendor(self) -> bool:
-        return self.case.program in ("attention", "causal_attention")
+        return self.case.program == "attention" or self.case.causal
 
     def wanted(self) -> torch.Tensor:
         """Return the result: the vendor's, or one in f32."""

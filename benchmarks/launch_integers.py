@@ -28,21 +28,25 @@ if __package__ in (None, ""):
 import torch
 import torch.distributed as dist
 
+import tilelink
 from benchmarks import tp
 from benchmarks.measure import Session, Variant, Watchdog
 from benchmarks.tables import ratio, table, us
 from tilelink import compiler
-from tilelink.settings import settings
+from tilelink.settings import override, settings
 from tilelink.target import target as named_target
 from tilelink.tuning import prepare
 
 FILE = Path(__file__).with_suffix(".tl")
 EXPERTS = {"T": 8192, "N": 1792, "K": 4096, "E": 16}
 TOKENS, TOP, HIDDEN = 4096, 8, 7168
-FEW = (64, 128, 256, 512, 1024, 2048)
+FEW = {64: "few", 128: "few", 256: "few", 512: "some", 1024: "some", 2048: "wide"}
+"""Numbers of rows -> the schedule for both kernels."""
 MOST = 8192
 """Rows that a kernel for any number of rows is compiled for."""
 ZIPF = 1.2
+HOST = ("compiled for it", "any number", "operator, compiled for it", "operator, any number")
+"""Variants whose time on the host is reported."""
 Made = tuple[str, str, Callable[[], Variant]]
 
 
@@ -77,8 +81,8 @@ def wanted(args: argparse.Namespace, ranks: int) -> list[tuple[str, str, dict[st
         for p in ("any_rows", "these_rows"):
             found += [(p, "wide", sizes(p, N, K)) for _, N, K in wide_shapes()]
         _, N, K = wide_shapes()[1]
-        found += [("any_rows", "few", sizes("any_rows", N, K))]
-        found += [("these_rows", "few", sizes("these_rows", N, K, M)) for M in FEW]
+        found += [("any_rows", schedule, sizes("any_rows", N, K)) for schedule in ("few", "some")]
+        found += [("these_rows", schedule, sizes("these_rows", N, K, M)) for M, schedule in FEW.items()]
     if "dispatch" in args.parts and ranks > 1:
         found += [("dispatch", s, sizes("dispatch")) for s in schedules("dispatch")]
     return found
@@ -87,9 +91,9 @@ def wanted(args: argparse.Namespace, ranks: int) -> list[tuple[str, str, dict[st
 KERNELS: dict[tuple[Any, ...], Any] = {}
 
 
-def compiled(program: str, schedule: str, dims: dict[str, int]) -> Any:
-    """Return a kernel, of which each is compiled once."""
-    key = program, schedule, *dims.items()
+def compiled(program: str, schedule: str, dims: dict[str, int], check: bool = False) -> Any:
+    """Return a kernel, of which each is compiled once. check: whether its launches check promises."""
+    key = program, schedule, check, *dims.items()
     if key not in KERNELS:
         KERNELS[key] = _compiled(program, schedule, dims)
     return KERNELS[key]
@@ -142,7 +146,7 @@ class Grouped(Data):
         self.want.copy_(self.vendor(self.ordered))
 
     def vendor(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch._grouped_mm(rows, self.w.transpose(-2, -1), offs=self.starts[1:])
+        return torch.ops.aten._grouped_mm(rows, self.w.transpose(-2, -1), offs=self.starts[1:])
 
     def made(self) -> Iterator[Made]:
         yield (
@@ -150,6 +154,8 @@ class Grouped(Data):
             "gemm",
             lambda: Variant(name="torch._grouped_mm", kind="gemm", run=lambda: self.vendor(self.ordered)),
         )
+        yield "with checks", "ours", lambda: self.ours("in_order", "wide4", check=True)
+        yield "in a graph", "ours", lambda: self.ours("in_order", "wide4", graph=True)
         yield "gather + torch._grouped_mm", "gemm", lambda: Variant(
             name="gather + torch._grouped_mm", kind="library",
             run=lambda: self.vendor(torch.index_select(self.x, 0, self.rows)),
@@ -158,12 +164,15 @@ class Grouped(Data):
             for schedule in schedules(program):
                 yield f"{program}:{schedule}", "ours", lambda p=program, s=schedule: self.ours(p, s)
 
-    def ours(self, program: str, schedule: str) -> Variant:
-        kernel = compiled(program, schedule, sizes(program))
+    def ours(self, program: str, schedule: str, *, check: bool = False, graph: bool = False) -> Variant:
+        with override(check=check):
+            kernel = compiled(program, schedule, sizes(program), check)
         given = {"x": self.ordered if program == "in_order" else self.x, "w": self.w, "starts": self.starts}
         given |= {"rows": self.rows} if program == "gathered" else {}
+        run: Callable[[], Any] = lambda: kernel(given, out={"y": self.y})["y"]  # noqa: E731
+        how = f"{', with checks' * check}{', in a graph' * graph}"
         return Variant(
-            name=f"{program}:{schedule}", kind="ours", run=lambda: kernel(given, out={"y": self.y})["y"],
+            name=f"{program}:{schedule}{how}", kind="ours", run=captured(run, self.y) if graph else run,
             expected=lambda: self.want, outputs=(self.y,),
         )  # fmt: skip
 
@@ -212,9 +221,21 @@ class Rows(Data):
                 expected=lambda: self.want, outputs=(self.y,), settle=lambda found: found[: self.count],
             )  # fmt: skip
 
+        def operator(program: str, fixed: dict[str, Any]) -> Variant:
+            module = compiler.load(str(FILE))
+            source = module.program(program)
+            own = tilelink.op(source, module.schedule(schedule, source), **fixed)
+            own(self.x[: self.count], self.w)
+            name = "operator, any number" if fixed else "operator, compiled for it"
+            return Variant(
+                name=name, kind="ours", run=lambda: own(self.x[: self.count], self.w), expected=lambda: self.want
+            )
+
         yield "compiled for it", "library", these
         yield "any number", "ours", any_number
         yield "any number, in a graph", "ours", lambda: any_number(graph=True)
+        yield "operator, compiled for it", "ours", lambda: operator("these_rows", {})
+        yield "operator, any number", "ours", lambda: operator("any_rows", {"M": MOST})
 
 
 def captured(run: Callable[[], Any], result: torch.Tensor) -> Callable[[], Any]:
@@ -337,9 +358,9 @@ def cases(session: Session, args: argparse.Namespace) -> Iterator[dict[str, Any]
             data = Rows(session, N, K, MOST)
             yield timed(session, f"{shape}: {MOST} x {N} x {K}", data, data.made("wide"), args) | {"part": "rows"}
         shape, N, K = wide_shapes()[1]
-        for count in FEW:
+        for count, schedule in FEW.items():
             data = Rows(session, N, K, count)
-            yield timed(session, f"{shape}: {count} x {N} x {K}", data, data.made("few"), args) | {"part": "rows"}
+            yield timed(session, f"{shape}: {count} x {N} x {K}", data, data.made(schedule), args) | {"part": "rows"}
 
 
 def lines(case: dict[str, Any]) -> Iterator[str]:
@@ -375,10 +396,10 @@ def report(found: dict[str, Any], name: str) -> list[str]:
         parts += [*table(("", *(case["case"].split(", ")[1] for case in dispatch)), lines), ""]
     rows = [case for case in found["cases"] if case["part"] == "rows"]
     if rows:
-        names = ["cuBLAS", "compiled for it", "any number", "any number, in a graph"]
+        names = [row["name"] for row in rows[0]["rows"]]
         lines = [(c["case"], *(_against(c, one, "compiled for it") for one in names), _host(c)) for c in rows]
         parts += [f"A kernel for any number of rows up to {MOST}; the speed of one that is compiled for it = 1:", ""]
-        parts += [*table(("rows x columns x inner", *names, "host us: compiled for it, any number"), lines), ""]
+        parts += [*table(("rows x columns x inner", *names, f"host us: {', '.join(HOST)}"), lines), ""]
     return parts
 
 
@@ -397,8 +418,8 @@ def _rate(case: dict[str, Any], name: str) -> str:
 
 
 def _host(case: dict[str, Any]) -> str:
-    pair = [_row(case, name) for name in ("compiled for it", "any number")]
-    return ", ".join(f"{row['host_us']:.1f}" if row else "-" for row in pair)
+    found = [_row(case, name) for name in HOST]
+    return ", ".join(f"{row['host_us']:.0f}" if row else "-" for row in found)
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

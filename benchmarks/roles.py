@@ -56,8 +56,13 @@ from tilelink.target import Target
 from tilelink.target import target as named_target
 from tilelink.tuning import prepare
 
-OPERATORS = {"ag_gemm": ("ag_gemm", "h200"), "gemm_rs": ("gemm_rs_scatter", "h200")}
+OPERATORS = {
+    "ag_gemm": ("ag_gemm", "h200"), "gemm_rs": ("gemm_rs_scatter", "h200"), "ag_gemm_gated": ("ag_gemm_gated", "h200"),
+}  # fmt: skip
 """Operator -> the program and the schedule without roles. The stage `gemm` multiplies."""
+GATED = "ag_gemm_gated"
+"""The operator that multiplies twice: silu of the one product times the other. The vendor's are one product of both
+weights, and then torch's functions."""
 FORMS = {
     "4 buffers": "roles(consumers=2, buffers=4)",
     "halved tail": "roles(consumers=2, buffers=4), halve_tail",
@@ -89,7 +94,7 @@ class Case:
 
     @property
     def flops(self) -> float:
-        return 2.0 * self.M * self.N * self.K
+        return 2.0 * self.M * self.N * self.K * (2 if self.op == GATED else 1)
 
     def __str__(self) -> str:
         return f"{self.op} {self.shape} of {self.ranks}: {self.M} x {self.N} x {self.K}"
@@ -101,7 +106,7 @@ LATE = Case(op="ag_gemm", shape="late rows", ranks=8, M=8192, N=1792, K=4096)
 def cases(ops: Sequence[str], shapes: str, ranks: Sequence[int]) -> Iterator[Case]:
     for op in ops:
         for of in ranks:
-            for problem in tp.problems(op, shapes, of):
+            for problem in tp.problems("ag_gemm" if op == GATED else op, shapes, of):
                 yield Case(op=op, shape=problem.shape, ranks=of, M=problem.M, N=problem.N, K=problem.K)
 
 
@@ -183,18 +188,23 @@ class Product:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.given: dict[str, torch.Tensor] = {}
-        self.w = torch.empty(case.N, case.K, dtype=torch.bfloat16, device="cuda")
+        weights = 2 if case.op == GATED else 1
+        self.w = torch.empty(weights * case.N, case.K, dtype=torch.bfloat16, device="cuda")
         self.y = torch.empty(case.M, case.N, dtype=torch.bfloat16, device="cuda")
         self.want = torch.empty_like(self.y)
-        self.left = "xs" if case.op == "ag_gemm" else "x"
-        self.result = "y" if case.op == "ag_gemm" else "c"
+        self.left = "x" if case.op == "gemm_rs" else "xs"
+        self.result = "c" if case.op == "gemm_rs" else "y"
 
     def refresh(self) -> None:
         self.x.normal_()
         self.w.normal_(0, 0.02)
 
     def vendor(self) -> None:
-        torch.mm(self.x, self.w.t(), out=self.want)
+        if self.case.op == GATED:
+            gate, up = torch.mm(self.x, self.w.t()).chunk(2, dim=1)
+            torch.mul(torch.nn.functional.silu(gate), up, out=self.want)
+        else:
+            torch.mm(self.x, self.w.t(), out=self.want)
 
     def kernel(self, artifact: Artifact, pad: torch.Tensor | None = None) -> Alone:
         """Return a kernel of the product. pad: its counters; None: all are set."""
@@ -204,7 +214,10 @@ class Product:
             self.given[self.left] = torch.zeros((buffers, *tensor.shape), dtype=torch.bfloat16, device="cuda")
         if pad is None:
             pad = torch.full((artifact.pad_size,), ALWAYS_SET, dtype=torch.int32, device="cuda")
-        return Alone(artifact, {**self.given, "w": self.w, self.result: self.y}, pad)
+        weights = {"w": self.w}
+        if self.case.op == GATED:
+            weights = dict(zip(("w_gate", "w_up"), self.w.chunk(2), strict=True))
+        return Alone(artifact, {**self.given, **weights, self.result: self.y}, pad)
 
     @property
     def x(self) -> torch.Tensor:
@@ -235,7 +248,14 @@ def measure(
 ) -> dict[str, Any]:
     """Return the row of a case: microseconds of the vendor's product and of each kernel, and what failed."""
     dog.context(str(case))
-    row: dict[str, Any] = {"case": str(case), **case.__dict__, "us": {}, "error": {}, "failure": {}}
+    row: dict[str, Any] = {
+        "case": str(case),
+        **case.__dict__,
+        "flops": case.flops,
+        "us": {},
+        "error": {},
+        "failure": {},
+    }
     product, runs = Product(case), dict[str, Any]()
     for name, point in points(case, machine, args.forms).items():
         with dog.step(f"building {name}"):
@@ -306,7 +326,7 @@ def late(machine: Target, form: str, dog: Watchdog) -> str:
 def lines(row: dict[str, Any]) -> Iterator[str]:
     yield row["case"]
     base = row["us"].get("cuBLAS")
-    flops = 2.0 * row["M"] * row["N"] * row["K"]
+    flops = row.get("flops") or 2.0 * row["M"] * row["N"] * row["K"]
     for name, took in row["us"].items():
         yield f"    {took:9.1f} us  {flops / took / 1e6:6.0f} TFLOP/s  {base / took:6.3f} x cuBLAS  {name}"
     for name, failure in row["failure"].items():
@@ -352,7 +372,7 @@ def table(report: dict[str, Any], name: str) -> list[str]:
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", default="ag_gemm,gemm_rs")
+    parser.add_argument("--op", default="ag_gemm,gemm_rs", help=f"some of {', '.join(OPERATORS)}")
     parser.add_argument("--shapes", default="all")
     parser.add_argument("--of", default="8,2", help="numbers of ranks")
     parser.add_argument("--forms", default=";".join(FORMS), help="names of forms, with ; between them")

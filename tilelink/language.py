@@ -48,6 +48,10 @@ __all__ = [
     "Tensor",
     "Tile",
     "abs",
+    "all",
+    "any",
+    "argmax",
+    "argmin",
     "attend",
     "bf16",
     "by",
@@ -55,6 +59,7 @@ __all__ = [
     "comm",
     "compute",
     "consumer_tile_wait",
+    "cumsum",
     "dot",
     "exp",
     "f16",
@@ -176,7 +181,17 @@ class Tile:
         """Return the tile converted to another element type."""
         _outside("a tile")
 
+    def __floordiv__(self, other: Tile | Int | int) -> Tile:
+        """Return the floor of the quotient of integers, 0 where the divisor is 0."""
+        _outside("a tile")
+
+    def __and__(self, other: Tile | Int | int) -> Tile:
+        """Combine the bits of integers, or conditions."""
+        _outside("a tile")
+
     __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
+    __mod__ = __rmod__ = __rfloordiv__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __floordiv__
+    __or__ = __ror__ = __xor__ = __rxor__ = __rand__ = __and__
     __lt__ = __le__ = __gt__ = __ge__ = __ne__ = __eq__  # pyright: ignore[reportAssignmentType] - as in NumPy
     __hash__ = object.__hash__
 
@@ -293,8 +308,9 @@ def input(
 def input(*shape: Int | int, **options: Any) -> Any:
     """Declare a tensor that the caller passes, one on every rank.
 
-    symmetric: peers may read it. default: the number in its place where a variant of the program leaves it out. low,
-    high: the smallest and the largest of the random values that commands draw for it.
+    A dimension `M[:m]` is given up to m in each launch. symmetric: peers may read it. default: the number in its place
+    where a variant of the program leaves it out. low, high: the smallest and the largest of the random values that
+    commands draw for it.
 
     bound, at_most: make it an index tensor, whose entries are integers in [0, bound), or in [0, at_most]. distinct: no
     two entries are alike. rising: none is below the one before. offsets: rising, from 0 on. The proof assumes these.
@@ -479,6 +495,31 @@ def sum(value: Tile, axis: int) -> Tile:
     _outside("sum")
 
 
+def argmax(value: Tile, axis: int) -> Tile:
+    """Return the positions, i32, of the first elements that are the largest along an axis, which is removed."""
+    _outside("argmax")
+
+
+def argmin(value: Tile, axis: int) -> Tile:
+    """Return the positions, i32, of the first elements that are the smallest along an axis, which is removed."""
+    _outside("argmin")
+
+
+def any(value: Tile, axis: int) -> Tile:
+    """Return a condition: True where some element along an axis, which is removed, is true or not 0."""
+    _outside("any")
+
+
+def all(value: Tile, axis: int) -> Tile:
+    """Return a condition: True where all elements along an axis, which is removed, are true or not 0."""
+    _outside("all")
+
+
+def cumsum(value: Tile, axis: int) -> Tile:
+    """Return the sums of the elements along an axis up to each of them, itself included."""
+    _outside("cumsum")
+
+
 @overload
 def max(value: Tile, axis: int) -> Tile: ...
 @overload
@@ -572,8 +613,8 @@ def full(value: float, dtype: DType) -> Tile:
     _outside("full")
 
 
-def pos(index: Index) -> Tile:
-    """Return the element positions of an index's tile, i32."""
+def pos(index: Index | Dim) -> Tile:
+    """Return the element positions of an index's tile, or of a whole dimension, i32."""
     _outside("pos")
 
 

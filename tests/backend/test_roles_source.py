@@ -26,6 +26,7 @@ from tilelink.runtime.cuda.compile_offline import compile_source, resources
 TEXT = """program relay(M, N, K):
     x : in        [M, K]
     w : in        [N, K]
+    u : in        [N, K]
     bias : in     [N]
     h : symmetric [M, K]
     c : local     [M, N]
@@ -144,6 +145,12 @@ FORMS = {
     "a vector of columns": ({"value": f"gelu({DOT} + bias[j])"}, 2 * 2 * 4, 12),
     "a vector, and columns that are cut": ({"value": f"silu({DOT} + bias[j])", "N": 648}, 2 * 2 * 4, 12),
     "halved tiles": ({"more": ", halve_tail"}, 2 * 2 * 2 * 4, 12),
+    "two products": ({"value": f"silu({DOT}) * dot(h[i, :], u[j, :].T)", "j": 128}, 2 * 2 * 4, 12),
+    "two products, halved tiles": (
+        {"value": f"silu({DOT}) * dot(h[i, :], u[j, :].T)", "j": 128, "more": ", halve_tail"},
+        2 * 2 * 2 * 4,
+        12,
+    ),
     "the larger one": ({"value": f"maximum({DOT}, 0.0)"}, 2 * 2 * 4, 12),
 }
 

@@ -14,6 +14,7 @@ import pytest
 from tests.house import sources
 from tilelink import compiler, data, errors, settings
 from tilelink.errors import TileLinkError
+from tilelink.ir.scalar import add, const
 from tilelink.lowering.listing import listing
 from tilelink.planning.plan import make_plan
 from tilelink.search import Candidate, Space
@@ -24,7 +25,7 @@ from tilelink.verifier import verify
 
 NO_TEXT = {
     "TileLinkError": "the base of all",
-    "VerificationError": "the base of the seven rules",
+    "VerificationError": "the base of the rules",
     "ConsequenceError": "dropped by Mistakes: no user sees it",
 }
 
@@ -89,6 +90,28 @@ schedule s for p:
     wrong = compiler.parse_lowered(listing(made).replace("loader: await empty 1; ", "loader: "))
     f = replace(made.stages["f"], roles=wrong.stages["f"].roles)
     verify(make_plan(replace(made, stages={"f": f})))
+    return None
+
+
+def wrong_numbers() -> object:
+    """A lowered program whose kernel walks fewer tiles than a launch has."""
+    text = """program p(M, N, K):
+    m : in [] <= M
+    a : in [M, K]
+    b : in [N, K]
+    y : out [M[: m], N]
+
+    compute f(i: M[: m], j: N):
+        y[i, j] = dot(a[i, :], b[j, :].T)
+"""
+    sizes = {"M": 256, "N": 256, "K": 256}
+    program = compiler.parse(text, "wrong.tl").program()
+    made = compiler.bound(program, ranks=1, dims=sizes, dtype="bf16", target="sm_90")
+    (kernel,) = made.kernels
+    (loop,) = kernel.loops
+    assert loop.compact is not None
+    less = replace(loop.compact, there=add(loop.compact.there, const(-1)))
+    verify(make_plan(replace(made, kernels=(replace(kernel, loops=(replace(loop, compact=less),)),))))
     return None
 
 
@@ -355,6 +378,15 @@ RolesError: f: in the ring of operands, a loader writes a buffer that is still w
         compute f(i: M, j: N):
                 ^
   hint: the pass `roles` makes rings without this mistake: tilelink show FILE --after roles""",
+    ),
+    "TilesError": (
+        wrong_numbers,
+        """\
+TilesError: f: `there` is not the number of tiles of i in segment 0 of rank 0
+  at wrong.tl:7:13
+        compute f(i: M[: m], j: N):
+                ^
+  hint: compact numbers as the pass `compact` makes them, or none""",
     ),
     "EmitError": (
         program(HEAD + COPY.replace("x[i, j]", "exp(x[i, j])") + "schedule s for p:\n    f on copy_engine\n"),

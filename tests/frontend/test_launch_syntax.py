@@ -45,6 +45,7 @@ program p(M = 8, N = 4, T = 6, E = 2):
     told   : symmetric [ranks] <= M
     made   : local     [T, 2] < M + N
     x      : in        [M, N]
+    v      : in        [M[: m], T[: sent[0]]]
     y      : out       [T, M[: m], N]
     z      : out       [ranks, M[: told + 1 - 1]] i32 within 0.5
     s      : out       [2, T[: starts[0, E]]]
@@ -80,6 +81,7 @@ def test_what_declarations_say() -> None:
     here = (Coordinate(dim=0), Coordinate(dim=1))
     assert Lookup(table="owner", coords=here, launch=True) in _parts(slot.bound)
     assert program.tensor("y").defined == (None, Lookup(table="m", coords=(), launch=True), None)
+    assert program.tensor("v").defined[0] == Lookup(table="m", coords=(), launch=True)
     assert program.tensor("sent").symmetric and program.tensor("made").space == "local"
     e, t, j = program.stage("f").indices
     assert e.number and t.number and t.counted and not j.counted and not e.counted
@@ -267,14 +269,14 @@ MISTAKES = [
     (Z, "    rows : in [T] < count[m]", "unknown index tensor 'count'", 3, 21, "m"),
     (Z, "    rows : in [T] < M = 0", "did not expect '='", 3, 23, "docs/language.md"),
     (Z, "    rows : in [T] < M within 0.5", "not the tolerance of an output", 3, 30, "y : out"),
-    (Z, "    rows : in [T[: m]] < M", "a part of a dimension", 3, 16, "defined part of an output"),
+    (Z, "    rows : in [T[: m]] < M", "a part of a dimension", 3, 16, "given, from the first element up to m"),
     (Y, "    y : out [T[: starts[E]], N] <= M", "the output y has a bound", 9, 5, "local and symmetric"),
-    (Y, "    y : out [T[m : starts[E]], N]", "a part of a dimension", 9, 14, "begins with its first element"),
+    (Y, "    y : out [T[m : starts[E]], N]", "a part of a dimension", 9, 14, "given, from the first element up to m"),
     (Y, "    y : out [T[: x[0, 0]], N]", "x is not an index tensor", 9, 18, "entries of x : in [...] < M"),
     (Y, "    y : out [T[: starts], N]", "which entry of starts[:]?", 9, 18, "starts[i] is one"),
     (Y, "    y : out [T[: M], N]", "T[: M] of y is the same in every launch", 9, 18, "let the dimension be M"),
     (Y, "    y : out [T[:], N]", "not a part of a dimension", 9, 14, "M[a : b]"),
-    (H, "    h : symmetric [M[: m], N]", "a part of a dimension", 7, 20, "defined part of an output"),
+    (H, "    h : symmetric [M[: m], N]", "a part of a dimension", 7, 20, "given, from the first element up to m"),
     (P, "    comm tell(p: ranks[: m]):", "a part of the ranks", 11, 15, "loop over all ranks"),
     (D, "    comm send(i: M[: i]):", "unknown name 'i'", 14, 22, "known"),
     (D, "    comm send(i: M[: E]):", "nothing of i: M[...] comes from an index tensor", 14, 15, "n : in [] <= M"),

@@ -1,7 +1,7 @@
 # pyright: basic
 """Forms of kernels whose warps have roles, and what must hold of each on one GPU.
 
-    python -m tests.gpu.roles_forms
+    python -m tests.gpu.roles_forms [FORM ...]
 
 Each kernel is that of rank 0 of two, with all its signals set. A kernel that hangs ends the process.
 """
@@ -22,6 +22,7 @@ from tilelink.compiler.cuda import gpu_artifact
 TEXT = """program relay(M, N, K):
     x : in        [M, K]
     w : in        [N, K]
+    u : in        [N, K]
     bias : in     [N]
     h : symmetric [2, M, K]
     c : local     [2, M, N]{dtype}
@@ -47,6 +48,7 @@ schedule one for relay:
     h channel(i={rows}), buffers 2
 """
 DOT = "dot(h[1, i, :], w[j, :].T)"
+OTHER = "dot(h[1, i, :], u[j, :].T)"
 TWO = "consumers=2, buffers=4"
 FORMS: dict[str, dict[str, Any]] = {
     "two consumers": {},
@@ -64,6 +66,15 @@ FORMS: dict[str, dict[str, Any]] = {
     "computed results": {"value": f"silu({DOT} * 0.5) + 1.0"},
     "a bias": {"value": f"gelu({DOT} + bias[j])", "N": 1000},
     "long results": {"dtype": " f32"},
+    "two products": {"value": f"silu({DOT}) * {OTHER}", "j": 128},
+    "two products, halved tiles": {
+        "value": f"silu({DOT}) * {OTHER}",
+        "j": 128,
+        "M": 128 * 35,
+        "N": 512,
+        "more": ", halve_tail",
+    },
+    "two products with a bias": {"value": f"relu({DOT} + bias[j]) + {OTHER}", "j": 128, "N": 1000},
     "halved tiles": {"M": 128 * 35, "N": 1024, "more": ", halve_tail"},
     "halved tiles that are cut": {"M": 128 * 35, "N": 1000, "more": ", halve_tail"},
     "many tiles": {"M": 8192, "N": 4096, "K": 1024},
@@ -87,15 +98,20 @@ class Case:
         torch.manual_seed(1)
         self.h = torch.randn(2, 2, M, K, dtype=torch.bfloat16, device="cuda")
         self.w = torch.randn(N, K, dtype=torch.bfloat16, device="cuda") * 0.05
+        self.u = torch.randn(N, K, dtype=torch.bfloat16, device="cuda") * 0.05
         self.bias = torch.randn(N, dtype=torch.bfloat16, device="cuda")
         wide = torch.float32 if dtype else torch.bfloat16
         self.c = torch.full((2, M, N), float("nan"), dtype=wide, device="cuda")
         self.pad = torch.full((self.artifact.pad_size,), ALWAYS_SET, dtype=torch.int32, device="cuda")
-        given = {"h": self.h, "w": self.w, "bias": self.bias, "c": self.c}
+        given = {"h": self.h, "w": self.w, "u": self.u, "bias": self.bias, "c": self.c}
         self.kernel = Alone(self.artifact, given, self.pad)
 
     def wanted(self, value: str) -> torch.Tensor:
         product = self.h[0, 1].float() @ self.w.float().t()
+        if OTHER in value:
+            other = self.h[0, 1].float() @ self.u.float().t()
+            bias = self.bias.float()
+            return torch.relu(product + bias) + other if "relu" in value else torch.nn.functional.silu(product) * other
         if "silu" in value:
             return torch.nn.functional.silu(product * 0.5) + 1.0
         if "gelu" in value:
@@ -157,7 +173,8 @@ def check_late_rows(turns: int = 100) -> None:
 def main() -> int:
     dog, failed = Watchdog(60.0), 0
     checks: list[tuple[str, Any]] = [(form, lambda form=form: check_form(form)) for form in FORMS]
-    for name, check in (*checks, ("notifies", check_notifies), ("late rows", check_late_rows)):
+    checks += [("notifies", check_notifies), ("late rows", check_late_rows)]
+    for name, check in (one for one in checks if one[0] in (sys.argv[1:] or one[0])):
         try:
             with dog.step(name):
                 check()

@@ -25,13 +25,19 @@ from benchmarks.tp import choices
 from tests.gpu.ranks import join
 from tilelink import compiler
 
-FILE = str(Path(__file__).parents[2] / "benchmarks" / "roles.tl")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+FILE = str(BENCHMARKS / "roles.tl")
 DIMS = {"ag_gemm": {"Ms": 1920, "N": 1280, "K": 1024}, "gemm_rs": {"Ms": 1920, "N": 1024, "K": 1280}}
 """More tiles than an H100 has SMs."""
 CASES = {
     "ag_gemm": ("ag_gemm:h200_roles", "ag_gemm_in_place:h200_roles", "ag_gemm_in_place:h200_early_roles"),
     "gemm_rs": ("gemm_rs_scatter:h200_roles",),
 }
+ATTENTION = {
+    "attention": {"H": 8, "S": 1024, "D": 128, "scale": 0.125},
+    "causal_attention": {"H": 32, "NB": 8, "T": 16, "B": 128, "D": 128, "scale": 0.125},
+}
+"""Sizes of the programs of attention, whose keys are 1024 of each rank."""
 LATEST_CYCLES = 400_000
 ALLOWED = 2e-2
 """Largest difference of an element, of the largest one."""
@@ -73,6 +79,49 @@ class Launches:
         torch.maximum(self.worst, torch.nan_to_num(off, nan=9e9), out=self.worst)
 
 
+class Attentions(Launches):
+    """A program of attention with its inputs, and the launches of it."""
+
+    def __init__(self, name: str) -> None:
+        module = compiler.load(str(BENCHMARKS / "attention.tl"))
+        program, dims = module.program(name), ATTENTION[name]
+        self.causal = name == "causal_attention"
+        self.kernel = compiler.compile(
+            program, module.schedule("h200_roles", program), dims=dims, dtype="bf16", device="cuda"
+        )
+        self.given = {
+            tensor: torch.empty([int(dims[str(d)]) for d in program.tensor(tensor).shape], dtype=torch.bfloat16,
+                                device="cuda")
+            for tensor in ("q", "k", "v")
+        }  # fmt: skip
+        self.y = torch.empty_like(self.given["q"])
+        self.worst = torch.zeros((), device="cuda")
+
+    def refresh(self) -> None:
+        for tensor in self.given.values():
+            tensor.normal_()
+        self.y.fill_(float("nan"))
+
+    def launch(self) -> torch.Tensor:
+        return self.kernel(self.given, out={"o": self.y})["o"]
+
+    def check(self) -> None:
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        q, k, v = (x.view(x.shape[0], -1, x.shape[-1]) for x in self.given.values())
+        every = []
+        for x in (k, v):
+            gathered = torch.empty(ranks, *x.shape, dtype=x.dtype, device="cuda")
+            dist.all_gather_into_tensor(gathered, x.contiguous())
+            every.append(gathered.transpose(0, 1).reshape(x.shape[0], -1, x.shape[-1]).float())
+        scores = q.float() @ every[0].transpose(1, 2) * 0.125
+        if self.causal:
+            rows = torch.arange(q.shape[1], device="cuda")[:, None] + rank * q.shape[1]
+            scores = scores.masked_fill(torch.arange(scores.shape[-1], device="cuda") > rows, float("-inf"))
+        wanted = (scores.softmax(-1) @ every[1]).view(self.y.shape)
+        off = (self.y.float() - wanted).abs().max() / wanted.abs().max()
+        torch.maximum(self.worst, torch.nan_to_num(off, nan=9e9), out=self.worst)
+
+
 def late(drawn: random.Random, rank: int) -> None:
     """Let one rank begin late. All ranks draw the same."""
     who, cycles = drawn.randrange(dist.get_world_size()), drawn.randrange(LATEST_CYCLES)
@@ -85,7 +134,7 @@ def run(op: str, name: str, launches: int, dog: Watchdog, rank: int) -> str:
     dog.context(name)
     drawn = random.Random(name)
     with dog.step("compiling"):
-        case = Launches(op, name)
+        case = Launches(op, name) if op in CASES else Attentions(name)
         case.refresh()
         case.launch()
         torch.cuda.synchronize()
@@ -116,13 +165,18 @@ def run(op: str, name: str, launches: int, dog: Watchdog, rank: int) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=1000)
+    parser.add_argument("--programs", default="", help="names of programs, with commas; default: all")
     parser.add_argument("--limit", type=int, default=240, help="seconds that all of it may take")
     args = parser.parse_args()
     rank = join(args.limit)
     torch.manual_seed(rank)
     dog = Watchdog(60.0, rank)
     failed = [
-        text for op, names in CASES.items() for name in names if (text := run(op, name, args.launches, dog, rank))
+        text
+        for op, names in {**CASES, "attention": tuple(ATTENTION)}.items()
+        for name in names
+        if name.split(":")[0] in (args.programs.split(",") if args.programs else name.split(":")[0])
+        and (text := run(op, name, args.launches, dog, rank))
     ]
     print("\n".join(failed), end="", flush=True)
     sys.stdout.flush()

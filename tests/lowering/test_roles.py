@@ -156,9 +156,13 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     "a loop": (("for (p: ranks):", f"    c[i, j] = {DOT}", TELL), {}, "do not compute, store once"),
     "a condition": (("if rank == 0:", f"    c[i, j] = {DOT}", "else:", "    c[i, j] = 0.0", TELL), {}, "do more than"),
     "no product": (
-        ("c[i, j] = 1.0", TELL), {"place": PLACE.replace(", k=64", "")}, "do not begin with their only product"
+        ("c[i, j] = 1.0", TELL), {"place": PLACE.replace(", k=64", "")}, "do not begin with a product"
     ),
-    "two products": ((WAIT, f"c[i, j] = {DOT} + {DOT}", TELL), {}, "do not begin with their only product"),
+    "three products": ((WAIT, f"c[i, j] = {DOT} + {DOT} * {DOT}", TELL), {}, "multiply 3 times, not once or twice"),
+    "two products of two operands": (
+        (WAIT, f"c[i, j] = {DOT} + dot(a[i, :], b[j, :].T)", TELL), {}, "not once or twice the same left operand"
+    ),
+    "two wide products": ((WAIT, f"c[i, j] = {DOT} * {DOT}", TELL), {}, "256 columns of a tile are no power of two"),
     "what is written": ((WAIT, f"c[i, j] = {DOT} + c[0, j]", TELL), {}, "c, which is no input"),
     "a vector of rows": ((WAIT, f"c[i, j] = {DOT} + a[i, 0][:, None]", TELL), {}, "a, which is no vector along"),
     "a sum": ((WAIT, f"c[i, j] = {DOT} + sum(b[j, :], axis=1)", TELL), {}, "is not elementwise"),

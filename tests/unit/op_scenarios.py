@@ -142,6 +142,51 @@ def out() -> None:
         own(x.clone().requires_grad_(), w, out=(y, taken))
 
 
+ANY_ROWS = """
+program any_rows(M, N, K):
+    m : in  [] <= M
+    x : in  [M[: m], K]
+    w : in  [N, K]
+    y : out [M[: m], N]
+
+    compute gemm(i: M[: m], j: N):
+        y[i, j] = dot(x[i, :], w[j, :].T)
+"""
+
+
+def any_rows() -> None:
+    """One kernel for any number of rows: as many as there are, as an integer says, or a tensor."""
+    most, rank = 12, dist.get_rank()
+    own = tilelink.op(tilelink.parse(ANY_ROWS).program(), M=most)
+    buffer, w = torch.randn(most, K), torch.randn(N, K)
+    with counting() as made:
+        for rows in (torch.randn(3 + rank, K), buffer[: 5 + rank], buffer, buffer[:0], torch.randn(7, K)):
+            found = own(rows, w)
+            assert found.shape == (len(rows), N)
+            assert not len(rows) or near(found, rows @ w.T) is None
+        near(own(buffer, w, 4 + rank), buffer[: 4 + rank] @ w.T)
+        near(own(buffer, w, m=np.int64(2)), buffer[:2] @ w.T)
+        found = own(buffer, w, torch.tensor(9, dtype=torch.int32))
+        assert found.shape == (most, N)
+        near(found[:9], buffer[:9] @ w.T)
+        whole = torch.full((most, N), 7.0)
+        given = own(buffer[:6], w, out=whole[:6])
+        assert given.data_ptr() == whole.data_ptr() and given.shape == (6, N)
+        near(whole[:6], buffer[:6] @ w.T)
+        traced = torch.compile(lambda x: own(x, w) * 2, fullgraph=True, dynamic=True, backend="aot_eager")
+        for n in (5, 8):
+            near(traced(buffer[:n]), buffer[:n] @ w.T * 2)
+    assert len(made) == 1
+    with pytest.raises(ShapeError, match=r"x of any_rows is \[13, 8\], and 12 is the most"):
+        own(torch.randn(13, K), w)
+    with pytest.raises(BindingError, match="m of any_rows is 13"):
+        own(buffer, w, 13)
+    with pytest.raises(BindingError, match="out y has no room for all that a kernel may write"):
+        own(buffer[:6], w, out=torch.empty(6, N))
+    with pytest.raises(BindingError, match="any_rows is not given m"):
+        tilelink.op(tilelink.parse(ANY_ROWS).program())(buffer, w)
+
+
 def groups() -> None:
     """Groups of any ranks, also by their names; a rank outside is told so."""
     rank = dist.get_rank()

@@ -7,6 +7,7 @@ import pytest
 import tilelink
 from tests.launch_programs import SMALL, examples
 from tilelink.errors import TileLinkError
+from tilelink.ir.link import link, strip
 
 EXAMPLES = examples()
 
@@ -196,3 +197,76 @@ program p(M = 8, N = 4):
 """
     with pytest.raises(TileLinkError, match="takes the sum over the counted range of i"):
         plan(text)
+
+
+GIVEN = """
+program p(M = 20, N = 8, T = 12, E = 3):
+    m      : in  [] <= M
+    rows   : in  [T] < m
+    others : in  [T] < M
+    starts : in  [E + 1] <= M offsets
+    x      : in  [M[: m], N]
+    v      : in  [M[: starts[E]], N]
+    y      : out [M[: m], N]
+    z      : out [T, N]
+    s      : out [M[: starts[E]], N]
+    compute f(i: M[: m], j: N):
+        y[i, j] = x[i, j]
+    compute g(t: T, j: N):
+        z[t, j] = x[rows[t], j]
+    compute h(e: E, r: M[starts[e] : starts[e + 1]], j: N):
+        s[r, j] = v[r, j]
+"""
+BEYOND = [
+    ("f(i: M[: m], j: N)", "f(i: M, j: N)"),
+    ("= x[rows[t], j]", "= x[others[t], j]"),
+    ("= x[rows[t], j]", "= x[0 + t, j]"),
+    ("= v[r, j]", "= x[r, j]"),
+    ("v      : in  [M[: starts[E]], N]", "v      : in  [M[: starts[E - 1]], N]"),
+]
+
+
+def test_an_input_is_read_as_far_as_it_is_given() -> None:
+    plan(GIVEN)
+
+
+@pytest.mark.parametrize(("old", "new"), BEYOND)
+def test_a_read_beyond_what_is_given_is_refused(old: str, new: str) -> None:
+    assert old in GIVEN
+    with pytest.raises(
+        TileLinkError, match=r"reads [xv], of which a launch gives what is before (m|starts.*) of rank 0"
+    ):
+        plan(GIVEN.replace(old, new))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_link_waits_for_the_entries_that_stages_read(name: str) -> None:
+    program = EXAMPLES[name].program
+    linked = link(strip(program))
+    assert link(linked) == linked
+    tilelink.plan(linked, ranks=3, dims=EXAMPLES[name].sizes)
+
+
+def test_link_waits_for_ends_conditions_and_places_of_the_own_program() -> None:
+    program = tilelink.parse("""
+program p(M = 16, N = 8, T = 5):
+    n : in    [] <= M
+    k : local [T] <= M
+    b : local [T] < 2
+    x : in    [M, N]
+    y : out   [T, N]
+    compute make(t: T):
+        k[t] = n
+        b[t] = n > 3
+    compute use(t: T by 1, j: N):
+        acc = zeros(f32)
+        if b[t] == 1:
+            for (i: M[: k[t]] by 1):
+                acc += x[i, j] * t
+        y[t, j] = acc
+""").program()
+    text = str(link(program))
+    assert text.count("producer_tile_notify(k[t])") == text.count("producer_tile_notify(b[t])") == 1
+    assert "consumer_tile_wait(b[t])\n        if b[t] == 1" in text and "consumer_tile_wait(k[t])\n" in text
+    with pytest.raises(TileLinkError, match="waits in a branch that only a launch decides"):
+        tilelink.plan(link(program), ranks=2, dims={"M": 16, "N": 8, "T": 5})

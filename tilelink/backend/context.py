@@ -60,6 +60,7 @@ class LaunchContext:
     first_begins_copies: bool = False
     """True if the first program lets the copies of the launch begin; False for the last one."""
     announces_finished: bool = False
+    first_announces: bool = False
     counts_programs: bool = False
     leaves: bool = False
     quiet: bool = False

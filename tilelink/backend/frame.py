@@ -90,6 +90,7 @@ class Frame:
             begins_copies=handshake.begins_copies,
             first_begins_copies=handshake.first_begins_copies,
             announces_finished=handshake.announces_end,
+            first_announces=handshake.first_announces,
             counts_programs=handshake.ends_launch and handshake.counted > 0,
             leaves=handshake.ends_launch and not handshake.counted,
             quiet=self.kernel.quiet,

@@ -408,8 +408,8 @@ class ArrivePlace(Node):
 class LoadOperand(Node):
     """The start of a load of an operand's box.
 
-    parts: number and rows of its parts, one for each consumer, or None. narrow: rows of a buffer that it takes, None
-    for all.
+    parts: number and rows of its parts, one for each consumer, or None. narrow: first row and rows of the part of a
+    buffer that it takes, None for all.
     """
 
     boxes: str
@@ -419,7 +419,7 @@ class LoadOperand(Node):
     slot: str
     ring: str
     parts: tuple[str, str] | None
-    narrow: str | None
+    narrow: tuple[str, str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -438,7 +438,7 @@ class MultiplyPlace(Node):
     acc: str
     slot: str
     consumers: str
-    narrow: str | None
+    narrow: tuple[str, str] | None
     first: bool
 
 

@@ -42,8 +42,8 @@ from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.carried import computes_with_places, parts
-from tilelink.lowering.clauses.roles import product_of, vectors
-from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Roles, Step, parts_of
+from tilelink.lowering.clauses.roles import product_of, products_of_tile, vectors
+from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Roles, Step, parts_of, right_operand
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 MOST_SWIZZLE = 128
@@ -101,7 +101,15 @@ class Shared:
 
     @property
     def right(self) -> str:
-        return self._descriptor(_region(self.dot.right), self.roles.columns, self.roles.block)
+        return self.rights[0]
+
+    @property
+    def dots(self) -> list[Dot]:
+        return products_of_tile(self.addresses.stage)
+
+    @property
+    def rights(self) -> list[str]:
+        return [self._descriptor(_region(dot.right), self.roles.columns, self.roles.block) for dot in self.dots]
 
     def result(self, region: Region) -> str:
         return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces)
@@ -141,9 +149,20 @@ class Shared:
         return self.addresses.constants.block(self.addresses.stage, axis, self.roles.columns)
 
     @property
-    def narrow(self) -> str | None:
-        """Return the columns of a tile that takes a part of a buffer, or None if it takes all of it."""
-        return self.columns if self.roles.columns < self.widest.columns else None
+    def all_columns(self) -> str:
+        """Return the columns of all products side by side."""
+        return self.columns if self.roles.products == 1 else f"{self.roles.products} * {self.columns}"
+
+    @property
+    def narrow(self) -> tuple[str, str] | None:
+        """Return the first row and the rows of the part of a buffer that products multiply, or None for all of it."""
+        return ("0", self.all_columns) if self.roles.columns < self.widest.columns else None
+
+    def place_of(self, number: int) -> tuple[str, str] | None:
+        """Return the first row and the rows of the part of a buffer that a right operand takes, or None for all."""
+        if self.roles.products == 1:
+            return self.narrow
+        return (f"{number} * {self.columns}" if number > 1 else self.columns if number else "0"), self.columns
 
     @property
     def block(self) -> str:
@@ -186,7 +205,7 @@ class Shared:
     def rings(self) -> tuple[tuple[RingContext, ...], tuple[tuple[str, str, int], ...]]:
         """Return the rings of operands, and their barriers."""
         left = f"{self.buffers} * {self.consumers}, {self.rows}, {self.block}"
-        right = f"{self.buffers}, {self.columns}, {self.block}"
+        right = f"{self.buffers}, {self.all_columns}, {self.block}"
         rings = (
             RingContext(name="left_ring", like=self.left, shape=left),
             RingContext(name="right_ring", like=self.right, shape=right),
@@ -256,7 +275,9 @@ class _RoleEmitter(StatementEmitter):
 
 @dataclass(kw_only=True)
 class Loader(_RoleEmitter):
-    """The warp that waits for signals and loads operands."""
+    """The warp that waits for signals and loads operands. loaded: True once those of the tile are."""
+
+    loaded: bool = False
 
     @classmethod
     def begin(cls, writer: Writer) -> Places:
@@ -274,7 +295,9 @@ class Loader(_RoleEmitter):
             self._loads(sliced)
         elif products_of(value_of(statement)):
             self.comment(statement)
-            self._loads(None)
+            if not self.loaded:  # the operands of all products are loaded together
+                self.loaded = True
+                self._loads(None)
 
     def _loads(self, sliced: SlicedProduct | None) -> None:
         """Load the operands of a product, each slice after its waits."""
@@ -305,17 +328,20 @@ class Loader(_RoleEmitter):
     def _corners(self) -> dict[str, str]:
         """Return operand -> name of the first row of its tile."""
         dot, addresses = self.shared.dot, self.values.addresses
-        pairs = (("left", dot.left), ("right", dot.right))
+        rights = ((right_operand(number), one.right) for number, one in enumerate(self.shared.dots))
+        pairs = (("left", dot.left), *rights)
         return {what: corner(addresses, _region(operand), load=True, column=False)[0] for what, operand in pairs}
 
     def _load(self, what: str, row: str, column: str) -> None:
         shared, full = self.shared, next(s.what for s in self.shared.roles.operands.writer.steps if s.word == EXPECT)
-        parts = (shared.consumers, shared.rows) if what == "left" else None
+        is_left = what == "left"
+        number = 0 if is_left else next(n for n in range(len(shared.dots)) if right_operand(n) == what)
         self.writer.add(
             nodes.LoadOperand(
-                boxes=shared.left if what == "left" else shared.right, row=row, column=column,
-                barriers=f"{full}_barriers", slot=self.place.slot, ring=f"{what}_ring", parts=parts,
-                narrow=shared.narrow if what == "right" else None,
+                boxes=shared.left if is_left else shared.rights[number], row=row, column=column,
+                barriers=f"{full}_barriers", slot=self.place.slot, ring="left_ring" if is_left else "right_ring",
+                parts=(shared.consumers, shared.rows) if is_left else None,
+                narrow=None if is_left else shared.place_of(number),
             )
         )  # fmt: skip
 
@@ -324,15 +350,19 @@ class Loader(_RoleEmitter):
 class _ConsumerValueEmitter(ValueEmitter):
     """Lowers the values of a consumer, in which its product is the piece that is computed.
 
-    computed: name of a product of slices, or "" for another product -> the name of its piece.
+    computed: name of a product of slices -> the name of its piece. parts: the same of other products.
     """
 
     shared: Shared
     computed: dict[str, str] = field(default_factory=dict[str, str])
     piece: str = ""
     """Number of the piece."""
-    part: str = ""
-    """The piece of the product."""
+    parts: list[str] = field(default_factory=list[str])
+    """The pieces of the products, in their order."""
+
+    @property
+    def part(self) -> str:
+        return self.parts[0]
 
     def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
         """Load a vector of the piece's columns."""
@@ -356,7 +386,8 @@ class _ConsumerValueEmitter(ValueEmitter):
         return Tile(text=text, dtype="f32", axes=addresses.typing.region_type(value.region).axes)
 
     def _dot(self, value: Dot, slices: Slices) -> Tile:
-        return Tile(text=self.computed[""], dtype="f32", axes=self.addresses.typing.type_of(value).axes)
+        part = next(part for dot, part in zip(self.shared.dots, self.parts, strict=True) if dot == value)
+        return Tile(text=part, dtype="f32", axes=self.addresses.typing.type_of(value).axes)
 
     def _named_value(self, name: str, dtype: str, axes: tuple[Axis, ...], raw: bool) -> Tile:
         if name in self.computed:
@@ -394,13 +425,21 @@ class Consumer(_RoleEmitter):
         self.comment(rest[0])
         acc = writer.name(product.name if product else "acc")
         self.multiply(acc)
-        pieces, piece, part = (writer.name(stem) for stem in ("pieces", "piece", "part"))
-        writer.let(pieces, f"roles.pieces({acc}, {shared.pieces})")
         assert isinstance(self.values, _ConsumerValueEmitter)
+        accs = [acc]
+        if shared.roles.products > 1:
+            accs = [writer.name("acc") for _ in shared.dots]
+            writer.let(", ".join(accs), f"roles.halves({acc})")
+        pieces, piece = [writer.name("pieces") for _ in accs], writer.name("piece")
+        for name, one in zip(pieces, accs, strict=True):
+            writer.let(name, f"roles.pieces({one}, {shared.pieces})")
+        parts = [writer.name("part") for _ in accs]
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
-            writer.let(part, f"{pieces}[{piece}]")
-            self.values.computed[product.name if product else ""] = part
-            self.values.piece, self.values.part = piece, part
+            for part, name in zip(parts, pieces, strict=True):
+                writer.let(part, f"{name}[{piece}]")
+            if product:
+                self.values.computed[product.name] = parts[0]
+            self.values.piece, self.values.parts = piece, parts
             for number, statement in enumerate(rest[1:] if product else rest):
                 if number or product:
                     self.comment(statement)
@@ -419,7 +458,7 @@ class Consumer(_RoleEmitter):
         """Lower the product of a tile."""
         shared, writer = self.shared, self.writer
         parts = parts_of(shared.roles.operands.reader)
-        writer.add(nodes.Accumulator(name=acc, rows=shared.rows, columns=shared.columns))
+        writer.add(nodes.Accumulator(name=acc, rows=shared.rows, columns=shared.all_columns))
         self._multiply_place(parts.first, acc, first=True)
         if shared.steps > 1:
             loop = nodes.Loop(index=writer.name("k"), over=f"range({shared.block}, {shared.inner}, {shared.block})")

@@ -40,7 +40,7 @@ def as_operands(op: str, dtype: str, tiles: list[Tile]) -> list[Tile]:
 
     dtype: of the result. A nonzero integer is a true condition, and conditions are the numbers 0 and 1.
     """
-    if op in ("and", "or"):
+    if op in ("and", "or", "any", "all"):
         return [truth(t) for t in tiles]
     if op == "where":
         return [truth(tiles[0]), *(_number(t, dtype) for t in tiles[1:])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from tilelink.ir.program import Assign, Attend, Dot, For, If, Local, Notify, Reduce, Region, Transfer, UserCall
+from tilelink.ir.program import Assign, Attend, Dot, For, If, Local, Notify, Reduce, Region, Scan, Transfer, UserCall
 from tilelink.ir.scalar import Compare, Scalar
 from tilelink.ir.visitor import reads, values
 
@@ -37,7 +37,7 @@ def unrolled(loop: For, count: int, shapes: Mapping[str, tuple[int, ...]]) -> bo
             continue
         if not isinstance(statement, Assign):
             return False
-        if any(isinstance(v, Dot | Attend | Reduce) for v in values(statement.value)):
+        if any(isinstance(v, Dot | Attend | Reduce | Scan) for v in values(statement.value)):
             return False
         elements = max(elements, prod(shapes[statement.name]))
     return len(loop.indices) == 1 and count <= ITERATIONS and count * elements <= ELEMENTS
@@ -54,7 +54,7 @@ def rounds_ahead(loop: For, count: int, bytes_of: Callable[[Region], int], room:
     for statement in loop.body:
         if not isinstance(statement, Assign):
             return 1
-        if any(isinstance(v, Dot | Attend | Reduce | UserCall) for v in values(statement.value)):
+        if any(isinstance(v, Dot | Attend | Reduce | Scan | UserCall) for v in values(statement.value)):
             return 1
         size += sum(bytes_of(region) for region in reads(statement.value))
     return max(1, min(ROUNDS_AHEAD, count, room // size)) if size and len(loop.indices) == 1 else 1

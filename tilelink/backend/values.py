@@ -28,9 +28,11 @@ from tilelink.ir.program import (
     Positions,
     Read,
     Reduce,
+    Scan,
     Transpose,
     UserCall,
     Value,
+    WholePositions,
 )
 from tilelink.ir.scalar import Ranks, binary, const
 from tilelink.ir.typing import COMPARISONS, ELEMENT, ONE, Axis, product_dtype
@@ -38,19 +40,35 @@ from tilelink.ir.typing import COMPARISONS, ELEMENT, ONE, Axis, product_dtype
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
     "ge": ">=", "and": "&", "or": "|",
+    "bitand": "&", "bitor": "|", "bitxor": "^",
 }  # fmt: skip
 FUNCTIONS = {
     "maximum": "tiles.maximum", "minimum": "tiles.minimum", "where": "tl.where", "exp": "tl.exp", "log": "tl.log",
     "sqrt": "tl.sqrt", "abs": "tl.abs", "rsqrt": "tiles.rsqrt", "silu": "tiles.silu", "gelu": "tiles.gelu",
     "relu": "tiles.relu", "sigmoid": "tiles.sigmoid", "tanh": "tiles.tanh",
+    "floordiv": "tiles.quotient", "mod": "tiles.remainder", "shl": "tiles.shift_left", "shr": "tiles.shift_right",
 }  # fmt: skip
 NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
 NEUTRAL_INTEGER = {"sum": "0", "max": "-2147483648", "min": "2147483647"}
 OF_DTYPE = {"i32": int, "bool": bool, "f32": float}
 CONSTANT = Literal | Full | FromScalar | Local
 """Kinds of values that Python may evaluate if they have no axes."""
-REDUCE = {"sum": "tl.sum({}, axis={})", "max": "tiles.reduce_max({}, {})", "min": "tiles.reduce_min({}, {})"}
-COMBINE = {"sum": "{0} + {1}", "max": "tiles.maximum({0}, {1})", "min": "tiles.minimum({0}, {1})"}
+NEUTRAL_CONDITION = {"any": "False", "all": "True"}
+REDUCE = {
+    "sum": "tl.sum({}, axis={})", "max": "tiles.reduce_max({}, {})", "min": "tiles.reduce_min({}, {})",
+    "any": "tiles.reduce_any({}, {})", "all": "tiles.reduce_all({}, {})",
+}  # fmt: skip
+COMBINE = {
+    "sum": "{0} + {1}", "max": "tiles.maximum({0}, {1})", "min": "tiles.minimum({0}, {1})", "any": "{0} | {1}",
+    "all": "{0} & {1}",
+}  # fmt: skip
+
+
+def _neutral(op: str, dtype: str) -> str:
+    """Return the value that a reduction to a dtype leaves out of account, in source."""
+    if dtype == "bool":
+        return NEUTRAL_CONDITION[op]
+    return (NEUTRAL_INTEGER if dtype == "i32" else NEUTRAL)[op]
 
 
 def _kept(slices: Slices, pattern: tuple[bool, ...]) -> Slices:
@@ -99,8 +117,12 @@ class ValueEmitter:
                 return self._apply(value, op, args, slices)
             case Dot():
                 return self._dot(value, slices)
+            case Reduce(op="argmax" | "argmin"):
+                return self._place_of_best(value, slices)
             case Reduce():
                 return self._reduce(value, slices)
+            case Scan():
+                return self._scan(value, slices)
             case _:
                 return self._shaped(value, slices, raw)
 
@@ -143,6 +165,9 @@ class ValueEmitter:
                 start = self._first_position(index)
                 steps = along(part, self.addresses.size(axis, part))
                 return Tile(text=f"({start} + {steps})", dtype="i32", axes=(axis,))
+            case WholePositions(dim=dim):
+                axis, part = Axis(kind="whole", dim=dim), slices.get(-1)
+                return Tile(text=f"({along(part, self.addresses.size(axis, part))})", dtype="i32", axes=(axis,))
             case Finish(state=state):
                 kind = self.addresses.typing.type_of(value)
                 name = self._state(state)
@@ -338,7 +363,7 @@ class ValueEmitter:
         result = typing.type_of(value)
         writer = self.addresses.writer
         total = writer.name("total")
-        neutral = (NEUTRAL_INTEGER if result.dtype == "i32" else NEUTRAL)[value.op]
+        neutral = _neutral(value.op, result.dtype)
         dims = self.addresses.dims(result.axes, slices)
         writer.let(total, f"tl.full({dims}, {neutral}, {TRITON[result.dtype]})")
         from_last = position - len(kind.axes)
@@ -353,6 +378,41 @@ class ValueEmitter:
 
         self._loop(axis, divisible(typing, value.value, from_last), body)
         return Tile(text=total, dtype=result.dtype, axes=result.axes)
+
+    def _place_of_best(self, value: Reduce, slices: Slices) -> Tile:
+        """Lower `argmax` or `argmin`: of the blocks of the axis, the first one with the best element counts."""
+        typing, writer = self.addresses.typing, self.addresses.writer
+        kind, result = typing.type_of(value.value), typing.type_of(value)
+        position = value.axis % len(kind.axes)
+        from_last, op = position - len(kind.axes), value.op.removeprefix("arg")
+        dtype = "i32" if kind.dtype in ("i32", "bool") else "f32"
+        neutral = _neutral(op, dtype)
+        best, place = writer.name("best"), writer.name("place")
+        dims = self.addresses.dims(result.axes, slices)
+        writer.let(best, f"tl.full({dims}, {neutral}, {TRITON[dtype]})")
+        writer.let(place, f"tl.full({dims}, 0, tl.int32)")
+        moved = {p: outside(p, position, len(result.axes)) for p in slices}
+        better = ">" if op == "max" else "<"
+
+        def body(part: Slice | None) -> None:
+            inner = _with(slices, moved, from_last, part)
+            (tile,) = as_operands(op, dtype, [self.lower(value.value, inner)])
+            tile = self.named(self._masked(tile, from_last, inner, neutral))
+            top = writer.let(writer.name("top"), REDUCE[op].format(tile.text, position))
+            start = f"{part.start} + " if part else ""
+            here = f"{start}tiles.first_of({tile.text}, {top}, {position})"
+            writer.let(place, f"tl.where({top} {better} {best}, {here}, {place})")
+            writer.let(best, COMBINE[op].format(best, top))
+
+        self._loop(kind.axes[position], divisible(typing, value.value, from_last), body)
+        return Tile(text=place, dtype="i32", axes=result.axes)
+
+    def _scan(self, value: Scan, slices: Slices) -> Tile:
+        """Lower `cumsum`. Its axis is never divided into blocks (ir/products.py)."""
+        kind = self.addresses.typing.type_of(value)
+        (tile,) = as_operands(value.op, kind.dtype, [self.lower(value.value, slices)])
+        text = f"tl.cumsum({tile.text}, axis={value.axis % len(kind.axes)})"
+        return self.named(Tile(text=text, dtype=kind.dtype, axes=kind.axes), "sums")
 
     # Attention and users' functions --------------------------------------------------------------------------
 

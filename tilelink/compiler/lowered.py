@@ -52,7 +52,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "channel": ("base", "counts", "sizes", "buffers"),
     "kernel": (
         "stream", "position", "programs", "warps", "stages", "reuse_lag", "needs_entry", "programs_per_cta",
-        "turn", "quiet",
+        "turn", "dealt", "quiet",
     ),
     "stage": (
         "number", "resource", "tile", "extent", "numbers", "block", "warps", "stages", "flatten", "defer_notify",
@@ -406,6 +406,7 @@ class _Reader:
             needs_entry="needs_entry" in own,
             programs_per_cta=self._number(line, "programs_per_cta", 1),
             turn=self._number(line, "turn", 0),
+            dealt="dealt" in own,
             quiet="quiet" in own,
         )
 

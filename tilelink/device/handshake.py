@@ -86,10 +86,14 @@ def announce_finished(
     FINISHED: tl.constexpr,
     RANKS: tl.constexpr,
     BLOCK: tl.constexpr,
+    FIRST: tl.constexpr = False,
 ):
-    """Announce to peers, from the last program, the launches that have finished before this one."""
+    """Announce to peers, from the last program, the launches that have finished before this one.
+
+    FIRST: True for the first program: it runs whenever any program does.
+    """
     if handshake_block is not None:  # noqa: SIM102
-        if tl.program_id(0) == tl.num_programs(0) - 1:
+        if tl.program_id(0) == (0 if FIRST else tl.num_programs(0) - 1):
             _announce_finished(handshake_block, signal_table, epoch_pointer, launch, rank, FINISHED, RANKS, BLOCK)
 
 

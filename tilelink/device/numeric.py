@@ -49,6 +49,53 @@ def floordiv(a, n):
 
 
 @portable
+def quotient(a, n):
+    """Return the floor of a / n as in Python, 0 where n is 0, for tiles of integers."""
+    return tl.where(n == 0, 0, floordiv(a, tl.where(n == 0, 1, n)))
+
+
+@portable
+def remainder(a, n):
+    """Return a modulo n with the sign of n as in Python, 0 where n is 0, for tiles of integers."""
+    return tl.where(n == 0, 0, mod(a, tl.where(n == 0, 1, n)))
+
+
+@portable
+def shift_left(a, n):
+    """Return a * 2**(n % 32) modulo 2**32, for tiles of integers."""
+    return a << (n & 31)
+
+
+@portable
+def shift_right(a, n):
+    """Return the floor of a / 2**(n % 32), for tiles of integers."""
+    return a >> (n & 31)
+
+
+@portable
+def first_of(x, value, AXIS: tl.constexpr):
+    """Return the first position along an axis at which `x` is `value`, which has no such axis; the last one if none."""
+    steps = tl.arange(0, x.shape[AXIS])
+    if len(x.shape) == 2:
+        steps = tl.expand_dims(steps, 1 - AXIS)
+    elif len(x.shape) == 3:
+        steps = tl.expand_dims(tl.expand_dims(steps, 0 if AXIS > 0 else 1), 1 if AXIS > 1 else 2)
+    return tl.min(tl.where(x == tl.expand_dims(value, AXIS), steps, x.shape[AXIS] - 1), axis=AXIS)
+
+
+@portable
+def reduce_any(x, AXIS: tl.constexpr):
+    """Return True where some condition along an axis holds."""
+    return tl.max(tl.cast(x, tl.int32), axis=AXIS) != 0
+
+
+@portable
+def reduce_all(x, AXIS: tl.constexpr):
+    """Return True where all conditions along an axis hold."""
+    return tl.min(tl.cast(x, tl.int32), axis=AXIS) != 0
+
+
+@portable
 def from_bits(BITS: tl.constexpr):
     """Return the f32 of these bits. Triton changes -0.0 to another number, and makes subnormal numbers f64."""
     return tl.full((), BITS, tl.int32).to(tl.float32, bitcast=True)

@@ -21,9 +21,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 __all__ = [
-    "across", "arrive", "barriers", "columns", "expect", "fence", "filled", "filled_rows", "following", "load",
-    "load_parts", "multiply", "multiply_rows", "operand", "partial_sums", "pieces", "retire", "row_max", "row_min",
-    "row_sum", "rows", "stored", "store_part", "wait", "whole_sums", "zeros",
+    "across", "arrive", "barriers", "columns", "expect", "fence", "filled", "filled_rows", "following", "halves",
+    "load", "load_parts", "multiply", "multiply_rows", "operand", "partial_sums", "pieces", "retire", "row_max",
+    "row_min", "row_sum", "rows", "stored", "store_part", "wait", "whole_sums", "zeros",
 ]  # fmt: skip
 
 # Names since Triton 3.9.
@@ -175,7 +175,7 @@ def retire(acc, FLYING: gl.constexpr):
 
 
 @gluon.jit
-def _halves(x):
+def halves(x):
     """Return the left and the right half of the columns. No thread has more than its own elements of them."""
     return gl.split(x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute((0, 2, 1)))
 
@@ -186,10 +186,10 @@ def pieces(x, COUNT: gl.constexpr):
     if COUNT == 1:
         result = (x,)
     elif COUNT == 2:
-        left, right = _halves(x)
+        left, right = halves(x)
         result = (left, right)
     else:
-        left, right = _halves(x)
+        left, right = halves(x)
         result = pieces(left, COUNT // 2) + pieces(right, COUNT // 2)
     return result
 

@@ -291,14 +291,17 @@ def _check_properties(scope: Scope, syntax: TensorSyntax) -> None:
 
 
 def _shape(scope: Scope, syntax: TensorSyntax) -> tuple[tuple[Scalar, ...], tuple[Scalar | None, ...]]:
-    """Return the shape of a tensor, and for each dimension the end of what is defined of an output."""
+    """Return the shape of a tensor, and for each dimension the end of what is defined of an output or input."""
     shape: list[Scalar] = []
     defined: list[Scalar | None] = []
     for number, node in enumerate(syntax.shape):
         size, start, stop = _part(scope, node)
-        if start is not None or (stop is not None and syntax.space != "out"):
-            hint = "the defined part of an output begins with its first element: y : out [M[:m], N]"
+        if start is not None or (stop is not None and (syntax.space not in ("in", "out") or syntax.bound is not None)):
+            hint = "y : out [M[:m], N] is defined, and x : in [M[:m], N] given, from the first element up to m"
             raise ParseError("a part of a dimension", location=scope.location(node), hint=hint)
+        if stop is not None and syntax.space == "in" and syntax.symmetric:
+            hint = f"{syntax.name} : in [...], which a stage sends to peers as far as it is given"
+            raise ParseError("a part of an input that peers read", location=scope.location(node), hint=hint)
         shape.append(_number(scope, size))
         defined.append(None if stop is None else _number(replace(scope, implicit=number), stop))
     return tuple(shape), tuple(defined) if any(end is not None for end in defined) else ()

@@ -147,14 +147,22 @@ def _check_integer(program: Program, expr: Scalar, what: str, node: Tensor | Ind
 
 
 def _check_defined(program: Program, tensor: Tensor, mistakes: Mistakes) -> None:
-    """Check the ends of what is defined of an output: they come from index tensors."""
+    """Check the ends of what is defined of an output, or given of an input: they come from index tensors."""
+    given = "given" if tensor.space == "in" else "defined"
     for size, end in zip(tensor.shape, tensor.defined, strict=False):
         if end is not None:
-            _check_integer(program, end, f"the end of what is defined of {tensor.name}", tensor, mistakes)
+            _check_integer(program, end, f"the end of what is {given} of {tensor.name}", tensor, mistakes)
         if end is not None and not at_launch(end):
             message = f"{print_scalar(size)}[: {print_scalar(end)}] of {tensor.name} is the same in every launch"
             hint = f"let the dimension be {print_scalar(end)}; in a launch a part ends at an entry of an index tensor"
             mistakes.add(ShapeError(message, location=end.location or tensor.location, hint=hint))
+        if end is None or tensor.space != "in":
+            continue
+        for entry in walk(end):
+            if isinstance(entry, Lookup) and program.tensor(entry.table).space != "in":
+                message = f"{tensor.name} is given up to {print_scalar(end)}, and {entry.table} is not given"
+                hint = f"what says how much of an input is given is an input too: {entry.table} : in [...]"
+                mistakes.add(ShapeError(message, location=end.location or tensor.location, hint=hint))
 
 
 def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:

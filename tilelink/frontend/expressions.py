@@ -12,6 +12,9 @@ from tilelink.frontend.variants import IDENTITY, Choices
 from tilelink.ir.program import (
     DTYPES,
     ELEMENTWISE,
+    INTEGER_OPS,
+    REDUCTIONS,
+    SCANS,
     Apply,
     Attend,
     Cast,
@@ -28,11 +31,13 @@ from tilelink.ir.program import (
     Read,
     Reduce,
     Region,
+    Scan,
     SoftmaxInit,
     Tensor,
     Transpose,
     UserCall,
     Value,
+    WholePositions,
 )
 from tilelink.ir.scalar import Binary, Compare, Coordinate, Index, Int, Logic, Lookup, Rank, Ranks, Scalar, Whole
 from tilelink.ir.scalar import Param as ParamRef
@@ -45,7 +50,19 @@ _SCALAR_OPS: dict[type[ast.operator], str] = {
     ast.Mod: "%",
     ast.BitXor: "^",
 }
-_VALUE_OPS: dict[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
+_VALUE_OPS: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "mod",
+    ast.BitAnd: "bitand",
+    ast.BitOr: "bitor",
+    ast.BitXor: "bitxor",
+    ast.LShift: "shl",
+    ast.RShift: "shr",
+}
 _COMPARES: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "eq"),
     ast.NotEq: ("!=", "ne"),
@@ -54,9 +71,10 @@ _COMPARES: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Gt: (">", "gt"),
     ast.GtE: (">=", "ge"),
 }
-REDUCTIONS = ("sum", "max", "min")
 _BUILDERS = ("dot", "zeros", "full", "pos", "online_softmax", "attend", "finish", "call")
-FUNCTIONS = (*_BUILDERS, *ELEMENTWISE, *REDUCTIONS, *DTYPES)
+_CALLED = tuple(name for name in ELEMENTWISE if name not in INTEGER_OPS)
+"""Elementwise operations that are written as functions."""
+FUNCTIONS = (*_BUILDERS, *_CALLED, *REDUCTIONS, *SCANS, *DTYPES)
 """The functions of tile values."""
 
 
@@ -337,10 +355,7 @@ class Scope:
 
     def _binary(self, node: ast.expr, left: ast.expr, op: ast.operator, right: ast.expr) -> Value:
         place = self.location(node)
-        if isinstance(op, ast.FloorDiv | ast.Mod | ast.BitXor):
-            if any(map(self.is_tile, (left, right))):
-                hint = "tiles have + - * / and functions; //, % and ^ are of integers"
-                raise ParseError("no such operation on tiles", location=place, hint=hint)
+        if type(op) in (ast.FloorDiv, ast.Mod, ast.BitXor) and self._is_integer(node):
             return FromScalar(scalar=self.scalar(node), location=place)
         a, b = self.value(left), self.value(right)
         if (rest := self._without(op, a, b)) is not None:
@@ -351,8 +366,24 @@ class Scope:
         elif isinstance(a, FromScalar) and _integer(b) and type(op) in _SCALAR_OPS:
             return self._numbers(node, op, a, b)
         if type(op) not in _VALUE_OPS:
-            raise ParseError("no such operation on tiles", location=place, hint="tiles have + - * / and functions")
+            hint = "tiles have + - * / // % & | ^ << >> and functions"
+            raise ParseError("no such operation on tiles", location=place, hint=hint)
         return Apply(op=_VALUE_OPS[type(op)], args=(a, b), location=place)
+
+    def _is_integer(self, node: ast.expr) -> bool:
+        """True if nothing in an expression is a tile, a function of tiles or a number with a point."""
+        for part in ast.walk(node):
+            match part:
+                case ast.Call(func=ast.Name(id=name), keywords=named):
+                    if named or (name in FUNCTIONS and name not in ("min", "max")):
+                        return False
+                case ast.Constant(value=value) if type(value) is not int:
+                    return False
+                case ast.expr() if self.is_tile(part):
+                    return False
+                case _:
+                    pass
+        return True
 
     def _numbers(self, node: ast.expr, op: ast.operator, left: Value, right: Value) -> Value:
         """Convert arithmetic of integers: an integer expression, unless an operand is an f32 or bool parameter."""
@@ -376,7 +407,7 @@ class Scope:
 
     def _call(self, node: ast.Call) -> Value:
         place = self.location(node)
-        self.named_arguments(node, *(("axis",) if ast.unparse(node.func) in REDUCTIONS else ()))
+        self.named_arguments(node, *(("axis",) if ast.unparse(node.func) in (*REDUCTIONS, *SCANS) else ()))
         if isinstance(node.func, ast.Attribute):
             return self._method(node, node.func)
         if not isinstance(node.func, ast.Name):
@@ -388,9 +419,9 @@ class Scope:
             self._arity(node, 1)
             value, dtype = self.value(node.args[0]), self._dtype(node.func)
             return value if self._is_constant(value) else Cast(value=value, dtype=dtype, location=place)
-        if name in REDUCTIONS:
+        if name in REDUCTIONS or name in SCANS:
             return self._reduce(node, name)
-        if name in ELEMENTWISE:
+        if name in _CALLED:
             return self._elementwise(node, name)
         builders = {
             "dot": self._dot,
@@ -425,8 +456,9 @@ class Scope:
     def _method(self, node: ast.Call, function: ast.Attribute) -> Value:
         if function.attr != "to":
             name = function.attr
-            written = f"{name}(v, axis=0)" if name in REDUCTIONS else f"{name}(v)"
-            known = name in (*REDUCTIONS, *ELEMENTWISE, *DTYPES)
+            along = name in (*REDUCTIONS, *SCANS)
+            written = f"{name}(v, axis=0)" if along else f"{name}(v)"
+            known = along or name in (*_CALLED, *DTYPES)
             hint = f"it is a function: {written}" if known else "a tile has .T and .to(f32); all else are functions"
             raise UnknownNameError(f"unknown method {function.attr!r}", location=self.location(node), hint=hint)
         self._arity(node, 1)
@@ -472,7 +504,8 @@ class Scope:
         axis = self.scalar(axes[0])
         if not isinstance(axis, Int):
             raise ParseError("an axis is a number", location=self.location(axes[0]), hint=f"{name}(v, axis=0)")
-        return Reduce(op=name, value=self.value(node.args[0]), axis=axis.value, location=self.location(node))
+        kind = Scan if name in SCANS else Reduce
+        return kind(op=name, value=self.value(node.args[0]), axis=axis.value, location=self.location(node))
 
     def _dot(self, node: ast.Call) -> Value:
         self._arity(node, 2)
@@ -493,8 +526,11 @@ class Scope:
     def _pos(self, node: ast.Call) -> Value:
         self._arity(node, 1)
         index = node.args[0]
+        if isinstance(index, ast.Name) and (index.id in self.params or index.id == "ranks"):
+            return WholePositions(dim=self.scalar(index), location=self.location(node))
         if not (isinstance(index, ast.Name) and index.id in self.indices):
-            raise self.unknown(index, ast.unparse(index), "index", list(self.indices))
+            dims = [name for name, param in self.params.items() if param.kind == "dim"]
+            raise self.unknown(index, ast.unparse(index), "index or dimension", [*self.indices, *dims])
         return Positions(index=index.id, location=self.location(node))
 
     def _softmax(self, node: ast.Call) -> Value:

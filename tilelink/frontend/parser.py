@@ -57,6 +57,10 @@ Node = TypeVar("Node", bound=ast.AST)
 _OPERATORS: dict[str, type[ast.operator]] = {
     "+": ast.Add, "-": ast.Sub, "*": ast.Mult, "/": ast.Div, "//": ast.FloorDiv, "%": ast.Mod, "@": ast.MatMult,
     "^": ast.BitXor,
+    "|": ast.BitOr,
+    "&": ast.BitAnd,
+    "<<": ast.LShift,
+    ">>": ast.RShift,
 }  # fmt: skip
 _COMPARES: dict[str, type[ast.cmpop]] = {
     "==": ast.Eq, "!=": ast.NotEq, "<": ast.Lt, "<=": ast.LtE, ">": ast.Gt, ">=": ast.GtE,

@@ -2,14 +2,16 @@
 
 If one stage writes a region and another reads it, the writer signals right after the write (producer_tile_notify) and
 the reader waits right before the read (consumer_tile_wait). A stage that reads data written by the same stage on
-another rank uses the peer_* pair. Existing notifies and waits are kept.
+another rank uses the peer_* pair. Entries of index tensors are read where they serve as coordinates, ranks, conditions
+or ends of ranges; a stage waits for the ends of its own ranges first. Existing notifies and waits are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from tilelink.errors import Location
 from tilelink.ir.depth import deep
 from tilelink.ir.program import (
     For,
@@ -24,8 +26,8 @@ from tilelink.ir.program import (
     Wait,
     require_program,
 )
-from tilelink.ir.scalar import RANK
-from tilelink.ir.visitor import reads, statements, value_of
+from tilelink.ir.scalar import RANK, Lookup, Scalar, walk
+from tilelink.ir.visitor import range_ends, reads, scalars_of, statements, value_of
 
 
 @deep()
@@ -33,8 +35,13 @@ def link(program: Program) -> Program:
     """Return the program with its missing signals inserted; linking a linked program changes nothing."""
     require_program(program)
     kinds = signal_kinds(program)
-    stages = tuple(replace(s, body=_link_body(s.body, kinds, _signalled(s))) for s in program.stages)
-    return replace(program, stages=stages)
+    stages: list[Stage] = []
+    for stage in program.stages:
+        present = _signalled(stage)
+        ends = _waits_for(_ends(stage), stage.location, kinds, present)
+        known = present | {(Wait, one.region) for one in ends}
+        stages.append(replace(stage, body=(*ends, *_link_body(stage.body, kinds, known))))
+    return replace(program, stages=tuple(stages))
 
 
 def strip(program: Program) -> Program:
@@ -50,6 +57,7 @@ def signal_kinds(program: Program) -> dict[str, str]:
             continue
         writers = _stages_with(program, tensor.name, _written)
         readers = _stages_with(program, tensor.name, _read)
+        readers |= {s.name for s in program.stages if any(r.tensor == tensor.name for r in _ends(s))}
         written = [r for s in program.stages for r in _regions(s, _written) if r.tensor == tensor.name]
         remote = any(r.rank is not None for r in written)
         if readers and len(writers | readers) > 1:
@@ -84,7 +92,30 @@ def _written(statement: Statement) -> list[Region]:
 
 def _read(statement: Statement) -> list[Region]:
     value = value_of(statement)
-    return reads(value) if value is not None else []
+    return [*_entries(_own_scalars(statement)), *(reads(value) if value is not None else [])]
+
+
+def _own_scalars(statement: Statement) -> Iterable[Scalar]:
+    """Return the integer expressions of a statement, without those of statements inside it, and of signals."""
+    match statement:
+        case If(condition=condition):
+            return (condition,)
+        case For(indices=indices):
+            return range_ends(indices)
+        case Wait() | Notify():
+            return ()
+        case _:
+            return scalars_of(statement)
+
+
+def _entries(exprs: Iterable[Scalar]) -> list[Region]:
+    """Return the entries of index tensors that expressions read, those in coordinates of others before them."""
+    looked_up = [e for expr in exprs for e in reversed(walk(expr)) if isinstance(e, Lookup) and e.launch]
+    return [Region(tensor=e.table, coords=e.coords, location=e.location) for e in dict.fromkeys(looked_up)]
+
+
+def _ends(stage: Stage) -> list[Region]:
+    return _entries(range_ends(stage.indices))
 
 
 def _signalled(stage: Stage) -> set[tuple[type[Statement], Region]]:
@@ -99,9 +130,11 @@ def _link_body(
     for statement in body:
         match statement:
             case If(then=then, orelse=orelse):
+                linked += _waits(statement, kinds, present)
                 then = _link_body(then, kinds, present)
                 linked.append(replace(statement, then=then, orelse=_link_body(orelse, kinds, present)))
             case For(body=inner):
+                linked += _waits(statement, kinds, present)
                 linked.append(replace(statement, body=_link_body(inner, kinds, present)))
             case _:
                 linked += _waits(statement, kinds, present)
@@ -110,13 +143,18 @@ def _link_body(
     return tuple(linked)
 
 
-def _waits(
-    statement: Statement, kinds: dict[str, str], present: set[tuple[type[Statement], Region]]
-) -> list[Statement]:
-    local = dict.fromkeys(r for r in _read(statement) if r.rank in (None, RANK) and r.tensor in kinds)
-    return [
-        Wait(kind=kinds[r.tensor], region=r, location=statement.location) for r in local if (Wait, r) not in present
-    ]
+def _waits(statement: Statement, kinds: dict[str, str], present: set[tuple[type[Statement], Region]]) -> list[Wait]:
+    return _waits_for(_read(statement), statement.location, kinds, present)
+
+
+def _waits_for(
+    regions: Iterable[Region],
+    location: Location | None,
+    kinds: dict[str, str],
+    present: set[tuple[type[Statement], Region]],
+) -> list[Wait]:
+    local = dict.fromkeys(r for r in regions if r.rank in (None, RANK) and r.tensor in kinds)
+    return [Wait(kind=kinds[r.tensor], region=r, location=location) for r in local if (Wait, r) not in present]
 
 
 def _notifies(

@@ -28,6 +28,7 @@ from tilelink.ir.program import (
     Read,
     Reduce,
     Region,
+    Scan,
     SoftmaxInit,
     Stage,
     Statement,
@@ -38,6 +39,7 @@ from tilelink.ir.program import (
     UserCall,
     Value,
     Wait,
+    WholePositions,
 )
 from tilelink.ir.scalar import (
     Binary,
@@ -56,12 +58,14 @@ from tilelink.ir.scalar import (
 from tilelink.ir.scalar import Param as ParamRef
 
 # Python's precedences, loosest first.
-OR, AND, NOT, COMPARE, XOR, SUM, PRODUCT, UNARY, ATOM = range(9)
+OR, AND, NOT, COMPARE, BIT_OR, XOR, BIT_AND, SHIFT, SUM, PRODUCT, UNARY, ATOM = range(12)
 _BINARY = {"+": SUM, "-": SUM, "*": PRODUCT, "//": PRODUCT, "%": PRODUCT, "^": XOR}
 _APPLY = {
     "add": ("+", SUM), "sub": ("-", SUM), "mul": ("*", PRODUCT), "div": ("/", PRODUCT),
     "eq": ("==", COMPARE), "ne": ("!=", COMPARE), "lt": ("<", COMPARE), "le": ("<=", COMPARE),
     "gt": (">", COMPARE), "ge": (">=", COMPARE), "and": ("and", AND), "or": ("or", OR),
+    "floordiv": ("//", PRODUCT), "mod": ("%", PRODUCT), "bitand": ("&", BIT_AND), "bitor": ("|", BIT_OR),
+    "bitxor": ("^", XOR), "shl": ("<<", SHIFT), "shr": (">>", SHIFT),
 }  # fmt: skip
 NOTIFY = {"tile": "producer_tile_notify", "peer": "peer_tile_notify", "rank": "rank_notify"}
 WAIT = {"tile": "consumer_tile_wait", "peer": "peer_tile_wait", "rank": "rank_wait"}
@@ -278,12 +282,14 @@ def _call(value: Value) -> str:
             return f"{dtype}({print_value(inner)})"
         case Dot(left=a, right=b):
             return f"dot({print_value(a)}, {print_value(b)})"
-        case Reduce(op=op, value=inner, axis=axis):
+        case Reduce(op=op, value=inner, axis=axis) | Scan(op=op, value=inner, axis=axis):
             return f"{op}({print_value(inner)}, axis={axis})"
         case Full(value=number, dtype=dtype):
             return f"zeros({dtype})" if str(number) == "0.0" else f"full({number!r}, {dtype})"
         case Positions(index=index):
             return f"pos({index})"
+        case WholePositions(dim=dim):
+            return f"pos({print_scalar(dim)})"
         case SoftmaxInit(dtype=dtype):
             return f"online_softmax({dtype})"
         case Attend(state=state, q=q, k=k, v=v, scale=scale, mask=mask):

@@ -13,9 +13,11 @@ from tilelink.ir.program import (
     Read,
     Reduce,
     Region,
+    Scan,
     Statement,
     Transpose,
     Value,
+    WholePositions,
 )
 from tilelink.ir.typing import ONE, StageTyping
 from tilelink.ir.visitor import value_of, values
@@ -69,8 +71,10 @@ def divisible(typing: StageTyping, value: Value, position: int) -> bool:
             return divisible(typing, right if position == -1 else left, position)
         case Reduce(value=inner, axis=axis):
             return divisible(typing, inner, outside(position, axis, len(axes)))
+        case Scan(value=inner, axis=axis):
+            return axis % len(axes) - len(axes) != position and divisible(typing, inner, position)
         case _:
-            return isinstance(value, Read | Positions)
+            return isinstance(value, Read | Positions | WholePositions)
 
 
 def outside(position: int, axis: int, size: int) -> int:

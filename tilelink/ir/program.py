@@ -43,8 +43,8 @@ class Tensor(Node):
     tensor, a `Coordinate` in it stands for the coordinate along a dimension.
     properties: of an index tensor: "distinct" (no two entries alike), "rising" (no entry is below the one before) and
     "offsets" (rising, from 0 on). The proof assumes them.
-    defined: of an output, for each dimension the end of the elements that are defined, or None for all of them; a
-    `Coordinate` in it stands for the coordinate along a dimension before.
+    defined: of an output, for each dimension the end of the elements that are defined, or None for all of them; of an
+    input, of those that are given. A `Coordinate` in it stands for the coordinate along a dimension before.
     low, high: of an input, the smallest and the largest of the random values that commands draw; None for none.
     within: of an output, max |out - ref| / max |ref| up to which commands call it right; None for that of its dtype.
     """
@@ -164,7 +164,20 @@ class Transpose(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Reduce(Value):
-    """Reduction by `op` (sum, max or min) over one axis, which is removed."""
+    """Reduction by `op`, one of REDUCTIONS, over one axis, which is removed.
+
+    "argmax" and "argmin" give the position of the first element that is the largest or the smallest, an i32. "any" and
+    "all" give a condition.
+    """
+
+    op: str
+    value: Value
+    axis: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan(Value):
+    """Sums of the elements along one axis up to each of them, itself included (`cumsum`)."""
 
     op: str
     value: Value
@@ -192,6 +205,13 @@ class Positions(Value):
     """`pos(i)`: the element positions that tile i covers, an i32 value of shape [i]."""
 
     index: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholePositions(Value):
+    """`pos(N)`: the positions 0, 1, ... along a whole dimension, an i32 value of shape [N]."""
+
+    dim: Scalar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,9 +254,15 @@ class UserCall(Value):
 ELEMENTWISE: dict[str, int] = {
     "add": 2, "sub": 2, "mul": 2, "div": 2, "neg": 1, "maximum": 2, "minimum": 2,
     "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "and": 2, "or": 2, "not": 1, "where": 3,
+    "floordiv": 2, "mod": 2, "bitand": 2, "bitor": 2, "bitxor": 2, "shl": 2, "shr": 2,
     "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "abs": 1, "silu": 1, "gelu": 1, "relu": 1, "sigmoid": 1, "tanh": 1,
 }  # fmt: skip
 """Elementwise operation -> number of operands."""
+BITWISE = ("bitand", "bitor", "bitxor")
+INTEGER_OPS = ("floordiv", "mod", *BITWISE, "shl", "shr")
+"""Elementwise operations of integers and conditions alone, which are written as operators."""
+REDUCTIONS = ("sum", "max", "min", "argmax", "argmin", "any", "all")
+SCANS = ("cumsum",)
 
 
 # Statements --------------------------------------------------------------------------------------------------

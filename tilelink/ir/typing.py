@@ -12,6 +12,8 @@ from tilelink.ir.mapping import listed, selects_many, tile_index
 from tilelink.ir.numbers import batch_indices, carried_along, outliving, used_as_numbers
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import (
+    BITWISE,
+    INTEGER_OPS,
     Apply,
     Assign,
     Attend,
@@ -31,6 +33,7 @@ from tilelink.ir.program import (
     Read,
     Reduce,
     Region,
+    Scan,
     SoftmaxInit,
     Stage,
     Statement,
@@ -40,6 +43,7 @@ from tilelink.ir.program import (
     UserCall,
     Value,
     Wait,
+    WholePositions,
 )
 from tilelink.ir.scalar import Index, Scalar, Whole, is_gather
 from tilelink.ir.scalar import Param as ParamRef
@@ -47,6 +51,10 @@ from tilelink.ir.visitor import counters, statements
 
 ELEMENT = "T"
 """The dtype of a tensor declared without one; it is chosen when the program is compiled."""
+SYMBOLS = {
+    "floordiv": "//", "mod": "%", "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
+}  # fmt: skip
+"""Operation of integers -> its operator."""
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
 
 
@@ -165,6 +173,8 @@ class StageTyping:
                 return Type(dtype=dtype)
             case Positions(index=index):
                 return Type(dtype="i32", axes=(Axis(kind="tile", index=index),))
+            case WholePositions(dim=dim):
+                return Type(dtype="i32", axes=(Axis(kind="whole", dim=dim),))
             case Cast(value=inner, dtype=dtype):
                 return Type(dtype=dtype, axes=self.type_of(inner).axes)
             case Apply():
@@ -186,12 +196,16 @@ class StageTyping:
                 kind = self.type_of(inner)
                 _need_axes(value, kind, 2, ".T")
                 return Type(dtype=kind.dtype, axes=(*kind.axes[:-2], kind.axes[-1], kind.axes[-2]))
-            case Reduce(value=inner, axis=axis):
+            case Reduce(op=op, value=inner, axis=axis):
                 kind = self.type_of(inner)
                 _need_axes(value, kind, (axis if axis >= 0 else -axis - 1) + 1, "a reduction over that axis")
                 kept = list(kind.axes)
                 del kept[axis]
-                return Type(dtype="i32" if kind.dtype == "i32" else "f32", axes=tuple(kept))
+                return Type(dtype=_reduced_dtype(op, kind.dtype), axes=tuple(kept))
+            case Scan(op=op, value=inner, axis=axis):
+                kind = self.type_of(inner)
+                _need_axes(value, kind, (axis if axis >= 0 else -axis - 1) + 1, f"{op} along that axis")
+                return Type(dtype="i32" if kind.dtype in ("i32", "bool") else "f32", axes=kind.axes)
             case Expand(value=inner, pattern=pattern):
                 kind = self.type_of(inner)
                 spare = len(kind.axes) - sum(pattern)
@@ -230,6 +244,8 @@ class StageTyping:
             axes = self._broadcast(axes, kind.axes, value)
         if op in COMPARISONS:
             return Type(dtype="bool", axes=axes)
+        if op in INTEGER_OPS:
+            return Type(dtype=_integer_dtype(value, op, kinds), axes=axes)
         numbers = kinds[1:] if op == "where" else kinds
         whole = all(k.dtype in ("i32", "bool") for k in numbers) and op in ("add", "sub", "mul", "neg", "maximum")
         whole = whole or (all(k.dtype in ("i32", "bool") for k in numbers) and op in ("minimum", "where", "abs"))
@@ -261,6 +277,22 @@ class StageTyping:
             raise ShapeError(message, location=value.location, hint=hint)
         batch = broadcast(a.axes[:-2], b.axes[:-2], value)
         return Type(dtype="f32", axes=(*batch, a.axes[-2], b.axes[-1]))
+
+
+def _reduced_dtype(op: str, dtype: str) -> str:
+    """Return the dtype of a reduction of values of a dtype."""
+    if op in ("any", "all"):
+        return "bool"
+    return "i32" if op in ("argmax", "argmin") or dtype == "i32" else "f32"
+
+
+def _integer_dtype(value: Value, op: str, kinds: list[Type]) -> str:
+    """Return the dtype of an operation of integers. Raises DtypeError if an operand is none."""
+    for kind in kinds:
+        if kind.dtype not in ("i32", "bool"):
+            hint = "i32(v) makes integers of numbers, and drops what is after the point"
+            raise DtypeError(f"{SYMBOLS[op]} of {kind.dtype}", location=value.location, hint=hint)
+    return "bool" if op in BITWISE and all(kind.dtype == "bool" for kind in kinds) else "i32"
 
 
 def product_dtype(left: str, right: str) -> str:

@@ -205,6 +205,8 @@ class Kernel:
     """Programs that share an SM."""
     turn: int = 0
     """Its place in the order in which the host issues the kernels on SMs (lowering/issue_order.py)."""
+    dealt: bool = False
+    """True if it has a program for each tile, and the GPU starts one when another has ended: not all are resident."""
     quiet: bool = False
     """True if its programs wait at their end until all that they sent to other nodes has arrived."""
 

@@ -36,6 +36,7 @@ from math import prod
 from tilelink.ir.intervals import Bounds
 from tilelink.ir.products import products_of
 from tilelink.ir.program import (
+    INTEGER_OPS,
     Apply,
     Assign,
     Attend,
@@ -556,9 +557,9 @@ def _computed(value: Value) -> str | None:
             return _computed(inner)
         case Expand(value=inner, pattern=pattern) if pattern in ((True, False), (False, True)):
             return _computed(inner)
-        case Reduce(value=inner, axis=axis) if axis in (1, -1):
+        case Reduce(op="sum" | "max" | "min", value=inner, axis=axis) if axis in (1, -1):
             return _computed(inner)
-        case Apply(args=args):
+        case Apply(op=op, args=args) if op not in INTEGER_OPS:
             return next(filter(None, map(_computed, args)), None)
         case _:
             return "what it computes is no elementwise function or reduction of rows of its products and positions"

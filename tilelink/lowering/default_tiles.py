@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from tilelink.ir.parameters import Numbers
+from tilelink.ir.program import Scan
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping
+from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.transform import number_of
 
 SIZES = {"compute": 64, "comm": 128}
@@ -26,8 +28,8 @@ def default_sizes(
 ) -> dict[str, int]:
     """Return the tile size in elements of every index of a stage except scalar ones.
 
-    A given size is kept. Otherwise it starts at the default of the stage's kind. While a value that the body names has
-    too many elements, the largest default is halved.
+    A given size is kept. Otherwise it starts at the default of the stage's kind. While a value that the body names, or
+    sums along an axis, has too many elements, the largest default is halved.
     """
     sizes = {
         name: min(given.get(name, SIZES[typing.stage.kind]), max(extent, 1))
@@ -40,9 +42,20 @@ def default_sizes(
             return power_of_two(sizes.get(axis.index or "", 1))
         return power_of_two(number_of(axis.dim, numbers, ranks)) if axis.dim is not None else 1
 
-    for value in typing.locals.values():
-        free = [a.index for a in value.axes if a.index is not None and a.index in sizes and a.index not in given]
-        while prod(map(length, value.axes)) > ELEMENTS and any(sizes[name] > 1 for name in free):
+    for axes in _held(typing):
+        free = [a.index for a in axes if a.index is not None and a.index in sizes and a.index not in given]
+        while prod(map(length, axes)) > ELEMENTS and any(sizes[name] > 1 for name in free):
             largest = max(free, key=sizes.__getitem__)
             sizes[largest] = power_of_two(sizes[largest]) // 2
     return sizes
+
+
+def _held(typing: StageTyping) -> Iterator[tuple[Axis, ...]]:
+    """Yield the axes of values that a tile holds as a whole: those that it names, and operands of scans."""
+    for kind in typing.locals.values():
+        yield kind.axes
+    for statement in statements(typing.stage.body):
+        value = value_of(statement)
+        for node in values(value) if value is not None else ():
+            if isinstance(node, Scan):
+                yield typing.type_of(node).axes

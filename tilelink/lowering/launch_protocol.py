@@ -23,7 +23,7 @@ class Handshake:
 
     announces_entry: it announces to peers that its rank has entered a launch. None does if no peer waits for that.
     ends_launch: its programs end the launch, or are counted as they exit.
-    announces_end: it announces the end of earlier launches.
+    announces_end: it announces the end of earlier launches. first_announces: its first program does, not its last.
     begins_copies: it lets the copies of the launch begin. first_begins_copies: its first program does, not its last.
     counted: programs of a launch if they are counted as they exit, else 0.
     """
@@ -31,6 +31,7 @@ class Handshake:
     announces_entry: bool = False
     ends_launch: bool = False
     announces_end: bool = False
+    first_announces: bool = False
     begins_copies: bool = False
     first_begins_copies: bool = False
     counted: int = 0
@@ -57,6 +58,7 @@ def handshake_of(bound: Bound, kernel: Kernel, *, copies_wait: bool) -> Handshak
         announces_entry=protocol.in_kernels and first and several and any(one.needs_entry for one in bound.kernels),
         ends_launch=protocol.in_kernels and last,
         announces_end=protocol.counted and several and first and kernel.stream == "main",
+        first_announces=kernel.dealt,  # the last program of such a kernel may wait for those that are told
         begins_copies=begins_copies,
         first_begins_copies=begins_copies and not copies_wait,
         counted=sum(one.programs for one in bound.on_sms) if protocol.counted else 0,

@@ -82,6 +82,7 @@ def _kernel(kernel: Kernel) -> Iterator[str]:
     yield from _said("needs_entry", kernel.needs_entry)
     yield from _said(f"programs_per_cta {kernel.programs_per_cta}", kernel.programs_per_cta != 1)
     yield from _said(f"turn {kernel.turn}", kernel.turn != 0)
+    yield from _said("dealt", kernel.dealt)
     yield from _said("quiet", kernel.quiet)
 
 
@@ -133,7 +134,7 @@ def _boxes(boxes: Boxes) -> str:
 def _roles(roles: Roles) -> str:
     own, others = roles.registers
     sizes = {"consumers": roles.consumers, "rows": roles.rows, "columns": roles.columns, "block": roles.block}
-    sizes |= {"pieces": roles.pieces}
+    sizes |= {"pieces": roles.pieces, **({"products": roles.products} if roles.products > 1 else {})}
     return _named("roles", {**sizes, "registers": own, "other_registers": others})
 
 

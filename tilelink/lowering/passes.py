@@ -19,6 +19,7 @@ from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
+from tilelink.lowering.clauses.program_per_tile import PROGRAM_PER_TILE
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
@@ -51,6 +52,7 @@ def passes() -> tuple[Pass, ...]:
         ),  # before filling: it changes how many tiles the last wave has
         Pass(name="halve_tail", apply=HALVE_TAIL.apply),  # as split_k_tail
         Pass(name="backfill", apply=BACKFILL.apply),
+        Pass(name="program_per_tile", apply=PROGRAM_PER_TILE.apply),  # after what adds stages to kernels
         *(Pass(name=one.name, apply=one.apply) for one in own),
         Pass(name="loops", apply=_finish_loops),  # from here on nothing changes how many tiles a stage has
         Pass(name="transport", apply=choose_transport),  # before waits and barriers, which queues do without

@@ -36,6 +36,7 @@ from tilelink.ir.program import (
     Read,
     Reduce,
     Region,
+    Scan,
     Statement,
     Store,
     Transfer,
@@ -239,7 +240,9 @@ class _Recurrence:
         match value:
             case Reduce(op=op, value=inner, axis=axis) if not made[0].carried:
                 along = self._is_own(inner, axis)
-                return Made(part=_reduction(made[0].part, REDUCED[op], along))
+                return Made(part=_reduction(made[0].part, REDUCED.get(op, Part.MIXED), along))
+            case Scan(value=inner, axis=axis) if self._is_own(inner, axis):  # sums begin anew in each tile
+                return _mixed(made[0].carried)
             case Dot(left=left) if not made[0].carried and not made[1].carried:
                 along = self._is_own(left, -1)
                 return Made(part=_reduction(_product(made[0].part, made[1].part), Part.SUM, along))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tilelink.errors import TileSizeError
-from tilelink.ir.program import Attend, Dot, For, Reduce, Value
+from tilelink.ir.program import Attend, Dot, For, Reduce, Scan, Value
 from tilelink.ir.typing import StageTyping, Typing
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import BoundStage
@@ -34,7 +34,7 @@ def check_reductions(stages: Mapping[str, BoundStage], typing: Typing, ranks: in
 def reduced_indices(value: Value, typing: StageTyping) -> Iterator[tuple[str, str]]:
     """Yield (name of the operation, index) for each index along an axis that a value reduces."""
     match value:
-        case Reduce(op=op, value=inner, axis=axis):
+        case Reduce(op=op, value=inner, axis=axis) | Scan(op=op, value=inner, axis=axis):
             axes = [(f"the {op}", typing.type_of(inner).axes[axis])]
         case Dot(left=left):
             axes = [("a product", typing.type_of(left).axes[-1])]

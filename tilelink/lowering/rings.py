@@ -98,8 +98,9 @@ class Roles:
 
     The loader waits for signals and loads the operands. Each consumer multiplies and computes `rows` rows of a tile.
     The storer stores them and notifies. rows, columns: of a consumer's part of the result. block: contracted elements
-    of a buffer, or rows of one of which a loop multiplies all columns. kept: the ring of what all turns of such a loop
-    multiply; None for a product along a whole dimension.
+    of a buffer, or rows of one of which a loop multiplies all columns. products: number of products of the same left
+    operand, side by side in a consumer's registers, each of so many columns. kept: the ring of what all turns of such a
+    loop multiply; None for a product along a whole dimension.
     pieces: number of pieces, side by side, in which a consumer hands its part to the storer. results: one such ring for
     each consumer. registers: of a thread of a consumer, and of the other roles.
     """
@@ -113,6 +114,7 @@ class Roles:
     operands: Ring
     results: Ring
     kept: Ring | None = None
+    products: int = 1
 
     @property
     def rings(self) -> tuple[Ring, ...]:
@@ -136,17 +138,23 @@ def _of_any_size(ring: Ring) -> Ring:
     return replace(ring, writer=replace(ring.writer, steps=steps))
 
 
-def operand_ring(*, buffers: int, consumers: int, ahead: int, left: int, right: int) -> Ring:
+def right_operand(number: int) -> str:
+    """Return the name of the right operand of one of several products."""
+    return f"right{number or ''}"
+
+
+def operand_ring(*, buffers: int, consumers: int, ahead: int, left: int, right: int, products: int = 1) -> Ring:
     """Return the ring of a product's operands, of `left` and `right` bytes in a buffer.
 
-    ahead: 1 if a consumer starts a product before the one before it has ended, and then releases the buffer of that; 0
-    if it waits for each product.
+    products: number of products of the same left operand, with as many right operands in a buffer. ahead: 1 if a
+    consumer starts a product before the one before it has ended, and then releases the buffer of that; 0 if it waits
+    for each product.
     """
     loader = (
         Step(word=AWAIT, what="empty", number=1),
-        Step(word=EXPECT, what="full", number=left + right),
+        Step(word=EXPECT, what="full", number=left + products * right),
         Step(word=LOAD, what="left", number=left),
-        Step(word=LOAD, what="right", number=right),
+        *(Step(word=LOAD, what=right_operand(number), number=right) for number in range(products)),
     )
     consumer = (
         Step(word=AWAIT, what="full"),

@@ -7,7 +7,7 @@ import hashlib
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from tilelink.ops.calls import gpu_of
 from tilelink.ops.consensus import gathered
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
 from tilelink.ops.form import ELEMENTS, Forms, name_of_type
+from tilelink.ops.given import Given, Shortcut
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
 from tilelink.ops.meaning import Meaning
 from tilelink.ops.nodes import nodes_of
@@ -63,7 +64,10 @@ class Op:
         self._fixed, self._tables = dict(fixed), dict(tables)
         self._forms = Forms(program, self.signature, self._tables, dtype)
         self._names = frozenset(self.signature.names)
-        self._required = tuple(one for one in self.signature.inputs if one not in self.signature.optional)
+        self._given = Given(program)
+        self._shortcut = Shortcut(self._given, self.signature.inputs, self._fixed)
+        free = self.signature.optional | {*self._given.counts}
+        self._required = tuple(one for one in self.signature.inputs if one not in free)
         outputs = self.signature.outputs
         self._output = outputs[0]
         self._several: Any = namedtuple(program.name, outputs, rename=True) if len(outputs) > 1 else None
@@ -83,7 +87,7 @@ class Op:
     # Calls ---------------------------------------------------------------------------------------------------
 
     def __call__(
-        self, *tensors: torch.Tensor | None, out: Out | None = None, group: Group = None,
+        self, *tensors: torch.Tensor | int | None, out: Out | None = None, group: Group = None,
         schedule: Schedule | str | None = None, **named: Any,
     ) -> Any:  # fmt: skip
         """Compute the outputs.
@@ -97,9 +101,12 @@ class Op:
         """
         members = members_of(group)
         text = self.schedule if schedule is None else schedule_text(schedule)
-        if out is None and is_direct(tensors):
+        if self._given.counts:
+            return self._call_in_part(tensors, named, members, text, out)
+        operands = cast("tuple[torch.Tensor | None, ...]", tensors)  # integers are counts
+        if out is None and is_direct(operands):
             known = _kernels.of(group_named(members) if isinstance(members, str) else members)
-            key = (self, text, *[t if t is None else (t.shape, t.dtype, t.is_cuda) for t in tensors], *named.items())
+            key = (self, text, *[t if t is None else (t.shape, t.dtype, t.is_cuda) for t in operands], *named.items())
             try:
                 found = known.get(key)
             except TypeError:  # some argument has no hash, and so is no number
@@ -122,6 +129,47 @@ class Op:
             made = self._new(*[values.get(name) for name in self.signature.names], name_of(members), text)
         return made if self._several is None else self._several(*made)
 
+    def _call_in_part(
+        self, tensors: tuple[Any, ...], named: Mapping[str, Any], members: ProcessGroup | str, text: str,
+        out: Out | None,
+    ) -> Any:  # fmt: skip
+        """Compute the outputs of a call that gives a part of some inputs, by the kernel for all of them."""
+        key = None
+        if self._shortcut.works and out is None and not named and len(tensors) <= len(self.signature.inputs):
+            short = self._shortcut.whole(tensors) if is_direct([t for t in tensors if type(t) is not int]) else None
+            if short is not None:
+                whole, known_counts = short
+                kept = _kernels.of(group_named(members) if isinstance(members, str) else members)
+                key = (self, text, *[None if t is None else (t.shape, t.dtype, t.is_cuda) for t in whole])
+                if (launch := kept.get(key)) is not None:
+                    made = launch({n: t for n, t in zip(self.signature.inputs, whole, strict=True) if t is not None})
+                    return self._results(self._given.cut(made, known_counts))
+        values = self._bound(tensors, named)
+        operands = [value for value in values.values() if isinstance(value, torch.Tensor)]
+        into = None if out is None else self._given_outputs(out)
+        direct = is_direct((*operands, *(into or {}).values()))
+        given, counts = self._given.whole(values, direct=direct)
+        if into is not None:
+            written = self._given.into(into, given)
+            self._call_into(given, [given.get(name) for name in self.signature.inputs], written, members, text)
+            made = [into[name] for name in self.signature.outputs]
+        else:
+            if direct:
+                found = self._run(given, members, text)
+                if key is not None:
+                    kept[key] = self._prepared(given, members, text)
+            else:
+                found = self._new(*[given.get(name) for name in self.signature.names], name_of(members), text)
+            found = dict(zip(self.signature.outputs, [found] if self._several is None else found, strict=True))
+            return self._results(self._given.cut(found, counts))
+        return made[0] if self._several is None else self._several(*made)
+
+    def _results(self, made: Mapping[str, torch.Tensor]) -> Any:
+        """Return the outputs of a call, by their names, as the call returns them."""
+        if self._several is None:
+            return made[self._output]
+        return self._several._make([made[name] for name in self.signature.outputs])
+
     def _first(
         self, tensors: tuple[Any, ...], named: Mapping[str, Any], members: ProcessGroup | str, text: str,
         known: dict[Any, Any], key: Any,
@@ -141,8 +189,9 @@ class Op:
         self, *tensors: torch.Tensor | None, group: Group = None, schedule: Any = None, **named: Any
     ) -> GpuKernel:
         """Return the kernel that a call with these arguments launches; for GPU tensors. Collective the first time."""
-        values = self._bound(tensors, named)
-        members = members_of(group)
+        values, members = self._bound(tensors, named), members_of(group)
+        if self._given.counts:
+            values, _ = self._given.whole(values, direct=True)
         found = self._prepared(values, members, self.schedule if schedule is None else schedule_text(schedule))
         if isinstance(found, Meaning):
             hint = "tilelink.compile(program, ranks=..., dims=...) runs the generated kernels on CPU ranks"
@@ -156,6 +205,8 @@ class Op:
         """Return the time of a call with these tensors on GPUs, as `GpuKernel.bench` measures it. Collective."""
         kernel = self.kernel(*tensors, group=group, schedule=schedule, **named)
         values = self._bound(tensors, named)
+        if self._given.counts:
+            values, _ = self._given.whole(values, direct=True)
         inputs = {name: values[name] for name in self.signature.inputs if values.get(name) is not None}
         return kernel.bench(inputs, samples=samples, warmups=warmups)
 
@@ -179,6 +230,9 @@ class Op:
         for key in inputs:
             value = values.get(key)
             if value is not None and not isinstance(value, torch.Tensor):
+                if key in self._given.counts and isinstance(value, int | np.integer | torch.SymInt):
+                    values[key] = value if isinstance(value, torch.SymInt) else int(value)
+                    continue
                 hint = f"its inputs are tensors: {self.signature.takes}"
                 raise BindingError(f"{key} of {name} is a {type(value).__name__}", hint=hint)
         for key, value in values.items():
@@ -412,6 +466,10 @@ def op(
     `x`), a function in a dict. It may take `group` (its name) and `needs` (names of inputs that need gradients) too.
     tables: values of the program's tables, [ranks, *shape], for all calls. dtype: the element type of tensors that
     declare none, if no input tells it. fixed: dimensions, parameters and choices that calls need not give.
+
+    Of an input that is given up to a count, `x : in [M[: m], K]`, calls with M fixed give tensors of any number of rows
+    up to M, for one kernel. The count is left out, an integer, or a tensor; outputs up to a count that the host knows
+    have as many rows.
 
     The operator's name is that of the program with a digest of all this, the same in every process. Equal arguments
     give the same operator.

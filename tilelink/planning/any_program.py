@@ -1,4 +1,7 @@
-"""Plans of kernels whose tiles any of their programs may execute: those with compact numbers (lowering/compact.py).
+"""Plans of kernels whose tiles any of their programs may execute.
+
+They are those with compact numbers (lowering/compact.py), and those with a program for each tile, of which not all are
+resident (lowering/clauses/program_per_tile.py).
 
 A launch decides which program executes such a tile. Two plans stand for all launches:
 
@@ -7,8 +10,9 @@ A launch decides which program executes such a tile. Two plans stand for all lau
 * In `together` one program executes all of them in the order of their numbers, those that are not there too. If no task
   of it waits for ever, none does in a launch. Proof: take the first event of an execution of `together` that a launch
   does not come to. All events before it are executed in the launch, and so are all tiles of the kernel with smaller
-  numbers. So the program that has the tile of the event has come to it, for programs take tiles in rising order. The
-  event is a wait, and all notifies that it waits for are events before it.
+  numbers. So the program that has the tile of the event has come to it, for programs take tiles in rising order (or
+  begin in it, each when one with a smaller number has ended). The event is a wait, and all notifies that it waits for
+  are events before it.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from tilelink.planning.plan import Plan
 
 def of_any_program(plan: Plan) -> NDArray[np.bool_]:
     """Return which tasks a launch deals to programs."""
-    kernels = np.array([any(loop.compact for loop in k.loops) for k in plan.bound.kernels], bool)
+    kernels = np.array([k.dealt or any(loop.compact for loop in k.loops) for k in plan.bound.kernels], bool)
     return kernels[np.array([n for n, _, _ in plan.workers], np.int64)[plan.worker]]
 
 

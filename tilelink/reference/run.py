@@ -147,13 +147,16 @@ class _Machine:
         return extent(expr, self.numbers, self.ranks)
 
     def fill(self, inputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Allocate every rank's tensors: copies of the inputs; the rest is NaN, or -1 for integers."""
+        """Allocate every rank's tensors: copies of the inputs, as far as they are given; the rest is NaN, or -1."""
         self.memory = [
             {t.name: self._cells(t, given.get(t.name), rank) for t in self.program.tensors}
             for rank, given in enumerate(inputs)
         ]
         for rank in range(self.ranks):
             check_promises(self.program.tensors, self.memory[rank], self.scope(rank))
+            for name, mask in self._masks(rank, "in").items():
+                cells = self.memory[rank][name]
+                cells[~mask] = torch.nan if cells.dtype.is_floating_point else -1
 
     def _cells(self, tensor: Tensor, given: torch.Tensor | None, rank: int) -> torch.Tensor:
         shape = self.shape(tensor.name)
@@ -231,9 +234,13 @@ class _Machine:
 
     def defined(self, rank: int) -> dict[str, torch.Tensor]:
         """Return the masks of the defined elements, of the outputs that are declared to be defined in part."""
+        return self._masks(rank, "out")
+
+    def _masks(self, rank: int, space: str) -> dict[str, torch.Tensor]:
+        """Return the masks of the elements that are defined or given, of tensors that are so in part."""
         masks: dict[str, torch.Tensor] = {}
         for tensor in self.program.tensors:
-            if not tensor.defined:
+            if not tensor.defined or tensor.space != space:
                 continue
             shape = self.shape(tensor.name)
             mask = masks[tensor.name] = torch.ones(shape, dtype=torch.bool)

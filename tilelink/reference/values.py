@@ -12,6 +12,8 @@ import torch
 
 from tilelink.errors import BindingError, DtypeError, UnknownNameError, foreign
 from tilelink.ir.program import (
+    BITWISE,
+    INTEGER_OPS,
     Apply,
     Attend,
     Cast,
@@ -26,10 +28,12 @@ from tilelink.ir.program import (
     Read,
     Reduce,
     Region,
+    Scan,
     SoftmaxInit,
     Transpose,
     UserCall,
     Value,
+    WholePositions,
 )
 from tilelink.ir.scalar import Scalar
 from tilelink.ir.typing import COMPARISONS, ELEMENT, StageTyping, product_dtype
@@ -73,6 +77,16 @@ _BINARY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "ge": torch.ge,
     "and": torch.logical_and,
     "or": torch.logical_or,
+}
+
+_BITS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "floordiv": torch.floor_divide,
+    "mod": torch.remainder,
+    "bitand": torch.bitwise_and,
+    "bitor": torch.bitwise_or,
+    "bitxor": torch.bitwise_xor,
+    "shl": torch.bitwise_left_shift,
+    "shr": torch.bitwise_right_shift,
 }
 
 
@@ -141,6 +155,8 @@ class Evaluator:
                 return _wide(self(inner).to(DTYPES[dtype]))
             case Positions(index=index):
                 return self.positions(index).int()
+            case WholePositions(dim=dim):
+                return torch.arange(int(self.number(dim)), dtype=torch.int32)
             case _:
                 return self._shaped(value)
 
@@ -151,9 +167,11 @@ class Evaluator:
             case Transpose(value=inner):
                 return self(inner).transpose(-1, -2)
             case Reduce(op=op, value=inner, axis=axis):
+                return _reduced(op, self(inner), axis)
+            case Scan(value=inner, axis=axis):
                 tile = self(inner)
-                tile = tile.double() if tile.dtype == torch.bool else tile
-                return tile.sum(axis, dtype=_summed(tile)) if op == "sum" else getattr(tile, f"a{op}")(axis)
+                tile = tile.int() if tile.dtype == torch.bool else tile
+                return tile.cumsum(axis, dtype=_summed(tile))
             case Expand(value=inner, pattern=pattern):
                 return self(inner)[tuple(slice(None) if kept else None for kept in pattern)]
             case SoftmaxInit():
@@ -225,10 +243,23 @@ def _oracle_of(function: str, value: UserCall) -> Callable[..., torch.Tensor]:
     return ORACLES[function]
 
 
+def _reduced(op: str, tile: torch.Tensor, axis: int) -> torch.Tensor:
+    """A reduction of a tile over one axis, which is removed."""
+    if op in ("any", "all"):
+        return getattr(tile.bool(), op)(axis)
+    tile = tile.double() if tile.dtype == torch.bool else tile
+    if op in ("argmax", "argmin"):
+        best = getattr(tile, f"a{op[3:]}")(axis, keepdim=True)
+        return (tile == best).int().cumsum(axis).eq(0).int().sum(axis, dtype=torch.int32)  # those before the first
+    return tile.sum(axis, dtype=_summed(tile)) if op == "sum" else getattr(tile, f"a{op}")(axis)
+
+
 def _apply(op: str, args: list[torch.Tensor]) -> torch.Tensor:
     if op == "where":
         chosen = args[1:]
         return torch.where(args[0].bool(), *([_single(a) for a in chosen] if _mixed(chosen) else chosen))
+    if op in INTEGER_OPS:
+        return _of_integers(op, args)
     if op not in COMPARISONS:
         args = [a.int() if a.dtype == torch.bool else a for a in args]
     if op == "div" or (op in _UNARY and op not in ("neg", "not", "abs")) or _mixed(args):
@@ -236,6 +267,19 @@ def _apply(op: str, args: list[torch.Tensor]) -> torch.Tensor:
     if len(args) == 1:
         return _UNARY[op](args[0])
     return _BINARY[op](args[0], args[1])
+
+
+def _of_integers(op: str, args: list[torch.Tensor]) -> torch.Tensor:
+    """An operation of integers. Without a quotient, where a divisor is 0, the result is 0."""
+    if op in BITWISE and all(a.dtype == torch.bool for a in args):
+        return _BITS[op](args[0], args[1])
+    left, right = (a.int() for a in args)
+    if op in BITWISE:
+        return _BITS[op](left, right)
+    if op in ("shl", "shr"):
+        return _BITS[op](left, right & 31)
+    divisor = torch.where(right == 0, torch.ones_like(right), right)
+    return torch.where(right == 0, torch.zeros_like(left), _BITS[op](left, divisor))
 
 
 def _mixed(args: list[torch.Tensor]) -> bool:

@@ -199,6 +199,10 @@ class Schedule:
         """Split each tile of the last, partial wave along K into at most `parts` parts; None does not split them."""
         return self._say(stage, "split_k_tail", parts)
 
+    def program_per_tile(self, stage: str, on: bool = True) -> Schedule:
+        """Return the schedule with a CTA for each tile of a stage, or without."""
+        return self._say(stage, "program_per_tile", on)
+
     def halve_tail(self, stage: str, on: bool = True) -> Schedule:
         """Halve the tiles of the last, partial wave of the stage."""
         return self._say(stage, "halve_tail", on)

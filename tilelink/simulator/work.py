@@ -17,6 +17,7 @@ from tilelink.ir.program import (
     Dot,
     For,
     Reduce,
+    Scan,
     Statement,
     Store,
     Transfer,
@@ -308,7 +309,7 @@ def _operations(typing: StageTyping, size: Callable[[Axis], float], value: Value
             case Apply(op=op):
                 elementwise += prod(shape(part))
                 special += prod(shape(part)) if op in SPECIAL else 0
-            case Reduce(value=inner):
+            case Reduce(value=inner) | Scan(value=inner):
                 elementwise += prod(shape(inner))
             case UserCall():
                 elementwise += prod(shape(part))

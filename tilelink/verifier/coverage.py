@@ -10,7 +10,13 @@ from tilelink.errors import CoverageError, VerificationError
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Part, of_tensors, parts, rank_by_rank
-from tilelink.verifier.launch_writes import placed_tensors, placed_writes, undefined_outputs, undefined_reads
+from tilelink.verifier.launch_writes import (
+    placed_tensors,
+    placed_writes,
+    undefined_outputs,
+    undefined_reads,
+    ungiven_reads,
+)
 from tilelink.verifier.refusal import refuse
 
 
@@ -35,6 +41,7 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
     yield from placed_writes(plan)
     yield from undefined_outputs(plan)
     yield from undefined_reads(plan)
+    yield from ungiven_reads(plan)
 
 
 def _touched(plan: Plan, names: list[str]) -> set[tuple[str, int]]:

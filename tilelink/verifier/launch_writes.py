@@ -21,7 +21,7 @@ import numpy as np
 
 from tilelink.errors import CoverageError, ExclusiveWriteError, VerificationError
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Scalar, rewrite
+from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Scalar, rewrite, walk
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import READ, WRITE
@@ -97,6 +97,54 @@ def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
             if not known[key]:
                 yield _undefined(plan, part.name, write, read)
                 return
+
+
+def ungiven_reads(plan: Plan) -> Iterator[VerificationError]:
+    """Yield refusals of reads beyond the part of an input that is given."""
+    a = plan.accesses
+    for tensor in plan.bound.tensors.values():
+        if tensor.decl.space != "in" or not tensor.decl.defined:
+            continue
+        rows = np.flatnonzero((a.tensor == tensor.number) & (a.kind == READ))
+        dims = len(tensor.shape)
+        boxes = np.concatenate([a.guard[rows, None], a.peer[rows, None], a.lo[rows, :dims], a.hi[rows, :dims]], axis=1)
+        _, first = np.unique(boxes, axis=0, return_index=True)
+        for row in rows[np.sort(first)].tolist():
+            for dim, end in enumerate(tensor.decl.defined):
+                stop = None if end is None else plan.guards.resolve(_at(plan, row, end))
+                if stop is not None and not any(_ends_before(plan, part, dim, stop) for part in _guard(plan, row)):
+                    message = f"reads {tensor.name}, of which a launch gives what is before {_said(stop)}"
+                    hint = (
+                        "read it in a range with that end, (i: M[: m]), or through entries below it: rows : in [T] < m"
+                    )
+                    yield _of(plan, CoverageError, row, message, hint)
+                    return
+
+
+def _guard(plan: Plan, row: int) -> Guard:
+    return plan.guards.of(int(plan.accesses.guard[row]))
+
+
+def _ends_before(plan: Plan, part: GuardPart, dim: int, stop: Scalar) -> bool:
+    """True if an access names, along a dimension, only elements before `stop`, by this part of its guard."""
+    if isinstance(part, Chosen) or part.dim != dim:
+        return False
+    match part:
+        case Ended(stop=own):
+            return own == stop
+        case Place(at=Lookup() as entry) | Listed(entries=entry):
+            bound = _bound_of_entry(plan, entry)
+            known = bound is not None and not any(isinstance(e, Coordinate) for e in walk(bound))
+            return known and bound is not None and plan.guards.resolve(bound) == stop
+        case Segment(stop=Lookup(table=table, coords=(*others, Int(value=number)))):
+            match stop:
+                case Lookup(table=other, coords=(*same, Int(value=last))):
+                    rises = {"rising", "offsets"} & {*plan.bound.tensors[table].decl.properties}
+                    return other == table and same == others and number <= last and bool(rises)
+                case _:
+                    return False
+        case _:
+            return False
 
 
 def _defined(plan: Plan, write: int, read: int) -> bool:

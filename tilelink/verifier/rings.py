@@ -51,7 +51,7 @@ T = TypeVar("T")
 AT_ONCE = (LOAD, EXPECT, MULTIPLY, STORE)
 """Steps that a role makes at once after a wait. A wrong one is wrong as early as it can be."""
 TILES = 3
-"""Tiles that rings with several places for a tile are explored for: what is kept changes its phase with each."""
+"""Tiles of few turns that the rings of a loop are explored for: what is kept changes its phase with each."""
 
 
 class _Wrong(Exception):
@@ -88,18 +88,24 @@ def wrong_together(ring: Ring, kept: Ring, turns: int) -> str | None:
     """Return what may go wrong at the rings of a loop that carries a state, or None.
 
     The same roles are at both: the loader loads what is kept before the first turn of a tile, and consumers release it
-    after the last one.
+    after the last one. Nothing multiplies it then, because a turn computes with its product, which must be complete.
     """
     if (ring.writer.groups, ring.reader.groups) != (kept.writer.groups, kept.reader.groups):
         return "its rings have other roles"
-    fewest = -(-(2 * ring.buffers + 1) // (2 * TILES))
-    turns = min(turns, max(2, fewest))
-    loader = tuple(_tiles(ring.writer, turns, lambda tile: (_kept(kept.writer.steps, tile), ())))
+    long = min(turns, ring.buffers + 2)  # more than two rounds of the ring in a tile
+    for number, tiles in {min(turns, 2): TILES, long: 2 if long > 2 else TILES}.items():
+        if reason := _loop(ring, kept, number, tiles).explore():
+            return reason
+    return None
+
+
+def _loop(ring: Ring, kept: Ring, turns: int, tiles: int) -> _Model:
+    """Return the model of so many tiles of a loop, each of so many turns."""
+    loader = tuple(_tiles(ring.writer, turns, tiles, lambda tile: (_kept(kept.writer.steps, tile), ())))
     held = next((n for n, step in enumerate(kept.reader.steps) if step.word == RETIRE), len(kept.reader.steps))
     before, after = kept.reader.steps[:held], kept.reader.steps[held:]
-    consumer = tuple(_tiles(ring.reader, turns, lambda tile: (_kept(before, tile), _kept(after, tile))))
-    scripts = (loader, *[consumer] * ring.reader.groups)
-    return _Model(rings=(ring, kept), scripts=scripts).explore()
+    consumer = tuple(_tiles(ring.reader, turns, tiles, lambda tile: (_kept(before, tile), _kept(after, tile))))
+    return _Model(rings=(ring, kept), scripts=(loader, *[consumer] * ring.reader.groups))
 
 
 def _kept(steps: tuple[Step, ...], tile: int) -> tuple[Place, ...]:
@@ -107,11 +113,11 @@ def _kept(steps: tuple[Step, ...], tile: int) -> tuple[Place, ...]:
 
 
 def _tiles(
-    role: Role, turns: int, around: Callable[[int], tuple[tuple[Place, ...], tuple[Place, ...]]]
+    role: Role, turns: int, tiles: int, around: Callable[[int], tuple[tuple[Place, ...], tuple[Place, ...]]]
 ) -> Iterator[Place]:
     """Yield the steps of a role at the rings of a loop. around: those before the first turn, and after the last one."""
     size, parts = taken(role, turns), parts_of(role)
-    for tile in range(TILES):
+    for tile in range(tiles):
         before, after = around(tile)
         yield from before
         own = [(0, tile * size + place, step) for place, step in of_tile(role, turns)]
@@ -252,7 +258,9 @@ class _Model:
                     raise _Wrong(f"a {ring.reader.name} reads a buffer before it is loaded")
                 reading = _with(reading, role - 1, (*reading[role - 1], (which, number)))
             case "retire":
-                reading = _with(reading, role - 1, self._retired(reading[role - 1], which, step.number))
+                own = [one for one in reading[role - 1] if one[0] == which]
+                others = tuple(one for one in reading[role - 1] if one[0] != which)
+                reading = _with(reading, role - 1, (*others, *(own[-step.number :] if step.number else ())))
             case "compute" | "carry":
                 wanted = LEADING if step.word == COMPUTE else TRAILING
                 if any(self._operands.get(one) == wanted for one in reading[role - 1]):
@@ -262,17 +270,6 @@ class _Model:
         return _State(
             at=_with(state.at, role, state.at[role] + 1), barriers=barriers, holds=holds, flying=flying, reading=reading
         )
-
-    def _retired(self, reading: tuple[tuple[int, int], ...], which: int, flying: int) -> tuple[tuple[int, int], ...]:
-        """Return what a role reads after a wait until at most `flying` reads of a ring are in flight.
-
-        What is kept is read until all products with it have ended.
-        """
-        own = [one for one in reading if one[0] == which]
-        others = tuple(one for one in reading if one[0] != which)
-        if which and others:
-            raise _Wrong(f"a {self.rings[which].reader.name} releases what it keeps, and still multiplies it")
-        return (*others, *(own[-flying:] if flying else ()))
 
     def _may_write(self, state: _State, which: int, number: int) -> None:
         ring = self.rings[which]

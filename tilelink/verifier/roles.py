@@ -15,7 +15,7 @@ from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.program import ITEM_BYTES, Read, Transpose, Value
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop, parts, range_of
-from tilelink.lowering.clauses.roles import conflict, divided_reason, product_of
+from tilelink.lowering.clauses.roles import conflict, divided_reason, product_of, products_of_tile
 from tilelink.lowering.rings import (
     CARRY,
     COMPUTE,
@@ -29,6 +29,7 @@ from tilelink.lowering.rings import (
     Roles,
     fit_together,
     of_tile,
+    right_operand,
 )
 from tilelink.planning.plan import Plan
 from tilelink.verifier.rings import wrong, wrong_together
@@ -75,19 +76,22 @@ def _turns(bound: Bound, stage: BoundStage) -> str | None:
 
 def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     """Return which number of the roles is not that of the tiles, or None."""
-    dot = product_of(stage)
+    dot, dots = product_of(stage), products_of_tile(stage)
     axes = bound.typing.stage(stage.name).type_of(dot).axes
     rows, columns = (stage.tiles[str(axis.index)] for axis in axes)
     block = bound.contraction_block(stage.name)
     left, right = (ITEM_BYTES[bound.tensors[_operand(one)].dtype] for one in (dot.left, dot.right))
     loads = {step.what: step.number for step in found.operands.writer.steps if step.word == LOAD}
+    wanted = {"left": rows * block * left}
+    wanted |= {right_operand(number): columns * block * right for number in range(len(dots))}
     expected = sum(step.number for step in found.operands.writer.steps if step.word == EXPECT)
     for wrong_one, what in (
         (found.rows * found.consumers != rows, f"its consumers multiply {found.rows} rows each, of {rows}"),
         (found.columns != columns, f"its consumers multiply {found.columns} columns, of {columns}"),
         (found.block != block, f"its buffers have {found.block} contracted elements, and a step {block}"),
+        (found.products != len(dots), f"its consumers compute {found.products} products, of {len(dots)}"),
         (
-            loads != {"left": rows * block * left, "right": columns * block * right} or expected != sum(loads.values()),
+            loads != wanted or expected != sum(loads.values()),
             f"its loads are {loads}, of which a barrier expects {expected} bytes",
         ),
         *_common(found),
@@ -129,7 +133,7 @@ def _loop_sizes(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> st
         (found.columns != depth, f"its consumers multiply {found.columns} columns, of {depth}"),
         (found.block != block, f"its buffers have {found.block} rows, and a turn {block}"),
         (loads != set(bytes_of.items()), f"its loads are {sorted(loads)}"),
-        (not _in_turn(found.operands), "a turn does not multiply, compute, and multiply the result"),
+        (not in_turn(found.operands), "a turn does not multiply, compute, and multiply the result"),
         *_common(found),
     ):
         if wrong_one:
@@ -137,7 +141,7 @@ def _loop_sizes(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> st
     return None
 
 
-def _in_turn(ring: Ring) -> bool:
+def in_turn(ring: Ring) -> bool:
     """True if roles take the same operand from each place, and if turns multiply and compute in their order.
 
     A turn multiplies the leading operand, computes, brings what is carried up, and multiplies the trailing operand. In

@@ -13,6 +13,9 @@ plans of `planning/any_program.py`. That takes for granted what this rule checks
 * A tile that is not there has nothing to do: no notify, and no wait but for places, which only reads of the tile need.
 * No tile reads what a tile of the kernel writes, so no barrier is needed between tiles.
 * All programs of a rank are resident.
+
+A kernel with a program for each tile, of which not all are resident, has the same plans. The rule checks what they take
+for granted (lowering/clauses/program_per_tile.py).
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ import numpy as np
 from tilelink.errors import TilesError, VerificationError
 from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, evaluate, walk
 from tilelink.ir.simplify import simplify
-from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.clauses.program_per_tile import dealing_reason
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.compact_tiles import MOST_TRIED, known_at_start, obstacle, tiles_there
 from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
@@ -38,6 +42,9 @@ HINT = "compact numbers as the pass `compact` makes them, or none"
 def tiles(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of compact numbers that are not those of the tiles of a launch, or that must not be used."""
     for kernel in plan.bound.kernels:
+        if kernel.dealt and (message := _not_dealt(plan.bound, kernel)) is not None:
+            at = plan.bound.stages[kernel.name].stage.location
+            yield TilesError(f"{kernel.name}: {message}", location=at, hint="as many programs as fit, without `dealt`")
         for loop in kernel.loops:
             if loop.compact is None:
                 continue
@@ -45,6 +52,13 @@ def tiles(plan: Plan) -> Iterator[VerificationError]:
             message = obstacle(plan.bound, kernel) or _tied(plan, stage) or _differs(plan.bound, stage, loop.compact)
             if message is not None:
                 yield TilesError(f"{stage.name}: {message}", location=stage.stage.location, hint=HINT)
+
+
+def _not_dealt(bound: Bound, kernel: Kernel) -> str | None:
+    """Return why a kernel cannot have a program for each tile, or None."""
+    if kernel.programs != bound.stages[kernel.name].total:
+        return f"{kernel.programs} programs are not one for each tile"
+    return dealing_reason(bound, kernel)
 
 
 def _tied(plan: Plan, stage: BoundStage) -> str | None:

@@ -71,6 +71,8 @@ from tilelink.scheduling.words import check_count
 
 WITHOUT_ROLES: tuple[Clause[Any], ...] = (FLATTEN, DEFER_NOTIFY, SPLIT_K_TAIL)
 """Clauses for programs whose warps have no roles."""
+PRODUCTS = (1, 2)
+"""Numbers of products of a tile. Two are side by side in registers, as one product of twice the columns."""
 GROUP_ROWS = 64
 """Rows of a product of one group of four warps (PTX ISA, wgmma)."""
 COLUMNS = (16, 256)
@@ -211,9 +213,13 @@ def stage_body(stage: BoundStage) -> tuple[Statement, ...]:
 
 
 def product_of(stage: BoundStage) -> Dot:
-    """Return the product of a stage with roles, of all slices."""
-    (dot,) = products(stage_body(stage))
-    return dot
+    """Return the product of a stage with roles, of all slices, or the first of several."""
+    return products_of_tile(stage)[0]
+
+
+def products_of_tile(stage: BoundStage) -> list[Dot]:
+    """Return the products of a stage with roles."""
+    return products(stage_body(stage))
 
 
 def _joined(stage: BoundStage) -> Iterator[Statement]:
@@ -236,8 +242,11 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     middle = body[waits : len(body) - notifies]
     if not middle or not all(isinstance(s, Assign | Store) for s in middle):
         return "its tiles do more than to wait, multiply, compute, store and notify, in this order"
-    if len(products(statements(middle))) != 1 or not products(middle[:1]):
-        return "its tiles do not begin with their only product"
+    dots = products(statements(middle))
+    if not dots or not products(middle[:1]):
+        return "its tiles do not begin with a product"
+    if len(dots) not in PRODUCTS or any(dot.left != dots[0].left for dot in dots):
+        return f"its tiles multiply {len(dots)} times, not once or twice the same left operand"
     *others, last = middle
     if not isinstance(last, Store) or any(isinstance(s, Store) for s in others):
         return "its tiles do not end with their only store"
@@ -246,8 +255,8 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     for statement in middle:
         if (value := value_of(statement)) is not None and (reason := _computed(value)):
             return reason
-    (dot,) = products(middle)
-    return _operand_reason(dot.left, "left", False) or _operand_reason(dot.right, "right", True)
+    reasons = (_operand_reason(dots[0].left, "left", False), *(_operand_reason(d.right, "right", True) for d in dots))
+    return next(filter(None, reasons), None)
 
 
 def _computed(value: Value) -> str | None:
@@ -290,24 +299,24 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
 
 def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage, or why its tiles do not allow them."""
-    dot = product_of(stage)
-    left, right = (operand.region for operand in (dot.left, dot.right.value) if isinstance(operand, Read))  # type: ignore[attr-defined]
+    dots = products_of_tile(stage)
+    left, rights = _operand_region(dots[0].left), [_operand_region(one.right) for one in dots]
     (target,) = (s.region for s in stage_body(stage) if isinstance(s, Store))
-    rows, columns = (_along(bound, stage, region, last=False) for region in (left, right))
+    rows, columns, *others = (_along(bound, stage, region, last=False) for region in (left, *rights))
     block, consumers = bound.contraction_block(stage.name), choice.consumers
-    if rows is None or columns is None:
+    if rows is None or columns is None or any(other != columns for other in others):
         return "an operand of its product is not rows of whole dimensions, one block after the other"
     item, stored = _item(bound, left), _item(bound, target)
-    for region in (left, right, target):
+    for region in (left, *rights, target):
         if bound.tensors[region.tensor].shape[-1] * _item(bound, region) % ALIGNMENT:
             return f"rows of {region.tensor} are not multiples of {ALIGNMENT} bytes"
-    types = {bound.tensors[region.tensor].dtype for region in (left, right)}
+    types = {bound.tensors[region.tensor].dtype for region in (left, *rights)}
     if len(types) > 1 or not types <= {"bf16", "f16"}:
         return f"its operands are {' and '.join(sorted(types))}, not both bf16 or f16"
     if rows % (GROUP_ROWS * consumers):
         return f"{rows} rows of a tile are not {consumers} times a multiple of {GROUP_ROWS}"
-    if columns != power_of_two(columns) or not COLUMNS[0] <= columns <= COLUMNS[1]:
-        return f"{columns} columns of a tile are no power of two from {COLUMNS[0]} to {COLUMNS[1]}"
+    if columns != power_of_two(columns) or not COLUMNS[0] <= columns <= COLUMNS[1] // len(dots):
+        return f"{columns} columns of a tile are no power of two from {COLUMNS[0]} to {COLUMNS[1] // len(dots)}"
     if block not in BLOCKS:
         return f"a block of {block} contracted elements is none of {', '.join(map(str, BLOCKS))}"
     if reason := _stored(bound, stage, target):
@@ -319,13 +328,14 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     own = rows // consumers
     if own != power_of_two(own):
         return f"{own} rows of a consumer are no power of two"
-    held, limit = own * columns // 128, LAUNCH_REGISTERS[consumers]
+    held, limit = own * columns * len(dots) // 128, LAUNCH_REGISTERS[consumers]
     if held + SPARE_REGISTERS > limit:
         return f"its consumers hold {held} values in each thread, and {limit - SPARE_REGISTERS} fit its registers"
     sizes = rows * block * item, columns * block * item
+    place = sizes[0] + len(dots) * sizes[1]
     pieces = max(1, columns * stored // PIECE_BYTES)
     piece = rows * columns * stored // pieces
-    needed, there = choice.buffers * (sum(sizes) + 2 * BARRIER_BYTES) + SPARE_BYTES, bound.target.shared_memory
+    needed, there = choice.buffers * (place + 2 * BARRIER_BYTES) + SPARE_BYTES, bound.target.shared_memory
     results = min(pieces, (there - needed) // (piece + 2 * consumers * BARRIER_BYTES))
     if results < min(pieces, FEWEST_RESULTS):
         least = needed + min(pieces, FEWEST_RESULTS) * piece
@@ -338,8 +348,14 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
         pieces=pieces,
         registers=REGISTERS[consumers],
         operands=operand_ring(
-            buffers=choice.buffers, consumers=consumers, ahead=choice.in_flight - 1, left=sizes[0], right=sizes[1]
+            buffers=choice.buffers,
+            consumers=consumers,
+            ahead=choice.in_flight - 1,
+            left=sizes[0],
+            right=sizes[1],
+            products=len(dots),
         ),
+        products=len(dots),
         results=result_ring(buffers=results),
     )
 
@@ -398,6 +414,12 @@ def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles
         results=result_ring(buffers=results),
         kept=kept_ring(consumers=consumers, size=rows * depth * item),
     )
+
+
+def _operand_region(value: Value) -> Region:
+    inner = value.value if isinstance(value, Transpose) else value
+    assert isinstance(inner, Read)
+    return inner.region
 
 
 def _item(bound: Bound, region: Region) -> int:
@@ -512,10 +534,13 @@ ROLES: Clause[RolesChoice | None] = Clause(
     manual=(
         "warps have roles: one waits and loads into a ring of buffers in shared memory, groups of four warps, the "
         "consumers, multiply their rows of each tile, and one stores and notifies. The next tile is loaded while "
-        "results are computed and stored. For stages with a kernel of their own whose tiles wait, multiply once along "
-        "a whole dimension, compute elementwise with it and with vectors of "
-        "columns that are inputs, store once in their own rank and notify. Needs `sm_90`, operands of "
-        "16 bits, and tiles of 64 rows or a multiple for each consumer; other processors run programs without roles. "
-        "`in_flight=1`: consumers wait for each product before they start the next one"
+        "results are computed and stored. For stages with a kernel of their own whose tiles wait, multiply along "
+        "a whole dimension, once or twice the same left operand, compute elementwise with it and with vectors of "
+        "columns that are inputs, store once in their own rank and notify. Or whose tiles have one loop that "
+        "carries a state: a turn waits, multiplies what all turns have in common, computes elementwise and along "
+        "rows, and adds the product of the result and another operand to a name (online softmax is such a loop; "
+        "`if t <= n:` around all of a turn may leave turns out). Needs `sm_90`, operands of 16 bits, and tiles of "
+        "64 rows or a multiple for each consumer; other processors run programs without roles. `in_flight=1`: "
+        "consumers wait for each product before they start the next one"
     ),
 )

@@ -32,6 +32,7 @@ from tilelink.ir.program import (
     Read,
     Reduce,
     Region,
+    Scan,
     Stage,
     Statement,
     Store,
@@ -222,7 +223,7 @@ class _Split:
         """True if the statements after the products can be executed for a few rows at a time, and once for each."""
         stage = self.stage.stage
         computed = [v for s in statements(stage.body) if (v := value_of(s)) is not None]
-        if any(isinstance(node, Reduce | UserCall) for value in computed for node in values(value)):
+        if any(isinstance(node, Reduce | Scan | UserCall) for value in computed for node in values(value)):
             return False
         changed = [*stage_writes(stage), *(s.region for s in statements(stage.body) if isinstance(s, Notify))]
         tiles = ([self._tile(coord) for coord in region.coords] for region in changed)

@@ -1,0 +1,167 @@
+"""Selecting: positions of the largest, sums along an axis, conditions of a whole axis, and operations of integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tilelink import compiler
+from tilelink.errors import DtypeError, TileLinkError, TileSizeError
+
+SELECT = """
+program select(M, N):
+    x : in [M, N] f32
+    a : in [M, N] i32
+    b : in [M, N] i32
+    p : in [M, N] bool
+    top   : out [M] i32
+    least : out [N] i32
+    some  : out [M] bool
+    every : out [N] bool
+    sums  : out [M, N] f32
+    down  : out [M, N] i32
+    whole : out [M, N] i32
+    bits  : out [M, N] i32
+    both  : out [M, N] bool
+
+    compute rows(i: M):
+        top[i] = argmax(x[i, :], axis=1)
+        some[i] = any(x[i, :] > 2.0, axis=1)
+        sums[i, :] = cumsum(x[i, :], axis=1)
+        whole[i, :] = (a[i, :] // b[i, :]) * 7 + a[i, :] % b[i, :]
+        bits[i, :] = (a[i, :] & b[i, :] | 5 ^ a[i, :]) + (a[i, :] << b[i, :]) - (a[i, :] >> b[i, :])
+        both[i, :] = p[i, :] & (x[i, :] > 0.0) | p[i, :] ^ (x[i, :] < 1.0)
+
+    compute columns(j: N):
+        least[j] = argmin(x[:, j] * 2.0, axis=0)
+        every[j] = all(a[:, j] > 0 or p[:, j], axis=0)
+        down[:, j] = cumsum(p[:, j], axis=0) + cumsum(a[:, j], axis=0)
+
+schedule blocks for select:
+    rows tile(i=8)
+    columns tile(j=8)
+"""
+
+
+def ints(value: torch.Tensor) -> Any:
+    return value.long().numpy()
+
+
+@pytest.mark.parametrize(("M", "N", "schedule"), [(5, 7, None), (37, 200, "blocks"), (64, 130, None)])
+def test_results_are_those_of_numpy(M: int, N: int, schedule: str | None) -> None:
+    chance = torch.Generator().manual_seed(M)
+    x = torch.randint(-3, 3, (M, N), generator=chance).float()  # many are equal: the first of them counts
+    a, b = (torch.randint(-40, 40, (M, N), generator=chance, dtype=torch.int32) for _ in range(2))
+    a[0, 0], b[0, :2] = -(2**31) + 1, 0
+    p = torch.rand(M, N, generator=chance) > 0.3
+    module = compiler.parse(SELECT, "select.tl")
+    kernel = compiler.compile(module.program(), schedule, ranks=1, dims={"M": M, "N": N})
+    (found,) = kernel.run([[{"x": x, "a": a, "b": b, "p": p}]]).outputs[0]
+    na, nb = ints(a), ints(b)
+    safe = nb + (nb == 0)
+    quotient, remainder = (na // safe) * (nb != 0), (na % safe) * (nb != 0)
+    assert found["top"].tolist() == x.numpy().argmax(1).tolist()
+    assert found["least"].tolist() == x.numpy().argmin(0).tolist()
+    assert found["some"].tolist() == (x > 2).any(1).tolist()
+    assert found["every"].tolist() == ((a > 0) | p).all(0).tolist()
+    assert torch.allclose(found["sums"], x.cumsum(1), rtol=1e-5, atol=1e-4)
+    assert torch.equal(found["down"], (p.int().cumsum(0) + a.cumsum(0)).int())
+    assert found["whole"].tolist() == wrapped(quotient * 7 + remainder)
+    shift = nb & 31
+    assert found["bits"].tolist() == wrapped((na & nb | 5 ^ na) + wrap(na << shift) - (na >> shift))
+    assert torch.equal(found["both"], p & (x > 0) | p ^ (x < 1))
+
+
+def wrap(value: Any) -> Any:
+    """Integers modulo 2**32, as i32."""
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def wrapped(value: Any) -> list[list[int]]:
+    return wrap(value).tolist()
+
+
+def test_positions_count_from_the_start_of_an_axis_that_is_computed_in_blocks() -> None:
+    module = compiler.parse(
+        "program far(M, N):\n    x : in [M, N]\n    y : out [M] i32\n    compute f(i: M):\n"
+        "        y[i] = argmax(x[i, :], axis=1)\n\nschedule s for far:\n    f tile(i=4)\n"
+    )
+    x = torch.zeros(8, 300)
+    x[:, 299], x[3, 70] = 1, 1
+    program = module.program()
+    bound = compiler.bound(program, module.schedules[0], ranks=1, dims={"M": 8, "N": 300})
+    assert bound.contraction_block("f") < 70
+    kernel = compiler.compile(program, module.schedules[0], ranks=1, dims={"M": 8, "N": 300})
+    assert "for k" in kernel.source
+    (found,) = kernel.run([[{"x": x}]]).outputs[0]
+    assert found["y"].tolist() == [299, 299, 299, 70, 299, 299, 299, 299]
+
+
+def test_a_gate_chooses_what_topk_chooses_and_counts_it() -> None:
+    M, E, k = 48, 20, 3
+    program = compiler.load("top_k_gate").program()
+    kernel = compiler.compile(program, "small", ranks=2, dims={"M": M, "H": 24, "E": E, "k": k})
+    chance = torch.Generator().manual_seed(3)
+    inputs = [{"x": torch.randn(M, 24, generator=chance), "w": torch.randn(E, 24, generator=chance)} for _ in range(2)]
+    for given, found in zip(inputs, kernel.run([inputs]).outputs[0], strict=True):
+        scores, experts = torch.topk(given["x"] @ given["w"].T, k, dim=1)
+        assert torch.equal(found["expert"].long(), experts)
+        assert torch.allclose(found["score"], scores, atol=1e-4)
+        assert found["count"].tolist() == torch.bincount(experts.flatten(), minlength=E).tolist()
+        places = {(int(e), int(s)) for e, s in zip(found["expert"].flatten(), found["slot"].flatten(), strict=True)}
+        assert places == {(e, s) for e in range(E) for s in range(int(found["count"][e]))}, "each place once"
+
+
+def one(line: str, extra: str = "", index: str = "i: M", schedule: str = "") -> compiler.Module:
+    return compiler.parse(
+        f"program p(M, N):\n    x : in [M, N] f32\n    n : in [M, N] i32\n    y : out [M, N]\n    z : out [N] i32\n"
+        f"{extra}    compute f({index}):\n        {line}\n    compute g(j: N):\n        z[j] = 0\n"
+        f"\nschedule s for p:\n    g on sm\n{schedule}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("y[i, :] = x[i, :] // 2", r"// of f32[\s\S]*i32\(v\)"),
+        ("y[i, :] = n[i, :] << x[i, :]", r"<< of f32"),
+        ("y[i, :] = x[i, :] & n[i, :]", r"& of f32"),
+    ],
+)
+def test_operations_of_integers_refuse_other_numbers(line: str, message: str) -> None:
+    with pytest.raises(TileLinkError, match=message):
+        compiler.bound(one(line).program(), ranks=1, dims={"M": 16, "N": 64})
+
+
+@pytest.mark.parametrize(
+    ("line", "index", "message"),
+    [
+        ("y[i, j] = cumsum(x[i, j], axis=1)", "i: M, j: N", r"takes the cumsum over tiles of j"),
+        ("y[i, j] = argmax(x[i, j], axis=1)[:, None]", "i: M, j: N", r"takes the argmax over tiles of j"),
+        ("for (j: N):\n            y[i, j] = cumsum(x[i, j], axis=1)", "i: M", r"j"),
+        ("t = zeros(i32)\n        for (j: N):\n            t = maximum(t, argmax(x[i, j], axis=1))\n"
+         "        y[i, :] = t[:, None]", "i: M", r"t "),
+    ],
+)  # fmt: skip
+def test_parts_of_an_axis_are_refused(line: str, index: str, message: str) -> None:
+    tile = "    f tile(i=4, j=8)\n"
+    with pytest.raises((TileSizeError, TileLinkError), match=message):
+        module = one(line, index=index, schedule=tile)
+        compiler.bound(module.program(), module.schedules[0], ranks=1, dims={"M": 16, "N": 64})
+
+
+def test_an_operator_binds_as_in_python_and_is_printed_so() -> None:
+    line = "y[i, :] = (n[i, :] & 3 | 1 << n[i, :] ^ 5) % (n[i, :] // 2 + 1) - (n[i, :] | 2) * 2"
+    program = one(line).program()
+    again = compiler.parse(str(program)).program()
+    assert again == program
+    assert line.partition(" = ")[2] in str(program)
+
+
+def test_integers_stay_integers() -> None:
+    program = one("y[i, :] = x[i, :] * (M // 4) + (rank ^ 1)").program()
+    assert "M // 4" in str(program) and "rank ^ 1" in str(program)
+    with pytest.raises(DtypeError, match="// of f32"):
+        compiler.bound(one("y[i, :] = x[i, :] * (M // 4.0)").program(), ranks=1, dims={"M": 16, "N": 64})

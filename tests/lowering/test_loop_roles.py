@@ -1,0 +1,179 @@
+"""`roles` in loops that carry a state: what they become, how their work is divided, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.lowering.roles_interpreter import run_roles
+from tilelink import compiler
+from tilelink.errors import RolesError, ScheduleError
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.carried import parts
+from tilelink.lowering.listing import listing
+from tilelink.planning.plan import make_plan
+from tilelink.reference.run import run as reference
+from tilelink.reference.trial import random_inputs
+from tilelink.target import target
+from tilelink.verifier import refusals, verify
+
+TEXT = """program loops(H, N, B, D, scale: f32):
+    q  : in        [H, N, B, D]
+    k  : in        [H, N, B, D]
+    v  : in        [H, N, B, D]
+    ks : symmetric [ranks, H, N, B, D]
+    vs : symmetric [ranks, H, N, B, D]
+    o  : {space} [H, N, B, D]
+    y  : out       [H, N, B, D]
+
+    comm gather(p: ranks, h: H by 1, n: N by 1):
+        tile_push_data(ks[rank, h, n, :, :] @ p, k[h, n, :, :])
+        tile_push_data(vs[rank, h, n, :, :] @ p, v[h, n, :, :])
+        producer_tile_notify(ks[rank, h, n, :, :] @ p)
+        producer_tile_notify(vs[rank, h, n, :, :] @ p)
+
+    compute attn(h: H by 1, n: N by 1, i: B):
+{body}
+    compute keep(h: H by 1, n: N by 1, i: B):
+        consumer_tile_wait(o[h, n, i, :])
+        y[h, n, i, :] = o[h, n, i, :]
+
+schedule one for loops:
+    gather on sm(1)
+    attn on sm, tile(i={i}, j={j}), roles({roles}){more}
+    keep on sm(1), tile(i=128)
+"""
+WAITS = ("consumer_tile_wait(ks[s, h, t, j, :])", "consumer_tile_wait(vs[s, h, t, j, :])")
+ATTEND = "state = attend(state, q[h, n, i, :], ks[s, h, t, j, :], vs[s, h, t, j, :], scale{mask})"
+FOR = "for (s: ranks, t: N by 1, j: B):"
+END = ("o[h, n, i, :] = finish(state)", "producer_tile_notify(o[h, n, i, :])")
+
+
+def body(*turn: str, begin: str = "state = online_softmax(f32)", loop: str = FOR, end: tuple[str, ...] = END) -> str:
+    lines = [begin, loop, *(f"    {line}" for line in turn), *end]
+    return "".join(f"        {line}\n" for line in lines)
+
+
+SOFTMAX = body(*WAITS, ATTEND.format(mask=""))
+GUARDED = body(
+    "if t <= n:", *(f"    {line}" for line in WAITS),
+    f"    {ATTEND.format(mask=', (pos(i) + n * B)[:, None] >= (pos(j) + t * B)[None, :]')}",
+    loop=FOR.replace("ranks", "1"),
+)  # fmt: skip
+LINEAR = body(
+    *WAITS, "scores = dot(q[h, n, i, :], ks[s, h, t, j, :].T) * scale",
+    "state += dot(maximum(scores, 0.0), vs[s, h, t, j, :])", begin="state = zeros(f32)",
+    end=("o[h, n, i, :] = state * 2.0", END[1]),
+)  # fmt: skip
+SIZES = {"H": 1, "N": 6, "B": 128, "D": 64, "scale": 0.1}
+
+
+def bound(
+    text: str = SOFTMAX, i: int = 128, j: int = 128, roles: str = "consumers=2, buffers=4", space: str = "local    ",
+    sms: int = 132, more: str = "", on: str = "sm_90", dtype: str = "bf16", **sizes: Any,
+) -> Bound:  # fmt: skip
+    whole = TEXT.format(body=text, i=i, j=j, roles=roles, space=space, more=more)
+    module = compiler.parse(whole, "loops.tl")
+    machine = replace(target(on), sms=sms)
+    dims = {**SIZES, **sizes}
+    return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=dims, dtype=dtype, target=machine)
+
+
+@pytest.mark.parametrize("text", [SOFTMAX, GUARDED, LINEAR], ids=["softmax", "guarded", "linear"])
+@pytest.mark.parametrize("roles", ["consumers=2, buffers=4", "consumers=2, buffers=2, in_flight=1"])
+def test_roles_keep_the_meaning_and_the_proof_accepts_them(text: str, roles: str) -> None:
+    made = bound(text, roles=roles, sms=4)
+    verify(make_plan(made))
+    assert listing(compiler.parse_lowered(listing(made))) == listing(made)
+    program = made.source
+    (inputs,) = random_inputs(program, ranks=2, dims=SIZES, dtype="bf16", launches=1, seed=3)
+    wanted = reference(program, inputs, SIZES, dtype="bf16")
+    found, ahead = run_roles(made, inputs)
+    for rank in range(2):
+        assert torch.allclose(found[rank]["y"].float(), wanted[rank]["y"].float(), atol=2e-2)
+    assert ahead > 1
+
+
+def test_online_softmax_becomes_steps_and_products() -> None:
+    made = bound()
+    tile = parts(made.stages["attn"])
+    assert "attend" not in str(made.program) and "online_softmax" not in str(made.program)
+    assert [one.name for one in tile.compute] == [
+        "state_new", "state_shift", "state_weights", "state_old", "state_total", "state_top"
+    ]  # fmt: skip
+    assert (tile.scores, tile.name) == ("scores", "state")
+
+
+def test_processors_without_groups_have_the_program_as_it_was_written() -> None:
+    made = bound(i=64, j=64, on="sm_80")
+    assert "attend" in str(made.program) and made.stages["attn"].roles is None
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a condition on another index": (GUARDED.replace("t <= n", "t <= s"), {}, "not one on"),
+    "a turn that may be missing": (GUARDED.replace("t <= n", "t < n"), {}, "may have no turn"),
+    "two loops": (body(*WAITS, ATTEND.format(mask="")).replace(
+        "        o[h", f"        {FOR}\n            {ATTEND.format(mask='')}\n        o[h"), {}, "more loops than one"),
+    "no second product": (
+        body(*WAITS, "state += sum(dot(q[h, n, i, :], ks[s, h, t, j, :].T), axis=1)", begin="state = zeros(f32)",
+             end=("o[h, n, i, :] = state[:, None] + q[h, n, i, :]", END[1])), {}, "does not multiply twice",
+    ),
+    "a third product": (
+        body(*WAITS, ATTEND.format(mask=""), 
+             end=("o[h, n, i, :] = finish(state) + sum(dot(q[h, n, i, :], q[h, 0, :, :].T), axis=1)[:, None]", END[1])),
+        {}, "multiply after their loop",
+    ),
+    "rows of a tile": (SOFTMAX, {"i": 64}, "64 rows of a tile are not 2 times"),
+    "an odd turn": (SOFTMAX, {"j": 96, "B": 384, "i": 128}, "96 rows of a turn are no power of two"),
+    "a cut turn": (SOFTMAX, {"B": 192, "i": 128}, "the end of j cuts a tile"),
+    "many registers": (SOFTMAX, {"D": 256, "B": 256, "i": 128, "j": 128}, "hold 224 values in each thread"),
+    "shared memory": (SOFTMAX, {"D": 256, "B": 256, "i": 128, "j": 64, "roles": "consumers=2, buffers=5"},
+                      "bytes of shared memory, and an SM has"),
+    "long elements": (SOFTMAX, {"dtype": "f32"}, "not all bf16 or f16"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_loop_that_cannot_have_roles_is_refused(case: str) -> None:
+    text, options, reason = REFUSED[case]
+    with pytest.raises(ScheduleError, match=f"attn cannot .*{reason}") as caught:
+        bound(text, **options)
+    assert caught.value.location is not None and caught.value.hint
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"rows": 32}, "multiply 32 rows each, of 128"),
+    ({"columns": 128}, "multiply 128 columns, of 64"),
+    ({"block": 64}, "buffers have 64 rows, and a turn 128"),
+    ({"consumers": 3}, "multiply 64 rows each"),
+    ({"kept": None}, "those of tiles of another form"),
+])  # fmt: skip
+def test_numbers_that_do_not_fit_are_refused(change: dict[str, Any], reason: str) -> None:
+    made = bound()
+    stage = made.stages["attn"]
+    assert stage.roles is not None
+    wrong = replace(stage, roles=replace(stage.roles, **change))
+    (found,) = refusals(make_plan(replace(made, stages={**made.stages, "attn": wrong})))
+    assert isinstance(found, RolesError) and reason in found.message
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), [
+    ("load kept 16384", "load kept 8192", "its loads are"),
+    ("vacant 2", "vacant 1", "in the rings of operands and of what is kept"),
+    ("retire 1; arrive empty 0", "retire 2; arrive empty 0", "in the rings of operands and of what is kept"),
+    ("await empty 1 next; ", "", "in the rings of operands and of what is kept"),
+    ("compute; retire 0 next", "retire 0 next", "does not multiply, compute"),
+    ("multiply trailing next; ", "", "does not multiply, compute"),
+    ("; fence", "", "in the ring of results"),
+])  # fmt: skip
+def test_steps_of_a_lowered_program_are_checked_as_they_are_printed(old: str, new: str, reason: str) -> None:
+    made = bound()
+    text = listing(made)
+    assert old in text
+    again = compiler.parse_lowered(text.replace(old, new, 1))
+    wrong = replace(made.stages["attn"], roles=again.stages["attn"].roles)
+    (found,) = refusals(make_plan(replace(made, stages={**made.stages, "attn": wrong})))
+    assert reason in found.message, found.message

@@ -1,0 +1,116 @@
+"""`program_per_tile`: a CTA for each tile, the proof of it, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilelink import compiler
+from tilelink.backend.emit import emit
+from tilelink.errors import ScheduleError, TilesError
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.listing import listing
+from tilelink.planning.any_program import together
+from tilelink.planning.plan import make_plan
+from tilelink.target import target
+from tilelink.verifier import refusals, verify
+
+TEXT = """program gathered(M, N):
+    x  : in        [M, N]
+    xs : symmetric [ranks, M, N]
+    y  : out       [ranks, M, N]
+    z  : out       [M, N]
+
+    comm gather(p: ranks, i: M):
+        tile_push_data(xs[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(xs[rank, i, :] @ p)
+
+    compute take(s: ranks, i: M):
+        consumer_tile_wait(xs[s, i, :])
+        y[s, i, :] = xs[s, i, :] * 2.0
+
+    compute rest(i: M):
+        z[i, :] = x[i, :]
+
+schedule one for gathered:
+    gather {gather}, tile(i=16){told}
+    take on sm, tile(i=16), program_per_tile
+    rest {rest}
+    xs channel(i=16), buffers 2
+"""
+
+
+def bound(gather: str = "on copy_engine", rest: str = "on copy_engine", on: str = "sm_90", told: str = "") -> Bound:
+    text = TEXT.format(gather=gather, rest=rest, told=told)
+    module = compiler.parse(text, "gathered.tl")
+    machine = target(on) if on == "cpu" else replace(target(on), sms=4)
+    return compiler.bound(
+        module.program(), module.schedules[0], ranks=2, dims={"M": 256, "N": 64}, dtype="f32", target=machine
+    )
+
+
+def test_a_kernel_has_a_program_for_each_tile() -> None:
+    made = bound()
+    kernel = made.kernel_of["take"]
+    assert (kernel.programs, kernel.dealt) == (32, True)
+    plan = make_plan(made)
+    verify(plan)
+    assert listing(compiler.parse_lowered(listing(made))) == listing(made)
+    first = plan.first_task["take"]
+    own = slice(first, first + made.stages["take"].total * 2)
+    assert len(np.unique(plan.worker[own])) == 64 and len(np.unique(together(plan).worker[own])) == 2
+
+
+def test_earlier_launches_are_announced_by_the_program_that_runs_first() -> None:
+    made = bound()
+    text = emit(made, make_plan(made).thresholds).text
+    (line,) = (one for one in text.splitlines() if "begin_copies(" in one or "announce_finished(" in one)
+    assert line.endswith("FIRST=True)")
+
+
+def test_cpu_ranks_have_as_many_programs_as_without_the_clause() -> None:
+    made = bound(on="cpu")
+    assert not made.kernel_of["take"].dealt and made.kernel_of["take"].programs == 2
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a kernel beside it": ({"gather": "on sm(1)"}, "a kernel runs beside it on SMs"),
+    "a guest": ({"rest": "in take epilogue, tile(i=16)"}, "another stage runs in its kernel"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_kernel_that_cannot_is_refused(case: str) -> None:
+    options, reason = REFUSED[case]
+    with pytest.raises(ScheduleError, match=f"take cannot have a program for each tile: {reason}") as caught:
+        bound(**options)
+    assert caught.value.location is not None and "take `program_per_tile` away" in str(caught.value.hint)
+
+
+def test_a_stage_that_notifies_is_refused() -> None:
+    text = TEXT.format(gather="on copy_engine", rest="on copy_engine", told=", program_per_tile")
+    with pytest.raises(ScheduleError, match="it does not run in CTAs of its own"):
+        module = compiler.parse(text, "gathered.tl")
+        compiler.bound(
+            module.program(), module.schedules[0], ranks=2, dims={"M": 256, "N": 64}, dtype="f32", target="sm_90"
+        )
+    text = TEXT.format(gather="on sm", rest="on copy_engine", told=", program_per_tile")
+    with pytest.raises(ScheduleError, match="somebody may wait for what its tiles do"):
+        module = compiler.parse(text, "gathered.tl")
+        compiler.bound(
+            module.program(), module.schedules[0], ranks=2, dims={"M": 256, "N": 64}, dtype="f32", target="sm_90"
+        )
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"programs": 16}, "16 programs are not one for each tile"),
+    ({"stream": "take"}, "a kernel runs beside it on SMs"),
+])  # fmt: skip
+def test_a_lowered_program_that_says_otherwise_is_refused(change: dict[str, Any], reason: str) -> None:
+    made = bound()
+    kernels = tuple(replace(k, **change) if k.name == "take" else k for k in made.kernels)
+    found = [one for one in refusals(make_plan(replace(made, kernels=kernels))) if isinstance(one, TilesError)]
+    assert found and reason in found[0].message

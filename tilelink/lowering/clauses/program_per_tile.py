@@ -1,0 +1,70 @@
+"""`program_per_tile`: a CTA for each tile, so that the GPU starts the next tile wherever one has ended.
+
+Usually a kernel has as many CTAs as fit the GPU, and CTA p executes tiles p, p + P, and so on. That is best if tiles
+take equally long. If they do not, as those of causal attention, some CTAs have more to do than others. With this clause
+the GPU deals tiles to places on SMs, in the order of the stage: put the longest tiles first.
+
+before: P CTAs, each with every P-th tile
+after:  a CTA for each tile; they begin in the order of the tiles, each when an earlier one has ended
+
+Not all CTAs are resident. What the other rules prove holds for every choice of a program for a tile
+(planning/any_program.py): in the order of the tiles, one after the other, no tile waits for ever. That takes for
+granted that CTAs begin in the order of their numbers, and that a place becomes free when one ends. So no other kernel
+may run beside this one on SMs, and nobody may wait for what its tiles do in the same launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilelink.errors import ScheduleError
+from tilelink.ir.program import Notify, Transfer
+from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import Bound, Kernel, Transport
+from tilelink.lowering.clauses.clause import Clause, switch
+
+
+def _apply(bound: Bound) -> Bound:
+    """Return the bound program whose kernels have as many CTAs as tiles where the schedule says so.
+
+    Raise ScheduleError for a kernel that cannot have them. CPU ranks have as many programs as without the clause.
+    """
+    for part in bound.schedule.stages:
+        if not part[PROGRAM_PER_TILE]:
+            continue
+        kernel = bound.kernel_of[part.name]
+        if reason := dealing_reason(bound, kernel):
+            message = f"{part.name} cannot have a program for each tile: {reason}"
+            raise ScheduleError(message, location=part.at("program_per_tile"), hint="take `program_per_tile` away")
+        total = bound.stages[part.name].total
+        if bound.target.kind != "cpu" and total > kernel.programs:
+            dealt = replace(kernel, programs=total, dealt=True)
+            bound = replace(bound, kernels=tuple(dealt if one is kernel else one for one in bound.kernels))
+    return bound
+
+
+def dealing_reason(bound: Bound, kernel: Kernel) -> str | None:
+    """Return why the tiles of a kernel cannot be dealt to places on SMs, or None."""
+    if kernel.on_copy_engine or bound.stages[kernel.name].transport is not Transport.STORES:
+        return "it does not run in CTAs of its own"
+    if len(kernel.stage_names) > 1 or kernel.loops[0].width is not None:
+        return "another stage runs in its kernel"
+    if any(one.stream != "main" for one in bound.on_sms):
+        return "a kernel runs beside it on SMs"
+    if bound.nodes > 1:
+        return "its rank is one of several nodes"
+    for statement in statements(bound.stages[kernel.name].stage.body):
+        if isinstance(statement, Notify | Transfer):
+            return "somebody may wait for what its tiles do"
+    return None
+
+
+PROGRAM_PER_TILE: Clause[bool] = switch(
+    "program_per_tile",
+    apply=_apply,
+    manual=(
+        "a CTA for each tile, where otherwise each CTA executes some tiles one after the other: the GPU starts the "
+        "next tile wherever one has ended. For tiles that take unequally long, the longest first in `order`. For a "
+        "stage with a kernel of its own, which notifies nobody, and beside which no other kernel runs on SMs"
+    ),
+)
