@@ -1,6 +1,7 @@
 """Operators in one and in two levels on nodes of eight GPUs, simulated.
 
     python -m benchmarks.two_level          simulates; writes results/two_level.json and docs/multi_node.md's tables
+    python -m benchmarks.two_level OP ...   simulates these operators anew, and keeps the results of the others
     python -m benchmarks.two_level tables   writes the tables from the results that are there
 
 A row is the fastest of some schedules. What would take too long on 128 nodes is extrapolated and marked.
@@ -13,9 +14,10 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +181,11 @@ def _two_level_all_gather(tile: int) -> Iterator[Way]:
 
 
 def _two_level_reduce_scatter(tile: int) -> Iterator[Way]:
-    for copy_sms in (16, 64):
+    for copy_sms, rows in product((16, 64), sorted({max(1, min(32, tile // 16)), max(1, min(64, tile // 4))})):
         for where in (f"sm({copy_sms})", "copy_engine"):
-            yield f"{where} inside, sm({copy_sms}) across", "two_level_reduce_scatter", [
+            yield f"{where} inside, sm({copy_sms}) across, {rows} rows a message", "two_level_reduce_scatter", [
                 f"inside on {where}, tile(i={tile}), order({AWAY}, i, q = rank + 1 step +1)",
-                f"across on sm({copy_sms}), tile(i={max(1, min(32, tile // 16))}, j=512), order({AWAY}, i, j)",
+                f"across on sm({copy_sms}), tile(i={rows}, j={COLUMNS}), order({AWAY}, i, j)",
                 "reduce on sm, tile(i=32, j=512)",
                 f"parts channel(i={tile})",
                 f"sums channel(i={tile})",
@@ -199,13 +201,13 @@ def _two_level_ag_gemm(tile: int) -> Iterator[Way]:
 
 
 def _two_level_gemm_rs(tile: int) -> Iterator[Way]:
-    for copy_sms in (8, 16, 32):
-        yield f"sm({copy_sms}) across", "two_level_gemm_rs", [
+    for copy_sms, rows in product((8, 16, 32), (4, 8, 16)):  # whole rows: one message
+        yield f"sm({copy_sms}) across, {rows} rows a message", "two_level_gemm_rs", [
             f"gemm {PRODUCT}, order({AWAY}, q = rank + 1 step +1)",
-            f"across on sm({copy_sms}), tile(i={tile}, j=256), order({AWAY}, i, j)",
+            f"across on sm({copy_sms}), tile(i={rows}, j={WIDTH}), order({AWAY}, i, j)",
             "reduce on sm, tile(i=32, j=256)",
             "parts channel(i=128, j=256)",
-            f"sums channel(i={tile}, j=256)",
+            f"sums channel(i={tile}, j={WIDTH})",
         ]  # fmt: skip
 
 
@@ -274,13 +276,15 @@ def measure(case: Case, level: int) -> tuple[list[Row], list[Row]]:
     return [few[0], some[0], estimate], [first, second]
 
 
-def results() -> dict[str, Any]:
-    """Everything that the report says, as JSON."""
-    began = time.perf_counter()
-    rows: list[Row] = []
-    lines: list[Row] = []
-    orders = [row for row in tried(Case(op="all_gather", size=1024), 1, 8) if not row.schedule.endswith(IN_PIECES)]
-    for case in CASES:
+def results(ops: Sequence[str] = (), before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Everything that the report says, as JSON. ops: the operators to simulate, the others are in `before`; (): all."""
+    began, before = time.perf_counter(), before or {}
+    kept = {name: [Row(**row) for row in before.get(name, [])] for name in ("rows", "lines", "orders")}
+    rows, lines = ([row for row in kept[name] if row.op not in ops] for name in ("rows", "lines"))
+    orders = kept["orders"]
+    if not ops or FULL[0] in ops:
+        orders = [row for row in tried(Case(op=FULL[0], size=1024), 1, 8) if not row.schedule.endswith(IN_PIECES)]
+    for case in (one for one in CASES if not ops or one.op in ops):
         for level in (1, 2):
             more = measure(case, level)
             rows += more[0]
@@ -289,7 +293,7 @@ def results() -> dict[str, Any]:
             print(f"{time.perf_counter() - began:6.0f} s {case.op} {case.size} level {level}: {shown}", flush=True)
     return {
         "machine": MACHINE.name,
-        "wall_s": round(time.perf_counter() - began),
+        "wall_s": round(time.perf_counter() - began) + (before.get("wall_s", 0) if ops else 0),
         "python": platform.python_version(),
         "rows": [asdict(row) for row in rows],
         "lines": [asdict(row) for row in lines],
@@ -380,7 +384,8 @@ def page(text: str, found: dict[str, Any]) -> str:
 def main() -> None:
     if sys.argv[1:] != ["tables"]:
         gc.disable()  # millions of small lists that live to the end
-        RESULT.write_text(json.dumps(results(), indent=1) + "\n")
+        before = json.loads(RESULT.read_text()) if sys.argv[1:] else None
+        RESULT.write_text(json.dumps(results(sys.argv[1:], before), indent=1) + "\n")
     PAGE.write_text(page(PAGE.read_text(), json.loads(RESULT.read_text())))
 
 

@@ -381,7 +381,7 @@ def test_what_is_predicted_to_be_far_slower_is_not_measured(monkeypatch: pytest.
         gpus, "on_gpus",
         lambda request, ranks, **options: asked.append((request, options)) or answered(request, ranks),
     )  # fmt: skip
-    command = ["tune", "gemm_rs", "-p", "gemm_rs_slots", "-n", "2", "--shape", "256,512,512", "--trials", "24"]
+    command = ["tune", "gemm_rs", "-p", "gemm_rs_slots", "-n", "2", "--shape", "256,512,512", "--trials", "32"]
     command += ["--top", "2", "--measure", "--compile-budget", "7", *(["--json"] if as_json else [])]
     done = CliRunner().invoke(app, command, env={"COLUMNS": "250"})
     assert done.exit_code == 0, done.output

@@ -74,7 +74,7 @@ def _spec(name: str) -> bool:
 def _bitcode(capability: int, places: list[Path]) -> Part:
     found = find_bitcode(capability)
     if found is not None:
-        detail = f"{found}, which kernels that reach other nodes are linked with (the first time takes about a minute)"
+        detail = f"{found}, which kernels that reach other nodes are linked with (the first time takes up to a minute)"
         return Part(name="NVSHMEM bitcode", good=True, detail=detail)
     looked = ", ".join(map(str, places)) or "no folder: nvidia-nvshmem is not installed"
     return Part(name="NVSHMEM bitcode", good=None, detail=f"none for sm_{capability} in {looked}", advice=ADVICE)
