@@ -44,7 +44,7 @@ from tilelink.tuning import prepare
 
 FILE = Path(__file__).with_suffix(".tl")
 WITHOUT = "without roles"
-PLAIN = "attn roles off, program_per_tile off, tile(i=128, j=64), num_warps 8, num_stages 3"
+PLAIN = "attn roles off, tile(i=128, j=64), num_warps 8, num_stages 3"
 PROGRAMS = 128
 """Programs of causal attention, of which each has as many pairs of blocks."""
 ROWS_AT_ONCE = 1024
@@ -137,8 +137,9 @@ def schedules(case: Case) -> tuple[Program, dict[str, Schedule]]:
     module = compiler.load(str(FILE))
     program = module.program(case.program)
     plain = module.schedule("h200_roles", program)
+    without = f"{PLAIN}{', program_per_tile off' if 'program_per_tile' in str(plain) else ''}"
     text = "\n".join(
-        f"schedule form_{n} for {program.name} like h200_roles:\n    {f'attn {more}' if more else PLAIN}\n"
+        f"schedule form_{n} for {program.name} like h200_roles:\n    {f'attn {more}' if more else without}\n"
         for n, (_, more) in enumerate(case.forms)
     )
     parsed = compiler.parse(f"{program}\n{plain}\n{text}")
@@ -292,7 +293,8 @@ def table(report: dict[str, Any], name: str) -> list[str]:
         "",
         f"Attention as rank 0 computes it, with all signals set, on one {machine['gpu']}: TFLOP/s of the pairs that "
         f"count, and times cuDNN's speed, medians of {report['samples']} turns; driver {machine['driver']}, torch "
-        f"{machine['torch']}, triton {machine['triton']}. Programs and schedules are in `benchmarks/attention.tl`.",
+        f"{machine['torch']}, triton {machine['triton']}. Programs and schedules are in `benchmarks/attention.tl` of "
+        f"commit {report['commit'][:7]}.",
         "",
         "| program | heads | head dimension | rows x keys | form | TFLOP/s | x cuDNN |",
         "| --- | ---: | ---: | ---: | --- | ---: | ---: |",

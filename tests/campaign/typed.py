@@ -41,7 +41,11 @@ class _Draw:
 
     def integer(self, depth: int = DEEP) -> str:
         w = self.w
-        match w.pick(("name", "of bool", "full", "where", "sum", "large")) if depth else "name":
+        match w.pick(("name", "of bool", "full", "where", "sum", "bits", "large")) if depth else "name":
+            case "bits":
+                w.features.add("bits and quotients of integers")
+                op = w.pick(("//", "%", "&", "|", "^", "<<", ">>"))
+                return f"({self.integer(depth - 1)} {op} {self.integer(depth - 1)})"
             case "name":
                 return w.pick((*self.whole, f"pos({self.index})", str(w.rng.randrange(-3, 9))))
             case "of bool":
@@ -123,6 +127,31 @@ def masked(w: Writer) -> None:
     w.stage("compute", [rows], lines)
 
 
+def selected(w: Writer) -> None:
+    """Positions of the largest, sums up to each element, and conditions of all of an axis."""
+    a, b = w.plane()
+    w.features.add("selecting")
+    x, n, p = (w.tensor("in", (a, b), kind) for kind in ("f32", "i32", "bool"))
+    rows = w.chance(0.5)
+    kept, along = (a, "axis=1") if rows else (b, "axis=0")
+    at = f"[{INDEX[a]}, :]" if rows else f"[:, {INDEX[b]}]"
+    whole = w.pick((f"{n}{at} % 5", f"{n}{at} & 3", f"where({p}{at}, {n}{at}, 0)", f"{n}{at}"))
+    op = w.pick(("argmax", "argmin", "any", "all", "cumsum", "cumsum"))
+    value = {
+        "argmax": w.pick((f"{x}{at}", whole)), "argmin": w.pick((f"{x}{at}", whole)),
+        "cumsum": w.pick((whole, f"{p}{at}")),
+        "any": f"{whole} > 3", "all": w.pick((f"{p}{at}", f"{n}{at} < {x}{at} + 100.0")),
+    }[op]  # fmt: skip
+    if op == "cumsum":
+        y, sums = w.tensor("out", (a, b), "i32"), f"{op}({value}, {along})"
+        places = f"pos({b})[None, :]" if rows else f"pos({a})[:, None]"
+        lines = [f"{y}{at} = {w.pick((sums, f'{sums} - {n}{at}', f'{places} - {sums}'))}"]
+    else:
+        y = w.tensor("out", (kept,), "bool" if op in ("any", "all") else "i32")
+        lines = [f"{y}[{INDEX[kept]}] = {op}({value}, {along})"]
+    w.stage("compute", [kept], lines)
+
+
 def _condition(w: Writer) -> str:
     return w.pick(("rank > 0", "rank == 0", "rank < ranks", w.param("bool", w.chance(0.5))))
 
@@ -179,4 +208,13 @@ def constant_first(w: Writer) -> None:
     w.stage("compute", [a], lines)
 
 
-TYPED: tuple[Callable[[Writer], None], ...] = (mixed, mixed, masked, renamed, renamed, constant_first)
+TYPED: tuple[Callable[[Writer], None], ...] = (
+    mixed,
+    mixed,
+    masked,
+    renamed,
+    renamed,
+    constant_first,
+    selected,
+    selected,
+)

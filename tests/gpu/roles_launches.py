@@ -24,6 +24,7 @@ from benchmarks.measure import Watchdog
 from benchmarks.tp import choices
 from tests.gpu.ranks import join
 from tilelink import compiler
+from tilelink.ir.printer import print_scalar
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FILE = str(BENCHMARKS / "roles.tl")
@@ -89,11 +90,8 @@ class Attentions(Launches):
         self.kernel = compiler.compile(
             program, module.schedule("h200_roles", program), dims=dims, dtype="bf16", device="cuda"
         )
-        self.given = {
-            tensor: torch.empty([int(dims[str(d)]) for d in program.tensor(tensor).shape], dtype=torch.bfloat16,
-                                device="cuda")
-            for tensor in ("q", "k", "v")
-        }  # fmt: skip
+        shape = [int(dims[print_scalar(dim)]) for dim in program.tensor("q").shape]  # that of keys and values too
+        self.given = {name: torch.empty(shape, dtype=torch.bfloat16, device="cuda") for name in ("q", "k", "v")}
         self.y = torch.empty_like(self.given["q"])
         self.worst = torch.zeros((), device="cuda")
 

@@ -301,3 +301,37 @@ def test_warps_with_roles_store_and_notify_while_others_multiply() -> None:
     waves = 4096 * 4096 / (128 * 256) / (H200S.sms - 32)
     gain = H200S.tile_overhead + H200S.fence - H200S.roles_overhead
     assert times[0] - times[1] == pytest.approx(waves * gain, rel=0.5)
+
+
+LOOP = """program attention(H, S, D):
+    q : in  [H, S, D]
+    k : in  [H, S, D]
+    v : in  [H, S, D]
+    o : out [H, S, D]
+
+    compute attn(h: H, i: S):
+        state = online_softmax(f32)
+        for (j: S):
+            state = attend(state, q[h, i, :], k[h, j, :], v[h, j, :], 0.125)
+        o[h, i, :] = finish(state)
+
+schedule s for attention:
+    attn on sm, tile(i=128, j=128), {more}
+"""
+
+
+def test_a_turn_of_a_loop_with_roles_takes_as_long_as_its_longest_part() -> None:
+    sizes = {"H": 4, "S": 4096, "D": 128}
+    plain, roles = (
+        planned(LOOP.format(more=more), ranks=1, dtype="bf16", **sizes)
+        for more in ("num_warps 8", "num_warps 8, roles(consumers=2, buffers=4)")
+    )
+    turn = next(work for _, _, work in works(roles) if work.overlapped)
+    assert sum(product.flops for product in turn.products) == 4 * 128 * 128 * 128
+    assert turn.special >= 128 * 128
+    found = Roofline().tile(turn, H200S)
+    parts = [turn.elementwise * H200S.sms / H200S.vector_flops, turn.special * H200S.sms / H200S.special_rate]
+    assert found.overhead == 0 and found.main >= max(parts) and found.main < sum(parts) + found.main
+    times = [simulate(one, H200S).seconds for one in (plain, roles)]
+    assert times[1] < 0.8 * times[0]
+    assert times[1] >= 4 * 4096 * 4096 * 128 * 4 / H200S.matmul_flops

@@ -101,12 +101,25 @@ class Roofline:
 
     def tile(self, work: TileWork, machine: Machine) -> TileTime:
         """Return the sum of products and elementwise work, none overlapped; a product's memory traffic is hidden."""
+        if work.overlapped:
+            return TileTime(main=self._turn(work, machine), overhead=0.0)
         main = sum(self._product(p, work, machine) for p in work.products)
         share = min(machine.memory_bandwidth / work.programs, machine.sm_bandwidth)
         main = max(main, work.traffic / share)
         main += work.elementwise * machine.sms / machine.vector_flops
         main += work.special * machine.sms / machine.special_rate
         return TileTime(main=main, overhead=_between(work, machine))
+
+    def _turn(self, work: TileWork, machine: Machine) -> float:
+        """Return the seconds of a turn of a loop in which some warps multiply while others compute: the longest part.
+
+        Operands are loaded ahead, and no tile is stored between two turns.
+        """
+        products = sum(product.count * _ideal(product, work.item, machine) for product in work.products)
+        vector = work.elementwise * machine.sms / machine.vector_flops
+        special = work.special * machine.sms / machine.special_rate
+        share = min(machine.memory_bandwidth / work.programs, machine.sm_bandwidth)
+        return max(products, vector, special, work.traffic / share)
 
     def _product(self, product: Product, work: TileWork, machine: Machine) -> float:
         """Return the seconds of the main loop: tensor cores, operands from the cache, or exposed load latency."""

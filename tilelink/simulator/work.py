@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tilelink.ir.program import (
     ITEM_BYTES,
     Apply,
+    Assign,
     Attend,
     Dot,
     For,
@@ -28,6 +29,7 @@ from tilelink.ir.scalar import Env
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.carried import parts
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import Rows, Walk
 from tilelink.lowering.hulls import hull
@@ -64,7 +66,8 @@ class TileWork:
 
     elementwise, special: numbers of operations. traffic: bytes from and to memory; every byte is counted for one of the
     tiles that access it. programs: programs of a rank that run the stage. item: bytes of an operand's element. stages:
-    blocks of operands in flight. roles: True if warps have roles.
+    blocks of operands in flight. roles: True if warps have roles. overlapped: True if some consumers multiply while
+    others compute, as in the turns of a loop that carries a state.
     """
 
     stage: str
@@ -78,6 +81,7 @@ class TileWork:
     stages: int = 3
     flat: bool = False
     roles: bool = False
+    overlapped: bool = False
     programs: int = 1
 
 
@@ -169,7 +173,12 @@ class WorkOf:
         stage = one.stage
         kernel = self._kernels[stage.name]
         typing = self._typing.stage(stage.name)
-        products, elementwise, special = _operations(typing, lambda axis: self._size(stage, axis), value)
+        of_turn = _of_turn(stage, one.statement)
+        every = [_operations(typing, lambda axis: self._size(stage, axis), each) for each in of_turn or (value,)]
+        products = tuple(product for each, _, _ in every for product in each)
+        elementwise, special = sum(each for _, each, _ in every), sum(each for _, _, each in every)
+        if of_turn == ():
+            products, elementwise, special = (), 0.0, 0.0
         traffic = self._traffic(one)
         if not (products or elementwise or special or traffic):
             return None
@@ -185,6 +194,7 @@ class WorkOf:
             stages=stage.roles.operands.buffers if stage.roles else kernel.stages,
             flat=stage.flat,
             roles=stage.roles is not None,
+            overlapped=bool(of_turn),
             programs=self.programs[stage.name],
         )
 
@@ -261,6 +271,21 @@ class WorkOf:
             moved += min(touched, box) * int(self.items[tensor])
         runs = int(((one.task >= begin) & (one.task < end)).sum())
         return moved / runs * self.slices(one)
+
+
+def _of_turn(stage: BoundStage, statement: Statement) -> tuple[Value, ...] | None:
+    """Return the values of a turn of a loop whose warps have roles, for the statement that ends it.
+
+    Return () for another statement of the turn, and None for a statement of no such loop. Consumers do the products and
+    the computations of a turn beside each other, so that it is counted as a whole.
+    """
+    if stage.roles is None or stage.roles.kept is None:
+        return None
+    inside = [s for s in statements(parts(stage).loop.body) if isinstance(s, Assign)]
+    if not any(statement is s for s in inside):
+        return None
+    last = next(s for s in inside if s.name == parts(stage).name)
+    return tuple(s.value for s in inside) if statement is last else ()
 
 
 def _sliced(plan: Plan) -> dict[int, SlicedProduct]:
