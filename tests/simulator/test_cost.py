@@ -321,7 +321,7 @@ schedule s for attention:
 
 
 def test_a_turn_of_a_loop_with_roles_takes_as_long_as_its_longest_part() -> None:
-    sizes = {"H": 4, "S": 4096, "D": 128}
+    sizes: dict[str, Any] = {"H": 4, "S": 4096, "D": 128}
     plain, roles = (
         planned(LOOP.format(more=more), ranks=1, dtype="bf16", **sizes)
         for more in ("num_warps 8", "num_warps 8, roles(consumers=2, buffers=4)")

@@ -18,7 +18,7 @@ from tilelink.lowering.enumerate import NOTIFY
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.target import CPU
 
-DIMS = {"H": 16, "E": 8, "M": 50, "Ms": 50, "N": 36, "K": 40}
+DIMS = {"H": 16, "E": 8, "k": 2, "M": 50, "Ms": 50, "N": 36, "K": 40}
 HEAD = "program p(M, N):\n    x : in [M, N]\n    h : symmetric [M, N]\n    y : out [M, N]\n"
 SEND = "    comm send(i: M):\n        tile_push_data(h[i, :] @ (rank + 1), x[i, :])\n"
 NOTICE = "        producer_tile_notify(h[i, :] @ (rank + 1))\n"
