@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import tilelink
-from tilelink.errors import TileSizeError
+from tilelink.errors import TileLinkError, TileSizeError
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
 from tilelink.target import CPU
@@ -55,3 +56,47 @@ def test_a_part_of_what_is_reduced_is_refused(value: str, tiles: str, index: str
 )
 def test_all_of_what_is_reduced_is_not(body: str) -> None:
     assert reduced(body, "i=64, j=16").stages["make"].total == 2
+
+
+LEFT_OUT = """
+program p(M = 32, K = 200):
+    x    : in  [M, K]
+    b    : in  [K] = 2
+    y    : out [M]
+    compute f(i: M):
+        {body}
+schedule one for p:
+    f tile(k=256)
+"""
+LOOP = "acc = zeros(f32)\n        for (k: K):\n            {}\n        y[i] = acc"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("y[i] = sum(x[i, :], axis=1) + sum(b[:], axis=0)", "needs 1 axes"),
+        ("y[i] = sum(x[i, :], axis=1) + sum(b[:][None, :], axis=1)", "needs 2 axes"),
+        (LOOP.format("acc += sum(x[i, k], axis=1) + b[k]"), "combines them in acc in a way that depends on it"),
+    ],
+)
+def test_a_sum_over_an_input_that_is_left_out_is_refused(body: str, said: str) -> None:
+    """It is a number without axes there: its sum would be another one than that of the input."""
+    program = tilelink.parse(LEFT_OUT.format(body=body)).program()
+    with pytest.raises(TileLinkError, match=said):
+        tilelink.plan(program, ranks=1, dims={"M": 32, "K": 200})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y[i] = sum(b[:][None, :] + x[i, :], axis=1)",
+        LOOP.format("acc += sum(x[i, k] + b[k][None, :], axis=1)"),
+    ],
+)
+def test_a_sum_of_what_is_added_to_it_is_that_of_the_input(body: str) -> None:
+    module = tilelink.parse(LEFT_OUT.format(body=body))
+    x = torch.randn(32, 200)
+    for schedule in (None, module.schedules[0]):
+        kernel = tilelink.compile(module.program(), schedule, ranks=1, dims={"M": 32, "K": 200})
+        (outputs,) = kernel.run([[{"x": x}]]).outputs
+        torch.testing.assert_close(outputs[0]["y"], (x + 2).sum(1), rtol=1e-4, atol=1e-3)

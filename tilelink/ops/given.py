@@ -127,15 +127,6 @@ class Given:
         return known
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """An input by its place in a call: up to `size` rows, of which the input `count` says how many there are."""
-
-    place: int
-    size: int
-    count: str
-
-
 class Shortcut:
     """Calls by place alone that repeat an earlier one with another number of rows: what a launch of them takes.
 
@@ -149,41 +140,51 @@ class Shortcut:
         self.works = bool(given.counts) and all(p.dim == 0 and type(fixed.get(p.size)) is int for p in parts)
         self._given, self._inputs = given, tuple(inputs)
         if self.works:
-            sizes = {part.count: fixed[part.size] for part in given.inputs}
-            self._parts = tuple(
-                _Place(place=self._inputs.index(p.tensor), size=fixed[p.size], count=p.count) for p in given.inputs
-            )
-            self._counts = tuple(
-                _Place(place=self._inputs.index(name), size=sizes[name], count=name) for name in given.counts
-            )
+            place, size = self._inputs.index, {part.count: fixed[part.size] for part in given.inputs}
+            self._parts = tuple((place(p.tensor), fixed[p.size], p.count) for p in given.inputs)
+            self._counts = tuple((place(name), size[name], name) for name in given.counts)
+            self._cut = tuple((p.tensor, p.count) for p in given.outputs)
 
     def whole(self, tensors: Sequence[Any]) -> tuple[list[torch.Tensor | None], dict[str, int]] | None:
         """Return the tensors of a launch, in the order of inputs, and the counts that the host knows, or None."""
         made = [*tensors, *[None] * (len(self._inputs) - len(tensors))]
         counts: dict[str, int] = {}
-        for part in self._parts:
-            tensor = made[part.place]
+        for place, size, count in self._parts:
+            tensor = made[place]
             if tensor is None or not tensor.dim():
                 return None
-            rows = tensor.shape[0]
-            if counts.setdefault(part.count, rows) != rows:
+            shape = tensor.shape
+            rows = shape[0]
+            if counts.setdefault(count, rows) != rows:
                 return None
-            if rows != part.size:
-                if not 1 < rows < part.size or not _has_room(tensor, 0, part.size):
+            if rows != size:
+                if not 1 < rows < size or not tensor.is_contiguous():
                     return None
-                made[part.place] = tensor.as_strided((part.size, *tensor.shape[1:]), tensor.stride())
-        for part in self._counts:
-            number = made[part.place]
-            if isinstance(number, torch.Tensor):
-                del counts[part.count]
+                strides = tensor.stride()
+                last = (tensor.storage_offset() + size * strides[0]) * tensor.element_size()
+                if last > tensor.untyped_storage().nbytes():
+                    return None
+                made[place] = tensor.as_strided((size, *shape[1:]), strides)
+        for place, size, count in self._counts:
+            number = made[place]
+            if number is None:
+                number = counts[count]
+            elif type(number) is int and 0 <= number <= size:
+                counts[count] = number
+            elif isinstance(number, torch.Tensor):
+                del counts[count]
                 continue
-            if number is not None:
-                if type(number) is not int or not 0 <= number <= part.size:
-                    return None
-                counts[part.count] = number
-            device = made[self._parts[0].place].device
-            made[part.place] = self._given.scalar(counts[part.count], part.size, device)
+            else:
+                return None
+            made[place] = self._given.scalar(number, size, made[self._parts[0][0]].device)
         return made, counts
+
+    def cut(self, made: dict[str, torch.Tensor], counts: Mapping[str, int]) -> dict[str, torch.Tensor]:
+        """Return the outputs of a launch, as far as they are defined where the host knows it."""
+        for name, count in self._cut:
+            if count in counts:
+                made[name] = made[name][: counts[count]]
+        return made
 
 
 def _parts(program: Program, space: str) -> tuple[Part, ...]:

@@ -143,7 +143,7 @@ class Op:
                 key = (self, text, *[None if t is None else (t.shape, t.dtype, t.is_cuda) for t in whole])
                 if (launch := kept.get(key)) is not None:
                     made = launch({n: t for n, t in zip(self.signature.inputs, whole, strict=True) if t is not None})
-                    return self._results(self._given.cut(made, known_counts))
+                    return self._results(self._shortcut.cut(made, known_counts))
         values = self._bound(tensors, named)
         operands = [value for value in values.values() if isinstance(value, torch.Tensor)]
         into = None if out is None else self._given_outputs(out)
