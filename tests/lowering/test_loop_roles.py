@@ -13,10 +13,13 @@ from tilelink import compiler
 from tilelink.errors import RolesError, ScheduleError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.carried import parts
+from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.listing import listing
 from tilelink.planning.plan import make_plan
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs
+from tilelink.scheduling.schedule import RolesChoice, Schedule
+from tilelink.search.knobs import knobs
 from tilelink.target import target
 from tilelink.verifier import refusals, verify
 
@@ -105,6 +108,15 @@ def test_online_softmax_becomes_steps_and_products() -> None:
         "state_new", "state_shift", "state_weights", "state_old", "state_total", "state_top"
     ]  # fmt: skip
     assert (tile.scores, tile.name) == ("scores", "state")
+
+
+def test_a_search_tries_roles_for_a_loop_that_carries_a_state() -> None:
+    found = knobs(bound().source, SIZES, 2, target("sm_90"))
+    knob = next(one for one in found if one.name == "attn pipeline")
+    assert knob.labels == ("tile by tile", "by warps with roles")
+    changed = knob.changes[1](Schedule(name="s", program="loops"))
+    assert changed.stage("attn")[ROLES] == RolesChoice(consumers=2, buffers=4)
+    assert not any(one.name == "attn pipeline" for one in knobs(bound().source, SIZES, 2, target("sm_80")))
 
 
 def test_processors_without_groups_have_the_program_as_it_was_written() -> None:

@@ -13,8 +13,10 @@ from tilelink import compiler, schedule
 from tilelink.errors import BindingError, CostError, DtypeError, ScheduleError, SearchError, UnknownNameError
 from tilelink.frontend.parser import parse_text
 from tilelink.frontend.schedule_parser import parse_schedule
+from tilelink.ir.products import products
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Env, evaluate
+from tilelink.ir.visitor import statements
 from tilelink.lowering.clauses.flatten import FLATTEN, flat_reason
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.roles import ROLES, roles_reason
@@ -87,14 +89,20 @@ def test_the_pipeline_knob_makes_loops_flat_where_they_can_be() -> None:
     able = {name: {s.name for s in p.stages if flat_reason(s.body) is None} for name, p in programs.items()}
     decided = {name for name, p in programs.items() if any(tensor.bound is not None for tensor in p.tensors)}
     assert {"grouped_gemm", "ag_gemm_rows"} <= decided  # their products rearrange no tiles, which a launch decides
-    assert set(offered) == {name for name, stages in able.items() if stages} - decided
+    with_roles = {
+        name: {s.name for s in p.stages if products(statements(s.body)) and roles_reason(s.body) is None}
+        for name, p in programs.items()
+    }
+    assert set(offered) == {name for name in programs if able[name] or with_roles[name]} - decided
+    assert not able["ag_gemm_gated"] and with_roles["ag_gemm_gated"]  # two products of one left operand
     for program, knob in offered.values():
-        roles = {s.name for s in program.stages if roles_reason(s.body) is None}
-        assert knob.labels == ("tile by tile", "through all tiles", *(["by warps with roles"] if roles else []))
-        said = [change(Schedule(name="one", program="p")) for change in knob.changes]
-        assert [{s.name for s in one.stages if s[FLATTEN]} for one in said[:2]] == [set(), able[program.name]]
-        for number, one in enumerate(said):
-            assert {s.name for s in one.stages if s[ROLES]} == (roles if number == 2 else set())
+        flat, roles = able[program.name], with_roles[program.name]
+        others = [*(["through all tiles"] if flat else []), *(["by warps with roles"] if roles else [])]
+        assert knob.labels == ("tile by tile", *others)
+        said = dict(zip(knob.labels, (c(Schedule(name="one", program="p")) for c in knob.changes), strict=True))
+        for label, one in said.items():
+            assert {s.name for s in one.stages if s[FLATTEN]} == (flat if label == "through all tiles" else set())
+            assert {s.name for s in one.stages if s[ROLES]} == (roles if label == "by warps with roles" else set())
 
 
 def test_orders_over_all_other_ranks_may_run_backwards() -> None:

@@ -147,11 +147,11 @@ def _joining(clause: Clause[Any], tried: Sequence[Clause[Any]]) -> list[Clause[A
 def _clause_knobs(
     program: Program, clause: Clause[Any], choices: Choices[Any], readers: Sequence[_Reader], others: list[Clause[Any]]
 ) -> Iterator[Knob]:
-    """Yield the knobs of a clause: one for all stages with a product, or one for each stage that allows the clause.
+    """Yield the knobs of a clause: one for all stages that multiply, or one for each stage that allows the clause.
 
-    others: clauses whose values join that for all stages with a product.
+    others: clauses whose values join that for all stages that multiply.
     """
-    products = [r for r in readers if r.product]
+    products = [r for r in readers if r.product or r.attention]
     if choices.together:
         name = products[0].stage.name if len(products) == 1 else "products"
         changes = _changes_of(program, [clause, *others], products)
