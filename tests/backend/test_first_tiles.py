@@ -73,13 +73,13 @@ def generated(source: str, kernel: Kernel) -> dict[int, Ran]:
     """The same as the heads of the loops in the kernel's source say it."""
     of_warps = f"\ndef _{kernel.name}("  # of each of several programs in a block of threads
     text = source.split(of_warps if of_warps in source else f"\ndef {kernel.name}(", 1)[1].split("\n@", 1)[0]
-    heads = re.findall(r"\n    for tile in (?:tl\.)?range\((.+), (\d+), num_programs[,)]", text)
+    heads = re.findall(r"\n    for tile in (?:tl\.)?range\((.+), ([^,]+), num_programs[,)]", text)
     assert len(heads) == len(kernel.loops)
     found: dict[int, Ran] = {}
     for pid in range(kernel.programs):
         for loop, (first, total) in zip(kernel.loops, heads, strict=True):
             begin = eval(first, {"pid": pid, "num_programs": kernel.programs})
-            for tile in range(begin, int(total), kernel.programs):
+            for tile in range(begin, eval(total), kernel.programs):
                 found.setdefault(pid, []).extend((stage, tile) for stage in loop.stages)
     return found
 

@@ -102,13 +102,13 @@ def test_positions_count_from_the_start_of_an_axis_that_is_computed_in_blocks() 
 def test_a_gate_chooses_what_topk_chooses_and_counts_it() -> None:
     M, E, k = 48, 20, 3
     program = compiler.load("top_k_gate").program()
-    kernel = compiler.compile(program, "small", ranks=2, dims={"M": M, "H": 24, "E": E, "k": k})
+    kernel = compiler.compile(program, "small", ranks=2, dims={"M": M, "E": E, "k": k})
     chance = torch.Generator().manual_seed(3)
-    inputs = [{"x": torch.randn(M, 24, generator=chance), "w": torch.randn(E, 24, generator=chance)} for _ in range(2)]
+    inputs = [{"scores": torch.randn(M, E, generator=chance)} for _ in range(2)]
     for given, found in zip(inputs, kernel.run([inputs]).outputs[0], strict=True):
-        scores, experts = torch.topk(given["x"] @ given["w"].T, k, dim=1)
+        scores, experts = torch.topk(given["scores"], k, dim=1)
         assert torch.equal(found["expert"].long(), experts)
-        assert torch.allclose(found["score"], scores, atol=1e-4)
+        assert torch.equal(found["score"], scores)
         assert found["count"].tolist() == torch.bincount(experts.flatten(), minlength=E).tolist()
         places = {(int(e), int(s)) for e, s in zip(found["expert"].flatten(), found["slot"].flatten(), strict=True)}
         assert places == {(e, s) for e in range(E) for s in range(int(found["count"][e]))}, "each place once"

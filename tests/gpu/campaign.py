@@ -30,7 +30,7 @@ from tests.gpu.ranks import LIMIT_S, ROOT, command
 
 LIMITS_S = {
     "prepared": 400, "programs": 480, "tails": 120, "skew": 120, "streams": 120, "repeats": 200, "graphs": 300,
-    "deadlines": 240, "different_programs": 60, "timelines": 240, "contract": 120, "memory": 90, "same_inputs": 60,
+    "deadlines": 240, "different_programs": 60, "timelines": 240, "contract": 300, "memory": 90, "same_inputs": 60,
     "views": 60, "overlaps": 60, "devices": 60, "priorities": 60, "threads": 60, "groups": 90, "absent": 120,
     "ops_numerics": 200, "ops_any_size": 150, "ops_gradients": 120, "ops_graphs": 60, "ops_compiled": 120,
     "ops_host_cost": 90, "ops_memory": 60, "ops_operands": 60, "ops_places": 60, "ops_groups": 60,

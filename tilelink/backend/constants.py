@@ -45,6 +45,16 @@ def wrap(text: str, own: int, level: int) -> str:
     return f"({text})" if own < level else text
 
 
+def enclosed(text: str) -> bool:
+    """True if one pair of parentheses encloses all of an expression."""
+    depth = 0
+    for position, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if not depth:
+            return position == len(text) - 1 and char == ")"
+    return False
+
+
 def times(factors: Iterable[str]) -> str:
     """Return a product, without factors of one."""
     return " * ".join(one for one in factors if one != "1") or "1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tilelink.backend.constants import FACTOR, LEVEL, scaled, total, wrap
+from tilelink.backend.constants import FACTOR, LEVEL, enclosed, scaled, total, wrap
 from tilelink.backend.expression_names import Names
 from tilelink.backend.words import integer
 from tilelink.errors import EmitError
@@ -101,7 +101,7 @@ class ScalarPrinter:
                     name = None
         if name is None:
             return self._print(b, level, of_ranks=of_ranks)
-        return wrap(name, LEVEL["*"] if " " in name else FACTOR, level)
+        return wrap(name, FACTOR if " " not in name or enclosed(name) else LEVEL["*"], level)
 
     def _term(self, expr: Scalar, level: int = 0) -> str:
         """Return an operand of a difference or a minimum."""

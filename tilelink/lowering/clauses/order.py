@@ -85,8 +85,9 @@ ORDER: Clause[Order | None] = Clause(
     apart=_apart,
     written="`order(s = rank + 1 step +1, i, group(i, 8))`",
     manual=(
-        "nest of the stage's own indices, outermost first, and each one's sequence: `= start step n`, `= rank xor`, "
-        "`= rank hier(4)`, `= [2, 0, 1]`; `group(i, 8)` walks the two innermost indices in groups of 8 tiles of `i`. "
-        "A loop inside a tile runs as written"
+        "nest of the stage's own indices, outermost first, and each one's sequence: `= start step n`; `= rank "
+        "xor`, step t of which is at `rank ^ t`, for powers of two; `= rank hier(4)`, first the 4 ranks of the "
+        "own group of 4, then those of the next groups; `= [2, 0, 1]`; `group(i, 8)` walks the two innermost "
+        "indices in groups of 8 tiles of `i`. A loop inside a tile runs as written"
     ),
 )
