@@ -185,12 +185,27 @@ class Tile:
         """Return the floor of the quotient of integers, 0 where the divisor is 0."""
         _outside("a tile")
 
+    def __mod__(self, other: Tile | Int | int) -> Tile:
+        """Return integers modulo others, with the sign of those, 0 where they are 0."""
+        _outside("a tile")
+
+    def __lshift__(self, other: Tile | Int | int) -> Tile:
+        """Return integers times powers of two, modulo 2**32. The last five bits of the right operand count."""
+        _outside("a tile")
+
+    def __rshift__(self, other: Tile | Int | int) -> Tile:
+        """Return the floor of integers divided by powers of two. The last five bits of the right operand count."""
+        _outside("a tile")
+
     def __and__(self, other: Tile | Int | int) -> Tile:
         """Combine the bits of integers, or conditions."""
         _outside("a tile")
 
     __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
-    __mod__ = __rmod__ = __rfloordiv__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __floordiv__
+    __rfloordiv__ = __floordiv__
+    __rmod__ = __mod__
+    __rlshift__ = __lshift__
+    __rrshift__ = __rshift__
     __or__ = __ror__ = __xor__ = __rxor__ = __rand__ = __and__
     __lt__ = __le__ = __gt__ = __ge__ = __ne__ = __eq__  # pyright: ignore[reportAssignmentType] - as in NumPy
     __hash__ = object.__hash__

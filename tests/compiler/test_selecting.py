@@ -99,6 +99,22 @@ def test_positions_count_from_the_start_of_an_axis_that_is_computed_in_blocks() 
     assert found["y"].tolist() == [299, 299, 299, 70, 299, 299, 299, 299]
 
 
+def test_the_least_integer_and_nan_have_results_too() -> None:
+    module = compiler.parse(
+        "program edge(M):\n    n : in [M] i32\n    d : in [M] i32\n    x : in [1, M] f32\n    q : out [M] i32\n"
+        "    t : out [1] i32\n    compute f(i: M):\n        q[i] = n[i] // d[i]\n"
+        "    compute g(i: 1):\n        t[i] = argmax(x[i, :], axis=1)\n"
+    )
+    least = -(2**31)
+    n = torch.tensor([least, least, 7, least, -7], dtype=torch.int32)
+    d = torch.tensor([-1, 1, -1, 2, -1], dtype=torch.int32)
+    x = torch.tensor([[0.0, float("nan"), 1.0, 2.0, -1.0]])
+    kernel = compiler.compile(module.program(), ranks=1, dims={"M": 5})
+    for (found,) in (kernel.run([[{"n": n, "d": d, "x": x}]]).outputs[0], kernel.reference([{"n": n, "d": d, "x": x}])):
+        assert found["q"].tolist() == [least, least, -7, least // 2, 7]
+        assert 0 <= int(found["t"]) < 5
+
+
 def test_a_gate_chooses_what_topk_chooses_and_counts_it() -> None:
     M, E, k = 48, 20, 3
     program = compiler.load("top_k_gate").program()
@@ -125,9 +141,9 @@ def one(line: str, extra: str = "", index: str = "i: M", schedule: str = "") -> 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("y[i, :] = x[i, :] // 2", r"// of f32[\s\S]*i32\(v\)"),
-        ("y[i, :] = n[i, :] << x[i, :]", r"<< of f32"),
-        ("y[i, :] = x[i, :] & n[i, :]", r"& of f32"),
+        ("y[i, :] = x[i, :] // 2", r"// is for integers, not for f32[\s\S]*i32\(v\)"),
+        ("y[i, :] = n[i, :] << x[i, :]", r"<< is for integers, not for f32"),
+        ("y[i, :] = x[i, :] & n[i, :]", r"& is for integers, not for f32"),
     ],
 )
 def test_operations_of_integers_refuse_other_numbers(line: str, message: str) -> None:
@@ -163,5 +179,5 @@ def test_an_operator_binds_as_in_python_and_is_printed_so() -> None:
 def test_integers_stay_integers() -> None:
     program = one("y[i, :] = x[i, :] * (M // 4) + (rank ^ 1)").program()
     assert "M // 4" in str(program) and "rank ^ 1" in str(program)
-    with pytest.raises(DtypeError, match="// of f32"):
+    with pytest.raises(DtypeError, match="// is for integers, not for f32"):
         compiler.bound(one("y[i, :] = x[i, :] * (M // 4.0)").program(), ranks=1, dims={"M": 16, "N": 64})

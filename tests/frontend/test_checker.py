@@ -306,8 +306,8 @@ WRONG: dict[str, tuple[str, list[tuple[str, int, int, str]]]] = {
         [("DuplicateNameError", 11, 9, "rank cannot be assigned")],
     ),
     "pos": (
-        body("c[i, j] = pos(M)", Y),
-        [("UnknownNameError", 11, 23, "unknown index 'M'")],
+        body("c[i, j] = pos(Q)", Y),
+        [("UnknownNameError", 11, 23, "unknown index or dimension 'Q'")],
     ),
     "shape": (
         body("c[i, j] = x[i, :]", Y),

@@ -10,6 +10,7 @@ import torch
 
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
+from tilelink.backend.emit import emit
 from tilelink.errors import RolesError, ScheduleError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.carried import parts
@@ -71,6 +72,19 @@ LINEAR = body(
     "state += dot(maximum(scores, 0.0), vs[s, h, t, j, :])", begin="state = zeros(f32)",
     end=("o[h, n, i, :] = state * 2.0", END[1]),
 )  # fmt: skip
+AGAIN = body(
+    *WAITS, "s1 = dot(q[h, n, i, :], ks[s, h, t, j, :].T)", "half = s1 * 0.5", "s1 = maximum(s1, 0.0)",
+    "state += dot(half + s1, vs[s, h, t, j, :])", begin="state = zeros(f32)",
+    end=("o[h, n, i, :] = state * 2.0", END[1]),
+)  # fmt: skip
+"""A product that is changed after it has been used: what was computed with it keeps its value."""
+DECAY = body(
+    *WAITS, "s1 = dot(q[h, n, i, :], ks[s, h, t, j, :].T)", "total = total * 0.5 + sum(s1, axis=1)",
+    "state += dot(s1, vs[s, h, t, j, :])", begin="state = zeros(f32)\n        total = zeros(f32)",
+    end=("o[h, n, i, :] = state * total[:, None]", END[1]),
+)  # fmt: skip
+AFTER = LINEAR.replace("state += dot(", "c = 2.0\n            state += dot(").replace("state * 2.0", "state * c")
+"""A name of a turn that is read after the loop."""
 SIZES = {"H": 1, "N": 6, "B": 128, "D": 64, "scale": 0.1}
 
 
@@ -85,7 +99,9 @@ def bound(
     return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=dims, dtype=dtype, target=machine)
 
 
-@pytest.mark.parametrize("text", [SOFTMAX, GUARDED, LINEAR], ids=["softmax", "guarded", "linear"])
+@pytest.mark.parametrize(
+    "text", [SOFTMAX, GUARDED, LINEAR, AGAIN, AFTER], ids=["softmax", "guarded", "linear", "again", "after"]
+)
 @pytest.mark.parametrize("roles", ["consumers=2, buffers=4", "consumers=2, buffers=2, in_flight=1"])
 def test_roles_keep_the_meaning_and_the_proof_accepts_them(text: str, roles: str) -> None:
     made = bound(text, roles=roles, sms=4)
@@ -98,6 +114,18 @@ def test_roles_keep_the_meaning_and_the_proof_accepts_them(text: str, roles: str
     for rank in range(2):
         assert torch.allclose(found[rank]["y"].float(), wanted[rank]["y"].float(), atol=2e-2)
     assert ahead > 1
+
+
+def test_a_number_that_a_sum_of_rows_is_multiplied_with_has_no_layout() -> None:
+    made = bound(DECAY)
+    source = emit(made, make_plan(made).thresholds).text
+    assert "total * 0.5" in source and "roles.across(0.5" not in source
+
+
+def test_what_names_begin_with_is_a_number() -> None:
+    text = LINEAR.replace("state = zeros(f32)", "state = full(1.0, f32) - 1.0")
+    with pytest.raises(ScheduleError, match="before its loop its tiles do more than"):
+        bound(text)
 
 
 def test_online_softmax_becomes_steps_and_products() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tilelink import compiler
+from tilelink.artifact import LaunchProtocol
 from tilelink.backend.emit import emit
 from tilelink.errors import ScheduleError, TilesError
 from tilelink.lowering.bound import Bound
@@ -69,6 +70,44 @@ def test_earlier_launches_are_announced_by_the_program_that_runs_first() -> None
     text = emit(made, make_plan(made).thresholds).text
     (line,) = (one for one in text.splitlines() if "begin_copies(" in one or "announce_finished(" in one)
     assert line.endswith("FIRST=True)")
+
+
+RELAY = """program relay(M, N):
+    x : in        [M, N]
+    h : symmetric [M, N]
+    g : symmetric [M, N]
+    y : out       [M, N]
+
+    comm first(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+
+    comm second(i: M):
+        consumer_tile_wait(h[i, :])
+        tile_push_data(g[i, :] @ (rank + 1), h[i, :])
+        producer_tile_notify(g[i, :] @ (rank + 1))
+
+    compute take(i: M):
+        consumer_tile_wait(g[i, :])
+        y[i, :] = g[i, :] * 2.0
+
+schedule one for relay:
+    first on copy_engine, tile(i=16)
+    second on copy_engine, tile(i=16)
+    take on sm, tile(i=16){more}
+"""
+
+
+@pytest.mark.parametrize(("more", "released"), [("", True), (", program_per_tile", False)])
+def test_copies_that_wait_are_not_released_by_a_program_that_may_wait_for_them(more: str, released: bool) -> None:
+    """The last program of such a kernel starts after others have ended, which wait for the copies."""
+    module = compiler.parse(RELAY.format(more=more), "relay.tl")
+    machine = replace(target("sm_90"), sms=4)
+    sizes = {"M": 256, "N": 64}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims=sizes, dtype="f32", target=machine)
+    verify(make_plan(made))
+    assert (made.protocol is LaunchProtocol.COUNTED_WITH_COPIES) == released
+    assert made.kernel_of["take"].dealt is not released
 
 
 def test_cpu_ranks_have_as_many_programs_as_without_the_clause() -> None:

@@ -179,6 +179,8 @@ def any_rows() -> None:
     assert len(made) == 1
     with pytest.raises(ShapeError, match=r"x of any_rows is \[13, 8\], and 12 is the most"):
         own(torch.randn(13, K), w)
+    with pytest.raises(BindingError, match="m of any_rows is 9"):
+        own(torch.randn(3, K), w, 9)  # more than there are
     with pytest.raises(BindingError, match="m of any_rows is 13"):
         own(buffer, w, 13)
     with pytest.raises(BindingError, match="out y has no room for all that a kernel may write"):

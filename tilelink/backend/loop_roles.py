@@ -27,7 +27,6 @@ from tilelink.ir.program import (
     Assign,
     Expand,
     FromScalar,
-    Full,
     Literal,
     Local,
     Positions,
@@ -40,7 +39,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Index, Scalar, const, mul, walk
 from tilelink.ir.typing import Axis
-from tilelink.lowering.carried import Carried, Range, computes_with_turns, parts, range_of, summed
+from tilelink.lowering.carried import Carried, Range, computes_with_turns, number_of, parts, range_of, summed
 from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, LOAD, Ring, Step, parts_of
 
 LOG2E = 1 / math.log(2)
@@ -297,19 +296,6 @@ class _TurnValues(ValueEmitter):
                 return f"{self.lower(value, {}).text} * {literal(factor)}"
 
 
-def number_of(value: Value) -> float | None:
-    """Return the number that a value is whatever the inputs are, or None."""
-    match value:
-        case Literal(value=number) | Full(value=number) if not isinstance(number, bool):
-            return float(number)
-        case Apply(op="log", args=(inner,)) if (number := number_of(inner)) is not None and number >= 0:
-            return math.log(number) if number else -math.inf
-        case Apply(op="neg", args=(inner,)) if (number := number_of(inner)) is not None:
-            return -number
-        case _:
-            return None
-
-
 def _literal(number: float) -> str:
     return literal(number) if math.isfinite(number) else f'float("{number}")'
 
@@ -472,7 +458,8 @@ class LoopConsumer(Consumer):
             factor, added = self.sums[statement.name]
             old = statement.name
             if factor is not None:
-                old = f"{old} * roles.across({self.turns.lower(factor, {}).text}, {old})"
+                by = self.turns.lower(factor, {})
+                old = f"{old} * roles.across({by.text}, {old})" if by.axes else f"{old} * {by.text}"
             self.writer.let(statement.name, f"{old} + roles.partial_sums({self.turns.lower(added, {}).text})")
             return
         condition = self._cut(statement.value)

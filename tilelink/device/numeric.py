@@ -50,8 +50,9 @@ def floordiv(a, n):
 
 @portable
 def quotient(a, n):
-    """Return the floor of a / n as in Python, 0 where n is 0, for tiles of integers."""
-    return tl.where(n == 0, 0, floordiv(a, tl.where(n == 0, 1, n)))
+    """Return the floor of a / n as in Python, 0 where n is 0, modulo 2**32, for tiles of integers."""
+    usual = floordiv(a, tl.where((n == 0) | (n == -1), 1, n))  # the least integer has no quotient by -1
+    return tl.where(n == 0, 0, tl.where(n == -1, 0 - usual, usual))
 
 
 @portable

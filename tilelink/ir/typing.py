@@ -290,8 +290,9 @@ def _integer_dtype(value: Value, op: str, kinds: list[Type]) -> str:
     """Return the dtype of an operation of integers. Raises DtypeError if an operand is none."""
     for kind in kinds:
         if kind.dtype not in ("i32", "bool"):
+            own = "numbers of the element type" if kind.dtype == ELEMENT else kind.dtype
             hint = "i32(v) makes integers of numbers, and drops what is after the point"
-            raise DtypeError(f"{SYMBOLS[op]} of {kind.dtype}", location=value.location, hint=hint)
+            raise DtypeError(f"{SYMBOLS[op]} is for integers, not for {own}", location=value.location, hint=hint)
     return "bool" if op in BITWISE and all(kind.dtype == "bool" for kind in kinds) else "i32"
 
 

@@ -29,9 +29,9 @@ after:  state_top = log(zeros(f32))                 # minus infinity
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from math import prod
 
 from tilelink.ir.intervals import Bounds
 from tilelink.ir.products import products_of
@@ -168,7 +168,8 @@ class _Unfolding:
             if isinstance(statement, Assign) and any(statement is s for s in begun):
                 done += _begun(statement, states)
             elif isinstance(statement, For):
-                done.append(replace(statement, body=self._turn(statement.body, states)))
+                others = (one for one in body if one is not statement)
+                done.append(replace(statement, body=self._turn(statement.body, states, _read(others))))
             else:
                 done += map_values((statement,), lambda v: _finished(v, states))
         return tuple(done)
@@ -177,17 +178,21 @@ class _Unfolding:
         words = ("top", "total", "new", "shift", "weights", "old")
         return _State(sums=name, **{word: self.name(f"{name}_{word}") for word in words})
 
-    def _turn(self, body: tuple[Statement, ...], states: dict[str, _State]) -> tuple[Statement, ...]:
+    def _turn(
+        self, body: tuple[Statement, ...], states: dict[str, _State], outside: frozenset[str]
+    ) -> tuple[Statement, ...]:
+        """Return the statements of a turn. outside: names that other statements of the tile read."""
         done: list[Statement] = []
         for statement in body:
             match statement:
                 case If(then=then, orelse=()):
-                    done.append(replace(statement, then=self._turn(then, states)))
+                    others = _read(one for one in body if one is not statement)
+                    done.append(replace(statement, then=self._turn(then, states, outside | others)))
                 case Assign(name=name, value=Attend(state=Local(name=state)) as value) if name == state in states:
                     done += self._attended(value, states[name])
                 case _:
                     done += self._product(statement)
-        return _propagated(tuple(done))
+        return _propagated(tuple(done), outside)
 
     def _product(self, statement: Statement) -> Iterator[Statement]:
         """Yield a statement, after one of its own for a product of two regions in it."""
@@ -294,12 +299,18 @@ def _of_regions(dot: Dot) -> bool:
     return all(isinstance(v.value if isinstance(v, Transpose) else v, Read) for v in (dot.left, dot.right))
 
 
-def _propagated(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+def _read(body: Iterable[Statement]) -> frozenset[str]:
+    """Return the names that statements read, with those inside them."""
+    return frozenset[str]().union(*(_names(one) for one in statements(tuple(body))))
+
+
+def _propagated(body: tuple[Statement, ...], outside: frozenset[str]) -> tuple[Statement, ...]:
     """Return a body without names of a product times a number, or of what depends on positions alone.
 
     They are computed where they are used: such a product takes no instruction of its own there.
 
-    Only names that the body assigns once, and does not use before, are replaced.
+    Only names are replaced that the body assigns once and does not use before, that are not read outside of it, and
+    whose products it assigns once. outside: names that are read there.
     """
     products = {s.name for s in body if isinstance(s, Assign) and isinstance(s.value, Dot)}
     assigned = [s.name for s in statements(body) if isinstance(s, Assign)]
@@ -307,8 +318,8 @@ def _propagated(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     done: list[Statement] = []
     for number, given in enumerate(body):
         (one,) = map_values((given,), lambda v: replaced.get(v.name) if isinstance(v, Local) else None)
-        simple = isinstance(one, Assign) and (_scaled(one.value, products) or _of_places(one.value))
-        if isinstance(one, Assign) and assigned.count(one.name) == 1 and simple:
+        once = isinstance(one, Assign) and all(assigned.count(name) == 1 for name in (*_names(one), one.name))
+        if isinstance(one, Assign) and once and one.name not in outside and _simple(one.value, products):
             if any(one.name in _names(before) for before in body[:number]):
                 done.append(one)
             else:
@@ -316,6 +327,10 @@ def _propagated(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         else:
             done.append(one)
     return tuple(done)
+
+
+def _simple(value: Value, products: set[str]) -> bool:
+    return _scaled(value, products) or _of_places(value)
 
 
 def _of_places(value: Value) -> bool:
@@ -396,7 +411,7 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
     begin = tuple(s for s in before if isinstance(s, Assign))
     if any(decl.counted for decl in loop.indices):
         return "a launch decides how many turns its loop has"
-    if len(waits) + len(begin) < len(before) or not all(_constant(s.value) for s in begin):
+    if len(waits) + len(begin) < len(before) or any(number_of(s.value) is None for s in begin):
         return "before its loop its tiles do more than to wait and to give names numbers"
     if not after or not isinstance(after[-1], Store) or not all(isinstance(s, Assign) for s in after[:-1]):
         return "after its loop its tiles do not compute, store once and notify"
@@ -423,8 +438,17 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
     return _wrong(found, inner) or found
 
 
-def _constant(value: Value) -> bool:
-    return all(isinstance(v, Full | Literal | Apply) for v in values(value))
+def number_of(value: Value) -> float | None:
+    """Return the number that a value is whatever the inputs are, or None."""
+    match value:
+        case Literal(value=number) | Full(value=number) if not isinstance(number, bool):
+            return float(number)
+        case Apply(op="log", args=(inner,)) if (number := number_of(inner)) is not None and number >= 0:
+            return math.log(number) if number else -math.inf
+        case Apply(op="neg", args=(inner,)) if (number := number_of(inner)) is not None:
+            return -number
+        case _:
+            return None
 
 
 Turn = tuple[tuple[Wait, ...], Assign, tuple[Assign, ...], Assign]
@@ -484,7 +508,7 @@ def range_of(stage: BoundStage, tile: Carried, bounds: Bounds) -> Range | str | 
         start = binary("max", start, other)
     for other in stops[1:]:
         stop = binary("min", stop, other)
-    inner = prod(stage.count(name) for name in long[1:])
+    inner = math.prod(stage.count(name) for name in long[1:])
     return Range(index=index, start=simplify(start, bounds), stop=simplify(stop, bounds), inner=inner)
 
 

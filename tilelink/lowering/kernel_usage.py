@@ -1,4 +1,4 @@
-"""Usage of kernels: the tensors and signals of their stages, found once for all that describes or generates them."""
+"""Usage of kernels: the tensors and signals of their stages, found once before source is generated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KernelKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class KernelUsage:
-    """What the stages of a kernel use.
+    """The kind of a kernel, its stages and what they use, and its part in the launch protocol.
 
     tensors: accessed, index tensors included. lookups: index tensors that expressions read. remote: accessed on other
     ranks. waits: signals that it waits for, in the order of its statements. notifies: signals that it notifies, also

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilelink.artifact import LaunchProtocol
+from tilelink.ir.program import Wait
 from tilelink.lowering.bound import Bound, Kernel
+from tilelink.lowering.issue_order import signals
 
 
 def choose_protocol(bound: Bound) -> Bound:
@@ -100,5 +102,9 @@ def _counted(bound: Bound) -> LaunchProtocol | None:
     if bound.ranks == 1 or shared or not any(one.stream == "main" for one in kernels):
         return None
     if copies:
-        return LaunchProtocol.COUNTED_WITH_COPIES if len(kernels) == 1 and not first.reuse_lag else None
+        # Where copies wait for programs, the last program to start lets them begin. It starts after others have ended
+        # if not all are resident, and those may wait for copies.
+        late = first.dealt and any(signals(bound, one, Wait) for one in bound.kernels if one.on_copy_engine)
+        one_releases = len(kernels) == 1 and not first.reuse_lag and not late
+        return LaunchProtocol.COUNTED_WITH_COPIES if one_releases else None
     return LaunchProtocol.COUNTED_ANNOUNCED if any(one.on_side_stream for one in kernels) else None

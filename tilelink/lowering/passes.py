@@ -44,12 +44,10 @@ def passes() -> tuple[Pass, ...]:
     return (
         Pass(name="tma_copy", apply=TMA_COPY.apply),  # before kernels: how many programs share an SM is a kernel's
         Pass(name="kernels", apply=_choose_kernels),
-        Pass(
-            name="flatten", apply=FLATTEN.apply
-        ),  # judges the stages that were written, not what splitting makes of them
-        Pass(
-            name="split_k_tail", apply=SPLIT_K_TAIL.apply
-        ),  # before filling: it changes how many tiles the last wave has
+        # flatten judges the stages that were written, not what splitting makes of them
+        Pass(name="flatten", apply=FLATTEN.apply),
+        # split_k_tail comes before backfill: it changes how many tiles the last wave has
+        Pass(name="split_k_tail", apply=SPLIT_K_TAIL.apply),
         Pass(name="halve_tail", apply=HALVE_TAIL.apply),  # as split_k_tail
         Pass(name="backfill", apply=BACKFILL.apply),
         Pass(name="program_per_tile", apply=PROGRAM_PER_TILE.apply),  # after what adds stages to kernels

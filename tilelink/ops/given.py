@@ -66,7 +66,8 @@ class Given:
             tensor, size = values[part.tensor], values.get(part.size)
             if size is None or tensor.dim() <= part.dim:
                 continue  # the largest size is that of the tensor, as it is without parts
-            rows, most[part.count] = tensor.shape[part.dim], size
+            rows = tensor.shape[part.dim]
+            most[part.count] = min(rows, size, most.get(part.count, size))
             if rows > size:
                 message = f"{part.tensor} of {self._program.name} is {list(tensor.shape)}, and {size} is the most"
                 raise ShapeError(message, hint=f"dimension {part.dim} is one of 0 to {size}")
@@ -149,6 +150,7 @@ class Shortcut:
         """Return the tensors of a launch, in the order of inputs, and the counts that the host knows, or None."""
         made = [*tensors, *[None] * (len(self._inputs) - len(tensors))]
         counts: dict[str, int] = {}
+        given: dict[str, int] = {}
         for place, size, count in self._parts:
             tensor = made[place]
             if tensor is None or not tensor.dim():
@@ -157,6 +159,7 @@ class Shortcut:
             rows = shape[0]
             if counts.setdefault(count, rows) != rows:
                 return None
+            given[count] = rows
             if rows != size:
                 if not 1 < rows < size or not tensor.is_contiguous():
                     return None
@@ -169,7 +172,7 @@ class Shortcut:
             number = made[place]
             if number is None:
                 number = counts[count]
-            elif type(number) is int and 0 <= number <= size:
+            elif type(number) is int and 0 <= number <= min(size, given.get(count, size)):
                 counts[count] = number
             elif isinstance(number, torch.Tensor):
                 del counts[count]

@@ -87,7 +87,10 @@ def differences(plan: Plan, workers: Mapping[WorkerKey, Iterable[TracedEvent]], 
     order = _planned_order(plan)
     open_waits, loose = _open_waits(plan), _loose_tasks(plan)
     found: list[str] = []
+    dealt_of: dict[tuple[int, int], set[int]] = defaultdict(set)
     dealt = {task for task, any_program in enumerate(of_any_program(plan).tolist()) if any_program}
+    for task in dealt:
+        dealt_of[plan.workers[int(plan.worker[task])][:2]].add(task)
     ran: dict[tuple[int, int], list[tuple[int, list[int]]]] = defaultdict(list)
     for key, events in workers.items():
         done = traced_events(plan, key[0], events)
@@ -98,7 +101,7 @@ def differences(plan: Plan, workers: Mapping[WorkerKey, Iterable[TracedEvent]], 
                 found.append(f"launch {epoch}, {key}: ran tasks {fixed}, planned {planned}")
             found += [_difference(plan, epoch, t, done[epoch, t], wanted[t], open_waits, loose) for t in tasks]
             for kernel in {plan.workers[int(plan.worker[t])][0] for t in dealt.intersection(order[key])}:
-                own = {t for t in dealt if plan.workers[int(plan.worker[t])][:2] == (kernel, key[0])}
+                own = dealt_of[kernel, key[0]]
                 ran[epoch, kernel * plan.bound.ranks + key[0]].append((key[2], [t for t in tasks if t in own]))
     found += [_misdealt(plan, epoch, which, programs) for (epoch, which), programs in ran.items()]
     missing = order.keys() - workers.keys()

@@ -250,7 +250,8 @@ def _reduced(op: str, tile: torch.Tensor, axis: int) -> torch.Tensor:
     tile = tile.double() if tile.dtype == torch.bool else tile
     if op in ("argmax", "argmin"):
         best = getattr(tile, f"a{op[3:]}")(axis, keepdim=True)
-        return (tile == best).int().cumsum(axis).eq(0).int().sum(axis, dtype=torch.int32)  # those before the first
+        before = (tile == best).int().cumsum(axis).eq(0).int().sum(axis, dtype=torch.int32)  # those before the first
+        return before.clamp(max=max(tile.shape[axis] - 1, 0))  # NaN equals nothing
     return tile.sum(axis, dtype=_summed(tile)) if op == "sum" else getattr(tile, f"a{op}")(axis)
 
 

@@ -145,8 +145,9 @@ class WorkOf:
         stages = plan.bound.stages
         self._kernels = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
         taking = {n: loop.taking(k.programs) for k in plan.bound.kernels for loop in k.loops for n in loop.stages}
-        self.programs = {name: max(1, min(programs, stages[name].total)) for name, programs in taking.items()}
-        """stage -> programs of a rank that execute a tile of it."""
+        resident = {n: plan.bound.target.slots * k.programs_per_cta for n, k in self._kernels.items()}
+        self.programs = {n: max(1, min(most, stages[n].total, resident[n])) for n, most in taking.items()}
+        """stage -> programs of a rank that execute a tile of it at the same time."""
         tensors = sorted(plan.bound.tensors.values(), key=lambda t: t.number)
         self.items = np.array([ITEM_BYTES[t.dtype] for t in tensors], dtype=np.int64)
         self._sliced = _sliced(plan)

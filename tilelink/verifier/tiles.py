@@ -83,8 +83,10 @@ def _differs(bound: Bound, stage: BoundStage, compact: Compact) -> str | None:
         return f"{index} is no counted index of its domain"
     if min(size, segments, compact.across) < 1 or segments * size != stage.total or size % compact.across:
         return f"{segments} segments of {size} tiles are not its {stage.total} tiles"
-    if compact.most != stage.count(index) or compact.most * size > MOST_TRIED:
+    if compact.most != stage.count(index):
         return f"a segment has {compact.most} tiles of {index}, which has {stage.count(index)}"
+    if compact.most * size > MOST_TRIED:
+        return f"a segment has {size} tiles, too many to compare for each number that there may be"
     steady = [name for name in stage.order if _steady(bound, stage, compact, name)]
     if not known_at_start(bound, stage, index, steady):
         return f"the ends of {index} are not known when the kernel begins, or change in a segment"

@@ -15,8 +15,9 @@ a tile may come before stores and notifies of the tiles before it. That cannot b
 writes what a tile loads, and whatever else happens after a load or a wait of a tile happens after its stores too, which
 are in order. No notify depends on a later tile's wait, so roles never wait where the plan does not.
 
-The clause is for stages with tiles of their own on SMs, which wait, multiply two operands once along a whole dimension,
-compute elementwise with the product, store one tile and notify. On processors without the warpgroup products of
+The clause is for stages with tiles of their own on SMs, which wait, multiply along a whole dimension, once or twice the
+same left operand, compute elementwise with the products, store one tile and notify. It is also for stages whose tiles
+have one loop that carries a state, such as online softmax (lowering/carried.py). On processors without the warpgroup products of
 `sm_90`, programs are those of plain Triton, as without the clause.
 """
 
@@ -31,6 +32,7 @@ from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import Span
 from tilelink.ir.products import products
 from tilelink.ir.program import (
+    INTEGER_OPS,
     ITEM_BYTES,
     Apply,
     Assign,
@@ -268,7 +270,7 @@ def _computed(value: Value) -> str | None:
             return None if region.rank is None else "it computes with what a peer has"
         case Cast(value=inner) | Expand(value=inner):
             return _computed(inner)
-        case Apply(args=args):
+        case Apply(op=op, args=args) if op not in INTEGER_OPS:
             return next(filter(None, map(_computed, args)), None)
         case _:
             return "what it computes with the product is not elementwise in the product, numbers and vectors of columns"
@@ -302,7 +304,7 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     dots = products_of_tile(stage)
     left, rights = _operand_region(dots[0].left), [_operand_region(one.right) for one in dots]
     (target,) = (s.region for s in stage_body(stage) if isinstance(s, Store))
-    rows, columns, *others = (_along(bound, stage, region, last=False) for region in (left, *rights))
+    rows, columns, *others = (_along(bound, stage, region) for region in (left, *rights))
     block, consumers = bound.contraction_block(stage.name), choice.consumers
     if rows is None or columns is None or any(other != columns for other in others):
         return "an operand of its product is not rows of whole dimensions, one block after the other"
@@ -369,7 +371,7 @@ def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles
         return turns
     operands = (found.kept, found.leading, found.trailing)
     spans = [bound.tile_map(stage.name, region).spans[-2:] for region in operands]
-    sizes = [_along(bound, stage, region, last=False) for region in operands]
+    sizes = [_along(bound, stage, region) for region in operands]
     rows, block, other = sizes
     depth = spans[0][1].extent
     if rows is None or block is None or other is None:
@@ -426,7 +428,7 @@ def _item(bound: Bound, region: Region) -> int:
     return ITEM_BYTES[bound.tensors[region.tensor].dtype]
 
 
-def _along(bound: Bound, stage: BoundStage, region: Region, *, last: bool) -> int | None:
+def _along(bound: Bound, stage: BoundStage, region: Region) -> int | None:
     """Return the rows of an operand's tile, or None if it is not `[points, tile of rows, :]`.
 
     Boxes may reach beyond the rows of the tile: what comes from there is not stored.
@@ -461,6 +463,8 @@ def _vector(bound: Bound, stage: BoundStage, region: Region, columns: str) -> st
     tensor, spans = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
     if not tensor.constant or tensor.slots > 1 or tensor.decl.space == "table":
         return f"it computes with {region.tensor}, which is no input of its own rank"
+    if tensor.dtype not in ("f16", "bf16", "f32"):
+        return f"it computes with {region.tensor}, which holds {tensor.dtype}"
     tiled = [span for span in spans if span.kind != "point"]
     if [span.index for span in tiled] != [columns] or tiled[0].kind != "tile" or not _in_steps(stage, tiled[0]):
         return f"it computes with {region.tensor}, which is no vector along the columns of its tiles"
