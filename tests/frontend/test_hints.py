@@ -25,7 +25,7 @@ program p(M, N, K):
         ("if x[i, 0] > 0:\n            y[i, j] = 1.0", "f", 7, 12, "x is not an index", "chooses by values of x"),
         ("y[i, j] = dot(x[i, :], w[j, :])", "f", 7, 19, "dot contracts :K", "did you forget .T?"),
         ("y[i, j] = y[i, j] % 2", "f", 7, 19, "% is for integers, not for numbers", "i32(v) makes"),
-        ("v = dot(x[i, :], w[j, :].T)\n        y[i, j] = v // 2", "f", 8, 19, "// is for integers, not for f32", "i32(v)"),
+        ("v = dot(x[i, :], w[j, :].T)\n        y[i, j] = v // 2", "f", 8, 19, "// is for integers", "i32(v)"),
         ("y[i, j] = x[i, :] @ w[j, :]", "f", 7, 29, "w[j, :] is no rank", "dot(a, b) multiplies"),
         ("y[i, j] = x[i, :].sum()", "f", 7, 19, "unknown method 'sum'", "it is a function: sum(v, axis=0)"),
         ("y[i, j] = torch.relu(x[i, :])", "f", 7, 19, "unknown method 'relu'", "it is a function: relu(v)"),

@@ -17,8 +17,8 @@ are in order. No notify depends on a later tile's wait, so roles never wait wher
 
 The clause is for stages with tiles of their own on SMs, which wait, multiply along a whole dimension, once or twice the
 same left operand, compute elementwise with the products, store one tile and notify. It is also for stages whose tiles
-have one loop that carries a state, such as online softmax (lowering/carried.py). On processors without the warpgroup products of
-`sm_90`, programs are those of plain Triton, as without the clause.
+have one loop that carries a state, such as online softmax (lowering/carried.py). On processors without the warpgroup
+products of `sm_90`, programs are those of plain Triton, as without the clause.
 """
 
 from __future__ import annotations
