@@ -7,6 +7,7 @@ import torch
 
 import tilelink
 from tests.launch_programs import examples, wrong
+from tilelink import compiler
 from tilelink.compiler import assembly
 from tilelink.errors import BindingError
 
@@ -55,3 +56,26 @@ def test_an_entry_beyond_its_bound_touches_no_other_memory(monkeypatch: pytest.M
     every = torch.stack([one["x"] for one in inputs])
     row, src = inputs[1]["row"].clamp(0, 11).long(), inputs[1]["src"].clamp(0, 2).long()
     assert torch.equal(outputs[1]["y"], every[src, row])
+
+
+@pytest.mark.parametrize("loop", ["for (s: ranks, i: M[: m[s]] by 1):", "for (s: ranks, i: M[: m[s]]):"])
+def test_a_range_of_a_loop_may_end_where_an_earlier_index_of_the_loop_says(loop: str) -> None:
+    each = "by 1" in loop
+    text = f"""
+program p(M, N):
+    m : in [ranks] <= M
+    x : in [M, N]
+    z : out [N]
+    compute f(j: N):
+        a = zeros(f32)
+        {loop}
+            a += {"x[i, j]" if each else "sum(x[i, j], axis=0)"}
+        z[j] = a
+"""
+    program = compiler.parse(text).program()
+    kernel = compiler.compile(program, ranks=2, dims={"M": 12, "N": 9})
+    m = torch.tensor([5, 12], dtype=torch.int32)
+    inputs = [{"m": m, "x": torch.arange(108.0).reshape(12, 9) + rank} for rank in range(2)]
+    for given, found in zip(inputs, kernel.run([inputs]).outputs[0], strict=True):
+        assert torch.allclose(found["z"], given["x"][:5].sum(0) + given["x"].sum(0))
+    assert compiler.parse(str(program)).program() == program

@@ -13,7 +13,7 @@ from tests.compiler.library import Case, cases, in_turn, name
 from tests.lowering.test_passes import PARTS, SMALL, on_the_way, sizes
 from tilelink import compiler
 from tilelink.backend.emit import emit
-from tilelink.errors import ParseError, TileLinkError
+from tilelink.errors import CoverageError, ParseError, TileLinkError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
 from tilelink.planning.plan import make_plan
@@ -179,3 +179,43 @@ def test_a_text_with_another_number_is_refused_or_computes_the_same() -> None:
         for given, made in zip(inputs, outputs, strict=True):
             assert compared(made, reference(bound.source, given, DIMS, dtype="f32")) == "", changed
     assert 30 < refused < 60
+
+
+PEERS = """program get(M, N):
+    x : in symmetric [M, N]
+    h : symmetric [M, N]
+    y : out [M, N]
+
+    comm take(i: M):
+        {take}
+"""
+
+
+@pytest.mark.parametrize("take", [
+    "tile_pull_data(y[i, :], x[i, :] @ (rank + 1))",
+    "y[i, :] = x[i, :]; tile_push_data(h[i, :] @ (rank + 1), x[i, :])",
+    "y[i, :] = x[i, :]; tile_push_data(h[i, :] @ (rank + 1), x[i, :]); producer_tile_notify(h[i, :] @ (rank + 1))",
+])  # fmt: skip
+@pytest.mark.parametrize("rank", ["(rank + 1)", "7", "(rank - 1)"])
+def test_a_rank_that_there_is_not_is_refused(take: str, rank: str) -> None:
+    program = compiler.parse(PEERS.format(take=take.replace("; ", "\n        "))).program()
+    text = listing(compiler.bound(program, ranks=2, dims={"M": 8, "N": 8}))
+    wrong = compiler.parse_lowered(text.replace("@ ((rank + 1) % 2)", f"@ {rank}"))
+    with pytest.raises(CoverageError, match=r"is on rank (-?\d+), and the ranks are 0 to 1"):
+        verify(make_plan(wrong))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("all_reduce", "reuse wait"), ("expert_parallel", "no parts that a launch")]
+)
+def test_a_lowered_text_is_held_to_the_limits_of_its_dialect(name: str, words: str) -> None:
+    module = compiler.load(name)
+    program = module.program("all_reduce_two_shot" if name == "all_reduce" else None)
+    dims = {"Ms": 16, "N": 16} if name == "all_reduce" else {"M": 8, "H": 16, "C": 8, "k": 2}
+    made = compiler.bound(program, ranks=2, dims=dims)
+    text = listing(made).replace(f"protocol {made.protocol.name}", "protocol HELPER_KERNELS, dialect triton_dist")
+    text = text.replace(
+        "dialect triton_dist", "dialect triton_dist, reuse_wait off" if name == "all_reduce" else "dialect triton_dist"
+    )
+    with pytest.raises(ParseError, match=words):
+        compiler.parse_lowered(text)

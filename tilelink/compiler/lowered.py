@@ -26,6 +26,7 @@ from tilelink.lowering.bind import FLOATS
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop, Transport
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.layout import misfits
+from tilelink.lowering.limits import check_capabilities
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.rings import NEXT, Ring, Role, Roles, Step
 from tilelink.lowering.rings import WORDS as STEP_WORDS
@@ -267,6 +268,10 @@ class _Reader:
             nodes=self.nodes,
             capabilities=self._capabilities(launch, target),
         )
+        try:
+            check_capabilities(made)
+        except EmitError as error:
+            raise self.error(launch.number, error.message, error.hint or "dialect triton") from None
         self._check_layout(made)
         return made
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from keyword import iskeyword
 from typing import Any
 
-from tilelink.errors import DtypeError, DuplicateNameError, ParseError, StageError, did_you_mean
+from tilelink.errors import DtypeError, DuplicateNameError, Location, ParseError, StageError, did_you_mean
 from tilelink.frontend.expressions import FUNCTIONS, Scope
 from tilelink.frontend.limits import require_flat, require_shallow
 from tilelink.frontend.names import Function
@@ -49,7 +49,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Binary, Int, Scalar
+from tilelink.ir.scalar import Binary, Index, Int, Scalar, walk
 from tilelink.ir.sums import shortened
 from tilelink.ir.visitor import map_scalars
 from tilelink.ir.words import KINDS
@@ -539,7 +539,18 @@ def _loop(scope: Scope, node: ast.For) -> Statement:
     for decl in indices:
         del scope.indices[decl.name]
     scope.broken -= {i.name for i in syntax} - outside
-    return For(indices=indices, body=body, location=scope.location(node))
+    return _nested(indices, body, scope.location(node))
+
+
+def _nested(indices: tuple[IndexDecl, ...], body: tuple[Statement, ...], location: Location) -> For:
+    """Return a loop over indices. One that is counted up to a value of an earlier one has a loop of its own in it."""
+    for position, decl in enumerate(indices):
+        earlier = {one.name for one in indices[:position]}
+        ends = (end for end in (decl.start, decl.stop) if end is not None)
+        if any(isinstance(part, Index) and part.name in earlier for end in ends for part in walk(end)):
+            inner = _nested(indices[position:], body, location)
+            return For(indices=indices[:position], body=(inner,), location=location)
+    return For(indices=indices, body=body, location=location)
 
 
 def _primitive(scope: Scope, call: ast.Call, name: str) -> Statement:

@@ -491,6 +491,7 @@ class Enumerator(Walk):
         if unknown(tile_map.rank, self.env(rows)):
             tile_map, rows = self._any_rank(number, kind, tile_map, rows)
         lo, hi, peer = self._bounds(tile_map, rows)
+        peer = self._on_ranks(number, region, peer, rows)
         guard = self._guard(stage, tile_map, rows)
         for d, span in enumerate(tile_map.spans):
             if span.gather is None or span.gather.launch:
@@ -555,8 +556,21 @@ class Enumerator(Walk):
         for row in np.flatnonzero(wrong)[:1]:
             self.faults.append(Fault(task=int(rows.task[row]), statement=number, message=message, hint=hint))
 
+    def _on_ranks(self, number: int, region: Region, peer: Ints, rows: Rows) -> Ints:
+        """Return the ranks of a region. A rank that there is not is a fault; binding takes ranks modulo their number.
+
+        It is clipped, so that the region is not one of another rank or counter.
+        """
+        outside = (peer < 0) | (peer >= self.bound.ranks)
+        if outside.any():
+            there = int(peer[outside][0])
+            message = f"{print_region(region)} is on rank {there}, and the ranks are 0 to {self.bound.ranks - 1}"
+            self._fault(number, outside, rows, message, "a rank modulo their number: (rank + 1) % ranks")
+        return np.clip(peer, 0, self.bound.ranks - 1)
+
     def _transfer(self, stage: BoundStage, moved: Region, target: Region, rows: Rows) -> None:
         lo, _, peer = self._bounds(self.bound.tile_map(stage.name, moved), rows)
+        peer = np.clip(peer, 0, self.bound.ranks - 1)
         shape = self.bound.tensors[moved.tensor].shape
         offset = np.zeros(len(rows.task), np.int64)
         for d, extent in enumerate(shape):
@@ -585,7 +599,7 @@ class Enumerator(Walk):
         # A signal outside of its tensor is a fault. It is clipped, so that it names no counter of another tensor.
         counts = np.array(grid.counts)
         source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
-        peer = column(tile_map.rank, env, n)
+        peer = self._on_ranks(number, region, column(tile_map.rank, env, n), rows)
         position = rows.position[source] + 3
         later, at = self._deferred(stage, number, rows.task[source])
         self._signals.append(
