@@ -9,7 +9,7 @@ import tilelink
 from tests.launch_programs import examples, wrong
 from tilelink import compiler
 from tilelink.compiler import assembly
-from tilelink.errors import BindingError
+from tilelink.errors import BindingError, CoverageError
 
 EXAMPLES = examples()
 CASES = [(name, number) for name in EXAMPLES for number in (0, 1)]
@@ -79,3 +79,26 @@ program p(M, N):
     for given, found in zip(inputs, kernel.run([inputs]).outputs[0], strict=True):
         assert torch.allclose(found["z"], given["x"][:5].sum(0) + given["x"].sum(0))
     assert compiler.parse(str(program)).program() == program
+
+
+@pytest.mark.parametrize(
+    ("then", "other", "hint"),
+    [
+        ("y[i, :] = x[n - 1, :]", "y[i, :] = x[0, :]", r"a condition does not narrow what entries may be"),
+        ("y[i, :] = x[i, :]", "y[i, :] = x[i, :] * 2", r"give a name its value in each, and store it after them"),
+    ],
+)
+def test_hints_say_what_helps_where_a_launch_decides_a_branch(then: str, other: str, hint: str) -> None:
+    text = f"""
+program p(M, N):
+    n : in [] <= M
+    x : in [M, N]
+    y : out [M, N]
+    compute a(i: M by 1):
+        if n > i:
+            {then}
+        else:
+            {other}
+"""
+    with pytest.raises(CoverageError, match=hint):
+        compiler.plan(compiler.parse(text).program(), ranks=2, dims={"M": 12, "N": 5})

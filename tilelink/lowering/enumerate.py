@@ -37,7 +37,7 @@ from tilelink.lowering.columns import Ints, expand, join
 from tilelink.lowering.guards import Chosen, Guard, Guards, numbered, parts_of, settled_choice
 from tilelink.lowering.hulls import hull, truth, unknown
 from tilelink.lowering.orders import TILE
-from tilelink.lowering.places import GUARD, Fault, box, chosen, divides, in_table, partial, reach
+from tilelink.lowering.places import DECIDED, GUARD, Fault, box, chosen, divides, in_table, partial, reach
 
 READ, WRITE, WAIT, NOTIFY = range(4)
 SUBSTEPS = 4
@@ -549,7 +549,9 @@ class Enumerator(Walk):
         if leaves.any():
             row, shape = int(np.argmax(leaves)), list(self.bound.tensors[name].shape)
             message = f"{name}{box(lo[row], ends[row], len(shape))} reaches outside {name}, whose shape is {shape}"
-            self._fault(number, leaves, rows, message)
+            env = self.env(rows)
+            decided = any(unknown(end, env) for span in tile_map.spans for end in (span.start, span.stop))
+            self._fault(number, leaves, rows, message, DECIDED if decided else GUARD)
 
     def _fault(self, number: int, wrong: NDArray[np.bool_], rows: Rows, message: str, hint: str = GUARD) -> None:
         """Note a fault for the first of the wrong rows."""

@@ -22,6 +22,8 @@ from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.hulls import hull
 
 Bools = NDArray[np.bool_]
+DECIDED = "a condition does not narrow what entries may be: take a remainder, (n + M - 1) % M, or a range (i: M[: n])"
+"""Remedy for a place outside its tensor that a launch decides."""
 GUARD = "guard the statement with an if, or shift it"
 """Usual remedy for a fault."""
 

@@ -100,6 +100,8 @@ def _written_once(part: Part) -> Iterator[VerificationError]:
     a, (low, high) = plan.accesses, part.boxes
     inside = ((low <= cell) & (cell < high)).all(axis=1) & part.written
     first, second = part.rows[inside][:2]
+    if a.guard[first] and a.guard[second]:
+        hint = "where a launch decides which branch is taken, give a name its value in each, and store it after them"
     yield refuse(
         CoverageError,
         plan,
