@@ -219,3 +219,23 @@ def test_a_lowered_text_is_held_to_the_limits_of_its_dialect(name: str, words: s
     )
     with pytest.raises(ParseError, match=words):
         compiler.parse_lowered(text)
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("i = 0", "i = M - 8", "M"),
+    ("i = 0", "i = choose(tile, x)", "choice|integer|x"),
+    ("i = 0", "i = choose(0, 0, 'a')", "choice|integer"),
+    ("sms 132", "sms None", "sms"),
+    ("sms 132", "sms 'a'", "sms"),
+    ("sms 132", "sms 2.5", "sms"),
+    ("target sm_90:", "target True:", "architecture"),
+    ("lowered for 1 ranks", f"lowered for {'9' * 5000} ranks", "lowered for"),
+    ("range(1)", f"range({'9' * 5000})", "for tile|line"),
+])  # fmt: skip
+def test_spoiled_numbers_are_refused_where_they_stand(old: str, new: str, words: str) -> None:
+    text = "program p(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n        y[i] = x[i]\n"
+    made = compiler.bound(compiler.parse(text).program(), ranks=1, dims={"M": 8}, target="sm_90")
+    whole = listing(made)
+    assert old in whole, whole
+    with pytest.raises(TileLinkError, match=words):
+        compiler.parse_lowered(whole.replace(old, new))

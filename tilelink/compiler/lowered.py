@@ -20,7 +20,7 @@ from tilelink.ir.depth import deep
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.parameters import check_numbers
 from tilelink.ir.program import SIGNAL_KINDS, IndexDecl, Program
-from tilelink.ir.scalar import Choose, Index, Scalar
+from tilelink.ir.scalar import Choose, Index, Int, Scalar
 from tilelink.ir.visitor import map_loops
 from tilelink.lowering.bind import FLOATS
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop, Transport
@@ -34,9 +34,10 @@ from tilelink.lowering.transform import all_indices
 from tilelink.scheduling.schedule import Schedule, resource_of
 from tilelink.target import Target
 
-_HEAD = re.compile(r"lowered for (\d+) ranks(?: on (\d+) nodes)?:\s*$")
+_HEAD = re.compile(r"lowered for (\d{1,9}) ranks(?: on (\d{1,9}) nodes)?:\s*$")
+_ARCHITECTURE = re.compile(r"sm_[0-9]{2,3}")
 _LINE = re.compile(r"    (?P<kind>\w+)(?: (?P<name>[\w ]+))?: (?P<rest>.*)$")
-_LOOP = re.compile(r"        for tile in range\((?P<tiles>\d+)\): (?P<stages>[\w, ]+)(?:; (?P<rest>.*))?$")
+_LOOP = re.compile(r"        for tile in range\((?P<tiles>\d{1,9})\): (?P<stages>[\w, ]+)(?:; (?P<rest>.*))?$")
 _ORDER = re.compile(r"        (?P<index>\w+) = (?P<value>.*)$")
 _COMPACT = re.compile(r"            compact: (?P<rest>index \w+, segments \d+, size \d+, across \d+)$")
 _NUMBERED = re.compile(r"                (?P<name>there|tile) = (?P<value>.*)$")
@@ -97,14 +98,21 @@ def _marked(decl: IndexDecl, *, numbers: frozenset[str]) -> IndexDecl:
     return replace(decl, number=decl.name in numbers)
 
 
+def _is_count(word: str) -> bool:
+    return word.isascii() and word.isdigit()
+
+
 class _OrderScope(Scope):
     """The names in the order of a stage's tiles, which may choose from constants."""
 
     def scalar(self, node: ast.expr) -> Scalar:
         match node:
             case ast.Call(func=ast.Name(id="choose"), args=[selector, *values]):
-                chosen = tuple(ast.literal_eval(one) for one in values)
-                return Choose(selector=self.scalar(selector), values=chosen)
+                chosen = [one.value for one in map(self.scalar, values) if isinstance(one, Int)]
+                if len(chosen) < len(values) or not chosen:
+                    hint = "choose(tile, 2, 0, 1): the values are integers"
+                    raise ParseError("not a choice from numbers", location=self.location(node), hint=hint)
+                return Choose(selector=self.scalar(selector), values=tuple(chosen))
             case _:
                 return super().scalar(node)
 
@@ -367,6 +375,20 @@ class _Reader:
         kind = self._word(line, "kind")
         if kind not in ("cpu", "cuda", "hip"):
             raise self.error(line.number, f"no kind of processor {kind!r}", "cpu, cuda or hip")
+        for field_of in fields(Target):
+            value = own.get(field_of.name)
+            if (
+                value is not None
+                and field_of.name != "name"
+                and type(value) is not (bool if field_of.name == "tma" else int)
+            ):
+                raise self.error(line.number, f"{field_of.name} is {value!r}", f"{field_of.name} 1")
+        if any(own.get(word) is None for word in ("sms", "shared_memory")):
+            raise self.error(
+                line.number, "sms and shared_memory of a target are numbers", "sms 132, shared_memory 232448"
+            )
+        if kind == "cuda" and not _ARCHITECTURE.fullmatch(line.name):
+            raise self.error(line.number, f"no architecture {line.name}", "target sm_90")
         return Target(name=line.name, kind=kind, **own)
 
     def _numbers(self, line: _Line) -> dict[str, int | float | bool]:
@@ -490,8 +512,8 @@ class _Reader:
         word, *rest = text.split()
         ahead = rest[-1:] == [NEXT]
         rest = rest[:-1] if ahead else rest
-        step = Step(word=word, what=next((one for one in rest if not one.isdigit()), ""),
-                    number=next((int(one) for one in rest if one.isdigit()), 0), ahead=ahead)  # fmt: skip
+        step = Step(word=word, what=next((one for one in rest if not _is_count(one)), ""),
+                    number=next((int(one) for one in rest if _is_count(one)), 0), ahead=ahead)  # fmt: skip
         if word not in STEP_WORDS or str(step) != text:
             hint = did_you_mean(word, STEP_WORDS) or f"WORD, WORD NUMBER or WORD NAME NUMBER of {', '.join(STEP_WORDS)}"
             raise self.error(number, f"not a step of a role: {text!r}", hint)
@@ -591,7 +613,7 @@ class _Reader:
         source = Source(file=self.file, lines=tuple(self.lines))
         scope = _OrderScope(
             source=source,
-            params={one.name: one for one in self.program.params},
+            params={},  # all numbers are in place
             tensors={one.name: one for one in self.program.tensors},
             indices={one.name: IndexDecl(name=one.name, extent=one) for one in names},
         )
