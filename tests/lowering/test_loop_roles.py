@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.errors import RolesError, ScheduleError
+from tilelink.lowering import channel_waits
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.carried import parts
 from tilelink.lowering.clauses.roles import ROLES
@@ -217,3 +219,29 @@ def test_steps_of_a_lowered_program_are_checked_as_they_are_printed(old: str, ne
     wrong = replace(made.stages["attn"], roles=again.stages["attn"].roles)
     (found,) = refusals(make_plan(replace(made, stages={**made.stages, "attn": wrong})))
     assert reason in found.message, found.message
+
+
+CHANNELS = "\n    ks channel(n=2)\n    vs channel(n=3)"
+
+
+@pytest.mark.parametrize(("more", "conditions"), [
+    ("", []),
+    (CHANNELS, ["t % 3 == 0", "t % CHANNEL_TURNS == 0"]),
+    ("\n    ks channel(n=6, b=128)\n    vs channel(n=6, b=128)", ["t == 0"]),
+])  # fmt: skip
+def test_turns_wait_where_channels_begin(more: str, conditions: list[str]) -> None:
+    made = bound(more=more)
+    plan = make_plan(made)
+    verify(plan)
+    assert sorted(set(re.findall(r"if (t [^:]*):", emit(made, plan.thresholds).text))) == conditions
+
+
+@pytest.mark.parametrize("turns", [4, None])
+def test_a_wait_that_no_earlier_turn_has_executed_is_not_left_out(
+    turns: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = bound(more=CHANNELS)
+    wider = (channel_waits.Period(index="t", turns=turns),)
+    monkeypatch.setattr(channel_waits, "periods", lambda *_: wider)
+    with pytest.raises(RolesError, match="waits for other channels of ks"):
+        verify(make_plan(made))

@@ -37,9 +37,10 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Index, Scalar, const, mul, walk
+from tilelink.ir.scalar import Scalar, const, mul
 from tilelink.ir.typing import Axis
 from tilelink.lowering.carried import Carried, Range, computes_with_turns, number_of, parts, range_of, summed
+from tilelink.lowering.channel_waits import periods
 from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, LOAD, Ring, Step, parts_of
 
 LOG2E = 1 / math.log(2)
@@ -186,34 +187,13 @@ class LoopLoader(Loader):
         )  # fmt: skip
 
     def _begins_channel(self, wait: Wait) -> str:
-        """Return the condition under which no turn of the tile before has made the same wait, or ""."""
-        addresses = self.values.addresses
-        stage, grid = addresses.stage, addresses.bound.channels[wait.region.tensor, wait.kind]
+        """Return the condition under which a turn executes a wait, or ""."""
+        addresses, tile = self.values.addresses, self.loop.tile
         terms: list[str] = []
-        turns = self.loop.range
-        for decl in self.loop.tile.loop.indices:
-            if turns is not None and turns.index == decl.name:
-                start = addresses.scalar(turns.start)
-                if start != "0":
-                    return ""  # the first turn need not begin a channel
-            if (count := stage.count(decl.name)) == 1:
-                continue
-            dims = [d for d, c in enumerate(wait.region.coords) if isinstance(c, Scalar) and _names(c, decl.name)]
-            if not dims:
-                terms.append(f"{decl.name} == 0")
-                continue
-            plain = len(dims) == 1 and wait.region.coords[dims[0]] == Index(name=decl.name)
-            size, elements = grid.sizes[dims[0]], stage.tiles[decl.name]
-            if plain and size >= count * elements:
-                terms.append(f"{decl.name} == 0")
-            elif plain and size % elements == 0 and size > elements:
-                number = addresses.constants.number(BLOCKS, size // elements, "CHANNEL_TURNS")
-                terms.append(f"{decl.name} % {number} == 0")
+        for one in periods(addresses.bound, addresses.stage, tile, self.loop.range, wait):
+            number = addresses.constants.number(BLOCKS, one.turns, "CHANNEL_TURNS") if one.turns is not None else ""
+            terms.append(f"{one.index} % {number} == 0" if number else f"{one.index} == 0")
         return terms[0] if len(terms) == 1 else " & ".join(f"({term})" for term in terms)
-
-
-def _names(scalar: Scalar, index: str) -> bool:
-    return any(isinstance(e, Index) and e.name == index for e in walk(scalar))
 
 
 @dataclass(kw_only=True)

@@ -15,6 +15,7 @@ from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.program import ITEM_BYTES, Read, Transpose, Value
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop, parts, range_of
+from tilelink.lowering.channel_waits import not_repeated
 from tilelink.lowering.clauses.roles import conflict, divided_reason, product_of, products_of_tile
 from tilelink.lowering.rings import (
     CARRY,
@@ -67,11 +68,12 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
 
 
 def _turns(bound: Bound, stage: BoundStage) -> str | None:
-    """Return why the tiles of a loop do not have turns, or None."""
+    """Return why the tiles of a loop do not have turns, or a turn leaves out a wait that it needs, or None."""
     if not has_loop(stage):
         return None
-    found = range_of(stage, parts(stage), bound.bounds(stage.name))
-    return found if isinstance(found, str) else None
+    tile = parts(stage)
+    found = range_of(stage, tile, bound.bounds(stage.name))
+    return found if isinstance(found, str) else not_repeated(bound, stage, tile, found)
 
 
 def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
