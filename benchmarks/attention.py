@@ -1,5 +1,5 @@
 # pyright: basic
-"""Attention by warps with roles beside the vendor's, and beside the same program without roles, on one GPU.
+"""Attention by warps with roles, against the vendor's and against the same program without roles, on one GPU.
 
     python benchmarks/attention.py --out attention.json
 
@@ -30,13 +30,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks import tp
-from benchmarks.measure import ALLOWED, Watchdog, relative_error
+from benchmarks.measure import ALLOWED, Watchdog, microseconds, relative_error
 from benchmarks.roles import ALWAYS_SET, Alone
 from tilelink import compiler
 from tilelink.artifact import Artifact
 from tilelink.ir.program import Program
 from tilelink.runtime.cuda.device import current_target
-from tilelink.runtime.cuda.timing import FLUSH_BYTES, SLEEP_CYCLES
+from tilelink.runtime.cuda.timing import FLUSH_BYTES
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import Target
 from tilelink.target import target as named_target
@@ -213,25 +213,6 @@ class Attention:
         else:
             given |= {"k": self.keys, "v": self.values}
         return Alone(artifact, given, pad, "attn")
-
-
-def microseconds(runs: dict[str, Callable[[], Any]], samples: int, flush: torch.Tensor) -> dict[str, list[float]]:
-    """Return the times of each, in turns."""
-    seen: dict[str, list[float]] = {name: [] for name in runs}
-    names = list(runs)
-    for number in range(samples + 2):
-        turn = number % len(names)
-        for name in (*names[turn:], *names[:turn]):
-            flush.zero_()
-            torch.cuda._sleep(SLEEP_CYCLES)
-            begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
-            begin.record()
-            runs[name]()
-            end.record()
-            torch.cuda.synchronize()
-            if number >= 2:
-                seen[name].append(begin.elapsed_time(end) * 1e3)
-    return seen
 
 
 def measure(case: Case, samples: int, machine: Target, flush: torch.Tensor, dog: Watchdog) -> dict[str, Any]:

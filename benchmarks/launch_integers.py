@@ -1,5 +1,5 @@
 # pyright: basic
-"""Programs of which a launch decides parts, beside the vendor's: grouped products, any number of rows, dispatch.
+"""Programs of which a launch decides parts, against the vendor's: grouped products, any number of rows, dispatch.
 
     torchrun --nproc-per-node 2 benchmarks/launch_integers.py --out launch_integers.json
 

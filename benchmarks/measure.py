@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tilelink.runtime.cuda.timing import Sampler, event_pair, median_of_slowest, slowest
+from tilelink.runtime.cuda.timing import SLEEP_CYCLES, Sampler, event_pair, median_of_slowest, slowest
 
 ALLOWED = 1e-2
 """|out - ref| / |ref| (Frobenius) of a right result in 16 bit."""
@@ -235,3 +235,22 @@ class Watchdog:
                         self._on_end(message)
                 self._exit(124)
                 return
+
+
+def microseconds(runs: dict[str, Callable[[], Any]], samples: int, flush: torch.Tensor) -> dict[str, list[float]]:
+    """Return the microseconds of each run on one GPU, in turns. flush: memory that takes the place of others in L2."""
+    seen: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
+    for number in range(samples + 2):
+        turn = number % len(names)
+        for name in (*names[turn:], *names[:turn]):
+            flush.zero_()
+            torch.cuda._sleep(SLEEP_CYCLES)
+            begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
+            begin.record()
+            runs[name]()
+            end.record()
+            torch.cuda.synchronize()
+            if number >= 2:
+                seen[name].append(begin.elapsed_time(end) * 1e3)
+    return seen

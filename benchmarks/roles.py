@@ -29,7 +29,7 @@ if __package__ in (None, ""):
 import torch
 
 from benchmarks import tp
-from benchmarks.measure import ALLOWED, Watchdog, relative_error
+from benchmarks.measure import ALLOWED, Watchdog, microseconds, relative_error
 from tilelink import compiler
 from tilelink.artifact import (
     Artifact,
@@ -49,7 +49,7 @@ from tilelink.ir.program import Program
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.functions import Function
-from tilelink.runtime.cuda.timing import FLUSH_BYTES, SLEEP_CYCLES
+from tilelink.runtime.cuda.timing import FLUSH_BYTES
 from tilelink.runtime.dtypes import dtype_of
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import Target
@@ -225,24 +225,6 @@ class Product:
         return self.given[self.left][0].view(self.case.M, self.case.K)
 
 
-def microseconds(runs: dict[str, Any], product: Product, samples: int, flush: torch.Tensor) -> dict[str, list[float]]:
-    seen: dict[str, list[float]] = {name: [] for name in runs}
-    names = list(runs)
-    for number in range(samples + 2):
-        turn = number % len(names)
-        for name in (*names[turn:], *names[:turn]):
-            flush.zero_()
-            torch.cuda._sleep(SLEEP_CYCLES)
-            begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
-            begin.record()
-            runs[name]()
-            end.record()
-            torch.cuda.synchronize()
-            if number >= 2:
-                seen[name].append(begin.elapsed_time(end) * 1e3)
-    return seen
-
-
 def measure(
     case: Case, args: argparse.Namespace, machine: Target, flush: torch.Tensor, dog: Watchdog
 ) -> dict[str, Any]:
@@ -285,7 +267,7 @@ def measure(
     if not runs:
         return row
     with dog.step("timing"):
-        seen = microseconds({"cuBLAS": product.vendor, **runs}, product, args.samples, flush)
+        seen = microseconds({"cuBLAS": product.vendor, **runs}, args.samples, flush)
     row["us"] = {name: round(statistics.median(times), 1) for name, times in seen.items()}
     row["samples"] = {name: [round(one, 1) for one in times] for name, times in seen.items()}
     return row

@@ -1,5 +1,5 @@
 # pyright: basic
-"""The runtimes `cuda` and `nvshmem` beside each other, on the GPUs of one machine that are joined by NVLink.
+"""Comparison of the runtimes `cuda` and `nvshmem` on the GPUs of one machine that are joined by NVLink.
 
     torchrun --nproc-per-node 2 benchmarks/runtimes.py --out benchmarks/results/runtimes_2xH100.json
     python benchmarks/runtimes.py --report

@@ -134,7 +134,7 @@ schedule s for product:
 
 
 def test_boxes_do_not_reach_beyond_a_counted_range_that_is_contracted() -> None:
-    """What lies there belongs to the tensor, and is no zero."""
+    """The element there belongs to the tensor, and is no zero."""
     texts = []
     for part in ("", "[: n]"):
         sample = Sample(text=COUNTED.format(part=part), numbers={"M": 128, "N": 128, "K": 128})

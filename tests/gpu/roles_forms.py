@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import ALLOWED, Watchdog, relative_error
+from benchmarks.measure import ALLOWED, relative_error
 from benchmarks.roles import ALWAYS_SET, Alone
+from tests.gpu.checks import run_checks
 from tilelink import compiler
 from tilelink.artifact import Artifact
 from tilelink.compiler.cuda import gpu_artifact
@@ -171,18 +172,9 @@ def check_late_rows(turns: int = 100) -> None:
 
 
 def main() -> int:
-    dog, failed = Watchdog(60.0), 0
     checks: list[tuple[str, Any]] = [(form, lambda form=form: check_form(form)) for form in FORMS]
     checks += [("notifies", check_notifies), ("late rows", check_late_rows)]
-    for name, check in (one for one in checks if one[0] in (sys.argv[1:] or one[0])):
-        try:
-            with dog.step(name):
-                check()
-            print(f"{name}: well", flush=True)
-        except Exception as error:
-            failed += 1
-            print(f"{name}: FAILED: {type(error).__name__}: {str(error)[:600]}", flush=True)
-    return int(failed > 0)
+    return run_checks(checks)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def test_cpu_ranks_have_as_many_programs_as_without_the_clause() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a kernel beside it": ({"gather": "on sm(1)"}, "a kernel runs beside it on SMs"),
+    "another kernel on SMs": ({"gather": "on sm(1)"}, "another kernel runs on SMs at the same time"),
     "a guest": ({"rest": "in take epilogue, tile(i=16)"}, "another stage runs in its kernel"),
 }
 
@@ -137,7 +137,7 @@ def test_a_stage_that_notifies_is_refused() -> None:
             module.program(), module.schedules[0], ranks=2, dims={"M": 256, "N": 64}, dtype="f32", target="sm_90"
         )
     text = TEXT.format(gather="on sm", rest="on copy_engine", told=", program_per_tile")
-    with pytest.raises(ScheduleError, match="somebody may wait for what its tiles do"):
+    with pytest.raises(ScheduleError, match="other tasks may wait for what its tiles do"):
         module = compiler.parse(text, "gathered.tl")
         compiler.bound(
             module.program(), module.schedules[0], ranks=2, dims={"M": 256, "N": 64}, dtype="f32", target="sm_90"
@@ -146,7 +146,7 @@ def test_a_stage_that_notifies_is_refused() -> None:
 
 @pytest.mark.parametrize(("change", "reason"), [
     ({"programs": 16}, "16 programs are not one for each tile"),
-    ({"stream": "take"}, "a kernel runs beside it on SMs"),
+    ({"stream": "take"}, "another kernel runs on SMs at the same time"),
 ])  # fmt: skip
 def test_a_lowered_program_that_says_otherwise_is_refused(change: dict[str, Any], reason: str) -> None:
     made = bound()

@@ -46,7 +46,7 @@ class StandIn:
 
 
 def shapes(arguments: Any) -> tuple[Any, ...]:
-    """What Triton asks of arguments: the type, and whether an address is aligned."""
+    """The members that Triton asks of arguments: the type, and the alignment of the address."""
     return tuple(
         (one.dtype, one.data_ptr() % 16 == 0) if isinstance(one, torch.Tensor) else type(one) for one in arguments
     )
@@ -282,7 +282,7 @@ def test_a_late_wait_is_named_in_its_launch_and_in_later_ones(monkeypatch: pytes
 
 
 def test_a_launch_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadline, "LEAST_S", 0.05)
+    monkeypatch.setattr(deadline, "MIN_SECONDS", 0.05)
     block = watch(monkeypatch, artifact_of("two_level_all_gather", "copy_sms"), 0.001)
     with pytest.raises(RankError, match="rank 1: a launch waits for its puts") as caught:
         block.settle(SimpleNamespace(query=lambda: False))

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from tilelink.errors import BindingError, RankError
-from tilelink.runtime.cuda import kernel, timing
+from tilelink.runtime.cuda import measured_kernel, timing
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.tuning import measure
 
@@ -55,7 +55,7 @@ def test_a_kernel_is_timed_with_outputs_that_are_made_once(monkeypatch: pytest.M
         def __call__(self, inputs: Any, outputs: Any) -> None:
             launched.append((inputs, outputs))
 
-    monkeypatch.setattr(kernel, "Sampler", Sampler)
+    monkeypatch.setattr(measured_kernel, "Sampler", Sampler)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     made = iter(({"y": 1, "z": 2},))
     own = Own(device="gpu", _group="group", artifact=SimpleNamespace(program="mine"), empty_outputs=lambda: next(made))

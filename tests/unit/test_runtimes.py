@@ -1,5 +1,5 @@
 # pyright: basic
-"""The report on runtimes beside each other: its table is the stored figures, and they keep what is promised."""
+"""The report that compares runtimes: its table is the stored figures, and they keep what is promised."""
 
 import json
 from typing import Any

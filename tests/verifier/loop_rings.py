@@ -113,7 +113,7 @@ class Run:
                 case "load":
                     full = next((s.what for s in of.ring.writer.every if s.word == "expect"), "")
                     if not full:
-                        raise Failed("nobody is told of what is loaded")
+                        raise Failed("no barrier counts what is loaded")
                     of.contents[slot] = -2  # while it is written
                     self.copies.append((of, slot, next(values[step.what], -3), step.number, of.barriers[full][slot]))
                 case _:
@@ -193,7 +193,7 @@ class Run:
 
 @dataclass
 class _State:
-    """What a consumer has in registers, and its products in flight."""
+    """The values that a consumer has in registers, and its products in flight."""
 
     sums: int = 0
     scores: int = 0

@@ -22,7 +22,7 @@ from tilelink.backend.tma_copy import corner
 from tilelink.backend.values import Slices, ValueEmitter
 from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
-from tilelink.ir.products import products_of
+from tilelink.ir.products import operand_region, products_of
 from tilelink.ir.program import (
     ITEM_BYTES,
     Assign,
@@ -34,7 +34,6 @@ from tilelink.ir.program import (
     Region,
     Statement,
     Store,
-    Transpose,
     Wait,
 )
 from tilelink.ir.scalar import Index, walk
@@ -46,7 +45,7 @@ from tilelink.lowering.clauses.roles import product_of, products_of_tile, vector
 from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Roles, Step, parts_of, right_operand
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
-MOST_SWIZZLE = 128
+MAX_SWIZZLE = 128
 """Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
 
 
@@ -97,7 +96,7 @@ class Shared:
 
     @property
     def left(self) -> str:
-        return self._descriptor(_region(self.dot.left), self.roles.rows, self.roles.block)
+        return self._descriptor(operand_region(self.dot.left), self.roles.rows, self.roles.block)
 
     @property
     def right(self) -> str:
@@ -109,7 +108,7 @@ class Shared:
 
     @property
     def rights(self) -> list[str]:
-        return [self._descriptor(_region(dot.right), self.roles.columns, self.roles.block) for dot in self.dots]
+        return [self._descriptor(operand_region(dot.right), self.roles.columns, self.roles.block) for dot in self.dots]
 
     def result(self, region: Region) -> str:
         return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces)
@@ -129,7 +128,7 @@ class Shared:
 
     def _descriptor(self, region: Region, rows: int, columns: int) -> str:
         item = ITEM_BYTES[self.addresses.bound.tensors[region.tensor].dtype]
-        one = artifact.Boxes(tensor=region.tensor, box=(rows, columns), swizzle=min(MOST_SWIZZLE, columns * item))
+        one = artifact.Boxes(tensor=region.tensor, box=(rows, columns), swizzle=min(MAX_SWIZZLE, columns * item))
         return self.boxes.setdefault(one.name, one).name
 
     def number(self, value: int, *names: str) -> str:
@@ -220,12 +219,6 @@ def uses_indices(stage: BoundStage) -> bool:
     if stage.roles is not None and stage.roles.kept is not None:
         return computes_with_places(parts(stage))
     return bool(vectors(stage)) or any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
-
-
-def _region(operand: object) -> Region:
-    inner = operand.value if isinstance(operand, Transpose) else operand
-    assert isinstance(inner, Read)
-    return inner.region
 
 
 @dataclass(kw_only=True)
@@ -330,7 +323,7 @@ class Loader(_RoleEmitter):
         dot, addresses = self.shared.dot, self.values.addresses
         rights = ((right_operand(number), one.right) for number, one in enumerate(self.shared.dots))
         pairs = (("left", dot.left), *rights)
-        return {what: corner(addresses, _region(operand), load=True, column=False)[0] for what, operand in pairs}
+        return {what: corner(addresses, operand_region(operand), load=True, column=False)[0] for what, operand in pairs}
 
     def _load(self, what: str, row: str, column: str) -> None:
         shared, full = self.shared, next(s.what for s in self.shared.roles.operands.writer.steps if s.word == EXPECT)

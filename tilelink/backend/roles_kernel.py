@@ -12,14 +12,14 @@ from tilelink.backend.loop_roles import LoopConsumer, LoopLoader, LoopShared
 from tilelink.backend.loops import turns
 from tilelink.backend.roles import Consumer, Loader, Shared, Storer, uses_indices
 from tilelink.ir.program import Store
-from tilelink.lowering.rings import Roles
+from tilelink.lowering.rings import Roles, widest_of
 
 
 def roles_kernel(frame: Frame) -> KernelContext:
     """Return the context of a kernel whose warps have roles. All of its stages have the same."""
     boxes: dict[str, Boxes] = {}
-    stages = [(stage, stage.roles) for stage in frame.usage.stages if stage.roles is not None]
-    widest, roles = max(stages, key=lambda one: one[1].columns)
+    roles = widest_of(stage.roles for stage in frame.usage.stages if stage.roles is not None)
+    widest = next(stage for stage in frame.usage.stages if stage.roles == roles)
     loader, consumer = (LoopLoader, LoopConsumer) if roles.kept else (Loader, Consumer)
     loops = {
         name: tuple(_role(frame, role, roles, boxes))

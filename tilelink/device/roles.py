@@ -123,7 +123,7 @@ def operand(x, acc, DTYPE: gl.constexpr):
 
 @gluon.jit
 def across(x, like):
-    """Return a number for each row as a column beside the tile `like`."""
+    """Return a number for each row as a column that broadcasts along the rows of the tile `like`."""
     return gl.convert_layout(x, gl.SliceLayout(1, like.type.layout))[:, None]
 
 

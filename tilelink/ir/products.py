@@ -87,6 +87,13 @@ def outside(position: int, axis: int, size: int) -> int:
     return (forward if forward < axis else forward + 1) - size - 1
 
 
+def operand_region(operand: Value) -> Region:
+    """Return the region that an operand of a product is, transposed or not."""
+    inner = operand.value if isinstance(operand, Transpose) else operand
+    assert isinstance(inner, Read)
+    return inner.region
+
+
 def contracted_dimension(dot: Dot, region: Region) -> int | None:
     """Return the dimension of a region that a product reduces, or None if the region is not one of its operands."""
     for operand, axis in ((dot.left, -1), (dot.right, -2)):

@@ -34,7 +34,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tilelink.ir.intervals import Bounds
-from tilelink.ir.products import products_of
+from tilelink.ir.products import operand_region, products_of
 from tilelink.ir.program import (
     INTEGER_OPS,
     Apply,
@@ -106,22 +106,15 @@ class Carried:
 
     @property
     def kept(self) -> Region:
-        return region_of(self.product.left)
+        return operand_region(self.product.left)
 
     @property
     def leading(self) -> Region:
-        return region_of(self.product.right)
+        return operand_region(self.product.right)
 
     @property
     def trailing(self) -> Region:
-        return region_of(self.sums.right)
-
-
-def region_of(operand: Value) -> Region:
-    """Return the region that an operand of a product is, transposed or not."""
-    inner = operand.value if isinstance(operand, Transpose) else operand
-    assert isinstance(inner, Read)
-    return inner.region
+        return operand_region(self.sums.right)
 
 
 def has_loop(stage: BoundStage) -> bool:

@@ -22,9 +22,9 @@ from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.orders import TILE, nest
 from tilelink.lowering.transform import stage_writes
 
-MOST_SEGMENTS = 1024
+MAX_SEGMENTS = 1024
 """Segments of an order, at most: a program keeps two numbers for each of them in registers."""
-MOST_TRIED = 2**25
+MAX_TRIED = 2**25
 """Tiles that the rule `tiles` tries, at most: those of a segment, for each number of them that may be there."""
 
 
@@ -106,7 +106,7 @@ def _numbers(bound: Bound, stage: BoundStage) -> Compact | None:
     group = order.group if order is not None else None
     outside, size, tile = _segments(names, index, counts, group)
     segments = prod(counts[name] for name in outside)
-    if segments > MOST_SEGMENTS or counts[index] * size > MOST_TRIED:
+    if segments > MAX_SEGMENTS or counts[index] * size > MAX_TRIED:
         return None
     if not known_at_start(bound, stage, index, outside):
         return None

@@ -26,7 +26,7 @@ other steps in the first turn of a tile, and some after its last one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE, COMPUTE, CARRY = WORDS = (
@@ -119,6 +119,11 @@ class Roles:
     @property
     def rings(self) -> tuple[Ring, ...]:
         return (self.operands, *([self.kept] if self.kept else []), self.results)
+
+
+def widest_of(several: Iterable[Roles]) -> Roles:
+    """Return the roles whose tiles have the most columns. The rings of a kernel have their sizes."""
+    return max(several, key=lambda roles: roles.columns)
 
 
 def fit_together(one: Roles, other: Roles) -> bool:

@@ -1,4 +1,4 @@
-"""What all ranks of a group know alike: the GPU, what was measured on such GPUs, and whether one node has them all.
+"""Facts on which all ranks of a group agree: the GPU, what was measured on such GPUs, and the nodes that have them.
 
 Ranks must take the same implementation, and one may read the database of tuning results before another has written to
 it. So rank 0 reads it, once, and tells the others; from then on every decision is a function of what all of them have.

@@ -55,7 +55,7 @@ class Given:
     def whole(self, values: Mapping[str, Any], *, direct: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a call for the kernel that is compiled for the largest size, and its counts that the host knows.
 
-        direct: True if no other part of torch sees the call, so that an input may stand for the memory behind it.
+        direct: True if no other part of torch sees the call, so that an input may stand for the memory after it.
         Inputs with fewer elements stay where they are if that memory has all that the kernel takes; others are copied.
         Raise ShapeError for inputs that disagree, or are larger, and BindingError for a count that does not fit.
         """
@@ -213,7 +213,7 @@ def _strides(shape: Sequence[int]) -> list[int]:
 
 
 def _has_room(tensor: torch.Tensor, dim: int, size: int) -> bool:
-    """True if there is memory behind a tensor for one with more elements along a dimension, which is its first one."""
+    """True if there is memory after a tensor for one with more elements along its first dimension."""
     if not tensor.is_contiguous() or any(n != 1 for n in tensor.shape[:dim]):
         return False
     shape = [*tensor.shape[:dim], size, *tensor.shape[dim + 1 :]]
@@ -222,7 +222,7 @@ def _has_room(tensor: torch.Tensor, dim: int, size: int) -> bool:
 
 
 def _extended(tensor: torch.Tensor, dim: int, size: int, direct: bool) -> torch.Tensor:
-    """Return a tensor with more elements along a dimension, of any value: what lies behind it, or a copy."""
+    """Return a tensor with more elements along a dimension, of any value: the memory after it, or a copy."""
     shape = [*tensor.shape[:dim], size, *tensor.shape[dim + 1 :]]
     if not direct:
         after = [0, 0] * (tensor.dim() - dim - 1)

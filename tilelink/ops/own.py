@@ -115,10 +115,7 @@ class Op:
                 found = self._first(tensors, named, members, text, known, key)
             if found is not None:
                 launch, places = found
-                made = launch({name: tensors[place] for name, place in places})
-                if self._several is None:
-                    return made[self._output]
-                return self._several._make([made[name] for name in self.signature.outputs])
+                return self._results(launch({name: tensors[place] for name, place in places}))
         values = self._bound(tensors, named)
         given = [values.get(name) for name in self.signature.inputs]
         if out is not None:
@@ -152,17 +149,15 @@ class Op:
         if into is not None:
             written = self._given.into(into, given)
             self._call_into(given, [given.get(name) for name in self.signature.inputs], written, members, text)
-            made = [into[name] for name in self.signature.outputs]
+            return self._results(into)
+        if direct:
+            found = self._run(given, members, text)
+            if key is not None:
+                kept[key] = self._prepared(given, members, text)
         else:
-            if direct:
-                found = self._run(given, members, text)
-                if key is not None:
-                    kept[key] = self._prepared(given, members, text)
-            else:
-                found = self._new(*[given.get(name) for name in self.signature.names], name_of(members), text)
-            found = dict(zip(self.signature.outputs, [found] if self._several is None else found, strict=True))
-            return self._results(self._given.cut(found, counts))
-        return made[0] if self._several is None else self._several(*made)
+            found = self._new(*[given.get(name) for name in self.signature.names], name_of(members), text)
+        found = dict(zip(self.signature.outputs, [found] if self._several is None else found, strict=True))
+        return self._results(self._given.cut(found, counts))
 
     def _results(self, made: Mapping[str, torch.Tensor]) -> Any:
         """Return the outputs of a call, by their names, as the call returns them."""
@@ -273,7 +268,7 @@ class Op:
             self._run(values, members, text, out)
         else:
             self._into(*[values.get(name) for name in self.signature.names], name_of(members), text, *ordered)
-        return ordered[0] if self._several is None else self._several(*ordered)
+        return self._results(out)
 
     # Running -------------------------------------------------------------------------------------------------
 

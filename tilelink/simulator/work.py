@@ -278,7 +278,7 @@ def _of_turn(stage: BoundStage, statement: Statement) -> tuple[Value, ...] | Non
     """Return the values of a turn of a loop whose warps have roles, for the statement that ends it.
 
     Return () for another statement of the turn, and None for a statement of no such loop. Consumers do the products and
-    the computations of a turn beside each other, so that it is counted as a whole.
+    the computations of a turn at the same time, so that it is counted as a whole.
     """
     if stage.roles is None or stage.roles.kept is None:
         return None

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from math import prod
 
 from tilelink.errors import RolesError, VerificationError
-from tilelink.ir.program import ITEM_BYTES, Read, Transpose, Value
+from tilelink.ir.products import operand_region
+from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop, parts, range_of
 from tilelink.lowering.channel_waits import not_repeated
@@ -82,7 +83,7 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     axes = bound.typing.stage(stage.name).type_of(dot).axes
     rows, columns = (stage.tiles[str(axis.index)] for axis in axes)
     block = bound.contraction_block(stage.name)
-    left, right = (ITEM_BYTES[bound.tensors[_operand(one)].dtype] for one in (dot.left, dot.right))
+    left, right = (ITEM_BYTES[bound.tensors[operand_region(one).tensor].dtype] for one in (dot.left, dot.right))
     loads = {step.what: step.number for step in found.operands.writer.steps if step.word == LOAD}
     wanted = {"left": rows * block * left}
     wanted |= {right_operand(number): columns * block * right for number in range(len(dots))}
@@ -176,15 +177,9 @@ def _loop_rings(stage: BoundStage, found: Roles, kept: Ring) -> str | None:
     return None
 
 
-def _operand(value: Value) -> str:
-    inner = value.value if isinstance(value, Transpose) else value
-    assert isinstance(inner, Read)
-    return inner.region.tensor
-
-
 def _rings(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     """Return what may go wrong in a ring, or None. A tile reads one buffer of operands for each step of its product."""
-    inner = bound.tensors[_operand(product_of(stage).left)].shape[-1]
+    inner = bound.tensors[operand_region(product_of(stage).left).tensor].shape[-1]
     for ring, steps in ((found.operands, -(-inner // found.block)), (found.results, found.pieces)):
         if (reason := wrong(ring, steps)) is not None:
             return f"in the ring of {ring.name}, {reason}"

@@ -30,7 +30,7 @@ from tilelink.ir.simplify import simplify
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.clauses.program_per_tile import dealing_reason
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
-from tilelink.lowering.compact_tiles import MOST_TRIED, known_at_start, obstacle, tiles_there
+from tilelink.lowering.compact_tiles import MAX_TRIED, known_at_start, obstacle, tiles_there
 from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
 from tilelink.lowering.guards import settled
 from tilelink.lowering.orders import TILE
@@ -85,7 +85,7 @@ def _differs(bound: Bound, stage: BoundStage, compact: Compact) -> str | None:
         return f"{segments} segments of {size} tiles are not its {stage.total} tiles"
     if compact.most != stage.count(index):
         return f"a segment has {compact.most} tiles of {index}, which has {stage.count(index)}"
-    if compact.most * size > MOST_TRIED:
+    if compact.most * size > MAX_TRIED:
         return f"a segment has {size} tiles, too many to compare for each number that there may be"
     steady = [name for name in stage.order if _steady(bound, stage, compact, name)]
     if not known_at_start(bound, stage, index, steady):

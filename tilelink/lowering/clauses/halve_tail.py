@@ -27,7 +27,7 @@ from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import free_name
 
-FEWEST_COLUMNS = 32
+MIN_COLUMNS = 32
 """Least number of elements of a tile that is halved."""
 
 
@@ -67,8 +67,8 @@ def _reason(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     if index is None:
         return "its tiles are single elements"
     size = stage.tiles[index]
-    if stage.count(index) > 1 and (size < FEWEST_COLUMNS or size % 2):
-        return f"its tiles have {size} elements along {index}, not an even number of at least {FEWEST_COLUMNS}"
+    if stage.count(index) > 1 and (size < MIN_COLUMNS or size % 2):
+        return f"its tiles have {size} elements along {index}, not an even number of at least {MIN_COLUMNS}"
     return None
 
 

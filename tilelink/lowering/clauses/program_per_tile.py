@@ -10,7 +10,7 @@ after:  a CTA for each tile; they begin in the order of the tiles, each when an 
 Not all CTAs are resident. What the other rules prove holds for every choice of a program for a tile
 (planning/any_program.py): in the order of the tiles, one after the other, no tile waits for ever. That takes for
 granted that CTAs begin in the order of their numbers, and that a place becomes free when one ends. So no other kernel
-may run beside this one on SMs, and nobody may wait for what its tiles do in the same launch.
+may run on SMs at the same time, and no task may wait for what its tiles do in the same launch.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def dealing_reason(bound: Bound, kernel: Kernel) -> str | None:
     if len(kernel.stage_names) > 1 or kernel.loops[0].width is not None:
         return "another stage runs in its kernel"
     if any(one.stream != "main" for one in bound.on_sms):
-        return "a kernel runs beside it on SMs"
+        return "another kernel runs on SMs at the same time"
     if bound.nodes > 1:
         return "its rank is one of several nodes"
     for statement in statements(bound.stages[kernel.name].stage.body):
         if isinstance(statement, Notify | Transfer):
-            return "somebody may wait for what its tiles do"
+            return "other tasks may wait for what its tiles do"
     return None
 
 
@@ -65,6 +65,6 @@ PROGRAM_PER_TILE: Clause[bool] = switch(
     manual=(
         "a CTA for each tile, where otherwise each CTA executes some tiles one after the other: the GPU starts the "
         "next tile wherever one has ended. For tiles that take unequally long, the longest first in `order`. For a "
-        "stage with a kernel of its own, which notifies nobody, and beside which no other kernel runs on SMs"
+        "stage with a kernel of its own that sends no notifies, if no other kernel runs on SMs at the same time"
     ),
 )

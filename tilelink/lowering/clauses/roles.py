@@ -30,7 +30,7 @@ from typing import Any
 from tilelink.capabilities import has_warpgroups
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import Span
-from tilelink.ir.products import products
+from tilelink.ir.products import operand_region, products
 from tilelink.ir.program import (
     INTEGER_OPS,
     ITEM_BYTES,
@@ -65,7 +65,7 @@ from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
-from tilelink.lowering.rings import Roles, fit_together, kept_ring, operand_ring, result_ring, turning_ring
+from tilelink.lowering.rings import Roles, fit_together, kept_ring, operand_ring, result_ring, turning_ring, widest_of
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.transform import stage_writes
 from tilelink.scheduling.schedule import RolesChoice
@@ -93,12 +93,12 @@ SPARE_REGISTERS = 26
 """Least number of them besides a consumer's part of the product: ptxas 12.8 needs 154 for 64 x 256 elements."""
 LOOP_SPARE_REGISTERS = 28
 """The same of a loop that carries a state, besides its products and what it multiplies: of a consumer's registers."""
-MOST_BUFFERS = 6
+MAX_BUFFERS = 6
 ALIGNMENT = 16
 """Alignment in bytes of rows of tensors (CUDA driver API, cuTensorMapEncodeTiled)."""
 PIECE_BYTES = 128
 """Bytes of a row of a piece of the results: TMA stores one such piece at a time, see cuTensorMapEncodeTiled."""
-FEWEST_RESULTS = 2
+MIN_RESULTS = 2
 """Least number of pieces in shared memory, if there are as many: one is computed while another is stored."""
 BARRIER_BYTES = 8
 SPARE_BYTES = 1024
@@ -127,8 +127,8 @@ def _valid(owner: str, value: object) -> None:
     if value.consumers not in REGISTERS:
         hint = "2 or 3 consumers: others do not fill an SM"
         raise ScheduleError(f"{value.consumers!r} consumers of {owner}", hint=hint)
-    if not 2 <= value.buffers <= MOST_BUFFERS:
-        hint = f"2 to {MOST_BUFFERS}: one is multiplied while another is loaded"
+    if not 2 <= value.buffers <= MAX_BUFFERS:
+        hint = f"2 to {MAX_BUFFERS}: one is multiplied while another is loaded"
         raise ScheduleError(f"{value.buffers} buffers of {owner}", hint=hint)
     if value.in_flight not in (1, 2):
         raise ScheduleError(f"in_flight={value.in_flight!r} of {owner}", hint="1 or 2 products of a consumer")
@@ -164,7 +164,7 @@ def _apply(bound: Bound) -> Bound:
         found = {name: roles for name in kernel.stage_names if (roles := stages[name].roles) is not None}
         if not found:
             continue
-        widest = max(found.values(), key=lambda roles: roles.columns)
+        widest = widest_of(found.values())
         for name, roles in found.items():
             stages[name] = replace(stages[name], roles=(own := replace(roles, results=widest.results)))
             if not fit_together(own, widest):
@@ -302,7 +302,7 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
 def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage, or why its tiles do not allow them."""
     dots = products_of_tile(stage)
-    left, rights = _operand_region(dots[0].left), [_operand_region(one.right) for one in dots]
+    left, rights = operand_region(dots[0].left), [operand_region(one.right) for one in dots]
     (target,) = (s.region for s in stage_body(stage) if isinstance(s, Store))
     rows, columns, *others = (_along(bound, stage, region) for region in (left, *rights))
     block, consumers = bound.contraction_block(stage.name), choice.consumers
@@ -338,10 +338,9 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     pieces = max(1, columns * stored // PIECE_BYTES)
     piece = rows * columns * stored // pieces
     needed, there = choice.buffers * (place + 2 * BARRIER_BYTES) + SPARE_BYTES, bound.target.shared_memory
-    results = min(pieces, (there - needed) // (piece + 2 * consumers * BARRIER_BYTES))
-    if results < min(pieces, FEWEST_RESULTS):
-        least = needed + min(pieces, FEWEST_RESULTS) * piece
-        return f"its buffers and results take {least:,} bytes of shared memory, and an SM has {there:,} for a program"
+    results = _results(there - needed, pieces, piece, consumers)
+    if not results:
+        return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there)
     return Roles(
         consumers=consumers,
         rows=own,
@@ -401,10 +400,9 @@ def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles
     piece = rows * depth * stored // pieces
     there = bound.target.shared_memory
     needed = choice.buffers * (place + 2 * BARRIER_BYTES) + rows * depth * item + SPARE_BYTES
-    results = min(pieces, (there - needed) // (piece + 2 * consumers * BARRIER_BYTES))
-    if results < min(pieces, FEWEST_RESULTS):
-        least = needed + min(pieces, FEWEST_RESULTS) * piece
-        return f"its buffers and results take {least:,} bytes of shared memory, and an SM has {there:,} for a program"
+    results = _results(there - needed, pieces, piece, consumers)
+    if not results:
+        return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there)
     return Roles(
         consumers=consumers,
         rows=own,
@@ -418,10 +416,17 @@ def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles
     )
 
 
-def _operand_region(value: Value) -> Region:
-    inner = value.value if isinstance(value, Transpose) else value
-    assert isinstance(inner, Read)
-    return inner.region
+def _results(room: int, pieces: int, piece: int, consumers: int) -> int:
+    """Return the buffers for results of a consumer: as many as have room, 0 if fewer than MIN_RESULTS have.
+
+    room: bytes for the buffers of all consumers. pieces: of a result, of `piece` bytes for all consumers together.
+    """
+    most = min(pieces, room // (piece + 2 * consumers * BARRIER_BYTES))
+    return most if most >= min(pieces, MIN_RESULTS) else 0
+
+
+def _too_large(least: int, there: int) -> str:
+    return f"its buffers and results take {least:,} bytes of shared memory, and an SM has {there:,} for a program"
 
 
 def _item(bound: Bound, region: Region) -> int:

@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 
 from tilelink.artifact import Artifact
-from tilelink.errors import BindingError
 from tilelink.runtime.cuda.arguments import Arguments
 from tilelink.runtime.cuda.clock import PointerClocks
 from tilelink.runtime.cuda.copies import Copies
@@ -16,10 +15,10 @@ from tilelink.runtime.cuda.device import agree, gpu_of
 from tilelink.runtime.cuda.graphs import GraphCache, check_captured, graphs
 from tilelink.runtime.cuda.handshake import Handshake
 from tilelink.runtime.cuda.launch_driver import LaunchDriver
+from tilelink.runtime.cuda.measured_kernel import MeasuredKernel
 from tilelink.runtime.cuda.memory import Memory
 from tilelink.runtime.cuda.operands import Tensors, check_apart
-from tilelink.runtime.cuda.timeline import Timeline, Tracer
-from tilelink.runtime.cuda.timing import SAMPLES, WARMUPS, Sampler, Timing
+from tilelink.runtime.cuda.timeline import Tracer
 from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.promises import broken_promise
 from tilelink.settings import settings
@@ -28,7 +27,7 @@ SETS = 128
 """Number of tensor sets that are remembered, and for which a launch becomes one graph."""
 
 
-class GpuKernel:
+class GpuKernel(MeasuredKernel):
     """A compiled program of a group of GPU ranks: `kernel({"x": x})` launches it on the current stream.
 
     Construction is collective. Launches are asynchronous and ordered: each begins after the previous one, also if they
@@ -158,39 +157,12 @@ class GpuKernel:
         # launch.
         return self._memory.own[name][driver.slot % tensor.buffers].detach()
 
-    def empty_outputs(self) -> dict[str, torch.Tensor]:
-        """Return new tensors for all outputs, so that a launch that is given them allocates nothing."""
-        return self._arguments.taken.new()
-
     @property
     def symmetric_bytes(self) -> int:
         """Return the bytes of symmetric memory that this rank holds for the kernel, as each of its peers does."""
         return self._memory.heap.memory.nbytes
 
     # Measuring -----------------------------------------------------------------------------------------------
-
-    def bench(
-        self, inputs: Tensors, out: Tensors | None = None, *, samples: int = SAMPLES, warmups: int = WARMUPS
-    ) -> Timing:
-        """Return the time of a launch with these tensors (runtime/cuda/timing.py). Collective.
-
-        out: tensors for outputs; others are made once, so that no launch allocates any. Raise what a launch raises, and
-        BindingError for no samples.
-        """
-        with torch.cuda.device(self.device):
-            outputs = {**self.empty_outputs(), **(out or {})}
-            runs = {self.artifact.program: lambda: self(inputs, outputs)}
-            return Sampler(self._group, self.device).timings(runs, samples, warmups)[self.artifact.program]
-
-    def timeline(self) -> Timeline:
-        """Return what all ranks did in their launches since the last call. Collective.
-
-        Raise BindingError if the kernel was not compiled with trace.
-        """
-        if self._tracer is None:
-            raise BindingError("this kernel does not measure its launches", hint="compile it with trace=True")
-        with torch.cuda.device(self.device):
-            return self._tracer.timeline()
 
     def preset(self, inputs: Tensors) -> dict[str, torch.Tensor]:
         """Launch only the kernels of the main stream, with all signals set and no transfers: the time without waits.

@@ -15,7 +15,7 @@ from tilelink.runtime.cuda.side_streams import new_stream
 
 PATIENCE = 20.0
 """Multiple of the deadline after which the host gives a launch up: its waits end in time, a wait for puts may not."""
-LEAST_S = 30.0
+MIN_SECONDS = 30.0
 """Seconds that a launch has at least before that."""
 
 
@@ -48,7 +48,7 @@ class Watch:
         """
         begin = time.monotonic()
         while not done.query():
-            if time.monotonic() - begin > max(LEAST_S, PATIENCE * self._seconds):
+            if time.monotonic() - begin > max(MIN_SECONDS, PATIENCE * self._seconds):
                 self.check()
                 hint = "look for errors of the transport with NVSHMEM_DEBUG=INFO, and start the ranks anew"
                 message = f"rank {self._rank}: a launch waits for its puts, which the network does not deliver"

@@ -18,10 +18,10 @@ from tilelink.runtime.cuda.device import agree, gpu_of
 from tilelink.runtime.cuda.driver import library as cuda_driver
 from tilelink.runtime.cuda.functions import Function, HelperKernel
 from tilelink.runtime.cuda.graphs import check_captured
+from tilelink.runtime.cuda.measured_kernel import MeasuredKernel
 from tilelink.runtime.cuda.operands import Tensors, check_apart
 from tilelink.runtime.cuda.side_streams import SIDE_PRIORITY, Sides, new_stream
-from tilelink.runtime.cuda.timeline import Timeline, Tracer
-from tilelink.runtime.cuda.timing import SAMPLES, WARMUPS, Sampler, Timing
+from tilelink.runtime.cuda.timeline import Tracer
 from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.nvshmem.bitcode import libraries
 from tilelink.runtime.nvshmem.buffers import emptying, filling
@@ -59,7 +59,7 @@ class Linked:
         self._library.register(int(compiled.module))
 
 
-class NvshmemKernel:
+class NvshmemKernel(MeasuredKernel):
     """A compiled program of ranks of several nodes: `kernel({"x": x})` launches it on the current stream.
 
     Construction is collective. Launches are asynchronous, and each begins after the one before, also if they are made
@@ -199,38 +199,10 @@ class NvshmemKernel:
         tensor = self.artifact.tensor(name)
         return torch.empty(tensor.shape, dtype=dtype_of(tensor), device=self.device)
 
-    def empty_outputs(self) -> dict[str, torch.Tensor]:
-        """Return new tensors for all outputs, so that a launch that is given them allocates nothing."""
-        return self._arguments.taken.new()
-
     @property
     def symmetric_bytes(self) -> int:
         """Return the bytes of NVSHMEM's heap that this rank holds for the kernel, as each of its peers does."""
         return self._memory.heap.nbytes
-
-    # Measuring -----------------------------------------------------------------------------------------------
-
-    def bench(
-        self, inputs: Tensors, out: Tensors | None = None, *, samples: int = SAMPLES, warmups: int = WARMUPS
-    ) -> Timing:
-        """Return the time of a launch with these tensors (runtime/cuda/timing.py). Collective.
-
-        out: tensors for outputs. Raise what a launch raises, and BindingError for no samples.
-        """
-        with torch.cuda.device(self.device):
-            outputs = {**self.empty_outputs(), **(out or {})}
-            runs = {self.artifact.program: lambda: self(inputs, outputs)}
-            return Sampler(self._group, self.device).timings(runs, samples, warmups)[self.artifact.program]
-
-    def timeline(self) -> Timeline:
-        """Return what all ranks did in their launches since the last call. Collective.
-
-        Raise BindingError if the kernel was not compiled with trace.
-        """
-        if self._tracer is None:
-            raise BindingError("this kernel does not measure its launches", hint="compile it with trace=True")
-        with torch.cuda.device(self.device):
-            return self._tracer.timeline()
 
 
 def _capability(device: torch.device) -> int:
