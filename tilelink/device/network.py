@@ -52,6 +52,7 @@ class Network:
         self._fences = 0
         self._agent: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._ended = False
 
     def put(self, peer: int, target: int, source: int, size: int, signal: int | None = None) -> None:
         """Send `size` bytes from address `source` to `target`, memory of a peer; then add 1 to the counter `signal`."""
@@ -79,10 +80,21 @@ class Network:
         if self._failure is not None:
             raise self._failure
 
+    def end(self) -> None:
+        """Drop what has not been delivered and end the agent: nothing is read or written afterwards."""
+        with self._changed:
+            self._ended = True
+            self._bag.clear()
+            self._changed.notify_all()
+        if self._agent is not None:
+            self._agent.join()
+
     def _send(self, peer: int, signal: int | None, **what: int) -> None:
         longest = self._delay * (STRAGGLER if self._random.random() < STRAGGLERS else 1.0)
         due = time.monotonic() + self._random.uniform(0.0, longest)
         with self._changed:
+            if self._ended:
+                raise RuntimeError("the network has ended")
             self._bag.append(_Sent(peer=peer, fences=self._fences, due=due, signal=signal, **what))
             self._changed.notify_all()
         if self._agent is None:
@@ -91,7 +103,7 @@ class Network:
 
     def _deliver_all(self) -> None:
         try:
-            while True:
+            while not self._ended:
                 with self._changed:
                     now = time.monotonic()
                     ready = [one for one in self._bag if one.due <= now and not self._fenced(one)]
@@ -100,7 +112,7 @@ class Network:
                     elif self._bag:
                         later = [one.due - now for one in self._bag if one.due > now]
                         self._changed.wait(min(later, default=0.0001))
-                    else:
+                    elif not self._ended:
                         self._changed.wait()
         except BaseException as error:
             with self._changed:
