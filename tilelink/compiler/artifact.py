@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilelink import generated
 from tilelink.artifact import Artifact, SignalGrid, TensorSpec
-from tilelink.backend.context import Emitted
 from tilelink.compiler.promises import promises_of
 from tilelink.ir.program import Statement, Transfer
 from tilelink.ir.visitor import statements
@@ -18,6 +17,9 @@ from tilelink.planning.copy_queues import own_copies, waits_are_free
 from tilelink.planning.plan import Plan
 from tilelink.planning.traces import most_spans
 from tilelink.verifier import refusals
+
+if TYPE_CHECKING:
+    from tilelink.backend.context import Emitted
 
 
 def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Artifact:

@@ -15,7 +15,6 @@ import numpy as np
 
 from tilelink.artifact import Artifact, Promise
 from tilelink.backend import store
-from tilelink.backend.emit import Emitted
 from tilelink.compiler.artifact import artifact_of
 from tilelink.compiler.promises import promises_of
 from tilelink.errors import BindingError, DtypeError, ShapeError
@@ -27,6 +26,7 @@ from tilelink.settings import settings
 if TYPE_CHECKING:
     import torch
 
+    from tilelink.backend.context import Emitted
     from tilelink.reference.run import Outputs
     from tilelink.runtime.job import RunResult
 

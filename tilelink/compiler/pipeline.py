@@ -16,8 +16,6 @@ import numpy as np
 
 from tilelink import files
 from tilelink.backend import store
-from tilelink.backend.context import signature
-from tilelink.backend.emit import emit
 from tilelink.compiler.cpu import Kernel, Tensors
 from tilelink.errors import (
     AccountingError,
@@ -48,6 +46,7 @@ from tilelink.verifier import verify
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from tilelink.backend.context import Emitted
     from tilelink.reference.run import Outputs
     from tilelink.runtime.cuda.kernel import GpuKernel
     from tilelink.runtime.nvshmem.kernel import NvshmemKernel
@@ -342,7 +341,14 @@ def source(
 
 def source_of(verified: Plan) -> str:
     """Return the generated module of a verified plan. Raise EmitError for a program that kernels cannot express."""
-    return emit(verified.bound, verified.thresholds).text
+    return _emitted(verified).text
+
+
+def _emitted(verified: Plan) -> Emitted:
+    # Imported here: it is a fifth of the time of an import of tilelink.compiler, and plans do without it.
+    from tilelink.backend.emit import emit
+
+    return emit(verified.bound, verified.thresholds)
 
 
 @overload
@@ -445,8 +451,7 @@ def compile(
         raise BindingError(f"there is no runtime for device {device!r} with {ranks} ranks", hint=hint)
     where: dict[str, Any] = {"ranks": ranks, "nodes": nodes, "target": target or "cpu"}
     verified = plan(program, schedule, **where, dims=dims, dtype=dtype, tables=tables, dialect=dialect)
-    emitted = emit(verified.bound, verified.thresholds)
-    return Kernel(plan=verified, emitted=emitted, tables=dict(tables or {}))
+    return Kernel(plan=verified, emitted=_emitted(verified), tables=dict(tables or {}))
 
 
 def assembly(
@@ -465,13 +470,14 @@ def assembly(
     It is PTX, or AMD's assembly for an AMD target. Raise what `plan` raises, UnknownTargetError for the CPU,
     SettingsError if TRITON_INTERPRET is set.
     """
+    from tilelink.backend.context import signature
     from tilelink.runtime.cuda.assembly import KernelSource, assemble
 
     machine = named_target(target) if isinstance(target, str) else target
     if machine.kind == "cpu":
         raise UnknownTargetError("kernels are interpreted on the CPU, not compiled", hint="compile for sm_90, say")
     verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=machine, tables=tables, nodes=nodes)
-    emitted = emit(verified.bound, verified.thresholds)
+    emitted = _emitted(verified)
     kernels = [
         KernelSource(
             name=one.name,
