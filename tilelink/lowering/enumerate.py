@@ -481,7 +481,7 @@ class Enumerator(Walk):
                 if source is not None and len(here) == len(to):
                     place = from_lo[row, :source_dims] + np.array(here[at], np.int64)
                     origin = (source.tensor, int(owner[row]), tuple(int(n) for n in place))
-                self.guards.copies[entry] = origin if entry not in self.guards.copies else None
+                self.guards.copy(entry, origin)
 
     def _bound_of(self, name: str) -> int:
         return self.bound.entries[name][1] if name in self.bound.entries else MAX_INT32

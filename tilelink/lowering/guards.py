@@ -86,6 +86,12 @@ class Guards:
     known: list[Guard] = field(default_factory=lambda: [()])
     copies: dict[Entry, Entry | None] = field(default_factory=dict[Entry, "Entry | None"])
     _numbers: dict[Guard, int] = field(default_factory=lambda: {(): 0})
+    _resolved_guards: dict[int, Guard] = field(default_factory=dict[int, Guard])
+
+    def copy(self, entry: Entry, origin: Entry) -> None:
+        """Note that an entry is a copy of another; one with two origins is a copy of none."""
+        self.copies[entry] = origin if entry not in self.copies else None
+        self._resolved_guards.clear()
 
     def number(self, guard: Guard) -> int:
         """Return the number of a guard."""
@@ -96,7 +102,10 @@ class Guards:
 
     def of(self, number: int) -> Guard:
         """Return a guard, in terms of entries that are no copies of others."""
-        return tuple(self._resolved(part) for part in self.known[number])
+        guard = self._resolved_guards.get(number)
+        if guard is None:
+            guard = self._resolved_guards[number] = tuple(self._resolved(part) for part in self.known[number])
+        return guard
 
     def same(self, number: int, other: int) -> bool:
         """True if two guards are equal in every launch."""
