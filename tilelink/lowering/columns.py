@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
+MAX_KEY = 2**62
+"""Bound of the keys that stand for rows of several columns."""
+
 
 def join(parts: list[tuple[Ints, ...]], columns: int, dims: int) -> list[Ints]:
     if parts:
@@ -15,6 +18,24 @@ def join(parts: list[tuple[Ints, ...]], columns: int, dims: int) -> list[Ints]:
     if dims:
         return [*empty[:-2], np.zeros((0, dims), np.int64), np.zeros((0, dims), np.int64)]
     return empty
+
+
+def distinct_rows(columns: list[Ints]) -> tuple[Ints, Ints]:
+    """Return the first row of each distinct one, in lexicographic order, and for each row the place of its like.
+
+    columns: of equal length, at least one row. As np.unique with an axis, which compares rows of bytes and takes
+    about ten times as long.
+    """
+    keys, size = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        low = int(column.min())
+        width = int(column.max()) - low + 1
+        if size * width > MAX_KEY:
+            keys = np.unique(keys, return_inverse=True)[1]
+            size = int(keys.max()) + 1
+        keys, size = keys * width + (column - low), size * width
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    return first, which
 
 
 def expand(low: Ints, high: Ints, counts: tuple[int, ...]) -> tuple[Ints, Ints]:

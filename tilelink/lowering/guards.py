@@ -17,7 +17,7 @@ from tilelink.ir.intervals import MAX_INT32
 from tilelink.ir.mapping import Span, TileMap, listed
 from tilelink.ir.scalar import Compare, Env, Index, Int, Lookup, Rank, Scalar, add, evaluate, mul, rewrite, walk
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.columns import Ints
+from tilelink.lowering.columns import Ints, distinct_rows
 
 Entry = tuple[str, int, tuple[int, ...]]
 """An entry of an index tensor: the tensor, the rank that holds it, its coordinates."""
@@ -88,8 +88,8 @@ class Guards:
     _numbers: dict[Guard, int] = field(default_factory=lambda: {(): 0})
     _resolved_guards: dict[int, Guard] = field(default_factory=dict[int, Guard])
 
-    def copy(self, entry: Entry, origin: Entry) -> None:
-        """Note that an entry is a copy of another; one with two origins is a copy of none."""
+    def copy(self, entry: Entry, origin: Entry | None) -> None:
+        """Note what an entry is a copy of, None for nothing known; one that is written twice is a copy of nothing."""
         self.copies[entry] = origin if entry not in self.copies else None
         self._resolved_guards.clear()
 
@@ -262,11 +262,14 @@ def numbered(
     if not templates and not outer.any():
         return np.zeros(len(rank), np.int64)
     names = sorted({name for template in templates for name in template.names} & indices.keys())
-    columns = np.stack([rank, outer, *(indices[name] for name in names)], axis=1)
-    distinct, which = np.unique(columns, axis=0, return_inverse=True)
+    columns = [rank, outer, *(indices[name] for name in names)]
+    if not len(rank):
+        return np.zeros(0, np.int64)
+    first, which = distinct_rows(columns)
+    distinct = zip(*(column[first].tolist() for column in columns), strict=True)
     numbers = [guards.number((*guards.known[around], *_parts(templates, own, dict(zip(names, values, strict=True)))))
-               for own, around, *values in distinct.tolist()]  # fmt: skip
-    return np.array(numbers, np.int64)[which.ravel()]
+               for own, around, *values in distinct]  # fmt: skip
+    return np.array(numbers, np.int64)[which]
 
 
 def _parts(templates: Sequence[Template], rank: int, indices: Mapping[str, int]) -> Iterator[Part]:
