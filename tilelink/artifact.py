@@ -149,6 +149,13 @@ class HandshakePointer(IntegersPointer):
     spelled = "handshake_block"
 
 
+class TileCounterPointer(IntegersPointer):
+    """The counter by which the programs of a kernel take their tiles: int32, 0 between launches (device/dynamic.py)."""
+
+    element = "i32"
+    spelled = "tile_counter"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PeersPointer(IntegersPointer):
     """The addresses of all ranks' copies of a symmetric tensor, [ranks]."""
@@ -216,7 +223,7 @@ class Boxes(Described):
 
 Parameter = (
     Rank | FirstProgram | NumPrograms | SignalsPointer | SignalTablePointer | EpochPointer | DebugBlockPointer
-    | HandshakePointer | PeersPointer | ThresholdsPointer | TensorPointer | Descriptor | Boxes
+    | HandshakePointer | TileCounterPointer | PeersPointer | ThresholdsPointer | TensorPointer | Descriptor | Boxes
 )  # fmt: skip
 """A parameter of a generated kernel. A runtime chooses its argument by its class."""
 

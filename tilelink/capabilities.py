@@ -29,6 +29,7 @@ class Capabilities:
     handshakes: kernels may perform the launch handshake with peers.
     waits_beyond: a wait passes when its counter is beyond the value, not only at that value.
     launch_decided: values of a launch may decide which parts of tensors there are.
+    dynamic_tiles: programs may take tiles by a counter.
     several_nodes: programs may put and get between nodes.
     """
 
@@ -40,6 +41,7 @@ class Capabilities:
     handshakes: bool = True
     waits_beyond: bool = True
     launch_decided: bool = True
+    dynamic_tiles: bool = True
     several_nodes: bool = True
 
     @property
@@ -84,6 +86,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 handshakes=False,
                 waits_beyond=False,
                 launch_decided=False,
+                dynamic_tiles=False,
                 several_nodes=False,
             )
         case _:

@@ -134,6 +134,7 @@ CLAUSES: dict[str, Callable[[random.Random, Program, Stage], str]] = {
     "halve_tail": lambda rng, program, stage: "halve_tail",
     "backfill": lambda rng, program, stage: f"backfill {rng.choice((1, 2))}",
     "defer_notify": lambda rng, program, stage: "defer_notify",
+    "dynamic": lambda rng, program, stage: "dynamic",
     "roles": lambda rng, program, stage: f"roles(consumers={rng.choice((2, 3))}, buffers={rng.choice((2, 4))})",
     "tma_copy": lambda rng, program, stage: f"tma_copy {rng.choice((1, 2, 4))}",
 }

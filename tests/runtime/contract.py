@@ -26,6 +26,7 @@ from tilelink.artifact import (
     SignalTablePointer,
     TensorPointer,
     ThresholdsPointer,
+    TileCounterPointer,
 )
 from tilelink.device.spans import Span
 from tilelink.runtime.dtypes import dtype_of
@@ -92,6 +93,8 @@ def check_argument(
             assert value.dtype == torch.int64 and value.tolist() == list(memory.pads)
         case EpochPointer():
             assert value.dtype == torch.int64
+        case TileCounterPointer():
+            assert value.dtype == torch.int32 and value.tolist() == [0]
         case DebugBlockPointer() | HandshakePointer():
             assert value is None or value.dtype == torch.int64
         case PeersPointer(tensor=name):

@@ -32,6 +32,7 @@ from tilelink.artifact import (
     SignalTablePointer,
     TensorPointer,
     ThresholdsPointer,
+    TileCounterPointer,
 )
 from tilelink.device.spans import Span
 from tilelink.errors import DeadlineError
@@ -83,6 +84,8 @@ class RankArguments:
                 return self._epoch
             case DebugBlockPointer() | HandshakePointer():
                 return None
+            case TileCounterPointer():
+                return torch.zeros(1, dtype=torch.int32)
             case PeersPointer(tensor=name):
                 return torch.tensor(memory.addresses(name))
             case ThresholdsPointer(tensor=name, kind=kind):

@@ -75,6 +75,7 @@ class LoopContext:
 
     step: from one tile of a program to its next. flat: True if it is flattened. before, after: statements around the
     loop. number: the name of its variable, from which the body computes the number of the tile if it is another one.
+    taken: True if programs take tiles by a counter.
     """
 
     total: str
@@ -85,6 +86,7 @@ class LoopContext:
     before: tuple[Node, ...] = ()
     after: tuple[Node, ...] = ()
     number: str = "tile"
+    taken: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

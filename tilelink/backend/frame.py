@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tilelink.artifact import HandshakePointer, Parameter, PeersPointer, TensorPointer, ThresholdsPointer
+from tilelink.artifact import (
+    HandshakePointer,
+    Parameter,
+    PeersPointer,
+    TensorPointer,
+    ThresholdsPointer,
+    TileCounterPointer,
+)
 from tilelink.backend.addresses import Addresses
 from tilelink.backend.constants import Constants
 from tilelink.backend.context import BufferContext, LaunchContext
@@ -61,7 +68,8 @@ class Frame:
         tables = (signal for signal in usage.waits if self.thresholds[signal] is None)
         found += [ThresholdsPointer(tensor=tensor, kind=kind) for tensor, kind in tables]
         handshake = [HandshakePointer()] if usage.handshake.takes_part else []
-        return (*found, *self.dialect.parameters, *handshake)
+        counter = [TileCounterPointer()] if self.kernel.dynamic else []
+        return (*found, *self.dialect.parameters, *handshake, *counter)
 
     # Launch --------------------------------------------------------------------------------------------------
 

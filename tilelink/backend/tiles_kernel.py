@@ -53,7 +53,8 @@ def _loop(frame: Frame, loop: Loop, descriptors: Descriptors, modules: set[str])
     if len(kernel.loops) > 1:
         before = (Comment(text=comment(turns_text(kernel, loop))), *before)
     body = tuple(writer.nodes)
-    made = LoopContext(total=total, first=first, step=step, body=body, flat=stage.flat, before=before, after=after)
+    made = LoopContext(total=total, first=first, step=step, body=body, flat=stage.flat, before=before, after=after,
+                       taken=kernel.dynamic)  # fmt: skip
     if walked is None:
         return made
     return replace(made, total=walked.total, before=(*before, *walked.before), number=walked.number)

@@ -54,7 +54,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "channel": ("base", "counts", "sizes", "buffers"),
     "kernel": (
         "stream", "position", "programs", "warps", "stages", "reuse_lag", "needs_entry", "programs_per_cta",
-        "turn", "dealt", "quiet",
+        "turn", "dealt", "dynamic", "quiet",
     ),
     "stage": (
         "number", "resource", "tile", "extent", "numbers", "block", "warps", "stages", "flatten", "defer_notify",
@@ -434,6 +434,7 @@ class _Reader:
             programs_per_cta=self._number(line, "programs_per_cta", 1),
             turn=self._number(line, "turn", 0),
             dealt="dealt" in own,
+            dynamic="dynamic" in own,
             quiet="quiet" in own,
         )
 

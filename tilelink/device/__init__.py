@@ -11,6 +11,7 @@ call NVSHMEM (nvshmem.py), whose bitcode is linked into these kernels alone; int
 
 pointers    symm_at, remote_ptr
 launches    announce_entry, finish_launch, launch_number, announce_finished, begin_copies, count_program
+tiles       take_tile
 signals     wait, wait_all, wait_each, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read,
             fence, quiet
 network     put, put_signal, get, network_notify, network_fence, network_quiet
@@ -86,6 +87,7 @@ from tilelink.device.copies import (
     putmem_signal_block,
     remote_ptr,
 )
+from tilelink.device.dynamic import take_tile
 from tilelink.device.handshake import (
     announce_entry,
     announce_finished,
@@ -130,6 +132,7 @@ __all__ = [
     "announce_finished",
     "begin_copies",
     "count_program",
+    "take_tile",
     "wait",
     "wait_all",
     "wait_each",

@@ -207,6 +207,8 @@ class Kernel:
     """Its place in the order in which the host issues the kernels on SMs (lowering/issue_order.py)."""
     dealt: bool = False
     """True if it has a program for each tile, and the GPU starts one when another has ended: not all are resident."""
+    dynamic: bool = False
+    """True if each of its programs takes the next tile by a counter when it has finished one."""
     quiet: bool = False
     """True if its programs wait at their end until all that they sent to other nodes has arrived."""
 

@@ -46,6 +46,8 @@ def obstacle(bound: Bound, kernel: Kernel) -> str | None:
     """Return what keeps the tiles of a kernel from being executed by any of its programs, or None."""
     if len(kernel.stage_names) != 1:
         return "it has several stages"
+    if kernel.dynamic:
+        return "its programs take tiles by a counter"
     stage = bound.stages[kernel.stage_names[0]]
     if stage.transport is not Transport.STORES or stage.roles is not None or stage.flat or stage.given_in is not None:
         return "its programs do not execute a tile after the other"

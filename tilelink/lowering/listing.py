@@ -83,6 +83,7 @@ def _kernel(kernel: Kernel) -> Iterator[str]:
     yield from _said(f"programs_per_cta {kernel.programs_per_cta}", kernel.programs_per_cta != 1)
     yield from _said(f"turn {kernel.turn}", kernel.turn != 0)
     yield from _said("dealt", kernel.dealt)
+    yield from _said("dynamic", kernel.dynamic)
     yield from _said("quiet", kernel.quiet)
 
 

@@ -17,6 +17,7 @@ from tilelink.lowering.choose_transport import choose_transport
 from tilelink.lowering.clauses import CLAUSES, clauses
 from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
+from tilelink.lowering.clauses.dynamic import DYNAMIC
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.program_per_tile import PROGRAM_PER_TILE
@@ -58,6 +59,7 @@ def passes() -> tuple[Pass, ...]:
         Pass(name="roles", apply=ROLES.apply),  # after waits have sunk: the loader executes them between its loads
         Pass(name="barriers", apply=place_barriers),  # from here on no statement comes or goes
         Pass(name="defer_notify", apply=DEFER_NOTIFY.apply),
+        Pass(name="dynamic", apply=DYNAMIC.apply),  # after what ties the tiles of a program to one another
         Pass(name="compact", apply=compact_tiles),  # after all that ties the tiles of a program to one another
         Pass(name="issue_order", apply=order_kernels),  # from here on no kernel waits for another signal
         Pass(name="protocol", apply=choose_protocol),  # last: it asks which kernels wait for peers

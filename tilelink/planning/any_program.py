@@ -1,7 +1,8 @@
 """Plans of kernels whose tiles any of their programs may execute.
 
-They are those with compact numbers (lowering/compact.py), and those with a program for each tile, of which not all are
-resident (lowering/clauses/program_per_tile.py).
+They are those with compact numbers (lowering/compact.py), those with a program for each tile, of which not all are
+resident (lowering/clauses/program_per_tile.py), and those whose programs take tiles by a counter
+(lowering/clauses/dynamic.py).
 
 A launch decides which program executes such a tile. Two plans stand for all launches:
 
@@ -28,7 +29,9 @@ from tilelink.planning.plan import Plan
 
 def of_any_program(plan: Plan) -> NDArray[np.bool_]:
     """Return which tasks a launch deals to programs."""
-    kernels = np.array([k.dealt or any(loop.compact for loop in k.loops) for k in plan.bound.kernels], bool)
+    kernels = np.array(
+        [k.dealt or k.dynamic or any(loop.compact for loop in k.loops) for k in plan.bound.kernels], bool
+    )
     return kernels[np.array([n for n, _, _ in plan.workers], np.int64)[plan.worker]]
 
 

@@ -109,13 +109,22 @@ def differences(plan: Plan, workers: Mapping[WorkerKey, Iterable[TracedEvent]], 
 
 
 def _misdealt(plan: Plan, epoch: int, which: int, ran: list[tuple[int, list[int]]]) -> str:
-    """Return how the tiles of a kernel with compact numbers were dealt to its programs, if not in turn.
+    """Return how the tiles of a kernel were dealt to its programs, if not in turn: those with compact numbers are.
+
+    Programs that take tiles by a counter execute theirs in rising order, and all of them each tile once.
 
     which: its number times the ranks, plus the rank. ran: programs with the tasks that they ran.
     """
     kernel, rank = divmod(which, plan.bound.ranks)
     programs = plan.bound.kernels[kernel].programs
     tasks = sorted(task for _, own in ran for task in own)
+    if plan.bound.kernels[kernel].dynamic:
+        name, first = plan.bound.kernels[kernel].name, plan.first_task[plan.bound.kernels[kernel].name]
+        total = plan.bound.stages[name].total
+        if tasks != [*range(first + rank * total, first + (rank + 1) * total)]:
+            return f"launch {epoch}, rank {rank} {name}: ran tasks {tasks}, not each of its tiles once"
+        back = [(program, own) for program, own in ran if own != sorted(own)]
+        return f"launch {epoch}, rank {rank} {name}: not in rising order {back}" if back else ""
     for program, own in ran:
         if own != tasks[program::programs]:
             name = plan.bound.kernels[kernel].name
@@ -173,7 +182,9 @@ def most_spans(plan: Plan) -> int:
         for loop in kernel.loops:
             stage = plan.bound.stages[loop.stages[0]]
             own = each[plan.first_task[stage.name] :][: stage.total * plan.bound.ranks]
-            if loop.compact is not None:  # any of its programs may have the tiles with the most events
+            if kernel.dynamic:  # one program may take all tiles
+                most = max(most, int(own.reshape(plan.bound.ranks, -1).sum(axis=1).max(initial=0)))
+            elif loop.compact is not None:  # any of its programs may have the tiles with the most events
                 most = max(most, -(-stage.total // kernel.programs) * int(own.max(initial=0)))
     return most + 2 * plan.bound.ranks
 

@@ -203,6 +203,10 @@ class Schedule:
         """Return the schedule with a CTA for each tile of a stage, or without."""
         return self._say(stage, "program_per_tile", on)
 
+    def dynamic(self, stage: str, on: bool = True) -> Schedule:
+        """Return the schedule with programs that take the tiles of a stage by a counter, or in turn."""
+        return self._say(stage, "dynamic", on)
+
     def halve_tail(self, stage: str, on: bool = True) -> Schedule:
         """Halve the tiles of the last, partial wave of the stage."""
         return self._say(stage, "halve_tail", on)

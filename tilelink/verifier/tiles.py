@@ -28,6 +28,7 @@ from tilelink.errors import TilesError, VerificationError
 from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, evaluate, walk
 from tilelink.ir.simplify import simplify
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.clauses.dynamic import static_reason
 from tilelink.lowering.clauses.program_per_tile import dealing_reason
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.compact_tiles import MAX_TRIED, known_at_start, obstacle, tiles_there
@@ -45,6 +46,9 @@ def tiles(plan: Plan) -> Iterator[VerificationError]:
         if kernel.dealt and (message := _not_dealt(plan.bound, kernel)) is not None:
             at = plan.bound.stages[kernel.name].stage.location
             yield TilesError(f"{kernel.name}: {message}", location=at, hint="as many programs as fit, without `dealt`")
+        if kernel.dynamic and (message := static_reason(plan.bound, kernel)) is not None:
+            at = plan.bound.stages[kernel.name].stage.location
+            yield TilesError(f"{kernel.name}: {message}", location=at, hint="tiles in turn, without `dynamic`")
         for loop in kernel.loops:
             if loop.compact is None:
                 continue

@@ -13,6 +13,7 @@ from tilelink.lowering.clauses.channel import CHANNEL
 from tilelink.lowering.clauses.clause import Choices, Clause, count, switch
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.direction import DIRECTION
+from tilelink.lowering.clauses.dynamic import DYNAMIC
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.order import ORDER
@@ -31,7 +32,7 @@ __all__ = [
 
 CLAUSES: tuple[Clause[Any], ...] = (
     RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, HALVE_TAIL, BACKFILL, DEFER_NOTIFY,
-    TMA_COPY, ROLES, PROGRAM_PER_TILE, CHANNEL, BUFFERS,
+    TMA_COPY, ROLES, PROGRAM_PER_TILE, DYNAMIC, CHANNEL, BUFFERS,
 )  # fmt: skip
 """Built-in clauses, in the order in which schedules are printed."""
 _own: list[Clause[Any]] = []

@@ -26,6 +26,7 @@ from tilelink.artifact import (
     TensorPointer,
     TensorSpec,
     ThresholdsPointer,
+    TileCounterPointer,
 )
 from tilelink.errors import BindingError
 from tilelink.runtime.cpu.arena import Arena, size_for
@@ -42,12 +43,15 @@ class Memory:
         self.artifact = artifact
         ranks, tensors = range(artifact.ranks), artifact.tensors
         outputs = [t for t in tensors if t.space == "out"]
+        counted = [one.name for one in artifact.kernels]
         wanted = [((t.buffers, *t.shape), dtype_of(t)) for t in tensors] + [((artifact.pad_size,), torch.int32)]
+        wanted += [((1,), torch.int32) for _ in counted]
         wanted += [((launches, *t.shape), dtype_of(t)) for t in outputs]
         arena = Arena(size_for(wanted) * artifact.ranks)
         self.tensors = [{t.name: _poisoned(arena, t, t.buffers) for t in tensors} for _ in ranks]
         self.results = [{t.name: _poisoned(arena, t, launches) for t in outputs} for _ in ranks]
         self.pads = [arena.allocate((artifact.pad_size,), torch.int32) for _ in ranks]
+        self.counters = [{name: arena.allocate((1,), torch.int32) for name in counted} for _ in ranks]
         names = [t.name for t in tensors if t.symmetric]
         self.peers = {n: _addresses([own[n] for own in self.tensors]) for n in names}
         self.signal_table = _addresses(self.pads)
@@ -103,6 +107,8 @@ class Arguments:
                 return self.epoch
             case DebugBlockPointer() | HandshakePointer():
                 return None
+            case TileCounterPointer():
+                return memory.counters[rank][kernel.name]
             case PeersPointer(tensor=name):
                 return memory.peers[name]
             case ThresholdsPointer(tensor=name, kind=kind):

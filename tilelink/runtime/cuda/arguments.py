@@ -24,6 +24,7 @@ from tilelink.artifact import (
     SignalTablePointer,
     TensorPointer,
     ThresholdsPointer,
+    TileCounterPointer,
 )
 from tilelink.runtime.cuda.functions import Address
 from tilelink.runtime.cuda.memory import Memory
@@ -73,6 +74,8 @@ class Arguments:
                 return self._debug_block
             case HandshakePointer():
                 return self._handshake
+            case TileCounterPointer():
+                return memory.counters[kernel.name]
             case PeersPointer(tensor=name):
                 return memory.peers[name]
             case ThresholdsPointer(tensor=name, kind=kind):

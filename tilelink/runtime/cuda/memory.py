@@ -26,6 +26,8 @@ class Memory:
                 self.own[tensor.name] = self._local(artifact, tensor)
         self.epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=device)
         """State of launches, as kernels take it (device/handshake.py)."""
+        self.counters = {one.name: torch.zeros(1, dtype=torch.int32, device=device) for one in artifact.kernels}
+        """Counters by which programs take tiles, by kernel."""
         self.signal_table = torch.tensor(self.pads, dtype=torch.int64, device=device)
         self.peers = {
             name: torch.tensor(self.addresses(name), dtype=torch.int64, device=device) for name in self.heap.tensors

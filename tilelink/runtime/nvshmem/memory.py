@@ -43,6 +43,7 @@ class Memory:
                 rows = torch.as_tensor(artifact.tables[tensor.name][rank], dtype=torch.int32)
                 self.own[tensor.name] = rows.to(device)[None]
         self.epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=device)
+        self.counters = {one.name: torch.zeros(1, dtype=torch.int32, device=device) for one in artifact.kernels}
         self.signal_table = torch.tensor(self.pads, dtype=torch.int64, device=device)
         symmetric = [t.name for t in artifact.tensors if t.symmetric]
         self.peers = {n: torch.tensor(self.addresses(n), dtype=torch.int64, device=device) for n in symmetric}

@@ -1,0 +1,69 @@
+"""`dynamic`: programs that take the next tile by a counter when they have finished one.
+
+Usually a kernel with P programs executes tiles p, p + P, and so on in program p. That is best if tiles take equally
+long and all programs run equally fast. If waits for peers or unequal tiles delay some programs, others could execute
+their tiles. With this clause the programs share a counter. Each adds 1 to it to take a tile, in the order of the stage.
+It is the dynamic tile scheduler of persistent kernels (CUTLASS: "dynamic persistent").
+
+before: program p executes tiles p, p + P, ...
+after:  a program that has finished a tile executes the next tile that no program has taken
+
+Which program executes a tile differs from launch to launch. What the rules prove holds for every choice of a program
+for a tile (planning/any_program.py). A program takes its next tile before it begins with the one that it has, so that
+the counter's answer is there in time. It executes the tiles that it has taken in rising order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilelink.errors import ScheduleError
+from tilelink.lowering.bound import Bound, Kernel, Transport
+from tilelink.lowering.clauses.clause import Clause, switch
+
+
+def _apply(bound: Bound) -> Bound:
+    """Return the bound program whose kernels take tiles by a counter where the schedule says so.
+
+    Raise ScheduleError for a kernel that cannot. A kernel with at most one tile for each program stays as it is.
+    """
+    for part in bound.schedule.stages:
+        if not part[DYNAMIC] or not bound.capabilities.dynamic_tiles:
+            continue
+        kernel = bound.kernel_of[part.name]
+        if reason := static_reason(bound, kernel):
+            message = f"the programs of {part.name} cannot take tiles by a counter: {reason}"
+            raise ScheduleError(message, location=part.at("dynamic"), hint="take `dynamic` away")
+        if bound.stages[part.name].total > kernel.programs:
+            taken = replace(kernel, dynamic=True)
+            bound = replace(bound, kernels=tuple(taken if one is kernel else one for one in bound.kernels))
+    return bound
+
+
+def static_reason(bound: Bound, kernel: Kernel) -> str | None:
+    """Return why the programs of a kernel must know their tiles when they begin, or None."""
+    stage = bound.stages[kernel.name]
+    if kernel.on_copy_engine or stage.transport is not Transport.STORES or stage.tma_copy is not None:
+        return "its programs are not those of a kernel of tiles"
+    if stage.roles is not None:
+        return "its warps have roles, and each role counts the tiles"
+    if len(kernel.stage_names) > 1 or kernel.loops[0].width is not None:
+        return "another stage runs in its kernel"
+    if kernel.dealt:
+        return "it has a program for each tile"
+    if stage.flat:
+        return "its pipeline goes through all tiles of a program"
+    if stage.given_in is not None:
+        return "a tile is notified by the next one of its program"
+    return None
+
+
+DYNAMIC: Clause[bool] = switch(
+    "dynamic",
+    apply=_apply,
+    manual=(
+        "each program takes the next tile by a counter when it has finished one, where otherwise program p of P "
+        "executes tiles p, p + P, and so on. For tiles or waits that take unequally long. For a stage with a kernel "
+        "of its own, without roles, `flatten` and `defer_notify`"
+    ),
+)
