@@ -18,7 +18,7 @@ from tests.runtime.contract import check_arguments, check_launches, check_memory
 from tests.runtime.fake_gpu import FakeGpu
 from tests.runtime.threads import Queue, RankArguments, RankMemory, Threads
 from tilelink import compiler
-from tilelink.artifact import Artifact, Boxes, Descriptor, Parameter
+from tilelink.artifact import Artifact, Boxes, Descriptor, Parameter, TileCounterPointer
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.device.spans import Span
 from tilelink.errors import BindingError, DeadlineError
@@ -29,6 +29,7 @@ from tilelink.runtime.cpu import memory as cpu
 from tilelink.runtime.cuda import arguments, kernel, prepared, record_copies
 from tilelink.runtime.cuda import memory as cuda
 from tilelink.runtime.dtypes import dtype_of
+from tilelink.target import target
 
 
 @pytest.fixture
@@ -134,17 +135,19 @@ def told_apart(artifact: Artifact) -> Artifact:
     return replace(artifact, grids=grids, tensors=(*artifact.tensors, routes), tables=tables)
 
 
-def artifact_for(case: library.Case, target: str) -> Artifact:
+def artifact_for(case: library.Case, machine: str) -> Artifact:
     program, schedule = case
     dims = library.dims(program, RANKS)
     tables = trial.random_tables(program, ranks=RANKS, dims=dims, seed=0)
-    plan = compiler.plan(program, schedule, ranks=RANKS, dims=dims, dtype="bf16", target=target, tables=tables)
+    plan = compiler.plan(program, schedule, ranks=RANKS, dims=dims, dtype="bf16", target=machine, tables=tables)
     return gpu_artifact(plan, tables)
 
 
 @pytest.mark.parametrize("case", library.in_turn(library.cases()), ids=library.name)
 def test_every_tensor_has_memory_and_every_parameter_its_argument(case: library.Case, fake_gpu: FakeGpu) -> None:
-    artifact, gpus = (replace(told_apart(artifact_for(case, target)), copy_programs=()) for target in ("cpu", "sm_90"))
+    artifact, gpus = (
+        replace(told_apart(artifact_for(case, machine)), copy_programs=()) for machine in ("cpu", "sm_90")
+    )
     everyone = cpu.Memory(artifact, 1)
     threads = Threads(artifact, None)  # type: ignore[arg-type]
     for rank in range(RANKS):
@@ -167,6 +170,7 @@ def test_the_library_has_parameters_of_every_class(fake_gpu: FakeGpu) -> None:
     for case in library.in_turn(library.cases()) + CASES_WITH_BOXES:
         artifact = artifact_for(case, "sm_90")
         seen |= {type(one) for kernel in artifact.kernels for one in kernel.parameters}
+    seen |= {type(one) for kernel in taking_tiles().kernels for one in kernel.parameters}
     assert seen == set(get_args(Parameter))
 
 
@@ -177,6 +181,23 @@ def test_boxes_are_of_the_copy_of_their_owner(fake_gpu: FakeGpu) -> None:
     artifact = compiled_with_boxes()
     built = fake_gpu.built(artifact, 1)
     assert Boxes in check_arguments(artifact, 1, built._memory, built._arguments)
+
+
+def taking_tiles() -> Artifact:
+    """Return the artifact of kernels that take tiles by a counter: on a GPU with fewer SMs than tiles."""
+    module = compiler.load("paged_decode")
+    program = module.program()
+    few = replace(target("sm_90"), sms=2)
+    dims = {"B": 8, "P": 8, "T": 16, "H": 2, "G": 16, "D": 16, "S": 4, "scale": 0.25}
+    return gpu_artifact(
+        compiler.plan(program, module.schedule("by_length", program), ranks=RANKS, dims=dims, dtype="bf16", target=few)
+    )
+
+
+def test_counters_of_tiles_are_those_of_their_kernel(fake_gpu: FakeGpu) -> None:
+    artifact = taking_tiles()
+    built = fake_gpu.built(artifact, 1)
+    assert TileCounterPointer in check_arguments(artifact, 1, built._memory, built._arguments)
 
 
 def compiled_with_boxes() -> Artifact:

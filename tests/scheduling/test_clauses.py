@@ -102,7 +102,8 @@ def test_it_is_suggested_for_a_similar_word_and_listed_in_the_hint() -> None:
     with pytest.raises(ParseError, match="unknown 'backward'") as caught:
         parse_text(TEXT.replace(", backwards", ", backward"))
     assert str(caught.value.hint).startswith("did you mean backwards? NAME followed by: on sm")
-    assert "tma_copy n, roles(..), program_per_tile, dynamic, backwards; or for a tensor channel(..)" in str(caught.value.hint)
+    said = str(caught.value.hint)
+    assert "tma_copy n, roles(..), program_per_tile, dynamic, backwards; or for a tensor channel(..)" in said
 
 
 def test_it_is_refused_at_its_location() -> None:
