@@ -112,6 +112,68 @@ program choose(M = 16, N = 8):
         if f[i] == 1:
             v = v * 2.0
         y[i, j] = v
+
+program ends(M = 20, N = 8, C = 12):
+    m : in    [] <= C
+    n : in    [] <= M
+    t : local [] <= M
+    x : in    [M, N]
+    v : in    [M[: 2 * n], N]
+    c : local [M, N]
+    y : out   [M[: m], N]
+    z : out   [M[: n + n], N]
+    u : out   [M[: n // 2], N]
+    w : out   [M[: t], N]
+    compute half():
+        t[] = (n + 3) // 2 - 1
+        producer_tile_notify(t)
+    compute f(i: M[: m], j: N):
+        y[i, j] = x[i, j]
+    compute g(i: M[: n * 2], j: N):
+        z[i, j] = v[i, j] * 2.0
+        c[i, j] = v[i, j]
+        producer_tile_notify(c[i, j])
+    compute h(i: M[: n // 2], j: N):
+        consumer_tile_wait(c[i, j])
+        u[i, j] = c[i, j] * 3.0
+    compute k(i: M[: (1 + n) // 2], j: N):
+        w[i, j] = x[i, j] * 4.0
+
+program told(M = 20, N = 8):
+    n  : in        [] <= M
+    f  : in        [M] i32
+    a  : local     [] <= M
+    ns : symmetric [ranks] <= M
+    ks : symmetric [ranks] <= M
+    x  : in        [M, N]
+    xs : symmetric [ranks, M, N]
+    vs : symmetric [ranks, M, N]
+    y  : out       [ranks, M[: ns], N]
+    z  : out       [ranks, M[: ks], N]
+    comm tell():
+        k = sum(where(f[:] > 0, 1, 0), axis=0)
+        a = k
+        producer_tile_notify(a)
+        for (p: ranks):
+            tile_push_data(ks[rank] @ p, k)
+            tile_push_data(ns[rank] @ p, n // 2)
+            producer_tile_notify(ks[rank] @ p)
+            producer_tile_notify(ns[rank] @ p)
+    comm send(p: ranks, i: M[: n // 2]):
+        tile_push_data(xs[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(xs[rank, i, :] @ p)
+    comm found(p: ranks, i: M[: a]):
+        consumer_tile_wait(a)
+        tile_push_data(vs[rank, i, :] @ p, x[i, :] * 2.0)
+        producer_tile_notify(vs[rank, i, :] @ p)
+    compute take(s: ranks, i: M[: ns[s]], j: N):
+        consumer_tile_wait(ns[s])
+        consumer_tile_wait(xs[s, i, j])
+        y[s, i, j] = xs[s, i, j]
+    compute keep(s: ranks, i: M[: ks[s]], j: N):
+        consumer_tile_wait(ks[s])
+        consumer_tile_wait(vs[s, i, j])
+        z[s, i, j] = vs[s, i, j]
 """
 
 KINDS = ("uniform", "one", "none", "full", "single")
@@ -323,6 +385,32 @@ def _choose_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, lis
     return {"y": [(slice(None), own["x"] * (1 + own["f"][:, None]))]}
 
 
+def _ends_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    m, n = counts(kind, 1, d["C"])[0], counts(kind, 1, d["M"] // 2)[0]
+    return {"m": m, "n": n, "x": torch.randn(d["M"], d["N"]), "v": torch.randn(d["M"], d["N"])}
+
+
+def _ends_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    own = every[rank]
+    m, n = int(own["m"]), int(own["n"])
+    ends = {"y": ("x", m, 1.0), "z": ("v", 2 * n, 2.0), "u": ("v", n // 2, 3.0), "w": ("x", (n + 1) // 2, 4.0)}
+    return {name: [(slice(0, end), own[of][:end] * by)] for name, (of, end, by) in ends.items()}
+
+
+def _told_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    f = (torch.randperm(d["M"]) < counts(kind, 1, d["M"])[0]).int()
+    return {"n": counts(kind, 1, d["M"])[0], "f": f, "x": torch.randn(d["M"], d["N"])}
+
+
+def _told_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    halves = [int(one["n"]) // 2 for one in every]
+    found = [int(one["f"].sum()) for one in every]
+    return {
+        "y": [((s, slice(0, n)), one["x"][:n]) for s, (one, n) in enumerate(zip(every, halves, strict=True))],
+        "z": [((s, slice(0, n)), one["x"][:n] * 2.0) for s, (one, n) in enumerate(zip(every, found, strict=True))],
+    }
+
+
 def examples() -> dict[str, Example]:
     """Return the programs of the library and those above, by name."""
     small = tilelink.parse(SMALL)
@@ -352,6 +440,8 @@ def examples() -> dict[str, Example]:
             largest={"i": 8},
         ),
         of("choose", _choose_inputs, _choose_expected, g={"j": 4}),
+        of("ends", _ends_inputs, _ends_expected, f={"i": 8, "j": 4}, g={"i": 4}, h={"i": 8}, k={"i": 4}),
+        of("told", _told_inputs, _told_expected, send={"i": 8}, found={"i": 4}, take={"i": 8}, keep={"j": 4}),
     )
     return {one.program.name: one for one in every}
 

@@ -382,12 +382,16 @@ class Promise:
 
     bound: entries lie in [0, bound). It is in postfix order: each element takes its operands from a stack.
     properties: as of the tensor in a program. declared: the declaration, for messages.
+
+    part: None, or the extents of a tensor's first dimensions. Then the promise is that the last of them has all that
+    the tensor is declared to have along it: `bound`, for each element of the others, is at most its extent.
     """
 
     tensor: str
     bound: tuple[Constant | OwnCoordinate | Entry | Operation, ...]
     properties: tuple[str, ...]
     declared: str
+    part: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -581,7 +585,12 @@ def _check(artifact: Artifact, where: str) -> None:
     given = {t.name: t for t in artifact.tensors if t.space == "in" and t.dtype == "i32"}
     for promise in artifact.promises:
         name = promise.tensor
-        require(name in given, f"a promise of {name!r}, which is no index tensor that a launch is given")
+        if promise.part is None:
+            require(name in given, f"a promise of {name!r}, which is no index tensor that a launch is given")
+        else:
+            shape = next((t.shape for t in artifact.tensors if t.name == name and t.space in ("in", "out")), ())
+            fits = len(promise.part) > 0 and tuple(shape[: len(promise.part)]) == promise.part
+            require(fits, f"a promise of {name!r}, which has no dimension of this extent")
         require(_is_bound(promise, given), f"the bound of {name!r} is no number")
         require(set(promise.properties) <= PROMISES, f"{name!r} promises {', '.join(promise.properties)}")
 
@@ -594,7 +603,8 @@ def _is_bound(promise: Promise, given: Mapping[str, TensorSpec]) -> bool:
             case Constant():
                 depth += 1
             case OwnCoordinate(dim=dim):
-                if not 0 <= dim < len(given[promise.tensor].shape):
+                dims = len(given[promise.tensor].shape) if promise.part is None else len(promise.part) - 1
+                if not 0 <= dim < dims:
                     return False
                 depth += 1
             case Entry(tensor=tensor, modulo=modulo):

@@ -58,6 +58,18 @@ def test_an_entry_beyond_its_bound_touches_no_other_memory(monkeypatch: pytest.M
     assert torch.equal(outputs[1]["y"], every[src, row])
 
 
+def test_an_end_beyond_its_dimension_is_that_of_the_dimension(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = EXAMPLES["ends"]
+    kernel = tilelink.compile(example.program, example.schedules[1], ranks=2, dims=example.sizes)
+    inputs = [example.inputs("full", example.sizes, 2) for _ in range(2)]
+    inputs[1]["n"].fill_(17)
+    with pytest.raises(BindingError, match="the end of dimension 0 of v of rank 1 is 34"):
+        kernel(inputs)
+    monkeypatch.setitem(vars(kernel), "_promises", ())  # as on GPUs, where nothing checks a launch
+    outputs = kernel(inputs)[1]
+    assert torch.equal(outputs["z"], inputs[1]["v"] * 2.0) and torch.equal(outputs["u"][:8], inputs[1]["v"][:8] * 3.0)
+
+
 @pytest.mark.parametrize("loop", ["for (s: ranks, i: M[: m[s]] by 1):", "for (s: ranks, i: M[: m[s]]):"])
 def test_a_range_of_a_loop_may_end_where_an_earlier_index_of_the_loop_says(loop: str) -> None:
     each = "by 1" in loop

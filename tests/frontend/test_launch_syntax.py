@@ -373,3 +373,48 @@ def test_what_a_launch_may_not_decide_is_refused(old: str, new: str, message: st
 def test_the_program_of_the_mistakes_is_safe() -> None:
     program = check(compiler.parse(PROGRAM).program())
     assert compiler.plan(program, ranks=3, dims={"M": 4, "N": 3, "T": 6, "E": 2}).tasks
+
+
+ONE = """
+program p(M, N):
+    n : in    [] <= M
+    t : local [] <= M
+    x : in    [M, N]
+    y : out   [M[: t], N]
+
+    compute count():
+        {}
+        producer_tile_notify(t)
+
+    compute copy(i: M[: t], j: N):
+        consumer_tile_wait(t)
+        y[i, j] = x[i, j]
+"""
+
+
+def test_one_integer_is_written_with_brackets_or_without() -> None:
+    bare, brackets = (compiler.parse(ONE.format(line)).program() for line in ("t = n // 2", "t[] = n[] // 2"))
+    assert str(bare) == str(brackets) == str(compiler.parse(str(brackets)).program())
+    assert "t = n // 2" in str(bare)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        ("    t : local [] <= M\n", "", "unknown name 't'", "known"),
+        ("t : local [] <= M", "t : local [] i32", "t is a tile, and an integer is needed here", "t : local [] <= M"),
+        ("y[i, j] = x[i, j]", "y[i, j] = x[]", "x has 2 dimensions, not 0", "one coordinate each"),
+        (
+            "y[i, j] = x[i, j]",
+            "k = n // 2\n        if k > 0:\n            y[i, j] = x[i, j]",
+            "k is a tile, and an integer is needed here",
+            "let k = ... names an integer",
+        ),
+    ],
+)
+def test_hints_for_integers_of_a_launch(old: str, new: str, message: str, hint: str) -> None:
+    text = ONE.format("t = n")
+    assert old in text
+    with pytest.raises(TileLinkError) as caught:
+        compiler.check(compiler.parse(text.replace(old, new)).program())
+    assert message in str(caught.value) and hint in str(caught.value) and caught.value.location is not None

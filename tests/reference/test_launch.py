@@ -7,7 +7,7 @@ import torch
 
 from tests.reference import launch_texts, texts
 from tests.reference.launch_texts import EXPERTS, MOE, ONES, ROWS, SIZES
-from tilelink.errors import AccountingError, CoverageError, ProgressError
+from tilelink.errors import AccountingError, BindingError, CoverageError, ProgressError
 from tilelink.reference import random_inputs, run
 
 ROUTINGS = ("uniform", "zipf:1.2", "one", "empty", "full")
@@ -151,7 +151,7 @@ def test_an_entry_that_is_a_place_is_clamped_too() -> None:
 @pytest.mark.parametrize(("m", "first", "last"), [(0, 0, 0), (2, 0, 2), (3, 1, 3), (6, 4, 4), (9, 7, 4)])
 def test_ends_beyond_the_dimension_are_its_ends(m: int, first: int, last: int) -> None:
     """The range M[m - 2 : m] of 4 elements, as a tile and as numbers."""
-    text = "program p(M):\n    m : in [] <= 9\n    x : in [M]\n    y : out [1]\n    z : out [M[: m]]\n"
+    text = "program p(M):\n    m : in [] <= 9\n    x : in [M]\n    y : out [1]\n    z : out [M[: min(m, M)]]\n"
     text += "    compute f(k: 1):\n        total = zeros(f32)\n"
     text += "        for (i: M[m - 2 : m] by 1):\n            total += x[i]\n        y[0] = total\n"
     text += "    compute g(i: M[: m]):\n        z[i] = x[i]\n"
@@ -159,6 +159,13 @@ def test_ends_beyond_the_dimension_are_its_ends(m: int, first: int, last: int) -
     out = texts.one(text, {"M": 4}, m=torch.tensor(m, dtype=torch.int32), x=x)
     assert float(out["y"]) == float(x[first:last].sum())
     assert torch.equal(out["z"][:m], x[:m])
+    declared = text.replace("min(m, M)", "m")
+    given = {"m": torch.tensor(m, dtype=torch.int32), "x": x}
+    if m <= 4:
+        assert torch.equal(texts.one(declared, {"M": 4}, **given)["z"][:m], x[:m])
+        return
+    with pytest.raises(BindingError, match=f"the end of dimension 0 of z of rank 0 is {m}"):
+        texts.one(declared, {"M": 4}, **given)
 
 
 def test_entries_beyond_the_end_of_a_range_are_not_read() -> None:

@@ -122,6 +122,56 @@ def test_the_first_of_several_is_named_and_the_host_waits_once(monkeypatch: pyte
     assert len(waits) == 1
 
 
+PARTS = """
+program p(M, N):
+    n  : in  [] <= M
+    ns : in  [3] <= M
+    x  : in  [M[: 2 * n], N]
+    y  : out [M[: n + n], N]
+    z  : out [3, M[: ns - 1], N]
+
+    compute f(i: M[: n * 2], j: N):
+        y[i, j] = x[i, j]
+    compute g(s: 3 by 1, i: M[: ns[s] - 1], j: N):
+        z[s, i, j] = 1.0
+"""
+TOO_LONG = [
+    ({"n": 4}, "the end of dimension 0 of x of rank 1 is 8", "it is 6 at most"),
+    ({"ns": [0, 6, 6], "z": "ns + 3"}, "the end of dimension 1 of z[1] of rank 1 is 9", "it is 6 at most"),
+]
+
+
+@pytest.mark.parametrize(("entries", "message", "why"), TOO_LONG)
+def test_a_part_that_is_longer_than_its_dimension_is_found(entries: dict[str, Any], message: str, why: str) -> None:
+    text = PARTS.replace("ns - 1", entries["z"]).replace("ns[s] - 1", entries["z"].replace("ns", "ns[s]")) if (
+        "z" in entries
+    ) else PARTS  # fmt: skip
+    dims = {"M": 6, "N": 2}
+    given = [
+        {"n": torch.tensor(3).int(), "ns": torch.tensor([0, 2, 3]).int(), "x": torch.ones(6, 2)} for _ in range(RANKS)
+    ]
+    assert broken_promise(promises(text, dims), given[1], 1) is None
+    for name in ("n", "ns"):
+        if name in entries:
+            given[1][name] = torch.tensor(entries[name], dtype=torch.int32)
+    broken = broken_promise(promises(text, dims), given[1], 1)
+    assert broken is not None and message in str(broken.error()) and why in str(broken.error())
+    program = compiler.parse(text).program()
+    kernel = Kernel(plan=compiler.plan(program, ranks=RANKS, dims=dims), emitted=cast("Any", None), tables={})
+    for launch in (lambda: kernel.run([given]), lambda: compiler.reference(program, given, dims=dims)):
+        with pytest.raises(BindingError, match=re.escape(message)) as caught:
+            launch()
+        assert caught.value.location is not None and caught.value.hint is not None and why in caught.value.hint
+
+
+@pytest.mark.parametrize("routing", ["uniform", "zipf:2", "one", "empty", "full", "zeros"])
+def test_random_inputs_are_given_no_more_than_there_is(routing: str) -> None:
+    dims = {"M": 6, "N": 2}
+    for seed in range(5):
+        for rank, given in enumerate(drawn(PARTS, dims, seed, routing)):
+            assert broken_promise(promises(PARTS, dims), given, rank) is None
+
+
 SLOT = (OwnCoordinate(dim=0), Entry(tensor="m", modulo=()), Operation(op="+"))
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "no tensor": ({"tensor": "q"}, "a promise of 'q', which is no index tensor"),
@@ -142,6 +192,9 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         "the bound of 'rows' is no number",
     ),
     "another tensor": ({"bound": (Entry(tensor="q", modulo=()),)}, "the bound of 'rows' is no number"),
+    "no dimension of it": ({"part": (9,)}, "a promise of 'rows', which has no dimension of this extent"),
+    "no part": ({"part": ()}, "a promise of 'rows', which has no dimension of this extent"),
+    "a coordinate of the part": ({"part": (5,), "bound": (OwnCoordinate(dim=0),)}, "the bound of 'rows' is no number"),
     "property": ({"properties": ("sorted",)}, "'rows' promises sorted"),
 }
 

@@ -109,6 +109,26 @@ CHANGES = [
         "CoverageError",
     ),
     ("computed", "        k[t] = n\n", "        k[t] = n\n        k[t] = n\n", "writes an entry of k again"),
+    ("ends", "y : out [M[:m], N]", "y : out [M[:m + 1], N]", "writes y up to m of rank 0, and it is to be .* m . 1"),
+    ("ends", "C = 12", "C = 20", ""),
+    ("ends", "y : out [M[:m], N]", "y : out [M, N]", "writes y up to m of rank 0 only"),
+    ("ends", "f(i: M[:m]", "f(i: M[:min(m, 4)]", "writes y up to min.4, m. of rank 0, and it is .* up to m"),
+    ("ends", "n + n], N]", "n * 2 - 1], N]", "writes z up to min.n . 2, 20. of rank 0, and .* up to n . 2 - 1"),
+    ("ends", "h(i: M[:n // 2]", "h(i: M[:n + 1]", "writes u up to min.n . 1, 20. of rank 0"),
+    ("ends", "t = (n + 3) // 2 - 1", "t = (n + 3) // 2", "writes w up to"),
+    ("ends", "v : in [M[:2 * n], N]", "v : in [M[:2 * n - 1], N]", "reads v, of which a launch gives what is before"),
+    ("ends", "v : in [M[:2 * n], N]", "v : in [M[:n + n + 1], N]", ""),
+    (
+        "told",
+        "ns[rank] @ p, n // 2)",
+        "ns[rank] @ p, min(n // 2 + 1, 10))",
+        "reads xs .* writes up to n // 2 of rank 0",
+    ),
+    ("told", "ns[rank] @ p, n // 2)", "ns[rank] @ p, n // 3)", ""),
+    ("told", "ks[rank] @ p, k)", "ks[rank] @ p, k + 1)", "reads vs .* writes up to min.*k"),
+    ("told", "a = k\n", "a = k\n        k = k + 1\n", "reads vs"),
+    ("told", "for (p: ranks):\n", "for (p: ranks):\n            k = k + p\n", "reads vs"),
+    ("told", "a  : local [] <= M", "a  : local [] <= M - 1", "reads vs"),
     ("choose", "y[i, j] = v", "if f[i] == 0:\n            y[i, j] = v", "writes y in some launches only"),
 ]
 
@@ -268,6 +288,78 @@ def test_a_read_beyond_what_is_given_is_refused(old: str, new: str) -> None:
         TileLinkError, match=r"reads [xv], of which a launch gives what is before (m|starts.*) of rank 0"
     ):
         plan(GIVEN.replace(old, new))
+
+
+def test_what_no_launch_reaches_need_not_be_written_and_all_else_must_be() -> None:
+    text = """
+program p(M = 20, N = 8, C = 12):
+    m : in  [] <= C
+    x : in  [M, N]
+    y : out [M[: m], N, 2]
+    compute f(i: M[: m], j: N):
+        y[i, j, 0] = x[i, j]
+        y[i, j, 1] = x[i, j]
+"""
+    plan(text)
+    with pytest.raises(TileLinkError, match=r"y\[0, 0, 1\] of rank 0 is never written"):
+        plan(text.replace("        y[i, j, 1] = x[i, j]\n", ""))
+    with pytest.raises(TileLinkError, match=r"y\[0, 0, 1\] of rank 1 is never written"):
+        plan(text.replace("        y[i, j, 1]", "        if rank != 1:\n            y[i, j, 1]"))
+
+
+TOLD = """
+program p(M = 20, N = 8):
+    f : in        [M] i32
+    a : local     [] <= M
+    b : symmetric [ranks] <= M
+    c : symmetric [ranks, M, N]
+    x : in        [M, N]
+    y : out       [ranks, M[: b], N]
+    comm tell():
+        k = sum(where(f[:] > 0, 1, 0), axis=0)
+        {first}
+        producer_tile_notify(a)
+        for (p: ranks):
+            {second}
+            producer_tile_notify(b[rank] @ p)
+    comm send(p: ranks, i: M[: a]):
+        consumer_tile_wait(a)
+        tile_push_data(c[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(c[rank, i, :] @ p)
+    compute take(s: ranks, i: M[: b[s]], j: N):
+        consumer_tile_wait(b[s])
+        consumer_tile_wait(c[s, i, j])
+        y[s, i, j] = c[s, i, j]
+"""
+EQUAL = [
+    ("a = k", "tile_push_data(b[rank] @ p, k)"),
+    ("a = k", "tile_push_data(b[rank] @ p, a)"),
+    ("a = maximum(k, 3)", "tile_push_data(b[rank] @ p, maximum(3, k))"),
+    ("a = k", "v = k\n            tile_push_data(b[rank] @ p, k)"),
+    ("a = k", "tile_push_data(b[rank] @ p, minimum(k, 5))"),  # less than what is sent
+]
+UNEQUAL = [
+    ("a = k", "tile_push_data(b[rank] @ p, k + 1)"),
+    ("a = k", "tile_push_data(b[rank] @ p, maximum(k, 3))"),
+    ("a = k", "tile_push_data(b[rank] @ p, sum(where(f[:] > 0, 1, 0), axis=0))"),
+    ("a = k\n        k = k + 1", "tile_push_data(b[rank] @ p, k)"),
+    ("a = k", "k = k + 1\n            tile_push_data(b[rank] @ p, k)"),
+    ("a = k", "tile_push_data(b[rank] @ p, k)\n            k = k + 1"),
+    ("a = k\n        if rank == 0:\n            k = 0", "tile_push_data(b[rank] @ p, k)"),
+    ("a[] = k * 2 - k", "tile_push_data(b[rank] @ p, k)"),  # k * 2 may overflow
+    ("v = k\n        a = v", "tile_push_data(b[rank] @ p, k * 2)"),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), EQUAL)
+def test_a_count_that_two_stores_write_is_one_count(first: str, second: str) -> None:
+    plan(TOLD.format(first=first, second=second))
+
+
+@pytest.mark.parametrize(("first", "second"), UNEQUAL)
+def test_counts_of_two_values_are_two_counts(first: str, second: str) -> None:
+    with pytest.raises(TileLinkError, match=r"reads c of rank [01], which rank [01], send .* writes up to"):
+        plan(TOLD.format(first=first, second=second))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

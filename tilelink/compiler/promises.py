@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilelink.artifact import Constant, Entry, Operation, OwnCoordinate, Promise
 from tilelink.ir.printer import print_tensor
-from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Ranks, Scalar, rewrite
+from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Ranks, Scalar, rewrite, walk
 from tilelink.lowering.bound import Bound
 
 Step = Constant | OwnCoordinate | Entry | Operation
@@ -14,8 +14,8 @@ Step = Constant | OwnCoordinate | Entry | Operation
 
 def promises_of(bound: Bound) -> tuple[Promise, ...]:
     """Return the promises of the index tensors that are given with each launch of a bound program."""
-    given = (t.decl for t in bound.tensors.values() if t.decl.space == "in")
-    return tuple(
+    given = [t.decl for t in bound.tensors.values() if t.decl.space == "in"]
+    entries = tuple(
         Promise(
             tensor=tensor.name,
             bound=tuple(_postfix(rewrite(tensor.bound, bound.number), bound)),
@@ -25,6 +25,24 @@ def promises_of(bound: Bound) -> tuple[Promise, ...]:
         for tensor in given
         if tensor.bound is not None
     )
+    return entries + tuple(_parts(bound, {tensor.name for tensor in given if tensor.bound is not None}))
+
+
+def _parts(bound: Bound, given: set[str]) -> Iterator[Promise]:
+    """Yield the promises that dimensions have all that tensors are declared to have of them, by integers of a launch.
+
+    given: the index tensors that a launch is given; ends that a launch computes are not known before it.
+    """
+    for tensor in bound.tensors.values():
+        for dim, end in enumerate(tensor.decl.defined):
+            if end is not None and {part.table for part in walk(end) if isinstance(part, Lookup)} <= given:
+                yield Promise(
+                    tensor=tensor.name,
+                    bound=tuple(_postfix(rewrite(end, bound.number), bound)),
+                    properties=(),
+                    declared=print_tensor(tensor.decl),
+                    part=tensor.shape[: dim + 1],
+                )
 
 
 def _postfix(expr: Scalar, bound: Bound) -> Iterator[Step]:

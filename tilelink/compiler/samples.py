@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tilelink.errors import BindingError, ShapeError
 from tilelink.ir.parameters import Numbers
 from tilelink.ir.program import Program, Tensor
-from tilelink.ir.scalar import Env, Lookup, evaluate
-from tilelink.lowering.guards import Entry
+from tilelink.ir.scalar import Env, Int, Lookup, Scalar, evaluate, rewrite
+from tilelink.lowering.guards import Guards
 from tilelink.planning.plan import Plan
 from tilelink.simulator.sampled import launch_tensors
 
@@ -73,20 +73,25 @@ def completed(
         for name in launch_tensors(bound):
             low, high = bound.entries[name]
             sample[name] = np.clip(sample[name], low, high)
-        _tell(plan.guards.copies, sample)
+        _tell(plan.guards, sample)
         complete.append(sample)
     return complete
 
 
-def _tell(copies: Mapping[Entry, Entry | None], sample: Mapping[str, Ints]) -> None:
-    """Give the entries that are copies of others their values."""
-    for entry, source in copies.items():
-        seen = {entry}
-        while source is not None and source not in seen and (before := copies.get(source)) is not None:
-            seen.add(source)
-            source = before
-        if source is not None:
-            sample[entry[0]][entry[1], *entry[2]] = sample[source[0]][source[1], *source[2]]
+def _tell(guards: Guards, sample: Mapping[str, Ints]) -> None:
+    """Give the entries that a program writes as expressions of others their values."""
+    nothing = Env(rank=0, ranks=1, params={}, indices={})
+
+    def known(part: Scalar) -> Scalar | None:
+        if not isinstance(part, Lookup):
+            return None
+        at = tuple(int(evaluate(rewrite(c, known), nothing)) for c in part.coords if isinstance(c, Scalar))
+        return Int(value=int(sample[part.table][at]))
+
+    for (table, rank, coords), origin in guards.copies.items():
+        if origin is not None:
+            entry = Lookup(table=table, coords=tuple(Int(value=n) for n in (rank, *coords)), launch=True)
+            sample[table][rank, *coords] = evaluate(rewrite(guards.resolve(entry), known), nothing)
 
 
 def _drawn(

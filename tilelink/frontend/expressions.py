@@ -211,6 +211,10 @@ class Scope:
             raise ParseError(f"which entry of {name}[{dims}]?", location=place, hint=hint)
         if name in self.locals or name in self.tensors:
             hint = "where(c, a, b) chooses element by element; entries of an index tensor, [T] < M, are integers"
+            if name in self.locals:
+                hint = f"let {name} = ... names an integer; a stage computes one for others: {name} : local [] <= M"
+            elif not self.tensors[name].shape:
+                hint = f"with a bound it is an integer: {name} : {self.tensors[name].space} [] <= M"
             raise ParseError(f"{name} is a tile, and an integer is needed here", location=place, hint=hint)
         raise self.unknown(node, name)
 
@@ -266,7 +270,7 @@ class Scope:
 
     def _coords(self, node: ast.Subscript, tensor: Tensor) -> tuple[Scalar | Whole, ...]:
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if len(parts) > len(tensor.shape):
+        if len(parts) > len(tensor.shape) or (tensor.shape and not parts):
             message = f"{tensor.name} has {len(tensor.shape)} dimensions, not {len(parts)}"
             raise ShapeError(message, location=self.location(node), related=tensor.location, hint="one coordinate each")
         coords = [Whole() if self._is_whole(p) else self.scalar(p) for p in parts]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.ir.intervals import MAX_INT32
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
@@ -38,6 +37,7 @@ from tilelink.lowering.guards import Chosen, Guard, Guards, numbered, parts_of, 
 from tilelink.lowering.hulls import hull, truth, unknown
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import DECIDED, GUARD, Fault, box, chosen, divides, in_table, partial, reach
+from tilelink.lowering.told import Execution, Told
 
 READ, WRITE, WAIT, NOTIFY = range(4)
 SUBSTEPS = 4
@@ -326,7 +326,8 @@ class Enumerator(Walk):
         self.channel_base = channel_base
         self.dims = max((len(t.shape) for t in bound.tensors.values()), default=1)
         self.faults: list[Fault] = []
-        self.guards = Guards()
+        self.guards = Guards(ranges=dict(bound.entries))
+        self._told = Told(bound=bound, guards=self.guards)
         self._unsure: dict[str, _Uses] = {}
         self._accesses: list[tuple[Ints, ...]] = []
         self._signals: list[tuple[Ints, ...]] = []
@@ -427,15 +428,17 @@ class Enumerator(Walk):
             self._access(stage, number, READ, region, rows)
         for name in self._unsure.keys() & local_names(value):
             self._unsure[name].read.append((number, rows.task, rows.position))
+        if isinstance(statement, Assign):
+            self._told.assigned(stage, number, statement)
         match statement:
             case Assign(name=name) if name in self._unsure and not self._counted(stage, statement):
                 self._unsure[name].assigned.append((rows.task, rows.position))
             case Store(region=region):
                 self._access(stage, number, WRITE, region, rows)
-                self._copied_entries(stage, region, value, rows)
+                self._written_entries(stage, statement, region, value, rows)
             case Transfer(target=target, source=source):
                 self._access(stage, number, WRITE, target, rows)
-                self._copied_entries(stage, target, source, rows)
+                self._written_entries(stage, statement, target, source, rows)
                 pulled = source.region if isinstance(source, Read) and target.rank is None else None
                 moved = pulled if pulled is not None and statement.mode not in ("push", "put") else target
                 self._transfer(stage, moved, target, rows)
@@ -454,37 +457,18 @@ class Enumerator(Walk):
             hi[:, d] = hull(span.stop, env, self.bound.entries)[1]
         return lo, hi, np.zeros(n, np.int64) if unknown(tile_map.rank, env) else column(tile_map.rank, env, n)
 
-    def _copied_entries(self, stage: BoundStage, target: Region, value: Value, rows: Rows) -> None:
-        """Note which entries of an index tensor a statement copies from another one; those it computes are unknown."""
-        tensor = self.bound.tensors[target.tensor].decl
-        if tensor.bound is None or not len(rows.task):
+    def _written_entries(
+        self, stage: BoundStage, statement: Statement, target: Region, value: Value, rows: Rows
+    ) -> None:
+        """Note what the entries of an index tensor are equal to that a statement writes."""
+        if self.bound.tensors[target.tensor].decl.bound is None or not len(rows.task):
             return
-        lo, hi, peer = self._bounds(self.bound.tile_map(stage.name, target), rows)
-        source = value.region if isinstance(value, Read) else None
-        known = source is not None and self._bound_of(source.tensor) <= self._bound_of(target.tensor)
-        known = known and not rows.guard.any() and not stage.parts
-        if known and source is not None:
-            from_lo, from_hi, owner = self._bounds(self.bound.tile_map(stage.name, source), rows)
-        else:
-            from_lo, from_hi, owner = lo, hi, peer
-        dims, source_dims = len(tensor.shape), len(self.bound.tensors[source.tensor].shape) if source else 0
-        for row in range(len(lo)):
-            to = [*np.ndindex(*(hi[row, :dims] - lo[row, :dims]).tolist())]
-            here = [*np.ndindex(*(from_hi[row, :source_dims] - from_lo[row, :source_dims]).tolist())] if known else []
-            for at, step in enumerate(to):
-                entry = (
-                    target.tensor,
-                    int(peer[row]),
-                    tuple(int(n) for n in lo[row, :dims] + np.array(step, np.int64)),
-                )
-                origin = None
-                if source is not None and len(here) == len(to):
-                    place = from_lo[row, :source_dims] + np.array(here[at], np.int64)
-                    origin = (source.tensor, int(owner[row]), tuple(int(n) for n in place))
-                self.guards.copy(entry, origin)
-
-    def _bound_of(self, name: str) -> int:
-        return self.bound.entries[name][1] if name in self.bound.entries else MAX_INT32
+        executions: list[Execution] = []
+        if not rows.guard.any() and not stage.parts:
+            for row, (task, rank) in enumerate(zip(rows.task.tolist(), rows.rank.tolist(), strict=True)):
+                indices = {name: int(column[row]) for name, column in rows.indices.items()}
+                executions.append(Execution(number=row, task=task, rank=rank, indices=indices))
+        self._told.written(stage, statement, target, value, executions, lambda tile_map: self._bounds(tile_map, rows))
 
     def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: Rows) -> None:
         tile_map = self.bound.tile_map(stage.name, region)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
-from tilelink.ir.intervals import MAX_INT32
+from tilelink.ir.intervals import MAX_INT32, Bounds, Range
 from tilelink.ir.mapping import Span, TileMap, listed
+from tilelink.ir.normal import at_most, normal
 from tilelink.ir.scalar import Compare, Env, Index, Int, Lookup, Rank, Scalar, add, evaluate, mul, rewrite, walk
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.columns import Ints, distinct_rows
@@ -80,18 +82,25 @@ Guard = tuple[Part, ...]
 class Guards:
     """The guards of a plan, numbered; 0 is that of an access about which a launch decides nothing.
 
-    copies: entry -> the entry of which it is a copy, where a program copies entries between index tensors.
+    ranges: table -> the smallest and the largest of its entries. copies: entry -> what it is equal to, an expression of
+    other entries, where a program writes it as such (lowering/told.py); None if that is not known.
     """
 
     known: list[Guard] = field(default_factory=lambda: [()])
-    copies: dict[Entry, Entry | None] = field(default_factory=dict[Entry, "Entry | None"])
+    ranges: dict[str, Range] = field(default_factory=dict[str, Range])
+    copies: dict[Entry, Scalar | None] = field(default_factory=dict[Entry, "Scalar | None"])
     _numbers: dict[Guard, int] = field(default_factory=lambda: {(): 0})
     _resolved_guards: dict[int, Guard] = field(default_factory=dict[int, Guard])
 
-    def copy(self, entry: Entry, origin: Entry | None) -> None:
-        """Note what an entry is a copy of, None for nothing known; one that is written twice is a copy of nothing."""
+    def copy(self, entry: Entry, origin: Scalar | None) -> None:
+        """Note what an entry is equal to, None for nothing known. Of one that is written twice nothing is known."""
         self.copies[entry] = origin if entry not in self.copies else None
         self._resolved_guards.clear()
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The ranges of all that is in a guard: numbers and entries."""
+        return Bounds(ranks=1, tables=self.ranges)
 
     def number(self, guard: Guard) -> int:
         """Return the number of a guard."""
@@ -112,20 +121,24 @@ class Guards:
         return number == other or self.of(number) == self.of(other)
 
     def resolve(self, expr: Scalar) -> Scalar:
-        """Return an expression of entries in terms of entries that are no copies of others."""
+        """Return the normal form of an expression, in terms of entries of which nothing more is known."""
+        return normal(self._origin(expr, frozenset()), self.bounds)
+
+    def at_most(self, left: Scalar, right: Scalar) -> bool:
+        """True if one resolved expression is no more than another one, in every launch."""
+        return at_most(left, right, self.bounds)
+
+    def _origin(self, expr: Scalar, seen: frozenset[Entry]) -> Scalar:
+        """Replace entries by what they are equal to. seen: the entries that are being replaced."""
 
         def change(part: Scalar) -> Scalar | None:
             if not isinstance(part, Lookup):
                 return None
-            entry = entry_of(replace(part, coords=tuple(self.resolve(c) for c in part.coords if isinstance(c, Scalar))))
-            seen: set[Entry] = set()
-            while entry is not None and entry not in seen and (source := self.copies.get(entry)) is not None:
-                seen.add(entry)
-                entry = source
-            if entry is None:
-                return replace(part, coords=tuple(self.resolve(c) for c in part.coords if isinstance(c, Scalar)))
-            table, rank, coords = entry
-            return Lookup(table=table, coords=tuple(Int(value=n) for n in (rank, *coords)), launch=True)
+            inner = tuple(self._origin(c, seen) if isinstance(c, Scalar) else c for c in part.coords)
+            lookup = replace(part, coords=tuple(normal(c, self.bounds) if isinstance(c, Scalar) else c for c in inner))
+            entry = entry_of(lookup)
+            source = None if entry is None or entry in seen else self.copies.get(entry)
+            return lookup if source is None or entry is None else self._origin(source, seen | {entry})
 
         return rewrite(expr, change)
 

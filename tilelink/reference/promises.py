@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -12,7 +12,7 @@ import torch
 from tilelink.errors import BindingError
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Tensor
-from tilelink.reference.scalars import Scope, at_launch
+from tilelink.reference.scalars import Scope, at_launch, tables_of
 
 At = tuple[int, ...]
 
@@ -21,6 +21,7 @@ def check_promises(tensors: Sequence[Tensor], memory: Mapping[str, torch.Tensor]
     """Check the index tensors that a rank is given. scope: of that rank, with the entries of its index tensors.
 
     Raises BindingError for the first entry that breaks a promise: with its tensor, index, value, rank and the promise.
+    Ends of what tensors are declared to have, by entries that the rank is given, are no larger than their dimensions.
     """
     for tensor in tensors:
         if tensor.bound is None or tensor.space not in ("in", "table"):
@@ -31,6 +32,27 @@ def check_promises(tensors: Sequence[Tensor], memory: Mapping[str, torch.Tensor]
             _check_distinct(tensor, entries, scope)
         if {"rising", "offsets"} & {*tensor.properties}:
             _check_rising(tensor, entries, scope)
+    given = {tensor.name for tensor in tensors if tensor.bound is not None and tensor.space in ("in", "table")}
+    for tensor in tensors:
+        check_ends(tensor, given, scope)
+
+
+def check_ends(tensor: Tensor, given: Collection[str], scope: Scope) -> None:
+    """Raise BindingError if a tensor is declared to have more of a dimension than there is of it.
+
+    given: index tensors whose entries are known before a launch.
+    """
+    sizes = [int(scope.value(size)) for size in tensor.shape]
+    for dim, end in enumerate(tensor.defined):
+        if end is None or not tables_of(end) <= set(given):
+            continue
+        for before in np.ndindex(*sizes[:dim]):
+            stop = int(replace(scope, coordinates=before).value(end))
+            if stop > sizes[dim]:
+                element = f"{tensor.name}{list(before)}" if before else tensor.name
+                message = f"the end of dimension {dim} of {element} of rank {scope.rank} is {stop}"
+                hint = f"it is {sizes[dim]} at most: {print_scalar(end)} of {print_scalar(tensor.shape[dim])}"
+                raise BindingError(message, location=tensor.location, hint=hint)
 
 
 def _check_bound(tensor: Tensor, entries: np.ndarray, scope: Scope) -> None:

@@ -33,8 +33,10 @@ from tilelink.ir.parameters import Numbers
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Program, Tensor
 from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Scalar
-from tilelink.reference.scalars import Scope, Where, extent
+from tilelink.reference.scalars import Scope, Where, extent, tables_of
 
+HALVINGS = 32
+"""How often a count is halved at most: then it is 0."""
 KINDS = ("uniform", "zipf", "one", "empty", "full", "zeros")
 
 
@@ -85,6 +87,7 @@ def draw_indices(
     for tensor in given:
         if tensor not in bounded:
             draw.entries[tensor.name] = draw.tensor(tensor)
+    draw.fit_parts()
     draw.choose_again([tensor for tensor in bounded if draw.knows_bound(tensor)])
     for tensor in bounded:
         draw.entries[tensor.name] = draw.below(tensor)
@@ -129,6 +132,32 @@ class _Draw:
 
     def _shape(self, tensor: Tensor) -> tuple[int, ...]:
         return tuple(extent(size, self.dims, self.ranks) for size in tensor.shape)
+
+    def fit_parts(self) -> None:
+        """Make counts smaller where a tensor would be declared to have more of a dimension than there is of it."""
+        for tensor in self.program.tensors:
+            shape = self._shape(tensor) if tensor.defined else ()
+            for dim, end in enumerate(tensor.defined):
+                if end is None or not tables_of(end) <= self.entries.keys():
+                    continue
+                for before in np.ndindex(shape[:dim]):
+                    for _ in range(HALVINGS):
+                        if self._scope(before).value(end) <= shape[dim]:
+                            break
+                        self._halve(end, before)
+
+    def _halve(self, end: Scalar, at: tuple[int, ...]) -> None:
+        """Halve the entries of which an end is made; those that rise are halved together."""
+        for lookup in [part for part in _walk(end) if isinstance(part, Lookup)]:
+            properties = self.program.tensor(lookup.table).properties
+            if "distinct" in properties:
+                continue
+            where = tuple(int(self._scope(at).value(c)) for c in lookup.coords if isinstance(c, Scalar))
+            entries = self.entries[lookup.table] = np.array(self.entries[lookup.table])
+            if {"rising", "offsets"} & {*properties}:
+                entries //= 2
+            else:
+                entries[where] //= 2
 
     # Random numbers ------------------------------------------------------------------------------------------
 

@@ -172,6 +172,19 @@ def at_launch(expr: Scalar | Whole) -> bool:
             return False
 
 
+def tables_of(expr: Scalar | Whole) -> set[str]:
+    """Return the tables and index tensors in an expression."""
+    match expr:
+        case Lookup(table=table, coords=parts):
+            return {table} | {name for part in parts for name in tables_of(part)}
+        case Logic(args=parts):
+            return {name for part in parts for name in tables_of(part)}
+        case Binary(left=left, right=right) | Compare(left=left, right=right):
+            return tables_of(left) | tables_of(right)
+        case _:
+            return set()
+
+
 def indices_of(expr: Scalar | Whole) -> set[str]:
     """Return the indices in an expression."""
     match expr:

@@ -34,11 +34,16 @@ class Broken:
     rank: int
     why: str
     declared: str
+    part: int | None = None
+    """The dimension whose declared end is the value, None if it is an entry."""
 
     def error(self, location: Location | None = None) -> BindingError:
         """Return the error for it."""
         element = f"{self.tensor}{list(self.index)}" if self.index else self.tensor
         hint = f"{self.why}: it is declared as {self.declared}"
+        if self.part is not None:
+            message = f"the end of dimension {self.part} of {element} of rank {self.rank} is {self.value}"
+            return BindingError(message, location=location, hint=hint)
         return BindingError(f"{element} of rank {self.rank} is {self.value}", location=location, hint=hint)
 
 
@@ -84,15 +89,18 @@ def broken_promise(promises: Sequence[Promise], tensors: Tensors, rank: int) -> 
                 rank=rank,
                 why=check.why.format(other=other),
                 declared=check.promise.declared,
+                part=None if check.promise.part is None else len(check.promise.part) - 1,
             )
     return None
 
 
 def _checks(promise: Promise, tensors: Tensors) -> list[_Check]:
+    if promise.part is not None:
+        return _end(promise, promise.part, tensors)
     entries = tensors[promise.tensor].long()
     if not entries.numel():
         return []
-    bound = _bound(promise, tensors).expand(entries.shape)
+    bound = _bound(promise, entries.shape, entries.device, tensors).expand(entries.shape)
     wrong = (entries < 0) | (entries >= bound)
     checks = [_check(promise, entries, wrong, bound, "it is in [0, {other})")]
     if entries.ndim and {"rising", "offsets"} & {*promise.properties}:
@@ -118,22 +126,30 @@ def _checks(promise: Promise, tensors: Tensors) -> list[_Check]:
     return checks
 
 
+def _end(promise: Promise, part: tuple[int, ...], tensors: Tensors) -> list[_Check]:
+    """Return the check that a dimension has all that a tensor is declared to have of it."""
+    *before, size = part
+    device = next(iter(tensors.values())).device
+    ends = _bound(promise, before, device, tensors).expand(before)
+    most = torch.full((), size, device=device).expand(before)
+    return [_check(promise, ends, ends > size, most, "it is {other} at most")] if ends.numel() else []
+
+
 def _check(promise: Promise, entries: torch.Tensor, wrong: torch.Tensor, other: torch.Tensor, why: str) -> _Check:
     at = wrong.flatten().byte().argmax()
     return _Check(promise=promise, entries=entries, fails=wrong.any(), at=at, other=other.flatten()[at], why=why)
 
 
-def _bound(promise: Promise, tensors: Tensors) -> torch.Tensor:
-    """Return the bounds of all entries of a tensor; they broadcast to its shape."""
-    own = tensors[promise.tensor]
+def _bound(promise: Promise, shape: Sequence[int], device: torch.device, tensors: Tensors) -> torch.Tensor:
+    """Return the bounds of all entries of a tensor of a shape; they broadcast to it."""
     stack: list[torch.Tensor] = []
     for step in promise.bound:
         match step:
             case Constant(value=value):
-                stack.append(torch.full((), value, device=own.device))
+                stack.append(torch.full((), value, device=device))
             case OwnCoordinate(dim=dim):
-                shape = [-1 if d == dim else 1 for d in range(own.ndim)]
-                stack.append(torch.arange(own.shape[dim], device=own.device).reshape(shape))
+                along = [-1 if d == dim else 1 for d in range(len(shape))]
+                stack.append(torch.arange(shape[dim], device=device).reshape(along))
             case Operation(op=op):
                 right, left = stack.pop(), stack.pop()
                 stack.append(OPERATIONS[op](left, right))

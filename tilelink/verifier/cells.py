@@ -52,6 +52,11 @@ class Cells:
             high[:, d + 1] = np.searchsorted(edges, hi[:, d])
         return low, high
 
+    def covering(self, ends: Ints) -> Ints:
+        """Return ends of boxes, [rows, dims], in cell coordinates; one inside a cell is that of the cell."""
+        columns = [np.searchsorted(edges, ends[:, d]) for d, edges in enumerate(self.edges)]
+        return np.stack(columns, axis=1)
+
     def paint(self, low: Ints, high: Ints, weight: Ints | int) -> Ints:
         """Return for each cell the sum of the weights of the boxes that cover it."""
         grid = np.zeros([self.ranks, *(len(e) for e in self.edges)], np.int64)

@@ -7,15 +7,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilelink.errors import CoverageError, VerificationError
+from tilelink.lowering.columns import Ints
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Part, of_tensors, parts, rank_by_rank
 from tilelink.verifier.launch_writes import (
+    chosen_outputs,
+    ended_outputs,
     placed_tensors,
     placed_writes,
-    undefined_outputs,
+    surely_undefined,
     undefined_reads,
     ungiven_reads,
+    within_parts,
 )
 from tilelink.verifier.refusal import refuse
 
@@ -28,6 +32,7 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
     if plan.faults:
         return
     placed = placed_tensors(plan)
+    yield from ended_outputs(plan)  # which says what to declare, where elements are never written
     touched = _touched(plan, placed)
     numbers = [plan.bound.tensors[name].number for name in placed]
     for part in parts(plan, ~of_tensors(plan, "in", "table") & ~np.isin(plan.accesses.tensor, numbers)):
@@ -39,7 +44,7 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
                 message = f"output {tensor.name} of rank {rank} is never written"
                 yield CoverageError(message, location=tensor.decl.location, hint="write every element exactly once")
     yield from placed_writes(plan)
-    yield from undefined_outputs(plan)
+    yield from chosen_outputs(plan)
     yield from undefined_reads(plan)
     yield from ungiven_reads(plan)
 
@@ -60,7 +65,12 @@ def _covered(part: Part) -> Iterator[VerificationError]:
     empty = part.count == 0
     if not empty.any():
         return
-    missing = part.cells.sums(empty, *part.boxes)
+    low, high = part.boxes  # a range that a launch ends may be known to end before the dimension does
+    guarded = np.flatnonzero((a.guard[part.rows] > 0) & ~part.written)
+    ends = within_parts(plan, part.rows[guarded], a.hi[part.rows[guarded], :dims])
+    high = high.copy()
+    high[guarded, 1:] = np.maximum(low[guarded, 1:], part.cells.covering(ends))
+    missing = part.cells.sums(empty, low, high)
     for row in part.rows[(missing > 0) & ~part.written][:1]:
         reads = f"{part.name}{box(a.lo[row], a.hi[row], dims)} on rank {a.peer[row]}"
         message = f"reads {reads}, parts of which no stage writes"
@@ -84,11 +94,20 @@ def _entries_once(part: Part) -> Iterator[VerificationError]:
     yield refuse(CoverageError, plan, message, task=task, statement=statement, related=related, hint=hint)
 
 
+def _left_out(part: Part, cell: Ints) -> bool:
+    """True if a cell of an output that nobody writes is not defined in any launch."""
+    if part.count[tuple(cell)]:
+        return False
+    tensor, rank = part.plan.bound.tensors[part.name], int(part.ranks[cell[0]])
+    lo, hi = ([int(edges[c + n]) for edges, c in zip(part.cells.edges, cell[1:], strict=True)] for n in (0, 1))
+    return surely_undefined(part.plan, tensor, rank, lo, hi)
+
+
 def _written_once(part: Part) -> Iterator[VerificationError]:
-    wrong = np.argwhere(part.count != 1)
-    if not len(wrong):
+    plan = part.plan
+    cell = next((cell for cell in np.argwhere(part.count != 1) if not _left_out(part, cell)), None)
+    if cell is None:
         return
-    plan, cell = part.plan, wrong[0]
     start = [int(edges[c]) for edges, c in zip(part.cells.edges, cell[1:], strict=True)]
     times = int(part.count[tuple(cell)])
     element = f"{part.name}[{', '.join(map(str, start))}] of rank {part.ranks[cell[0]]}"

@@ -16,21 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from tilelink.errors import CoverageError, ExclusiveWriteError, VerificationError
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Scalar, rewrite, walk
+from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Param, Scalar, binary, const, rewrite, walk
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import READ, WRITE
 from tilelink.lowering.guards import Chosen, Ended, Guard, Listed, Place, Segment
 from tilelink.lowering.guards import Part as GuardPart
+from tilelink.lowering.told import name_of_value
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Cells, of_tensors, parts
 from tilelink.verifier.overlaps import pairs
 from tilelink.verifier.refusal import refuse, where
+
+Decided = TypeVar("Decided", Ended, Chosen)
 
 
 def placed_tensors(plan: Plan) -> list[str]:
@@ -66,20 +70,33 @@ def placed_writes(plan: Plan) -> Iterator[VerificationError]:
             yield from _Placed(plan=plan, tensor=tensor, rank=rank, rows=rows[a.peer[rows] == rank]).check()
 
 
-def undefined_outputs(plan: Plan) -> Iterator[VerificationError]:
+def ended_outputs(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of outputs that are written up to another element than the one up to which they are defined."""
+    for tensor, row, part in _decided_writes(plan, Ended):
+        error = _ends_right(plan, tensor, row, part)
+        if error is not None:
+            yield error
+            return
+
+
+def chosen_outputs(plan: Plan) -> Iterator[VerificationError]:
+    """Yield a refusal of an output that is written in some launches only."""
+    for tensor, row, part in _decided_writes(plan, Chosen):
+        message = f"writes {tensor.name} in some launches only: {_said(part.condition)}"
+        hint = "write it in every launch: where(c, a, b) chooses a value, and 0 is one"
+        yield _of(plan, CoverageError, row, message, hint)
+        return
+
+
+def _decided_writes(plan: Plan, kind: type[Decided]) -> Iterator[tuple[BoundTensor, int, Decided]]:
+    """Yield (output, write, part of its guard) for the parts of a kind, of outputs that are written in their order."""
     a = plan.accesses
     placed = placed_tensors(plan)
     for tensor in plan.bound.tensors.values():
         if tensor.decl.space != "out" or tensor.name in placed:
             continue
-        rows = np.flatnonzero((a.tensor == tensor.number) & (a.kind == WRITE) & (a.guard > 0))
-        for row in rows.tolist():
-            for part in plan.guards.of(int(a.guard[row])):
-                error = _ends_right(plan, tensor, row, part)
-                if error is not None:
-                    yield error
-                    return
+        for row in np.flatnonzero((a.tensor == tensor.number) & (a.kind == WRITE) & (a.guard > 0)).tolist():
+            yield from ((tensor, row, part) for part in _guard(plan, row) if isinstance(part, kind))
 
 
 def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
@@ -111,7 +128,7 @@ def ungiven_reads(plan: Plan) -> Iterator[VerificationError]:
         _, first = np.unique(boxes, axis=0, return_index=True)
         for row in rows[np.sort(first)].tolist():
             for dim, end in enumerate(tensor.decl.defined):
-                stop = None if end is None else plan.guards.resolve(_at(plan, row, end))
+                stop = None if end is None else _stop_of(plan, row, tensor, dim, end)
                 if stop is not None and not any(_ends_before(plan, part, dim, stop) for part in _guard(plan, row)):
                     message = f"reads {tensor.name}, of which a launch gives what is before {_said(stop)}"
                     hint = (
@@ -119,6 +136,26 @@ def ungiven_reads(plan: Plan) -> Iterator[VerificationError]:
                     )
                     yield _of(plan, CoverageError, row, message, hint)
                     return
+
+
+def surely_undefined(plan: Plan, tensor: BoundTensor, rank: int, lo: Sequence[int], hi: Sequence[int]) -> bool:
+    """True if a box of an output is beyond what is declared to be defined of it, in every launch."""
+    for dim, end in enumerate(tensor.decl.defined):
+        if end is not None:
+            inner = plan.guards.resolve(_there(plan, end, rank, lo, hi))
+            if plan.guards.bounds.of(inner)[1] <= lo[dim]:
+                return True
+    return False
+
+
+def within_parts(plan: Plan, rows: Ints, hi: Ints) -> Ints:
+    """Return the ends of accesses, [rows, dims], without elements that no launch has in the parts that they name."""
+    ends = hi.copy()
+    for at in np.flatnonzero(plan.accesses.guard[rows] > 0).tolist():
+        for part in _guard(plan, int(rows[at])):
+            if isinstance(part, Ended):
+                ends[at, part.dim] = min(ends[at, part.dim], max(0, plan.guards.bounds.of(part.stop)[1]))
+    return ends
 
 
 def _guard(plan: Plan, row: int) -> Guard:
@@ -131,11 +168,11 @@ def _ends_before(plan: Plan, part: GuardPart, dim: int, stop: Scalar) -> bool:
         return False
     match part:
         case Ended(stop=own):
-            return own == stop
+            return plan.guards.at_most(own, stop)
         case Place(at=Lookup() as entry) | Listed(entries=entry):
             bound = _bound_of_entry(plan, entry)
             known = bound is not None and not any(isinstance(e, Coordinate) for e in walk(bound))
-            return known and bound is not None and plan.guards.resolve(bound) == stop
+            return known and bound is not None and plan.guards.at_most(plan.guards.resolve(bound), stop)
         case Segment(stop=Lookup(table=table, coords=(*others, Int(value=number)))):
             match stop:
                 case Lookup(table=other, coords=(*same, Int(value=last))):
@@ -160,12 +197,14 @@ def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, theirs: Guard) 
     if not isinstance(part, Ended):
         return False
     for other in theirs:
+        if isinstance(other, Ended) and other.dim == part.dim and plan.guards.at_most(other.stop, part.stop):
+            return True
         if isinstance(other, Place) and other.dim == part.dim and isinstance(other.at, Lookup):
             bound = _bound_of_entry(plan, other.at)
             for place in theirs:
                 if isinstance(place, Place) and place.dim != part.dim:
                     bound = _where(bound, place.at, plan, write, place.dim)
-            if bound is not None and plan.guards.resolve(bound) == part.stop:
+            if bound is not None and plan.guards.at_most(plan.guards.resolve(bound), part.stop):
                 return True
     return False
 
@@ -216,37 +255,42 @@ def _undefined(plan: Plan, name: str, write: int, read: int) -> VerificationErro
     return refuse(CoverageError, plan, message, task=task, statement=statement, related=related, hint=hint)
 
 
-def _ends_right(plan: Plan, tensor: BoundTensor, row: int, part: GuardPart) -> VerificationError | None:
+def _ends_right(plan: Plan, tensor: BoundTensor, row: int, part: Ended) -> VerificationError | None:
     """Return the refusal of a write to an output that is not all of what is defined, or None."""
     name, decl = tensor.name, tensor.decl
-    if isinstance(part, Chosen):
-        hint = "write it in every launch: where(c, a, b) chooses a value, and 0 is one"
-        return _of(plan, CoverageError, row, f"writes {name} in some launches only: {_said(part.condition)}", hint)
-    assert isinstance(part, Ended)
     end = decl.defined[part.dim] if decl.defined else None
     if end is None:
         message = f"writes {name} up to {_said(part.stop)} only, and all of dimension {part.dim} is to be defined"
         sizes = [print_scalar(n) + ("[: n]" if d == part.dim else "") for d, n in enumerate(decl.shape)]
         hint = f"say which part is defined: {name} : out [{', '.join(sizes)}], with n as in the range"
         return _of(plan, CoverageError, row, message, hint)
-    if plan.guards.resolve(_at(plan, row, end)) == part.stop:
+    if _stop_of(plan, row, tensor, part.dim, end) == part.stop:
         return None
     message = f"writes {name} up to {_said(part.stop)}, and it is to be defined up to {print_scalar(end)}"
     return _of(plan, CoverageError, row, message, "let both have the same end")
 
 
+def _stop_of(plan: Plan, row: int, tensor: BoundTensor, dim: int, end: Scalar) -> Scalar:
+    """Return up to where a tensor is defined or given, where an access is: ends are clamped, as those of ranges are."""
+    return plan.guards.resolve(binary("min", _at(plan, row, end), const(tensor.shape[dim])))
+
+
 def _at(plan: Plan, row: int, end: Scalar) -> Scalar:
     """Return what is defined, where a write is."""
     a = plan.accesses
+    return _there(plan, end, int(a.peer[row]), a.lo[row].tolist(), a.hi[row].tolist())
+
+
+def _there(plan: Plan, end: Scalar, rank: int, lo: Sequence[int], hi: Sequence[int]) -> Scalar:
+    """Return what is defined on a rank, where a box is: by its coordinates along dimensions with one element."""
 
     def change(expr: Scalar) -> Scalar | None:
         match expr:
             case Coordinate(dim=dim):
-                single = a.hi[row, dim] == a.lo[row, dim] + 1
-                return Int(value=int(a.lo[row, dim])) if single else None
+                return Int(value=lo[dim]) if hi[dim] == lo[dim] + 1 else None
             case Lookup(coords=coords):
                 inner = tuple(rewrite(c, change) for c in coords if isinstance(c, Scalar))
-                return replace(expr, coords=(Int(value=int(a.peer[row])), *inner))
+                return replace(expr, coords=(Int(value=rank), *inner))
             case _:
                 return plan.bound.number(expr)
 
@@ -382,6 +426,8 @@ def _said(expr: Scalar) -> str:
 
     def change(part: Scalar) -> Scalar | None:
         match part:
+            case Lookup(table=table) if name_of_value(table) is not None:
+                return Param(name=str(name_of_value(table)))
             case Lookup(coords=(Int(), *coords)):
                 return replace(part, coords=tuple(rewrite(c, change) for c in coords if isinstance(c, Scalar)))
             case _:
