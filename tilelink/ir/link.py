@@ -3,7 +3,8 @@
 If one stage writes a region and another reads it, the writer signals right after the write (producer_tile_notify) and
 the reader waits right before the read (consumer_tile_wait). A stage that reads data written by the same stage on
 another rank uses the peer_* pair. Entries of index tensors are read where they serve as coordinates, ranks, conditions
-or ends of ranges; a stage waits for the ends of its own ranges first. Existing notifies and waits are kept.
+or ends of ranges; a stage waits for the ends of its own ranges first. Existing notifies and waits are kept. A tensor
+that is written in place gets none: whether a read comes before a write or after it is the program's to say.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def signal_kinds(program: Program) -> dict[str, str]:
     """Return tensor -> "tile" or "peer" for each tensor that carries data from one task to another."""
     kinds: dict[str, str] = {}
     for tensor in program.tensors:
-        if tensor.space in ("in", "table"):
+        if tensor.is_given or tensor.known_early:
             continue
         writers = _stages_with(program, tensor.name, _written)
         readers = _stages_with(program, tensor.name, _read)

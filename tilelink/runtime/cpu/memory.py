@@ -41,7 +41,7 @@ class Memory:
     def __init__(self, artifact: Artifact, launches: int) -> None:
         self.artifact = artifact
         ranks, tensors = range(artifact.ranks), artifact.tensors
-        outputs = [t for t in tensors if t.space == "out"]
+        outputs = [t for t in tensors if t.is_result]
         wanted = [((t.buffers, *t.shape), dtype_of(t)) for t in tensors] + [((artifact.pad_size,), torch.int32)]
         wanted += [((launches, *t.shape), dtype_of(t)) for t in outputs]
         arena = Arena(size_for(wanted) * artifact.ranks)
