@@ -80,10 +80,18 @@ def test_mistakes(text: str, kind: str, line: int, message: str) -> None:
         assert "or declare x : inout [...], to change it in place" in str(error)
 
 
-def test_link_leaves_their_order_to_the_program() -> None:
+def test_link_orders_a_write_before_reads_that_stand_after_it() -> None:
+    text = of("x : inout [M]").replace("compute f", "compute g(i: M):\n        x[i] = 2.0\n    compute f")
+    linked = tilelink.link(tilelink.parse(text).program())
+    assert "producer_tile_notify(x[i])" in str(linked) and "consumer_tile_wait(x[i])" in str(linked)
+    assert tilelink.link(linked) == linked
+    tilelink.plan(linked, ranks=2, dims={"M": 4})
+
+
+def test_link_leaves_other_orders_to_the_program() -> None:
     """Whether a read is meant before a write or after it, the data alone does not say."""
-    text = TEXT.replace("seen[j] + 1", "i32(x[0, j])")
-    program = tilelink.parse(text).program()
-    assert tilelink.link(program) == program
+    program = tilelink.parse(TEXT.replace("seen[j] + 1", "i32(x[0, j])")).program()
+    other = tilelink.parse(of("x : inout [M]") + "    compute g(i: M):\n        x[i] = 2.0\n").program()
+    assert tilelink.link(program) == program and tilelink.link(other) == other
     with pytest.raises(TileLinkError, match="only the schedule orders the two"):
-        tilelink.plan(program, ranks=2, dims={"M": 4, "N": 4})
+        tilelink.plan(other, ranks=2, dims={"M": 4})

@@ -94,8 +94,7 @@ class Arguments:
         if self.in_place:
             results = {**{name: given[name] for name in self.in_place}, **results}
             given = {name: tensor for name, tensor in given.items() if name not in self.in_place}
-        if results:
-            check_apart(results, given, own)
+        check_apart(results, given, own)
 
     def in_copies(self, given: Tensors) -> dict[str, torch.Tensor]:
         """Return copies of the tensors that a launch reads and writes in place."""

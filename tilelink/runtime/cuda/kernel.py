@@ -89,7 +89,8 @@ class GpuKernel(MeasuredKernel):
         if self._promises and not capturing and (broken := broken_promise(self._promises, given, self._rank)):
             raise broken.error()
         results = arguments.taken.checked(out, complete=False) if out else {}
-        arguments.check_apart(given, results, self._memory.heap.memory)
+        if results or arguments.in_place:
+            arguments.check_apart(given, results, self._memory.heap.memory)
         stream = driver.current()
         if not capturing and stream is not driver.last:
             driver.follow(stream)

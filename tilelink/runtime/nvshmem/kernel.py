@@ -154,7 +154,8 @@ class NvshmemKernel(MeasuredKernel):
             arguments = self._arguments
             given = arguments.given.checked(inputs)
             results = arguments.taken.checked(out, complete=False) if out else {}
-            arguments.check_apart(given, results, self._memory.heap)
+            if results or arguments.in_place:
+                arguments.check_apart(given, results, self._memory.heap)
             stream: Any = torch.cuda.current_stream(self.device)
             if not capturing:
                 self._follow(stream)
