@@ -281,7 +281,7 @@ class CopyProgram(_Launched):
 class TensorSpec:
     """A tensor of every rank: `buffers` of `shape` elements, one after the other. `number` names it in traces.
 
-    symmetric: True if peers access it. space: "in", "out", "local", "symmetric" or "table", as in programs.
+    symmetric: True if peers access it. space: "in", "out", "inout", "local", "symmetric" or "table", as in programs.
     """
 
     name: str
@@ -293,13 +293,19 @@ class TensorSpec:
     buffers: int
 
     @property
-    def is_input(self) -> bool:
-        return self.space in ("in", "table")
+    def is_given(self) -> bool:
+        """True if each launch is given it: an input, or a tensor that it reads and writes in place."""
+        return self.space in ("in", "inout")
+
+    @property
+    def is_result(self) -> bool:
+        """True if each launch returns it: an output, or a tensor that it reads and writes in place."""
+        return self.space in ("out", "inout")
 
     @property
     def is_passed(self) -> bool:
         """True if it is an argument or a result of launches, and no peer accesses it."""
-        return self.space in ("in", "out") and not self.symmetric
+        return self.space in ("in", "out", "inout") and not self.symmetric
 
     @property
     def size(self) -> int:

@@ -69,6 +69,7 @@ __all__ = [
     "gelu",
     "i32",
     "identity",
+    "inout",
     "input",
     "let",
     "local",
@@ -342,6 +343,22 @@ def output(
     `M[:m]` is defined up to m in each launch.
     """
     _outside("output")
+
+
+def inout(
+    *shape: Int | int,
+    dtype: DType | str | None = None,
+    low: Int | float | None = None,
+    high: Int | float | None = None,
+    within: float | None = None,
+) -> Tensor:
+    """Declare a tensor that the caller passes and the launch changes in place; elements that no stage writes stay.
+
+    A stage reads what was there before the launch, or what a write before it has stored: signals order every read and
+    every write of an element. low, high: of the random values that commands draw for it. within: max |out - ref| /
+    max |ref| up to which commands call it right.
+    """
+    _outside("inout")
 
 
 @overload

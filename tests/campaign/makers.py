@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.campaign.tiled import TILED
 from tests.campaign.typed import TYPED
-from tests.campaign.writer import INDEX, Source, Writer, at
+from tests.campaign.writer import INDEX, PAIRS, Source, Writer, at
 
 FUNCTIONS = ("exp(minimum({}, 3.0))", "silu({})", "relu({})", "tanh({})", "abs({})", "sigmoid({})", "gelu({})")
 
@@ -349,9 +349,34 @@ def deep(w: Writer) -> None:
     w.stage("compute", domain, [*w.wait(source, coords), *lines])
 
 
+def in_place(w: Writer) -> None:
+    """A tensor that a stage changes, all of it or a part; another one may read before what was there."""
+    source = w.source()
+    domain, coords, shape = _plane(w, source)
+    name, kind = w.tensor("inout", shape, word="s"), w.kind()
+    w.features.add("written in place")
+    state, value, before = at(name, coords), at(source.name, coords), list[str]()
+    if w.chance(0.4):
+        w.features.add("read before it is written in place")
+        y, other = w.tensor("out", shape, word="e"), w.pick([one for one in PAIRS if one != kind])
+        w.stage("compute", domain, [f"{at(y, coords)} = {state}", w.notify(name, coords, other)])
+        before = [f"{PAIRS[other][1]}({at(name, w.wider(coords))})"]
+    change = w.pick((f"{state} * 0.5 + {value}", value, f"{state} + {value}"))
+    lines = [f"{state} = {change}"]
+    if w.chance(0.3):
+        w.features.add("loop that writes in place")
+        lines = [f"for ({w.fresh('u')}: 3):", *("    " + line for line in lines)]
+    elif w.chance(0.4):
+        w.features.add("part that is written in place")
+        lines = [f"if {w.pick(('rank == 0', 'rank != ranks - 1', 'rank > 1'))}:", *("    " + line for line in lines)]
+    w.stage("compute", domain, [*w.wait(source, coords), *before, *w.nest(lines), w.notify(name, coords, kind)])
+    w.made(name, shape, kind, exact=False)
+
+
 MAKERS: tuple[Callable[[Writer], None], ...] = (
     copy_out, copy_out, elementwise, elementwise, over_ranks, over_ranks, along, product, product, attention, positions,
     casts, integers, numbers, folded, shifted, onto_itself, gathered, gathered, by_ranks, own_rank, iterations,
+    in_place, in_place,
     *TYPED, *TILED,
 )  # fmt: skip
 RARE: tuple[Callable[[Writer], None], ...] = (deep,)

@@ -246,7 +246,7 @@ WriteError: x is an input
   see wrong.tl:2:5
         x : in [M, N]
         ^
-  hint: write to an out, local or symmetric tensor instead of x""",
+  hint: write to an out, local or symmetric tensor instead of x; or declare x : inout [...], to change it in place""",
     ),
     "StageError": (
         program(HEAD + COPY + "        tile_pull_data(y[i, j], x[i, j] + 1)\n"),

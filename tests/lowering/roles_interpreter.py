@@ -30,7 +30,7 @@ def run_roles(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> tup
     machine.count()
     machine.run()
     machine.check_outputs([machine.defined(rank) for rank in range(bound.ranks)])
-    outs = [t.name for t in bound.program.tensors if t.space == "out"]
+    outs = [t.name for t in bound.program.tensors if t.is_result]
     return [{name: tensors[name] for name in outs} for tensors in machine.memory], machine.ahead
 
 

@@ -50,8 +50,9 @@ class Kernel(GpuKernel):
 
     def __init__(self, **more: Any) -> None:
         arguments = SimpleNamespace(
-            given=SimpleNamespace(checked=lambda tensors: dict(tensors)), allocate=lambda results: {}, outputs=[]
-        )
+            given=SimpleNamespace(checked=lambda tensors: dict(tensors)), allocate=lambda results: {}, outputs=[],
+            in_place=[],
+        )  # fmt: skip
         driver = SimpleNamespace(
             last="stream", slot=0, current=lambda: SimpleNamespace(cuda_stream=7), follow=lambda stream: None
         )

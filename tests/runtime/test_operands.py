@@ -66,6 +66,18 @@ def test_inputs_are_copied_where_a_kernel_cannot_take_them(w: torch.Tensor) -> N
         operands("out").checked(tensors(w=w))
 
 
+def test_tensors_in_place_are_passed_as_they_are_or_refused() -> None:
+    """A copy would be changed in their place."""
+    given = tensors()
+    found = operands("inout").checked(given)
+    assert all(found[name] is given[name] for name in given)
+    for w in (STRIDED, SHIFTED):
+        with pytest.raises(BindingError, match="output 'w' is not contiguous and aligned to 16 bytes"):
+            operands("inout").checked(tensors(w=w))
+    with pytest.raises(BindingError, match="output 'w' requires a gradient"):
+        operands("inout").checked(tensors(w=torch.zeros(8, requires_grad=True)))
+
+
 def test_new_tensors_are_whole_and_not_each_others() -> None:
     found, other = operands("out").new(), operands("out").new(but={"x"})
     assert [(n, list(t.shape), t.dtype) for n, t in found.items()] == [

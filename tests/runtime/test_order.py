@@ -309,7 +309,7 @@ def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest
         return {}
 
     engine = SimpleNamespace(early=["early 0", "early 1"], late=[["late 0"], ["late 1", "behind 1"]])
-    arguments = SimpleNamespace(given=SimpleNamespace(checked=nothing), allocate=nothing, outputs=[])
+    arguments = SimpleNamespace(given=SimpleNamespace(checked=nothing), allocate=nothing, in_place=[], outputs=[])
     driver = SimpleNamespace(last=stream, current=lambda: stream, slot=1, cycle=2)
     tracer = SimpleNamespace(begin=nothing, drain=lambda queues: drained.append([*queues]))
     rank: Any = SimpleNamespace(
@@ -335,7 +335,9 @@ def test_a_preset_launch_has_the_kernels_of_the_main_stream_alone(monkeypatch: p
         _functions=functions, _memory=memory, _preset=None, _apart={HandshakePointer: none}
     )  # fmt: skip
     driver.preset = lambda tensors, stream: LaunchDriver.preset(driver, tensors, stream)
-    arguments = SimpleNamespace(given=SimpleNamespace(checked=lambda _: {}), allocate=lambda _: {}, outputs=[])
+    arguments = SimpleNamespace(
+        given=SimpleNamespace(checked=lambda _: {}), in_copies=lambda _: {}, allocate=lambda _: {}, outputs=[]
+    )
     rank: Any = SimpleNamespace(
         _elsewhere=lambda: False, _promises=(), device="cuda:0", _arguments=arguments, _driver=driver
     )

@@ -182,7 +182,7 @@ class Threads:
         if staged:
             self._await_all(rank, artifact.finished_base, epoch - min(staged))
         for t in artifact.tensors:
-            if t.space == "in":
+            if t.is_given:
                 memory.own[t.name][t.buffer(epoch)].copy_(given[t.name])
         self._tell(rank, artifact.entered_base)
         streams = {one.stream for one in artifact.launched}
@@ -192,7 +192,7 @@ class Threads:
             if grid.tensor in written:
                 self._await_grid(rank, grid.signal, len(artifact.stages), 0)
         for t in artifact.tensors:
-            if t.space == "out":
+            if t.is_result:
                 kept[t.name] = memory.own[t.name][t.buffer(epoch)].clone()
         self._tell(rank, artifact.finished_base)
 

@@ -142,6 +142,84 @@ def out() -> None:
         own(x.clone().requires_grad_(), w, out=(y, taken))
 
 
+IN_PLACE = """
+program stepped(M, N):
+    v : in        [M, N]
+    x : inout     [M, N]
+    g : symmetric [M, N]
+    compute step(i: M, j: N):
+        x[i, j] = x[i, j] * 0.5 + v[i, j]
+        tile_push_data(g[i, j] @ (rank + 1), x[i, j])
+        producer_tile_notify(g[i, j] @ (rank + 1))
+    compute mixed(i: M, j: N):
+        consumer_tile_wait(g[i, j])
+        OUTPUT[i, j] = g[i, j]
+"""
+
+
+def in_place() -> None:
+    """Tensors that a call changes: with an output, without one, in a traced graph, and mistakes."""
+    rank = dist.get_rank()
+    given, state = every(MS, N, seed=1), every(MS, N, seed=2)
+    v, other = given[rank], state[1 - rank] * 0.5 + given[1 - rank]
+    source = IN_PLACE.replace("OUTPUT", "y").replace("    g : sym", "    y : out       [M, N]\n    g : sym")
+    own = tilelink.op(compiler.parse(source).program())
+    assert own.signature.schema().startswith("(Tensor v, Tensor(a0!) x, ") and own.signature.outputs == ("y",)
+    x = state[rank].clone()
+    y = own(v, x)
+    near(y, other)
+    near(x, state[rank] * 0.5 + v)
+    near(own(x=x, v=v), other * 0.5 + given[1 - rank])
+    near(x, (state[rank] * 0.5 + v) * 0.5 + v)
+    made = torch.empty(MS, N)
+    assert own(v, state[rank].clone(), out=made) is made
+    near(made, other)
+
+    alone = tilelink.op(
+        compiler.parse(
+            IN_PLACE.replace("OUTPUT", "z").replace("    g : sym", "    z : inout     [M, N]\n    g : sym")
+        ).program()
+    )
+    x, z = state[rank].clone(), torch.zeros(MS, N)
+    found = alone(v, x, z)
+    assert found.x is x and found.z is z
+    near(z, other)
+
+    def traced(v: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x + 0.0
+        y = own(v, x)
+        return y * 2, x + 1
+
+    twice, more = torch.compile(traced, backend="aot_eager", fullgraph=True)(v, state[rank])
+    near(twice, other * 2)
+    near(more, state[rank] * 0.5 + v + 1)
+
+    def changed(v: Tensor, x: Tensor, z: Tensor) -> Tensor:
+        alone(v, x, z)
+        return z * 2
+
+    x, z = state[rank].clone(), torch.zeros(MS, N)
+    near(torch.compile(changed, backend="aot_eager", fullgraph=True)(v, x, z), other * 2)
+    near(x, state[rank] * 0.5 + v)
+    near(z, other)
+
+    x = state[rank].clone()
+    for arguments, message in (
+        ((v.clone().requires_grad_(), x), "changes x in place, and has no gradients"),
+        ((v, torch.zeros(N, MS).T), "x of stepped is not contiguous"),
+        ((v, v), "output 'x' shares memory with input 'v'"),
+    ):
+        with pytest.raises(BindingError, match=message):
+            own(*arguments)
+    assert torch.equal(x, state[rank])
+    with torch.no_grad():
+        near(own(v.clone().requires_grad_(), x), other)
+    with pytest.raises(BindingError, match="stepped has no output that out= could be"):
+        alone(v, x, z, out=made)
+    with pytest.raises(BindingError, match="stepped changes x in place, and such a call has no gradients"):
+        tilelink.op(own.program, backward=lambda dy: {"dv": dy})
+
+
 ANY_ROWS = """
 program any_rows(M, N, K):
     m : in  [] <= M

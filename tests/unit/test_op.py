@@ -21,7 +21,7 @@ from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
 
 SCENARIOS = {
-    "calls": ("results", "library", "out", "any_rows", "groups", "tables", "mistakes", "kernels"),
+    "calls": ("results", "library", "out", "in_place", "any_rows", "groups", "tables", "mistakes", "kernels"),
     "tracing": ("gradients", "functions", "traced", "checks"),
 }
 

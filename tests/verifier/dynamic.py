@@ -364,13 +364,14 @@ class Execution:
         me = self.workers + rank
         tensors = list(self.bound.tensors.values())
         inputs = [t for t in tensors if t.decl.space in ("in", "table")]
-        outputs = [t for t in tensors if t.decl.space == "out"]
+        outputs = [t for t in tensors if t.decl.space in ("out", "inout")]
+        kept = [t for t in tensors if t.decl.space == "inout"]
         lag = min((t.slots for t in inputs if t.decl.symmetric), default=0)
         own = [n for n in range(self.workers) if self.plan.workers[n][1] == rank]
         for launch in range(1, self.launches + 1):
             if lag:
                 yield from self._peers(me, rank, self.finished, launch - lag)
-            for tensor in inputs:
+            for tensor in inputs + (kept if launch == 1 else []):
                 self._write(me, rank, tensor.number, self._all(tensor.number), launch, "the host stages an input")
             self._tell(me, rank, self.entered)
             self.opened[rank] = launch
@@ -580,7 +581,7 @@ class Execution:
         found = self.epoch[at]
         if (found == 0).any():
             self._fail("unwritten", launch, rank, number, who)
-        if (found != launch).any():
+        if (found != launch).any() and self.bound.tensor_numbered(number).decl.space != "inout":
             self._fail("epoch", launch, rank, number, who)
         if (self.written[at] > self.clock[me, self.writer[at]]).any():
             self._fail("race", launch, rank, number, who)
@@ -595,8 +596,11 @@ class Execution:
         self.writer[at], self.written[at], self.epoch[at] = me, seen[me], launch
 
     def _output(self, me: int, rank: int, number: int, launch: int) -> None:
-        """The host takes an output away: all of it written, once, before."""
+        """The host takes an output away: all of it written, once, before. What is not written in place stays."""
         cells = self._all(number)
+        if self.bound.tensor_numbered(number).decl.space == "inout":
+            self._read(me, rank, number, cells, launch, "the host takes an output")
+            return
         at = cells + self.script.place(number, rank, launch)
         if ((self.epoch[at] != launch) | (self.times[at] != 1)).any():
             self._fail("output", launch, rank, number, "the host takes what was not written once")

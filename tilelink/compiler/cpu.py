@@ -63,8 +63,21 @@ class Kernel:
         return store.save(self.emitted.text)
 
     def __call__(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
-        """Launch once: inputs[rank][name] -> outputs[rank][name]. Raise as `run` does."""
-        return [dict(outputs) for outputs in self.run([inputs]).outputs[0]]
+        """Launch once: inputs[rank][name] -> outputs[rank][name]. Raise as `run` does.
+
+        Tensors that the program reads and writes in place are changed, and are among the outputs themselves.
+        """
+        if not self._in_place:
+            return [dict(outputs) for outputs in self.run([inputs]).outputs[0]]
+        self._all_inputs(inputs)  # what does not fit is refused before anything is asked of the tensors
+        for rank, given in enumerate(inputs):
+            _require_writable(self._in_place, given, rank)
+        outputs = [dict(outputs) for outputs in self.run([inputs]).outputs[0]]
+        for given, found in zip(inputs, outputs, strict=True):
+            for name in self._in_place:
+                given[name].detach().copy_(found[name])
+                found[name] = given[name]
+        return outputs
 
     def reference(self, inputs: Sequence[Tensors]) -> list[Outputs]:
         """Return the reference result of one launch: inputs[rank][name] -> outputs[rank][name].
@@ -87,6 +100,9 @@ class Kernel:
     ) -> RunResult:
         """Launch back to back, without resets in between: launches[k][rank][name] -> outputs[k][rank][name].
 
+        Given tensors are copied. One that the program reads and writes in place stays as it is; its outcome is among
+        the outputs. A launch that is not given it goes on with what the previous launch has left.
+
         seed, max_delay_s: random delays before waits, notifies and transfers, to provoke other interleavings.
         trace: True to keep the events of every process. deadline_s: seconds that one wait may take.
 
@@ -96,7 +112,7 @@ class Kernel:
         from tilelink.runtime.cpu.client import run_cpu
         from tilelink.runtime.job import Job
 
-        inputs = tuple(map(self._all_inputs, launches))
+        inputs = tuple(self._all_inputs(launch, goes_on=n > 0) for n, launch in enumerate(launches))
         self.require_memory(len(inputs))
         deadline = _seconds("deadline_s", deadline_s) or settings().deadline or DEADLINE_S
         _seconds("max_delay_s", max_delay_s)
@@ -109,7 +125,7 @@ class Kernel:
         for tensor in self.bound.tensors.values():
             size = prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
             once += size * tensor.slots
-            each += size if tensor.decl.space in ("in", "out") else 0
+            each += size * (tensor.decl.is_given + tensor.decl.is_result)
         wanted, there = self.bound.ranks * (once + each * launches), machine_memory()
         if wanted > there:
             message = f"{launches:,} launches on {self.bound.ranks} CPU ranks take {wanted:,} bytes"
@@ -121,8 +137,13 @@ class Kernel:
         """Return the artifact that CPU ranks run."""
         return artifact_of(self.plan, self.emitted, self.tables)
 
-    def _all_inputs(self, launch: Sequence[Tensors]) -> tuple[dict[str, torch.Tensor], ...]:
-        """Return the inputs of all ranks for one launch, checked."""
+    @cached_property
+    def _in_place(self) -> tuple[str, ...]:
+        """The tensors that a launch reads and writes in place."""
+        return tuple(t.name for t in self.bound.tensors.values() if t.decl.space == "inout")
+
+    def _all_inputs(self, launch: Sequence[Tensors], *, goes_on: bool = False) -> tuple[dict[str, torch.Tensor], ...]:
+        """Return the inputs of all ranks for one launch, checked. goes_on: as `_inputs` takes it."""
         hint = "one mapping of names to tensors for each rank: inputs[rank][name]"
         if not isinstance(launch, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
             raise BindingError(f"inputs of a launch are a {type(launch).__name__}", hint=hint)
@@ -132,7 +153,7 @@ class Kernel:
                 raise BindingError(f"inputs of a rank are a {type(rank_inputs).__name__}", hint=hint)
         if len(given) != self.bound.ranks:
             raise BindingError(f"inputs of {len(given)} ranks for a kernel of {self.bound.ranks}")
-        complete = tuple(self._inputs(rank, rank_inputs) for rank, rank_inputs in enumerate(given))
+        complete = tuple(self._inputs(rank, one, goes_on=goes_on) for rank, one in enumerate(given))
         if promises := self._promises:
             from tilelink.runtime.promises import broken_promise
 
@@ -145,20 +166,25 @@ class Kernel:
     def _promises(self) -> tuple[Promise, ...]:
         return promises_of(self.bound)
 
-    def _inputs(self, rank: int, given: Tensors) -> dict[str, torch.Tensor]:
-        """Return the inputs of one rank, checked, with the tables of the kernel."""
+    def _inputs(self, rank: int, given: Tensors, *, goes_on: bool) -> dict[str, torch.Tensor]:
+        """Return the inputs of one rank, checked, with the tables of the kernel.
+
+        goes_on: True if tensors that are written in place may be left out, as the previous launch has left them.
+        """
         import torch
 
         from tilelink.runtime.dtypes import TORCH_DTYPES
 
         tables = {name: torch.as_tensor(np.asarray(value)[rank]).int() for name, value in self.tables.items()}
-        wanted = [t for t in self.bound.tensors.values() if t.decl.space in ("in", "table")]
+        wanted = [t for t in self.bound.tensors.values() if t.decl.is_given or t.decl.known_early]
         if unknown := sorted(given.keys() - {t.name for t in wanted}):
             hint = f"the inputs are {', '.join(t.name for t in wanted)}"
             raise BindingError(f"there is no input {unknown[0]!r}", hint=hint)
         result: dict[str, torch.Tensor] = {}
         for tensor in wanted:
             value = given.get(tensor.name, tables.get(tensor.name))
+            if value is None and goes_on and tensor.decl.space == "inout":
+                continue
             if value is None:
                 raise BindingError(f"rank {rank} has no input {tensor.name!r}", location=tensor.decl.location)
             if not isinstance(value, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -178,6 +204,33 @@ class Kernel:
                 raise BindingError(f"table {tensor.name!r} of rank {rank} is not what was compiled", hint=hint)
             result[tensor.name] = _alone(value.detach().cpu().contiguous())
         return result
+
+
+def _require_writable(names: Iterable[str], given: Tensors, rank: int) -> None:
+    """Raise BindingError for a tensor that cannot be written in place, or shares memory with another of its rank."""
+    import torch
+
+    for name in names:
+        tensor = given[name]
+        if not tensor.is_contiguous():
+            hint = "give it contiguous: its elements are changed where they are"
+            raise BindingError(f"{name!r} of rank {rank} is written in place, and is not contiguous", hint=hint)
+        if tensor.requires_grad and torch.is_grad_enabled():
+            hint = "pass `.detach()` of it, or call the kernel in torch.no_grad()"
+            raise BindingError(f"{name!r} of rank {rank} requires a gradient, and kernels have none", hint=hint)
+        first, last = _span(tensor)
+        for other, (begin, end) in ((n, _span(t)) for n, t in given.items() if n != name):
+            if first < end and begin < last:
+                message = f"{name!r} of rank {rank} is written in place, and shares memory with {other!r}"
+                raise BindingError(message, hint=f"give one of them memory of its own: {name}.clone()")
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first address of a tensor's elements, and the one after the last."""
+    if not tensor.numel():
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def machine_memory() -> int:

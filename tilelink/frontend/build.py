@@ -171,7 +171,7 @@ def _range(scope: Scope, syntax: TensorSyntax) -> tuple[Scalar | float | None, S
     """Return the ends of the random values of an input. Raises ParseError for what is no input of numbers."""
     if syntax.low is None or syntax.high is None:
         return None, None
-    if syntax.space != "in" or syntax.dtype == "bool":
+    if syntax.space not in ("in", "inout") or syntax.dtype == "bool":
         hint = "random values are drawn for inputs of numbers: lengths : in [B] i32 from 1 to S"
         raise ParseError(f"{syntax.name} has no range", location=scope.location(syntax.low), hint=hint)
     return _end(scope, syntax, syntax.low), _end(scope, syntax, syntax.high)
@@ -192,7 +192,7 @@ def _within(scope: Scope, syntax: TensorSyntax) -> float | None:
     if syntax.within is None:
         return None
     number = _constant(syntax.within)
-    if syntax.space != "out" or number is None or isinstance(number, bool) or not 0 <= number < 1:
+    if syntax.space not in ("out", "inout") or number is None or isinstance(number, bool) or not 0 <= number < 1:
         hint = "y : out [M, N] within 0.01, the largest error over the largest value"
         raise ParseError("not the tolerance of an output", location=scope.location(syntax.within), hint=hint)
     return float(number)
@@ -253,9 +253,17 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
         hint = f"{syntax.name} : out [...] i32; peers and stages read integers from local and symmetric tensors"
         raise ParseError(f"the output {syntax.name} has a bound", location=place, hint=hint)
     _check_properties(scope, syntax)
-    if syntax.symmetric and syntax.space in ("local", "table"):
+    if syntax.space == "inout" and syntax.bound is not None:
+        hint = (
+            f"{syntax.name} : inout [...] i32 holds numbers; coordinates and counts come from in, local and symmetric"
+        )
+        message = f"{syntax.name} has a bound, and entries of index tensors stay as they are for a launch"
+        raise ParseError(message, location=place, hint=hint)
+    if syntax.symmetric and syntax.space in ("inout", "local", "table"):
         hint = f"{syntax.name} : symmetric [...] is scratch that peers reach; in and out may be symmetric too"
-        raise ParseError(f"a {syntax.space} tensor is never symmetric", location=place, hint=hint)
+        raise ParseError(
+            f"a{'n' * (syntax.space == 'inout')} {syntax.space} tensor is never symmetric", location=place, hint=hint
+        )
     low, high = _range(scope, syntax)
     shape, defined = _shape(scope, syntax)
     integers = syntax.bound is not None and syntax.space != "table"

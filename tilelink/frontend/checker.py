@@ -240,6 +240,8 @@ def _write_errors(tensor: Tensor, region: Region) -> Iterator[TileLinkError]:
     if tensor.space in ("in", "table"):
         what = "an input" if tensor.space == "in" else "a table, filled before the launch"
         hint = f"write to an out, local or symmetric tensor instead of {tensor.name}"
+        if tensor.space == "in" and tensor.bound is None and not tensor.symmetric:
+            hint += f"; or declare {tensor.name} : inout [...], to change it in place"
         message = f"{tensor.name} is {what}"
         yield WriteError(message, location=region.location, related=tensor.location, hint=hint)
 

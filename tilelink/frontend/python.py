@@ -32,7 +32,14 @@ from tilelink.frontend.variants import OPEN
 from tilelink.ir.depth import deep
 from tilelink.ir.program import PROPERTIES, Program
 
-DECLARATIONS = {"input": "in", "output": "out", "local": "local", "symmetric": "symmetric", "table": "table"}
+DECLARATIONS = {
+    "input": "in",
+    "output": "out",
+    "inout": "inout",
+    "local": "local",
+    "symmetric": "symmetric",
+    "table": "table",
+}
 STAGES = ("comm", "compute")
 OPTIONS = ("symmetric", "dtype", "bound", "at_most", "default", "low", "high", "within")
 

@@ -3,7 +3,9 @@
 If one stage writes a region and another reads it, the writer signals right after the write (producer_tile_notify) and
 the reader waits right before the read (consumer_tile_wait). A stage that reads data written by the same stage on
 another rank uses the peer_* pair. Entries of index tensors are read where they serve as coordinates, ranks, conditions
-or ends of ranges; a stage waits for the ends of its own ranges first. Existing notifies and waits are kept.
+or ends of ranges; a stage waits for the ends of its own ranges first. Existing notifies and waits are kept. A tensor
+that is written in place gets them if the stages that write it stand before those that read it. Otherwise the program
+says which reads come before which writes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from tilelink.ir.program import (
     Wait,
     require_program,
 )
-from tilelink.ir.scalar import RANK, Lookup, Scalar, walk
+from tilelink.ir.scalar import RANK, Lookup, Scalar, Whole, at_launch, walk
 from tilelink.ir.visitor import range_ends, reads, scalars_of, statements, value_of
 
 
@@ -53,10 +55,12 @@ def signal_kinds(program: Program) -> dict[str, str]:
     """Return tensor -> "tile" or "peer" for each tensor that carries data from one task to another."""
     kinds: dict[str, str] = {}
     for tensor in program.tensors:
-        if tensor.space in ("in", "table"):
+        if tensor.space == "in" or tensor.known_early:
             continue
         writers = _stages_with(program, tensor.name, _written)
         readers = _stages_with(program, tensor.name, _read)
+        if tensor.space == "inout" and not _all_before(program, writers, readers):
+            continue
         readers |= {s.name for s in program.stages if any(r.tensor == tensor.name for r in _ends(s))}
         written = [r for s in program.stages for r in _regions(s, _written) if r.tensor == tensor.name]
         remote = any(r.rank is not None for r in written)
@@ -67,6 +71,12 @@ def signal_kinds(program: Program) -> dict[str, str]:
         elif remote:
             kinds[tensor.name] = "tile"
     return kinds
+
+
+def _all_before(program: Program, writers: set[str], readers: set[str]) -> bool:
+    """True if all stages that write a tensor stand before all that read it, so that these read what is written."""
+    places = {stage.name: number for number, stage in enumerate(program.stages)}
+    return max((places[name] for name in writers), default=-1) < min((places[name] for name in readers), default=-1)
 
 
 Finder = Callable[[Statement], list[Region]]
@@ -162,9 +172,15 @@ def _notifies(
 ) -> list[Statement]:
     return [
         Notify(kind=kinds[r.tensor], region=r, location=statement.location)
-        for r in _written(statement)
+        for r in map(_of_all_places, _written(statement))
         if r.tensor in kinds and (Notify, r) not in present
     ]
+
+
+def _of_all_places(region: Region) -> Region:
+    """Return a region with whole dimensions where a launch decides the place: no launch decides where a notify is."""
+    coords = (Whole() if isinstance(c, Scalar) and at_launch(c) else c for c in region.coords)
+    return replace(region, coords=tuple(coords))
 
 
 def _without_signals(body: tuple[Statement, ...]) -> tuple[Statement, ...]:

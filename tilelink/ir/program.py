@@ -37,7 +37,7 @@ class Param(Node):
 class Tensor(Node):
     """A declared tensor.
 
-    space: "in", "out", "local", "symmetric" or "table". symmetric: other ranks can address it.
+    space: "in", "out", "inout", "local", "symmetric" or "table". symmetric: other ranks can address it.
     dtype: None stands for the element type chosen when the program is compiled.
     bound: of an index tensor, which holds i32 values in `[0, bound)`. Where the bound is the entry of another index
     tensor, a `Coordinate` in it stands for the coordinate along a dimension.
@@ -45,8 +45,9 @@ class Tensor(Node):
     "offsets" (rising, from 0 on). The proof assumes them.
     defined: of an output, for each dimension the end of the elements that are defined, or None for all of them; of an
     input, of those that are given. A `Coordinate` in it stands for the coordinate along a dimension before.
-    low, high: of an input, the smallest and the largest of the random values that commands draw; None for none.
-    within: of an output, max |out - ref| / max |ref| up to which commands call it right; None for that of its dtype.
+    low, high: of a tensor that is given, the smallest and the largest of the random values that commands draw; None for
+    none.
+    within: of a result, max |out - ref| / max |ref| up to which commands call it right; None for that of its dtype.
     """
 
     name: str
@@ -65,6 +66,16 @@ class Tensor(Node):
     def known_early(self) -> bool:
         """True for a table, whose integers are known when the program is compiled."""
         return self.space == "table"
+
+    @property
+    def is_given(self) -> bool:
+        """True if each launch is given it: an input, or a tensor that it reads and writes in place."""
+        return self.space in ("in", "inout")
+
+    @property
+    def is_result(self) -> bool:
+        """True if each launch returns it: an output, or a tensor that it reads and writes in place."""
+        return self.space in ("out", "inout")
 
 
 @dataclass(frozen=True, kw_only=True)

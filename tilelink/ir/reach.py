@@ -30,6 +30,8 @@ def reach_error(program: Program, region: Region) -> RemoteAccessError | None:
     if not away(region) or tensor.symmetric:
         return None
     hint = f"declare it as {tensor.name} : {DECLARED[tensor.space]} [...]" if tensor.space in DECLARED else ""
+    if tensor.space == "inout":
+        hint = "its own rank sends what peers read, and writes what they send to a symmetric tensor"
     hint = hint or "read the table on the own rank, and send what it says"
     message = f"peers cannot reach {tensor.name}, which is {tensor.space} and not symmetric"
     return RemoteAccessError(message, location=region.location, related=tensor.location, hint=hint)

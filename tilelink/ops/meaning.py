@@ -9,6 +9,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from tilelink import compiler
+from tilelink.errors import BindingError
 from tilelink.ops.consensus import gathered
 from tilelink.runtime.cuda.operands import check_apart
 
@@ -32,21 +33,28 @@ class Meaning:
         """what: the call in words, which must be those of all ranks in every launch."""
         compiler.plan(program, schedule, ranks=group.size(), dims=dims, dtype=dtype, tables=tables)
         self._program, self._dims, self._dtype, self._group, self._what = program, dims, dtype, group, what
+        self._in_place = tuple(one.name for one in program.tensors if one.space == "inout")
         self._tables = {name: torch.as_tensor(value).int() for name, value in tables.items()}
 
     def __call__(self, inputs: Tensors, out: Tensors | None = None) -> dict[str, torch.Tensor]:
-        """Compute the outputs of this rank. Collective.
+        """Compute the outputs of this rank, and what tensors are afterwards that it changes in place. Collective.
 
         Raise ShapeError if the ranks make different calls, BindingError for outputs that share memory with others.
         """
+        in_place = {name: inputs[name].detach() for name in self._in_place}
         own = {name: value.detach().contiguous() for name, value in inputs.items()}
-        if out:
-            check_apart(out, own, torch.empty(0))
+        for name, value in in_place.items():
+            if not value.is_contiguous():
+                hint = "give it contiguous: its elements are changed where they are"
+                raise BindingError(f"{name} of {self._program.name} is not contiguous", hint=hint)
+        if out or in_place:
+            read = {name: value for name, value in own.items() if name not in in_place}
+            check_apart({**in_place, **(out or {})}, read, torch.empty(0))
         every = gathered(self._program.name, self._what, self._group, own)
         complete = [
             {**given, **{name: table[rank] for name, table in self._tables.items()}} for rank, given in enumerate(every)
         ]
         made = compiler.reference(self._program, complete, dims=self._dims, dtype=self._dtype)[self._group.rank()]
-        for name, value in (out or {}).items():
+        for name, value in {**in_place, **(out or {})}.items():
             value.copy_(made[name])
-        return {**made, **(out or {})}
+        return {**made, **{name: inputs[name] for name in in_place}, **(out or {})}

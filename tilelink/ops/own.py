@@ -46,7 +46,8 @@ class Op:
 
     Tensors are given in the order of the program's inputs or by name, and inputs that may be left out can be. Sizes are
     those of the tensors. By name come dimensions that no input tells, parameters, and choices of functions and element
-    types. The result is the output, or a named tuple of several, in new tensors.
+    types. The result is the output, or a named tuple of several, in new tensors. Tensors that the program reads and
+    writes in place are changed; they are the result of a program without outputs.
 
     On GPUs the first call of each kind (sizes, types, choices, schedule, group) compiles a kernel, which is collective.
     Further calls are asynchronous launches on the current stream. On CPU tensors each rank computes the reference
@@ -68,9 +69,9 @@ class Op:
         self._shortcut = Shortcut(self._given, self.signature.inputs, self._fixed)
         free = self.signature.optional | {*self._given.counts}
         self._required = tuple(one for one in self.signature.inputs if one not in free)
-        outputs = self.signature.outputs
-        self._output = outputs[0]
-        self._several: Any = namedtuple(program.name, outputs, rename=True) if len(outputs) > 1 else None
+        results = self.signature.results
+        self._output = results[0]
+        self._several: Any = namedtuple(program.name, results, rename=True) if len(results) > 1 else None
         self._parts = None if backward is None else derivative.parts_of(backward, self.signature)
         self.__name__, self.__doc__ = program.name, f"{program.name}, a program as a function of tensors."
         self._declare()
@@ -120,11 +121,22 @@ class Op:
         given = [values.get(name) for name in self.signature.inputs]
         if out is not None:
             return self._call_into(values, given, self._given_outputs(out), members, text)
+        self._require_no_gradients(given)
         if is_direct(given):
             made = self._run(values, members, text)
         else:
             made = self._new(*[values.get(name) for name in self.signature.names], name_of(members), text)
+        if not self.signature.outputs:
+            return self._results(values)
         return made if self._several is None else self._several(*made)
+
+    def _require_no_gradients(self, given: Sequence[torch.Tensor | None]) -> None:
+        """Raise BindingError for a call that changes tensors in place, and would have gradients."""
+        if self.signature.in_place and is_differentiated(given):
+            message = (
+                f"a call of {self.program.name} changes {self.signature.in_place[0]} in place, and has no gradients"
+            )
+            raise BindingError(message, hint="call it in torch.no_grad()")
 
     def _call_in_part(
         self, tensors: tuple[Any, ...], named: Mapping[str, Any], members: ProcessGroup | str, text: str,
@@ -150,12 +162,15 @@ class Op:
             written = self._given.into(into, given)
             self._call_into(given, [given.get(name) for name in self.signature.inputs], written, members, text)
             return self._results(into)
+        self._require_no_gradients(operands)
         if direct:
             found = self._run(given, members, text)
             if key is not None:
                 kept[key] = self._prepared(given, members, text)
         else:
             found = self._new(*[given.get(name) for name in self.signature.names], name_of(members), text)
+        if not self.signature.outputs:
+            return self._results(values)
         found = dict(zip(self.signature.outputs, [found] if self._several is None else found, strict=True))
         return self._results(self._given.cut(found, counts))
 
@@ -163,7 +178,7 @@ class Op:
         """Return the outputs of a call, by their names, as the call returns them."""
         if self._several is None:
             return made[self._output]
-        return self._several._make([made[name] for name in self.signature.outputs])
+        return self._several._make([made[name] for name in self.signature.results])
 
     def _first(
         self, tensors: tuple[Any, ...], named: Mapping[str, Any], members: ProcessGroup | str, text: str,
@@ -248,6 +263,9 @@ class Op:
     def _given_outputs(self, out: Out) -> dict[str, torch.Tensor]:
         """Return given outputs by name. Raise BindingError unless there is a tensor for each."""
         names = self.signature.outputs
+        if not names:
+            hint = f"it changes {', '.join(self.signature.in_place)} in place"
+            raise BindingError(f"{self.program.name} has no output that out= could be", hint=hint)
         if isinstance(out, torch.Tensor):
             out = (out,)
         found = dict(out) if isinstance(out, Mapping) else dict(zip(names, out, strict=False))
@@ -276,14 +294,14 @@ class Op:
         self, values: Mapping[str, Any], members: ProcessGroup | str, schedule: str,
         out: Mapping[str, torch.Tensor] | None = None,
     ) -> Any:  # fmt: skip
-        """Return the output, or all outputs in a tuple."""
+        """Return the output, or all outputs in a tuple; None if there is none."""
         launch = self._prepared(values, members, schedule)
         inputs = {name: values[name] for name in self.signature.inputs if values.get(name) is not None}
         if out is not None and isinstance(launch, Meaning):
             self._check_out(values, members, out)
         made = launch(inputs, out)
         found = [made[name] for name in self.signature.outputs]
-        return found[0] if self._several is None else tuple(found)
+        return tuple(found) if len(found) > 1 else found[0] if found else None
 
     def _prepared(self, values: Mapping[str, Any], members: ProcessGroup | str, schedule: str) -> Any:
         """Return the kernel of a call, or its meaning; made at the first call of its kind."""
@@ -379,7 +397,7 @@ class Op:
             call, ranks = signature.call(arguments), group_named(arguments[count]).size()
             form, first = self._forms.of(call, ranks), next(iter(call.tensors.values()))
             made = [first.new_empty(*form.outputs[name][:1], dtype=form.outputs[name][1]) for name in signature.outputs]
-            return made[0] if self._several is None else tuple(made)
+            return tuple(made) if len(made) > 1 else made[0] if made else None
 
         def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             call, parts = signature.call(inputs), self._parts or ()
@@ -412,13 +430,17 @@ class Op:
         def no_results(*arguments: Any) -> None:
             self._forms.of(signature.call(arguments), group_named(arguments[count]).size())
 
+        gradients: Any = {} if signature.in_place else {"keep": keep, "backward": backward}
         self._new: Callable[..., Any] = declare(
-            Declaration(name=self.name, schema=signature.schema(), run=run, shapes=shapes, keep=keep, backward=backward)
-        )
+            Declaration(
+                name=self.name, schema=signature.schema(), run=run, shapes=shapes, writes=signature.in_place,
+                **gradients,
+            )
+        )  # fmt: skip
         self._into: Callable[..., Any] = declare(
             Declaration(
                 name=f"{self.name}_out", schema=signature.schema(into=True), run=run_into, shapes=no_results,
-                writes=signature.outputs,
+                writes=(*signature.in_place, *signature.outputs),
             )
         )  # fmt: skip
 
@@ -477,6 +499,10 @@ def op(
     if not signature.inputs:
         hint = "an operator has its device from its inputs; tilelink.compile takes programs without any"
         raise BindingError(f"{program.name} has no input", location=program.location, hint=hint)
+    if backward is not None and signature.in_place:
+        hint = f"{signature.in_place[0]} as an input, and an output for what it is afterwards"
+        message = f"{program.name} changes {signature.in_place[0]} in place, and such a call has no gradients"
+        raise BindingError(message, location=program.tensor(signature.in_place[0]).location, hint=hint)
     if dtype is not None and dtype not in ELEMENTS:
         raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(ELEMENTS)}")
     if unknown := [name for name in fixed if name not in (*signature.numbers, *signature.choices)]:

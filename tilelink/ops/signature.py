@@ -21,14 +21,16 @@ NUMBERS = {"dim": "SymInt", "i32": "int", "f32": "float", "bool": "bool"}
 class Signature:
     """The inputs and outputs of a program.
 
-    inputs: tensors in the order of their declarations. optional: those that may be left out. numbers: the kinds of
-    dimensions and parameters. choices: parameters that are functions or element types. The arguments of its custom
-    operator are, in this order: inputs, numbers, choices, the group's name and the schedule's text.
+    inputs: tensors in the order of their declarations. optional: those that may be left out. in_place: those that a
+    call reads and writes in place. numbers: the kinds of dimensions and parameters. choices: parameters that are
+    functions or element types. The arguments of its custom operator are, in this order: inputs, numbers, choices, the
+    group's name and the schedule's text.
     """
 
     name: str
     inputs: tuple[str, ...]
     optional: frozenset[str]
+    in_place: tuple[str, ...]
     outputs: tuple[str, ...]
     numbers: Mapping[str, str]
     choices: tuple[str, ...]
@@ -39,19 +41,28 @@ class Signature:
         return (*self.inputs, *self.numbers, *self.choices)
 
     @property
+    def results(self) -> tuple[str, ...]:
+        """What a call returns: the outputs, or what it changes in place if there is none."""
+        return self.outputs or self.in_place
+
+    @property
     def takes(self) -> str:
         """The inputs, as an error lists them."""
         return ", ".join(f"{one} (may be left out)" if one in self.optional else one for one in self.inputs) or "none"
 
     def schema(self, into: bool = False) -> str:
         """Return the schema. into: of the operator that writes given tensors and returns nothing."""
-        arguments = [f"Tensor{'?' * (name in self.optional)} {name}" for name in self.inputs]
+        written = (*self.in_place, *self.outputs)
+        marks = {name: f"(a{number}!)" for number, name in enumerate(written)}
+        arguments = [
+            f"Tensor{marks.get(name, '')}{'?' * (name in self.optional)} {name}" for name in self.inputs
+        ]  # fmt: skip
         arguments += [f"{NUMBERS[kind]}? {name}" for name, kind in self.numbers.items()]
         arguments += [f"str? {name}" for name in self.choices]
         arguments += ["str group", "str schedule"]
         if into:
-            marks = (f"a{number}" for number in range(len(self.outputs)))
-            arguments += [f"Tensor({mark}!) {name}" for mark, name in zip(marks, self.outputs, strict=True)]
+            arguments += [f"Tensor{marks[name]} {name}" for name in self.outputs]
+        if into or not self.outputs:
             return f"({', '.join(arguments)}) -> ()"
         made = ", ".join("Tensor" for _ in self.outputs)
         return f"({', '.join(arguments)}) -> {made if len(self.outputs) == 1 else f'({made})'}"
@@ -91,11 +102,11 @@ def signature_of(program: Program) -> Signature:
     template = program.template if isinstance(program.template, Template) else None
     chosen = template.choices.given if template else {}
     optional: set[str] = set()
-    inputs = [one.name for one in program.tensors if one.space == "in"]
+    inputs = [one.name for one in program.tensors if one.is_given]
     if template:
         open_inputs = {one.name for one in template.syntax.tensors if one.default is not None} - chosen.keys()
         optional = open_inputs
-        declared = [one.name for one in template.syntax.tensors if one.space == "in"]
+        declared = [one.name for one in template.syntax.tensors if one.space in ("in", "inout")]
         inputs = [name for name in declared if name in open_inputs or name in inputs]
     counts = Given(program).counts  # last, for calls may leave them out
     inputs = [*(name for name in inputs if name not in counts), *(name for name in inputs if name in counts)]
@@ -103,11 +114,12 @@ def signature_of(program: Program) -> Signature:
         name=program.name,
         inputs=tuple(inputs),
         optional=frozenset(optional),
+        in_place=tuple(one.name for one in program.tensors if one.space == "inout"),
         outputs=tuple(one.name for one in program.tensors if one.space == "out"),
         numbers={one.name: one.kind for one in program.params},
         choices=tuple(name for name, kind in open_names(program).items() if kind != "input"),
     )
-    if not found.outputs:
+    if not found.results:
         raise BindingError(f"{program.name} has no output", location=program.location, hint="y : out [M, N]")
     if reserved := [name for name in found.names if name in WORDS]:
         what = f"{reserved[0]} of {program.name} is a keyword of the calls of operators"

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import torch
 
-from tilelink.errors import AccountingError, BindingError, CoverageError, Location, ProgressError
+from tilelink.errors import AccountingError, BindingError, CoverageError, Location, OrderingError, ProgressError
 from tilelink.ir.depth import deep
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.printer import print_region, print_scalar
@@ -37,6 +37,7 @@ from tilelink.ir.scalar import Lookup, Ranks, Scalar, Whole
 from tilelink.ir.typing import Axis, StageTyping, Typing, infer
 from tilelink.reference import boxes
 from tilelink.reference.promises import check_promises
+from tilelink.reference.races import Races, Seen
 from tilelink.reference.scalars import Scope, Where, along_table, at_launch, extent, indices_of, tile
 from tilelink.reference.values import DTYPES, Evaluator, named_dtype, typed
 
@@ -101,15 +102,17 @@ def run(
     inputs: [rank][name], tensors and tables of the declared shapes. dims: the program's parameters.
     ranks: optional; must equal the number of inputs. dtype: of the tensors that declare none.
     Arithmetic is in float64; stores round to the tensor's dtype. A read blocks until all its elements have been
-    written once, whether or not the program orders it after the write.
+    written once, whether or not the program orders it after the write. A read of a tensor that is written in place
+    does not: it has what was there before, or what a write before it has left.
 
     Entries of index tensors that stages write are clamped to their bounds where they are used as integers.
 
     Raises BindingError if an input or a parameter is missing or does not fit, or if an index tensor breaks a promise of
-    its declaration. Raises CoverageError for a region or a
-    lookup outside its tensor, for a read of elements that no task writes, and for a defined output element that is not
-    written exactly once. Raises AccountingError for a wait without matching notifies, and for a signal that only a
-    launch decides about, and ProgressError if all remaining tasks are blocked.
+    its declaration. Raises CoverageError for a region or a lookup outside its tensor, for a read of elements that no
+    task writes, and for a defined output element that is not written exactly once. Raises OrderingError for an access
+    to a tensor that is written in place, if no signal orders it and that of another task. Raises AccountingError for a
+    wait without matching notifies, and for a signal that only a launch decides about, and ProgressError if all
+    remaining tasks are blocked.
     """
     if ranks is not None and ranks != len(inputs):
         raise BindingError(f"inputs of {len(inputs)} ranks for {ranks} ranks", hint="one mapping for each rank")
@@ -122,7 +125,7 @@ def run(
     machine.go()
     masks = [machine.defined(rank) for rank in range(machine.ranks)]
     machine.check_outputs(masks)
-    outs = [t.name for t in program.tensors if t.space == "out"]
+    outs = [t.name for t in program.tensors if t.is_result]
     return [
         Outputs({name: tensors[name] for name in outs}, defined)
         for tensors, defined in zip(machine.memory, masks, strict=True)
@@ -139,6 +142,15 @@ class _Machine:
     memory: list[dict[str, torch.Tensor]] = field(default_factory=list[dict[str, torch.Tensor]])
     arrived: Counters = field(default_factory=dict[tuple[int, str, str], np.ndarray])
     expected: Counters = field(default_factory=dict[tuple[int, str, str], np.ndarray])
+
+    @cached_property
+    def races(self) -> Races:
+        """The order of the accesses to tensors that are written in place."""
+        return Races({t.name: self.shape(t.name) for t in self.program.tensors}, self._in_place)
+
+    @property
+    def _in_place(self) -> bool:
+        return any(t.space == "inout" for t in self.program.tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.number(n) for n in self.program.tensor(name).shape)
@@ -161,7 +173,7 @@ class _Machine:
     def _cells(self, tensor: Tensor, given: torch.Tensor | None, rank: int) -> torch.Tensor:
         shape = self.shape(tensor.name)
         kind = DTYPES["i32" if tensor.space == "table" else (tensor.dtype or self.dtype)]
-        if given is None and tensor.space in ("in", "table"):
+        if given is None and (tensor.is_given or tensor.known_early):
             hint = f"give it as inputs[{rank}][{tensor.name!r}], of shape {list(shape)}"
             raise BindingError(f"rank {rank} has no {tensor.name}", location=tensor.location, hint=hint)
         if given is None:
@@ -215,7 +227,7 @@ class _Machine:
         for rank in range(self.ranks):
             for stage in self.program.stages:
                 walker = _Walker(machine=self, stage=stage, typing=self.typing.stage(stage.name), rank=rank)
-                yield from walker.over(stage.indices)
+                yield from (replace(one, seen=Seen()) for one in walker.over(stage.indices))
 
     def counters(self, table: Counters, rank: int, name: str, kind: str) -> np.ndarray:
         key = (rank, name, kind)
@@ -346,7 +358,8 @@ class _Walker:
 
     values: numbers of indices; that of a counted range is a step from its start until the range is entered. parts: the
     elements of the tiles of other indices. there: False beyond the end of a counted range, where a task only signals.
-    decided: False where a launch decides whether a statement is executed, or how often.
+    decided: False where a launch decides whether a statement is executed, or how often. seen: the accesses that come
+    before what the task does next.
     """
 
     machine: _Machine
@@ -358,6 +371,7 @@ class _Walker:
     there: bool = True
     decided: bool = True
     locals: dict[str, Any] = field(default_factory=dict[str, Any])
+    seen: Seen = field(default_factory=Seen)
 
     def over(self, indices: tuple[IndexDecl, ...]) -> Iterator[_Walker]:
         """Yield a walker without names for each point: number indices run over their extent, others have one tile."""
@@ -455,14 +469,35 @@ class _Walker:
         Raises CoverageError if no task writes some of its elements.
         """
         rank, parts, machine = self.owner(region), self.box(region, "reads"), self.machine
-        if machine.program.tensor(region.tensor).space not in ("in", "table"):
+        tensor = machine.program.tensor(region.tensor)
+        if not tensor.is_given and not tensor.known_early:
             what = f"reads {print_region(region)}" + (f" of rank {rank}" if rank != self.rank else "")
             machine.require_written(rank, region.tensor, boxes.index(parts), what, region.location, self)
+        if tensor.space == "inout":
+            self._ordered(machine.races.read(self.seen, rank, tensor.name, boxes.index(parts)), "reads", region)
         return boxes.read(machine.memory[rank][region.tensor], parts)
 
     def write(self, region: Region, value: torch.Tensor) -> None:
+        if self.machine.program.tensor(region.tensor).space == "inout":
+            where = boxes.index(self.box(region, "writes"))
+            ordered = self.machine.races.write(self.seen, self.owner(region), region.tensor, where)
+            self._ordered(ordered, "writes", region)
         boxes.write(self.machine.memory[self.owner(region)][region.tensor], self.box(region, "writes"), value)
         self._mark(self.machine.arrived, WRITES, region, "writes")
+
+    def _ordered(self, ordered: bool, does: str, region: Region) -> None:
+        """Raise OrderingError for an access of an element that another task accesses too, without an order."""
+        if not ordered:
+            message = (
+                f"{self} {does} {print_region(region)}, and no signal orders this after what another task does there"
+            )
+            hint = "notify and wait: a read of what is written comes after the write, one of what was there before it"
+            raise OrderingError(message, location=region.location, hint=hint)
+
+    def _told(self, kind: str, region: Region) -> None:
+        """Keep what a waiter for this notify knows."""
+        where = boxes.index(self._whole().box(region, "notifies"))
+        self.machine.races.told(self.seen, (self.owner(region), region.tensor, kind), where)
 
     def __str__(self) -> str:
         point = ", ".join(f"{n} = {v}" for n, v in self.values.items() if n in self.typing.scalar_indices)
@@ -546,7 +581,10 @@ class _Walker:
                     need = yield from self._once_written(lambda wait=statement: self._need(wait))
                     if need is not None:
                         yield need
+                        key = (need.rank, need.tensor, need.kind)
+                        self.machine.races.awaited(self.seen, key, need.where)
                 case Notify(kind=kind, region=region):
+                    self._told(kind, region)
                     self._whole()._mark(self.machine.arrived, kind, region, "notifies")
                 case If(condition=condition, then=then, orelse=orelse) if self.there or any(_signals((*then, *orelse))):
                     chosen = yield from self._once_written(lambda scalar=condition: self.number(scalar))
@@ -608,6 +646,7 @@ class _Walker:
             case Store(region=region, value=value) | Transfer(target=region, source=value):
                 self.write(region, evaluator(value))
                 if isinstance(statement, Transfer) and statement.signal is not None:
+                    self._told(statement.signal, region)
                     self._mark(self.machine.arrived, statement.signal, region, "notifies")
             case Barrier() | NetworkFence() | NetworkQuiet():
                 pass  # a task is one thread here, and what it writes is there at once

@@ -72,7 +72,7 @@ def random_inputs(
         indices = draw_indices(program, rank=rank, ranks=ranks, dims=dims, routing=kind, generator=generator)
         return {t.name: values(t) if t.bound is None else indices[t.name] for t in inputs}
 
-    inputs = [tensor for tensor in program.tensors if tensor.space == "in"]
+    inputs = [tensor for tensor in program.tensors if tensor.is_given]
     return [[drawn(rank) for rank in range(ranks)] for _ in range(launches)]
 
 

@@ -46,7 +46,7 @@ def _memory(plan: Plan, machine: Machine) -> float:
     a, tensors = plan.accesses, plan.bound.tensors.values()
     size = np.zeros(len(tensors))
     for tensor in tensors:
-        if tensor.decl.space in ("in", "out"):
+        if tensor.decl.is_given or tensor.decl.is_result:
             size[tensor.number] = tensor.size * ITEM_BYTES[tensor.dtype]
     rows = np.flatnonzero(size[a.tensor] > 0)
     place = a.peer[rows] * len(tensors) + a.tensor[rows]

@@ -49,7 +49,8 @@ def measure(
 ) -> list[Measured]:
     """Run candidates and `others` (label -> function of the inputs), and time those with equal results. Collective.
 
-    A candidate is dropped on all ranks if, on any rank, it does not compile, exceeds its deadline, or differs from the
+    Tensors that the candidates read and write in place stay as they are: each launch changes a copy. A candidate is
+    dropped on all ranks if, on any rank, it does not compile, exceeds its deadline, or differs from the
     result of the majority.
     """
     runs: dict[str, Run] = dict(others or {})
@@ -61,12 +62,14 @@ def measure(
         reasons[label], program = _made(point, group)
         if program is None:
             continue
-        kernel, result, reason = _tried(program, inputs, group, deadline_s)
+        kernel, result, reason = _tried(program, _fresh(program, inputs), group, deadline_s)
         reasons[label] = _worst(reason, group)
         del kernel  # only after `_worst` has synchronised the ranks: peers access its memory until they end
         if not reasons[label] and result is not None:
             results[label] = result
-            runs[label] = GpuKernel(program, group, settings().deadline)
+            run = GpuKernel(program, group, settings().deadline)
+            own = {name: value for name, value in _fresh(program, inputs).items() if value is not inputs[name]}
+            runs[label] = lambda given, run=run, own=own: run({**given, **own})
     agreed = _agreed(results, group)
     for label in set(runs) - agreed:
         reasons[label] = "its result differs from the others"
@@ -99,6 +102,12 @@ def _made(point: Point, group: dist.ProcessGroup) -> tuple[str, Artifact | None]
         reason = _text(error)
     worst = _worst(reason, group)
     return worst, None if worst else program
+
+
+def _fresh(program: Artifact, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return inputs with copies of those that a program reads and writes in place."""
+    in_place = {t.name for t in program.tensors if t.space == "inout"}
+    return {name: value.clone() if name in in_place else value for name, value in inputs.items()}
 
 
 def _tried(

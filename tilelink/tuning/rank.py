@@ -51,13 +51,15 @@ def _agree(one: Program, other: Program) -> bool:
         found, expected = (compiler.reference(p, inputs, dims=dims) for p in (one, other))
     except TileLinkError:
         return False
-    names = [t.name for t in one.tensors if t.space == "out"]
+    names = [t.name for t in one.tensors if t.is_result]
     return all(trial.relative_error(*trial.compared(found, expected, name)) <= EQUAL for name in names)
 
 
 def _signature(program: Program) -> tuple[object, ...]:
     """Return the interface of a program: its parameters, and the tensors that are passed in and out."""
-    tensors = [(t.name, t.space, t.shape, t.dtype) for t in program.tensors if t.space in ("in", "out", "table")]
+    tensors = [
+        (t.name, t.space, t.shape, t.dtype) for t in program.tensors if t.is_given or t.is_result or t.known_early
+    ]
     return (program.params, tuple(tensors))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilelink.errors import OrderingError
 from tilelink.ir.program import Region, Statement, Store, Transfer
-from tilelink.ir.scalar import is_gather
+from tilelink.ir.scalar import Scalar, Whole, at_launch, is_gather
 from tilelink.ir.visitor import reads
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import WRITE
@@ -55,9 +55,16 @@ def _reads_of_target(statement: Statement) -> list[tuple[Region, Region]]:
 
 
 def _same_order(target: Region, source: Region) -> bool:
-    """True if equal boxes of two regions have their elements in the same order; a table gives rows in any order."""
+    """True if equal boxes of two regions have their elements in the same order.
+
+    A table gives rows in any order, and so do the entries that a launch brings.
+    """
     pairs = zip(target.coords, source.coords, strict=True)
-    return all(a == b for a, b in pairs if is_gather(a) or is_gather(b))
+    return all(a == b for a, b in pairs if _any_order(a) or _any_order(b))
+
+
+def _any_order(coord: Scalar | Whole) -> bool:
+    return is_gather(coord) or (isinstance(coord, Scalar) and at_launch(coord))
 
 
 def _same_time(plan: Plan, written: Ints, read: Ints) -> tuple[Ints, Ints]:

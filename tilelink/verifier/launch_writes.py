@@ -31,6 +31,7 @@ from tilelink.lowering.guards import Part as GuardPart
 from tilelink.lowering.told import name_of_value
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Cells, of_tensors, parts
+from tilelink.verifier.disjoint_places import repeated
 from tilelink.verifier.overlaps import pairs
 from tilelink.verifier.refusal import refuse, where
 
@@ -58,6 +59,9 @@ def placed_writes(plan: Plan) -> Iterator[VerificationError]:
     for name in placed_tensors(plan):
         tensor = plan.bound.tensors[name]
         rows = np.flatnonzero((a.tensor == tensor.number) & (a.kind == WRITE))
+        if tensor.decl.space == "inout":  # what is not written stays, and rule 5 asks whether writes are apart
+            yield from _named_twice(plan, name, rows)
+            continue
         others = np.flatnonzero((a.tensor == tensor.number) & (a.kind == READ))
         if tensor.decl.space != "out" or tensor.decl.symmetric or len(others):
             first = next(int(row) for row in rows if a.guard[row])
@@ -68,6 +72,16 @@ def placed_writes(plan: Plan) -> Iterator[VerificationError]:
             continue
         for rank in np.unique(a.peer[rows]).tolist():
             yield from _Placed(plan=plan, tensor=tensor, rank=rank, rows=rows[a.peer[rows] == rank]).check()
+
+
+def _named_twice(plan: Plan, name: str, rows: Ints) -> Iterator[VerificationError]:
+    """Yield a refusal of a write that may name an element twice."""
+    for row in rows[plan.accesses.guard[rows] > 0].tolist():
+        if (table := repeated(plan, row)) is not None:
+            message = f"writes {name} through {table}, which may name an element twice"
+            hint = f"if no two entries of {table} are alike, say so: {table} : in [...] < M distinct"
+            yield _of(plan, ExclusiveWriteError, row, message, hint)
+            return
 
 
 def ended_outputs(plan: Plan) -> Iterator[VerificationError]:
@@ -103,7 +117,7 @@ def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of reads of elements that a launch may leave unwritten."""
     a = plan.accesses
     guarded = np.unique(a.tensor[(a.kind == WRITE) & (a.guard > 0)])
-    for part in parts(plan, np.isin(a.tensor, guarded) & ~of_tensors(plan, "in", "table", "out")):
+    for part in parts(plan, np.isin(a.tensor, guarded) & ~of_tensors(plan, "in", "table", "out", "inout")):
         writes, reads = pairs(part, READ)
         some = np.flatnonzero(a.guard[writes] > 0)
         known: dict[tuple[object, ...], bool] = {}

@@ -18,6 +18,7 @@ from tilelink.planning.network import Puts
 from tilelink.planning.plan import Plan
 from tilelink.verifier.awaited import Awaited
 from tilelink.verifier.cells import Cells, Part, of_tensors, parts, rank_by_rank
+from tilelink.verifier.disjoint_places import disjoint
 from tilelink.verifier.in_place import onto_itself
 from tilelink.verifier.launch_writes import placed_tensors
 from tilelink.verifier.mismatched_signals import mismatched_signals
@@ -38,7 +39,8 @@ def ordering(plan: Plan, order: Orders) -> Iterator[VerificationError]:
 def exclusive_writes(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals of unordered writes to one element, and of remote writes to tensors that are not symmetric."""
     ranks = _rank_of(plan, plan.accesses.task)
-    placed = [plan.bound.tensors[name].number for name in placed_tensors(plan)]  # rule 1 shows that these are apart
+    placed = [t for t in map(plan.bound.tensors.get, placed_tensors(plan)) if t is not None]
+    placed = [t.number for t in placed if t.decl.space == "out"]  # rule 1 shows that these are apart
     for part in parts(plan, (plan.accesses.kind == WRITE) & ~np.isin(plan.accesses.tensor, placed)):
         yield from rank_by_rank(part, lambda one: _check_writes(one, order, ranks))
 
@@ -142,25 +144,50 @@ def _followed(plan: Plan, puts: Puts, row: int, last: int) -> bool:
 def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals unless every write is before or after the read, and the writes before it fill all of it.
 
-    Rule 1 has shown that all of it is written. So a read with all its writes before it is filled.
+    Rule 1 has shown that all of it is written. So a read with all its writes before it is filled. What is read of a
+    tensor that is written in place is there before any write. So each read of it, before a write or after it, is
+    ordered by signals: otherwise the schedule would decide what is read.
     """
     plan, a = part.plan, part.plan.accesses
-    writes, reads = pairs(part, READ)
-    before = order.planned.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
+    in_place = plan.bound.tensors[part.name].decl.space == "inout"
+    writes, reads = _meeting(plan, *pairs(part, READ), in_place=in_place)
+    if in_place:
+        before = order.by_signals(writes, reads)
+    else:
+        before = order.planned.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
     before |= order.awaited.before(writes, reads, ~before)
     rest = np.flatnonzero(~before)
     after = order.by_signals(reads[rest], writes[rest])
     for pair in rest[~after][:3]:
         yield _refusal(plan, part.name, int(writes[pair]), int(reads[pair]), order)
-    late, first = np.unique(reads[rest[after]], return_index=True)
+    early = None if in_place else _unfilled(part, writes, reads, before, rest[after])
+    if early is not None:
+        yield early
+        return
+    yield from _without_barrier(plan, part.name, writes, reads, order)
+
+
+def _meeting(plan: Plan, writes: Ints, others: Ints, *, in_place: bool) -> tuple[Ints, Ints]:
+    """Return the pairs of accesses without those that no launch lets meet."""
+    if not in_place:
+        return writes, others
+    some = ~disjoint(plan, writes, others)
+    return writes[some], others[some]
+
+
+def _unfilled(part: Part, writes: Ints, reads: Ints, before: np.ndarray, after: Ints) -> VerificationError | None:
+    """Return the refusal of a read that comes before a write, and that the writes before it do not fill, or None.
+
+    before: mask of the pairs whose write is before the read. after: the pairs whose read is before the write.
+    """
+    late, first = np.unique(reads[after], return_index=True)
     filling = np.flatnonzero(before & np.isin(reads, late))
     filling = filling[np.argsort(reads[filling], kind="stable")]
     bounds = np.searchsorted(reads[filling], late), np.searchsorted(reads[filling], late, side="right")
-    for read, pair, begin, end in zip(late, rest[after][first], *bounds, strict=True):
-        if not _filled(plan, int(read), writes[filling[begin:end]]):
-            yield _too_early(plan, part.name, int(writes[pair]), int(read))
-            return
-    yield from _without_barrier(plan, part.name, writes, reads, order)
+    for read, pair, begin, end in zip(late, after[first], *bounds, strict=True):
+        if not _filled(part.plan, int(read), writes[filling[begin:end]]):
+            return _too_early(part.plan, part.name, int(writes[pair]), int(read))
+    return None
 
 
 def _filled(plan: Plan, read: int, writes: Ints) -> bool:
@@ -198,7 +225,8 @@ def _check_writes(part: Part, order: Orders, ranks: Ints) -> Iterator[Verificati
         hint = f"declare {name} symmetric"
         task, statement = int(a.task[far[0]]), int(a.statement[far[0]])
         yield refuse(ExclusiveWriteError, plan, message, task=task, statement=statement, hint=hint)
-    first, second = pairs(part, WRITE, same_task=True)
+    in_place = plan.bound.tensors[name].decl.space == "inout"
+    first, second = _meeting(plan, *pairs(part, WRITE, same_task=True), in_place=in_place)
     apart = (a.task[first] != a.task[second]) | order.late(first) | order.late(second)
     rest = np.flatnonzero(apart & ~order.by_signals(first, second))
     later = order.by_signals(second[rest], first[rest])
@@ -267,6 +295,9 @@ def _unordered_read(plan: Plan, name: str, rank: int, write: int, read: int, oth
         hint = "notify the region that is written, on the rank where it is written"
         return _of_pair(OrderingError, plan, message, write, read, hint, related=notify.statement)
     hint = f"notify the region of {name} on rank {rank} after the write and wait for it before the read"
+    if plan.bound.tensors[name].decl.space == "inout":
+        hint += ", to read what is written; or notify it after the read and wait for it before the write, to read what "
+        hint += "was there before"
     return _of_pair(OrderingError, plan, f"reads {name} of rank {rank}, {other}", write, read, hint)
 
 

@@ -101,15 +101,18 @@ class _Launch:
         self._staged = [t for t in symmetric if t.space == "in"]
 
     def begin(self, rank: int, epoch: int) -> None:
-        """Store the inputs, poison memory that only this rank writes, and announce the entry to all ranks."""
+        """Store the inputs, poison memory that only this rank writes, and announce the entry to all ranks.
+
+        A tensor that is read and written in place stays as the previous launch left it unless this one is given it.
+        """
         if self._staged:
             self._await_peers(rank, epoch - min(t.buffers for t in self._staged))
         inputs = self._job.inputs[epoch - 1][rank]
         for tensor in self._artifact.tensors:
             place = self._memory.tensors[rank][tensor.name][tensor.buffer(epoch)]
-            if tensor.is_input:
+            if tensor.name in inputs:
                 place.copy_(inputs[tensor.name])
-            elif not tensor.symmetric:
+            elif not tensor.symmetric and tensor.space != "inout":
                 poison(place)
         self._tell(rank, self._artifact.entered_base)
 

@@ -42,7 +42,7 @@ class Memory:
     def __init__(self, artifact: Artifact, launches: int) -> None:
         self.artifact = artifact
         ranks, tensors = range(artifact.ranks), artifact.tensors
-        outputs = [t for t in tensors if t.space == "out"]
+        outputs = [t for t in tensors if t.is_result]
         counted = [one.name for one in artifact.kernels]
         wanted = [((t.buffers, *t.shape), dtype_of(t)) for t in tensors] + [((artifact.pad_size,), torch.int32)]
         wanted += [((1,), torch.int32) for _ in counted]

@@ -28,13 +28,15 @@ from tilelink.artifact import (
 )
 from tilelink.runtime.cuda.functions import Address
 from tilelink.runtime.cuda.memory import Memory
-from tilelink.runtime.cuda.operands import Operands, Tensors
+from tilelink.runtime.cuda.operands import Operands, Tensors, check_apart
 
 
 class Arguments:
     """The arguments of a rank's kernels (runtime/protocol.py), and the inputs and outputs of its launches.
 
-    given, taken: all inputs and all outputs, as callers pass them. made: outputs that are not symmetric.
+    given: all inputs, as callers pass them, among them tensors that a launch reads and writes in place. taken: all
+    outputs that callers may pass. outputs: what a launch returns, these and those in place. made: outputs that are not
+    symmetric.
     staged: inputs that peers read, from a buffer. kept: outputs that peers write, into a buffer.
     keyed: names of the tensors whose addresses kernels take.
     """
@@ -44,13 +46,15 @@ class Arguments:
     ) -> None:
         """debug_block, handshake: arguments of kernels for the parameters of that name."""
         self._memory, self._debug_block, self._handshake = memory, debug_block, handshake
-        inputs = [t for t in artifact.tensors if t.space == "in"]
-        self.outputs = [t for t in artifact.tensors if t.space == "out"]
-        ordinary = [t for t in self.outputs if not t.symmetric]
+        inputs = [t for t in artifact.tensors if t.is_given]
+        written = [t for t in artifact.tensors if t.space == "out"]
+        self.outputs = [t for t in artifact.tensors if t.is_result]
+        self.in_place = [t.name for t in self.outputs if t.is_given]
+        ordinary = [t for t in written if not t.symmetric]
         self.staged = [t for t in inputs if t.symmetric]
-        self.kept = [t for t in self.outputs if t.symmetric]
-        self.keyed = [t.name for t in (*inputs, *self.outputs) if t.is_passed]
-        self.given, self.taken = Operands(inputs, memory.device), Operands(self.outputs, memory.device)
+        self.kept = [t for t in written if t.symmetric]
+        self.keyed = [t.name for t in (*inputs, *written) if t.is_passed]
+        self.given, self.taken = Operands(inputs, memory.device), Operands(written, memory.device)
         self.made = Operands(ordinary, memory.device)
         self._ordinary = [t.name for t in ordinary]
 
@@ -84,6 +88,20 @@ class Arguments:
                 return Address(memory.own[name], memory.addresses(name)[owner])
             case TensorPointer() | Descriptor() | Boxes():
                 return memory.tensor(parameter.tensor)
+
+    def check_apart(self, given: Tensors, results: Tensors, own: torch.Tensor) -> None:
+        """Raise BindingError for an output, or a tensor in place, that shares memory with another tensor of a launch.
+
+        own: the kernel's buffers.
+        """
+        if self.in_place:
+            results = {**{name: given[name] for name in self.in_place}, **results}
+            given = {name: tensor for name, tensor in given.items() if name not in self.in_place}
+        check_apart(results, given, own)
+
+    def in_copies(self, given: Tensors) -> dict[str, torch.Tensor]:
+        """Return copies of the tensors that a launch reads and writes in place."""
+        return {name: given[name].clone() for name in self.in_place}
 
     def allocate(self, results: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the outputs that are not symmetric: those in `results`, or new ones."""

@@ -17,7 +17,7 @@ from tilelink.runtime.cuda.handshake import Handshake
 from tilelink.runtime.cuda.launch_driver import LaunchDriver
 from tilelink.runtime.cuda.measured_kernel import MeasuredKernel
 from tilelink.runtime.cuda.memory import Memory
-from tilelink.runtime.cuda.operands import Tensors, check_apart
+from tilelink.runtime.cuda.operands import Tensors
 from tilelink.runtime.cuda.timeline import Tracer
 from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.promises import broken_promise
@@ -72,9 +72,10 @@ class GpuKernel(MeasuredKernel):
     def __call__(self, inputs: Tensors, out: Tensors | None = None) -> dict[str, torch.Tensor]:
         """Launch once on the current stream. Every rank of the group makes the launch.
 
-        inputs: tensors of this rank, of the shapes and dtypes of the program. out: tensors for outputs, which share no
-        memory with inputs or each other. Return the outputs, which have no gradients. Raise BindingError for tensors
-        that do not fit; with a deadline DeadlineError.
+        inputs: tensors of this rank, of the shapes and dtypes of the program; those that it reads and writes in place
+        are changed. out: tensors for outputs, which share no memory with inputs or each other. Return the outputs,
+        which have no gradients, and the tensors in place. Raise BindingError for tensors that do not fit; with a
+        deadline DeadlineError.
         """
         if self._elsewhere():
             with torch.cuda.device(self.device):
@@ -88,8 +89,8 @@ class GpuKernel(MeasuredKernel):
         if self._promises and not capturing and (broken := broken_promise(self._promises, given, self._rank)):
             raise broken.error()
         results = arguments.taken.checked(out, complete=False) if out else {}
-        if results:
-            check_apart(results, given, self._memory.heap.memory)
+        if results or arguments.in_place:
+            arguments.check_apart(given, results, self._memory.heap.memory)
         stream = driver.current()
         if not capturing and stream is not driver.last:
             driver.follow(stream)
@@ -167,12 +168,13 @@ class GpuKernel(MeasuredKernel):
     def preset(self, inputs: Tensors) -> dict[str, torch.Tensor]:
         """Launch only the kernels of the main stream, with all signals set and no transfers: the time without waits.
 
-        The values of the outputs are meaningless. It needs no peer.
+        The values of the outputs are meaningless, and no given tensor is changed. It needs no peer.
         """
         if self._elsewhere():
             with torch.cuda.device(self.device):
                 return self.preset(inputs)
         arguments = self._arguments
-        tensors = arguments.given.checked(inputs) | arguments.allocate({})
+        given = arguments.given.checked(inputs)
+        tensors = given | arguments.in_copies(given) | arguments.allocate({})
         self._driver.preset(tensors, torch.cuda.current_stream(self.device).cuda_stream)
         return {t.name: tensors[t.name] for t in arguments.outputs if t.name in tensors}

@@ -37,12 +37,14 @@ class MeasuredKernel:
     ) -> Timing:
         """Return the time of a launch with these tensors (runtime/cuda/timing.py). Collective.
 
-        out: tensors for outputs; others are made once, so that no launch allocates any. Raise what a launch raises, and
-        BindingError for no samples.
+        out: tensors for outputs; others are made once, so that no launch allocates any. Launches change copies of the
+        tensors that the program reads and writes in place, one launch after the other; the given ones stay as they are.
+        Raise what a launch raises, and BindingError for no samples.
         """
         with torch.cuda.device(self.device):
             outputs = {**self.empty_outputs(), **(out or {})}
-            runs = {self.artifact.program: lambda: self(inputs, outputs)}
+            given = {**inputs, **self._arguments.in_copies(self._arguments.given.checked(inputs))}
+            runs = {self.artifact.program: lambda: self(given, outputs)}
             return Sampler(self._group, self.device).timings(runs, samples, warmups)[self.artifact.program]
 
     def timeline(self) -> Timeline:

@@ -84,7 +84,8 @@ class Operands:
 def check_apart(outputs: Tensors, inputs: Tensors, own: torch.Tensor) -> None:
     """Raise BindingError for an output that shares memory with an input, another output, or the kernel's own buffers.
 
-    Tiles of it would be written before other tiles, or peers, have read the old values. All tensors must be contiguous.
+    outputs: among them the tensors that a launch reads and writes in place. Tiles of an output would be written before
+    other tiles, or peers, have read the old values. All tensors must be contiguous.
     """
     taken = [(own.data_ptr(), own.data_ptr() + own.nbytes, "the buffers of the kernel")]
     taken += [(t.data_ptr(), t.data_ptr() + t.nbytes, f"input {name!r}") for name, t in inputs.items()]
@@ -93,18 +94,18 @@ def check_apart(outputs: Tensors, inputs: Tensors, own: torch.Tensor) -> None:
         last = first + tensor.nbytes
         for begin, end, other in taken:
             if first < end and begin < last:
-                hint = "give it memory of its own, or none: then a new tensor is made"
+                hint = "give it memory of its own; an output that is not given is a new tensor"
                 raise BindingError(f"output {name!r} shares memory with {other}", hint=hint)
         taken.append((first, last, f"output {name!r}"))
 
 
 def _placed(tensor: TensorSpec, value: torch.Tensor) -> torch.Tensor:
-    """Return an input without its gradient, copied if it is not contiguous and aligned, or an output as it is.
+    """Return an input without its gradient, copied if it is not contiguous and aligned, or a result as it is.
 
-    Raise BindingError for an output that is not contiguous and aligned, or whose gradient would be wrong.
+    Raise BindingError for a result that is not contiguous and aligned, or whose gradient would be wrong.
     """
     unfit = bool(value.data_ptr() % ALIGNED) or not value.is_contiguous()
-    if tensor.space != "out":
+    if not tensor.is_result:
         value = value.detach()
         return value.clone(memory_format=torch.contiguous_format) if unfit else value
     if unfit:

@@ -19,7 +19,7 @@ from tilelink.runtime.cuda.driver import library as cuda_driver
 from tilelink.runtime.cuda.functions import Function, HelperKernel
 from tilelink.runtime.cuda.graphs import check_captured
 from tilelink.runtime.cuda.measured_kernel import MeasuredKernel
-from tilelink.runtime.cuda.operands import Tensors, check_apart
+from tilelink.runtime.cuda.operands import Tensors
 from tilelink.runtime.cuda.side_streams import SIDE_PRIORITY, Sides, new_stream
 from tilelink.runtime.cuda.timeline import Tracer
 from tilelink.runtime.dtypes import dtype_of
@@ -154,8 +154,8 @@ class NvshmemKernel(MeasuredKernel):
             arguments = self._arguments
             given = arguments.given.checked(inputs)
             results = arguments.taken.checked(out, complete=False) if out else {}
-            if results:
-                check_apart(results, given, self._memory.heap)
+            if results or arguments.in_place:
+                arguments.check_apart(given, results, self._memory.heap)
             stream: Any = torch.cuda.current_stream(self.device)
             if not capturing:
                 self._follow(stream)

@@ -1,0 +1,130 @@
+"""Tensors that are read and written in place, on CPU ranks: one launch, launches that go on, and a step of decoding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tilelink
+from tests.verifier.test_in_place import SAFE, SIZES
+from tilelink.compiler import assembly
+from tilelink.errors import BindingError, OrderingError
+from tilelink.reference import trial
+
+Tensors = dict[str, torch.Tensor]
+DECODE = {"B": 3, "P": 3, "T": 8, "H": 2, "G": 16, "D": 16, "scale": 0.25}
+
+
+def drawn(program: tilelink.Program, ranks: int, dims: dict[str, int] | dict[str, float]) -> list[Tensors]:
+    return trial.random_inputs(program, ranks=ranks, dims=dims, dtype="f32", launches=1, seed=ranks)[0]
+
+
+def near(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_launches_go_on_where_the_previous_one_ended(name: str) -> None:
+    program = tilelink.parse(SAFE[name]).program("p")
+    dims = {one.name: SIZES[one.name] for one in program.params}
+    kernel = tilelink.compile(program, ranks=2, dims=dims)
+    first = drawn(program, 2, dims)
+    before = [one["x"].clone() for one in first]
+    later = [{key: value for key, value in one.items() if key != "x"} for one in first]
+    run = kernel.run([first, later, first], seed=1, max_delay_s=0.001)
+    assert all(torch.equal(one["x"], kept) for one, kept in zip(first, before, strict=True)), "a run takes copies"
+    expected = kernel.reference(first)
+    second = kernel.reference([{**one, "x": found["x"]} for one, found in zip(first, expected, strict=True)])
+    for launch, wanted in zip(run.outputs, (expected, second, expected), strict=True):
+        for rank, outputs in enumerate(launch):
+            assert outputs.keys() == wanted[rank].keys()
+            for key, value in outputs.items():
+                near(value, wanted[rank][key])
+
+
+def test_a_call_changes_the_tensors_that_it_is_given() -> None:
+    program = tilelink.parse(SAFE["before and after"]).program("p")
+    kernel = tilelink.compile(program, ranks=2, dims={"M": 12, "N": 8})
+    given = drawn(program, 2, {"M": 12, "N": 8})
+    before = [one["x"].clone() for one in given]
+    outputs = kernel(given)
+    for rank in range(2):
+        assert outputs[rank]["x"] is given[rank]["x"]
+        near(given[rank]["x"], before[rank] * 2)
+        near(outputs[rank]["y"], before[rank])
+    outputs = kernel(given)
+    near(outputs[1]["y"], before[1] * 2)
+    near(given[1]["x"], before[1] * 4)
+
+
+def test_tensors_that_cannot_be_changed_are_refused() -> None:
+    program = tilelink.parse(SAFE["rows"]).program("p")
+    kernel = tilelink.compile(program, ranks=1, dims={"M": 5, "N": 5, "T": 5})
+    slot, x = torch.arange(5, dtype=torch.int32), torch.zeros(5, 5)
+    for wrong, text in (
+        ({"x": torch.zeros(5, 10)[:, ::2]}, "written in place, and is not contiguous"),
+        ({"x": x.clone().requires_grad_()}, "requires a gradient"),
+        ({"x": x, "v": x}, "shares memory with 'v'"),
+        ({"v": x}, "has no input 'x'"),
+    ):
+        given = {"slot": slot, "v": torch.ones(5, 5), **wrong}
+        with pytest.raises(BindingError, match=text):
+            kernel([given])
+    with pytest.raises(BindingError, match="has no input 'x'"):
+        kernel.run([[{"slot": slot, "v": x}]])
+    assert torch.equal(kernel([{"slot": slot, "v": torch.ones(5, 5), "x": x}])[0]["x"], torch.ones(5, 5))
+
+
+def _decoded(every: list[Tensors], rank: int) -> Tensors:
+    """The caches of a rank after a step, and the attention of all ranks, in plain torch."""
+    after: Tensors = {"keys": every[rank]["keys"].clone(), "vals": every[rank]["vals"].clone()}
+    results: list[torch.Tensor] = []
+    for own in every:
+        parts: list[torch.Tensor] = []
+        caches = {"keys": own["keys"].clone(), "vals": own["vals"].clone()}
+        for b, at in enumerate(own["at"].tolist()):
+            for name, new in (("keys", "k"), ("vals", "v")):
+                caches[name].flatten(1, 2)[b, at] = own[new][b]
+            keys, vals = (caches[name].flatten(1, 2)[b, : at + 1].transpose(0, 1) for name in ("keys", "vals"))
+            parts.append(((own["q"][b] @ keys.mT) * DECODE["scale"]).softmax(-1) @ vals)
+        if own is every[rank]:
+            after = caches
+        results.append(torch.stack(parts))
+    return {**after, "y": torch.stack(results)}
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_decoding_appends_and_attends(ranks: int) -> None:
+    """Steps on the caches of the step before, on the pages' borders too; places are those of each launch."""
+    program = tilelink.load("kv_append").program()
+    kernel = tilelink.compile(program, ranks=ranks, dims=DECODE)
+    steps = [drawn(program, ranks, DECODE) for _ in range(4)]
+    for number, step in enumerate(steps):
+        for own in step:
+            own["at"] = torch.tensor([6, 0, 20], dtype=torch.int32) + number
+    later = [[{k: v for k, v in own.items() if k not in ("keys", "vals")} for own in step] for step in steps[1:]]
+    run = kernel.run([steps[0], *later], seed=ranks, max_delay_s=0.001)
+    caches = [{name: own[name] for name in ("keys", "vals")} for own in steps[0]]
+    for step, outputs in zip(steps, run.outputs, strict=True):
+        given = [{**own, **cache} for own, cache in zip(step, caches, strict=True)]
+        expected = [_decoded(given, rank) for rank in range(ranks)]
+        for rank in range(ranks):
+            for name in ("keys", "vals", "y"):
+                near(outputs[rank][name], expected[rank][name])
+        caches = [{name: one[name] for name in ("keys", "vals")} for one in expected]
+
+
+def test_decoding_is_refused_without_its_wait() -> None:
+    lines = [
+        line for line in str(tilelink.load("kv_append").program()).splitlines() if "consumer_tile_wait" not in line
+    ]
+    program = tilelink.parse("\n".join(lines) + "\n").program()
+    with pytest.raises(OrderingError, match=r"reads keys of rank 0, .* and only the schedule orders the two"):
+        tilelink.plan(program, ranks=3, dims=DECODE)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "sm_80", "gfx942"])
+def test_decoding_compiles_for_gpus(target: str) -> None:
+    program = tilelink.load("kv_append").program()
+    text = assembly(program, None, ranks=4, dims=DECODE, target=target, dtype="bf16")
+    assert all(stage.name in text for stage in program.stages)

@@ -1,0 +1,180 @@
+"""Tensors that are read and written in place: what orders each read and each write of an element, by signals alone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import tilelink
+from tests.verifier import dynamic
+from tilelink.errors import OrderingError, TileLinkError
+from tilelink.ir.typing import infer
+from tilelink.planning.plan import Plan
+from tilelink.reference import trial
+from tilelink.reference.run import run
+
+SIZES = {"M": 12, "N": 8, "T": 5}
+
+BEFORE_AND_AFTER = """
+program p(M, N):
+    x : inout [M, N]
+    y : out   [M, N]
+    z : out   [M, N]
+    compute old(i: M, j: N):
+        y[i, j] = x[i, j]
+        producer_tile_notify(x[i, j])
+    compute change(i: M, j: N):
+        consumer_tile_wait(x[i, j])
+        x[i, j] = x[i, j] * 2.0
+        peer_tile_notify(x[i, j])
+    compute new(i: M, j: N):
+        peer_tile_wait(x[i, j])
+        z[i, j] = x[i, j]
+"""
+PART = """
+program p(M, N):
+    x : inout [M, N]
+    compute change(i: M - 4, j: N):
+        x[i + 2, j] = 0.0
+"""
+ROWS = """
+program p(M, N, T):
+    slot : in    [T] < M distinct
+    v    : in    [T, N]
+    x    : inout [M, N]
+    compute append(t: T, j: N):
+        x[slot[t], j] = v[t, j]
+"""
+ADDED_ROWS = ROWS.replace("= v[t, j]", "= x[slot[t], j] + v[t, j]")
+ROW_BY_ROW = ADDED_ROWS.replace("t: T", "t: T by 1")
+SEGMENTS = """
+program p(M, N, T):
+    starts : in    [T + 1] <= M rising
+    x      : inout [M, N]
+    compute change(t: T, i: M[starts[t] : starts[t + 1]], j: N):
+        x[i, j] = x[i, j] + 1.0
+"""
+STEPS = """
+program p(M, N, T):
+    v : in    [T, M, N]
+    x : inout [M, N]
+    compute add(i: M, j: N):
+        for (t: T by 1):
+            x[i, j] = x[i, j] * 0.5 + v[t, i, j]
+"""
+SAFE = {
+    "before and after": BEFORE_AND_AFTER,
+    "a part": PART,
+    "rows": ROWS,
+    "added rows": ADDED_ROWS,
+    "row by row": ROW_BY_ROW,
+    "segments": SEGMENTS,
+    "steps": STEPS,
+}
+
+
+def plan(text: str, tiles: int = 4) -> Plan:
+    """Plan a program, with tiles of a few elements."""
+    program = tilelink.parse(text).program("p")
+    sizes = {name: size for name, size in SIZES.items() if name in {p.name for p in program.params}}
+    schedule, typing = tilelink.schedule(program), infer(program)
+    for stage in program.stages:
+        numbers = typing.stage(stage.name).scalar_indices
+        schedule = schedule.tile(stage.name, **{d.name: tiles for d in stage.indices if d.name not in numbers})
+    return tilelink.plan(program, schedule, ranks=2, dims=sizes)
+
+
+@pytest.mark.parametrize("name", SAFE)
+@pytest.mark.parametrize("tiles", [1, 4, 64])
+def test_accepted(name: str, tiles: int) -> None:
+    plan(SAFE[name], tiles)
+
+
+@pytest.mark.parametrize("name", ["before and after", "a part", "steps"])
+def test_no_interleaving_of_these_fails(name: str) -> None:
+    """Also over launches, of which each reads what the one before has left."""
+    assert not dynamic.check(plan(SAFE[name]))
+
+
+WRONG = [
+    (
+        "before and after",
+        "        consumer_tile_wait(x[i, j])\n",
+        "reads x of rank 0, which .* only the schedule orders",
+    ),
+    ("before and after", "        peer_tile_wait(x[i, j])\n", "reads x of rank 0, which .* only the schedule orders"),
+]
+
+
+@pytest.mark.parametrize(("name", "left_out", "text"), WRONG)
+def test_refused_without_a_wait(name: str, left_out: str, text: str) -> None:
+    """A schedule that happens to order two accesses is not enough: another one would read something else."""
+    program = SAFE[name].replace(left_out, "")
+    with pytest.raises(OrderingError, match=text) as caught:
+        plan(program)
+    assert "or notify it after the read and wait for it before the write" in str(caught.value)
+    with pytest.raises(OrderingError, match="no signal orders this after what another task does there"):
+        _reference(program)
+
+
+CHANGED = [
+    ("rows", " distinct", "", "ExclusiveWriteError: .*writes x through slot, which may name an element twice"),
+    ("row by row", " distinct", "", "OrderingError|ExclusiveWriteError"),
+    ("row by row", "x[slot[t], j] + v", "x[slot[(t + 1) % T], j] + v", "OrderingError"),
+    ("row by row", "x[slot[t], j] + v", "x[t, j] + v", "OrderingError: .*reads x"),
+    ("segments", " rising", "", "OrderingError|ExclusiveWriteError"),
+    ("a part", "x[i + 2, j] = 0.0", "x[i + 2, j] = x[i + 3, j]", "OrderingError: .*while it writes x"),
+    ("a part", "x[i + 2, j] = 0.0", "x[2, j] = 0.0", "ExclusiveWriteError: .*writes x of rank 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "text"), CHANGED)
+def test_refused_after_a_change(name: str, old: str, new: str, text: str) -> None:
+    assert old in SAFE[name]
+    with pytest.raises(TileLinkError) as caught:
+        plan(SAFE[name].replace(old, new))
+    assert re.search(text, str(caught.value), re.DOTALL), str(caught.value)
+
+
+def test_a_copy_through_other_entries_is_refused() -> None:
+    """Equal boxes of two regions say nothing of the order of their rows, if entries name them."""
+    text = ROWS.replace("v    : in    [T, N]", "from_ : in   [T] < M").replace("= v[t, j]", "= x[from_[t], j]")
+    with pytest.raises(OrderingError, match="in another order"):
+        plan(text)
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_reference(name: str) -> None:
+    inputs, outputs = _reference(SAFE[name])
+    for given, found in zip(inputs, outputs, strict=True):
+        before, after = given["x"].double(), found["x"].double()
+        match name:
+            case "before and after":
+                expected = before * 2
+                assert torch.equal(found["y"].double(), before) and torch.equal(found["z"].double(), expected)
+            case "a part":
+                expected = before.clone()
+                expected[2:10] = 0
+            case "rows":
+                expected = before.clone()
+                expected[given["slot"].long()] = given["v"].double()
+            case "added rows" | "row by row":
+                expected = before.clone()
+                expected[given["slot"].long()] += given["v"].double()
+            case "segments":
+                expected = before.clone()
+                expected[int(given["starts"][0]) : int(given["starts"][-1])] += 1
+            case _:
+                expected = before
+                for value in given["v"].double():
+                    expected = expected * 0.5 + value
+        torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-5)
+
+
+def _reference(text: str) -> tuple[list[dict[str, torch.Tensor]], list[dict[str, torch.Tensor]]]:
+    program = tilelink.parse(text).program("p")
+    sizes = {name: size for name, size in SIZES.items() if name in {p.name for p in program.params}}
+    inputs = trial.random_inputs(program, ranks=2, dims=sizes, dtype="f32", launches=1)[0]
+    return inputs, [dict(one) for one in run(program, inputs, sizes)]
