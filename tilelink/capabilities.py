@@ -30,6 +30,7 @@ class Capabilities:
     waits_beyond: a wait passes when its counter is beyond the value, not only at that value.
     launch_decided: values of a launch may decide which parts of tensors there are.
     several_nodes: programs may put and get between nodes.
+    floats_of_8_bits: there are f8e4m3 and f8e5m2 of the OCP, with conversions and products.
     """
 
     dialect: str = "triton"
@@ -41,6 +42,7 @@ class Capabilities:
     waits_beyond: bool = True
     launch_decided: bool = True
     several_nodes: bool = True
+    floats_of_8_bits: bool = True
 
     @property
     def traced(self) -> bool:
@@ -61,6 +63,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 deferred_notifies=not amd,
                 tma_copies=target.tma,
                 roles=has_warpgroups(target),
+                floats_of_8_bits=has_floats_of_8_bits(target),
             )
         case "traced":
             if amd:
@@ -72,6 +75,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 deferred_notifies=False,
                 tma_copies=target.tma,
                 roles=False,  # spans are those of a program's operations, one after the other
+                floats_of_8_bits=has_floats_of_8_bits(target),
             )
         case "triton_dist":
             if amd:
@@ -85,9 +89,18 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 waits_beyond=False,
                 launch_decided=False,
                 several_nodes=False,
+                floats_of_8_bits=has_floats_of_8_bits(target),
             )
         case _:
             raise EmitError(f"unknown dialect {dialect!r}", hint=f"one of {', '.join(DIALECTS)}")
+
+
+def has_floats_of_8_bits(target: Target) -> bool:
+    """True if a processor has the 8-bit floats of the OCP: CPU ranks, and NVIDIA's from sm_89 on.
+
+    Those of gfx942 have other exponents (E4M3 FNUZ), and other values for the same bits.
+    """
+    return target.kind == "cpu" or (target.kind == "cuda" and int(target.architecture) >= 89)
 
 
 def has_warpgroups(target: Target) -> bool:
