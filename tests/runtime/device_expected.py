@@ -116,6 +116,7 @@ def check_convert_f8(device: str, dtype: str) -> None:
         out = torch.empty(256, dtype=wide, device=device)
         kernels.convert[(1,)](every, out, 256, target)
         torch.testing.assert_close(out, every.to(wide), rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(out.signbit()[~out.isnan()], every.to(wide).signbit()[~out.isnan()])
 
 
 def check_convert_integers(device: str) -> None:

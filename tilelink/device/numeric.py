@@ -196,7 +196,8 @@ def _from_f8_by_bits(x):
     if x.dtype == tl.float8e5:
         return (bits << 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     size = ((bits & 0x7F) << 20).to(tl.float32, bitcast=True) * 2.0**120
-    return tl.where((bits & 0x7F) == 0x7F, float("nan"), tl.where(bits >= 0x80, -size, size))
+    signed = size.to(tl.int32, bitcast=True) | ((bits & 0x80) << 24)  # the interpreter's -0.0 is 0.0
+    return tl.where((bits & 0x7F) == 0x7F, float("nan"), signed.to(tl.float32, bitcast=True))
 
 
 @portable
