@@ -31,6 +31,7 @@ class Capabilities:
     launch_decided: values of a launch may decide which parts of tensors there are.
     dynamic_tiles: programs may take tiles by a counter.
     several_nodes: programs may put and get between nodes.
+    floats_of_8_bits: there are f8e4m3 and f8e5m2 of the OCP, with conversions and products.
     """
 
     dialect: str = "triton"
@@ -43,6 +44,7 @@ class Capabilities:
     launch_decided: bool = True
     dynamic_tiles: bool = True
     several_nodes: bool = True
+    floats_of_8_bits: bool = True
 
     @property
     def traced(self) -> bool:
@@ -63,6 +65,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 deferred_notifies=not amd,
                 tma_copies=target.tma,
                 roles=has_warpgroups(target),
+                floats_of_8_bits=has_floats_of_8_bits(target),
             )
         case "traced":
             if amd:
@@ -74,6 +77,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 deferred_notifies=False,
                 tma_copies=target.tma,
                 roles=False,  # spans are those of a program's operations, one after the other
+                floats_of_8_bits=has_floats_of_8_bits(target),
             )
         case "triton_dist":
             if amd:
@@ -88,9 +92,18 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 launch_decided=False,
                 dynamic_tiles=False,
                 several_nodes=False,
+                floats_of_8_bits=has_floats_of_8_bits(target),
             )
         case _:
             raise EmitError(f"unknown dialect {dialect!r}", hint=f"one of {', '.join(DIALECTS)}")
+
+
+def has_floats_of_8_bits(target: Target) -> bool:
+    """True if a processor has the 8-bit floats of the OCP: CPU ranks, and NVIDIA's from sm_89 on.
+
+    Those of gfx942 have other exponents (E4M3 FNUZ), and other values for the same bits.
+    """
+    return target.kind == "cpu" or (target.kind == "cuda" and int(target.architecture) >= 89)
 
 
 def has_warpgroups(target: Target) -> bool:

@@ -64,10 +64,14 @@ __all__ = [
     "exp",
     "f16",
     "f32",
+    "f8e4m3",
+    "f8e5m2",
     "finish",
     "full",
     "gelu",
     "i32",
+    "i64",
+    "i8",
     "identity",
     "inout",
     "input",
@@ -103,6 +107,7 @@ __all__ = [
     "tile_pull_data",
     "tile_push_data",
     "tiles",
+    "u8",
     "where",
     "zeros",
 ]
@@ -280,7 +285,8 @@ class Function:
 
 identity = Function()
 """The function that returns its argument."""
-f16, bf16, f32, i32 = (DType(name) for name in ("f16", "bf16", "f32", "i32"))
+f16, bf16, f32, f8e4m3, f8e5m2 = (DType(name) for name in ("f16", "bf16", "f32", "f8e4m3", "f8e5m2"))
+i8, u8, i32, i64 = (DType(name) for name in ("i8", "u8", "i32", "i64"))
 rank: Int = Int()
 """The number of this rank, from 0."""
 ranks: Dim = Dim()

@@ -25,11 +25,16 @@ from tilelink.target import CPU
 DELAY_S = 0.001
 DEADLINE_S, LONG_DEADLINE_S = 15.0, 150.0
 """A wait that outlives the first one may be for many tiles on a machine that is not free: it is tried again."""
-ALLOWED = {torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+ALLOWED = {
+    torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2, torch.float8_e4m3fn: 0.125, torch.float8_e5m2: 0.25,
+}  # fmt: skip
 """Of the largest number of a tensor, or of one."""
 Inputs = Sequence[Sequence[Mapping[str, torch.Tensor]]]
 OUTCOMES = ("refused", "right", "not followed", "wrong")
-BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+BITS = {
+    torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +108,8 @@ def _run(case: Case, program: Program, kernel: compiler.Kernel) -> Verdict:
         step = "reference"
         for number, (given, found) in enumerate(zip(inputs, outputs, strict=True)):
             meant = reference(program, _with_tables(case, given), case.dims, dtype=case.dtype)
-            reason = compared(found, meant)
+            within = {t.name: t.within for t in program.tensors if t.within is not None}
+            reason = compared(found, meant, within)
             if reason:
                 return Verdict(case=case, outcome="wrong", step="compare", reason=f"launch {number}: {reason}")
     except (AccountingError, ProgressError) as error:  # it has one tile for an index
@@ -125,11 +131,15 @@ def _with_tables(case: Case, given: Sequence[Mapping[str, torch.Tensor]]) -> lis
     return [{**own, **{name: rows[rank] for name, rows in tables.items()}} for rank, own in enumerate(given)]
 
 
-def compared(found: Sequence[Mapping[str, torch.Tensor]], meant: Sequence[Mapping[str, torch.Tensor]]) -> str:
-    """How outputs differ from what they should be; empty if they do not."""
+def compared(
+    found: Sequence[Mapping[str, torch.Tensor]],
+    meant: Sequence[Mapping[str, torch.Tensor]],
+    within: Mapping[str, float] | None = None,
+) -> str:
+    """How outputs differ from what they should be; empty if they do not. within: the errors that a program states."""
     for rank, (own, other) in enumerate(zip(found, meant, strict=True)):
         for name, value in own.items():
-            wrong = _differ(name, value, other[name])
+            wrong = _differ(name, value, other[name], (within or {}).get(name, 0.0))
             if isinstance(other, Outputs) and name in other.defined:
                 wrong = wrong & other.defined[name]
             if bool(wrong.any()):
@@ -140,7 +150,7 @@ def compared(found: Sequence[Mapping[str, torch.Tensor]], meant: Sequence[Mappin
     return ""
 
 
-def _differ(name: str, value: torch.Tensor, meant: torch.Tensor) -> torch.Tensor:
+def _differ(name: str, value: torch.Tensor, meant: torch.Tensor, within: float) -> torch.Tensor:
     """Bit by bit for integers and for what a program only copies (its names begin with an e)."""
     if value.dtype != meant.dtype or value.shape != meant.shape:
         return torch.ones((), dtype=torch.bool)
@@ -153,7 +163,7 @@ def _differ(name: str, value: torch.Tensor, meant: torch.Tensor) -> torch.Tensor
     a, b = value.double(), meant.double()
     finite = a.isfinite() & b.isfinite()
     largest = float(b[b.isfinite()].abs().max()) if bool(b.isfinite().any()) else 0.0
-    far = (a - b).abs() > ALLOWED[value.dtype] * max(1.0, largest)
+    far = (a - b).abs() > max(within, ALLOWED[value.dtype]) * max(1.0, largest)
     return nan | torch.where(finite, far, (a != b) & ~a.isnan())
 
 

@@ -208,6 +208,49 @@ def constant_first(w: Writer) -> None:
     w.stage("compute", [a], lines)
 
 
+def _rounded(w: Writer, a: str, b: str) -> None:
+    """Numbers that are rounded to 8 bits, and told a neighbour or not: bit by bit, as powers of two scale them."""
+    i, j, kind = INDEX[a], INDEX[b], w.pick(("f8e4m3", "f8e5m2"))
+    x, scale = w.tensor("in", (a, b), w.pick(("f32", None))), w.pick(("64.0", "0.0078125", "1024.0"))
+    e, value = w.tensor("out", (a, b), kind, word="e"), f"{x}[{i}, {j}] * {scale}"
+    if w.chance(0.5):
+        w.stage("compute", [a, b], [f"t = {kind}({value})", f"{e}[{i}, {j}] = {w.pick(('t', 'f32(t) * 0.5'))}"])
+        return
+    h = w.tensor("symmetric", (a, b), kind)
+    box = f"{h}[{i}, :]"
+    push = f"tile_push_data({box} @ (rank + 1), {x}[{i}, :] * {scale})"
+    w.stage("comm", [a], [push, f"producer_tile_notify({box} @ (rank + 1))"])
+    own = f"{h}[{i}, {j}]"
+    w.stage("compute", [a, b], [f"consumer_tile_wait({own})", f"{e}[{i}, {j}] = {w.pick((own, f'f32({own}) * 2.0'))}"])
+
+
+def narrow(w: Writer) -> None:
+    """Values of 8 and 64 bits: rounded, told to a neighbour, multiplied, and in arithmetic with others."""
+    a, b = w.plane()
+    i, j = INDEX[a], INDEX[b]
+    w.features.add("values of 8 and 64 bits")
+    match w.pick(("rounded", "rounded", "product", "integers")):
+        case "rounded":
+            _rounded(w, a, b)
+        case "product":
+            kind, inner = w.pick(("f8e4m3", "f8e5m2", "i8")), "D"
+            left, right = w.tensor("in", (a, inner), kind), w.tensor("in", (b, inner), kind)
+            y = w.tensor("out", (a, b), "i32" if kind == "i8" else "f32")
+            scale = w.pick(("", " * 3"))
+            w.stage("compute", [a, b], [f"{y}[{i}, {j}] = dot({left}[{i}, :], {right}[{j}, :].T){scale}"])
+        case _:
+            c, u, n = (f"{w.tensor('in', (a, b), kind)}[{i}, {j}]" for kind in ("i8", "u8", "i64"))
+            kind, values = w.pick((
+                ("i8", (f"i8({c} * 40)", f"i8({u} - {c})", f"i8({n} << 3)", c)),
+                ("u8", (f"u8({c} * {u})", f"u8(f32({c}) * 1.5)", f"u8({n} * 100)", u)),
+                ("i64", (f"({n} << 40) + {c}", f"{n} * full(1099511627776, i64) - {u}", f"({n} << 50) // ({u} + 1)",
+                         f"where({c} > 0, {n} << 33, {u})", f"({n} << 35) % ({c} - 9)", f"maximum({n} << 34, {c})")),
+                ("i32", (f"{c} + {u}", f"i32({n}) * {u}", f"{c} & {u}", f"{u} << {c}")),
+            ))  # fmt: skip
+            y = w.tensor("out", (a, b), kind)
+            w.stage("compute", [a, b], [f"{y}[{i}, {j}] = {w.pick(values)}"])
+
+
 TYPED: tuple[Callable[[Writer], None], ...] = (
     mixed,
     mixed,
@@ -217,4 +260,6 @@ TYPED: tuple[Callable[[Writer], None], ...] = (
     constant_first,
     selected,
     selected,
+    narrow,
+    narrow,
 )

@@ -175,8 +175,18 @@ def test_a_semicolon_does_not_end_a_statement() -> None:
 @pytest.mark.parametrize(
     ("declaration", "message", "column", "hint"),
     [
-        ("symmetric [M, N] fp32", "unknown dtype 'fp32'", 26, "did you mean f32? one of f16, bf16, f32, i32, bool"),
-        ("symmetric [M, N] long", "unknown dtype 'long'", 26, "one of f16, bf16, f32, i32, bool"),
+        (
+            "symmetric [M, N] fp32",
+            "unknown dtype 'fp32'",
+            26,
+            "did you mean f32? one of f16, bf16, f32, f8e4m3, f8e5m2, i8, u8, i32, i64, bool",
+        ),
+        (
+            "symmetric [M, N] long",
+            "unknown dtype 'long'",
+            26,
+            "one of f16, bf16, f32, f8e4m3, f8e5m2, i8, u8, i32, i64, bool",
+        ),
         ("table [M, N] bf16 < M", "a table of bf16", 22, "leave the dtype out: a table holds i32 values"),
     ],
 )

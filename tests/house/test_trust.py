@@ -13,6 +13,7 @@ ALLOWED = {
         "tilelink.compiler.samples",
         "tilelink.runtime.cpu.client",
         "tilelink.runtime.cpu.worker",
+        "tilelink.runtime.job",
         f"{CPU}.processes.child",
         f"{CPU}.processes.parent",
     },

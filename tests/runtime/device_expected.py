@@ -6,6 +6,7 @@ import math
 import torch
 
 from tests.runtime import device_kernels as kernels
+from tilelink.reference.dtypes import DTYPES, converted
 from tilelink.runtime.cuda.helper_kernels import close_launch, open_launch, turn_launch
 
 
@@ -78,6 +79,65 @@ def check_convert(device: str) -> None:
     wide = torch.empty(256, device=device)
     kernels.convert[(1,)](out, wide, 256, kernels.tl.float32)
     torch.testing.assert_close(wide, out.float(), rtol=0, atol=0, equal_nan=True)
+
+
+F8 = {"f8e4m3": (torch.float8_e4m3fn, kernels.tl.float8e4nv), "f8e5m2": (torch.float8_e5m2, kernels.tl.float8e5)}
+
+
+def _odd_numbers() -> torch.Tensor:
+    """All numbers of bf16, the halves between 8-bit floats with their neighbours, and random words: f32."""
+    words = torch.arange(2**16, dtype=torch.int64) << 16
+    numbers = [(words - (words >> 31 << 32)).to(torch.int32).view(torch.float32)]
+    for kind, _ in F8.values():
+        held = torch.arange(256, dtype=torch.uint8).view(kind).float()
+        held = held[held.isfinite()].sort().values
+        halves = (held[1:] + held[:-1]) / 2
+        up = torch.full_like(halves, math.inf)
+        numbers += [held, halves, halves.nextafter(up), halves.nextafter(-up)]
+    torch.manual_seed(4)
+    missing = -sum(len(one) for one in numbers) % 2**12 + 2**14
+    numbers.append(torch.randint(-(2**31), 2**31, (missing,), dtype=torch.int64).to(torch.int32).view(torch.float32))
+    return torch.cat(numbers)
+
+
+def check_convert_f8(device: str, dtype: str) -> None:
+    """Rounding to 8-bit floats is that of the reference, of f32 and of bf16, bit by bit; widening is exact."""
+    kind, name = F8[dtype]
+    for source in (_odd_numbers(), _odd_numbers()[: 2**16].bfloat16()):
+        wanted = converted(source.float(), dtype)
+        for x, expected in zip(source.split(2**12), wanted.split(2**12), strict=True):
+            out = torch.empty(2**12, dtype=kind, device=device)
+            kernels.convert[(1,)](x.to(device), out, 2**12, name)
+            nan = expected.float().isnan()
+            assert torch.equal(out.cpu().float().isnan(), nan)
+            assert torch.equal(out.cpu().view(torch.uint8)[~nan], expected.view(torch.uint8)[~nan])
+    every = torch.arange(256, dtype=torch.uint8, device=device).view(kind)
+    for wide, target in ((torch.float32, kernels.tl.float32), (torch.bfloat16, kernels.tl.bfloat16)):
+        out = torch.empty(256, dtype=wide, device=device)
+        kernels.convert[(1,)](every, out, 256, target)
+        torch.testing.assert_close(out, every.to(wide), rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(out.signbit()[~out.isnan()], every.to(wide).signbit()[~out.isnan()])
+
+
+def check_convert_integers(device: str) -> None:
+    """Integers of 8 bits saturate, of floats without what is after the point; NaN is 0."""
+    x = torch.tensor([-300.0, -128.9, -1.5, -0.5, 0.5, 127.9, 128.0, 255.9, 256.0, 3e38, math.inf, -math.inf, math.nan])
+    for dtype, target in (("i8", kernels.tl.int8), ("u8", kernels.tl.uint8)):
+        for source in (torch.cat([x, torch.zeros(3)]), torch.arange(-200, 312, 32, dtype=torch.int32)):
+            out = torch.empty(16, dtype=DTYPES[dtype], device=device)
+            kernels.convert[(1,)](source.to(device), out, 16, target)
+            assert out.tolist() == converted(source, dtype).tolist()
+
+
+def check_product_of_bytes(device: str) -> None:
+    """Products of 8-bit floats are added up in f32, those of integers in i32."""
+    torch.manual_seed(2)
+    for dtype in ("i8", *F8):
+        a, b = (converted(torch.randn(size, 32) * 40, dtype).to(device) for size in (32, 32))
+        c = torch.empty(32, 32, device=device, dtype=torch.int32 if dtype == "i8" else torch.float32)
+        kernels.product[(1,)](a, b, c, 32, 32, 32)
+        wanted = 2 * (a.double() @ b.double().T)
+        torch.testing.assert_close(c.double(), wanted, rtol=1e-3, atol=0 if dtype == "i8" else 2.0)
 
 
 def check_product(device: str, dtype: torch.dtype) -> None:

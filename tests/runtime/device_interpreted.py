@@ -76,6 +76,19 @@ def test_convert() -> None:
     expected.check_convert("cpu")
 
 
+@pytest.mark.parametrize("dtype", expected.F8)
+def test_convert_to_floats_of_8_bits(dtype: str) -> None:
+    expected.check_convert_f8("cpu", dtype)
+
+
+def test_convert_to_integers_of_8_bits() -> None:
+    expected.check_convert_integers("cpu")
+
+
+def test_products_of_elements_of_8_bits() -> None:
+    expected.check_product_of_bytes("cpu")
+
+
 def test_copies() -> None:
     expected.check_copies("cpu")
 

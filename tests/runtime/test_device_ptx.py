@@ -294,7 +294,34 @@ PORTABLE: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
         {"debug_block": None, "ENTERED": 0, "FINISHED": 8, "RANKS": 4, "BLOCK": 4, "N": 1024},
     ),
     "low_level": (kernels.low_level, {"signals": "*i32", "out": "*i32"}, {}),
+    "saturate": (kernels.convert, {"x": "*bf16", "out": "*u8"}, {"N": 128, "DTYPE": kernels.tl.uint8}),
 }
+
+
+@pytest.mark.parametrize("target", ["sm_89", "sm_90"])
+@pytest.mark.parametrize(("kind", "name"), [(kernels.tl.float8e4nv, "e4m3"), (kernels.tl.float8e5, "e5m2")])
+def test_an_f32_is_rounded_once_to_8_bits(kind: Any, name: str, target: str) -> None:
+    """Triton's own cast goes by f16 on sm_89, rounded towards zero first."""
+    types = {"x": "*fp32", "out": f"*{kind}"}
+    ptx = text(compile_source(kernels.convert, types, {"N": 512, "DTYPE": kind}, target))
+    assert set(re.findall(r"cvt\.\S*(?:e4m3|e5m2|f16)\S*", ptx)) == {f"cvt.rn.satfinite.{name}x2.f32"}
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "instruction"),
+    [
+        ("sm_89", "fp8e4nv", "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"),
+        ("sm_90", "fp8e4nv", "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3"),
+        ("sm_90", "fp8e5", "wgmma.mma_async.sync.aligned.m64n64k32.f32.e5m2.e5m2"),
+        ("sm_90", "i8", "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8"),
+    ],
+)
+def test_elements_of_8_bits_are_multiplied_by_tensor_cores(target: str, kind: str, instruction: str) -> None:
+    types = {"a": f"*{kind}", "b": f"*{kind}", "c": "*i32" if kind == "i8" else "*fp32"}
+    ptx = text(compile_source(kernels.product, types, {"M": 64, "N": 64, "K": 64}, target))
+    assert instruction in ptx
+    if kind != "i8" and target == "sm_90":  # what tensor cores add up with fewer bits is added to sums of f32
+        assert len(re.findall(r"add\.(?:rn\.)?f32", ptx)) >= 64 * 64 // 128
 
 
 @pytest.mark.parametrize("target", [*NVIDIA, "gfx942"])

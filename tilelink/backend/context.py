@@ -228,7 +228,10 @@ class ModuleContext:
         return tuple(name for name, uses in used.items() if uses)
 
 
-_POINTERS = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "i32": "*i32", "bool": "*i1"}
+_POINTERS = {
+    "f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "f8e4m3": "*fp8e4nv", "f8e5m2": "*fp8e5",
+    "i8": "*i8", "u8": "*u8", "i32": "*i32", "i64": "*i64", "bool": "*i1",
+}  # fmt: skip
 
 
 def signature(kernel: KernelSpec, bound: Bound) -> dict[str, str]:

@@ -19,7 +19,7 @@ from tilelink.ir.program import Read, Region
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.typing import Axis
 
-ELEMENT_BYTES = {"f16": 2, "bf16": 2}
+ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1}
 """Element types that may be loaded through descriptors -> bytes."""
 MAX_BOX = 256
 """Largest number of elements along an axis of a box (CUDA driver API, cuTensorMapEncodeTiled)."""

@@ -52,10 +52,11 @@ class Let(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Zeros(Node):
-    """An f32 accumulator of a product. shape: in brackets."""
+    """An accumulator of a product. shape: in brackets. dtype: f32, or i32 for integers, as Triton names it."""
 
     name: str
     shape: str
+    dtype: str = "tl.float32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,8 @@ class Load(Node):
     name: str
     pointers: str
     mask: str | None
+    other: str = "0"
+    """The number 0 in a form that becomes an element: Triton makes no 8-bit float of an integer."""
 
 
 @dataclass(frozen=True, kw_only=True)

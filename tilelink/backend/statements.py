@@ -14,7 +14,7 @@ from tilelink.backend.last_waits import last_waits
 from tilelink.backend.loops import index_is_reused, loop_head
 from tilelink.backend.scopes import undeclared
 from tilelink.backend.shapes import strides
-from tilelink.backend.tiles import LOW, TRITON, Tile, aligned
+from tilelink.backend.tiles import TRITON, Tile, aligned
 from tilelink.backend.unroll import notified_together
 from tilelink.backend.values import ValueEmitter
 from tilelink.backend.words import statement_comment
@@ -22,6 +22,7 @@ from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
 from tilelink.ir.mapping import ChannelGrid, ChannelRange, Span, TileMap
 from tilelink.ir.program import (
+    COMPUTED,
     Assign,
     Attend,
     Barrier,
@@ -196,7 +197,7 @@ class StatementEmitter:
         if self.values.addresses.typing.locals[name].dtype == "state":
             self.values.begin_state(name)
             return
-        zero = Tile(text="0.0", dtype="f32")
+        zero = Tile(text="0.0", dtype="f32")  # `tl.full` and `tl.cast` make an integer of it
         self.writer.let(name, self._final(name, zero, constant=True))
 
     def _product(self, product: SlicedProduct) -> None:
@@ -299,7 +300,7 @@ class StatementEmitter:
         kind = addresses.typing.locals[name]
         dims = addresses.dims(kind.axes, {})
         dtype = self.values.dtype(kind.dtype)
-        dtype = TRITON["f32" if dtype in LOW else dtype]
+        dtype = TRITON[COMPUTED.get(dtype, dtype)]
         if constant:
             return f"tl.full({dims}, {tile.text}, {dtype})" if kind.axes else f"tl.cast({tile.text}, {dtype})"
         text = tile.text if TRITON[tile.dtype] == dtype else f"tl.cast({tile.text}, {dtype})"

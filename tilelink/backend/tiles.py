@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from tilelink.ir.typing import Axis
 
-TRITON = {"f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "i32": "tl.int32", "bool": "tl.int1"}
-LOW = ("f16", "bf16")
-"""Types that are computed in f32."""
+TRITON = {
+    "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f8e4m3": "tl.float8e4nv", "f8e5m2": "tl.float8e5",
+    "i8": "tl.int8", "u8": "tl.uint8", "i32": "tl.int32", "i64": "tl.int64", "bool": "tl.int1",
+}  # fmt: skip
 MAX_BRACKETS = 30
 """Deepest nesting of brackets in one line. CPython allows 200, Triton's compiler fewer."""
 
@@ -56,7 +57,8 @@ def truth(tile: Tile) -> Tile:
 
 def _number(tile: Tile, dtype: str) -> Tile:
     """Return an operand of an operation that gives a number of a type."""
-    return _cast(tile, dtype) if tile.dtype == "bool" and dtype != "bool" else tile
+    wider = tile.dtype == "bool" and dtype != "bool"
+    return _cast(tile, dtype) if wider or (dtype == "i64" and tile.dtype == "i32") else tile
 
 
 def _cast(tile: Tile, dtype: str) -> Tile:

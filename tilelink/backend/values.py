@@ -10,11 +10,13 @@ from tilelink.backend.addresses import Addresses, Slice, Slices, along, both
 from tilelink.backend.constants import scaled, total
 from tilelink.backend.deferred_notifies import Deferred
 from tilelink.backend.descriptors import Descriptors, box_of
-from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, as_operands, in_kernel, nests, truth
+from tilelink.backend.tiles import TRITON, Tile, aligned, as_operands, in_kernel, nests, truth
 from tilelink.backend.words import literal
 from tilelink.errors import EmitError
 from tilelink.ir.products import divisible, has_steps, outside
 from tilelink.ir.program import (
+    COMPUTED,
+    F8,
     Apply,
     Attend,
     Cast,
@@ -35,7 +37,7 @@ from tilelink.ir.program import (
     WholePositions,
 )
 from tilelink.ir.scalar import Ranks, Scalar, binary, const
-from tilelink.ir.typing import COMPARISONS, ELEMENT, ONE, Axis, product_dtype
+from tilelink.ir.typing import COMPARISONS, ELEMENT, ONE, Axis, arithmetic_dtype, product_dtype
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
@@ -49,8 +51,11 @@ FUNCTIONS = {
     "floordiv": "tiles.quotient", "mod": "tiles.remainder", "shl": "tiles.shift_left", "shr": "tiles.shift_right",
 }  # fmt: skip
 NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
-NEUTRAL_INTEGER = {"sum": "0", "max": "-2147483648", "min": "2147483647"}
-OF_DTYPE = {"i32": int, "bool": bool, "f32": float}
+NEUTRAL_INTEGER = {
+    "i32": {"sum": "0", "max": "-2147483648", "min": "2147483647"},
+    "i64": {"sum": "0", "max": "(-9223372036854775807 - 1)", "min": "9223372036854775807"},
+}
+OF_DTYPE = {"i32": int, "i64": int, "bool": bool, "f32": float}
 CONSTANT = Literal | Full | FromScalar | Local
 """Kinds of values that Python may evaluate if they have no axes."""
 NEUTRAL_CONDITION = {"any": "False", "all": "True"}
@@ -68,7 +73,7 @@ def _neutral(op: str, dtype: str) -> str:
     """Return the value that a reduction to a dtype leaves out of account, in source."""
     if dtype == "bool":
         return NEUTRAL_CONDITION[op]
-    return (NEUTRAL_INTEGER if dtype == "i32" else NEUTRAL)[op]
+    return NEUTRAL_INTEGER.get(dtype, NEUTRAL)[op]
 
 
 def _kept(slices: Slices, pattern: tuple[bool, ...]) -> Slices:
@@ -95,7 +100,7 @@ class ValueEmitter:
     """Modules of user functions that the source must import."""
 
     def lower(self, value: Value, slices: Slices, raw: bool = False) -> Tile:
-        """Lower a value. Low-precision reads are widened to f32 unless `raw`. Deeply nested parts get names."""
+        """Lower a value. Reads of narrow types are widened unless `raw`. Deeply nested parts get names."""
         tile = self._lowered(value, slices, raw)
         return self.named(tile) if nests(tile.text) else tile
 
@@ -111,7 +116,7 @@ class ValueEmitter:
             case FromScalar(scalar=scalar):
                 return Tile(text=self.addresses.scalar(scalar, 9), dtype="i32")
             case Full(value=number, dtype=dtype):
-                kind = dtype if dtype in ("i32", "bool") else "f32"
+                kind = COMPUTED.get(dtype, dtype)
                 return Tile(text=literal(OF_DTYPE[kind](number)), dtype=kind)
             case Apply(op=op, args=args):
                 return self._apply(value, op, args, slices)
@@ -131,10 +136,10 @@ class ValueEmitter:
         return self.addresses.bound.dtype if dtype == ELEMENT else dtype
 
     def _named_value(self, name: str, dtype: str, axes: tuple[Axis, ...], raw: bool) -> Tile:
-        """Return a name's tile, as f32 if its type is lower. `divisible` keeps it out of loops that slice its axes."""
-        if dtype not in LOW:
+        """Return a name's tile, wide if its type is narrow. `divisible` keeps it out of loops that slice its axes."""
+        if dtype not in COMPUTED:
             return Tile(text=name, dtype=dtype, axes=axes)
-        tile = Tile(text=name, dtype="f32", axes=axes)
+        tile = Tile(text=name, dtype=COMPUTED[dtype], axes=axes)
         return self._cast(tile, dtype) if raw and axes else tile
 
     def _shaped(self, value: Value, slices: Slices, raw: bool) -> Tile:
@@ -153,12 +158,13 @@ class ValueEmitter:
             case Cast(value=inner, dtype=dtype):
                 tile = self.lower(inner, slices)
                 if not tile.axes:  # Python may evaluate it, but `tiles.cast` takes a value of the kernel
-                    wide = "f32" if dtype in LOW else dtype
+                    wide = COMPUTED.get(dtype, dtype)
+                    wide = arithmetic_dtype(tile.dtype) if wide == "i32" != dtype else wide
                     tile = Tile(text=f"tl.cast({tile.text}, {TRITON[wide]})", dtype=wide)
                     if wide == dtype:
                         return tile
                 tile = self._cast(tile, dtype)
-                return tile if raw or dtype not in LOW else self._cast(tile, "f32")
+                return tile if raw or dtype not in COMPUTED else self._cast(tile, COMPUTED[dtype])
             case Positions(index=index):
                 axis = Axis(kind="tile", index=index)
                 part = slices.get(-1)
@@ -201,11 +207,13 @@ class ValueEmitter:
     def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
         block = self.addresses.region(value.region, slices, load=True)
         name = self.addresses.writer.name(value.region.tensor + "_tile")
-        self.addresses.writer.add(nodes.Load(name=name, pointers=block.pointers, mask=block.mask))
         tensor = self.addresses.bound.tensors[value.region.tensor]
-        if raw or tensor.dtype in ("f32", "i32", "bool"):
+        other = "0.0" if tensor.dtype in F8 else "0"
+        self.addresses.writer.add(nodes.Load(name=name, pointers=block.pointers, mask=block.mask, other=other))
+        if raw or tensor.dtype not in COMPUTED:
             return Tile(text=name, dtype=tensor.dtype, axes=block.axes)
-        return Tile(text=f"tiles.cast({name}, tl.float32)", dtype="f32", axes=block.axes)
+        wide = COMPUTED[tensor.dtype]
+        return Tile(text=f"tiles.cast({name}, {TRITON[wide]})", dtype=wide, axes=block.axes)
 
     def named(self, tile: Tile, stem: str = "v") -> Tile:
         """Return the tile under a name, which is assigned if it has none yet."""
@@ -219,7 +227,7 @@ class ValueEmitter:
         if op not in COMPARISONS and not any(t.axes for t in tiles):  # Python's arithmetic differs
             tiles = [in_kernel(t) if isinstance(a, CONSTANT) else t for a, t in zip(args, tiles, strict=True)]
         dtype = self.dtype(self.addresses.typing.type_of(value).dtype)
-        dtype = "f32" if dtype in LOW else dtype
+        dtype = COMPUTED.get(dtype, dtype)
         tiles = as_operands(op, dtype, tiles)
         size = max(len(t.axes) for t in tiles)
         axes = max((t.axes for t in tiles), key=len)
@@ -269,9 +277,9 @@ class ValueEmitter:
             raise EmitError(f"dot of {kind}", location=value.location, hint="dot multiplies tiles of two axes")
         writer = self.addresses.writer
         acc = writer.name("acc")
-        writer.add(nodes.Zeros(name=acc, shape=self.addresses.dims(kind.axes, slices)))
+        writer.add(nodes.Zeros(name=acc, shape=self.addresses.dims(kind.axes, slices), dtype=TRITON[kind.dtype]))
         self.product(value, acc, slices)
-        return Tile(text=acc, dtype="f32", axes=kind.axes)
+        return Tile(text=acc, dtype=kind.dtype, axes=kind.axes)
 
     def product(
         self, value: Dot, acc: str, slices: Slices, before: Callable[[Slice | None], None] | None = None
@@ -394,7 +402,7 @@ class ValueEmitter:
         kind, result = typing.type_of(value.value), typing.type_of(value)
         position = value.axis % len(kind.axes)
         from_last, op = position - len(kind.axes), value.op.removeprefix("arg")
-        dtype = "i32" if kind.dtype in ("i32", "bool") else "f32"
+        dtype = arithmetic_dtype(kind.dtype)
         neutral = _neutral(op, dtype)
         best, place = writer.name("best"), writer.name("place")
         dims = self.addresses.dims(result.axes, slices)

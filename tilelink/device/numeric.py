@@ -3,9 +3,19 @@
 
 import triton.language as tl
 
-from tilelink.device.mode import INTERPRETED, portable
+from tilelink.device.mode import INTERPRETED, isa, portable
 
 IEEE = tl.constexpr("ieee")  # Triton 3.6 accepts no plain string as a default
+
+
+def _to_pairs(kind):
+    """Return the assembly that makes four numbers of 8 bits of four f32, the first one in the lowest bits."""
+    convert = f"cvt.rn.satfinite.{kind}x2.f32"
+    lines = f"{convert} low, $2, $1; {convert} high, $4, $3; mov.b32 $0, {{low, high}};"
+    return tl.constexpr("{ .reg .b16 low, high; " + lines + " }")
+
+
+TO_E4M3, TO_E5M2 = _to_pairs("e4m3"), _to_pairs("e5m2")
 
 
 @portable
@@ -63,14 +73,14 @@ def remainder(a, n):
 
 @portable
 def shift_left(a, n):
-    """Return a * 2**(n % 32) modulo 2**32, for tiles of integers."""
-    return a << (n & 31)
+    """Return a * 2**(n % bits) modulo 2**bits, for tiles of integers of 32 or 64 bits."""
+    return a << (n & ((a + n).dtype.primitive_bitwidth - 1))
 
 
 @portable
 def shift_right(a, n):
-    """Return the floor of a / 2**(n % 32), for tiles of integers."""
-    return a >> (n & 31)
+    """Return the floor of a / 2**(n % bits), for tiles of integers of 32 or 64 bits."""
+    return a >> (n & ((a + n).dtype.primitive_bitwidth - 1))
 
 
 @portable
@@ -104,13 +114,19 @@ def from_bits(BITS: tl.constexpr):
 
 @portable
 def cast(x, DTYPE: tl.constexpr):
-    """Return `x` in another element type, rounded to nearest even.
+    """Return `x` in another element type, rounded to nearest even. Types of 8 bits saturate.
 
     The interpreter keeps bf16 as words of 16 bits. Its own casts from f32 truncate instead of rounding, and those to
     f32 lose subnormals. It performs arithmetic, reductions and products of bf16 tiles on the raw words. So kernels
     widen with `cast(x, tl.float32)` before they compute.
     """
-    if INTERPRETED and x.dtype != tl.bfloat16 and DTYPE == tl.bfloat16:  # noqa: SIM300
+    if tl.float8e4nv == DTYPE or tl.float8e5 == DTYPE:
+        result = _to_f8(cast(x, tl.float32), DTYPE) if x.dtype != DTYPE else x
+    elif x.dtype == tl.float8e4nv or x.dtype == tl.float8e5:
+        result = cast(_from_f8(x), DTYPE)
+    elif tl.int8 == DTYPE or tl.uint8 == DTYPE:
+        result = _to_small(x, -128, 127, DTYPE) if tl.int8 == DTYPE else _to_small(x, 0, 255, DTYPE)
+    elif INTERPRETED and x.dtype != tl.bfloat16 and DTYPE == tl.bfloat16:  # noqa: SIM300
         bits = x.to(tl.float32).to(tl.int32, bitcast=True)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         quiet_nan = 0x7FC0
@@ -125,14 +141,80 @@ def cast(x, DTYPE: tl.constexpr):
 
 
 @portable
+def _to_small(x, LEAST: tl.constexpr, MOST: tl.constexpr, DTYPE: tl.constexpr):
+    """Return the nearest numbers that an integer of 8 bits holds, without what is after the point; 0 for NaN."""
+    if x.dtype.is_floating():
+        x = cast(x, tl.float32)
+        x = tl.where(x == x, tl.minimum(tl.maximum(x, LEAST), MOST), 0.0).to(tl.int32)
+    elif x.dtype == tl.int1:
+        x = x.to(tl.int32)
+    return tl.minimum(tl.maximum(x, LEAST), MOST).to(DTYPE)
+
+
+@portable
+def _to_f8(x, DTYPE: tl.constexpr):
+    """Return an f32 in a type of 8 bits. For sm_89 Triton's own cast rounds twice, the first time towards zero."""
+    if INTERPRETED:
+        result = _to_f8_by_bits(x, DTYPE)
+    elif isa() == "ptx":
+        if tl.float8e4nv == DTYPE:
+            bits = tl.inline_asm_elementwise(TO_E4M3, "=r,r,r,r,r", [x], dtype=tl.int8, is_pure=True, pack=4)
+        else:
+            bits = tl.inline_asm_elementwise(TO_E5M2, "=r,r,r,r,r", [x], dtype=tl.int8, is_pure=True, pack=4)
+        result = bits.to(DTYPE, bitcast=True)
+    else:
+        result = x.to(DTYPE)
+    return result
+
+
+@portable
+def _to_f8_by_bits(x, DTYPE: tl.constexpr):
+    """Return an f32 in a type of 8 bits. The interpreter's own cast rounds halves up, and does not saturate."""
+    bits = x.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    kept, bias, largest = (3, 7, 0x43E00000) if tl.float8e4nv == DTYPE else (2, 15, 0x47600000)
+    dropped = 23 - kept
+    held = tl.minimum(size, largest)
+    normal = ((held + ((1 << (dropped - 1)) - 1) + ((held >> dropped) & 1)) >> dropped) - ((127 - bias) << kept)
+    unit = (127 - bias + dropped + 1) << 23  # an f32 whose last bit is the step of the numbers below the normal ones
+    step = tl.full((), unit, tl.int32).to(tl.float32, bitcast=True)
+    below = (held.to(tl.float32, bitcast=True) + step).to(tl.int32, bitcast=True) - unit
+    result = tl.where(held < ((127 - bias + 1) << 23), below, normal) | ((bits >> 24) & 0x80)
+    return tl.where(size > 0x7F800000, 0x7F, result).to(tl.uint8).to(DTYPE, bitcast=True)
+
+
+@portable
+def _from_f8(x):
+    """Return numbers of 8 bits as f32."""
+    return _from_f8_by_bits(x) if INTERPRETED else x.to(tl.float32)
+
+
+@portable
+def _from_f8_by_bits(x):
+    """Return numbers of 8 bits as f32. The interpreter's own cast makes numbers of infinities and NaN."""
+    bits = x.to(tl.uint8, bitcast=True).to(tl.int32)
+    if x.dtype == tl.float8e5:
+        return (bits << 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    size = ((bits & 0x7F) << 20).to(tl.float32, bitcast=True) * 2.0**120
+    signed = size.to(tl.int32, bitcast=True) | ((bits & 0x80) << 24)  # the interpreter's -0.0 is 0.0
+    return tl.where((bits & 0x7F) == 0x7F, float("nan"), signed.to(tl.float32, bitcast=True))
+
+
+@portable
 def dot(a, b, acc=None, PRECISION: tl.constexpr = IEEE):
-    """Return acc + a @ b: a [M, K], b [K, N] of one type, acc [M, N] f32 (None: zero).
+    """Return acc + a @ b: a [M, K], b [K, N] of one type, acc [M, N] f32, or i32 for integers (None: zero).
+
+    Tensor cores add products of 8-bit floats with fewer bits than f32 has: the sums of one step are added up in f32.
 
     PRECISION: multiplication of f32 operands: "ieee", or "tf32" on tensor cores that have it. The interpreter would
     multiply the raw words of bf16, so operands are widened there.
     """
-    if INTERPRETED:
+    if a.dtype == tl.int8:
+        result = tl.dot(a, b, acc, out_dtype=tl.int32)
+    elif INTERPRETED:
         result = tl.dot(cast(a, tl.float32), cast(b, tl.float32), acc, input_precision="ieee")
+    elif a.dtype == tl.float8e4nv or a.dtype == tl.float8e5:
+        result = tl.dot(a, b, acc, max_num_imprecise_acc=a.shape[1])
     else:
         result = tl.dot(a, b, acc, input_precision=PRECISION)
     return result

@@ -27,6 +27,7 @@ from tilelink.frontend.variants import Choices, Template, choices_of, is_open
 from tilelink.ir.printer import BARRIER, BY_NETWORK, BY_PASSES, FENCE, QUIET
 from tilelink.ir.program import (
     DTYPES,
+    INTEGERS,
     Apply,
     Assign,
     Barrier,
@@ -180,9 +181,9 @@ def _range(scope: Scope, syntax: TensorSyntax) -> tuple[Scalar | float | None, S
 def _end(scope: Scope, syntax: TensorSyntax, node: ast.expr) -> Scalar | float:
     number = _constant(node)
     if isinstance(number, float):
-        if syntax.dtype == "i32":
+        if syntax.dtype in INTEGERS:
             hint = f"{syntax.name} holds integers"
-            raise ParseError(f"{number} is no i32", location=scope.location(node), hint=hint)
+            raise ParseError(f"{number} is no {syntax.dtype}", location=scope.location(node), hint=hint)
         return number
     return _number(scope, node)
 

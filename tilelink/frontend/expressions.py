@@ -13,6 +13,7 @@ from tilelink.ir.program import (
     DTYPES,
     ELEMENTWISE,
     INTEGER_OPS,
+    INTEGERS,
     REDUCTIONS,
     SCANS,
     Apply,
@@ -525,7 +526,13 @@ class Scope:
         number = self.value(node.args[0])
         if not isinstance(number, Literal):
             raise ParseError("full takes a number", location=self.location(node), hint="full(1.0, f32)")
-        return Full(value=float(number.value), dtype=self._dtype(node.args[1]), location=self.location(node))
+        dtype = self._dtype(node.args[1])
+        if dtype in INTEGERS and isinstance(number.value, int) and int(float(number.value)) != number.value:
+            hint = "put it together: (full(1, i64) << 60) + 3"
+            raise ParseError(
+                f"{number.value} is no constant: those end at 2**53", location=self.location(node), hint=hint
+            )
+        return Full(value=float(number.value), dtype=dtype, location=self.location(node))
 
     def _pos(self, node: ast.Call) -> Value:
         self._arity(node, 1)

@@ -9,6 +9,7 @@ from tilelink.errors import DtypeError, TileLinkError
 from tilelink.ir.parameters import holds_f32
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import (
+    INTEGERS,
     FromScalar,
     Full,
     If,
@@ -24,9 +25,6 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Compare, Logic, Param, Scalar, walk
 from tilelink.ir.visitor import reads, value_of, values
-
-WITHIN = {"i32": range(-(2**31), 2**31), "bool": range(2)}
-"""Dtype -> the integers that it holds."""
 
 
 def regions_of(statement: Statement) -> list[Region]:
@@ -76,11 +74,12 @@ def _beyond(value: Value, statement: Statement) -> Iterator[TileLinkError]:
         return
     number, place = value.value, value.location or statement.location
     dtype = value.dtype if isinstance(value, Full) else "f32"
-    if dtype in WITHIN and not (float(number).is_integer() and int(number) in WITHIN[dtype]):
-        hint = f"full({number}, f32) is a number, whatever it is"
-        yield DtypeError(f"{number} is no {dtype}", location=place, hint=hint)
+    if dtype in INTEGERS:
+        if not (float(number).is_integer() and int(number) in INTEGERS[dtype]):
+            hint = f"full({number}, f32) is a number, whatever it is"
+            yield DtypeError(f"{number} is no {dtype}", location=place, hint=hint)
     elif isinstance(number, int):
-        if number not in WITHIN["i32"]:
+        if number not in INTEGERS["i32"]:
             yield DtypeError(f"{number} is no integer of 32 bits", location=place, hint="with a point it is an f32")
     elif not math.isfinite(number) or not holds_f32(number):
         hint = "a parameter of kind f32 may be infinite, or nan; a number in the text is 3.4028235e38 at most"

@@ -11,6 +11,8 @@ from tilelink import files
 from tilelink.errors import DtypeError, Mistakes, ShapeError, TileLinkError, UnknownNameError
 from tilelink.ir.printer import print_value
 from tilelink.ir.program import (
+    F8,
+    INTEGERS,
     Apply,
     Assign,
     Attend,
@@ -19,6 +21,8 @@ from tilelink.ir.program import (
     Finish,
     Local,
     Read,
+    Reduce,
+    Scan,
     Stage,
     Statement,
     Store,
@@ -30,7 +34,11 @@ from tilelink.ir.program import (
 from tilelink.ir.typing import COMPARISONS, StageTyping, Type, broadcast
 from tilelink.ir.visitor import operands, statements, value_of, values
 
-INTEGERS = ("i32", "bool")
+HOLDS = {
+    "bool": ("bool",), "i8": ("i8", "bool"), "u8": ("u8", "bool"), "i32": ("i32", "i8", "u8", "bool"),
+    "i64": ("i64", "i32", "i8", "u8", "bool"),
+}  # fmt: skip
+"""Type of integers -> the types of which it holds every value, so that they are stored in it without a cast."""
 
 
 def check_kinds(stage: Stage, typing: StageTyping, mistakes: Mistakes) -> None:
@@ -52,11 +60,13 @@ def _dtype(typing: StageTyping, value: Value) -> str:
 
 def _errors(typing: StageTyping, value: Value) -> Iterator[TileLinkError]:
     yield from _state_errors(typing, value)
+    yield from _f8_errors(typing, value)
     match value:
         case Dot(left=left, right=right):
-            yield from _product_errors(typing, "dot", (left, right))
+            yield from _dot_errors(typing, value, left, right)
         case Attend(q=q, k=k, v=v):
-            yield from _product_errors(typing, "attend", (q, k, v))
+            for factor in (q, k, v):
+                yield from _factor_errors("attend", factor, _dtype(typing, factor))
             yield from _attend_errors(typing, value)
         case Apply(op="where", args=(condition, *_)):
             yield from _truth_errors(typing, "where", condition)
@@ -87,13 +97,41 @@ def _state_errors(typing: StageTyping, value: Value) -> Iterator[TileLinkError]:
             yield DtypeError(message, location=operand.location or value.location, hint="finish(state) gives a tile")
 
 
-def _product_errors(typing: StageTyping, word: str, factors: tuple[Value, ...]) -> Iterator[TileLinkError]:
-    for factor in factors:
-        dtype = _dtype(typing, factor)
-        if dtype in INTEGERS:
-            text = print_value(factor)
-            message = f"{word} multiplies floating-point tiles, and {text} is {dtype}"
-            yield DtypeError(message, location=factor.location, hint=f"f32({text}) makes numbers of it")
+def _f8_errors(typing: StageTyping, value: Value) -> Iterator[TileLinkError]:
+    """Yield a DtypeError for arithmetic with each operand of 8 bits: a product alone takes them."""
+    if not isinstance(value, Apply | Reduce | Scan | Attend | UserCall):
+        return
+    for operand in operands(value):
+        if (dtype := _dtype(typing, operand)) in F8:
+            text = print_value(operand)
+            message = f"{text} is {dtype}, with which nothing is computed but products"
+            yield DtypeError(message, location=operand.location or value.location, hint=f"f32({text}) holds the same")
+
+
+def _dot_errors(typing: StageTyping, value: Value, left: Value, right: Value) -> Iterator[TileLinkError]:
+    a, b = _dtype(typing, left), _dtype(typing, right)
+    if a == b == "i8":
+        return
+    if "i8" in (a, b) or not {a, b}.intersection(F8):
+        for factor, dtype, other in ((left, a, b), (right, b, a)):
+            yield from _factor_errors("dot", factor, dtype, other)
+    elif a != b:
+        message = f"dot of {_spoken(a)} and {_spoken(b)}"
+        hint = f"f16({print_value(left)}) and f16({print_value(right)}) hold the same"
+        if not {a, b}.issubset(F8):
+            narrow, wide = (left, b) if a in F8 else (right, a)
+            hint = f"{'f32' if wide == 'T' else wide}({print_value(narrow)}) holds the same"
+        yield DtypeError(message, location=value.location, hint=hint)
+
+
+def _factor_errors(word: str, factor: Value, dtype: str, other: str = "") -> Iterator[TileLinkError]:
+    if dtype in INTEGERS:
+        text = print_value(factor)
+        message = f"{word} multiplies floating-point tiles, and {text} is {dtype}"
+        hint = f"f32({text}) makes numbers of it"
+        if word == "dot" and "i8" in (dtype, other):
+            message, hint = f"dot of {_spoken(dtype)} and {_spoken(other)}", f"two of i8 give i32; or {hint}"
+        yield DtypeError(message, location=factor.location, hint=hint)
 
 
 def _truth_errors(typing: StageTyping, word: str, value: Value) -> Iterator[TileLinkError]:
@@ -155,8 +193,7 @@ def _fit_errors(typing: StageTyping, statement: Statement) -> Iterator[TileLinkE
     match statement:
         case Store(region=region, value=value) | Transfer(target=region, source=value):
             tensor, dtype = typing.program.tensor(region.tensor), _dtype(typing, value)
-            wide = dtype == "i32" and tensor.dtype == "bool"
-            if tensor.dtype in INTEGERS and (dtype not in (*INTEGERS, "state") or wide):
+            if tensor.dtype in INTEGERS and dtype not in (*HOLDS[tensor.dtype], "state"):
                 message = f"{tensor.name} holds {tensor.dtype}, and {print_value(value)} is {_spoken(dtype)}"
                 hint = f"{tensor.dtype}(value) says that it is meant"
                 place = value.location or statement.location

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from tilelink.errors import BindingError, Location, ParseError, TileLinkError, UnknownNameError, did_you_mean
 from tilelink.frontend.syntax import ParamSyntax, ProgramSyntax, Source, TensorSyntax, VariantSyntax
-from tilelink.ir.intervals import MAX_INT32, MIN_INT32
 from tilelink.ir.parameters import holds_f32, rounded
-from tilelink.ir.program import DTYPES, ELEMENTWISE, Program
+from tilelink.ir.program import DTYPES, ELEMENTWISE, INTEGERS, Program
 from tilelink.ir.words import DOTTED, NAME
 from tilelink.scheduling.schedule import Schedule
 
@@ -124,8 +123,8 @@ def _element(number: float | int, dtype: str | None, tensor: TensorSyntax, synta
     """
     if dtype == "bool":
         fits, made = number in (0, 1), bool(number)
-    elif dtype == "i32":
-        fits, made = isinstance(number, int) and MIN_INT32 <= number <= MAX_INT32, number
+    elif dtype in INTEGERS:
+        fits, made = isinstance(number, int) and number in INTEGERS[dtype], number
     else:
         fits, made = holds_f32(number), 0.0
         if fits:

@@ -58,14 +58,31 @@ def _whole(value: Any) -> bool:
 
 
 def rounded(number: float, dtype: str) -> float:
-    """Return the nearest f16 or bf16; for f32 the number itself, which is rounded where a value of it is made."""
+    """Return the nearest element of a floating-point type. Types of 8 bits saturate, others become infinite.
+
+    For f32 it is the number itself, which is rounded where a value of it is made.
+    """
     if dtype == "f32":
         return float(number)
+    if dtype in _F8:
+        return _rounded_f8(float(number), *_F8[dtype])
     with np.errstate(over="ignore", under="ignore"):
         if dtype == "f16":
             return float(np.float16(number))
         bits = int(np.float32(number).view(np.uint32))
         return float(np.uint32((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32))
+
+
+_F8 = {"f8e4m3": (3, -6, 448.0), "f8e5m2": (2, -14, 57344.0)}
+"""Type of 8 bits -> bits after the point of its normal numbers, their least exponent, the largest number."""
+
+
+def _rounded_f8(number: float, bits: int, least: int, largest: float) -> float:
+    """Return the nearest number of such a type, of two the even one."""
+    if not math.isfinite(number):
+        return number if math.isnan(number) else math.copysign(largest, number)
+    step = 2.0 ** (max(math.frexp(number)[1] - 1, least) - bits)
+    return math.copysign(min(abs(round(number / step) * step), largest), number)
 
 
 def holds_f32(number: Any) -> bool:

@@ -9,8 +9,22 @@ from functools import cached_property
 from tilelink.errors import BindingError, Location
 from tilelink.ir.scalar import Ranks, Scalar, Whole
 
-DTYPES = ("f16", "bf16", "f32", "i32", "bool")
-ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "i32": 4, "bool": 1}
+DTYPES = ("f16", "bf16", "f32", "f8e4m3", "f8e5m2", "i8", "u8", "i32", "i64", "bool")
+ITEM_BYTES = {
+    "f16": 2, "bf16": 2, "f32": 4, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1, "i32": 4, "i64": 8, "bool": 1,
+}  # fmt: skip
+F8 = ("f8e4m3", "f8e5m2")
+"""Floating-point types of 8 bits. Their values are stored, cast and multiplied; no arithmetic is done with them."""
+INTEGERS: dict[str, range] = {
+    "i8": range(-(2**7), 2**7),
+    "u8": range(2**8),
+    "i32": range(-(2**31), 2**31),
+    "i64": range(-(2**63), 2**63),
+    "bool": range(2),
+}
+"""Types of integers and conditions -> the integers that they hold."""
+COMPUTED = {"f16": "f32", "bf16": "f32", "f8e4m3": "f32", "f8e5m2": "f32", "i8": "i32", "u8": "i32"}
+"""Types of tensors that are narrower than arithmetic -> the type in which kernels have their values."""
 SIGNAL_KINDS = ("tile", "peer", "rank")
 PROPERTIES = ("distinct", "rising", "offsets")
 """Promises that a declaration may make about the entries of an index tensor."""

@@ -14,6 +14,7 @@ from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import (
     BITWISE,
     INTEGER_OPS,
+    INTEGERS,
     Apply,
     Assign,
     Attend,
@@ -55,6 +56,8 @@ SYMBOLS = {
     "floordiv": "//", "mod": "%", "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
 }  # fmt: skip
 """Operation of integers -> its operator."""
+OF_INTEGERS = ("add", "sub", "mul", "neg", "maximum", "minimum", "where", "abs")
+"""Elementwise operations that give an integer for integers."""
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
 
 
@@ -79,7 +82,7 @@ ONE = Axis(kind="one")
 class Type:
     """The type of a value: its dtype and its axes.
 
-    dtype: T, f16, bf16, f32, i32, bool or "state" (online softmax; its axes are those of the attention output).
+    dtype: T, one of DTYPES, or "state" (online softmax; its axes are those of the attention output).
     """
 
     dtype: str
@@ -205,7 +208,7 @@ class StageTyping:
             case Scan(op=op, value=inner, axis=axis):
                 kind = self.type_of(inner)
                 _need_axes(value, kind, (axis if axis >= 0 else -axis - 1) + 1, f"{op} along that axis")
-                return Type(dtype="i32" if kind.dtype in ("i32", "bool") else "f32", axes=kind.axes)
+                return Type(dtype=arithmetic_dtype(kind.dtype), axes=kind.axes)
             case Expand(value=inner, pattern=pattern):
                 kind = self.type_of(inner)
                 spare = len(kind.axes) - sum(pattern)
@@ -247,9 +250,7 @@ class StageTyping:
         if op in INTEGER_OPS:
             return Type(dtype=_integer_dtype(value, op, kinds), axes=axes)
         numbers = kinds[1:] if op == "where" else kinds
-        whole = all(k.dtype in ("i32", "bool") for k in numbers) and op in ("add", "sub", "mul", "neg", "maximum")
-        whole = whole or (all(k.dtype in ("i32", "bool") for k in numbers) and op in ("minimum", "where", "abs"))
-        return Type(dtype="i32" if whole else "f32", axes=axes)
+        return Type(dtype=arithmetic_dtype(*(k.dtype for k in numbers)) if op in OF_INTEGERS else "f32", axes=axes)
 
     def _broadcast(self, left: tuple[Axis, ...], right: tuple[Axis, ...], value: Value) -> tuple[Axis, ...]:
         try:
@@ -276,30 +277,44 @@ class StageTyping:
                 hint = f"did you forget .T? {hint}"
             raise ShapeError(message, location=value.location, hint=hint)
         batch = broadcast(a.axes[:-2], b.axes[:-2], value)
-        return Type(dtype="f32", axes=(*batch, a.axes[-2], b.axes[-1]))
+        return Type(dtype=sum_dtype(a.dtype, b.dtype), axes=(*batch, a.axes[-2], b.axes[-1]))
 
 
 def _reduced_dtype(op: str, dtype: str) -> str:
     """Return the dtype of a reduction of values of a dtype."""
     if op in ("any", "all"):
         return "bool"
-    return "i32" if op in ("argmax", "argmin") or dtype == "i32" else "f32"
+    return "i32" if op in ("argmax", "argmin") else "f32" if dtype == "bool" else arithmetic_dtype(dtype)
+
+
+def arithmetic_dtype(*dtypes: str) -> str:
+    """Return the dtype of arithmetic with values: i32 of integers and conditions, i64 if one is that, else f32."""
+    if not all(dtype in INTEGERS for dtype in dtypes):
+        return "f32"
+    return "i64" if "i64" in dtypes else "i32"
+
+
+def sum_dtype(left: str, right: str) -> str:
+    """Return the dtype in which the products of two operands' elements are added up."""
+    return "i32" if left == right == "i8" else "f32"
 
 
 def _integer_dtype(value: Value, op: str, kinds: list[Type]) -> str:
     """Return the dtype of an operation of integers. Raises DtypeError if an operand is none."""
     for kind in kinds:
-        if kind.dtype not in ("i32", "bool"):
+        if kind.dtype not in INTEGERS:
             own = "numbers of the element type" if kind.dtype == ELEMENT else kind.dtype
             hint = "i32(v) makes integers of numbers, and drops what is after the point"
             raise DtypeError(f"{SYMBOLS[op]} is for integers, not for {own}", location=value.location, hint=hint)
-    return "bool" if op in BITWISE and all(kind.dtype == "bool" for kind in kinds) else "i32"
+    if op in BITWISE and all(kind.dtype == "bool" for kind in kinds):
+        return "bool"
+    return arithmetic_dtype(*(kind.dtype for kind in kinds))
 
 
 def product_dtype(left: str, right: str) -> str:
     """Return the dtype that the operands of a product are rounded to.
 
-    An f32 operand is rounded to the dtype of the other one; f16 with bf16 gives f32.
+    An f32 operand is rounded to the dtype of the other one; f16 with bf16 gives f32. Operands of 8 bits have one dtype.
     """
     if left == right or right == "f32":
         return left
@@ -464,7 +479,7 @@ def _merge(old: Type, new: Type, statement: Assign) -> Type:
 
 def _wider(left: str, right: str) -> str:
     """The dtype of a name assigned values of two dtypes; it holds both. Symmetric in its arguments."""
-    return "i32" if {left, right} == {"i32", "bool"} else "f32"
+    return arithmetic_dtype(left, right)
 
 
 def _check_statements(typing: StageTyping, mistakes: Mistakes) -> None:

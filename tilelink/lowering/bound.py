@@ -12,10 +12,10 @@ from tilelink.artifact import LaunchProtocol
 from tilelink.capabilities import Capabilities
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range, shared_bounds
 from tilelink.ir.mapping import ChannelGrid, CountedRange, TileMap, map_region
-from tilelink.ir.program import Attend, Dot, For, Program, Region, Stage, Statement, Tensor, UserCall
+from tilelink.ir.program import F8, Attend, Dot, For, Program, Region, Stage, Statement, Tensor, UserCall
 from tilelink.ir.scalar import Env, Param, Ranks, Scalar, const, evaluate, rewrite
 from tilelink.ir.sizes import power_of_two
-from tilelink.ir.typing import Typing, infer
+from tilelink.ir.typing import StageTyping, Typing, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.compact import Compact
@@ -24,8 +24,8 @@ from tilelink.lowering.rings import Roles
 from tilelink.scheduling.schedule import Resource, Schedule
 from tilelink.target import Target
 
-MIN_DOT = 16
-"""Tensor cores multiply tiles of at least this many rows and columns."""
+MIN_DOT, MIN_DOT_OF_BYTES = 16, 32
+"""Tensor cores multiply tiles of at least this many rows and columns, of 16 bits or more and of 8 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,8 +322,13 @@ class Bound:
         )
 
     def smallest_block(self, stage: str) -> int:
-        """Return the least block of a stage along an axis, in elements: tensor cores multiply 16 rows and columns."""
-        return MIN_DOT if self.target.kind != "cpu" and self.stages[stage].multiplies else 1
+        """Return the least block of a stage along an axis, in elements.
+
+        Tensor cores multiply 16 rows and columns, and add up 16 products, or 32 of elements of 8 bits.
+        """
+        if self.target.kind == "cpu" or not self.stages[stage].multiplies:
+            return 1
+        return MIN_DOT_OF_BYTES if _multiplies_bytes(self.typing.stage(stage)) else MIN_DOT
 
     def contraction_block(self, stage: str) -> int:
         """Elements of a contracted axis in one step of its loop."""
@@ -379,6 +384,13 @@ class Bound:
     @cached_property
     def _tensors(self) -> Mapping[int, BoundTensor]:
         return {t.number: t for t in self.tensors.values()}
+
+
+def _multiplies_bytes(typing: StageTyping) -> bool:
+    """True if an operand of a stage's products has elements of 8 bits."""
+    computed = (value for s in statements(typing.stage.body) if (value := value_of(s)) is not None)
+    products = (part for value in computed for part in values(value) if isinstance(part, Dot))
+    return any(typing.type_of(one).dtype in (*F8, "i8") for dot in products for one in (dot.left, dot.right))
 
 
 def with_bodies(bound: Bound, bodies: Mapping[str, tuple[Statement, ...]]) -> Bound:

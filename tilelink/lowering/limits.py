@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from math import prod
 
 from tilelink.errors import EmitError, Location, ScheduleError, TileSizeError
-from tilelink.ir.program import Assign, Read, Store, Transfer
+from tilelink.ir.program import F8, Assign, Cast, Read, Store, Transfer
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping, Typing
-from tilelink.ir.visitor import statements
+from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.transform import number_of
@@ -48,9 +48,27 @@ def check_capabilities(bound: Bound) -> None:
     if decided is not None and not able.launch_decided:
         message = f"dialect {able.dialect} has no parts that a launch decides, as by {decided.name}"
         raise EmitError(message, location=decided.location, hint="emit dialect triton")
+    _check_floats(bound)
     if bound.nodes > 1 and not able.several_nodes:
         hint = "emit dialect triton, whose kernels put between nodes"
         raise EmitError(f"dialect {able.dialect} is for one node, not for {bound.nodes}", hint=hint)
+
+
+def _check_floats(bound: Bound) -> None:
+    """Raise EmitError for an 8-bit float that the processor does not have."""
+    if bound.capabilities.floats_of_8_bits:
+        return
+    hint = "bf16 and f16 hold all values of it; sm_89, sm_90 and CPU ranks have it"
+    for tensor in bound.program.tensors:
+        if tensor.dtype in F8:
+            message = f"{tensor.name} is {tensor.dtype}, which {bound.target} does not have"
+            raise EmitError(message, location=tensor.location, hint=hint)
+    for stage in bound.stages.values():
+        computed = (value for s in statements(stage.stage.body) if (value := value_of(s)) is not None)
+        for part in (part for value in computed for part in values(value)):
+            if isinstance(part, Cast) and part.dtype in F8:
+                message = f"{bound.target} has no {part.dtype}"
+                raise EmitError(message, location=part.location or stage.stage.location, hint=hint)
 
 
 def check_elements(bound: Bound, typing: Typing) -> None:

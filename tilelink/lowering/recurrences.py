@@ -22,6 +22,7 @@ from functools import cached_property
 from tilelink.errors import TileSizeError
 from tilelink.ir.mapping import tile_index
 from tilelink.ir.program import (
+    INTEGERS,
     Apply,
     Assign,
     Attend,
@@ -224,7 +225,7 @@ class _Recurrence:
                 return _mixed() if region.tensor in self.written and not self._along(region) else _WHOLE
             case Cast(value=inner, dtype=dtype):
                 made = self._made(inner, state)
-                iterations = dtype in ("i32", "bool") and self.typing.type_of(inner).dtype != dtype
+                iterations = dtype in INTEGERS and self.typing.type_of(inner).dtype != dtype
                 return _used([made]) if iterations else made
             case Expand(value=inner) | Transpose(value=inner):
                 return self._made(inner, state)

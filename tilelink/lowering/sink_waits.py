@@ -173,8 +173,9 @@ class _Sinking:
         slice_waits = (replace(wait, region=_at(wait.region, dim, index)) for wait in waits)
         added = (Local(name=name, location=location), Dot(left=left, right=right, location=location))
         more = Assign(name=name, value=Apply(op="add", args=added, location=location), location=location)
+        dtype = self.bound.typing.stage(self.stage.name).type_of(dot).dtype
         decl = IndexDecl(name=index, extent=tensor.decl.shape[dim], location=location)
-        zeros = Assign(name=name, value=Full(value=0.0, dtype="f32", location=location), location=location)
+        zeros = Assign(name=name, value=Full(value=0.0, dtype=dtype, location=location), location=location)
         return zeros, For(indices=(decl,), body=(*slice_waits, more), location=location)
 
     def _cut(self, value: Value, axis: int, index: str) -> Value | None:

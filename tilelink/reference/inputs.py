@@ -6,7 +6,7 @@ import torch
 
 from tilelink.ir.program import Program
 from tilelink.reference import trial
-from tilelink.reference.values import named_dtype
+from tilelink.reference.dtypes import named_dtype
 
 
 def random_inputs(

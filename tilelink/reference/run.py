@@ -36,10 +36,11 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Lookup, Ranks, Scalar, Whole
 from tilelink.ir.typing import Axis, StageTyping, Typing, infer
 from tilelink.reference import boxes
+from tilelink.reference.dtypes import DTYPES, converted, named_dtype, typed
 from tilelink.reference.promises import check_promises
 from tilelink.reference.races import Races, Seen
 from tilelink.reference.scalars import Scope, Where, along_table, at_launch, extent, indices_of, tile
-from tilelink.reference.values import DTYPES, Evaluator, named_dtype, typed
+from tilelink.reference.values import Evaluator
 
 WRITES = "write"
 Counters = dict[tuple[int, str, str], np.ndarray]
@@ -155,6 +156,10 @@ class _Machine:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.number(n) for n in self.program.tensor(name).shape)
 
+    def dtype_of(self, name: str) -> str:
+        tensor = self.program.tensor(name)
+        return "i32" if tensor.space == "table" else tensor.dtype or self.dtype
+
     def number(self, expr: Scalar) -> int:
         return extent(expr, self.numbers, self.ranks)
 
@@ -172,12 +177,12 @@ class _Machine:
 
     def _cells(self, tensor: Tensor, given: torch.Tensor | None, rank: int) -> torch.Tensor:
         shape = self.shape(tensor.name)
-        kind = DTYPES["i32" if tensor.space == "table" else (tensor.dtype or self.dtype)]
+        kind = DTYPES[self.dtype_of(tensor.name)]
         if given is None and (tensor.is_given or tensor.known_early):
             hint = f"give it as inputs[{rank}][{tensor.name!r}], of shape {list(shape)}"
             raise BindingError(f"rank {rank} has no {tensor.name}", location=tensor.location, hint=hint)
         if given is None:
-            return torch.full(shape, torch.nan if kind.is_floating_point else -1, dtype=kind)
+            return torch.full(shape, torch.nan if kind.is_floating_point else -1, dtype=torch.float32).to(kind)
         if tuple(given.shape) != shape:
             message = f"{tensor.name} of rank {rank} has shape {list(given.shape)}, not {list(shape)}"
             raise BindingError(message, location=tensor.location, hint="shapes are those of one rank")
@@ -482,7 +487,8 @@ class _Walker:
             where = boxes.index(self.box(region, "writes"))
             ordered = self.machine.races.write(self.seen, self.owner(region), region.tensor, where)
             self._ordered(ordered, "writes", region)
-        boxes.write(self.machine.memory[self.owner(region)][region.tensor], self.box(region, "writes"), value)
+        memory, dtype = self.machine.memory[self.owner(region)][region.tensor], self.machine.dtype_of(region.tensor)
+        boxes.write(memory, self.box(region, "writes"), converted(value, dtype))
         self._mark(self.machine.arrived, WRITES, region, "writes")
 
     def _ordered(self, ordered: bool, does: str, region: Region) -> None:

@@ -9,17 +9,10 @@ import torch
 from tilelink.errors import BindingError
 from tilelink.ir.program import Program, Tensor
 from tilelink.ir.scalar import Scalar
+from tilelink.reference.dtypes import DTYPES, converted
 from tilelink.reference.routing import Routing, draw_indices
 from tilelink.reference.run import Outputs
 from tilelink.reference.scalars import Numbers, extent
-
-DTYPES: dict[str, torch.dtype] = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "i32": torch.int32,
-    "bool": torch.bool,
-}
 
 Dims = Numbers
 
@@ -49,12 +42,12 @@ def random_inputs(
 
     def values(tensor: Tensor) -> torch.Tensor:
         shape = _shape(tensor, dims, ranks)
-        kind = DTYPES[tensor.dtype or dtype]
+        dtype_of, kind = tensor.dtype or dtype, DTYPES[tensor.dtype or dtype]
         if tensor.low is not None and tensor.high is not None:
             return _between(_end(tensor.low, dims, ranks), _end(tensor.high, dims, ranks), tensor, shape, generator)
         if kind.is_floating_point:
-            return torch.randn(shape, generator=generator).to(kind)
-        low, high = (0, 2) if kind is torch.bool else (-8, 9)
+            return converted(torch.randn(shape, generator=generator), dtype_of)
+        low, high = {"bool": (0, 2), "u8": (0, 17)}.get(dtype_of, (-8, 9))
         return torch.randint(low, high, shape, generator=generator, dtype=torch.int32).to(kind)
 
     def _between(
@@ -65,8 +58,8 @@ def random_inputs(
             raise BindingError(f"{tensor.name} is from {low} to {high}", location=tensor.location, hint=hint)
         kind = DTYPES[tensor.dtype or dtype]
         if kind.is_floating_point:
-            return (low + (high - low) * torch.rand(shape, generator=generator)).to(kind)
-        return torch.randint(int(low), int(high) + 1, shape, generator=generator, dtype=torch.int32)
+            return converted(low + (high - low) * torch.rand(shape, generator=generator), tensor.dtype or dtype)
+        return torch.randint(int(low), int(high) + 1, shape, generator=generator, dtype=torch.int64).to(kind)
 
     def drawn(rank: int) -> dict[str, torch.Tensor]:
         indices = draw_indices(program, rank=rank, ranks=ranks, dims=dims, routing=kind, generator=generator)

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from tilelink.errors import BindingError, DtypeError, UnknownNameError, foreign
+from tilelink.errors import BindingError, UnknownNameError, foreign
 from tilelink.ir.program import (
     BITWISE,
     INTEGER_OPS,
+    INTEGERS,
     Apply,
     Attend,
     Cast,
@@ -36,15 +37,9 @@ from tilelink.ir.program import (
     WholePositions,
 )
 from tilelink.ir.scalar import Scalar
-from tilelink.ir.typing import COMPARISONS, ELEMENT, StageTyping, product_dtype
+from tilelink.ir.typing import COMPARISONS, ELEMENT, StageTyping, product_dtype, sum_dtype
+from tilelink.reference.dtypes import converted, single, wide
 
-DTYPES: dict[str, torch.dtype] = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "i32": torch.int32,
-    "bool": torch.bool,
-}
 ORACLES: dict[str, Callable[..., torch.Tensor]] = {}
 """Name of a user's function -> its equivalent on torch tensors."""
 
@@ -90,16 +85,10 @@ _BITS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-def named_dtype(dtype: str | torch.dtype) -> str:
-    """Return the name of an element type in the language. Raises DtypeError if it has none."""
-    names = [n for n, d in DTYPES.items() if dtype in (n, d)]
-    if not names:
-        raise DtypeError(f"no element type {dtype}", hint="one of " + ", ".join(DTYPES))
-    return names[0]
-
-
 def oracle(name: str, function: Callable[..., torch.Tensor]) -> None:
-    """Register the reference implementation of `call name(...)`: a function of float64, int32 or bool torch tensors.
+    """Register the reference implementation of `call name(...)`: a function of torch tensors.
+
+    Its arguments are float64, int32, int64 or bool.
 
     The called function itself cannot run here: it is Triton code. It is called per tile, whereas the oracle gets whole
     extents.
@@ -129,13 +118,13 @@ class Evaluator:
     locals: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __call__(self, value: Value) -> Any:
-        """Return the value: a float64, int32 or bool tensor, or a softmax state.
+        """Return the value: a float64, int32, int64 or bool tensor, or a softmax state.
 
         Raises UnknownNameError if a name has no value yet.
         """
         match value:
             case Read(region=region):
-                return _wide(self.read(region))
+                return wide(self.read(region))
             case Local(name=name):
                 if name not in self.locals:
                     hint = "assign it before the loop"
@@ -148,11 +137,11 @@ class Evaluator:
             case FromScalar(scalar=scalar):
                 return _number(self.number(scalar))
             case Full(value=number, dtype=dtype):
-                return _number({"i32": int, "bool": bool}.get(dtype, float)(number))
+                return _number((bool if dtype == "bool" else int if dtype in INTEGERS else float)(number))
             case Apply(op=op, args=args):
                 return _apply(op, [self(a) for a in args])
             case Cast(value=inner, dtype=dtype):
-                return _wide(self(inner).to(DTYPES[dtype]))
+                return wide(converted(self(inner), dtype))
             case Positions(index=index):
                 return self.positions(index).int()
             case WholePositions(dim=dim):
@@ -163,7 +152,8 @@ class Evaluator:
     def _shaped(self, value: Value) -> Any:
         match value:
             case Dot(left=left, right=right):
-                return torch.matmul(*self._factors(left, right))
+                product = torch.matmul(*self._factors(left, right))
+                return product.int() if sum_dtype(*self._dtypes(left, right)) == "i32" else product
             case Transpose(value=inner):
                 return self(inner).transpose(-1, -2)
             case Reduce(op=op, value=inner, axis=axis):
@@ -191,9 +181,12 @@ class Evaluator:
 
     def _factors(self, left: Value, right: Value) -> list[torch.Tensor]:
         """The operands of a product, rounded to their common dtype."""
-        names = [self.typing.type_of(value).dtype for value in (left, right)]
-        dtype = DTYPES[product_dtype(*(self.element if name == ELEMENT else name for name in names))]
-        return [self(value).to(dtype).double() for value in (left, right)]
+        dtype = product_dtype(*self._dtypes(left, right))
+        return [converted(self(value), dtype).double() for value in (left, right)]
+
+    def _dtypes(self, *operands: Value) -> list[str]:
+        names = [self.typing.type_of(value).dtype for value in operands]
+        return [self.element if name == ELEMENT else name for name in names]
 
     def _attend(self, value: Attend) -> Softmax:
         q, k = self._factors(value.q, value.k)
@@ -258,13 +251,13 @@ def _reduced(op: str, tile: torch.Tensor, axis: int) -> torch.Tensor:
 def _apply(op: str, args: list[torch.Tensor]) -> torch.Tensor:
     if op == "where":
         chosen = args[1:]
-        return torch.where(args[0].bool(), *([_single(a) for a in chosen] if _mixed(chosen) else chosen))
+        return torch.where(args[0].bool(), *([single(a) for a in chosen] if _mixed(chosen) else chosen))
     if op in INTEGER_OPS:
         return _of_integers(op, args)
     if op not in COMPARISONS:
         args = [a.int() if a.dtype == torch.bool else a for a in args]
     if op == "div" or (op in _UNARY and op not in ("neg", "not", "abs")) or _mixed(args):
-        args = [_single(a) for a in args]
+        args = [single(a) for a in args]
     if len(args) == 1:
         return _UNARY[op](args[0])
     return _BINARY[op](args[0], args[1])
@@ -274,11 +267,12 @@ def _of_integers(op: str, args: list[torch.Tensor]) -> torch.Tensor:
     """An operation of integers. Without a quotient, where a divisor is 0, the result is 0."""
     if op in BITWISE and all(a.dtype == torch.bool for a in args):
         return _BITS[op](args[0], args[1])
-    left, right = (a.int() for a in args)
+    kind = torch.int64 if torch.int64 in {a.dtype for a in args} else torch.int32
+    left, right = (a.to(kind) for a in args)
     if op in BITWISE:
         return _BITS[op](left, right)
     if op in ("shl", "shr"):
-        return _BITS[op](left, right & 31)
+        return _BITS[op](left, right & (torch.iinfo(kind).bits - 1))
     divisor = torch.where(right == 0, torch.ones_like(right), right)
     return torch.where(right == 0, torch.zeros_like(left), _BITS[op](left, divisor))
 
@@ -288,27 +282,13 @@ def _mixed(args: list[torch.Tensor]) -> bool:
     return len({a.is_floating_point() for a in args}) > 1
 
 
-def typed(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
-    """Return a tensor converted to the dtype of a name, which can hold it; integers in an f32 are rounded to f32."""
-    if dtype in ("i32", "bool"):
-        return tensor.to(DTYPES[dtype])
-    return _single(tensor)
-
-
-def _single(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as operand of f32 arithmetic: integers are rounded to f32."""
-    return tensor if tensor.is_floating_point() else tensor.float().double()
-
-
 def _number(number: float | int | bool) -> torch.Tensor:
-    """A number as a tensor without axes; an integer becomes int32."""
-    return torch.tensor(number, dtype=torch.int32) if type(number) is int else _wide(torch.tensor(number))
+    """A number as a tensor without axes; an integer becomes int32, or int64 if it is beyond that."""
+    if type(number) is int:
+        return torch.tensor(number, dtype=torch.int32 if number in INTEGERS["i32"] else torch.int64)
+    return wide(torch.tensor(number))
 
 
 def _summed(tensor: torch.Tensor) -> torch.dtype | None:
     """The dtype argument of a sum: torch sums int32 in int64 by default, the language in int32."""
     return torch.int32 if tensor.dtype == torch.int32 else None
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor

@@ -12,6 +12,10 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "f16": torch.float16,
     "bf16": torch.bfloat16,
     "f32": torch.float32,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+    "i8": torch.int8,
+    "u8": torch.uint8,
     "i32": torch.int32,
     "i64": torch.int64,
     "bool": torch.bool,
@@ -27,6 +31,7 @@ def dtype_of(tensor: TensorSpec) -> torch.dtype:
 def poison(tensor: torch.Tensor) -> None:
     """Fill a tensor with values that no kernel computes, so that premature reads become visible."""
     fill: Any = float("nan") if tensor.dtype.is_floating_point else True
-    if tensor.dtype == torch.int32:
-        fill = torch.iinfo(torch.int32).min
+    if not tensor.dtype.is_floating_point and tensor.dtype != torch.bool:
+        limits = torch.iinfo(tensor.dtype)
+        fill = limits.min or limits.max
     tensor.fill_(fill)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -53,3 +56,24 @@ class RunResult:
     traces: tuple[WorkerTrace, ...] = ()
     spans: tuple[Span, ...] = ()
     seconds: float = 0.0
+
+
+def pickled(value: object) -> bytes:
+    """Return a value as bytes that `pickle.loads` reads in another process.
+
+    Tensors of 8-bit floats are sent as their bits: torch writes them in a form that it does not read (2.13).
+    """
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    return stream.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.Tensor) and obj.dtype.is_floating_point and obj.dtype.itemsize == 1:
+            return _of_bits, (obj.view(torch.uint8), obj.dtype)
+        return NotImplemented
+
+
+def _of_bits(bits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return bits.view(dtype)

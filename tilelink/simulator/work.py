@@ -26,7 +26,7 @@ from tilelink.ir.program import (
     Value,
 )
 from tilelink.ir.scalar import Env
-from tilelink.ir.typing import Axis, StageTyping
+from tilelink.ir.typing import ELEMENT, Axis, StageTyping, product_dtype
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.carried import parts
@@ -189,7 +189,7 @@ class WorkOf:
             elementwise=elementwise,
             special=special,
             traffic=traffic,
-            item=ITEM_BYTES[self._plan.bound.dtype],
+            item=max(self._item(typing, each) for each in of_turn or (value,)),
             block=stage.block,
             warps=kernel.warps,
             stages=stage.roles.operands.buffers if stage.roles else kernel.stages,
@@ -200,8 +200,8 @@ class WorkOf:
         )
 
     def least(self, one: Executions) -> Floats:
-        """Return [executions, 3]: flops of products, elementwise operations and special functions of each execution,
-        without the parts of tiles beyond an edge."""
+        """Return [executions, 3]: flops of products as fast as those of 16 bits, elementwise operations and special
+        functions of each execution, without the parts of tiles beyond an edge."""
         product = self._sliced.get(one.number)
         value, count = product.dot if product else value_of(one.statement), len(one.task)
         if value is None or not count:
@@ -213,9 +213,21 @@ class WorkOf:
                 return self._size(stage, axis)
             return known.get(axis.index, stage.extents[axis.index] / stage.count(axis.index))
 
-        products, elementwise, special = _operations(self._typing.stage(stage.name), inside, value)
-        columns = (sum(product.flops for product in products), elementwise, special)
+        typing = self._typing.stage(stage.name)
+        products, elementwise, special = _operations(typing, inside, value)
+        faster = min(1.0, self._item(typing, value) / 2)  # tensor cores multiply 8 bits at twice the rate of 16
+        columns = (faster * sum(product.flops for product in products), elementwise, special)
         return np.stack([np.broadcast_to(np.asarray(c, np.float64), (count,)) for c in columns], axis=1)
+
+    def _item(self, typing: StageTyping, value: Value) -> int:
+        """Return the bytes of an element of the operands that a value multiplies, the most of its products."""
+        sizes: list[int] = []
+        for part in values(value):
+            if isinstance(part, Dot):
+                dtypes = (typing.type_of(one).dtype for one in (part.left, part.right))
+                dtype = product_dtype(*(self._plan.bound.dtype if one == ELEMENT else one for one in dtypes))
+                sizes.append(ITEM_BYTES[dtype])
+        return max(sizes, default=ITEM_BYTES[self._plan.bound.dtype])
 
     def _inside(self, one: Executions, value: Value) -> dict[str, Ints]:
         """Return index -> elements of its tile inside the edges of all regions of the statement, in each execution."""

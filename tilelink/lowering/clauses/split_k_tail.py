@@ -112,6 +112,8 @@ def split_reason(stage: Stage, typing: StageTyping) -> str | None:
     contracted = {typing.type_of(p.left).axes[-1] for p in dots}
     if len(contracted) > 1 or next(iter(contracted)).kind != "whole":
         return "its products do not contract one `:`"
+    if len({typing.type_of(p).dtype for p in dots}) > 1:
+        return "it has products of integers and of floating-point numbers"
     return None
 
 
@@ -266,12 +268,13 @@ class _Split:
         )
 
     def _memory(self, cut: _Cut) -> BoundTensor:
-        """Return the tensor of partial results: f32 [tiles, parts, products of a tile, rows, columns]."""
+        """Return the tensor of partial results, f32 or i32: [tiles, parts, products of a tile, rows, columns]."""
         sizes = [self.stage.tiles[name] for name in (self.rows, self.columns)]
         shape = (cut.tiles, cut.parts, len(self.products), *sizes)
         location = self.stage.stage.location
-        decl = Tensor(name=self.memory, space="local", shape=tuple(map(const, shape)), dtype="f32", location=location)
-        return BoundTensor(decl=decl, number=len(self.bound.tensors), shape=shape, dtype="f32", slots=1)
+        dtype = self.bound.typing.stage(self.stage.name).type_of(self.products[0]).dtype
+        decl = Tensor(name=self.memory, space="local", shape=tuple(map(const, shape)), dtype=dtype, location=location)
+        return BoundTensor(decl=decl, number=len(self.bound.tensors), shape=shape, dtype=dtype, slots=1)
 
     def _grid(self, cut: _Cut) -> ChannelGrid:
         """Return the counters: one for all parts of a tile."""

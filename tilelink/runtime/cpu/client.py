@@ -24,7 +24,7 @@ from typing import BinaryIO
 
 from tilelink.errors import CallError, RankError
 from tilelink.runtime.cpu.request import LENGTH, NEW, NUMBER, Pipes, ProcessEnvironment
-from tilelink.runtime.job import Job, RunResult
+from tilelink.runtime.job import Job, RunResult, pickled
 
 MODULE = "tilelink.runtime.cpu.fork_server"
 PATIENCE_S = 5.0  # for a process to end after it was asked to
@@ -42,7 +42,7 @@ def run_cpu(job: Job) -> RunResult:
     failure was in a function that the program calls. Raise DeadlineError for the first wait that exceeded its deadline.
     On return or exception all processes of the run have ended and no shared memory is left.
     """
-    data = [pickle.dumps(one, protocol=pickle.HIGHEST_PROTOCOL) for one in (ProcessEnvironment.here(), job)]
+    data = [pickled(one) for one in (ProcessEnvironment.here(), job)]
     with _worker() as worker:
         result = pickle.loads(worker.do(data))
     if isinstance(result, CallError):

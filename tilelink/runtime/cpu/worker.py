@@ -14,7 +14,7 @@ from typing import BinaryIO
 from tilelink.errors import RankError, TileLinkError
 from tilelink.runtime.cpu.launches import run_job
 from tilelink.runtime.cpu.request import LENGTH, Pipes
-from tilelink.runtime.job import RunResult
+from tilelink.runtime.job import RunResult, pickled
 
 _PR_SET_PDEATHSIG = 1
 
@@ -32,7 +32,7 @@ def main(pipes: Pipes, fork_server: int) -> int:
     try:
         with open(pipes.job, "rb") as stream:
             answer = _answer(stream)
-        data = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
+        data = pickled(answer)
         with open(pipes.answer, "wb") as stream:
             stream.writelines((LENGTH.pack(len(data)), data))
     except KeyboardInterrupt:

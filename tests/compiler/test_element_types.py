@@ -1,0 +1,180 @@
+"""Tensors of 8-bit floats and of integers of 8 and 64 bits: on CPU ranks as in the reference, and compiled."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import tilelink
+from tests.backend.offline import compile_all
+from tests.backend.samples import emitted
+from tilelink import compiler
+from tilelink.errors import EmitError, VerificationError
+from tilelink.ir.program import Program
+from tilelink.lowering.bind import bind
+from tilelink.reference.trial import random_inputs
+from tilelink.scheduling.schedule import Schedule
+from tilelink.target import target
+
+FLOATS = """
+program floats(M, N, K):
+    x : in        [M, K] from -3.0 to 3.0
+    w : in        [N, K] f8e4m3
+    q : symmetric [ranks, M, K] f8e4m3
+    y : out       [ranks, M, N] f32
+    e : out       [M, K] f8e5m2
+    c : out       [M, K] f8e4m3
+    b : out       [M, K] bf16
+
+    comm send(p: ranks, i: M):
+        tile_push_data(q[rank, i, :] @ p, f8e4m3(x[i, :] * 200.0))
+        producer_tile_notify(q[rank, i, :] @ p)
+
+    compute gemm(s: ranks, i: M, j: N):
+        consumer_tile_wait(q[s, i, :])
+        y[s, i, j] = dot(q[s, i, :], w[j, :].T)
+
+    compute copies(i: M, k: K):
+        consumer_tile_wait(q[rank, i, k])
+        e[i, k] = f32(q[rank, i, k]) * 100.0
+        c[i, k] = q[rank, i, k]
+        b[i, k] = q[rank, i, k]
+
+schedule slices for floats:
+    send on sm(1), tile(i=16, k=32)
+    gemm on sm, tile(i=32, j=32, k=32), order(s = rank step +1), num_stages 2
+    q channel(i=16, k=32), buffers 1
+"""
+
+INTEGERS = """
+program integers(M, N, K):
+    x : in  [M, K] i8 from -100 to 100
+    w : in  [N, K] i8 from -100 to 100
+    u : in  [M, K] u8 from 0 to 255
+    n : in  [M, K] i64 from -1000000 to 1000000
+    h : symmetric [M, K] i8
+    y : out [M, N] i32
+    s : out [M, K] i8
+    t : out [M, K] u8
+    l : out [M, K] i64
+    r : out [M] i64
+    a : out [M] i32
+    p : out [M, K] i64
+    z : out [M, K]
+
+    comm send(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+
+    compute gemm(i: M, j: N):
+        consumer_tile_wait(h[i, :])
+        y[i, j] = dot(h[i, :], w[j, :].T)
+
+    compute copies(i: M, k: K):
+        s[i, k] = i8(x[i, k] * 3 + u[i, k])
+        t[i, k] = u8(f32(u[i, k]) * 1.5 - 20.0)
+        l[i, k] = (n[i, k] << 40) + x[i, k] - n[i, k] // 3 + full(1099511627776, i64)
+        z[i, k] = n[i, k] * 0.5 + u[i, k]
+
+    compute sums(i: M):
+        r[i] = sum(n[i, :] << 33, axis=1) + max(n[i, :], axis=1)
+        a[i] = argmax(n[i, :], axis=1) + max(u[i, :], axis=1)
+        p[i, :] = cumsum(n[i, :] << 33, axis=1)
+
+schedule slices for integers:
+    send on sm(1), tile(i=16, k=32)
+    gemm on sm, tile(i=32, j=32, k=32), split_k_tail 2
+    h channel(i=16, k=32), buffers 1
+"""
+SIZES = {"M": 40, "N": 24, "K": 96}
+
+
+def parts(text: str) -> tuple[Program, list[Schedule | None]]:
+    module = tilelink.parse(text)
+    program = module.program()
+    return program, [None, *module.schedules_of(program)]
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("text", [FLOATS, INTEGERS], ids=["floats", "integers"])
+def test_ranks_compute_what_is_meant_bit_by_bit(text: str, number: int, ranks: int) -> None:
+    program, schedules = parts(text)
+    kernel = compiler.compile(program, schedules[number], ranks=ranks, dims=SIZES, dtype="f32")
+    given = random_inputs(program, ranks=ranks, dims=SIZES, dtype="f32", launches=1, seed=ranks)
+    (found,), meant = kernel.run(given, seed=1, max_delay_s=0.0005).outputs, kernel.reference(given[0])
+    for rank in range(ranks):
+        for name, value in found[rank].items():
+            expected = meant[rank][name]
+            assert value.dtype == expected.dtype
+            if name == "y" and value.is_floating_point():
+                torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-3)
+            elif value.element_size() == 1:
+                assert torch.equal(value.view(torch.uint8), expected.view(torch.uint8)), name
+            else:
+                assert torch.equal(value, expected), name
+
+
+def test_the_values_of_8_bits_saturate() -> None:
+    program, _ = parts(FLOATS)
+    given = random_inputs(program, ranks=1, dims=SIZES, dtype="f32", launches=1)
+    outputs = compiler.reference(program, given[0], dims=SIZES)[0]
+    x = given[0][0]["x"]
+    assert outputs["c"].float().max() == 448.0
+    assert torch.equal(
+        outputs["c"].view(torch.uint8), (x * 200).clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8)
+    )
+
+
+@pytest.mark.parametrize(("text", "name"), [(FLOATS, "sm_80"), (FLOATS, "gfx942")])
+def test_a_processor_without_8_bit_floats_refuses_them(text: str, name: str) -> None:
+    program, _ = parts(text)
+    with pytest.raises(EmitError, match=f"w is f8e4m3, which {name} does not have") as raised:
+        bind(program, None, SIZES, 2, target(name), "bf16")
+    assert "bf16 and f16 hold all values of it; sm_89, sm_90 and CPU ranks have it" in str(raised.value)
+    cast = "program p(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n        y[i] = f32(f8e5m2(x[i]))\n"
+    with pytest.raises(EmitError, match=f"{name} has no f8e5m2"):
+        bind(tilelink.parse(cast).program(), None, {"M": 64}, 2, target(name), "bf16")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "instruction"),
+    [
+        (FLOATS, "sm_90", r"wgmma\S*\.f32\.e4m3\.e4m3"),
+        (FLOATS, "sm_89", r"mma\.sync\S*\.f32\.e4m3\.e4m3"),
+        (INTEGERS, "sm_90", r"wgmma\S*\.s32\.s8\.s8"),
+        (INTEGERS, "sm_80", r"mma\.sync\S*\.s32\.s8\.s8"),
+        (INTEGERS, "gfx942", r"v_mfma_i32\S*_i8"),
+    ],
+)
+def test_products_are_those_of_tensor_cores(text: str, name: str, instruction: str) -> None:
+    program, _ = parts(text)
+    bound = bind(program, None, {"M": 256, "N": 128, "K": 512}, 2, target(name), "bf16")
+    found = [one.asm["amdgcn" if name == "gfx942" else "ptx"] for one in compile_all(bound, emitted(bound))]
+    assert any(re.search(instruction, one) for one in found)
+
+
+@pytest.mark.parametrize("name", ["ag_gemm_f8_rows", "ag_gemm_f8_blocks"])
+def test_scales_come_with_the_notify_of_their_rows(name: str) -> None:
+    """One wait is for both, and without it the rule of ordering names what is read too early."""
+    text = (Path(compiler.__file__).parents[1] / "programs" / "ag_gemm_f8.tl").read_text()
+    sizes = {"Ms": 40, "N": 24, **({"K": 64} if name.endswith("rows") else {"KB": 2, "B": 32})}
+    compiler.plan(tilelink.parse(text).program(name), None, ranks=3, dims=sizes)
+    bare = tilelink.parse(re.sub(r" *consumer_tile_wait.*\n", "", text)).program(name)
+    with pytest.raises(VerificationError, match=r"(xs|scales)"):
+        compiler.plan(bare, None, ranks=3, dims=sizes)
+    late = re.sub(r"( *)tile_push_data\(scales.*\n( *producer_tile_notify.*\n)", r"\2", text)
+    assert late.count("scales[rank") == 0
+    late = late.replace(
+        "producer_tile_notify(xs[rank, i, :] @ p)",
+        "producer_tile_notify(xs[rank, i, :] @ p)\n            tile_push_data(scales[rank, i] @ p, scale)",
+    )
+    late = late.replace(
+        "producer_tile_notify(xs[rank, k, i, :] @ p)",
+        "producer_tile_notify(xs[rank, k, i, :] @ p)\n            tile_push_data(scales[rank, k, i] @ p, scale)",
+    )
+    with pytest.raises(VerificationError, match="scales"):
+        compiler.plan(tilelink.parse(late).program(name), None, ranks=3, dims=sizes)

@@ -1,0 +1,70 @@
+"""Element types as torch has them, and conversions between them as kernels make them."""
+
+from __future__ import annotations
+
+import torch
+
+from tilelink.errors import DtypeError
+from tilelink.ir.program import COMPUTED, F8, INTEGERS
+
+DTYPES: dict[str, torch.dtype] = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
+F8_NAN = 0x7F
+"""The bits of NaN in both types of 8 bits, as processors write it."""
+
+
+def named_dtype(dtype: str | torch.dtype) -> str:
+    """Return the name of an element type in the language. Raises DtypeError if it has none."""
+    names = [n for n, d in DTYPES.items() if dtype in (n, d)]
+    if not names:
+        raise DtypeError(f"no element type {dtype}", hint="one of " + ", ".join(DTYPES))
+    return names[0]
+
+
+def converted(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Return a tensor as elements of a type of the language, rounded to nearest even.
+
+    Types of 8 bits saturate: a number that they do not hold becomes the nearest one that they hold. For integers, what
+    is after the point is dropped first, and NaN becomes 0.
+    """
+    kind = DTYPES[dtype]
+    if tensor.dtype == kind:
+        return tensor
+    if dtype in F8:
+        single, largest = tensor.float(), torch.finfo(kind).max
+        rounded = single.clamp(-largest, largest).to(kind)
+        bits = rounded.view(torch.uint8)
+        return torch.where(single.isnan(), torch.full_like(bits, F8_NAN), bits).view(kind)
+    if dtype in ("i8", "u8"):
+        held = INTEGERS[dtype]
+        return wide(tensor).nan_to_num(nan=0.0).clamp(held.start, held.stop - 1).to(kind)
+    return tensor.to(kind)
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as a value: float64 for floating-point numbers, and integers of 32 bits at least."""
+    if tensor.is_floating_point():
+        return tensor.double()
+    return tensor.int() if tensor.dtype in (torch.int8, torch.uint8) else tensor
+
+
+def typed(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Return a tensor converted to the dtype of a name, which can hold it; integers in an f32 are rounded to f32."""
+    if dtype in INTEGERS:
+        return tensor.to(DTYPES[COMPUTED.get(dtype, dtype)])
+    return single(tensor)
+
+
+def single(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as operand of f32 arithmetic: integers are rounded to f32."""
+    return tensor if tensor.is_floating_point() else tensor.float().double()
