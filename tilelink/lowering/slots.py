@@ -37,11 +37,18 @@ from dataclasses import dataclass, field, replace
 from tilelink.errors import Location, ScheduleError, TileSizeError
 from tilelink.ir.parameters import Numbers
 from tilelink.ir.program import (
+    Apply,
+    Cast,
     For,
+    FromScalar,
+    Full,
     If,
     IndexDecl,
+    Literal,
+    Local,
     Notify,
     Program,
+    Read,
     Region,
     Stage,
     Statement,
@@ -70,7 +77,8 @@ from tilelink.ir.scalar import (
     is_gather,
     walk,
 )
-from tilelink.ir.visitor import map_loops, reads, stage_regions, statements, value_of
+from tilelink.ir.typing import Typing, infer
+from tilelink.ir.visitor import map_loops, reads, stage_regions, statements, value_of, values
 from tilelink.lowering.clauses.channel import dims_called
 from tilelink.lowering.clauses.slots import SLOTS
 from tilelink.lowering.transform import all_indices, free_name, number_of
@@ -103,7 +111,8 @@ def with_slots(program: Program, schedule: Schedule, numbers: Numbers, ranks: in
             if number_of(tensor.shape[dims[0]], numbers, ranks) <= slots:
                 continue
             adding = _Adding(
-                program=made.program, tensor=tensor, dim=dims[0], slots=slots, numbers=numbers, ranks=ranks,
+                program=made.program, tensor=tensor, dim=dims[0], slots=slots,
+                typing=infer(made.program), numbers=numbers, ranks=ranks,
                 said=f"slots({key}={slots}) of {tensor.name}", location=part.at("slots"),
             )  # fmt: skip
             result, credits = adding.result()
@@ -115,6 +124,8 @@ def with_slots(program: Program, schedule: Schedule, numbers: Numbers, ranks: in
     return made
 
 
+ELEMENTWISE = (Read, Local, Literal, FromScalar, Apply, Cast, Full)
+"""Values whose meaning depends on no axis by its position."""
 Key = tuple[Scalar | None, tuple[Scalar | Whole, ...]]
 """The rank of a region (None for the own one), and its coordinates in the dimensions of credits."""
 
@@ -148,6 +159,7 @@ class _Adding:
     tensor: Tensor
     dim: int
     slots: int
+    typing: Typing
     numbers: Numbers
     ranks: int
     said: str
@@ -163,7 +175,7 @@ class _Adding:
         taken = {t.name for t in self.program.tensors} | {s.name for s in self.program.stages}
         taken |= {p.name for p in self.program.params}
         taken |= {d.name for stage in self.program.stages for d in all_indices(stage)}
-        for writer in dict.fromkeys(self._writer(region) for region in written):
+        for writer in dict.fromkeys(self._writer(region) for region in written if not self._first(region)):
             name = free_name(f"{self.tensor.name}_free", taken)
             taken.add(name)
             dims = tuple(d for d in range(len(self.tensor.shape)) if self._counted(d, writer, (*written, *read)))
@@ -192,10 +204,17 @@ class _Adding:
     def _check_step(self, region: Region) -> None:
         step = region.coords[self.dim]
         if not isinstance(step, Scalar) or is_gather(step) or at_launch(step):
-            what = "several steps at a time" if not isinstance(step, Scalar) or is_gather(step) else "a step of a launch"
+            what = (
+                "several steps at a time" if not isinstance(step, Scalar) or is_gather(step) else "a step of a launch"
+            )
             hint = "a slot holds one step: name it with an index, a number or an expression of them"
             message = f"{self.said}, of which a statement accesses {what}"
             raise ScheduleError(message, location=self.location, related=region.location, hint=hint)
+
+    def _first(self, region: Region) -> bool:
+        """True if a region is of a step that is surely the first one in its slot."""
+        step = region.coords[self.dim]
+        return isinstance(step, Int) and step.value < self.slots
 
     def _writer(self, region: Region) -> _Writer:
         """Return how ranks write a region. Raises ScheduleError if a reader could not tell which rank it was."""
@@ -247,12 +266,22 @@ class _Adding:
             return stage
         steps = [region.coords[self.dim] for region in regions]
         numbers = {e.name for step in steps if isinstance(step, Scalar) for e in walk(step) if isinstance(e, Index)}
+        self._check_axes(stage, numbers - self.typing.scalar_indices(stage.name))
 
         def marked(decl: IndexDecl) -> IndexDecl:
             return replace(decl, number=decl.number or decl.name in numbers)
 
         body = self._block(stage, map_loops(stage.body, marked), ())
         return replace(stage, indices=tuple(map(marked, stage.indices)), body=body)
+
+    def _check_axes(self, stage: Stage, tiles: set[str]) -> None:
+        """Raise ScheduleError if one element of each of these indices might change which axes a value has."""
+        named = [value_of(statement) for statement in statements(stage.body)]
+        for value in (node for one in named if one is not None for node in values(one)):
+            if tiles and not isinstance(value, ELEMENTWISE):
+                hint = f"say in the program that its tiles have one element: {min(tiles)}: ... by 1"
+                message = f"{self.said}: {min(tiles)} of stage {stage.name} is a tile of several steps"
+                raise ScheduleError(message, location=self.location, related=value.location, hint=hint)
 
     def _block(
         self, stage: Stage, body: tuple[Statement, ...], around: tuple[frozenset[str], ...]
@@ -324,13 +353,15 @@ class _Adding:
 
     def _wait(self, region: Region, waited: set[tuple[int, Key]]) -> list[Statement]:
         """Return the wait for the credits of the step that a region's slot held before."""
+        if self._first(region):
+            return []
         at = next(n for n, one in enumerate(self.credits) if one.writer == self._writer(region))
         credits = self.credits[at]
         key = _key(region, credits.dims)
+        if (at, key) in waited:
+            return []
         step = region.coords[self.dim]
         assert isinstance(step, Scalar)
-        if (at, key) in waited or (isinstance(step, Int) and step.value < self.slots):
-            return []
         waited.add((at, key))
         coords = list(region.coords)
         coords[self.dim] = binary("-", step, const(self.slots))

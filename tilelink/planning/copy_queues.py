@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import NOTIFY, WAIT, WRITE
 from tilelink.planning.happens_before import HappensBefore
-from tilelink.planning.steps import in_memory
 from tilelink.planning.plan import Plan
+from tilelink.planning.steps import in_memory
 
 Bools = NDArray[np.bool_]
 

@@ -1,12 +1,12 @@
 """Rule 10: a slot holds one step at a time, so whoever reads a step reads what was written of that step.
 
-A tensor with `slots` has fewer parts in memory than steps: step l is in slot l % slots. The other rules name accesses by
-their steps, as if memory held all of them. This rule makes that true.
+A tensor with `slots` has fewer parts in memory than steps: step l is in slot l % slots. The other rules name accesses
+by their steps, as if memory held all of them. This rule makes that true.
 
 Theorem: a read of an element of step l gives the last write of that element *of step l* that is before the read. Assume
 the rule of ordering (the writes of the element of step l that it needs are before the read, and all others are not
-concurrent with it) and this rule: of two accesses to one place in memory that belong to different steps, of which one is
-a write, that of the smaller step happens before the other. Proof: a write of a smaller step to this place is before
+concurrent with it) and this rule: of two accesses to one place in memory that belong to different steps, of which one
+is a write, that of the smaller step happens before the other. Proof: a write of a smaller step to this place is before
 every write of step l to it, because both are writes. A write of a larger step is after the read. So the last write
 before the read is one of step l.
 
@@ -74,7 +74,7 @@ def _apart(plan: Plan, part: Part, order: Orders) -> Iterator[VerificationError]
 
 
 def _of_two_steps(part: Part, kind: int, step: Ints) -> tuple[Ints, Ints]:
-    """Return the pairs of a write and another access, of different steps at one place, that of the smaller step first."""
+    """Return the pairs of accesses of different steps at one place, at least one a write; the smaller step first."""
     write, other = pairs(part, kind, same_task=True)
     differ = step[write] != step[other]
     write, other = write[differ], other[differ]

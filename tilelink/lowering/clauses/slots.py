@@ -68,9 +68,8 @@ SLOTS: Clause[Sizes] = Clause(
     apart=_apart,
     written="`slots(l=2)`",
     manual=(
-        "number of steps along a dimension that memory holds at a time; the dimension is named as in `channel`. Step l is "
-        "in slot l % 2, and whoever writes step l waits until step l - 2 has been read, as if memory held all steps. For "
-        "local and symmetric tensors whose accesses name one step each. Take the step outermost in the order of all "
-        "stages that access the tensor. No effect if there are no more steps than slots"
+        "number of steps along a dimension that memory holds at a time; the dimension is named as in `channel`. Step l "
+        "is in slot l % 2, and its writer waits until step l - 2 has been read, see [slots](#slots). For local "
+        "and symmetric tensors, if each access names one step. No effect if there are no more steps than slots"
     ),
 )
