@@ -16,14 +16,14 @@ from tilelink import compiler
 from tilelink.errors import ParseError, ScheduleError
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Program
-from tilelink.ir.scalar import Param
+from tilelink.ir.scalar import Param, Ranks
 from tilelink.reference.trial import random_tables
 
 STAGE_CLAUSES = (
     "on sm", "on sm(n)", "copy engine", "prologue", "epilogue", "tile", "order", "push", "pull", "num_warps",
     "num_stages", "flatten", "split_k_tail", "backfill", "defer_notify", "tma_copy",
 )  # fmt: skip
-TENSOR_CLAUSES = ("channel", "buffers 1", "buffers 2", "buffers 3")
+TENSOR_CLAUSES = ("channel", "slots", "buffers 1", "buffers 2", "buffers 3")
 WHOLE = ("reuse_wait off",)
 GROUPS = {"on sm": "on", "on sm(n)": "on", "copy engine": "on", "prologue": "on", "epilogue": "on", "push": "to",
           "pull": "to", "buffers 1": "buffers", "buffers 2": "buffers", "buffers 3": "buffers"}  # fmt: skip
@@ -46,9 +46,8 @@ def single(program: Program) -> list[One]:
     """Every clause of a program."""
     tensors = [t for t in program.tensors if t.space != "table"]
     found = [One(name=stage.name, kind=kind) for stage in program.stages for kind in STAGE_CLAUSES]
-    found += [
-        One(name=t.name, kind=kind) for t in tensors for kind in TENSOR_CLAUSES if t.symmetric or kind == "channel"
-    ]
+    of_all = ("channel", "slots")
+    found += [One(name=t.name, kind=kind) for t in tensors for kind in TENSOR_CLAUSES if t.symmetric or kind in of_all]
     return found + [One(name="", kind=kind) for kind in WHOLE]
 
 
@@ -114,6 +113,11 @@ def _text(rng: random.Random, program: Program, one: One, entries: Mapping[str, 
     if one.kind == "channel":
         dims = [n.name.lower() for n in program.tensor(one.name).shape if isinstance(n, Param)]
         return f"channel({rng.choice(dims or ['i'])}={rng.choice((1, 2, 4, 8, 16, 64))})"
+    if one.kind == "slots":
+        shape = program.tensor(one.name).shape
+        dims = [n.name.lower() for n in shape if isinstance(n, Param)]
+        dims += ["ranks" for n in shape if isinstance(n, Ranks)]
+        return f"slots({rng.choice(dims or ['i'])}={rng.choice((1, 2, 3))})"
     stage = program.stage(one.name)
     if one.kind in ("prologue", "epilogue"):
         return fused_with(rng, program, stage, one.kind)
