@@ -232,7 +232,7 @@ class BindingError(TileLinkError):
 
 
 class VerificationError(TileLinkError):
-    """The plan is not safe. rule: the name of the violated rule, one of nine."""
+    """The plan is not safe. rule: the name of the violated rule, one of ten."""
 
     rule = "verification"
 
@@ -289,6 +289,12 @@ class TilesError(VerificationError):
     """Rule 9: a kernel that walks the tiles of a launch leaves one out, or its tiles depend on who executes them."""
 
     rule = "tiles"
+
+
+class StepsError(VerificationError):
+    """Rule 10: a slot of a tensor is used for a step before the step that it holds has been read."""
+
+    rule = "steps"
 
 
 class EmitError(TileLinkError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.campaign.writer import INDEX, Source, Writer, at
+from tests.campaign.writer import INDEX, PAIRS, Source, Writer, at
 
 WORDS = ("tile_push_data", "tile_push_data", "rank_copy_data")
 
@@ -212,7 +212,36 @@ def relay(w: Writer) -> None:
     return None
 
 
+def stepped(w: Writer) -> None:
+    """To a neighbour or to all, step by step, with memory for some of the steps."""
+    source = w.source(dims=3)
+    if source.shape[0] != "ranks":
+        return copy_here(w)
+    domain, coords = _tiling(w, source)
+    kind, step = w.kind(), w.number("s")
+    if w.chance(0.5):
+        shape, box, peer, around = source.shape, [step, *coords[1:]], _peer(w), ["ranks", *domain]
+    else:
+        shape, box, peer = ("ranks", *source.shape), [step, "rank", *coords[1:]], "p"
+        around = ["ranks", "p: ranks", *domain]
+    name = w.tensor(w.pick(("symmetric", "symmetric", "local")) if peer == "rank" else "symmetric", shape)
+    moved = at(source.name, [step, *coords[1:]])
+    lines = [*w.wait(source, [step, *coords[1:]]), f"{w.pick(WORDS)}({at(name, box, peer)}, {moved})"]
+    stage = w.stage("comm", around, w.nest([*lines, w.notify(name, box, kind, peer)]))
+    if w.chance(0.9):
+        w.tiles |= {stage: "on sm(1)", name: f"slots(s={w.pick((1, 2, 2, 3))})"}
+    w.features.add("steps")
+    if len(shape) == 3:
+        w.made(name, shape, kind, source.exact)
+        return None
+    y, own = w.tensor("out", source.shape), ["s", *coords[1:]]
+    inside = [f"{PAIRS[kind][1]}({at(name, ['s', 'p', *coords[1:]])})", f"acc += {at(name, ['s', 'p', *coords[1:]])}"]
+    lines = ["acc = zeros(f32)", "for (p: ranks):", *("    " + line for line in inside), f"{at(y, own)} = acc"]
+    w.stage("compute", ["s: ranks", *domain], w.nest(lines))
+    return None
+
+
 MOVERS: tuple[Callable[[Writer], None], ...] = (
     copy_here, push, push, gather_push, gather_push, pull, gather_pull, exchange, ring, by_table, gather_by_table,
-    from_listed, relay,
+    from_listed, relay, stepped,
 )  # fmt: skip

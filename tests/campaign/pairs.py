@@ -16,7 +16,7 @@ from tilelink import compiler
 from tilelink.errors import ParseError, ScheduleError
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Program
-from tilelink.ir.scalar import Param
+from tilelink.ir.scalar import Param, Ranks
 from tilelink.reference.trial import random_tables
 
 STAGE_CLAUSES = (
@@ -24,7 +24,7 @@ STAGE_CLAUSES = (
     "num_stages", "flatten", "split_k_tail", "backfill", "defer_notify", "tma_copy",
     "dynamic",
 )  # fmt: skip
-TENSOR_CLAUSES = ("channel", "buffers 1", "buffers 2", "buffers 3")
+TENSOR_CLAUSES = ("channel", "slots", "buffers 1", "buffers 2", "buffers 3")
 WHOLE = ("reuse_wait off",)
 GROUPS = {"on sm": "on", "on sm(n)": "on", "copy engine": "on", "prologue": "on", "epilogue": "on", "push": "to",
           "pull": "to", "buffers 1": "buffers", "buffers 2": "buffers", "buffers 3": "buffers"}  # fmt: skip
@@ -47,9 +47,8 @@ def single(program: Program) -> list[One]:
     """Every clause of a program."""
     tensors = [t for t in program.tensors if t.space != "table"]
     found = [One(name=stage.name, kind=kind) for stage in program.stages for kind in STAGE_CLAUSES]
-    found += [
-        One(name=t.name, kind=kind) for t in tensors for kind in TENSOR_CLAUSES if t.symmetric or kind == "channel"
-    ]
+    of_all = ("channel", "slots")
+    found += [One(name=t.name, kind=kind) for t in tensors for kind in TENSOR_CLAUSES if t.symmetric or kind in of_all]
     return found + [One(name="", kind=kind) for kind in WHOLE]
 
 
@@ -115,6 +114,11 @@ def _text(rng: random.Random, program: Program, one: One, entries: Mapping[str, 
     if one.kind == "channel":
         dims = [n.name.lower() for n in program.tensor(one.name).shape if isinstance(n, Param)]
         return f"channel({rng.choice(dims or ['i'])}={rng.choice((1, 2, 4, 8, 16, 64))})"
+    if one.kind == "slots":
+        shape = program.tensor(one.name).shape
+        dims = [n.name.lower() for n in shape if isinstance(n, Param)]
+        dims += ["ranks" for n in shape if isinstance(n, Ranks)]
+        return f"slots({rng.choice(dims or ['i'])}={rng.choice((1, 2, 3))})"
     stage = program.stage(one.name)
     if one.kind in ("prologue", "epilogue"):
         return fused_with(rng, program, stage, one.kind)

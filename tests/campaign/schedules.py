@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.products import products
 from tilelink.ir.program import For, Program, Stage, Tensor
-from tilelink.ir.scalar import Param, Whole
+from tilelink.ir.scalar import Param, Ranks, Whole
 from tilelink.ir.visitor import stage_regions, statements
 from tilelink.lowering.clauses.defer_notify import deferred_reason
 from tilelink.lowering.clauses.flatten import flat_reason
@@ -75,6 +75,9 @@ def _of_tensor(rng: random.Random, tensor: Tensor) -> tuple[str, str]:
     dims = [n.name.lower() for n in tensor.shape if isinstance(n, Param)]
     if dims and (not tensor.symmetric or rng.random() < 0.5):
         return "channel", f"channel({rng.choice(dims)}={rng.choice(TILES)})"
+    steps = dims + ["ranks" for n in tensor.shape if isinstance(n, Ranks)]
+    if steps and tensor.space in ("local", "symmetric") and rng.random() < 0.3:
+        return "slots", f"slots({rng.choice(steps)}={rng.choice((1, 2, 2, 3))})"
     return "buffers", f"buffers {rng.choice((1, 2, 2, 3))}"
 
 

@@ -93,6 +93,31 @@ schedule s for p:
     return None
 
 
+def fewer_slots() -> object:
+    """A plan whose memory has one slot less than there are credits for."""
+    text = """program p(M, N):
+    x : in        [4, M, N]
+    h : symmetric [4, M, N]
+    y : out       [4, M, N]
+
+    comm send(l: 4):
+        tile_push_data(h[l, :, :] @ (rank + 1), x[l, :, :])
+        producer_tile_notify(h[l, :, :] @ (rank + 1))
+
+    compute keep(l: 4):
+        consumer_tile_wait(h[l, :, :])
+        y[l, :, :] = h[l, :, :]
+
+schedule s for p:
+    send on sm(1)
+    h slots(l=2)
+"""
+    module = compiler.parse(text, "wrong.tl")
+    plan = compiler.plan(module.program(), module.schedules[0], ranks=2, dims={"M": 8, "N": 8})
+    tensors = {**plan.bound.tensors, "h": replace(plan.bound.tensors["h"], steps=(0, 1))}
+    return verify(replace(plan, bound=replace(plan.bound, tensors=tensors)))
+
+
 def wrong_numbers() -> object:
     """A lowered program whose kernel walks fewer tiles than a launch has."""
     text = """program p(M, N, K):
@@ -369,6 +394,18 @@ NetworkError: rank 0, f tile (i=0, j=0): reads x of rank 1, on another node, by 
             y[i, j] = x[i, j] @ (rank + 1) * 2.0
             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   hint: fetch the region first: tile_pull_data(a local region, ... @ rank), then read that""",
+    ),
+    "StepsError": (
+        fewer_slots,
+        """\
+StepsError: rank 1, send tile (l=1): writes h[1:2, 0:8, 0:8] of rank 0, in whose slot, one of 1, is h[0:1, 0:8, 0:8], which rank 0, keep tile (l=0) may not have read yet
+  at wrong.tl:7:9
+            tile_push_data(h[l, :, :] @ (rank + 1), x[l, :, :])
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  see wrong.tl:12:9
+            y[l, :, :] = h[l, :, :]
+            ^^^^^^^^^^^^^^^^^^^^^^^
+  hint: wait until that has been read, or give h more slots""",
     ),
     "RolesError": (
         without_wait,

@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from tilelink.errors import ProgressError
-from tilelink.ir.program import IndexDecl, Notify, Statement
+from tilelink.ir.program import IndexDecl, Notify, Region, Statement, Tensor
 from tilelink.ir.typing import infer
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
-from tilelink.reference.run import Task, _Machine, _Walker
+from tilelink.reference import boxes
+from tilelink.reference.run import WRITES, Task, _Machine, _Walker
 from tilelink.reference.scalars import Scope
 
 
@@ -47,6 +48,11 @@ def run_lowered(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> l
 @dataclass(kw_only=True)
 class Machine(_Machine):
     bound: Bound
+
+    def _cells(self, tensor: Tensor, given: torch.Tensor | None, rank: int) -> torch.Tensor:
+        """Allocate a tensor; of one with slots, only those."""
+        cells, steps = super()._cells(tensor, given, rank), self.bound.tensors[tensor.name].steps
+        return cells if steps is None else cells.narrow(steps[0], 0, steps[1]).clone()
 
     def walkers(self) -> Iterator[_Walker]:
         for stage, rank in product(self.bound.stages.values(), range(self.ranks)):
@@ -195,6 +201,33 @@ class Tile(_Walker):
         declared = self.typing.indices
         whole = {name: tile for name, tile in self.tiles.items() if declared[name].start is None}
         return replace(self, parts={**self.parts, **whole})
+
+    def read(self, region: Region) -> torch.Tensor:
+        if self._steps(region) is None:
+            return super().read(region)
+        rank, parts = self.owner(region), self.box(region, "reads")
+        self.machine.require_written(rank, region.tensor, boxes.index(parts), "reads", region.location, self)
+        return boxes.read(self.machine.memory[rank][region.tensor], self._slots(region, parts))
+
+    def write(self, region: Region, value: torch.Tensor) -> None:
+        if self._steps(region) is None:
+            super().write(region, value)
+            return
+        parts = self._slots(region, self.box(region, "writes"))
+        boxes.write(self.machine.memory[self.owner(region)][region.tensor], parts, value)
+        self._mark(self.machine.arrived, WRITES, region, "writes")
+
+    def _steps(self, region: Region) -> tuple[int, int] | None:
+        assert isinstance(self.machine, Machine)
+        return self.machine.bound.tensors[region.tensor].steps
+
+    def _slots(self, region: Region, parts: boxes.Parts) -> boxes.Parts:
+        """Return where a step is in memory."""
+        steps = self._steps(region)
+        assert steps is not None
+        step = parts[steps[0]]
+        assert isinstance(step, int)
+        return (*parts[: steps[0]], step % steps[1], *parts[steps[0] + 1 :])
 
     def begin(self) -> Task:
         """Read the ends of the tile's ranges."""

@@ -28,7 +28,7 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE
 from tilelink.planning.plan import Plan
 
-KINDS = ("deadlock", "outside", "unwritten", "epoch", "race", "threads", "output", "overshoot", "unreachable")
+KINDS = ("deadlock", "outside", "unwritten", "epoch", "step", "race", "threads", "output", "overshoot", "unreachable")
 BARRIER, FENCE, QUIET, PUT = range(4, 8)
 Condition = Callable[[], bool]
 Steps = Generator[Condition | None]
@@ -81,6 +81,8 @@ class _Op:
     thread: int = -1
     source: _Op | None = None
     signals: tuple[int, ...] = ()
+    step: int = 0
+    """Of cells that hold some steps of a tensor at a time: the step that is meant."""
 
 
 def _mixes(node: Any) -> bool:
@@ -145,7 +147,14 @@ class Script:
                 np.unique(np.concatenate([np.clip(a.lo[rows, d], 0, n), np.clip(a.hi[rows, d], 0, n), [0, n]]))
                 for d, n in enumerate(tensor.shape)
             ]
+            if tensor.steps is not None:
+                edges[tensor.number][tensor.steps[0]] = np.arange(tensor.steps[1] + 1)
         return edges
+
+    def _step(self, number: int, lo: Ints) -> tuple[int, int]:
+        """(step, its slot) of a box of a tensor that holds some steps at a time, else zeros."""
+        steps = self.bound.tensor_numbered(number).steps
+        return (int(lo[steps[0]]), int(lo[steps[0]]) % steps[1]) if steps is not None else (0, 0)
 
     def _channels(self) -> None:
         plan = self.plan
@@ -171,9 +180,13 @@ class Script:
         columns = (a.task, a.position, a.kind, a.peer, a.statement)
         for box, task, position, kind, peer, statement in zip(boxes, *(c.tolist() for c in columns), strict=True):
             number, (cells, outside) = box[0], known[tuple(box)]
+            step, _ = self._step(number, np.array(box[1 : 1 + a.lo.shape[1]]))
             execution = (task, statement, position - (kind == WRITE), _mixes(plan.statements[statement][1]) and kind)
             together = numbers.setdefault(execution, len(numbers))
-            op = _Op(kind=kind, peer=peer, number=number, task=task, cells=cells, outside=outside, together=together)
+            op = _Op(
+                kind=kind, peer=peer, number=number, task=task, cells=cells, outside=outside, together=together,
+                step=step,
+            )  # fmt: skip
             mode = getattr(plan.statements[statement][1], "mode", "")
             if mode == "put":
                 puts[task, statement, position - (kind == WRITE)].append(op)
@@ -225,10 +238,14 @@ class Script:
     def _locate(self, tensor: Ints, lo: Ints, hi: Ints) -> tuple[Ints, bool]:
         """(cells of a box, whether it leaves the tensor)."""
         number = int(tensor[0])
-        shape = self.bound.tensor_numbered(number).shape
+        shape, steps = self.bound.tensor_numbered(number).shape, self.bound.tensor_numbered(number).steps
         linear = np.zeros(1, np.int64)
         for d, edges in enumerate(self.edges[number]):
-            first, last = np.searchsorted(edges, [max(lo[d], 0), min(hi[d], shape[d])])
+            if steps is not None and d == steps[0]:
+                first = self._step(number, lo)[1]
+                last = first + 1
+            else:
+                first, last = np.searchsorted(edges, [max(lo[d], 0), min(hi[d], shape[d])])
             linear = (linear[:, None] * (len(edges) - 1) + np.arange(first, last)).ravel()
         outside = any(lo[d] < 0 or hi[d] > n for d, n in enumerate(shape))
         return linear, outside
@@ -284,6 +301,7 @@ class Execution:
         self.written = np.zeros(script.places, np.int64)
         self.epoch = np.zeros(script.places, np.int64)
         self.times = np.zeros(script.places, np.int64)
+        self.step = np.zeros(script.places, np.int64)
         self.reader = np.zeros((script.places, threads), np.int64)
         self.meeting = 0
         """Counts the meetings of the threads of all workers; `met` is each worker's last one."""
@@ -449,7 +467,7 @@ class Execution:
             act = {READ: self._read, WRITE: self._write}[op.kind]
             if self.bound.many_threads and not self.bound.kernels[self.plan.workers[me][0]].on_copy_engine:
                 self._touch(me, op, launch)
-            act(me, op.peer, op.number, op.cells, launch, self._who(op.task))
+            act(me, op.peer, op.number, op.cells, launch, self._who(op.task), op.step)
 
     # The network ---------------------------------------------------------------------------------------------
 
@@ -499,8 +517,8 @@ class Execution:
             assert source is not None
             if op.outside or source.outside:
                 self._fail("outside", sent.launch, op.peer, op.number, self._who(op.task))
-            self._read(thread, source.peer, source.number, source.cells, sent.launch, self._who(op.task))
-            self._write(thread, op.peer, op.number, op.cells, sent.launch, self._who(op.task))
+            self._read(thread, source.peer, source.number, source.cells, sent.launch, self._who(op.task), source.step)
+            self._write(thread, op.peer, op.number, op.cells, sent.launch, self._who(op.task), op.step)
             clock = self.clock[thread].copy()
             self.clock[thread, thread] += 1
         for channel in () if op is None else op.signals if op.kind == PUT else (op.number,):
@@ -576,24 +594,27 @@ class Execution:
         else:
             self.stored[at] = now
 
-    def _read(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str) -> None:
+    def _read(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str, step: int = 0) -> None:
         at = cells + self.script.place(number, rank, launch)
         found = self.epoch[at]
         if (found == 0).any():
             self._fail("unwritten", launch, rank, number, who)
         if (found != launch).any() and self.bound.tensor_numbered(number).decl.space != "inout":
             self._fail("epoch", launch, rank, number, who)
+        if (self.step[at] != step).any():
+            self._fail("step", launch, rank, number, who)
         if (self.written[at] > self.clock[me, self.writer[at]]).any():
             self._fail("race", launch, rank, number, who)
         self.reader[at, me] = self.clock[me, me]
 
-    def _write(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str) -> None:
+    def _write(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str, step: int = 0) -> None:
         at = cells + self.script.place(number, rank, launch)
         seen = self.clock[me]
         if (self.written[at] > seen[self.writer[at]]).any() or (self.reader[at] > seen).any():
             self._fail("race", launch, rank, number, who)
         self.times[at] = np.where(self.epoch[at] == launch, self.times[at] + 1, 1)
         self.writer[at], self.written[at], self.epoch[at] = me, seen[me], launch
+        self.step[at] = step
 
     def _output(self, me: int, rank: int, number: int, launch: int) -> None:
         """The host takes an output away: all of it written, once, before. What is not written in place stays."""

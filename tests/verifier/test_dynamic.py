@@ -17,8 +17,9 @@ from tilelink.lowering.bind import bind
 from tilelink.lowering.enumerate import NOTIFY
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.target import CPU
+from tilelink.verifier import refusals
 
-DIMS = {"H": 16, "E": 8, "k": 2, "M": 50, "Ms": 50, "N": 36, "K": 40}
+DIMS = {"L": 4, "Ds": 16, "H": 16, "E": 8, "k": 2, "M": 50, "Ms": 50, "N": 36, "K": 40}
 HEAD = "program p(M, N):\n    x : in [M, N]\n    h : symmetric [M, N]\n    y : out [M, N]\n"
 SEND = "    comm send(i: M):\n        tile_push_data(h[i, :] @ (rank + 1), x[i, :])\n"
 NOTICE = "        producer_tile_notify(h[i, :] @ (rank + 1))\n"
@@ -104,7 +105,23 @@ def test_a_race_is_seen_from_both_sides() -> None:
 
 
 def test_every_kind_has_a_case() -> None:
-    assert set().union(*(expected for _, expected in CASES.values())) == set(KINDS) - {"unreachable"}
+    assert set().union(*(expected for _, expected in CASES.values())) == set(KINDS) - {"unreachable", "step"}
+
+
+def test_a_step_that_another_one_has_overwritten_is_seen() -> None:
+    text = (
+        "program p(M, N):\n    x : in [M, N]\n    h : symmetric [4, M, N]\n    y : out [M, N]\n"
+        "    comm send(l: 4 by 1):\n        if l > 0:\n            peer_tile_wait(h[l - 1, :, :])\n"
+        "        tile_push_data(h[l, :, :] @ (rank + 1), x[:, :])\n        peer_tile_notify(h[l, :, :] @ (rank + 1))\n"
+        "    compute keep(i: M):\n        peer_tile_wait(h[:, i, :])\n        y[i, :] = h[2, i, :]\n"
+        "schedule s for p:\n    send on sm(1)\n"
+    )
+    plan = planned(text)
+    for slots, expected in ((4, set[str]()), (3, set[str]()), (2, set[str]()), (1, {"step"})):
+        tensors = {**plan.bound.tensors, "h": replace(plan.bound.tensors["h"], steps=(0, slots))}
+        made = replace(plan, bound=replace(plan.bound, tensors=tensors))
+        assert kinds(made, 10) == expected
+        assert {refused.rule for refused in refusals(made)} == ({"steps"} if expected else set())
 
 
 def test_another_node_is_not_reached_by_an_address() -> None:

@@ -92,6 +92,30 @@ def passed_over(plan: Plan) -> Plan:
     return replace(plan, bound=replace(plan.bound, kernels=kernels))
 
 
+def fewer_slots(plan: Plan) -> Plan:
+    """Let memory have one slot less than there are credits for."""
+    tensor = plan.bound.tensors["h"]
+    assert tensor.steps is not None
+    dim, slots = tensor.steps
+    tensors = {**plan.bound.tensors, "h": replace(tensor, steps=(dim, slots - 1))}
+    return replace(plan, bound=replace(plan.bound, tensors=tensors))
+
+
+STEPS = """program p(M, N):
+    x : in        [4, M, N]
+    h : symmetric [4, M, N]
+    y : out       [4, M, N]
+    comm send(l: 4 by 1, i: M):
+        tile_push_data(h[l, i, :] @ (rank + 1), x[l, i, :])
+        producer_tile_notify(h[l, i, :] @ (rank + 1))
+    compute keep(l: 4 by 1, i: M):
+        consumer_tile_wait(h[l, i, :])
+        y[l, i, :] = h[l, i, :]
+schedule s for p:
+    send on sm(1), tile(i=8)
+    keep on sm, tile(i=8)
+    h slots(l=2)
+"""
 COUNTED = """program p(M, N):
     n : in [] <= M
     x : in [M, N]
@@ -122,6 +146,7 @@ BREACHES = {
         dtype="bf16",
         target=H200,
     ),
+    "lowered program with credits for more slots": Breach(rule="steps", text=STEPS, change=fewer_slots),
     "program without coverage": Breach(
         rule="coverage", text=HEAD + COPY.replace("    y[", "    if rank != 1:\n            y[")
     ),

@@ -114,7 +114,7 @@ class Addresses:
 
     def region(self, region: Region, slices: Slices, *, load: bool) -> Block:
         """Return the pointers of a region's tile, restricted to slices of its axes, for a load or a store."""
-        tile_map = self.bound.tile_map(self.stage.name, region)
+        tile_map = self.bound.memory_map(self.stage.name, region)
         tensor = self.bound.tensors[region.tensor]
         axes = self.typing.region_type(region).axes
         terms: list[str] = []
@@ -149,7 +149,7 @@ class Addresses:
         """Read the entries that give a region its place, before loops over slices of the axes `later`."""
         axes = self.typing.region_type(region).axes
         position = 0
-        for span in self.bound.tile_map(self.stage.name, region).spans:
+        for span in self.bound.memory_map(self.stage.name, region).spans:
             place, position = position - len(axes), position + (span.kind != "point")
             if span.kind == "point":
                 self.start(span)

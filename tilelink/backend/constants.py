@@ -128,8 +128,8 @@ class Constants:
                 return integer(self.value(dim))
 
     def shape(self, tensor: BoundTensor) -> tuple[str, ...]:
-        """Return the dimensions of a tensor, as factors."""
-        pairs = zip(tensor.decl.shape, tensor.shape, strict=True)
+        """Return the dimensions of a tensor in memory, as factors."""
+        pairs = zip(tensor.decl.shape, tensor.memory, strict=True)
         return tuple(self.size(dim, FACTOR) if self.value(dim) == n else integer(n) for dim, n in pairs)
 
     def strides(self, tensor: BoundTensor) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ class QueueEmitter:
 
     def _box(self, region: Region) -> nodes.QueueBox:
         """Return the box of a region, in the arithmetic of the host."""
-        tile_map = self.bound.tile_map(self.stage.name, region)
+        tile_map = self.bound.memory_map(self.stage.name, region)
         low = tuple(self.scalar(s.start) for s in tile_map.spans)
         sizes: list[str] = []
         for span, dim in zip(tile_map.spans, self.bound.tensors[region.tensor].decl.shape, strict=True):

@@ -47,7 +47,7 @@ def box_of(descriptors: Descriptors, addresses: Addresses, read: Read, contracte
     region = read.region
     tensor = addresses.bound.tensors[region.tensor]
     axes = addresses.typing.region_type(region).axes
-    spans = addresses.bound.tile_map(addresses.stage.name, region).spans
+    spans = addresses.bound.memory_map(addresses.stage.name, region).spans
     width = ELEMENT_BYTES.get(tensor.dtype)
     folded = region.rank is None and len(axes) == 2 and [s.kind != "point" for s in spans[-2:]] == [True, True]
     possible = addresses.bound.target.tma and addresses.dialect.descriptors

@@ -361,7 +361,7 @@ class _ConsumerValueEmitter(ValueEmitter):
         """Load a vector of the piece's columns."""
         addresses, writer = self.addresses, self.addresses.writer
         tensor = addresses.bound.tensors[value.region.tensor]
-        spans = addresses.bound.tile_map(addresses.stage.name, value.region).spans
+        spans = addresses.bound.memory_map(addresses.stage.name, value.region).spans
         terms: list[str] = []
         mask = ""
         for span, stride in zip(spans, addresses.constants.strides(tensor), strict=True):

@@ -366,7 +366,7 @@ class StatementEmitter:
             moved = source.region
         addresses = self.values.addresses
         bound, stage = addresses.bound, addresses.stage
-        tile_map = bound.tile_map(stage.name, moved)
+        tile_map = bound.memory_map(stage.name, moved)
         tensor = bound.tensors[moved.tensor]
         pairs = zip(tile_map.spans, addresses.constants.strides(tensor), strict=True)
         offset = total(scaled(addresses.scalar(s.start, LEVEL["*"]), n) for s, n in pairs)
@@ -430,7 +430,7 @@ class StatementEmitter:
         addresses = self.values.addresses
         tensor, steps = addresses.bound.tensors[region.tensor], [*rows]
         terms: list[str] = []
-        spans = addresses.bound.tile_map(addresses.stage.name, region).spans
+        spans = addresses.bound.memory_map(addresses.stage.name, region).spans
         wide = tensor.size >= 2**31
         for span, stride in zip(spans, addresses.constants.strides(tensor), strict=True):
             start = addresses.scalar(span.start, LEVEL["*"])

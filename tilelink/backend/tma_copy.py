@@ -23,7 +23,7 @@ def corner(addresses: Addresses, region: Region, *, load: bool, column: bool = T
     """
     writer = addresses.writer
     tensor = addresses.bound.tensors[region.tensor]
-    spans = addresses.bound.tile_map(addresses.stage.name, region).spans
+    spans = addresses.bound.memory_map(addresses.stage.name, region).spans
     shape = addresses.constants.shape(tensor)
     terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.slots > 1 else []
     for dim, span in enumerate(spans[:-1]):

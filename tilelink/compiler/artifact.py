@@ -65,7 +65,7 @@ def _tensors(bound: Bound) -> tuple[TensorSpec, ...]:
             number=t.number,
             space=t.decl.space,
             symmetric=t.decl.symmetric,
-            shape=t.shape,
+            shape=t.memory,
             dtype=t.dtype,
             buffers=t.slots,
         )

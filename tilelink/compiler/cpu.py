@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,7 +122,7 @@ class Kernel:
         """Raise BindingError if a run of `launches` launches takes more memory than this machine has."""
         once, each = self.bound.pad_size * SIGNAL_BYTES, 0
         for tensor in self.bound.tensors.values():
-            size = prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
+            size = tensor.size * ITEM_BYTES[tensor.dtype]
             once += size * tensor.slots
             each += size * (tensor.decl.is_given + tensor.decl.is_result)
         wanted, there = self.bound.ranks * (once + each * launches), machine_memory()

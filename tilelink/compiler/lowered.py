@@ -50,7 +50,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "launch": ("protocol", "many_threads", "dialect", "reuse_wait"),
     "sizes": ("dtype", "numbers"),
     "signal_pad": ("entered", "finished", "size"),
-    "tensor": ("number", "dtype", "shape", "buffers"),
+    "tensor": ("number", "dtype", "shape", "memory", "buffers", "credits"),
     "channel": ("base", "counts", "sizes", "buffers"),
     "kernel": (
         "stream", "position", "programs", "warps", "stages", "reuse_lag", "needs_entry", "programs_per_cta",
@@ -400,13 +400,25 @@ class _Reader:
             raise self.error(line.number, error.message, error.hint or "numbers(NAME=NUMBER)") from None
 
     def _tensor(self, line: _Line) -> BoundTensor:
+        shape = self._numbers_of(line, "shape")
         return BoundTensor(
             decl=self.program.tensor(line.name),
             number=self._number(line, "number"),
-            shape=self._numbers_of(line, "shape"),
+            shape=shape,
             dtype=self._word(line, "dtype"),
             slots=self._number(line, "buffers"),
+            steps=self._steps(line, shape) if "memory" in line.properties else None,
+            credits=self._word(line, "credits") if "credits" in line.properties else None,
         )
+
+    def _steps(self, line: _Line, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return the dimension of steps of which memory holds some at a time, and how many."""
+        memory = self._numbers_of(line, "memory")
+        fewer = [d for d, (kept, every) in enumerate(zip(memory, shape, strict=False)) if kept != every]
+        if len(memory) != len(shape) or len(fewer) != 1:
+            hint = "memory of the shape, with fewer elements along the dimension of steps"
+            raise self.error(line.number, f"memory of {line.name} is not its shape with fewer steps", hint)
+        return fewer[0], memory[fewer[0]]
 
     def _channel(self, line: _Line) -> ChannelGrid:
         tensor, _, kind = line.name.partition(" ")

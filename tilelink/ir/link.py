@@ -1,11 +1,11 @@
 """`link`: insert the notifies and waits that the data dependences of a program need.
 
 If one stage writes a region and another reads it, the writer signals right after the write (producer_tile_notify) and
-the reader waits right before the read (consumer_tile_wait). A stage that reads data written by the same stage on
-another rank uses the peer_* pair. Entries of index tensors are read where they serve as coordinates, ranks, conditions
-or ends of ranges; a stage waits for the ends of its own ranges first. Existing notifies and waits are kept. A tensor
-that is written in place gets them if the stages that write it stand before those that read it. Otherwise the program
-says which reads come before which writes.
+the reader waits right before the read (consumer_tile_wait). A stage that reads data written by another tile of the same
+stage, on any rank, uses the peer_* pair. Entries of index tensors are read where they serve as coordinates, ranks,
+conditions or ends of ranges; a stage waits for the ends of its own ranges first. Existing notifies and waits are kept.
+A tensor that is written in place gets them if the stages that write it stand before those that read it. Otherwise the
+program says which reads come before which writes.
 """
 
 from __future__ import annotations
@@ -64,9 +64,11 @@ def signal_kinds(program: Program) -> dict[str, str]:
         readers |= {s.name for s in program.stages if any(r.tensor == tensor.name for r in _ends(s))}
         written = [r for s in program.stages for r in _regions(s, _written) if r.tensor == tensor.name]
         remote = any(r.rank is not None for r in written)
+        read = [r for s in program.stages for r in _regions(s, _read) if r.tensor == tensor.name]
+        passed_on = not {r.coords for r in read} <= {r.coords for r in written}
         if readers and len(writers | readers) > 1:
             kinds[tensor.name] = "tile"
-        elif readers and remote:
+        elif readers and (remote or passed_on):
             kinds[tensor.name] = "peer"
         elif remote:
             kinds[tensor.name] = "tile"

@@ -34,6 +34,7 @@ from tilelink.lowering.orders import decode
 from tilelink.lowering.passes import steps
 from tilelink.lowering.ranges import check_ranges
 from tilelink.lowering.reductions import check_reductions
+from tilelink.lowering.slots import Slotted, with_slots
 from tilelink.lowering.transform import (
     all_indices,
     concretize,
@@ -77,13 +78,14 @@ def bind(
     schedule = schedule or Schedule(name="default", program=program.name)
     _check_parts(program, schedule)
     numbers = check_numbers(program.params, numbers)
-    shaped = _apply(program, schedule)
+    slotted = with_slots(_apply(program, schedule), schedule, numbers, ranks)
+    shaped = slotted.program
     concrete = concretize(shaped, infer(shaped), numbers, ranks)
     typing = infer(concrete)
     stages = _bind_stages(shaped, concrete, typing, schedule, numbers, ranks, nodes)
     check_launch_decided(stages, typing, schedule, nodes)
     check_reductions(stages, typing, ranks)
-    tensors = _bind_tensors(shaped, schedule, numbers, ranks, dtype)
+    tensors = _bind_tensors(slotted, schedule, numbers, ranks, dtype)
     channels, used = _channels(concrete, schedule, stages, tensors, ranks)
     bound = Bound(
         source=program,
@@ -254,15 +256,23 @@ def _match_fused(stages: dict[str, BoundStage]) -> dict[str, BoundStage]:
 
 
 def _bind_tensors(
-    program: Program, schedule: Schedule, numbers: Numbers, ranks: int, dtype: str
+    slotted: Slotted, schedule: Schedule, numbers: Numbers, ranks: int, dtype: str
 ) -> dict[str, BoundTensor]:
     tensors: dict[str, BoundTensor] = {}
-    for number, decl in enumerate(program.tensors):
-        part = schedule.tensor(decl.name)
+    for number, decl in enumerate(slotted.program.tensors):
+        part = schedule.tensor(slotted.credits.get(decl.name, decl.name))
         slots = (part[BUFFERS] or 2) if decl.symmetric else 1
         kind = "i32" if decl.space == "table" else (decl.dtype or dtype)
         shape = shape_of(decl, numbers, ranks)
-        tensors[decl.name] = BoundTensor(decl=decl, number=number, shape=shape, dtype=kind, slots=slots)
+        tensors[decl.name] = BoundTensor(
+            decl=decl,
+            number=number,
+            shape=shape,
+            dtype=kind,
+            slots=slots,
+            steps=slotted.steps.get(decl.name),
+            credits=slotted.credits.get(decl.name),
+        )
     return tensors
 
 

@@ -13,7 +13,8 @@ from tilelink.capabilities import Capabilities
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range, shared_bounds
 from tilelink.ir.mapping import ChannelGrid, CountedRange, TileMap, map_region
 from tilelink.ir.program import F8, Attend, Dot, For, Program, Region, Stage, Statement, Tensor, UserCall
-from tilelink.ir.scalar import Env, Param, Ranks, Scalar, const, evaluate, rewrite
+from tilelink.ir.scalar import Env, Param, Ranks, Scalar, binary, const, evaluate, rewrite
+from tilelink.ir.simplify import simplify
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping, Typing, infer
 from tilelink.ir.visitor import statements, value_of, values
@@ -30,22 +31,36 @@ MIN_DOT, MIN_DOT_OF_BYTES = 16, 32
 
 @dataclass(frozen=True, kw_only=True)
 class BoundTensor:
-    """A tensor with its numbers: `slots` buffers of `shape` elements, one after the other in memory."""
+    """A tensor with its numbers: `slots` buffers of `memory` elements, one after the other in memory.
+
+    steps: (dimension, n) if the dimension is one of steps of which memory holds n at a time: step k is in part k % n.
+    credits: the tensor whose readers say by signals on this one that a step has been read (lowering/slots.py), or None.
+    """
 
     decl: Tensor
     number: int
     shape: tuple[int, ...]
     dtype: str
     slots: int
+    steps: tuple[int, int] | None = None
+    credits: str | None = None
 
     @property
     def name(self) -> str:
         return self.decl.name
 
     @property
+    def memory(self) -> tuple[int, ...]:
+        """The shape of one buffer in memory."""
+        if self.steps is None:
+            return self.shape
+        dim, number = self.steps
+        return (*self.shape[:dim], number, *self.shape[dim + 1 :])
+
+    @property
     def size(self) -> int:
-        """Elements in one slot."""
-        return prod(self.shape)
+        """Elements of one buffer in memory."""
+        return prod(self.memory)
 
     @property
     def constant(self) -> bool:
@@ -301,6 +316,17 @@ class Bound:
         if key not in self._tile_maps:
             self._tile_maps[key] = self._tile_map(stage, region)
         return self._tile_maps[key]
+
+    def memory_map(self, stage: str, region: Region) -> TileMap:
+        """The mapping of an access to places in memory: that of `tile_map`, with a step as the part that holds it."""
+        tile_map, steps = self.tile_map(stage, region), self.tensors[region.tensor].steps
+        if steps is None:
+            return tile_map
+        dim, number = steps
+        span = tile_map.spans[dim]
+        part = simplify(binary("%", span.start, const(number)), tile_map.bounds)
+        spans = (*tile_map.spans[:dim], replace(span, start=part, extent=number), *tile_map.spans[dim + 1 :])
+        return replace(tile_map, spans=spans)
 
     @cached_property
     def _tile_maps(self) -> dict[tuple[str, Region], TileMap]:

@@ -555,9 +555,9 @@ class Enumerator(Walk):
         return np.clip(peer, 0, self.bound.ranks - 1)
 
     def _transfer(self, stage: BoundStage, moved: Region, target: Region, rows: Rows) -> None:
-        lo, _, peer = self._bounds(self.bound.tile_map(stage.name, moved), rows)
+        lo, _, peer = self._bounds(self.bound.memory_map(stage.name, moved), rows)
         peer = np.clip(peer, 0, self.bound.ranks - 1)
-        shape = self.bound.tensors[moved.tensor].shape
+        shape = self.bound.tensors[moved.tensor].memory
         offset = np.zeros(len(rows.task), np.int64)
         for d, extent in enumerate(shape):
             offset = offset * extent + lo[:, d]

@@ -73,6 +73,14 @@ def _tensor(bound: Bound, tensor: BoundTensor, number: int) -> Iterator[Misfit]:
     yield from _differs("tensor", tensor.name, "dtype", tensor.dtype, kind)
     if tensor.slots < 1 or (tensor.slots > 1 and not decl.symmetric):
         yield from _differs("tensor", tensor.name, "buffers", tensor.slots, 1)
+    if tensor.steps is not None:
+        dim, slots = tensor.steps
+        kept = decl.space in ("local", "symmetric") and decl.bound is None
+        if not kept or not 1 <= slots < tensor.shape[dim]:
+            yield from _differs("tensor", tensor.name, "memory", tensor.memory, tensor.shape)
+    if tensor.credits is not None and (bound.tensors.get(tensor.credits, tensor).steps is None):
+        message = f"{tensor.name} has the credits of {tensor.credits}, which has memory for all of its steps"
+        yield Misfit(kind="tensor", part=tensor.name, message=message, hint="remove `credits`")
 
 
 def _channels(bound: Bound) -> Iterator[Misfit]:

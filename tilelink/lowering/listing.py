@@ -62,7 +62,11 @@ def _tensor(tensor: BoundTensor) -> Iterator[str]:
     yield f"number {tensor.number}"
     yield f"dtype {tensor.dtype}"
     yield _list("shape", tensor.shape)
+    if tensor.steps is not None:
+        yield _list("memory", tensor.memory)
     yield f"buffers {tensor.slots}"
+    if tensor.credits is not None:
+        yield f"credits {tensor.credits}"
 
 
 def _channel(grid: ChannelGrid) -> Iterator[str]:

@@ -12,6 +12,7 @@ from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import NOTIFY, WAIT, WRITE
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan
+from tilelink.planning.steps import in_memory
 
 Bools = NDArray[np.bool_]
 
@@ -106,7 +107,7 @@ def _queue_places(plan: Plan, task: Ints, position: Ints) -> Ints:
 
 def _overlapping(plan: Plan, one: Ints, other: Ints) -> tuple[Ints, Ints]:
     """Return the pairs of rows of `one` and of `other`, accesses of one tensor, that have an element in common."""
-    a = plan.accesses
+    a = in_memory(plan).accesses
     lo, hi = a.lo, a.hi
     dim = int(np.argmax([len(np.unique(lo[other, d])) for d in range(lo.shape[1])]))
     other = other[np.argsort(lo[other, dim], kind="stable")]

@@ -235,6 +235,10 @@ class Schedule:
         """Set the number of buffers of a symmetric tensor: its memory is reused after `count` launches."""
         return self._say(tensor, "buffers", count)
 
+    def slots(self, tensor: str, **steps: int) -> Schedule:
+        """Set how many steps along a dimension of a tensor memory holds at a time; nothing: all of them."""
+        return self._say(tensor, "slots", tuple(steps.items()))
+
     def without_reuse_wait(self) -> Schedule:
         """Omit the wait for earlier launches of the peers; verification fails if that is not safe."""
         return replace(self, reuse_wait=False)

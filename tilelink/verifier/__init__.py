@@ -1,4 +1,4 @@
-"""The verifier: nine rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
+"""The verifier: ten rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import islice
 from tilelink.errors import VerificationError
 from tilelink.planning.any_program import together
 from tilelink.planning.plan import Plan
+from tilelink.planning.steps import in_memory
 from tilelink.verifier.accounting import accounting
 from tilelink.verifier.coverage import coverage
 from tilelink.verifier.network import network
@@ -15,6 +16,7 @@ from tilelink.verifier.ordering import Orders, exclusive_writes, ordering
 from tilelink.verifier.progress import progress
 from tilelink.verifier.reuse import reuse
 from tilelink.verifier.roles import roles
+from tilelink.verifier.steps import steps
 from tilelink.verifier.tiles import tiles
 
 Rule = Callable[[Plan, Orders], Iterator[VerificationError]]
@@ -26,7 +28,8 @@ RULES: dict[str, Rule] = {
     "progress": lambda plan, _: progress(together(plan)),
     "ordering": ordering,
     "exclusive_writes": exclusive_writes,
-    "reuse": lambda _, order: reuse(order.planned.plan, order.planned),
+    "steps": steps,
+    "reuse": lambda _, order: reuse(in_memory(order.planned.plan), order.planned),
     "roles": lambda plan, _: roles(plan),
 }
 """In the order in which they are checked: a later rule may assume what the earlier ones proved."""

@@ -35,6 +35,8 @@ def accounting(plan: Plan) -> Iterator[VerificationError]:
         if count == 0:
             message = f"waits for {channel}, which no stage notifies"
             hint = f"notify the region of {tensor} on this rank after writing it, with the matching primitive"
+            if (freed := bound.tensors[tensor].credits) is not None:
+                hint = f"a slot of {freed} is free when its step has been read: read what each rank writes of each step"
         else:
             message = f"waits for {wanted} notifies of {channel}, but {count} arrive"
             hint = "the threshold must be the number of notifies of one launch"

@@ -215,6 +215,9 @@ def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> Verific
         f"{where(plan, int(s.task[r]))} waits for {plan.channel_name(int(s.channel[r]))[0]}" for r in rows[1:4]
     )
     who, hint = _missing(plan, run, int(first))
+    freed = plan.bound.tensors[tensor].credits
+    if freed is not None and hint == ORDER:
+        hint = STEPS.format(freed)
     message = f"waits for ever for {tensor} channel {list(cell)} ({kind} signals){who}" + (
         f"; {others}" if others else ""
     )
@@ -254,6 +257,10 @@ SEEN = 256
 FEWER = "reserve fewer SMs (`on sm(n)`), or run a stage in another one's kernel, so that all programs are resident"
 ORDER = (
     "change the order of tiles so that the notifying tile comes earlier, or the channel so that it needs fewer notifies"
+)
+STEPS = (
+    "a slot of {0} is free when its step has been read: make the step the outermost index in the order of every stage "
+    "that accesses {0}, let stages that write {0} run beside those that read it (`on sm(n)`), or give {0} more slots"
 )
 
 

@@ -21,6 +21,7 @@ from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.lowering.clauses.program_per_tile import PROGRAM_PER_TILE
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.roles import ROLES
+from tilelink.lowering.clauses.slots import SLOTS
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
@@ -32,7 +33,7 @@ __all__ = [
 
 CLAUSES: tuple[Clause[Any], ...] = (
     RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, HALVE_TAIL, BACKFILL, DEFER_NOTIFY,
-    TMA_COPY, ROLES, PROGRAM_PER_TILE, DYNAMIC, CHANNEL, BUFFERS,
+    TMA_COPY, ROLES, PROGRAM_PER_TILE, DYNAMIC, CHANNEL, BUFFERS, SLOTS,
 )  # fmt: skip
 """Built-in clauses, in the order in which schedules are printed."""
 _own: list[Clause[Any]] = []

@@ -24,6 +24,12 @@ def dims_called(program: Program, tensor: Tensor, key: str) -> list[int]:
     return named[:1] or [d for d, index in _indices_along(program, tensor) if index == key][:1]
 
 
+def names_of(program: Program, tensor: Tensor) -> list[str]:
+    """Return the names that a schedule may call the dimensions of a tensor by."""
+    names = [name for extent in tensor.shape if (name := _dim_name(extent))]
+    return list(dict.fromkeys([*names, *(index for _, index in _indices_along(program, tensor))]))
+
+
 def _dim_name(extent: Scalar) -> str:
     """Return the name of a dimension in a schedule, or an empty text: a number or a sum has none."""
     return extent.name if isinstance(extent, Param) else "ranks" if isinstance(extent, Ranks) else ""
@@ -58,8 +64,7 @@ def _check(program: Program, part: Part) -> None:
     ranks = {d.name for stage in program.stages for d in all_indices(stage) if d.over_ranks}
     for key, size in part[CHANNEL]:
         if key not in ranks and not dims_called(program, tensor, key):
-            names = [name for extent in tensor.shape if (name := _dim_name(extent))]
-            names = list(dict.fromkeys([*names, *(index for _, index in _indices_along(program, tensor))]))
+            names = names_of(program, tensor)
             message = f"channel({key}={size}): {tensor.name} has no dimension {key!r}"
             hint = did_you_mean(key, names, f"its dimensions, and indices along them, are {', '.join(names)}")
             raise TileSizeError(message, location=part.at(f"channel.{key}"), hint=hint)
