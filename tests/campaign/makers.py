@@ -373,10 +373,25 @@ def in_place(w: Writer) -> None:
     w.made(name, shape, kind, exact=False)
 
 
+def added(w: Writer) -> None:
+    """Additions of several tiles, and of several stages, to one tensor."""
+    a, b = w.plane()
+    name, kind = w.tensor("inout", (a, b), word="s"), w.kind()
+    w.declared[-1] += " f32 sum"
+    w.features.add("added to in any order")
+    box = [INDEX[a], INDEX[b]]
+    for _ in range(w.rng.randint(1, 2)):
+        x = w.input("K" if "K" not in (a, b) else "H", a, b)
+        e, factor = INDEX[x.shape[0]], w.pick(("1.0", "0.5"))
+        lines = w.nest([f"{at(name, box)} += {at(x.name, [e, *box])} * {factor}"])
+        w.stage("compute", [f"{e}: {x.shape[0]} by 1", a, b], [*lines, w.notify(name, box, kind)])
+    w.made(name, (a, b), kind, exact=False)
+
+
 MAKERS: tuple[Callable[[Writer], None], ...] = (
     copy_out, copy_out, elementwise, elementwise, over_ranks, over_ranks, along, product, product, attention, positions,
     casts, integers, numbers, folded, shifted, onto_itself, gathered, gathered, by_ranks, own_rank, iterations,
-    in_place, in_place,
+    in_place, in_place, added,
     *TYPED, *TILED,
 )  # fmt: skip
 RARE: tuple[Callable[[Writer], None], ...] = (deep,)

@@ -75,6 +75,14 @@ def test_tensors_that_cannot_be_changed_are_refused() -> None:
     assert torch.equal(kernel([{"slot": slot, "v": torch.ones(5, 5), "x": x}])[0]["x"], torch.ones(5, 5))
 
 
+def test_additions_compile_to_atomics_and_are_said_to_be_in_any_order() -> None:
+    program = tilelink.parse(SAFE["sums"]).program("p")
+    text = assembly(program, None, ranks=2, dims=SIZES, target="sm_90")
+    added = [line for line in text.splitlines() if "red.global" in line or "atom.global" in line]
+    assert any(".gpu." in line and ".relaxed" in line and "add" in line and "f32" in line for line in added), added
+    assert "    x    : inout" not in str(program) and "f32 sum" in str(program)
+
+
 def _decoded(every: list[Tensors], rank: int) -> Tensors:
     """The caches of a rank after a step, and the attention of all ranks, in plain torch."""
     after: Tensors = {"keys": every[rank]["keys"].clone(), "vals": every[rank]["vals"].clone()}

@@ -8,17 +8,21 @@ import tilelink
 from tilelink.errors import SeveralErrors, TileLinkError
 from tilelink.frontend.checker import check
 from tilelink.ir.printer import print_program
-from tilelink.language import Dim, Index
+from tilelink.ir.program import Store
+from tilelink.language import Dim, Index, sum
 
 TEXT = """
 program decayed(M, N):
     v    : in    [M, N]
     x    : inout [M, N] f32 from -1 to 1 within 0.01
     seen : inout [N] i32
+    total : inout [N] f32 sum from 0 to 1
     compute f(i: M, j: N):
         x[i, j] = x[i, j] * 0.5 + v[i, j]
     compute count(j: N):
         seen[j] = seen[j] + 1
+    compute add(i: M, j: N):
+        total[j] += sum(v[i, j], axis=0)
 """
 
 
@@ -27,6 +31,7 @@ def decayed(M: Dim, N: Dim) -> None:
     v = tilelink.input(M, N)
     x = tilelink.inout(M, N, dtype="f32", low=-1, high=1, within=0.01)
     seen = tilelink.inout(N, dtype="i32")
+    total = tilelink.inout(N, dtype="f32", sum=True, low=0, high=1)
 
     @tilelink.compute
     def f(i: Index = M, j: Index = N) -> None:
@@ -36,6 +41,10 @@ def decayed(M: Dim, N: Dim) -> None:
     def count(j: Index = N) -> None:
         seen[j] = seen[j] + 1
 
+    @tilelink.compute
+    def add(i: Index = M, j: Index = N) -> None:
+        total[j] += sum(v[i, j], axis=0)
+
 
 def test_both_front_ends_and_the_printed_text_agree() -> None:
     program = tilelink.parse(TEXT).program()
@@ -43,8 +52,11 @@ def test_both_front_ends_and_the_printed_text_agree() -> None:
     assert check(program) is program
     x, seen = program.tensor("x"), program.tensor("seen")
     assert (x.space, x.symmetric, x.dtype, x.within) == ("inout", False, "f32", 0.01)
-    assert [t.name for t in program.tensors if t.is_given] == ["v", "x", "seen"]
-    assert [t.name for t in program.tensors if t.is_result] == ["x", "seen"] and seen.dtype == "i32"
+    assert [t.name for t in program.tensors if t.is_given] == ["v", "x", "seen", "total"]
+    assert [t.name for t in program.tensors if t.is_result] == ["x", "seen", "total"] and seen.dtype == "i32"
+    assert [t.name for t in program.tensors if t.sums] == ["total"]
+    stored = [s for stage in program.stages for s in stage.body if isinstance(s, Store)]
+    assert [one.adds for one in stored] == [False, False, True]
 
 
 def of(declaration: str, body: str = "v = x[i]") -> str:
@@ -59,6 +71,9 @@ def test_what_no_stage_writes_stays() -> None:
 MISTAKES = [
     (of("x : inout symmetric [M]"), "ParseError", 2, "an inout tensor is never symmetric"),
     (of("x : inout [M] < M"), "ParseError", 2, "x has a bound, and entries of index tensors stay as they are"),
+    (of("x : inout [M] sum"), "ParseError", 2, "x cannot be added to in any order"),
+    (of("x : inout [M] f16 sum"), "ParseError", 2, "x cannot be added to in any order"),
+    (of("x : local [M] f32 sum"), "ParseError", 2, "x cannot be added to in any order"),
     (of("x : inout [M[: 3]]"), "ParseError", 2, "a part of a dimension"),
     (of("x : inout [M] = 0"), "ParseError", 2, "only an input of the own rank may be left out"),
     (of("x : inuot [M]"), "ParseError", 2, "unknown 'inuot'"),

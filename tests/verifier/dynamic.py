@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any, NoReturn
 
@@ -30,6 +31,8 @@ from tilelink.planning.plan import Plan
 
 KINDS = ("deadlock", "outside", "unwritten", "epoch", "step", "race", "threads", "output", "overshoot", "unreachable")
 BARRIER, FENCE, QUIET, PUT = range(4, 8)
+ADDED = -2
+"""Stands for all additions to memory, each of which is made at once: `together` of such a write."""
 Condition = Callable[[], bool]
 Steps = Generator[Condition | None]
 
@@ -183,9 +186,10 @@ class Script:
             step, _ = self._step(number, np.array(box[1 : 1 + a.lo.shape[1]]))
             execution = (task, statement, position - (kind == WRITE), _mixes(plan.statements[statement][1]) and kind)
             together = numbers.setdefault(execution, len(numbers))
+            adds = kind == WRITE and getattr(plan.statements[statement][1], "adds", False)
             op = _Op(
-                kind=kind, peer=peer, number=number, task=task, cells=cells, outside=outside, together=together,
-                step=step,
+                kind=kind, peer=peer, number=number, task=task, cells=cells, outside=outside,
+                together=ADDED if adds else together, step=step,
             )  # fmt: skip
             mode = getattr(plan.statements[statement][1], "mode", "")
             if mode == "put":
@@ -303,6 +307,7 @@ class Execution:
         self.times = np.zeros(script.places, np.int64)
         self.step = np.zeros(script.places, np.int64)
         self.reader = np.zeros((script.places, threads), np.int64)
+        self.adder = np.zeros((script.places, threads), np.int64)
         self.meeting = 0
         """Counts the meetings of the threads of all workers; `met` is each worker's last one."""
         self.met = np.zeros(threads, np.int64)
@@ -464,7 +469,7 @@ class Execution:
             yield None
         else:
             yield None  # whatever comes between the signals and the data
-            act = {READ: self._read, WRITE: self._write}[op.kind]
+            act = {READ: self._read, WRITE: partial(self._write, adds=op.together == ADDED)}[op.kind]
             if self.bound.many_threads and not self.bound.kernels[self.plan.workers[me][0]].on_copy_engine:
                 self._touch(me, op, launch)
             act(me, op.peer, op.number, op.cells, launch, self._who(op.task), op.step)
@@ -603,14 +608,22 @@ class Execution:
             self._fail("epoch", launch, rank, number, who)
         if (self.step[at] != step).any():
             self._fail("step", launch, rank, number, who)
-        if (self.written[at] > self.clock[me, self.writer[at]]).any():
+        if (self.written[at] > self.clock[me, self.writer[at]]).any() or (self.adder[at] > self.clock[me]).any():
             self._fail("race", launch, rank, number, who)
         self.reader[at, me] = self.clock[me, me]
 
-    def _write(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str, step: int = 0) -> None:
+    def _write(
+        self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str, step: int = 0, adds: bool = False
+    ) -> None:  # fmt: skip
+        """A write, or an addition: one needs no order with others."""
         at = cells + self.script.place(number, rank, launch)
         seen = self.clock[me]
         if (self.written[at] > seen[self.writer[at]]).any() or (self.reader[at] > seen).any():
+            self._fail("race", launch, rank, number, who)
+        if adds:
+            self.adder[at, me] = seen[me]
+            return
+        if (self.adder[at] > seen).any():
             self._fail("race", launch, rank, number, who)
         self.times[at] = np.where(self.epoch[at] == launch, self.times[at] + 1, 1)
         self.writer[at], self.written[at], self.epoch[at] = me, seen[me], launch

@@ -64,6 +64,45 @@ program p(M, N, T):
         for (t: T by 1):
             x[i, j] = x[i, j] * 0.5 + v[t, i, j]
 """
+SUMS = """
+program p(M, N, T):
+    row : in    [T] < M
+    v   : in    [T, N]
+    x   : inout [M, N] f32 sum
+    z   : out   [M, N]
+    compute first(i: M, j: N):
+        x[i, j] = x[i, j] * 0.5
+        rank_notify(x[i, j])
+    compute scatter(t: T, j: N):
+        rank_wait(x[:, j])
+        x[row[t], j] += v[t, j]
+        producer_tile_notify(x[:, j])
+    compute more(i: M, j: N):
+        rank_wait(x[i, j])
+        x[i, j] += 1.0
+        producer_tile_notify(x[i, j])
+    compute after(i: M, j: N):
+        consumer_tile_wait(x[i, j])
+        z[i, j] = x[i, j]
+"""
+SET = """
+program p(M, N):
+    x : inout [M, N] f32 sum
+    compute first(i: M, j: N):
+        x[i, j] = 0.5
+        rank_notify(x[i, j])
+    compute more(i: M, j: N):
+        rank_wait(x[i, j])
+        x[i, j] += 1.0
+"""
+REPEATED = """
+program p(M, N, T):
+    v : in    [T, M, N]
+    x : inout [M, N] f32 sum
+    compute add(t: T by 1, i: M, j: N):
+        x[i, j] += v[t, i, j]
+        x[i, j] += x_of(t)
+""".replace("x_of(t)", "f32(t) * 0.25")
 SAFE = {
     "before and after": BEFORE_AND_AFTER,
     "a part": PART,
@@ -72,6 +111,9 @@ SAFE = {
     "row by row": ROW_BY_ROW,
     "segments": SEGMENTS,
     "steps": STEPS,
+    "sums": SUMS,
+    "set": SET,
+    "repeated": REPEATED,
 }
 
 
@@ -92,7 +134,7 @@ def test_accepted(name: str, tiles: int) -> None:
     plan(SAFE[name], tiles)
 
 
-@pytest.mark.parametrize("name", ["before and after", "a part", "steps"])
+@pytest.mark.parametrize("name", ["before and after", "a part", "steps", "set", "repeated"])
 def test_no_interleaving_of_these_fails(name: str) -> None:
     """Also over launches, of which each reads what the one before has left."""
     assert not dynamic.check(plan(SAFE[name]))
@@ -126,6 +168,14 @@ CHANGED = [
     ("row by row", "x[slot[t], j] + v", "x[t, j] + v", "OrderingError: .*reads x"),
     ("segments", " rising", "", "OrderingError|ExclusiveWriteError"),
     ("a part", "x[i + 2, j] = 0.0", "x[i + 2, j] = x[i + 3, j]", "OrderingError: .*while it writes x"),
+    ("sums", "        rank_wait(x[:, j])\n", "", "x of rank 0, which .* orders the two"),
+    ("sums", "        rank_wait(x[i, j])\n", "", "x of rank 0, which .* orders the two"),
+    ("sums", "        consumer_tile_wait(x[i, j])\n", "", "reads x of rank 0, which .*only the schedule orders"),
+    ("set", "        rank_wait(x[i, j])\n", "", "ExclusiveWriteError: .*writes x of rank 0, which .* orders the two"),
+    ("sums", "x[row[t], j] +=", "x[row[t], j] =", "writes x through row, which may name an element twice"),
+    ("sums", "x[i, j] += 1.0", "x[i, j] = x[i, j] + 1.0", "x of rank 0, which .* orders the two"),
+    ("repeated", "x[i, j] += v", "x[i, j] = v", "ExclusiveWriteError: .*writes x of rank 0"),
+    ("repeated", " f32 sum", " f32", "x of rank 0, which .* orders the two"),
     ("a part", "x[i + 2, j] = 0.0", "x[2, j] = 0.0", "ExclusiveWriteError: .*writes x of rank 0"),
 ]
 
@@ -163,6 +213,13 @@ def test_reference(name: str) -> None:
             case "added rows" | "row by row":
                 expected = before.clone()
                 expected[given["slot"].long()] += given["v"].double()
+            case "sums":
+                expected = (before * 0.5 + 1).index_add(0, given["row"].long(), given["v"].double())
+                torch.testing.assert_close(found["z"].double(), after)
+            case "set":
+                expected = torch.full_like(before, 1.5)
+            case "repeated":
+                expected = before + given["v"].double().sum(0) + 0.25 * sum(range(SIZES["T"]))
             case "segments":
                 expected = before.clone()
                 expected[int(given["starts"][0]) : int(given["starts"][-1])] += 1

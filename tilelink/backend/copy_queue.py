@@ -41,7 +41,7 @@ class QueueEmitter:
         match statement:
             case Transfer(target=target, source=Read(region=source)):
                 self._copy(target, source, is_transfer=True)
-            case Store(region=target, value=Read(region=source)):
+            case Store(region=target, value=Read(region=source), adds=False):
                 self._copy(target, source, is_transfer=False)
             case Notify(kind=kind, region=region):
                 tile_map = self.bound.tile_map(self.stage.name, region)

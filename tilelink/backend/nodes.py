@@ -97,6 +97,15 @@ class Store(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Add(Node):
+    """An addition of a tile to memory, element by element and each at once. mask: as of a store."""
+
+    pointers: str
+    value: str
+    mask: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Multiply(Node):
     """acc += left right."""
 

@@ -224,6 +224,8 @@ class StatementEmitter:
         match statement:
             case Assign(name=name, value=value):
                 self._assign(name, value)
+            case Store(region=region, value=value, adds=True):
+                self._store(region, self.values.lower(value, {}), {}, nodes.Add)
             case Store(region=region, value=value):
                 self._write(region, value)
             case Transfer(mode="put" | "get"):
@@ -340,7 +342,9 @@ class StatementEmitter:
             part = Slice(start=name, block=limit, size=size)
             self._copy(region, value, {**slices, -1 - len(rest): part}, tuple(rest))
 
-    def _store(self, region: Region, tile: Tile, slices: Slices) -> None:
+    def _store(
+        self, region: Region, tile: Tile, slices: Slices, node: type[nodes.Store | nodes.Add] = nodes.Store
+    ) -> None:
         addresses = self.values.addresses
         block: Block = addresses.region(region, slices, load=False)
         dtype = addresses.bound.tensors[region.tensor].dtype
@@ -348,7 +352,7 @@ class StatementEmitter:
             dims = addresses.dims(block.axes, slices)
             tile = replace(tile, text=f"tl.full({dims}, {tile.text}, {TRITON[tile.dtype]})", axes=block.axes)
         text = aligned(replace(tile, text=self._converted(tile, dtype)), len(block.axes))
-        self.writer.add(nodes.Store(pointers=block.pointers, value=text, mask=block.mask))
+        self.writer.add(node(pointers=block.pointers, value=text, mask=block.mask))
 
     def _converted(self, tile: Tile, dtype: str) -> str:
         if tile.dtype == dtype:

@@ -95,7 +95,10 @@ def check(
             options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": target}
             tasks = _safe(module, one, schedule, options, wrong)
             where = ranks_of(ranks, nodes)
-            report.append({"program": one.name, **where, "dims": dims, "choices": choices, "tasks": tasks})
+            sums = [tensor.name for tensor in one.tensors if tensor.sums]
+            report.append(
+                {"program": one.name, **where, "dims": dims, "choices": choices, "tasks": tasks, "sums": sums}
+            )
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
         _print(report, list(wrong), as_json, list(skipped))
         if not as_json:
@@ -141,6 +144,9 @@ def _print(
             schedules = ", ".join(f"{name} ({tasks} tiles)" for name, tasks in one["tasks"].items())
             values = values_text({**one["dims"], **one["choices"]})
             write(f"{one['program']}: safe on {ranks_text(one)}, {values}: {schedules}")
+            if one["sums"]:
+                added = ", ".join(one["sums"])
+                write(f"  {added}: added to in any order, so that launches differ in the last bits of sums")
     for mistake in wrong:
         typer.echo(str(mistake.error), err=True)
         if mistake.schedules:

@@ -254,6 +254,9 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
         hint = f"{syntax.name} : out [...] i32; peers and stages read integers from local and symmetric tensors"
         raise ParseError(f"the output {syntax.name} has a bound", location=place, hint=hint)
     _check_properties(scope, syntax)
+    if syntax.sums and (syntax.space != "inout" or syntax.dtype != "f32"):
+        hint = f"{syntax.name} : inout [...] f32 sum, and {syntax.name}[...] += value in any order"
+        raise ParseError(f"{syntax.name} cannot be added to in any order", location=place, hint=hint)
     if syntax.space == "inout" and syntax.bound is not None:
         hint = (
             f"{syntax.name} : inout [...] i32 holds numbers; coordinates and counts come from in, local and symmetric"
@@ -278,6 +281,7 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
         shape=shape,
         dtype="i32" if integers else syntax.dtype if syntax.space != "table" else None,
         bound=_bound(scope, syntax),
+        sums=syntax.sums,
         properties=syntax.properties,
         defined=defined,
         location=place,
@@ -446,6 +450,9 @@ def _statement(scope: Scope, node: ast.stmt) -> Statement:
             return _primitive(scope, call, name)
         case ast.Assign(targets=[target], value=value):
             return _assign(scope, node, target, scope.value(value))
+        case ast.AugAssign(target=ast.Subscript() as target, op=ast.Add(), value=value) if _is_sum(scope, target):
+            stored = _assign(scope, node, target, scope.value(value))
+            return replace(stored, adds=True) if isinstance(stored, Store) else stored
         case ast.AugAssign(target=target, op=op, value=value):
             current = scope.value(_load(target))
             new = scope.value(ast.copy_location(ast.BinOp(left=_load(target), op=op, right=value), node))
@@ -462,6 +469,12 @@ def _statement(scope: Scope, node: ast.stmt) -> Statement:
         case _:
             hint = "a statement is an assignment, a primitive, if, or for"
             raise ParseError("not a statement of the language", location=place, hint=hint)
+
+
+def _is_sum(scope: Scope, target: ast.Subscript) -> bool:
+    """True if a region is of a tensor that is declared `sum`."""
+    tensor = scope.tensors.get(target.value.id) if isinstance(target.value, ast.Name) else None
+    return tensor is not None and tensor.sums
 
 
 def _replaced(scope: Scope, node: ast.stmt) -> ast.stmt:

@@ -45,7 +45,7 @@ from tilelink.frontend.syntax import (
 )
 from tilelink.frontend.variants import OPEN, Elsewhere, variant_of
 from tilelink.ir.depth import deep
-from tilelink.ir.program import Program
+from tilelink.ir.program import SUM, Program
 from tilelink.scheduling.schedule import Schedule
 from tilelink.scheduling.words import check_names
 
@@ -419,7 +419,8 @@ class _Build(Transformer_NonRecursive[Token, Any]):
             dtype=str(dtype) if dtype is not None else None,
             bound=bound[0] if bound is not None else None,
             inclusive=bound is not None and bound[1],
-            properties=tuple(map(str, properties)),
+            properties=tuple(str(one) for one in properties if one != SUM),
+            sums=SUM in properties,
             node=_at(ast.Name(id=str(name)), name),
             dtype_node=_at(ast.Name(id=str(dtype)), dtype) if dtype is not None else None,
             default=default,

@@ -30,7 +30,7 @@ from tilelink.frontend.syntax import (
 )
 from tilelink.frontend.variants import OPEN
 from tilelink.ir.depth import deep
-from tilelink.ir.program import PROPERTIES, Program
+from tilelink.ir.program import PROPERTIES, SUM, Program
 
 DECLARATIONS = {
     "input": "in",
@@ -41,7 +41,7 @@ DECLARATIONS = {
     "table": "table",
 }
 STAGES = ("comm", "compute")
-OPTIONS = ("symmetric", "dtype", "bound", "at_most", "default", "low", "high", "within")
+OPTIONS = ("symmetric", SUM, "dtype", "bound", "at_most", "default", "low", "high", "within")
 
 
 @deep()
@@ -135,8 +135,9 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
     unknown = set(options) - {*OPTIONS, *PROPERTIES}
     if unknown:
         hint = "symmetric=True, dtype='f32', bound=M, at_most=M, distinct=True, default=0, low=1, high=M, within=0.01"
+        hint += ", sum=True"
         raise ParseError(f"unknown option {sorted(map(str, unknown))[0]}", location=place, hint=hint)
-    for option in ("symmetric", *PROPERTIES):
+    for option in ("symmetric", SUM, *PROPERTIES):
         flag = options.get(option)
         if flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, bool)):
             raise ParseError(f"{option} is True or False", location=source.location(flag), hint=f"{option}=True")
@@ -153,6 +154,7 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
         bound=at_most if at_most is not None else options.get("bound"),
         inclusive=at_most is not None,
         properties=tuple(p for p in PROPERTIES if isinstance(one := options.get(p), ast.Constant) and one.value),
+        sums=isinstance(sums := options.get(SUM), ast.Constant) and bool(sums.value),
         node=node,
         dtype_node=dtype,
         default=options.get("default"),

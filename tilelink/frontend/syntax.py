@@ -58,6 +58,8 @@ class TensorSyntax:
     """True if the bound itself may occur: `<= M`."""
     properties: tuple[str, ...] = ()
     """A promise about the entries of an index tensor."""
+    sums: bool = False
+    """True if it is declared `sum`: values may be added to its elements."""
     dtype_node: ast.AST | None = None
     default: ast.expr | None = None
     """What stands for an input that is left out."""

@@ -100,6 +100,7 @@ def _tensor(tensor: Tensor, width: int) -> str:
     text = f"{tensor.name:<{width}} : {space} [{dims}]"
     if tensor.dtype and tensor.bound is None:
         text += f" {tensor.dtype}"
+    text += " sum" * tensor.sums
     if tensor.bound is not None:
         text += "".join((_bound(tensor.bound), *(f" {word}" for word in tensor.properties)))
     if tensor.low is not None and tensor.high is not None:
@@ -160,8 +161,8 @@ def print_statement(statement: Statement) -> list[str]:
     match statement:
         case Assign(name=name, value=value):
             return [f"{name} = {print_value(value)}"]
-        case Store(region=region, value=value):
-            return [f"{print_region(region)} = {print_value(value)}"]
+        case Store(region=region, value=value, adds=adds):
+            return [f"{print_region(region)} {'+=' if adds else '='} {print_value(value)}"]
         case Transfer(mode=mode, target=target, source=source):
             signal = f", {NOTIFY[statement.signal]}" if statement.signal is not None else ""
             return [f"{(MOVE | BY_PASSES)[mode]}({print_region(target)}, {print_value(source)}{signal})"]

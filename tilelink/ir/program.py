@@ -28,6 +28,8 @@ COMPUTED = {"f16": "f32", "bf16": "f32", "f8e4m3": "f32", "f8e5m2": "f32", "i8":
 SIGNAL_KINDS = ("tile", "peer", "rank")
 PROPERTIES = ("distinct", "rising", "offsets")
 """Promises that a declaration may make about the entries of an index tensor."""
+SUM = "sum"
+"""The word of a declaration for a tensor to which values may be added in any order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,7 @@ class Tensor(Node):
     dtype: None stands for the element type chosen when the program is compiled.
     bound: of an index tensor, which holds i32 values in `[0, bound)`. Where the bound is the entry of another index
     tensor, a `Coordinate` in it stands for the coordinate along a dimension.
+    sums: values may be added to its elements, in any order.
     properties: of an index tensor: "distinct" (no two entries alike), "rising" (no entry is below the one before) and
     "offsets" (rising, from 0 on). The proof assumes them.
     defined: of an output, for each dimension the end of the elements that are defined, or None for all of them; of an
@@ -73,6 +76,7 @@ class Tensor(Node):
     low: Scalar | float | None = None
     high: Scalar | float | None = None
     within: float | None = None
+    sums: bool = False
     properties: tuple[str, ...] = ()
     defined: tuple[Scalar | None, ...] = ()
 
@@ -306,10 +310,14 @@ class Assign(Statement):
 
 @dataclass(frozen=True, kw_only=True)
 class Store(Statement):
-    """`y[i, j] = value` on this rank."""
+    """`y[i, j] = value` on this rank.
+
+    adds: `y[i, j] += value` of a tensor that is declared `sum`: an addition that no other access comes between.
+    """
 
     region: Region
     value: Value
+    adds: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

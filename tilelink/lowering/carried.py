@@ -408,6 +408,8 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
         return "before its loop its tiles do more than to wait and to give names numbers"
     if not after or not isinstance(after[-1], Store) or not all(isinstance(s, Assign) for s in after[:-1]):
         return "after its loop its tiles do not compute, store once and notify"
+    if after[-1].adds:
+        return "it adds to memory where others may add, too"
     if any(products_of(value_of(s)) for s in after):
         return "its tiles multiply after their loop"
     guard, inner = None, loop.body

@@ -142,7 +142,7 @@ def _moved(statement: Statement) -> int:
     match statement:
         case Transfer(target=target, source=source):
             return WRITE if target.rank is not None or not isinstance(source, Read) else READ
-        case Store(value=Read()):
+        case Store(value=Read(), adds=False):
             return READ
         case _:
             return -1
@@ -152,7 +152,7 @@ def _names_peer(statement: Statement) -> bool:
     match statement:
         case Transfer(target=target, source=source):
             return target.rank is not None or (isinstance(source, Read) and source.region.rank is not None)
-        case Store(value=Read(region=region)) | Notify(region=region):
+        case Store(value=Read(region=region), adds=False) | Notify(region=region):
             return region.rank is not None
         case _:
             return False
@@ -201,7 +201,9 @@ class _Carrying:
                 return self._loop(statement, (*around, *indices), body), 1
             case Transfer() if edge.remote:
                 return self._move(statement, follower, around)
-            case Store(region=region, value=Read(region=source) as value) if edge.remote and source.rank is not None:
+            case Store(region=region, value=Read(region=source) as value, adds=False) if (
+                edge.remote and source.rank is not None
+            ):
                 get = Transfer(mode="get", target=region, source=value, location=statement.location)
                 far = self._get(get, around)
                 self.number += 1

@@ -34,6 +34,14 @@ def write(tensor: torch.Tensor, parts: Parts, value: torch.Tensor) -> None:
     tensor[_of_tensor(index(parts))] = tile.reshape([len(_positions(p)) for p in parts])
 
 
+def add(tensor: torch.Tensor, parts: Parts, value: torch.Tensor) -> None:
+    """Broadcast a value to a box that lies inside the tensor and add it, to an element as often as the box names it."""
+    tile = value.to(tensor.dtype).expand(_extents(parts))
+    where = np.ix_(*map(_positions, parts))
+    own = tuple(torch.as_tensor(p).long() for p in where)
+    tensor.index_put_(own, tile.reshape([len(_positions(p)) for p in parts]), accumulate=True)
+
+
 def _ends(part: slice | int) -> tuple[int, int]:
     return (part.start, part.stop) if isinstance(part, slice) else (part, part + 1)
 

@@ -36,7 +36,7 @@ class Races:
         self._reads: dict[tuple[int, str], np.ndarray] = {}
         self._writes: dict[tuple[int, str], np.ndarray] = {}
         self._signals: dict[Signal, np.ndarray] = {}
-        self._count = 0
+        self._count = self._additions = 0
 
     def read(self, seen: Seen, rank: int, name: str, where: Where) -> bool:
         """Note a read. False if a write of one of its elements is not ordered before it."""
@@ -49,6 +49,15 @@ class Races:
         """Note a write. False if another access to one of its elements is not ordered before it."""
         writes, reads = self._of(self._writes, rank, name), self._of(self._reads, rank, name)
         ordered = not (_all(writes[where]) | _all(reads[where])) & ~seen.bits
+        self._note(seen, writes, where)
+        return ordered
+
+    def add(self, seen: Seen, rank: int, name: str, where: Where) -> bool:
+        """Note an addition. False if an access to one of its elements that is no addition is not ordered before it."""
+        writes, reads = self._of(self._writes, rank, name), self._of(self._reads, rank, name)
+        others = (_all(writes[where]) | _all(reads[where])) & ~self._additions
+        ordered = not others & ~seen.bits
+        self._additions |= 1 << self._count
         self._note(seen, writes, where)
         return ordered
 

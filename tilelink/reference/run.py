@@ -491,6 +491,13 @@ class _Walker:
         boxes.write(memory, self.box(region, "writes"), converted(value, dtype))
         self._mark(self.machine.arrived, WRITES, region, "writes")
 
+    def add(self, region: Region, value: torch.Tensor) -> None:
+        """Add a value to a region, to an element as often as it is named."""
+        where = boxes.index(self.box(region, "adds to"))
+        self._ordered(self.machine.races.add(self.seen, self.rank, region.tensor, where), "adds to", region)
+        boxes.add(self.machine.memory[self.rank][region.tensor], self.box(region, "adds to"), value)
+        self._mark(self.machine.arrived, WRITES, region, "adds to")
+
     def _ordered(self, ordered: bool, does: str, region: Region) -> None:
         """Raise OrderingError for an access of an element that another task accesses too, without an order."""
         if not ordered:
@@ -649,6 +656,8 @@ class _Walker:
         match statement:
             case Assign(name=name, value=value):
                 self.locals[name] = self._shaped(name, evaluator(value))
+            case Store(region=region, value=value, adds=True):
+                self.add(region, evaluator(value))
             case Store(region=region, value=value) | Transfer(target=region, source=value):
                 self.write(region, evaluator(value))
                 if isinstance(statement, Transfer) and statement.signal is not None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from tilelink.errors import CoverageError, ExclusiveWriteError, VerificationError
 from tilelink.ir.printer import print_scalar
+from tilelink.ir.program import Store
 from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Param, Scalar, binary, const, rewrite, walk
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints
@@ -77,6 +78,9 @@ def placed_writes(plan: Plan) -> Iterator[VerificationError]:
 def _named_twice(plan: Plan, name: str, rows: Ints) -> Iterator[VerificationError]:
     """Yield a refusal of a write that may name an element twice."""
     for row in rows[plan.accesses.guard[rows] > 0].tolist():
+        statement = plan.statements[int(plan.accesses.statement[row])][1]
+        if isinstance(statement, Store) and statement.adds:
+            continue
         if (table := repeated(plan, row)) is not None:
             message = f"writes {name} through {table}, which may name an element twice"
             hint = f"if no two entries of {table} are alike, say so: {table} : in [...] < M distinct"

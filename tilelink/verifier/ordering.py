@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from tilelink.errors import ExclusiveWriteError, OrderingError, VerificationError
+from tilelink.ir.program import Store
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
 from tilelink.lowering.places import box
@@ -72,6 +73,14 @@ class Orders:
         if not len(first):
             return np.zeros(0, bool)
         return self._signals.before(a.task[first], a.position[first], a.task[second], a.position[second])
+
+    def adds(self, rows: Ints) -> np.ndarray:
+        """Mask of the rows of the plan's accesses that add to what is there."""
+        return self._adding[self._plan.accesses.statement[rows]]
+
+    @cached_property
+    def _adding(self) -> np.ndarray:
+        return np.array([isinstance(one, Store) and one.adds for _, one in self._plan.statements], bool)
 
     def late(self, rows: Ints) -> np.ndarray:
         """Mask of the rows of the plan's accesses that puts make, at any time after their place in the program."""
@@ -227,6 +236,8 @@ def _check_writes(part: Part, order: Orders, ranks: Ints) -> Iterator[Verificati
         yield refuse(ExclusiveWriteError, plan, message, task=task, statement=statement, hint=hint)
     in_place = plan.bound.tensors[name].decl.space == "inout"
     first, second = _meeting(plan, *pairs(part, WRITE, same_task=True), in_place=in_place)
+    several = ~(order.adds(first) & order.adds(second))  # which of two additions comes last makes no difference
+    first, second = first[several], second[several]
     apart = (a.task[first] != a.task[second]) | order.late(first) | order.late(second)
     rest = np.flatnonzero(apart & ~order.by_signals(first, second))
     later = order.by_signals(second[rest], first[rest])

@@ -254,6 +254,8 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
         return "its tiles do not end with their only store"
     if last.region.rank is not None:
         return "it stores in a peer's memory"
+    if last.adds:
+        return "it adds to memory where others may add, too"
     for statement in middle:
         if (value := value_of(statement)) is not None and (reason := _computed(value)):
             return reason

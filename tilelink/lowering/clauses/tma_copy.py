@@ -82,6 +82,8 @@ def bulk_reason(body: tuple[Statement, ...]) -> str | None:
 def copied(statement: Statement) -> tuple[Region, Region] | None:
     """Return (target, source) of a statement that is a copy, or None."""
     match statement:
+        case Store(adds=True):
+            return None
         case Transfer(target=target, source=Read(region=source)) | Store(region=target, value=Read(region=source)):
             return target, source
         case _:
