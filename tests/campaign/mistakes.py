@@ -6,10 +6,13 @@ import random
 import re
 from collections.abc import Callable, Iterator
 
+from tilelink.ir.program import DTYPES
+
 REGION = re.compile(r"(?P<name>\w+)\[(?P<coords>[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*)\](?P<rank> @ (?:\w+|\([^()]*\)))?")
 SIGNAL = re.compile(
     r"\b(producer_tile_notify|consumer_tile_wait|peer_tile_notify|peer_tile_wait|rank_notify|rank_wait)"
 )
+DECLARED = re.compile(rf"(    \w+ : (?:in|out|local|symmetric)[^<]*\])(?: (?:{'|'.join(DTYPES)}))?")
 BODY = " " * 8
 Change = Callable[[random.Random, list[str], int], list[str] | None]
 Choices = Callable[[str], Iterator[str]]
@@ -126,6 +129,15 @@ def _another_entry(rng: random.Random, lines: list[str], at: int) -> list[str] |
     return [*lines[:at], lines[at][: match.start()] + new + lines[at][match.end() :], *lines[at + 1 :]]
 
 
+def _another_type(rng: random.Random, lines: list[str], at: int) -> list[str] | None:
+    """Another type of a tensor's elements: with it, values are cast, refused, or rounded in another way."""
+    found = [(k, match[1]) for k, line in enumerate(lines) if (match := DECLARED.fullmatch(line))]
+    if not found:
+        return None
+    at, declared = rng.choice(found)
+    return [*lines[:at], f"{declared} {rng.choice(DTYPES)}", *lines[at + 1 :]]
+
+
 def _dropped(rng: random.Random, lines: list[str], at: int) -> list[str] | None:
     end = block(lines, at)
     return [*lines[:at], *lines[end:]]
@@ -179,5 +191,5 @@ def _under(rng: random.Random, lines: list[str], at: int) -> list[str] | None:
 
 CHANGES: tuple[Change, ...] = (
     _another_place, _another_place, _wider, _narrower, _another_rank, _another_coordinate_of_rank, _another_entry,
-    _dropped, _dropped_signal, _repeated, _later, _another_signal, _another_condition, _under, _under,
+    _another_type, _dropped, _dropped_signal, _repeated, _later, _another_signal, _another_condition, _under, _under,
 )  # fmt: skip

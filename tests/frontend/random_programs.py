@@ -9,6 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tilelink.ir.program import DTYPES
+
 LOOSE, NOT, COMPARE, XOR, SUM, PRODUCT, UNARY, ATOM = range(8)
 BINARY = {"+": SUM, "-": SUM, "*": PRODUCT, "//": PRODUCT, "%": PRODUCT, "^": XOR}
 PAIRS = ("producer_tile_notify", "consumer_tile_wait", "peer_tile_notify", "peer_tile_wait", "rank_notify", "rank_wait")
@@ -26,6 +28,11 @@ UNARY_FUNCTIONS = (
     "f16",
     "bf16",
     "f32",
+    "f8e4m3",
+    "f8e5m2",
+    "i8",
+    "u8",
+    "i64",
 )
 NUMBERS = ("0", "1", "2", "7", "0.5", "1e-3", "2.5", "1e30", "1e+20", ".25", "3.")
 
@@ -130,7 +137,7 @@ class Names:
             case "local" if self.locals:
                 return self.pick(self.locals)
             case "zeros":
-                return f"zeros({self.pick(('f32', 'f16', 'i32'))})"
+                return f"zeros({self.pick(('f32', 'f16', 'f8e4m3', 'u8', 'i32', 'i64'))})"
             case "full":
                 return f"full({self.pick(('', '-'))}{self.pick(NUMBERS)}, f32)"
             case "pos" if self.indices:
@@ -175,7 +182,7 @@ class Names:
             case "where":
                 return f"where({inner[0]}, {inner[1]}, 1.5)"
             case "to":
-                return f"({inner[0]}).to({self.pick(('f16', 'bf16', 'f32', 'i32', 'bool'))})"
+                return f"({inner[0]}).to({self.pick(DTYPES)})"
             case "call":
                 return f"CALL<{self.pick(('mine.gate', 'a.b.c'))}>({inner[0]}, {inner[1]})"
             case "attend":
@@ -256,7 +263,7 @@ def programs(draw: Draw) -> Written:
         name = f"x{number}"
         space = names.pick(("in", "in symmetric", "out", "out symmetric", "inout", "local", "symmetric"))
         shape = [names.pick(extents) for _ in range(names.pick((1, 2, 3)))]
-        dtype = names.pick((None, "f16", "bf16", "f32", "i32", "bool"))
+        dtype = names.pick((None, *DTYPES))
         text.append(f"    {name} : {space} [{', '.join(shape)}]" + (f" {dtype}" if dtype else ""))
         words = {"in": "input", "out": "output"}
         options = ([f"dtype='{dtype}'"] if dtype else []) + (["symmetric=True"] if " " in space else [])
