@@ -16,13 +16,14 @@ from torch.distributed import ProcessGroup
 from tilelink import compiler
 from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, did_you_mean
 from tilelink.frontend.variants import Template
+from tilelink.ir.parameters import check_number
 from tilelink.ir.program import Program, require_program
 from tilelink.ops import derivative
 from tilelink.ops.calls import gpu_of
 from tilelink.ops.consensus import gathered
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
 from tilelink.ops.form import ELEMENTS, Forms, name_of_type
-from tilelink.ops.given import Given, Shortcut
+from tilelink.ops.given import Given, Shortcut, check_room
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
 from tilelink.ops.meaning import Meaning
 from tilelink.ops.nodes import nodes_of
@@ -64,6 +65,8 @@ class Op:
         self._fixed, self._tables = dict(fixed), dict(tables)
         self._forms = Forms(program, self.signature, self._tables, dtype)
         self._names = frozenset(self.signature.names)
+        self._params = {one.name: one for one in program.params if one.name in self.signature.numbers}
+        self._fitting: set[Any] = set()
         self._given = Given(program)
         self._shortcut = Shortcut(self._given, self.signature.inputs, self._fixed)
         free = self.signature.optional | {*self._given.counts}
@@ -145,6 +148,8 @@ class Op:
         operands = [value for value in values.values() if isinstance(value, torch.Tensor)]
         into = None if out is None else self._given_outputs(out)
         direct = is_direct((*operands, *(into or {}).values()))
+        if direct:
+            self._check_room(values, members)
         given, counts = self._given.whole(values, direct=direct)
         if into is not None:
             written = self._given.into(into, given)
@@ -158,6 +163,19 @@ class Op:
             found = self._new(*[given.get(name) for name in self.signature.names], name_of(members), text)
         found = dict(zip(self.signature.outputs, [found] if self._several is None else found, strict=True))
         return self._results(self._given.cut(found, counts))
+
+    def _check_room(self, values: Mapping[str, Any], members: ProcessGroup | str) -> None:
+        """Raise BindingError if the tensors for the largest size have no room, once for each kind of a call."""
+        largest = self._given.largest(values)
+        key = tuple((name, shape, values[name].device) for name, shape in largest.items())
+        if key in self._fitting:
+            return
+        group = group_named(members) if isinstance(members, str) else members
+        shaped = {n: torch.empty(shape, dtype=values[n].dtype, device="meta") for n, shape in largest.items()}
+        counts = {name: None for name in self._given.counts}
+        form = self._forms.of(self._as_call({**values, **counts, **shaped}), group.size())
+        check_room(form, group.size(), next(values[name].device for name in largest), self._given)
+        self._fitting.add(key)
 
     def _results(self, made: Mapping[str, torch.Tensor]) -> Any:
         """Return the outputs of a call, by their names, as the call returns them."""
@@ -243,6 +261,8 @@ class Op:
         if not isinstance(value, kinds):
             hint = "the name of a function or of an element type" if kinds is str else "a number"
             raise BindingError(f"{key} of {self.program.name} is a {type(value).__name__}", hint=hint)
+        if key in self._params and isinstance(value, int | float) and not torch.compiler.is_compiling():
+            check_number(self._params[key], value)
         return value
 
     def _given_outputs(self, out: Out) -> dict[str, torch.Tensor]:
@@ -473,6 +493,9 @@ def op(
     """
     require_program(program)
     compiler.check(program)
+    for one in program.params:
+        if fixed.get(one.name) is not None and isinstance(fixed[one.name], int | float | np.generic):
+            check_number(one, fixed[one.name])
     signature = signature_of(program)
     if not signature.inputs:
         hint = "an operator has its device from its inputs; tilelink.compile takes programs without any"
