@@ -13,22 +13,15 @@ from x, from an integer of the host, or from a tensor on the GPU. torch.compile 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from tilelink.errors import BindingError, ShapeError
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Lookup, Param
-from tilelink.ir.solve import extent
-from tilelink.runtime.dtypes import TORCH_DTYPES
-
-if TYPE_CHECKING:
-    from tilelink.ops.form import Form
 
 WORDS_APART = 4
 """Integers from one entry of a table of integers to the next: kernels take tensors that are aligned to 16 bytes."""
@@ -146,34 +139,6 @@ class Given:
                 self._tables[device, most] = every[:, None].repeat(1, WORDS_APART)
             known = self._integers[device, number] = self._tables[device, most][number, 0]
         return known
-
-
-def check_room(form: Form, ranks: int, device: torch.device, given: Given) -> None:
-    """Raise BindingError if a device has less memory than one of each tensor of a program takes."""
-    memory = _memory(device)
-    sizes: dict[str, int] = {}
-    for one in form.program.tensors:
-        shape = [extent(size, form.dims, ranks) for size in one.shape]
-        sizes[one.name] = prod(shape) * TORCH_DTYPES[one.dtype or form.dtype].itemsize
-    if sum(sizes.values()) <= memory:
-        return
-    largest = max(sizes, key=sizes.__getitem__)
-    bounds = [f"{part.size}={form.dims[part.size]}" for part in given.inputs if part.size in form.dims]
-    message = f"{form.program.name} with {', '.join(dict.fromkeys(bounds))} takes {_gigabytes(sum(sizes.values()))}"
-    message += f", of which {largest} {_gigabytes(sizes[largest])}, and {device} has {_gigabytes(memory)}"
-    hint = "fix the largest number of rows that calls give: a kernel takes tensors of that size"
-    raise BindingError(message, location=form.program.tensor(largest).location, hint=hint)
-
-
-def _memory(device: torch.device) -> int:
-    """Return the bytes of memory of a device."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 2**30:,.1f} GiB"
 
 
 class Shortcut:

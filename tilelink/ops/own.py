@@ -23,10 +23,11 @@ from tilelink.ops.calls import gpu_of
 from tilelink.ops.consensus import gathered
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
 from tilelink.ops.form import ELEMENTS, Forms, name_of_type
-from tilelink.ops.given import Given, Shortcut, check_room
+from tilelink.ops.given import Given, Shortcut
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
 from tilelink.ops.meaning import Meaning
 from tilelink.ops.nodes import nodes_of
+from tilelink.ops.room import check_room
 from tilelink.ops.signature import Call, signature_of
 from tilelink.scheduling.schedule import Schedule
 
