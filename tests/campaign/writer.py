@@ -139,7 +139,14 @@ class Writer:
     # Text ----------------------------------------------------------------------------------------------------
 
     def coords(self, shape: Sequence[str], whole: Sequence[str] = ()) -> list[str]:
-        return [":" if d in whole else INDEX[d] for d in shape]
+        return [self.all_of(d) if d in whole else INDEX[d] for d in shape]
+
+    def all_of(self, dim: str) -> str:
+        """All of a dimension, sometimes as a slice."""
+        if not self.chance(0.1):
+            return ":"
+        self.features.add("slice")
+        return self.pick((f"0 : {dim}", f"{dim} - {dim} :", f": {dim}", f"rank - rank : {dim}"))
 
     def wider(self, coords: Sequence[str], share: float = 0.12) -> list[str]:
         """The coordinates, sometimes with a whole dimension in place of a tile or a rank."""

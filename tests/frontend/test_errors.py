@@ -89,9 +89,10 @@ def test_a_python_construct_that_the_language_lacks_gets_a_hint(line: str, hint:
     assert hint in str(caught.value)
 
 
-def test_a_part_of_a_dimension_is_no_coordinate() -> None:
-    with pytest.raises(ParseError, match="a slice with bounds") as caught:
-        parse_text(HEAD + "        y[i, j] = x[i:i + 1, j]\n", "wrong.tl")
+def test_a_slice_has_a_fixed_length() -> None:
+    parse_text(HEAD + "        y[i, j] = x[i:i + 1, j]\n", "right.tl")
+    with pytest.raises(ParseError, match=r"a slice of i . 2 - 3 elements") as caught:
+        parse_text(HEAD + "        y[i, j] = x[i + 3:i * 3, j]\n", "wrong.tl")
     assert caught.value.hint is not None and "an index runs over a part: (i: M[a : b])" in caught.value.hint
 
 

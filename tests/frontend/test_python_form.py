@@ -37,10 +37,10 @@ def test_the_form_itself_is_a_program() -> None:
 @pytest.mark.parametrize(
     ("body", "message", "column"),
     [
-        ("y[i, j] = x[i, 0:4]", "a slice with bounds", 24),
-        ("y[i, ::2] = x[i, j]", "a slice with bounds", 14),
-        ("y[:, j] = x[t[1:], j]", "a slice with bounds", 23),
-        ("y[i, j] = max(x[i, :], axis=1)[:3, None]", "a slice with bounds", 40),
+        ("y[i, j] = x[i, 0:j]", "a slice of j elements", 24),
+        ("y[i, ::2] = x[i, j]", "a slice with a step", 14),
+        ("y[:, j] = x[t[1:], j]", "a slice of t is no integer", 21),
+        ("y[i, j] = max(x[i, :], axis=1)[:3, None]", "a slice of a value", 40),
         ("y[i, j] = x[i, j] @ 1 @ rank", "two ranks of one region", 19),
         ("y[i, j] = x[min(i, 1, key=2), j]", "min takes no argument key=", 31),
         ("y[i, j] = f32(x[i, j], 3)", "f32 takes 1 argument, not 2", 19),

@@ -155,7 +155,7 @@ class Addresses:
                 self.start(span)
             elif span.gather is not None and span.gather.launch and place not in later:
                 self._listed(span.gather, slices.get(place))
-            elif span.kind == "tile":
+            elif span.kind in ("tile", "block"):
                 self.start(span)
 
     def _offsets(
@@ -176,9 +176,10 @@ class Addresses:
         value = f"({places}){wide}" if wide and " + " in places else f"{places}{wide}"
         name = self.writer.shared(f"offs_{axis.index}" if axis.index else "offs", value)
         limits: list[str] = []
-        size = self.extent(axis) if span.kind == "tile" else span.extent
+        own = span.kind in ("tile", "block")  # the axis may be shorter than the dimension
+        size = self.extent(axis) if own else span.extent
         if block > size or (part and size % block):
-            elements = self.constants.elements_of(self.stage, axis) if span.kind == "tile" else self.constants.size(dim)
+            elements = self.constants.elements_of(self.stage, axis) if own else self.constants.size(dim)
             limits.append(f"{steps if wide or start != '0' else name} < {elements}")
         if span.counted:
             limits.append(f"{name} < {self.end(span)}")

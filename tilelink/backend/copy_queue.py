@@ -97,6 +97,8 @@ class QueueEmitter:
         return nodes.QueueBox(tensor=region.tensor, rank=self.scalar(tile_map.rank), low=low, sizes=tuple(sizes))
 
     def _size(self, span: Span, dim: Scalar) -> str:
+        if span.kind == "block":
+            return str(span.size)
         if span.kind == "tile":
             return self.constants.tile(self.stage, str(span.index))
         return "1" if span.kind == "point" else self.constants.size(dim)

@@ -69,7 +69,7 @@ def _contracts(addresses: Addresses, axis: Axis, span: Span, position: int, slic
         return False
     part = slices.get(position)
     block, extent = addresses.block(axis, part), addresses.extent(axis)
-    if extent % block == 0 and (span.kind == "whole" or _whole_tiles(addresses, span)):
+    if extent % block == 0 and (span.kind in ("whole", "block") or _whole_tiles(addresses, span)):
         return True
     # beyond the end of the last dimension the elements are zeros
     return position == -1 and (span.kind == "whole" or _to_the_end(addresses, span, block))

@@ -424,7 +424,7 @@ class StatementEmitter:
         """Return the number of elements of a tile along an axis, as an operand of a product."""
         addresses = self.values.addresses
         if span.kind != "tile" or span.index is None:
-            return str(span.extent)
+            return str(span.size)
         if addresses.stage.extents[span.index] % span.size == 0:
             return addresses.constants.tile(addresses.stage, span.index)
         return f"({addresses.scalar(span.stop)} - {addresses.scalar(span.start, LEVEL['*'])})"

@@ -9,6 +9,9 @@ from tilelink.errors import ConsequenceError, Location, Mistakes, ParseError, Sh
 from tilelink.frontend.names import Names
 from tilelink.frontend.syntax import Source
 from tilelink.frontend.variants import IDENTITY, Choices
+from tilelink.ir.intervals import MAX_INT32, Bounds
+from tilelink.ir.normal import normal
+from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import (
     DTYPES,
     ELEMENTWISE,
@@ -40,8 +43,25 @@ from tilelink.ir.program import (
     Value,
     WholePositions,
 )
-from tilelink.ir.scalar import Binary, Compare, Coordinate, Index, Int, Logic, Lookup, Rank, Ranks, Scalar, Whole
+from tilelink.ir.scalar import (
+    Binary,
+    Block,
+    Compare,
+    Coordinate,
+    Index,
+    Int,
+    Logic,
+    Lookup,
+    Rank,
+    Ranks,
+    Scalar,
+    Whole,
+    walk,
+)
 from tilelink.ir.scalar import Param as ParamRef
+
+_ANY = Bounds(ranks=MAX_INT32)
+"""For normal forms of expressions of which no ranges are known."""
 
 _SCALAR_OPS: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -175,6 +195,9 @@ class Scope:
             message = f"{name} is not an index tensor"
             raise ParseError(message, location=self.location(node), related=tensor.location, hint=hint)
         launch = not tensor.known_early
+        if any(isinstance(c, Block) for c in coords):
+            hint = f"one entry, {tensor.name}[i], or all of a table, {tensor.name}[:]"
+            raise ParseError(f"a slice of {tensor.name} is no integer", location=self.location(node), hint=hint)
         if launch and any(isinstance(c, Whole) for c in coords):
             hint = "name an entry, or its tile by an index: x[rows[i], :]"
             raise ParseError(f"all of {tensor.name} is no integer", location=self.location(node), hint=hint)
@@ -274,14 +297,35 @@ class Scope:
         if len(parts) > len(tensor.shape) or (tensor.shape and not parts):
             message = f"{tensor.name} has {len(tensor.shape)} dimensions, not {len(parts)}"
             raise ShapeError(message, location=self.location(node), related=tensor.location, hint="one coordinate each")
-        coords = [Whole() if self._is_whole(p) else self.scalar(p) for p in parts]
+        coords = [self._coordinate(p, n) for p, n in zip(parts, tensor.shape, strict=False)]
         return (*coords, *(Whole() for _ in range(len(tensor.shape) - len(parts))))
 
+    def _coordinate(self, node: ast.expr, dim: Scalar) -> Scalar | Whole:
+        """Convert a coordinate along a dimension. Raises ParseError for a slice whose length is not fixed."""
+        if not isinstance(node, ast.Slice):
+            return self.scalar(node)
+        if not (node.lower or node.upper or node.step):
+            return Whole()
+        place = self.location(node)
+        if node.step is not None:
+            raise ParseError("a slice with a step", location=place, hint="a slice has neighbouring elements: x[a : b]")
+        start = Int(value=0) if node.lower is None else self.scalar(node.lower)
+        stop = dim if node.upper is None else self.scalar(node.upper)
+        size = normal(Binary(op="-", left=stop, right=start), _ANY)
+        decided = any(isinstance(part, Index | Lookup | Rank) for part in walk(size))
+        if decided or (isinstance(size, Int) and size.value < 1):
+            what = f"a slice of {print_scalar(size)} elements"
+            hint = "a slice has a fixed length: x[q * D : (q + 1) * D]; an index runs over a part: (i: M[a : b])"
+            raise ParseError(what, location=place, hint=hint)
+        sizes = [n for one in self.tensors.values() for n in one.shape]
+        size = next((n for n in sizes if normal(n, _ANY) == size), size)  # as the program writes it
+        return Block(start=start, size=size, location=place)
+
     def _is_whole(self, node: ast.expr) -> bool:
-        """True for `:`. Refuses a slice with bounds, which only the grammar of Python has."""
+        """True for `:`. Refuses a slice with bounds where a view has none."""
         if isinstance(node, ast.Slice) and (node.lower or node.upper or node.step):
-            hint = "a coordinate is :, an index, offset + i, or a number; an index runs over a part: (i: M[a : b])"
-            raise ParseError("a slice with bounds", location=self.location(node), hint=hint)
+            hint = "a part of a region is one of its coordinates: x[i, a : b]; a view has : and None"
+            raise ParseError("a slice of a value", location=self.location(node), hint=hint)
         return isinstance(node, ast.Slice)
 
     # Values --------------------------------------------------------------------------------------------------

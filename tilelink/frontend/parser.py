@@ -335,7 +335,7 @@ def _hint(line: str, found: str, column: int) -> str:
     if found == "*" and before.endswith("*"):
         return "there is no power: multiply, or exp and log"
     if found == ":" and before.count("[") > before.count("]"):
-        return "a coordinate is :, an index, offset + i, or a number; an index runs over a part: (i: M[a : b])"
+        return "a coordinate is :, a slice a : b, an index, offset + i, or a number; an index has a part: (i: M[a : b])"
     if found == ";":
         return "a statement ends with its line: leave the semicolon out"
     if found == "if" and before.strip() == "else":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from tilelink.ir.scalar import Binary, Choose, Compare, Index, Int, Logic, Lookup, Rank, Scalar
+from tilelink.ir.scalar import Binary, Block, Choose, Compare, Index, Int, Logic, Lookup, Rank, Scalar
 
 Range = tuple[int, int]
 """The smallest and the largest value, both included."""
@@ -45,6 +45,8 @@ class Bounds:
                 return self._of_binary(expr)
             case Compare() | Logic():
                 return 0, 1
+            case Block(start=start):
+                return self.of(start)
             case _:
                 return UNKNOWN
 

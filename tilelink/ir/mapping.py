@@ -6,7 +6,7 @@ the data slice and the signal index of a tile cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -15,6 +15,7 @@ from tilelink.ir.program import Region
 from tilelink.ir.scalar import (
     RANK,
     Binary,
+    Block,
     Index,
     Int,
     Lookup,
@@ -35,7 +36,8 @@ class Span:
     """One dimension of a slice: elements [start, min(start + size, limit)).
 
     limit: one past the last element that the index reaches, clipped to the extent.
-    kind: "tile" follows a tile index, "whole" is `:`, "point" is one element whose axis is dropped, "gather" takes the
+    kind: "tile" follows a tile index, "whole" is `:`, "block" is a slice of fixed length, "point" is one element whose
+    axis is dropped, "gather" takes the
     elements listed in a row of a table or, with an index, those that an index tensor has along a tile of the index. The
     start and size of a gather cover all elements that it may name.
     """
@@ -71,7 +73,7 @@ class Span:
             return add(self.start, const(1))
         if self.kind == "gather" and self.index is not None:
             return const(self.size)
-        if self.kind != "tile":
+        if self.kind not in ("tile", "block"):
             return const(self.extent)
         end = add(self.start, const(self.size))
         return binary("min", end, const(self.extent) if self.limit is None else self.limit)
@@ -220,6 +222,7 @@ def map_region(
     bounds: Bounds,
     ends_with_tensor: frozenset[str] = frozenset(),
     counted: Mapping[str, CountedRange] | None = None,
+    number: Callable[[Scalar], int] | None = None,
 ) -> TileMap:
     """Return the mapping of an access.
 
@@ -228,11 +231,11 @@ def map_region(
     bounds: ranges of the indices, ranks and table entries in the coordinates.
     ends_with_tensor: indices whose last tile ends at the end of the tensor.
     counted: the parts of their dimensions that counted indices run over.
+    number: the value of an extent as it is declared; needed for slices of fixed length.
     """
-    spans = tuple(
-        _simplified(_span(c, n, tiles, extents, scalar_indices, ends_with_tensor, counted or {}, bounds), bounds)
-        for c, n in zip(region.coords, shape, strict=True)
-    )
+    known = (tiles, extents, scalar_indices, ends_with_tensor, counted or {}, bounds)
+    pairs = zip(region.coords, shape, strict=True)
+    spans = tuple(_simplified(_block(c, n, number) or _span(c, n, *known), bounds) for c, n in pairs)
     remote = region.rank is not None and region.rank != RANK
     rank = simplify(region.rank, bounds) if region.rank is not None else RANK
     return TileMap(tensor=region.tensor, spans=spans, bounds=bounds, rank=rank, remote=remote)
@@ -242,6 +245,14 @@ def _simplified(span: Span, bounds: Bounds) -> Span:
     limit = span.limit and simplify(span.limit, bounds)
     end = span.end and simplify(span.end, bounds)
     return replace(span, start=simplify(span.start, bounds), limit=limit, end=end)
+
+
+def _block(coord: Scalar | Whole, extent: int, number: Callable[[Scalar], int] | None) -> Span | None:
+    if not isinstance(coord, Block):
+        return None
+    assert number is not None
+    size = number(coord.size)
+    return Span(kind="block", start=coord.start, size=size, extent=extent, end=add(coord.start, const(size)))
 
 
 def _span(

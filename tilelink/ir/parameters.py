@@ -38,6 +38,11 @@ def check_numbers(params: tuple[Param, ...], numbers: Numbers) -> dict[str, int 
     return {p.name: _number(p, numbers[p.name]) for p in params}
 
 
+def check_number(param: Param, number: Any) -> None:
+    """Raise BindingError if a number does not fit the kind of a parameter."""
+    _number(param, number)
+
+
 def _number(param: Param, given: Any) -> int | float | bool:
     takes, fits, made = _KINDS[param.kind]
     value = bool(given) if isinstance(given, np.bool_) else given

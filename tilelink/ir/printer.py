@@ -43,6 +43,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import (
     Binary,
+    Block,
     Choose,
     Compare,
     Coordinate,
@@ -54,6 +55,7 @@ from tilelink.ir.scalar import (
     Ranks,
     Scalar,
     Whole,
+    add,
 )
 from tilelink.ir.scalar import Param as ParamRef
 
@@ -234,6 +236,8 @@ def _scalar(expr: Scalar, context: int) -> str:
             return table  # without dimensions, or entry by entry along those of a declaration
         case Lookup(table=table, coords=coords):
             return f"{table}[{', '.join(':' if isinstance(c, Whole) else print_scalar(c) for c in coords)}]"
+        case Block(start=start, size=size):
+            return f"{print_scalar(start)} : {print_scalar(add(start, size))}"
         case Choose(selector=selector, values=values):
             return f"choose({print_scalar(selector)}, {', '.join(map(str, values))})"
         case _:

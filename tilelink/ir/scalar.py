@@ -83,6 +83,17 @@ class Whole:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Block(Scalar):
+    """`start : start + size` as a coordinate: that many elements from a place on.
+
+    size: as the extent of a dimension is declared; it stays so when a program is bound, as extents do.
+    """
+
+    start: Scalar
+    size: Scalar
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lookup(Scalar):
     """An entry of an index tensor, or a row of entries of a table if one coordinate is `:`.
 
@@ -169,6 +180,8 @@ def children(expr: Scalar) -> tuple[Scalar, ...]:
             return tuple(c for c in coords if isinstance(c, Scalar))
         case Choose(selector=s):
             return (s,)
+        case Block(start=start):
+            return (start,)
         case _:
             return ()
 
@@ -198,6 +211,8 @@ def rewrite(expr: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
             return replace(expr, coords=new_coords)
         case Choose(selector=s, values=values):
             return Choose(selector=rewrite(s, change), values=values)
+        case Block(start=start):
+            return replace(expr, start=rewrite(start, change))
         case _:
             return expr
 

@@ -46,7 +46,7 @@ from tilelink.ir.program import (
     Wait,
     WholePositions,
 )
-from tilelink.ir.scalar import Index, Scalar, Whole, is_gather
+from tilelink.ir.scalar import Block, Index, Scalar, Whole, is_gather
 from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.visitor import counters, statements
 
@@ -131,13 +131,15 @@ class StageTyping:
 
     def has_axis(self, coord: Scalar | Whole) -> bool:
         """True if a coordinate selects an axis and not a single element."""
-        if isinstance(coord, Whole) or selects_many(coord, self.scalar_indices):
+        if isinstance(coord, Whole | Block) or selects_many(coord, self.scalar_indices):
             return True
         return tile_index(coord, self.scalar_indices) is not None
 
     def _axis(self, region: Region, coord: Scalar | Whole, dim: Scalar) -> Axis | None:
         if isinstance(coord, Whole):
             return Axis(kind="whole", dim=dim)
+        if isinstance(coord, Block):
+            return Axis(kind="whole", dim=coord.size)
         if is_gather(coord):
             shape = self.program.tensor(coord.table).shape
             return next(

@@ -86,7 +86,7 @@ def bind(
     check_launch_decided(stages, typing, schedule, nodes)
     check_reductions(stages, typing, ranks)
     tensors = _bind_tensors(slotted, schedule, numbers, ranks, dtype)
-    channels, used = _channels(concrete, schedule, stages, tensors, ranks)
+    channels, used = _channels(concrete, schedule, stages, tensors, numbers, ranks)
     bound = Bound(
         source=program,
         program=concrete,
@@ -281,6 +281,7 @@ def _channels(
     schedule: Schedule,
     stages: Mapping[str, BoundStage],
     tensors: Mapping[str, BoundTensor],
+    numbers: Numbers,
     ranks: int,
 ) -> tuple[dict[tuple[str, str], ChannelGrid], int]:
     """Lay out the counters: a grid for every (tensor, kind) that is notified or waited on."""
@@ -292,7 +293,7 @@ def _channels(
                 if not isinstance(statement, kind_of) or (statement.region.tensor, statement.kind) in grids:
                     continue
                 key = (statement.region.tensor, statement.kind)
-                sizes = _channel_sizes(program, schedule, stages[stage.name], statement.region, tensors, ranks)
+                sizes = _channel_sizes(program, schedule, stages[stage.name], statement.region, tensors, numbers, ranks)
                 shape = tensors[key[0]].shape
                 counts = tuple(-(-n // g) for n, g in zip(shape, sizes, strict=True))
                 slots = tensors[key[0]].slots
@@ -307,11 +308,19 @@ def _channel_sizes(
     stage: BoundStage,
     region: Region,
     tensors: Mapping[str, BoundTensor],
+    numbers: Numbers,
     ranks: int,
 ) -> tuple[int, ...]:
     tensor = tensors[region.tensor]
-    bounds = Bounds(ranks=ranks)
-    spans = map_region(region, tensor.shape, stage.tiles, stage.extents, stage.scalar_indices, bounds=bounds).spans
+    spans = map_region(
+        region,
+        tensor.shape,
+        stage.tiles,
+        stage.extents,
+        stage.scalar_indices,
+        bounds=Bounds(ranks=ranks),
+        number=lambda size: number_of(size, numbers, ranks),
+    ).spans
     sizes = [max(1, s.size) for s in spans]
     part = schedule.tensor(tensor.name)
     for key, size in part[CHANNEL]:

@@ -345,7 +345,11 @@ class Bound:
             bounds=self.bounds(stage),
             ends_with_tensor=bound.ends_with_tensor,
             counted=bound.parts,
+            number=self._extent,
         )
+
+    def _extent(self, size: Scalar) -> int:
+        return int(evaluate(size, Env(rank=0, ranks=self.ranks, params=self.numbers, indices={})))
 
     def smallest_block(self, stage: str) -> int:
         """Return the least block of a stage along an axis, in elements.

@@ -50,7 +50,7 @@ from tilelink.ir.program import (
     Transfer,
     Value,
 )
-from tilelink.ir.scalar import RANK, Compare, Index, Lookup, Scalar, Whole, binary, const, is_gather, walk
+from tilelink.ir.scalar import RANK, Block, Compare, Index, Lookup, Scalar, Whole, binary, const, is_gather, walk
 from tilelink.ir.visitor import stage_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Transport, with_bodies
 from tilelink.lowering.enumerate import READ, WRITE, Enumerator, number_channels, number_tasks
@@ -332,7 +332,11 @@ class _Carrying:
         for span, dim, coord in zip(spans, target.decl.shape, move.target.coords, strict=True):
             if span.kind == "point":
                 continue
-            if span.kind == "whole":
+            if isinstance(coord, Block):
+                coords.append(Whole())
+                shape.append(coord.size)
+                sizes.append(span.size)
+            elif span.kind == "whole":
                 coords.append(coord)
                 shape.append(dim)
                 sizes.append(span.size)

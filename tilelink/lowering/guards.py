@@ -198,6 +198,8 @@ class Template:
             return Place(dim=self.dim, at=settled(span.start, rank, indices))
         if span.gather is not None:
             return self._listed(self.dim, span.gather, rank, indices)
+        if span.index is None:
+            return Segment(dim=self.dim, start=settled(span.start, rank, indices), stop=None, offset=0, size=span.size)
         stop = settled(span.limit or Int(value=span.extent), rank, indices)
         start = settled(span.start, rank, {**indices, str(span.index): 0})
         if not any(isinstance(e, Lookup) for e in walk(start)):

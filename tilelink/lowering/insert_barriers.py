@@ -33,7 +33,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.reach import elsewhere, on_all_ranks
-from tilelink.ir.scalar import Env, Index, Lookup, Scalar, Whole, evaluate, walk
+from tilelink.ir.scalar import Block, Env, Index, Lookup, Scalar, Whole, evaluate, walk
 from tilelink.ir.visitor import leading_waits, mixes, reads, scalars_of, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage, Transport, with_bodies
 from tilelink.lowering.transform import free_name
@@ -329,7 +329,7 @@ def looked_up(expressions: Iterable[Scalar]) -> Iterator[Region]:
 
 def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ranks: int) -> str | None:
     """Return the one index whose values all give a coordinate different values, on all ranks; None if there is none."""
-    if not isinstance(coordinate, Scalar):
+    if not isinstance(coordinate, Scalar) or isinstance(coordinate, Block):  # slices from two places may overlap
         return None
     if isinstance(coordinate, Index):
         return coordinate.name

@@ -31,6 +31,7 @@ from tilelink.ir.reach import reach_error
 from tilelink.ir.scalar import (
     RANK,
     Binary,
+    Block,
     Compare,
     Env,
     Index,
@@ -80,7 +81,7 @@ def split_whole(program: Program, stage: Stage, key: str, location: Location | N
         return stage, key
     for region in stage_regions(stage):
         shape = program.tensor(region.tensor).shape
-        if sum(isinstance(c, Whole) and n == dim for c, n in zip(region.coords, shape, strict=True)) > 1:
+        if sum(_slice_size(c, n) == dim for c, n in zip(region.coords, shape, strict=True)) > 1:
             hint = f"take tile({key}=...) away: slices of {region.tensor} along both would be its diagonal alone"
             message = f"stage {stage.name} moves two dimensions of {region.tensor} that are called {key!r}"
             raise TileSizeError(message, location=location, related=region.location, hint=hint)
@@ -89,22 +90,33 @@ def split_whole(program: Program, stage: Stage, key: str, location: Location | N
         hint = f"take tile({key}=...) away: the function takes all of the dimension"
         raise TileSizeError(f"stage {stage.name} calls a function of {key!r}", location=location, hint=hint)
 
+    def sliced(coord: Scalar | Whole, size: Scalar) -> Scalar | Whole:
+        if isinstance(coord, Block):
+            return Binary(op="+", left=coord.start, right=Index(name=key)) if coord.size == dim else coord
+        return Index(name=key) if isinstance(coord, Whole) and size == dim else coord
+
     def on_region(region: Region) -> Region:
         shape = program.tensor(region.tensor).shape
-        pairs = zip(region.coords, shape, strict=True)
-        coords = tuple(Index(name=key) if isinstance(c, Whole) and n == dim else c for c, n in pairs)
-        return replace(region, coords=coords)
+        return replace(region, coords=tuple(sliced(c, n) for c, n in zip(region.coords, shape, strict=True)))
 
     body = map_regions(stage.body, on_region)
     return replace(stage, indices=(*stage.indices, IndexDecl(name=key, extent=dim)), body=body), key
 
 
+def _slice_size(coord: Scalar | Whole, dim: Scalar) -> Scalar | None:
+    """Return the size of what a coordinate without an index selects, `:` or a slice of fixed length, else None."""
+    if isinstance(coord, Block):
+        return coord.size
+    return dim if isinstance(coord, Whole) else None
+
+
 def whole_dim(program: Program, stage: Stage, key: str) -> Scalar | None:
-    """Return the dimension called `key` (ignoring case) that the stage addresses with `:`, or None."""
+    """Return the dimension called `key` (ignoring case) that the stage addresses with `:` or as a slice, or None."""
     for region in stage_regions(stage):
         for coord, dim in zip(region.coords, program.tensor(region.tensor).shape, strict=True):
-            if isinstance(coord, Whole) and isinstance(dim, Param) and dim.name.lower() == key.lower():
-                return dim
+            size = _slice_size(coord, dim)
+            if isinstance(size, Param) and size.name.lower() == key.lower():
+                return size
     return None
 
 
@@ -269,8 +281,8 @@ def _concrete_stage(program: Program, stage: Stage, scalars: frozenset[str], num
 
 
 def _is_number(coord: Scalar | Whole) -> TypeGuard[Scalar]:
-    """True if a coordinate is a scalar: neither `:` nor a row of a table."""
-    return isinstance(coord, Scalar) and not is_gather(coord)
+    """True if a coordinate is a scalar: neither a slice nor a row of a table."""
+    return isinstance(coord, Scalar) and not isinstance(coord, Block) and not is_gather(coord)
 
 
 def modulo(expr: Scalar, ranks: int, over_ranks: frozenset[str]) -> Scalar:

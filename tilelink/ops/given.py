@@ -95,6 +95,19 @@ class Given:
                 made[name] = torch.full((), number, dtype=torch.int32, device=_device(values))
         return made, counts
 
+    def largest(self, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the tensors of a call as the kernel for the largest size takes them."""
+        shapes = {
+            name: list(value.shape)
+            for name, value in values.items()
+            if isinstance(value, torch.Tensor) and name not in self.counts
+        }
+        for part in self.inputs:
+            size, shape = values.get(part.size), shapes.get(part.tensor, [])
+            if size is not None and part.dim < len(shape):
+                shape[part.dim] = size
+        return {name: tuple(shape) for name, shape in shapes.items()}
+
     def cut(self, outputs: Mapping[str, torch.Tensor], counts: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Return the parts of outputs that are defined, as far as the host knows them."""
         made = dict(outputs)

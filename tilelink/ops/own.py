@@ -16,6 +16,7 @@ from torch.distributed import ProcessGroup
 from tilelink import compiler
 from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, did_you_mean
 from tilelink.frontend.variants import Template
+from tilelink.ir.parameters import check_number
 from tilelink.ir.program import Program, require_program
 from tilelink.ops import derivative
 from tilelink.ops.calls import gpu_of
@@ -26,6 +27,7 @@ from tilelink.ops.given import Given, Shortcut
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
 from tilelink.ops.meaning import Meaning
 from tilelink.ops.nodes import nodes_of
+from tilelink.ops.room import check_room
 from tilelink.ops.signature import Call, signature_of
 from tilelink.scheduling.schedule import Schedule
 
@@ -65,6 +67,8 @@ class Op:
         self._fixed, self._tables = dict(fixed), dict(tables)
         self._forms = Forms(program, self.signature, self._tables, dtype)
         self._names = frozenset(self.signature.names)
+        self._params = {one.name: one for one in program.params if one.name in self.signature.numbers}
+        self._fitting: set[Any] = set()
         self._given = Given(program)
         self._shortcut = Shortcut(self._given, self.signature.inputs, self._fixed)
         free = self.signature.optional | {*self._given.counts}
@@ -157,6 +161,8 @@ class Op:
         operands = [value for value in values.values() if isinstance(value, torch.Tensor)]
         into = None if out is None else self._given_outputs(out)
         direct = is_direct((*operands, *(into or {}).values()))
+        if direct:
+            self._check_room(values, members)
         given, counts = self._given.whole(values, direct=direct)
         if into is not None:
             written = self._given.into(into, given)
@@ -173,6 +179,19 @@ class Op:
             return self._results(values)
         found = dict(zip(self.signature.outputs, [found] if self._several is None else found, strict=True))
         return self._results(self._given.cut(found, counts))
+
+    def _check_room(self, values: Mapping[str, Any], members: ProcessGroup | str) -> None:
+        """Raise BindingError if the tensors for the largest size have no room, once for each kind of a call."""
+        largest = self._given.largest(values)
+        key = tuple((name, shape, values[name].device) for name, shape in largest.items())
+        if key in self._fitting:
+            return
+        group = group_named(members) if isinstance(members, str) else members
+        shaped = {n: torch.empty(shape, dtype=values[n].dtype, device="meta") for n, shape in largest.items()}
+        counts = {name: None for name in self._given.counts}
+        form = self._forms.of(self._as_call({**values, **counts, **shaped}), group.size())
+        check_room(form, group.size(), next(values[name].device for name in largest), self._given)
+        self._fitting.add(key)
 
     def _results(self, made: Mapping[str, torch.Tensor]) -> Any:
         """Return the outputs of a call, by their names, as the call returns them."""
@@ -258,6 +277,8 @@ class Op:
         if not isinstance(value, kinds):
             hint = "the name of a function or of an element type" if kinds is str else "a number"
             raise BindingError(f"{key} of {self.program.name} is a {type(value).__name__}", hint=hint)
+        if key in self._params and isinstance(value, int | float) and not torch.compiler.is_compiling():
+            check_number(self._params[key], value)
         return value
 
     def _given_outputs(self, out: Out) -> dict[str, torch.Tensor]:
@@ -495,6 +516,9 @@ def op(
     """
     require_program(program)
     compiler.check(program)
+    for one in program.params:
+        if fixed.get(one.name) is not None and isinstance(fixed[one.name], int | float | np.generic):
+            check_number(one, fixed[one.name])
     signature = signature_of(program)
     if not signature.inputs:
         hint = "an operator has its device from its inputs; tilelink.compile takes programs without any"

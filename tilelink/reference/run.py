@@ -33,7 +33,7 @@ from tilelink.ir.program import (
     Transfer,
     Wait,
 )
-from tilelink.ir.scalar import Lookup, Ranks, Scalar, Whole
+from tilelink.ir.scalar import Block, Lookup, Ranks, Scalar, Whole
 from tilelink.ir.typing import Axis, StageTyping, Typing, infer
 from tilelink.reference import boxes
 from tilelink.reference.dtypes import DTYPES, converted, named_dtype, typed
@@ -448,6 +448,9 @@ class _Walker:
     def _coordinate(self, coord: Scalar | Whole, extent: int, over_ranks: bool) -> boxes.Part:
         if isinstance(coord, Whole):
             return slice(0, extent)
+        if isinstance(coord, Block):
+            start = int(self.number(coord.start))
+            return slice(start, start + self.machine.number(coord.size))
         if isinstance(coord, Lookup) and (along_table(coord) or self._lists(coord)):
             rows = self._scope().entry(coord).ravel()
             return rows % self.machine.ranks if over_ranks else rows

@@ -18,6 +18,7 @@ from tilelink.ir.parameters import Numbers
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.scalar import (
     Binary,
+    Block,
     Compare,
     Coordinate,
     Index,
@@ -168,6 +169,8 @@ def at_launch(expr: Scalar | Whole) -> bool:
             return at_launch(left) or at_launch(right)
         case Logic(args=args):
             return any(map(at_launch, args))
+        case Block(start=start):
+            return at_launch(start)
         case _:
             return False
 
@@ -194,6 +197,8 @@ def indices_of(expr: Scalar | Whole) -> set[str]:
             return {name for part in parts for name in indices_of(part)}
         case Binary(left=left, right=right) | Compare(left=left, right=right):
             return indices_of(left) | indices_of(right)
+        case Block(start=start):
+            return indices_of(start)
         case _:
             return set()
 
