@@ -102,7 +102,7 @@ def _slots_knobs(
             continue
         steps = number_of(tensor.shape[dims_called(program, tensor, key)[0]], dims, ranks)
         few = {str(n): _slots(tensor.name, key, n) for n in SLOTS if n < steps}
-        yield _knob(f"{tensor.name} slots", {"all": _all([]), **few})
+        yield _knob(f"{tensor.name} slots", {"all": lambda schedule, name=tensor.name: schedule.slots(name), **few})
 
 
 def _slots(tensor: str, key: str, count: int) -> Change:
