@@ -207,6 +207,6 @@ def test_every_two_clauses_that_do_not_replace_each_other_come_together() -> Non
 
 
 def test_a_sample_of_pairs_is_refused_or_right() -> None:
-    verdicts = [judge(pair_case(number)) for number in range(8)]
+    verdicts = [judge(pair_case(number)) for number in range(12)]
     assert not [f"{v}\n{v.case}" for v in verdicts if v.outcome == "wrong"]
     assert sum(v.outcome == "right" for v in verdicts) >= 2
