@@ -14,6 +14,7 @@ from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.lowering.clauses.resource import RESOURCE
+from tilelink.lowering.clauses.slots import SLOTS
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.scheduling.schedule import CopyEngine, Fused, Schedule, Sm
 from tilelink.search import Candidate, Space, search, strategy
@@ -272,3 +273,20 @@ program rows(M = 1024, N = 1024, K = 1024):
     assert labels["gather on"] and not any("copy engine" in one or "TMA" in one for one in labels["gather on"])
     assert len(labels["gather tile"]) > 1 and len(labels["gemm tile"]) > 1
     assert not any(word in name for name in labels for word in ("flatten", "tail", "backfill", "defer"))
+
+
+# Slots -------------------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_with_a_dimension_of_steps_may_have_few_slots() -> None:
+    module = compiler.load("fsdp")
+    program, schedule = module.program("fsdp"), module.schedule("two_slots", module.program("fsdp"))
+    space = Space.of([program], dims={"L": 6, "M": 64, "Ds": 32}, ranks=2, target=target("sm_90"), declared=[schedule])
+    assert labels(space)["weights slots"] == ("all", "2", "3")
+    assert chosen(space, weights_slots="3").tensor("weights")[SLOTS] == (("l", 3),)
+    assert chosen(space, weights_slots="all").tensor("weights")[SLOTS] == ()
+    (near,) = space.seeds
+    assert space.schedule(near).tensor("weights")[SLOTS] == (("l", 2),)
+    few = Space.of([program], dims={"L": 2, "M": 64, "Ds": 32}, ranks=2, target=target("sm_90"))
+    assert "weights slots" not in labels(few)  # memory for all steps is no more
+    assert not [name for name in labels(space_of("ag_gemm")) if name.endswith(" slots")]

@@ -16,14 +16,17 @@ from typing import Any
 from tilelink.ir.program import Attend, Dot, IndexDecl, Notify, Program, Region, Stage, Store, Transfer, Wait
 from tilelink.ir.scalar import RANK, Env, Index, Param, Ranks, Scalar, at_launch, binary, const, evaluate, walk
 from tilelink.ir.sizes import power_of_two
-from tilelink.ir.typing import Axis, StageTyping, infer
+from tilelink.ir.typing import Axis, StageTyping, Typing, infer
 from tilelink.ir.visitor import stage_scalars, statements, value_of, values
 from tilelink.lowering.clauses import Choices, Clause, clauses
+from tilelink.lowering.clauses.channel import dims_called
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.clauses.tma_copy import bulk_reason
 from tilelink.lowering.launch_decided import REARRANGING
+from tilelink.lowering.slots import steps_of
+from tilelink.lowering.transform import number_of
 from tilelink.scheduling.schedule import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
 from tilelink.target import Target
 
@@ -50,6 +53,8 @@ MOVER_WARPS = 16
 TMA_PROGRAMS, TMA_SMS = 4, (8, 12, 16)
 """Programs of an SM that copies by TMA, and the numbers of such SMs."""
 BUFFERS = (2, 1)
+SLOTS = (2, 3)
+"""Steps of a tensor that memory holds at a time, if not all of them."""
 
 Change = Callable[[Schedule], Schedule]
 
@@ -83,7 +88,25 @@ def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, 
             found += _clause_knobs(program, clause, clause.choices, readers, _joining(clause, tried))
     shared = [t.name for t in program.tensors if t.symmetric]
     found += [_knob(f"{name} buffers", {str(n): _buffers(name, n) for n in BUFFERS}) for name in shared]
+    found += _slots_knobs(program, typing, dims, ranks)
     return tuple(knob for knob in found if len(knob.labels) > 1)
+
+
+def _slots_knobs(
+    program: Program, typing: Typing, dims: Mapping[str, int | float | bool], ranks: int
+) -> Iterator[Knob]:
+    """Yield a knob for each tensor with a dimension of steps: memory for all of them, or for a few."""
+    for tensor in program.tensors:
+        key = steps_of(program, typing, tensor)
+        if key is None:
+            continue
+        steps = number_of(tensor.shape[dims_called(program, tensor, key)[0]], dims, ranks)
+        few = {str(n): _slots(tensor.name, key, n) for n in SLOTS if n < steps}
+        yield _knob(f"{tensor.name} slots", {"all": lambda schedule, name=tensor.name: schedule.slots(name), **few})
+
+
+def _slots(tensor: str, key: str, count: int) -> Change:
+    return lambda schedule: schedule.slots(tensor, **{key: count})
 
 
 def _knob(name: str, choices: Mapping[str, Change]) -> Knob:
