@@ -31,6 +31,8 @@ from tilelink.ir.identity import ByIdentity
 from tilelink.ir.printer import MOVE, NOTIFY, WAIT, print_region, print_scalar, print_statement
 from tilelink.ir.program import (
     For,
+    GridDim,
+    Group,
     If,
     IndexDecl,
     NetworkFence,
@@ -74,6 +76,7 @@ def _check(program: Program) -> None:
     check_words(program, mistakes)
     mistakes.raise_any()  # a program with foreign parts cannot be typed
     typing = infer(program, mistakes)
+    _check_over(program, mistakes)
     for tensor in program.tensors:
         for size in tensor.shape:
             _check_size(program, size, f"a dimension of {tensor.name}", tensor, mistakes)
@@ -97,7 +100,23 @@ def _check(program: Program) -> None:
 # Sizes and indices -------------------------------------------------------------------------------------------
 
 
-def _check_size(program: Program, size: Scalar, what: str, node: Tensor | IndexDecl, mistakes: Mistakes) -> None:
+def _check_over(program: Program, mistakes: Mistakes) -> None:
+    """Check the grid and the groups of ranks."""
+    for dim in program.grid:
+        if dim.size is not None:
+            _check_size(program, dim.size, f"the size of {dim.name}", dim, mistakes)
+    if any(dim.size is None for dim in program.grid[1:]):
+        hint = "each dimension but the first has a size"
+        mistakes.add(ShapeError("a grid of unknown size", location=program.grid[0].location, hint=hint))
+    for group in program.groups:
+        if group.start != Int(value=0):
+            _check_size(program, group.start, f"the first rank of {group.name}", group, mistakes)
+        _check_size(program, group.stop, f"the end of {group.name}", group, mistakes)
+
+
+def _check_size(
+    program: Program, size: Scalar, what: str, node: Tensor | IndexDecl | GridDim | Group, mistakes: Mistakes
+) -> None:
     place, known = size.location or node.location, "numbers, dimensions and ranks"
     kinds = {p.name: p.kind for p in program.params}
     for part in walk(size):

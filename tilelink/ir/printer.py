@@ -81,12 +81,24 @@ BY_PASSES = {"put": "tile_put_data", "get": "tile_get_data"}
 def print_program(program: Program) -> str:
     """Return the text form of a program."""
     params = ", ".join(map(_param, program.params))
-    lines = [f"program {program.name}({params}):"]
+    lines = [f"program {program.name}({params}){_over(program)}:"]
     width = max((len(t.name) for t in program.tensors), default=0)
     lines += [f"    {_tensor(t, width)}" for t in program.tensors]
     for stage in program.stages:
         lines += ["", *(f"    {line}" for line in _stage(stage))]
     return "\n".join(lines) + "\n"
+
+
+def _over(program: Program) -> str:
+    """Return the grid and the groups of ranks that the program declares."""
+    sides = [d.name if d.size is None else f"{d.name} = {print_scalar(d.size)}" for d in program.grid]
+    grid = [f"({', '.join(sides)})"] if sides else []
+    parts = [*grid, *(f"{g.name} = ranks[{_part(g.start, g.stop)}]" for g in program.groups)]
+    return f" over {', '.join(parts)}" if parts else ""
+
+
+def _part(start: Scalar, stop: Scalar) -> str:
+    return f"{print_scalar(start)} :" + ("" if stop == Ranks() else f" {print_scalar(stop)}")
 
 
 def _param(param: Param) -> str:

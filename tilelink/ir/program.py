@@ -34,6 +34,26 @@ class Param(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GridDim(Node):
+    """A dimension of the grid that the ranks form: `tp = 4` of `over (dp, tp = 4)`; the last one varies fastest.
+
+    size: None for as many as the other dimensions leave.
+    """
+
+    name: str
+    size: Scalar | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group(Node):
+    """Consecutive ranks with a name, `experts = ranks[A :]`: those in `[start, stop)`."""
+
+    name: str
+    start: Scalar
+    stop: Scalar
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tensor(Node):
     """A declared tensor.
 
@@ -369,6 +389,9 @@ class Program(Node):
     params: tuple[Param, ...]
     tensors: tuple[Tensor, ...]
     stages: tuple[Stage, ...]
+    grid: tuple[GridDim, ...] = ()
+    """The grid that the ranks form. Expressions have its coordinates as arithmetic of `rank`."""
+    groups: tuple[Group, ...] = ()
     template: object = field(default=None, compare=False, repr=False)
     """What it was parsed of, to make variants of it (frontend/variants.py)."""
     schedules: tuple[object, ...] = field(default=(), compare=False, repr=False)

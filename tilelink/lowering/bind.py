@@ -9,6 +9,7 @@ from numbers import Integral
 from tilelink.capabilities import capabilities
 from tilelink.errors import BindingError, DtypeError, Location, OrderError, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.depth import deep
+from tilelink.ir.groups import check_groups
 from tilelink.ir.intervals import Bounds
 from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.parameters import Numbers, check_numbers
@@ -77,6 +78,7 @@ def bind(
     schedule = schedule or Schedule(name="default", program=program.name)
     _check_parts(program, schedule)
     numbers = check_numbers(program.params, numbers)
+    check_groups(program, ranks, lambda expr: number_of(expr, numbers, ranks))
     shaped = _apply(program, schedule)
     concrete = concretize(shaped, infer(shaped), numbers, ranks)
     typing = infer(concrete)

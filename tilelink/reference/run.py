@@ -13,6 +13,7 @@ import torch
 
 from tilelink.errors import AccountingError, BindingError, CoverageError, Location, ProgressError
 from tilelink.ir.depth import deep
+from tilelink.ir.groups import check_groups
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
@@ -114,6 +115,7 @@ def run(
     if ranks is not None and ranks != len(inputs):
         raise BindingError(f"inputs of {len(inputs)} ranks for {ranks} ranks", hint="one mapping for each rank")
     numbers = check_numbers(program.params, dims)
+    check_groups(program, len(inputs), lambda expr: extent(expr, numbers, len(inputs)))
     machine = _Machine(
         program=program, numbers=numbers, ranks=len(inputs), dtype=named_dtype(dtype), typing=infer(program)
     )
