@@ -344,6 +344,7 @@ def input(
     default: float | None = None,
     low: Int | float | None = None,
     high: Int | float | None = None,
+    on: Group | None = None,
 ) -> Tensor: ...
 @overload
 def input(
@@ -355,6 +356,7 @@ def input(
     symmetric: builtins.bool = False,
     low: Int | int | None = None,
     high: Int | int | None = None,
+    on: Group | None = None,
 ) -> IndexTensor: ...
 @overload
 def input(
@@ -366,6 +368,7 @@ def input(
     symmetric: builtins.bool = False,
     low: Int | int | None = None,
     high: Int | int | None = None,
+    on: Group | None = None,
 ) -> IndexTensor: ...
 def input(*shape: Int | int, **options: Any) -> Any:
     """Declare a tensor that the caller passes, one on every rank.
@@ -376,23 +379,29 @@ def input(*shape: Int | int, **options: Any) -> Any:
 
     bound, at_most: make it an index tensor, whose entries are integers in [0, bound), or in [0, at_most]. distinct: no
     two entries are alike. rising: none is below the one before. offsets: rising, from 0 on. The proof assumes these.
+
+    on: the group whose ranks alone have it.
     """
     _outside("input")
 
 
 def output(
-    *shape: Int | int, symmetric: builtins.bool = False, dtype: DType | str | None = None, within: float | None = None
+    *shape: Int | int,
+    symmetric: builtins.bool = False,
+    dtype: DType | str | None = None,
+    within: float | None = None,
+    on: Group | None = None,
 ) -> Tensor:
     """Declare a tensor that the launch writes, each element exactly once.
 
     symmetric: peers may write it. within: max |out - ref| / max |ref| up to which commands call it right. A dimension
-    `M[:m]` is defined up to m in each launch.
+    `M[:m]` is defined up to m in each launch. on: the group whose ranks alone have it.
     """
     _outside("output")
 
 
 @overload
-def local(*shape: Int | int, dtype: DType | str | None = None) -> Tensor: ...
+def local(*shape: Int | int, dtype: DType | str | None = None, on: Group | None = None) -> Tensor: ...
 @overload
 def local(
     *shape: Int | int,
@@ -400,6 +409,7 @@ def local(
     distinct: builtins.bool = False,
     rising: builtins.bool = False,
     offsets: builtins.bool = False,
+    on: Group | None = None,
 ) -> IndexTensor: ...
 @overload
 def local(
@@ -408,17 +418,18 @@ def local(
     distinct: builtins.bool = False,
     rising: builtins.bool = False,
     offsets: builtins.bool = False,
+    on: Group | None = None,
 ) -> IndexTensor: ...
 def local(*shape: Int | int, **options: Any) -> Any:
     """Declare memory of the rank for the duration of a launch.
 
-    bound, at_most: make it an index tensor, as of `input`.
+    bound, at_most: make it an index tensor, as of `input`. on: the group whose ranks alone have it.
     """
     _outside("local")
 
 
 @overload
-def symmetric(*shape: Int | int, dtype: DType | str | None = None) -> Tensor: ...
+def symmetric(*shape: Int | int, dtype: DType | str | None = None, on: Group | None = None) -> Tensor: ...
 @overload
 def symmetric(
     *shape: Int | int,
@@ -426,6 +437,7 @@ def symmetric(
     distinct: builtins.bool = False,
     rising: builtins.bool = False,
     offsets: builtins.bool = False,
+    on: Group | None = None,
 ) -> IndexTensor: ...
 @overload
 def symmetric(
@@ -434,11 +446,12 @@ def symmetric(
     distinct: builtins.bool = False,
     rising: builtins.bool = False,
     offsets: builtins.bool = False,
+    on: Group | None = None,
 ) -> IndexTensor: ...
 def symmetric(*shape: Int | int, **options: Any) -> Any:
     """Declare memory of the rank for the duration of a launch, which peers may read and write.
 
-    bound, at_most: make it an index tensor, as of `input`.
+    bound, at_most: make it an index tensor, as of `input`. on: the group whose ranks alone have it.
     """
     _outside("symmetric")
 

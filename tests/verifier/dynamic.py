@@ -362,7 +362,7 @@ class Execution:
 
     def _host(self, rank: int) -> Steps:
         me = self.workers + rank
-        tensors = list(self.bound.tensors.values())
+        tensors = [tensor for tensor in self.bound.tensors.values() if tensor.on(rank)]
         inputs = [t for t in tensors if t.decl.space in ("in", "table")]
         outputs = [t for t in tensors if t.decl.space == "out"]
         lag = min((t.slots for t in inputs if t.decl.symmetric), default=0)
@@ -575,7 +575,13 @@ class Execution:
         else:
             self.stored[at] = now
 
+    def _there(self, rank: int, number: int, launch: int, who: str) -> None:
+        tensor = next(t for t in self.bound.tensors.values() if t.number == number)
+        if not tensor.on(rank):
+            self._fail("outside", launch, rank, number, who)
+
     def _read(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str) -> None:
+        self._there(rank, number, launch, who)
         at = cells + self.script.place(number, rank, launch)
         found = self.epoch[at]
         if (found == 0).any():
@@ -587,6 +593,7 @@ class Execution:
         self.reader[at, me] = self.clock[me, me]
 
     def _write(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str) -> None:
+        self._there(rank, number, launch, who)
         at = cells + self.script.place(number, rank, launch)
         seen = self.clock[me]
         if (self.written[at] > seen[self.writer[at]]).any() or (self.reader[at] > seen).any():

@@ -50,7 +50,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "launch": ("protocol", "many_threads", "dialect", "reuse_wait"),
     "sizes": ("dtype", "numbers"),
     "signal_pad": ("entered", "finished", "size"),
-    "tensor": ("number", "dtype", "shape", "buffers"),
+    "tensor": ("number", "dtype", "shape", "buffers", "members"),
     "channel": ("base", "counts", "sizes", "buffers"),
     "kernel": (
         "stream", "position", "programs", "warps", "stages", "reuse_lag", "needs_entry", "programs_per_cta",
@@ -406,7 +406,18 @@ class _Reader:
             shape=self._numbers_of(line, "shape"),
             dtype=self._word(line, "dtype"),
             slots=self._number(line, "buffers"),
+            members=self._members(line),
         )
+
+    def _members(self, line: _Line) -> tuple[int, int] | None:
+        if "members" not in line.properties:
+            return None
+        match self._numbers_of(line, "members"):
+            case (first, stop) if 0 <= first < stop <= (self.ranks or 0):
+                return first, stop
+            case _:
+                hint = "members[0, 2]: the first rank that has the tensor, and one past the last"
+                raise self.error(line.number, f"{line.name} has no such members", hint)
 
     def _channel(self, line: _Line) -> ChannelGrid:
         tensor, _, kind = line.name.partition(" ")

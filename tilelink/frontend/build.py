@@ -106,7 +106,7 @@ def build_program(syntax: ProgramSyntax, choices: Choices) -> Program:
             _declare(scope, declared.name, declared.node)
             match declared:
                 case TensorSyntax():
-                    scope.tensors[declared.name] = _tensor(scope, declared)
+                    scope.tensors[declared.name] = _tensor(scope, declared, groups)
                 case LetSyntax():
                     _let(scope, declared.name, declared.value)
                 case DefSyntax():
@@ -270,7 +270,7 @@ def _define(scope: Scope, syntax: DefSyntax) -> None:
     scope.called.functions[syntax.name] = Function(name=syntax.name, parameters=names, body=body, node=syntax.node)
 
 
-def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
+def _tensor(scope: Scope, syntax: TensorSyntax, groups: Mapping[str, Group]) -> Tensor:
     place = scope.location(syntax.node)
     word = scope.location(syntax.dtype_node) if syntax.dtype_node is not None else place
     dtypes = scope.choices.dtypes
@@ -308,6 +308,7 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
         bound=_bound(scope, syntax),
         properties=syntax.properties,
         defined=defined,
+        on=None if syntax.on is None else _group(scope, syntax.on, groups).name,
         location=place,
     )
 
@@ -394,7 +395,7 @@ def _group(scope: Scope, node: ast.expr, groups: Mapping[str, Group]) -> Group:
     if name in groups:
         return groups[name]
     if name in scope.axes:
-        hint = f"only groups have stages: over {name}s = ranks[a : b]; with a coordinate: if {name} == 0:"
+        hint = f"groups have stages and tensors: over first = ranks[0 : 1]; a stage may begin with if {name} == 0:"
         raise ParseError(f"{name} is a coordinate of the grid, and no group", location=scope.location(node), hint=hint)
     if not groups and name not in scope.broken:
         hint = "declare it: program NAME(M) over attention = ranks[0 : 2]:"

@@ -19,6 +19,7 @@ from tilelink.errors import (
     ShapeError,
     StageError,
     TileLinkError,
+    UnknownNameError,
     WriteError,
 )
 from tilelink.frontend.assigned import check_assigned
@@ -83,6 +84,7 @@ def _check(program: Program) -> None:
         if tensor.bound is not None:
             _check_bound(program, tensor, tensor.bound, mistakes)
         _check_defined(program, tensor, mistakes)
+        _check_on(program, tensor, mistakes)
     for stage in program.stages:
         _check_indices(program, stage, mistakes)
         for statement in statements(stage.body):
@@ -182,6 +184,24 @@ def _check_defined(program: Program, tensor: Tensor, mistakes: Mistakes) -> None
                 message = f"{tensor.name} is given up to {print_scalar(end)}, and {entry.table} is not given"
                 hint = f"what says how much of an input is given is an input too: {entry.table} : in [...]"
                 mistakes.add(ShapeError(message, location=end.location or tensor.location, hint=hint))
+
+
+def _check_on(program: Program, tensor: Tensor, mistakes: Mistakes) -> None:
+    """Check the group that has a tensor: it is declared, and has the index tensors that the declaration names."""
+    if tensor.on is not None and tensor.on not in {group.name for group in program.groups}:
+        hint = "declare it: over attention = ranks[0 : 2]"
+        mistakes.add(UnknownNameError(f"unknown group {tensor.on!r}", location=tensor.location, hint=hint))
+    if tensor.on is not None and tensor.space == "table":
+        hint = "all ranks have all of a table: it is known when the program is compiled"
+        mistakes.add(ShapeError(f"a table of {tensor.on} alone", location=tensor.location, hint=hint))
+    for expr in (tensor.bound, *tensor.defined):
+        for part in walk(expr) if expr is not None else ():
+            other = program.tensor(part.table) if isinstance(part, Lookup) else tensor
+            if other.on is not None and other.on != tensor.on:
+                message = f"{tensor.name} depends on {other.name}, which {other.on} alone has"
+                hint = f"{tensor.name} : ... on {other.on}"
+                place = part.location or tensor.location
+                mistakes.add(ShapeError(message, location=place, related=other.location, hint=hint))
 
 
 def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:

@@ -427,7 +427,7 @@ class _Build(Transformer_NonRecursive[Token, Any]):
         )
 
     def tensor(self, _: Meta, items: list[Any]) -> TensorSyntax:
-        name, (space, symmetric), dims, dtype, bound, *properties, default, low, high, within = items
+        name, (space, symmetric), dims, dtype, bound, *properties, default, low, high, within, on = items
         return TensorSyntax(
             name=str(name),
             space=space,
@@ -443,6 +443,7 @@ class _Build(Transformer_NonRecursive[Token, Any]):
             low=low,
             high=high,
             within=within,
+            on=None if on is None else _at(ast.Name(id=str(on)), on),
         )
 
     def below(self, _: Meta, items: list[Any]) -> tuple[ast.expr, bool]:

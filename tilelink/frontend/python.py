@@ -36,7 +36,7 @@ from tilelink.ir.program import PROPERTIES, Program
 
 DECLARATIONS = {"input": "in", "output": "out", "local": "local", "symmetric": "symmetric", "table": "table"}
 STAGES = ("comm", "compute")
-OPTIONS = ("symmetric", "dtype", "bound", "at_most", "default", "low", "high", "within")
+OPTIONS = ("symmetric", "dtype", "bound", "at_most", "default", "low", "high", "within", "on")
 
 
 @deep()
@@ -147,6 +147,7 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
     unknown = set(options) - {*OPTIONS, *PROPERTIES}
     if unknown:
         hint = "symmetric=True, dtype='f32', bound=M, at_most=M, distinct=True, default=0, low=1, high=M, within=0.01"
+        hint += ", on=experts"
         raise ParseError(f"unknown option {sorted(map(str, unknown))[0]}", location=place, hint=hint)
     for option in ("symmetric", *PROPERTIES):
         flag = options.get(option)
@@ -171,6 +172,7 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
         low=options.get("low"),
         high=options.get("high"),
         within=options.get("within"),
+        on=options.get("on"),
     )
 
 

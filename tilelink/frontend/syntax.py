@@ -66,6 +66,8 @@ class TensorSyntax:
     """The smallest and the largest random value of an input."""
     within: ast.expr | None = None
     """The relative error up to which an output is right."""
+    on: ast.expr | None = None
+    """The group whose ranks have it; None for all."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,7 +116,8 @@ def _tensor(tensor: Tensor, width: int) -> str:
         text += "".join((_bound(tensor.bound), *(f" {word}" for word in tensor.properties)))
     if tensor.low is not None and tensor.high is not None:
         text += f" from {_end(tensor.low)} to {_end(tensor.high)}"
-    return text if tensor.within is None else f"{text} within {tensor.within!r}"
+    text += "" if tensor.within is None else f" within {tensor.within!r}"
+    return text if tensor.on is None else f"{text} on {tensor.on}"
 
 
 def _dim(tensor: Tensor, dim: int) -> str:

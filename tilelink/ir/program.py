@@ -66,6 +66,7 @@ class Tensor(Node):
     defined: of an output, for each dimension the end of the elements that are defined, or None for all of them; of an
     input, of those that are given. A `Coordinate` in it stands for the coordinate along a dimension before.
     low, high: of an input, the smallest and the largest of the random values that commands draw; None for none.
+    on: the group whose ranks alone have the tensor; None if all have it.
     within: of an output, max |out - ref| / max |ref| up to which commands call it right; None for that of its dtype.
     """
 
@@ -80,6 +81,7 @@ class Tensor(Node):
     within: float | None = None
     properties: tuple[str, ...] = ()
     defined: tuple[Scalar | None, ...] = ()
+    on: str | None = None
 
     @property
     def known_early(self) -> bool:
@@ -402,6 +404,9 @@ class Program(Node):
 
     def stage(self, name: str) -> Stage:
         return self._stages[name]
+
+    def group(self, name: str) -> Group:
+        return next(group for group in self.groups if group.name == name)
 
     @cached_property
     def _tensors(self) -> Mapping[str, Tensor]:

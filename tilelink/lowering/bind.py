@@ -264,7 +264,12 @@ def _bind_tensors(
         slots = (part[BUFFERS] or 2) if decl.symmetric else 1
         kind = "i32" if decl.space == "table" else (decl.dtype or dtype)
         shape = shape_of(decl, numbers, ranks)
-        tensors[decl.name] = BoundTensor(decl=decl, number=number, shape=shape, dtype=kind, slots=slots)
+        group = None if decl.on is None else program.group(decl.on)
+        ends = None if group is None else tuple(number_of(end, numbers, ranks) for end in (group.start, group.stop))
+        members = None if ends is None or ends == (0, ranks) else (ends[0], ends[1])
+        tensors[decl.name] = BoundTensor(
+            decl=decl, number=number, shape=shape, dtype=kind, slots=slots, members=members
+        )
     return tensors
 
 

@@ -37,6 +37,8 @@ class BoundTensor:
     shape: tuple[int, ...]
     dtype: str
     slots: int
+    members: tuple[int, int] | None = None
+    """The first rank of those that have it and one past the last; None if all have it."""
 
     @property
     def name(self) -> str:
@@ -46,6 +48,10 @@ class BoundTensor:
     def size(self) -> int:
         """Elements in one slot."""
         return prod(self.shape)
+
+    def on(self, rank: int) -> bool:
+        """True if a rank has it."""
+        return self.members is None or self.members[0] <= rank < self.members[1]
 
     @property
     def constant(self) -> bool:

@@ -63,6 +63,7 @@ def _tensor(tensor: BoundTensor) -> Iterator[str]:
     yield f"dtype {tensor.dtype}"
     yield _list("shape", tensor.shape)
     yield f"buffers {tensor.slots}"
+    yield from _said(_list("members", tensor.members or ()), tensor.members is not None)
 
 
 def _channel(grid: ChannelGrid) -> Iterator[str]:

@@ -477,6 +477,10 @@ def op(
     if not signature.inputs:
         hint = "an operator has its device from its inputs; tilelink.compile takes programs without any"
         raise BindingError(f"{program.name} has no input", location=program.location, hint=hint)
+    if alone := [tensor for tensor in program.tensors if tensor.on is not None and tensor.space in ("in", "out")]:
+        hint = "an operator takes and returns the same tensors on all ranks; tilelink.compile takes such programs"
+        message = f"only the ranks of {alone[0].on} have {alone[0].name}"
+        raise BindingError(message, location=alone[0].location, hint=hint)
     if dtype is not None and dtype not in ELEMENTS:
         raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(ELEMENTS)}")
     if unknown := [name for name in fixed if name not in (*signature.numbers, *signature.choices)]:

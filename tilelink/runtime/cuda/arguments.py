@@ -33,7 +33,8 @@ from tilelink.runtime.cuda.operands import Operands, Tensors
 class Arguments:
     """The arguments of a rank's kernels (runtime/protocol.py), and the inputs and outputs of its launches.
 
-    given, taken: all inputs and all outputs, as callers pass them. made: outputs that are not symmetric.
+    given, taken: all inputs and all outputs that the rank has, as callers pass them. made: those outputs that are not
+    symmetric.
     staged: inputs that peers read, from a buffer. kept: outputs that peers write, into a buffer.
     keyed: names of the tensors whose addresses kernels take.
     """
@@ -43,8 +44,9 @@ class Arguments:
     ) -> None:
         """debug_block, handshake: arguments of kernels for the parameters of that name."""
         self._memory, self._debug_block, self._handshake = memory, debug_block, handshake
-        inputs = [t for t in artifact.tensors if t.space == "in"]
-        self.outputs = [t for t in artifact.tensors if t.space == "out"]
+        here = [t for t in artifact.tensors if t.on(memory.rank)]
+        inputs = [t for t in here if t.space == "in"]
+        self.outputs = [t for t in here if t.space == "out"]
         ordinary = [t for t in self.outputs if not t.symmetric]
         self.staged = [t for t in inputs if t.symmetric]
         self.kept = [t for t in self.outputs if t.symmetric]
