@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +26,7 @@ from tilelink.language import (
     ranks,
     tile_push_data,
 )
-from tilelink.reference.trial import random_inputs
+from tilelink.reference.trial import compared, random_inputs, relative_error
 
 HYBRID = """program hybrid(M, N) over (dp, tp = 2):
     x    : in        [M, N]
@@ -337,3 +339,61 @@ def test_a_place_in_a_group_outside_of_its_stages_is_refused() -> None:
     text = M2N.replace(" on attention:\n        let there = got", ":\n        let there = got")
     with pytest.raises(TileLinkError, match="a rank outside of attention has no place in it"):
         parsed(text)
+
+
+COUNTED = """program counted(A, C, N) over attention = ranks[0 : A], experts = ranks[A :]:
+    x     : in        [experts, C, N] on attention
+    count : in        [experts] <= C on attention
+    n     : symmetric [attention] <= C on experts
+    got   : symmetric [attention, C, N] on experts
+    y     : out       [N] on experts
+
+    comm tell(e: experts) on attention:
+        tile_push_data(n[rank.attention] @ experts[e], count[e])
+        producer_tile_notify(n[rank.attention] @ experts[e])
+
+    comm send(e: experts) on attention:
+        for (c: C[: count[e]]):
+            tile_push_data(got[rank.attention, c, :] @ experts[e], x[e, c, :])
+            producer_tile_notify(got[rank.attention, c, :] @ experts[e])
+
+    compute total(j: N) on experts:
+        acc = zeros(f32)
+        for (s: attention):
+            consumer_tile_wait(n[s])
+            for (c: C[: n[s]]):
+                consumer_tile_wait(got[s, c, j])
+                acc += sum(got[s, c, j], axis=0)
+        y[j] = acc
+"""
+
+
+def test_counts_that_a_group_has_end_loops_of_its_stages() -> None:
+    program, dims = parsed(COUNTED), {"A": 2, "C": 12, "N": 16}
+    kernel = tilelink.compile(program, dims=dims, ranks=4)
+    inputs = random_inputs(program, ranks=4, dims=dims, dtype="f32", launches=1)[0]
+    outputs = kernel(inputs)
+    for e in range(2):
+        wanted = sum(inputs[s]["x"][e, : int(inputs[s]["count"][e])].sum(0) for s in range(2))
+        torch.testing.assert_close(outputs[2 + e]["y"], wanted)
+
+
+def test_a_count_that_a_group_has_ends_no_range_of_a_domain() -> None:
+    old = "comm send(e: experts) on attention:\n        for (c: C[: count[e]]):\n"
+    assert old in COUNTED
+    text = COUNTED.replace(old, "comm send(e: experts, c: C[: count[e]]) on attention:\n        if rank < A:\n")
+    with pytest.raises(TileLinkError, match="attention alone has count"):
+        tilelink.compile(parsed(text), dims={"A": 2, "C": 12, "N": 16}, ranks=4)
+
+
+def test_the_programs_of_the_language_page_run() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "language.md").read_text()
+    blocks = [one for one in re.findall(r"```tilelink\n(.*?)```", text, re.S) if " over " in one.partition("\n")[0]]
+    assert len(blocks) == 2
+    for block in blocks:
+        program = parsed(block)
+        dims = {p.name: 8 for p in program.params if p.kind == "dim"} | {p.name: 1 for p in program.params if p.example}
+        kernel = tilelink.compile(program, dims=dims, ranks=4)
+        inputs = random_inputs(program, ranks=4, dims=dims, dtype="f32", launches=1)[0]
+        outputs, expected = kernel(inputs), kernel.reference(inputs)
+        assert relative_error(*compared(outputs, expected, "y")) < 1e-5
