@@ -178,6 +178,12 @@ def test_both_front_ends_and_the_printed_form_are_one_program(text: str, functio
     assert parsed(print_program(program)) == program
 
 
+def test_a_let_stands_for_a_place_or_for_a_size_where_its_name_stands() -> None:
+    text = HYBRID.replace("    x    : in", "    let side = tp\n    x    : in").replace("[tp, M, N]", "[side, M, N]")
+    text = text.replace("q: tp", "q: side").replace("left[tp + 1", "left[side + 1")
+    assert text.count("side") == 4 and parsed(text) == parsed(HYBRID)
+
+
 def of_rank(program: str, place: str) -> str:
     """The rank after `@` in a program of one push there, as it is printed."""
     text = f"program p(M) over {program}:\n    x : in [M]\n    h : symmetric [ranks, M]\n    y : out [ranks, M]\n"

@@ -417,7 +417,7 @@ def _size(scope: Scope, node: ast.expr) -> Scalar:
 
 def _side(scope: Scope, node: ast.expr) -> str | None:
     """Return the coordinate or group whose size an extent is, None for another extent."""
-    match node:
+    match scope.replaced(node):
         case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="ranks"), attr=name) if name in scope.axes:
             return name
         case _:
