@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tilelink.frontend.variants import variant
     from tilelink.ir.link import link
     from tilelink.ir.program import Program
-    from tilelink.language import comm, compute, inout, input, local, output, symmetric, table, tiles
+    from tilelink.language import comm, compute, grid, inout, input, local, output, symmetric, table, tiles
     from tilelink.ops.own import Op, op
     from tilelink.runtime.cuda.timing import Timing, bench
     from tilelink.scheduling.schedule import Schedule, schedule
@@ -30,7 +30,9 @@ _HOMES = {
     "tilelink.frontend.variants": ("variant",),
     "tilelink.ir.link": ("link",),
     "tilelink.ir.program": ("Program",),
-    "tilelink.language": ("comm", "compute", "inout", "input", "local", "output", "symmetric", "table", "tiles"),
+    "tilelink.language": (
+        "comm", "compute", "grid", "inout", "input", "local", "output", "symmetric", "table", "tiles",
+    ),
     "tilelink.ops.own": ("Op", "op"),
     "tilelink.runtime.cuda.timing": ("Timing", "bench"),
     "tilelink.scheduling.schedule": ("Schedule", "schedule"),
@@ -52,6 +54,7 @@ __all__ = [
     "comm",
     "compile",
     "compute",
+    "grid",
     "inout",
     "input",
     "link",

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tilelink.data import Variant, checked, parse_json, plain, read_json
 from tilelink.errors import DataError
 
-FORMAT = 2
+FORMAT = 3
 """Version of the JSON text of an artifact."""
 
 SOURCE = re.compile(r"tilelink_[0-9a-f]{32}")
@@ -282,6 +282,8 @@ class TensorSpec:
     """A tensor of every rank: `buffers` of `shape` elements, one after the other. `number` names it in traces.
 
     symmetric: True if peers access it. space: "in", "out", "inout", "local", "symmetric" or "table", as in programs.
+    members: the first rank that has it and one past the last; None if all have it. Others neither take nor return it,
+    and have no memory for it unless it is symmetric: symmetric memory is the same on all ranks.
     """
 
     name: str
@@ -291,6 +293,11 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: str
     buffers: int
+    members: tuple[int, int] | None = None
+
+    def on(self, rank: int) -> bool:
+        """True if a rank has it."""
+        return self.members is None or self.members[0] <= rank < self.members[1]
 
     @property
     def is_given(self) -> bool:
@@ -576,6 +583,8 @@ def _check(artifact: Artifact, where: str) -> None:
     for tensor in artifact.tensors:
         require(min(tensor.shape, default=0) >= 0, f"tensor {tensor.name!r} has the shape {list(tensor.shape)}")
         require(tensor.buffers > 0, f"tensor {tensor.name!r} has {tensor.buffers} buffers")
+        first, stop = tensor.members or (0, artifact.ranks)
+        require(0 <= first < stop <= artifact.ranks, f"tensor {tensor.name!r} is on ranks {first} to {stop - 1}")
         if tensor.space == "table":
             table = artifact.tables.get(tensor.name)
             fits = table is not None and table.shape == (artifact.ranks, *tensor.shape)

@@ -37,13 +37,17 @@ from tilelink.errors import StageError
 from tilelink.frontend.python import program
 
 __all__ = [
+    "Coordinate",
     "DType",
     "Dim",
     "Entry",
     "Function",
+    "Group",
     "Index",
     "IndexTensor",
     "Int",
+    "Rank",
+    "Ranks",
     "Table",
     "Tensor",
     "Tile",
@@ -69,6 +73,7 @@ __all__ = [
     "finish",
     "full",
     "gelu",
+    "grid",
     "i32",
     "i64",
     "i8",
@@ -118,6 +123,12 @@ def _outside(word: str) -> NoReturn:
     raise StageError(f"{word} is a word of programs", hint=hint)
 
 
+def _missing(name: str) -> None:
+    """Raise AttributeError for a name of Python's protocols, which tools look for in every object."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+
 class Int:
     """An integer: `rank`, `ranks`, an index, a dimension, an entry of a table, or an expression of them.
 
@@ -156,6 +167,42 @@ class Dim(Index):
         start of the stage: `i = M[: n[s]]`.
         """
         _outside("a part of a dimension")
+
+
+class Coordinate(Dim):
+    """A coordinate of the grid of ranks: the place of this rank; in shapes and extents, how many places there are."""
+
+
+class Group(Dim):
+    """Consecutive ranks, `experts = ranks[A:]`: in shapes and extents how many there are."""
+
+    def __getitem__(self, place: Int | int) -> Int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return a rank of the group, its place modulo how many there are."""
+        _outside("a group of ranks")
+
+
+class Rank(Int):
+    """The number of this rank. `rank.NAME` is its place along a coordinate of the grid, or in a group."""
+
+    def __getattr__(self, name: str) -> Int:
+        _missing(name)
+        _outside("rank")
+
+    def __call__(self, **places: Int | int) -> Int:
+        """Return the rank at other places of the grid: `x[i, :] @ rank(tp=tp + 1)`."""
+        _outside("rank")
+
+
+class Ranks(Dim):
+    """The number of ranks. `ranks.NAME` is how many there are along a coordinate of the grid, or in a group."""
+
+    def __getattr__(self, name: str) -> Dim:
+        _missing(name)
+        _outside("ranks")
+
+    def __getitem__(self, part: slice) -> Group:
+        """Declare a group of consecutive ranks: `experts = ranks[A:]`."""
+        _outside("a part of the ranks")
 
 
 class Tile:
@@ -217,17 +264,17 @@ class Tile:
     __hash__ = object.__hash__
 
 
-Coordinate = Int | int | slice | Tile
+Place = Int | int | slice | Tile
 """A coordinate of a region: an index (its tile), a number, `:` (the whole dimension), or a row of a table."""
 
 
 class Tensor(Tile):
     """A tensor declared by a program; `h[i, :]` is a region of it, `h` the whole tensor."""
 
-    def __getitem__(self, at: Coordinate | EllipsisType | tuple[Coordinate, ...]) -> Tile:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __getitem__(self, at: Place | EllipsisType | tuple[Place, ...]) -> Tile:  # pyright: ignore[reportIncompatibleMethodOverride]
         _outside("a tensor")
 
-    def __setitem__(self, at: Coordinate | tuple[Coordinate, ...], value: Tile | Int | float) -> None:
+    def __setitem__(self, at: Place | tuple[Place, ...], value: Tile | Int | float) -> None:
         _outside("a tensor")
 
 
@@ -252,10 +299,10 @@ class IndexTensor(Entry):
     stands for its entry at the same place: `bound=count[owner]`, `output(ranks, M[:ms], N)`.
     """
 
-    def __getitem__(self, at: Coordinate | EllipsisType | tuple[Coordinate, ...]) -> Entry:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __getitem__(self, at: Place | EllipsisType | tuple[Place, ...]) -> Entry:  # pyright: ignore[reportIncompatibleMethodOverride]
         _outside("an index tensor")
 
-    def __setitem__(self, at: Coordinate | tuple[Coordinate, ...], value: Tile | Int | int) -> None:
+    def __setitem__(self, at: Place | tuple[Place, ...], value: Tile | Int | int) -> None:
         _outside("an index tensor")
 
 
@@ -287,9 +334,9 @@ identity = Function()
 """The function that returns its argument."""
 f16, bf16, f32, f8e4m3, f8e5m2 = (DType(name) for name in ("f16", "bf16", "f32", "f8e4m3", "f8e5m2"))
 i8, u8, i32, i64 = (DType(name) for name in ("i8", "u8", "i32", "i64"))
-rank: Int = Int()
+rank: Rank = Rank()
 """The number of this rank, from 0."""
-ranks: Dim = Dim()
+ranks: Ranks = Ranks()
 """The number of ranks."""
 
 
@@ -304,6 +351,7 @@ def input(
     default: float | None = None,
     low: Int | float | None = None,
     high: Int | float | None = None,
+    on: Group | None = None,
 ) -> Tensor: ...
 @overload
 def input(
@@ -315,6 +363,7 @@ def input(
     symmetric: builtins.bool = False,
     low: Int | int | None = None,
     high: Int | int | None = None,
+    on: Group | None = None,
 ) -> IndexTensor: ...
 @overload
 def input(
@@ -326,6 +375,7 @@ def input(
     symmetric: builtins.bool = False,
     low: Int | int | None = None,
     high: Int | int | None = None,
+    on: Group | None = None,
 ) -> IndexTensor: ...
 def input(*shape: Int | int, **options: Any) -> Any:
     """Declare a tensor that the caller passes, one on every rank.
@@ -336,17 +386,23 @@ def input(*shape: Int | int, **options: Any) -> Any:
 
     bound, at_most: make it an index tensor, whose entries are integers in [0, bound), or in [0, at_most]. distinct: no
     two entries are alike. rising: none is below the one before. offsets: rising, from 0 on. The proof assumes these.
+
+    on: the group whose ranks alone have it.
     """
     _outside("input")
 
 
 def output(
-    *shape: Int | int, symmetric: builtins.bool = False, dtype: DType | str | None = None, within: float | None = None
+    *shape: Int | int,
+    symmetric: builtins.bool = False,
+    dtype: DType | str | None = None,
+    within: float | None = None,
+    on: Group | None = None,
 ) -> Tensor:
     """Declare a tensor that the launch writes, each element exactly once.
 
     symmetric: peers may write it. within: max |out - ref| / max |ref| up to which commands call it right. A dimension
-    `M[:m]` is defined up to m in each launch.
+    `M[:m]` is defined up to m in each launch. on: the group whose ranks alone have it.
     """
     _outside("output")
 
@@ -370,7 +426,7 @@ def inout(
 
 
 @overload
-def local(*shape: Int | int, dtype: DType | str | None = None) -> Tensor: ...
+def local(*shape: Int | int, dtype: DType | str | None = None, on: Group | None = None) -> Tensor: ...
 @overload
 def local(
     *shape: Int | int,
@@ -378,6 +434,7 @@ def local(
     distinct: builtins.bool = False,
     rising: builtins.bool = False,
     offsets: builtins.bool = False,
+    on: Group | None = None,
 ) -> IndexTensor: ...
 @overload
 def local(
@@ -386,17 +443,18 @@ def local(
     distinct: builtins.bool = False,
     rising: builtins.bool = False,
     offsets: builtins.bool = False,
+    on: Group | None = None,
 ) -> IndexTensor: ...
 def local(*shape: Int | int, **options: Any) -> Any:
     """Declare memory of the rank for the duration of a launch.
 
-    bound, at_most: make it an index tensor, as of `input`.
+    bound, at_most: make it an index tensor, as of `input`. on: the group whose ranks alone have it.
     """
     _outside("local")
 
 
 @overload
-def symmetric(*shape: Int | int, dtype: DType | str | None = None) -> Tensor: ...
+def symmetric(*shape: Int | int, dtype: DType | str | None = None, on: Group | None = None) -> Tensor: ...
 @overload
 def symmetric(
     *shape: Int | int,
@@ -404,6 +462,7 @@ def symmetric(
     distinct: builtins.bool = False,
     rising: builtins.bool = False,
     offsets: builtins.bool = False,
+    on: Group | None = None,
 ) -> IndexTensor: ...
 @overload
 def symmetric(
@@ -412,11 +471,12 @@ def symmetric(
     distinct: builtins.bool = False,
     rising: builtins.bool = False,
     offsets: builtins.bool = False,
+    on: Group | None = None,
 ) -> IndexTensor: ...
 def symmetric(*shape: Int | int, **options: Any) -> Any:
     """Declare memory of the rank for the duration of a launch, which peers may read and write.
 
-    bound, at_most: make it an index tensor, as of `input`.
+    bound, at_most: make it an index tensor, as of `input`. on: the group whose ranks alone have it.
     """
     _outside("symmetric")
 
@@ -426,14 +486,47 @@ def table(*shape: Int | int, bound: Int | int) -> Table:
     _outside("table")
 
 
-def comm(stage: Callable[..., None]) -> Callable[..., None]:
-    """Declare a stage that moves tiles between ranks: `@tilelink.comm`."""
+Stage = Callable[..., None]
+
+
+@overload
+def comm(stage: Stage, /) -> Stage: ...
+@overload
+def comm(*, on: Group) -> Callable[[Stage], Stage]: ...
+def comm(*stage: Any, **group: Any) -> Any:
+    """Declare a stage that moves tiles between ranks: `@tilelink.comm`.
+
+    on: the group whose ranks execute it, `@tilelink.comm(on=experts)`; without it all do.
+    """
     _outside("comm")
 
 
-def compute(stage: Callable[..., None]) -> Callable[..., None]:
-    """Declare a stage that computes tiles: `@tilelink.compute`."""
+@overload
+def compute(stage: Stage, /) -> Stage: ...
+@overload
+def compute(*, on: Group) -> Callable[[Stage], Stage]: ...
+def compute(*stage: Any, **group: Any) -> Any:
+    """Declare a stage that computes tiles: `@tilelink.compute`.
+
+    on: the group whose ranks execute it, `@tilelink.compute(on=experts)`; without it all do.
+    """
     _outside("compute")
+
+
+@overload
+def grid(size: Int | int | None, /) -> Coordinate: ...
+@overload
+def grid(first: Int | int | None, second: Int | int, /) -> tuple[Coordinate, Coordinate]: ...
+@overload
+def grid(
+    first: Int | int | None, second: Int | int, third: Int | int, /
+) -> tuple[Coordinate, Coordinate, Coordinate]: ...
+def grid(*sizes: Any) -> Any:
+    """Declare the grid that the ranks form, the last coordinate fastest: `dp, tp = tilelink.grid(None, 4)`.
+
+    The first size may be None: as many as the others leave.
+    """
+    _outside("grid")
 
 
 @overload

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.campaign.writer import INDEX, PAIRS, Source, Writer, at
+from tests.campaign.writer import INDEX, PAIRS, PLACE, ROW, Source, Writer, at
 
 WORDS = ("tile_push_data", "tile_push_data", "rank_copy_data")
 
 
 def _peer(w: Writer) -> str:
+    if w.chance(0.15):
+        w.grid()
+        moved = (f"{PLACE} = {PLACE} + 1", f"{ROW} = {ROW} - 1", f"{ROW} = {ROW} + 1, {PLACE} = {PLACE} - 1")
+        return w.pick(("({})", "rank({})")).format(w.pick(moved))
     return w.pick(("(rank + 1)", "(rank - 1)", "(rank + 2)", "(rank + ranks - 1)", "rank"))
 
 
@@ -241,7 +245,43 @@ def stepped(w: Writer) -> None:
     return None
 
 
+def along_grid(w: Writer) -> None:
+    """From all that differ in one coordinate; a neighbour's part is taken."""
+    w.grid()
+    source, (side, index) = w.source(), w.pick(((ROW, "r"), (PLACE, "p")))
+    domain, coords = _tiling(w, source)
+    name, kind = w.tensor("symmetric", (side, *source.shape)), w.kind()
+    there = f"({side} = {index})"
+    lines = [f"tile_push_data({at(name, [side, *coords], there)}, {at(source.name, coords)})",
+             w.notify(name, [side, *coords], kind, there)]  # fmt: skip
+    w.stage("comm", w.pick(([side, *domain], [*domain, side])), [*w.wait(source, coords), *w.nest(lines)])
+    got = Source(name=name, shape=(side, *source.shape), signal=kind)
+    taken, next_kind = [w.pick((f"{side} + 1", f"{side} - 1", side, f"rank.{side} + ranks.{side}")), *coords], w.kind()
+    result = w.tensor("local", source.shape)
+    w.stage("compute", domain or ["d: 1"],
+            [*w.wait(got, taken), f"{at(result, coords)} = {at(name, taken)}", w.notify(result, coords, next_kind)],
+            )  # fmt: skip
+    w.made(result, source.shape, next_kind, source.exact)
+
+
+def in_group(w: Writer) -> None:
+    """Around a group of ranks, which alone have the memory for it; others keep what they have."""
+    source, (group, start, stop) = w.source(), w.group()
+    domain, coords = _tiling(w, source)
+    name, kind = w.tensor("symmetric", source.shape, on=group), w.kind()
+    there = f"{group}[rank.{group} + {w.pick((0, 1, 1, 2))}]"
+    lines = [*w.wait(source, coords), f"tile_push_data({at(name, coords, there)}, {at(source.name, coords)})"]
+    w.stage("comm", domain or ["d: 1"], [*lines, w.notify(name, coords, kind, there)], on=group)
+    result, next_kind = w.tensor("local", source.shape), w.kind()
+    notify = w.notify(result, coords, next_kind)
+    got = w.wait(Source(name=name, shape=source.shape, signal=kind), coords)
+    w.stage("compute", domain or ["d: 1"], [*got, f"{at(result, coords)} = {at(name, coords)}", notify], on=group)
+    others = [*w.wait(source, coords), f"{at(result, coords)} = {at(source.name, coords)}", notify]
+    w.stage("compute", domain or ["d: 1"], [f"if rank < {start} or rank >= {stop}:", *(f"    {one}" for one in others)])
+    w.made(result, source.shape, next_kind, source.exact)
+
+
 MOVERS: tuple[Callable[[Writer], None], ...] = (
     copy_here, push, push, gather_push, gather_push, pull, gather_pull, exchange, ring, by_table, gather_by_table,
-    from_listed, relay, stepped,
+    from_listed, relay, stepped, along_grid, in_group,
 )  # fmt: skip

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 SIZES = (1, 2, 3, 5, 7, 8, 13, 16, 17, 24, 33, 40, 64, 70)
-INDEX = {"M": "i", "N": "j", "K": "k", "H": "h", "S": "q", "E": "e", "ranks": "s"}
+ROW, PLACE = "row", "place"
+"""The coordinates of a grid of ranks."""
+INDEX = {"M": "i", "N": "j", "K": "k", "H": "h", "S": "q", "E": "e", "ranks": "s", ROW: "r", PLACE: "p"}
 """The name of an index over each dimension."""
 PAIRS = {
     "tile": ("producer_tile_notify", "consumer_tile_wait"),
@@ -43,6 +45,8 @@ class Writer:
     tables: dict[str, Any] = field(default_factory=dict[str, Any])
     sources: list[Source] = field(default_factory=list[Source])
     features: set[str] = field(default_factory=set[str])
+    over: list[str] = field(default_factory=list[str])
+    """The grid and the groups of ranks."""
     tiles: dict[str, str] = field(default_factory=dict[str, str])
     """Stage -> the clause with which its loops have several tiles."""
     count: int = 0
@@ -63,7 +67,7 @@ class Writer:
 
     def dim(self, name: str, size: int | None = None) -> str:
         """A dimension, with a size when it has none."""
-        if name != "ranks" and name not in self.dims:
+        if name not in ("ranks", ROW, PLACE) and name not in self.dims:
             self.dims[name] = self.pick(SIZES) if size is None else size
             self.params.append(name)
         return name
@@ -77,6 +81,21 @@ class Writer:
 
     def size(self, name: str) -> int:
         return self.ranks if name == "ranks" else int(self.dims[name])
+
+    def grid(self) -> None:
+        """Arrange the ranks as a grid, unless they are."""
+        self.features.add("grid")
+        if not any(one.startswith("(") for one in self.over):
+            size = self.pick([n for n in range(1, self.ranks + 1) if self.ranks % n == 0])
+            self.over.insert(0, f"({ROW}, {PLACE} = {size})")
+
+    def group(self) -> tuple[str, int, int]:
+        """A group of ranks: its name, its first rank and one past the last."""
+        name, start = self.fresh("group"), self.rng.randrange(self.ranks)
+        stop = self.rng.randint(start + 1, self.ranks)
+        self.over.append(f"{name} = ranks[{start} : {'' if stop == self.ranks and self.chance(0.5) else stop}]")
+        self.features.add("group")
+        return name, start, stop
 
     def table(self, length: str, below: str, kind: str = "any") -> str:
         """A table over a dimension. kind: of any numbers, or of each number once ("permutation")."""
@@ -101,11 +120,13 @@ class Writer:
         self.features.add("table of ranks")
         return name
 
-    def tensor(self, space: str, shape: Sequence[str], dtype: str | None = None, word: str = "") -> str:
+    def tensor(self, space: str, shape: Sequence[str], dtype: str | None = None, word: str = "", on: str = "") -> str:
         name = self.fresh(word or {"in": "x", "out": "y", "local": "c"}.get(space.split()[0], "g"))
         for one in shape:
             self.dim(one)
-        self.declared.append(f"{name} : {space} [{', '.join(shape)}]" + (f" {dtype}" if dtype else ""))
+        self.declared.append(
+            f"{name} : {space} [{', '.join(shape)}]" + (f" {dtype}" if dtype else "") + (f" on {on}" if on else "")
+        )
         return name
 
     def input(self, *shape: str, symmetric: bool = False, dtype: str | None = None) -> Source:
@@ -198,16 +219,17 @@ class Writer:
             (f"{expr} * 1", f"{expr} - 0", f"{expr} // 1", f"({expr} * ranks) // ranks", f"({expr} + rank) - rank")
         )
 
-    def stage(self, kind: str, domain: Sequence[str], lines: Sequence[str], word: str = "f") -> str:
-        """domain: dimensions, or `name: extent`."""
+    def stage(self, kind: str, domain: Sequence[str], lines: Sequence[str], word: str = "f", on: str = "") -> str:
+        """domain: dimensions, or `name: extent`. on: the group that executes it."""
         name = self.fresh(word)
         where = ", ".join(d if ":" in d else f"{INDEX[d]}: {d}" for d in domain)
         body = "".join(f"        {line}\n" for line in lines)
-        self.stages.append(f"    {kind} {name}({where}):\n{body}")
+        self.stages.append(f"    {kind} {name}({where}){f' on {on}' if on else ''}:\n{body}")
         return name
 
     def text(self, name: str = "p") -> str:
-        head = f"program {name}({', '.join(self.params)}):\n"
+        over = f" over {', '.join(self.over)}" if self.over else ""
+        head = f"program {name}({', '.join(self.params)}){over}:\n"
         return head + "".join(f"    {line}\n" for line in self.declared) + "\n" + "\n".join(self.stages)
 
 

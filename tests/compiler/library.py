@@ -79,9 +79,9 @@ def name(case: object) -> str | None:
 
 
 def groups(program: Program, ranks: int) -> dict[str, int]:
-    """The integer parameters of the library say how many ranks a group has: the least factor of `ranks`."""
+    """The integer parameters of the library say how many ranks a group has: as in its example, or a least factor."""
     least = next((n for n in range(2, ranks + 1) if ranks % n == 0), 1)
-    return {p.name: least for p in program.params if p.kind == "i32"}
+    return {p.name: int(p.example or least) for p in program.params if p.kind == "i32"}
 
 
 def dims(program: Program, ranks: int) -> dict[str, int | float | bool]:

@@ -44,9 +44,14 @@ Tensors = dict[str, torch.Tensor]
 
 
 class RankMemory:
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, rank: int) -> None:
         self.pad = torch.zeros(artifact.pad_size, dtype=torch.int32)
-        self.own = {t.name: torch.empty((t.buffers, *t.shape), dtype=dtype_of(t)) for t in artifact.tensors}
+        self.own = {
+            t.name: torch.empty(
+                (t.buffers, *(size if t.on(rank) or t.symmetric else 0 for size in t.shape)), dtype=dtype_of(t)
+            )
+            for t in artifact.tensors
+        }
         for value in self.own.values():
             poison(value)
         self.every: list[RankMemory] = []
@@ -141,7 +146,7 @@ class Threads:
 
     def __init__(self, artifact: Artifact, source: Path, deadline_s: float = 10.0) -> None:
         self.artifact, self.deadline_s = artifact, deadline_s
-        self.memory = [RankMemory(artifact) for _ in range(artifact.ranks)]
+        self.memory = [RankMemory(artifact, rank) for rank in range(artifact.ranks)]
         for one in self.memory:
             one.every = self.memory
         self.spans: list[Span] = []
@@ -182,7 +187,7 @@ class Threads:
         if staged:
             self._await_all(rank, artifact.finished_base, epoch - min(staged))
         for t in artifact.tensors:
-            if t.is_given:
+            if t.is_given and t.on(rank):
                 memory.own[t.name][t.buffer(epoch)].copy_(given[t.name])
         self._tell(rank, artifact.entered_base)
         streams = {one.stream for one in artifact.launched}
@@ -192,7 +197,7 @@ class Threads:
             if grid.tensor in written:
                 self._await_grid(rank, grid.signal, len(artifact.stages), 0)
         for t in artifact.tensors:
-            if t.is_result:
+            if t.is_result and t.on(rank):
                 kept[t.name] = memory.own[t.name][t.buffer(epoch)].clone()
         self._tell(rank, artifact.finished_base)
 

@@ -385,7 +385,7 @@ class Execution:
 
     def _host(self, rank: int) -> Steps:
         me = self.workers + rank
-        tensors = list(self.bound.tensors.values())
+        tensors = [tensor for tensor in self.bound.tensors.values() if tensor.on(rank)]
         inputs = [t for t in tensors if t.decl.space in ("in", "table")]
         outputs = [t for t in tensors if t.decl.space in ("out", "inout")]
         kept = [t for t in tensors if t.decl.space == "inout"]
@@ -599,7 +599,13 @@ class Execution:
         else:
             self.stored[at] = now
 
+    def _there(self, rank: int, number: int, launch: int, who: str) -> None:
+        tensor = next(t for t in self.bound.tensors.values() if t.number == number)
+        if not tensor.on(rank):
+            self._fail("outside", launch, rank, number, who)
+
     def _read(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str, step: int = 0) -> None:
+        self._there(rank, number, launch, who)
         at = cells + self.script.place(number, rank, launch)
         found = self.epoch[at]
         if (found == 0).any():
@@ -616,6 +622,7 @@ class Execution:
         self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str, step: int = 0, adds: bool = False
     ) -> None:  # fmt: skip
         """A write, or an addition: one needs no order with others."""
+        self._there(rank, number, launch, who)
         at = cells + self.script.place(number, rank, launch)
         seen = self.clock[me]
         if (self.written[at] > seen[self.writer[at]]).any() or (self.reader[at] > seen).any():

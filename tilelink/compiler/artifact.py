@@ -68,6 +68,7 @@ def _tensors(bound: Bound) -> tuple[TensorSpec, ...]:
             shape=t.memory,
             dtype=t.dtype,
             buffers=t.slots,
+            members=t.members,
         )
         for t in bound.tensors.values()
     )

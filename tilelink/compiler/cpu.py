@@ -120,12 +120,12 @@ class Kernel:
 
     def require_memory(self, launches: int = 1) -> None:
         """Raise BindingError if a run of `launches` launches takes more memory than this machine has."""
-        once, each = self.bound.pad_size * SIGNAL_BYTES, 0
+        wanted, there = self.bound.ranks * self.bound.pad_size * SIGNAL_BYTES, machine_memory()
         for tensor in self.bound.tensors.values():
-            size = tensor.size * ITEM_BYTES[tensor.dtype]
-            once += size * tensor.slots
-            each += size * (tensor.decl.is_given + tensor.decl.is_result)
-        wanted, there = self.bound.ranks * (once + each * launches), machine_memory()
+            members = sum(map(tensor.on, range(self.bound.ranks)))
+            held = (self.bound.ranks if tensor.decl.symmetric else members) * tensor.slots
+            passed = members * launches * (tensor.decl.is_given + tensor.decl.is_result)
+            wanted += tensor.size * ITEM_BYTES[tensor.dtype] * (held + passed)
         if wanted > there:
             message = f"{launches:,} launches on {self.bound.ranks} CPU ranks take {wanted:,} bytes"
             hint = "take smaller sizes, or fewer ranks, launches or buffers"
@@ -175,7 +175,12 @@ class Kernel:
         from tilelink.runtime.dtypes import TORCH_DTYPES
 
         tables = {name: torch.as_tensor(np.asarray(value)[rank]).int() for name, value in self.tables.items()}
-        wanted = [t for t in self.bound.tensors.values() if t.decl.is_given or t.decl.known_early]
+        inputs = [t for t in self.bound.tensors.values() if t.decl.is_given or t.decl.known_early]
+        wanted = [t for t in inputs if t.on(rank)]
+        if foreign := sorted(given.keys() & {t.name for t in inputs if not t.on(rank)}):
+            tensor = self.bound.tensors[foreign[0]]
+            message = f"rank {rank} has no {tensor.name}, which the ranks of {tensor.decl.on} alone take"
+            raise BindingError(message, location=tensor.decl.location, hint="leave it out on other ranks")
         if unknown := sorted(given.keys() - {t.name for t in wanted}):
             hint = f"the inputs are {', '.join(t.name for t in wanted)}"
             raise BindingError(f"there is no input {unknown[0]!r}", hint=hint)

@@ -50,7 +50,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "launch": ("protocol", "many_threads", "dialect", "reuse_wait"),
     "sizes": ("dtype", "numbers"),
     "signal_pad": ("entered", "finished", "size"),
-    "tensor": ("number", "dtype", "shape", "memory", "buffers", "credits"),
+    "tensor": ("number", "dtype", "shape", "memory", "buffers", "credits", "members"),
     "channel": ("base", "counts", "sizes", "buffers"),
     "kernel": (
         "stream", "position", "programs", "warps", "stages", "reuse_lag", "needs_entry", "programs_per_cta",
@@ -409,6 +409,7 @@ class _Reader:
             slots=self._number(line, "buffers"),
             steps=self._steps(line, shape) if "memory" in line.properties else None,
             credits=self._word(line, "credits") if "credits" in line.properties else None,
+            members=self._members(line),
         )
 
     def _steps(self, line: _Line, shape: tuple[int, ...]) -> tuple[int, int]:
@@ -419,6 +420,16 @@ class _Reader:
             hint = "memory of the shape, with fewer elements along the dimension of steps"
             raise self.error(line.number, f"memory of {line.name} is not its shape with fewer steps", hint)
         return fewer[0], memory[fewer[0]]
+
+    def _members(self, line: _Line) -> tuple[int, int] | None:
+        if "members" not in line.properties:
+            return None
+        match self._numbers_of(line, "members"):
+            case (first, stop) if 0 <= first < stop <= (self.ranks or 0):
+                return first, stop
+            case _:
+                hint = "members[0, 2]: the first rank that has the tensor, and one past the last"
+                raise self.error(line.number, f"{line.name} has no such members", hint)
 
     def _channel(self, line: _Line) -> ChannelGrid:
         tensor, _, kind = line.name.partition(" ")

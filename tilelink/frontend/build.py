@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from keyword import iskeyword
 from typing import Any
 
-from tilelink.errors import DtypeError, DuplicateNameError, Location, ParseError, StageError, did_you_mean
-from tilelink.frontend.expressions import FUNCTIONS, Scope
+from tilelink.errors import (
+    DtypeError,
+    DuplicateNameError,
+    Location,
+    ParseError,
+    StageError,
+    UnknownNameError,
+    did_you_mean,
+)
+from tilelink.frontend.expressions import FUNCTIONS, UNKNOWN, Scope
+from tilelink.frontend.groups import axes_of_grid, axis_of_group, grid_of, group_of, membership
 from tilelink.frontend.limits import require_flat, require_shallow
 from tilelink.frontend.names import Function
 from tilelink.frontend.syntax import (
     DefSyntax,
+    GridSyntax,
+    GroupSyntax,
     IndexSyntax,
     LetSyntax,
     ParamSyntax,
@@ -32,6 +43,8 @@ from tilelink.ir.program import (
     Assign,
     Barrier,
     For,
+    GridDim,
+    Group,
     If,
     IndexDecl,
     Local,
@@ -88,12 +101,13 @@ def build_program(syntax: ProgramSyntax, choices: Choices) -> Program:
             scope.params[param.name] = Param(
                 name=param.name, kind=param.kind, example=_example(scope, param), location=scope.location(param.node)
             )
+    grid, groups = _over(scope, syntax.over)
     for declared in sorted((*syntax.tensors, *syntax.names), key=_place):
         with _declaring(scope, declared.name):
             _declare(scope, declared.name, declared.node)
             match declared:
                 case TensorSyntax():
-                    scope.tensors[declared.name] = _tensor(scope, declared)
+                    scope.tensors[declared.name] = _tensor(scope, declared, groups)
                 case LetSyntax():
                     _let(scope, declared.name, declared.value)
                 case DefSyntax():
@@ -109,16 +123,38 @@ def build_program(syntax: ProgramSyntax, choices: Choices) -> Program:
                 f"stage {stage.name} twice", location=scope.location(stage.node), hint="give each stage its own name"
             )
             scope.mistakes.add(error)
-        stages.append(_stage(scope, stage))
+        stages.append(_stage(scope, stage, groups))
     scope.mistakes.raise_any()
     return Program(
         name=syntax.name,
         params=tuple(scope.params.values()),
         tensors=tuple(one for one in scope.tensors.values() if one.name not in choices.left_out),
         stages=tuple(stages),
+        grid=grid,
+        groups=tuple(groups.values()),
         location=scope.location(syntax.node),
         template=Template(syntax=syntax, build=build_program, choices=choices),
     )
+
+
+def _over(scope: Scope, syntax: tuple[GridSyntax | GroupSyntax, ...]) -> tuple[tuple[GridDim, ...], dict[str, Group]]:
+    """Declare the grid and the groups of ranks, and return them."""
+    groups: dict[str, Group] = {}
+    sides = tuple(one for one in syntax if isinstance(one, GridSyntax))
+    grid: tuple[GridDim, ...] = ()
+    with scope.mistakes.noted():
+        scope.broken |= {one.name for one in sides}
+        grid = grid_of(sides, lambda node: _number(scope, node), scope.source)
+        scope.broken -= {one.name for one in sides}
+    for one in syntax:
+        with _declaring(scope, one.name):
+            _declare(scope, one.name, one.node)
+            if isinstance(one, GroupSyntax):
+                groups[one.name] = group_of(one, lambda node: _number(scope, node), scope.source)
+                scope.axes[one.name] = axis_of_group(groups[one.name])
+            elif one.name not in scope.broken:
+                scope.axes |= {one.name: axes_of_grid(grid)[one.name]}
+    return grid, groups
 
 
 @contextmanager
@@ -135,7 +171,7 @@ def _declaring(scope: Scope, name: str) -> Generator[None]:
 def _declare(scope: Scope, name: str, node: ast.AST) -> None:
     if name in RESERVED:
         raise DuplicateNameError(f"{name} is a word of the language", location=scope.location(node), hint="rename it")
-    declared = (scope.params, scope.tensors, scope.indices, scope.locals, scope.called, scope.open)
+    declared = (scope.params, scope.tensors, scope.indices, scope.locals, scope.called, scope.open, scope.axes)
     if any(name in one for one in declared):
         here = scope.location(node)
         first = next((one[name].location for one in (scope.params, scope.tensors, scope.indices) if name in one), None)
@@ -185,7 +221,7 @@ def _end(scope: Scope, syntax: TensorSyntax, node: ast.expr) -> Scalar | float:
             hint = f"{syntax.name} holds integers"
             raise ParseError(f"{number} is no {syntax.dtype}", location=scope.location(node), hint=hint)
         return number
-    return _number(scope, node)
+    return _size(scope, node)
 
 
 def _within(scope: Scope, syntax: TensorSyntax) -> float | None:
@@ -235,7 +271,7 @@ def _define(scope: Scope, syntax: DefSyntax) -> None:
     scope.called.functions[syntax.name] = Function(name=syntax.name, parameters=names, body=body, node=syntax.node)
 
 
-def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
+def _tensor(scope: Scope, syntax: TensorSyntax, groups: Mapping[str, Group]) -> Tensor:
     place = scope.location(syntax.node)
     word = scope.location(syntax.dtype_node) if syntax.dtype_node is not None else place
     dtypes = scope.choices.dtypes
@@ -270,6 +306,7 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
         )
     low, high = _range(scope, syntax)
     shape, defined = _shape(scope, syntax)
+    scope.sides[syntax.name] = tuple(_side(scope, node) for node in syntax.shape)
     integers = syntax.bound is not None and syntax.space != "table"
     return Tensor(
         name=syntax.name,
@@ -284,6 +321,7 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
         sums=syntax.sums,
         properties=syntax.properties,
         defined=defined,
+        on=None if syntax.on is None else _group(scope, syntax.on, groups).name,
         location=place,
     )
 
@@ -315,7 +353,7 @@ def _shape(scope: Scope, syntax: TensorSyntax) -> tuple[tuple[Scalar, ...], tupl
         if stop is not None and syntax.space == "in" and syntax.symmetric:
             hint = f"{syntax.name} : in [...], which a stage sends to peers as far as it is given"
             raise ParseError("a part of an input that peers read", location=scope.location(node), hint=hint)
-        shape.append(_number(scope, size))
+        shape.append(_size(scope, size))
         defined.append(None if stop is None else _number(replace(scope, implicit=number), stop))
     return tuple(shape), tuple(defined) if any(end is not None for end in defined) else ()
 
@@ -324,7 +362,7 @@ def _bound(scope: Scope, syntax: TensorSyntax) -> Scalar | None:
     """Return the bound of an index tensor, exclusive."""
     if syntax.bound is None:
         return None
-    bound = _number(replace(scope, implicit=len(syntax.shape)), syntax.bound)
+    bound = _size(replace(scope, implicit=len(syntax.shape)), syntax.bound)
     return Binary(op="+", left=bound, right=Int(value=1)) if syntax.inclusive else bound
 
 
@@ -340,13 +378,21 @@ def _part(scope: Scope, node: ast.expr) -> tuple[ast.expr, ast.expr | None, ast.
             return node, None, None
 
 
-def _stage(scope: Scope, syntax: StageSyntax) -> Stage:
-    inner = replace(scope, indices={}, locals=set(), broken=set(scope.broken), called=scope.called.inner())
+def _stage(scope: Scope, syntax: StageSyntax, groups: Mapping[str, Group]) -> Stage:
+    inner = replace(scope, indices={}, locals=set(), broken=set(scope.broken), called=scope.called.inner(), over={})
+    group: Group | None = None
+    if syntax.on is not None:
+        inner.on = UNKNOWN
+        with scope.mistakes.noted():
+            group = _group(scope, syntax.on, groups)
+            inner.on = group.name
     indices = _indices(inner, syntax.indices)
     body: tuple[Statement, ...] = ()
     with scope.mistakes.noted():
         require_flat(scope.source, syntax.body)
         body = map_scalars(_body(inner, syntax.body), shortened)
+    if group is not None and (condition := membership(group, scope.location(syntax.node))) is not None:
+        body = (If(condition=condition, then=body, location=scope.location(syntax.node)),)
     return Stage(
         kind=syntax.kind,
         name=syntax.name,
@@ -356,11 +402,39 @@ def _stage(scope: Scope, syntax: StageSyntax) -> Stage:
     )
 
 
+def _group(scope: Scope, node: ast.expr, groups: Mapping[str, Group]) -> Group:
+    """Return the group after `on`. Raises UnknownNameError for another name."""
+    name = ast.unparse(node)
+    if name in groups:
+        return groups[name]
+    if name in scope.axes:
+        hint = f"groups have stages and tensors: over first = ranks[0 : 1]; a stage may begin with if {name} == 0:"
+        raise ParseError(f"{name} is a coordinate of the grid, and no group", location=scope.location(node), hint=hint)
+    if not groups and name not in scope.broken:
+        hint = "declare it: program NAME(M) over attention = ranks[0 : 2]:"
+        raise UnknownNameError(f"unknown group {name!r}", location=scope.location(node), hint=hint)
+    raise scope.unknown(node, name, "group", [*groups])
+
+
 def _number(scope: Scope, node: ast.expr) -> Scalar:
     require_shallow(scope.source, node)
     node = scope.replaced(node)
     require_shallow(scope.source, node)
     return shortened(scope.scalar(node))
+
+
+def _size(scope: Scope, node: ast.expr) -> Scalar:
+    """Convert an integer that is the same on all ranks, in which a coordinate or a group stands for its size."""
+    return _number(replace(scope, sizes=True), node)
+
+
+def _side(scope: Scope, node: ast.expr) -> str | None:
+    """Return the coordinate or group whose size an extent is, None for another extent."""
+    match scope.replaced(node):
+        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="ranks"), attr=name) if name in scope.axes:
+            return name
+        case _:
+            return None
 
 
 def _indices(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, ...]:
@@ -374,7 +448,10 @@ def _indices(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, 
                 name: None if end is None else _number(scope, end) for name, end in (("start", start), ("stop", stop))
             }
             place = scope.location(index.node)
-            decl = IndexDecl(name=index.name, extent=_number(scope, size), number=number, location=place, **ends)
+            scope.over.pop(index.name, None)
+            if (side := _side(scope, size)) is not None:
+                scope.over[index.name], number = side, True
+            decl = IndexDecl(name=index.name, extent=_size(scope, size), number=number, location=place, **ends)
             scope.indices[index.name] = decl
             found.append(decl)
     return tuple(found)

@@ -19,6 +19,7 @@ from tilelink.errors import (
     ShapeError,
     StageError,
     TileLinkError,
+    UnknownNameError,
     WriteError,
 )
 from tilelink.frontend.assigned import check_assigned
@@ -31,6 +32,8 @@ from tilelink.ir.identity import ByIdentity
 from tilelink.ir.printer import MOVE, NOTIFY, WAIT, print_region, print_scalar, print_statement
 from tilelink.ir.program import (
     For,
+    GridDim,
+    Group,
     If,
     IndexDecl,
     NetworkFence,
@@ -74,12 +77,14 @@ def _check(program: Program) -> None:
     check_words(program, mistakes)
     mistakes.raise_any()  # a program with foreign parts cannot be typed
     typing = infer(program, mistakes)
+    _check_over(program, mistakes)
     for tensor in program.tensors:
         for size in tensor.shape:
             _check_size(program, size, f"a dimension of {tensor.name}", tensor, mistakes)
         if tensor.bound is not None:
             _check_bound(program, tensor, tensor.bound, mistakes)
         _check_defined(program, tensor, mistakes)
+        _check_on(program, tensor, mistakes)
     for stage in program.stages:
         _check_indices(program, stage, mistakes)
         for statement in statements(stage.body):
@@ -97,7 +102,23 @@ def _check(program: Program) -> None:
 # Sizes and indices -------------------------------------------------------------------------------------------
 
 
-def _check_size(program: Program, size: Scalar, what: str, node: Tensor | IndexDecl, mistakes: Mistakes) -> None:
+def _check_over(program: Program, mistakes: Mistakes) -> None:
+    """Check the grid and the groups of ranks."""
+    for dim in program.grid:
+        if dim.size is not None:
+            _check_size(program, dim.size, f"the size of {dim.name}", dim, mistakes)
+    if any(dim.size is None for dim in program.grid[1:]):
+        hint = "each dimension but the first has a size"
+        mistakes.add(ShapeError("a grid of unknown size", location=program.grid[0].location, hint=hint))
+    for group in program.groups:
+        if group.start != Int(value=0):
+            _check_size(program, group.start, f"the first rank of {group.name}", group, mistakes)
+        _check_size(program, group.stop, f"the end of {group.name}", group, mistakes)
+
+
+def _check_size(
+    program: Program, size: Scalar, what: str, node: Tensor | IndexDecl | GridDim | Group, mistakes: Mistakes
+) -> None:
     place, known = size.location or node.location, "numbers, dimensions and ranks"
     kinds = {p.name: p.kind for p in program.params}
     for part in walk(size):
@@ -163,6 +184,24 @@ def _check_defined(program: Program, tensor: Tensor, mistakes: Mistakes) -> None
                 message = f"{tensor.name} is given up to {print_scalar(end)}, and {entry.table} is not given"
                 hint = f"what says how much of an input is given is an input too: {entry.table} : in [...]"
                 mistakes.add(ShapeError(message, location=end.location or tensor.location, hint=hint))
+
+
+def _check_on(program: Program, tensor: Tensor, mistakes: Mistakes) -> None:
+    """Check the group that has a tensor: it is declared, and has the index tensors that the declaration names."""
+    if tensor.on is not None and tensor.on not in {group.name for group in program.groups}:
+        hint = "declare it: over attention = ranks[0 : 2]"
+        mistakes.add(UnknownNameError(f"unknown group {tensor.on!r}", location=tensor.location, hint=hint))
+    if tensor.on is not None and tensor.space == "table":
+        hint = "all ranks have all of a table: it is known when the program is compiled"
+        mistakes.add(ShapeError(f"a table of {tensor.on} alone", location=tensor.location, hint=hint))
+    for expr in (tensor.bound, *tensor.defined):
+        for part in walk(expr) if expr is not None else ():
+            other = program.tensor(part.table) if isinstance(part, Lookup) else tensor
+            if other.on is not None and other.on != tensor.on:
+                message = f"{tensor.name} depends on {other.name}, which {other.on} alone has"
+                hint = f"{tensor.name} : ... on {other.on}"
+                place = part.location or tensor.location
+                mistakes.add(ShapeError(message, location=place, related=other.location, hint=hint))
 
 
 def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field, replace
 
-from tilelink.errors import ConsequenceError, Location, Mistakes, ParseError, ShapeError, UnknownNameError, did_you_mean
+from tilelink.errors import (
+    ConsequenceError,
+    Location,
+    Mistakes,
+    ParseError,
+    ShapeError,
+    StageError,
+    UnknownNameError,
+    did_you_mean,
+)
+from tilelink.frontend.groups import Axis, is_arithmetic, rank_at
 from tilelink.frontend.names import Names
 from tilelink.frontend.syntax import Source
 from tilelink.frontend.variants import IDENTITY, Choices
@@ -98,6 +108,9 @@ _CALLED = tuple(name for name in ELEMENTWISE if name not in INTEGER_OPS)
 FUNCTIONS = (*_BUILDERS, *_CALLED, *REDUCTIONS, *SCANS, *DTYPES)
 """The functions of tile values."""
 
+UNKNOWN = ""
+"""The group of a stage whose own group is not declared: what is wrong with its places is not reported again."""
+
 
 @dataclass(kw_only=True)
 class Scope:
@@ -118,6 +131,16 @@ class Scope:
     """What stands for inputs that are left out."""
     implicit: int = 0
     """In a declaration, the number of dimensions whose coordinates a bare index tensor stands for."""
+    axes: dict[str, Axis] = field(default_factory=dict[str, Axis])
+    """The coordinates of the grid of ranks, and the groups."""
+    over: dict[str, str] = field(default_factory=dict[str, str])
+    """The indices that run over one of those."""
+    sides: dict[str, tuple[str | None, ...]] = field(default_factory=dict[str, tuple[str | None, ...]])
+    """The dimensions of tensors that have the size of one."""
+    on: str | None = None
+    """The group that executes the stage, or UNKNOWN after a mistake."""
+    sizes: bool = False
+    """True where the name of a coordinate or a group stands for its size: in shapes and extents."""
     mistakes: Mistakes = field(default_factory=Mistakes)
 
     def location(self, node: ast.AST) -> Location:
@@ -125,7 +148,7 @@ class Scope:
 
     def names(self) -> list[str]:
         called = (*self.called.values, *self.called.functions)
-        return [*self.params, *self.tensors, *self.indices, *self.locals, *called, "rank", "ranks"]
+        return [*self.params, *self.tensors, *self.indices, *self.locals, *called, *self.axes, "rank", "ranks"]
 
     def replaced(self, node: ast.expr) -> ast.expr:
         """Return an expression in which the names of `let` and `def` are replaced by what they stand for."""
@@ -170,7 +193,12 @@ class Scope:
                 return Logic(op=name, args=_joined(name, [self.scalar(v) for v in parts]), location=place)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARES:
                 name = _COMPARES[type(op)][0]
-                return Compare(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
+                one, other = self.scalar(left), self.scalar(right)
+                if name in ("==", "!=") and (axis := self._compared(node)) is not None:
+                    one, other = self.wrapped(one, axis), self.wrapped(other, axis)
+                return Compare(op=name, left=one, right=other, location=place)
+            case _ if self.is_place(node):
+                return self._place(node)
             case ast.Call(func=ast.Name(id="min" | "max" as name), args=[left, right]):
                 self.named_arguments(node)
                 return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
@@ -219,6 +247,8 @@ class Scope:
         place = self.location(node)
         if (entry := self._bare_entry(node, name)) is not None:
             return entry
+        if name in self.axes:
+            return self._axis(node, name)
         if name in self.indices:
             return Index(name=name, location=place)
         if name in self.params:
@@ -241,6 +271,111 @@ class Scope:
                 hint = f"with a bound it is an integer: {name} : {self.tensors[name].space} [] <= M"
             raise ParseError(f"{name} is a tile, and an integer is needed here", location=place, hint=hint)
         raise self.unknown(node, name)
+
+    # Grids and groups of ranks -------------------------------------------------------------------------------
+
+    def is_place(self, node: ast.expr) -> bool:
+        """True for `rank.NAME`, `ranks.NAME`, `rank(NAME = place)` and `GROUP[place]`."""
+        match node:
+            case ast.Attribute(value=ast.Name(id="rank" | "ranks")) | ast.Call(func=ast.Name(id="rank")):
+                return True
+            case ast.Subscript(value=ast.Name(id=name)):
+                return name in self.axes
+            case _:
+                return False
+
+    def _place(self, node: ast.expr) -> Scalar:
+        """Convert what `is_place` is true for."""
+        place = self.location(node)
+        match node:
+            case ast.Attribute(value=ast.Name(id=word), attr=name):
+                axis = self._named_axis(node, name)
+                return replace(axis.size, location=place) if word == "ranks" else self._own(node, axis)
+            case ast.Subscript(value=ast.Name(id=name), slice=index) if self.axes[name].is_group:
+                if self._is_whole(index) or isinstance(index, ast.Tuple):
+                    hint = f"{name}[i] is one of its ranks, from 0 on"
+                    raise ParseError(f"which rank of {name}?", location=place, hint=hint)
+                axis, at = self.axes[name], self.inner().scalar(index)
+                return replace(axis.member(self.wrapped(at, axis)), location=place)
+            case ast.Call(args=[], keywords=[_, *_] as named):
+                return replace(self._moved(node, named), location=place)
+            case ast.Subscript(value=ast.Name(id=name)):
+                hint = f"({name} = place) after @, or rank({name} = place), is a rank at a place along {name}"
+                raise ParseError(f"{name} is a coordinate of the grid, and no group", location=place, hint=hint)
+            case _:
+                hint = "rank(NAME = place) is the rank at another place of the grid: over (dp, tp = 4)"
+                raise ParseError("not a rank", location=place, hint=hint)
+
+    def inner(self) -> Scope:
+        """Return the scope of coordinates, where names do not stand for sizes."""
+        return replace(self, sizes=False) if self.sizes else self
+
+    def _moved(self, node: ast.expr, named: list[ast.keyword]) -> Scalar:
+        places: dict[str, Scalar] = {}
+        for one in named:
+            name = one.arg or ""
+            axis = self._named_axis(one, name)
+            if axis.is_group:
+                hint = f"{name}[place] is one of its ranks; a grid has coordinates: over (dp, tp = 4)"
+                raise ParseError(f"{name} is a group", location=self.location(one), hint=hint)
+            if name in places:
+                raise ParseError(f"{name} twice", location=self.location(one), hint="give each coordinate one place")
+            places[name] = self.wrapped(self.inner().scalar(one.value), axis)
+        return rank_at(self.axes, places, self.location(node))
+
+    def _named_axis(self, node: ast.AST, name: str) -> Axis:
+        if name in self.axes:
+            return self.axes[name]
+        if not self.axes and name not in self.broken:
+            hint = "declare it: program NAME(M) over (dp, tp = 4): or over attention = ranks[0 : 2]:"
+            message = f"unknown coordinate or group {name!r}"
+            raise UnknownNameError(message, location=self.location(node), hint=hint)
+        raise self.unknown(node, name, "coordinate or group", [*self.axes])
+
+    def _axis(self, node: ast.expr, name: str) -> Scalar:
+        """Return what the name itself stands for: a size in shapes and extents, else the coordinate of this rank."""
+        axis = self.axes[name]
+        if not self.sizes and axis.is_group:
+            hint = f"{name}[i] is one of its ranks, rank.{name} the place of this one, ranks.{name} how many there are"
+            raise ParseError(
+                f"{name} is a group, and an integer is needed here", location=self.location(node), hint=hint
+            )
+        return replace(axis.size, location=self.location(node)) if self.sizes else self._own(node, axis)
+
+    def _own(self, node: ast.expr, axis: Axis) -> Scalar:
+        if axis.is_group and self.on not in (axis.name, UNKNOWN):
+            hint = f"the stage is executed by the group alone: compute NAME(...) on {axis.name}:"
+            message = f"a rank outside of {axis.name} has no place in it"
+            raise StageError(message, location=self.location(node), hint=hint)
+        return replace(axis.own, location=self.location(node))
+
+    def wrapped(self, place: Scalar, axis: Axis) -> Scalar:
+        """Return a place along a coordinate or in a group, modulo how many there are."""
+        return axis.wrapped(place, isinstance(place, Index) and self.over.get(place.name) == axis.name)
+
+    def _compared(self, node: ast.Compare) -> Axis | None:
+        """Return the coordinate or group whose places a comparison is about; None for plain integers."""
+        found: set[str] = set()
+        stack: list[ast.expr] = [node.left, *node.comparators]
+        while stack:
+            match stack.pop():
+                case ast.BinOp(left=left, right=right):
+                    stack += [left, right]
+                case ast.UnaryOp(operand=operand):
+                    stack.append(operand)
+                case ast.Attribute(value=ast.Name(id="rank"), attr=name):
+                    found.add(name)
+                case ast.Name(id="rank"):
+                    return None
+                case ast.Name(id=name) if name in self.axes:
+                    found.add(name)
+                case ast.Name(id=name) if name in self.over:
+                    found.add(self.over[name])
+                case ast.Name(id=name) if name in self.indices and self.indices[name].over_ranks:
+                    return None
+                case _:
+                    pass
+        return self.axes[found.pop()] if len(found) == 1 else None
 
     # Regions -------------------------------------------------------------------------------------------------
 
@@ -298,6 +433,10 @@ class Scope:
             message = f"{tensor.name} has {len(tensor.shape)} dimensions, not {len(parts)}"
             raise ShapeError(message, location=self.location(node), related=tensor.location, hint="one coordinate each")
         coords = [self._coordinate(p, n) for p, n in zip(parts, tensor.shape, strict=False)]
+        for position, side in enumerate(self.sides.get(tensor.name, ())[: len(coords)]):
+            coord = coords[position]
+            if side is not None and isinstance(coord, Scalar) and is_arithmetic(coord):
+                coords[position] = self.wrapped(coord, self.axes[side])
         return (*coords, *(Whole() for _ in range(len(tensor.shape) - len(parts))))
 
     def _coordinate(self, node: ast.expr, dim: Scalar) -> Scalar | Whole:
@@ -354,6 +493,8 @@ class Scope:
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARES:
                 name = _COMPARES[type(op)][1]
                 return Apply(op=name, args=(self.value(left), self.value(right)), location=place)
+            case _ if self.is_place(node):
+                return FromScalar(scalar=self._place(node), location=place)
             case ast.Attribute(value=inner, attr="T"):
                 return Transpose(value=self.value(inner), location=place)
             case ast.Subscript(value=ast.Name(id=name)) if name in self.tensors:

@@ -46,6 +46,8 @@ def require_flat(source: Source, body: Iterable[ast.stmt]) -> None:
 def check_depth(program: Program, mistakes: Mistakes) -> None:
     """Add a ParseError for each stage that is nested too deep, and for a declaration that is."""
     sizes = [size for tensor in program.tensors for size in (*tensor.shape, tensor.bound, *tensor.defined)]
+    sizes += [dim.size for dim in program.grid]
+    sizes += [end for group in program.groups for end in (group.start, group.stop)]
     with mistakes.noted():
         for size in (*sizes, *(end for stage in program.stages for decl in stage.indices for end in _ends(decl))):
             if size is not None:

@@ -34,6 +34,8 @@ from tilelink.frontend.recovery import parse_all
 from tilelink.frontend.schedule_parser import Head, parse_head, parse_schedule
 from tilelink.frontend.syntax import (
     DefSyntax,
+    GridSyntax,
+    GroupSyntax,
     IndexSyntax,
     LetSyntax,
     ParamSyntax,
@@ -385,7 +387,7 @@ class _Build(Transformer_NonRecursive[Token, Any]):
         return str(name), bool(value.value) if isinstance(value, ast.Constant) else ast.unparse(value)
 
     def program(self, meta: Meta, items: list[Any]) -> ProgramSyntax:
-        name, params, *rest = items
+        name, params, over, *rest = items
         return ProgramSyntax(
             name=str(name),
             params=tuple(params or ()),
@@ -394,7 +396,22 @@ class _Build(Transformer_NonRecursive[Token, Any]):
             names=tuple(_program_name(i) for i in rest if isinstance(i, ast.Assign | DefSyntax)),
             node=_at(ast.Name(id=str(name)), name),
             source=self.source,
+            over=tuple(over or ()),
         )
+
+    def over(self, _: Meta, items: list[Any]) -> list[GridSyntax | GroupSyntax]:
+        return [one for item in items for one in (item if isinstance(item, list) else [item])]
+
+    def grid(self, _: Meta, items: list[Any]) -> list[GridSyntax]:
+        return items
+
+    def grid_dim(self, _: Meta, items: list[Any]) -> GridSyntax:
+        name, size = items
+        return GridSyntax(name=str(name), size=size, node=_at(ast.Name(id=str(name)), name))
+
+    def group(self, _: Meta, items: list[Any]) -> GroupSyntax:
+        name, part = items
+        return GroupSyntax(name=str(name), part=part, node=_at(ast.Name(id=str(name)), name))
 
     def params(self, _: Meta, items: list[Any]) -> list[ParamSyntax]:
         return items
@@ -410,7 +427,7 @@ class _Build(Transformer_NonRecursive[Token, Any]):
         )
 
     def tensor(self, _: Meta, items: list[Any]) -> TensorSyntax:
-        name, (space, symmetric), dims, dtype, bound, *properties, default, low, high, within = items
+        name, (space, symmetric), dims, dtype, bound, *properties, default, low, high, within, on = items
         return TensorSyntax(
             name=str(name),
             space=space,
@@ -427,6 +444,7 @@ class _Build(Transformer_NonRecursive[Token, Any]):
             low=low,
             high=high,
             within=within,
+            on=None if on is None else _at(ast.Name(id=str(on)), on),
         )
 
     def below(self, _: Meta, items: list[Any]) -> tuple[ast.expr, bool]:
@@ -443,9 +461,16 @@ class _Build(Transformer_NonRecursive[Token, Any]):
         return items
 
     def stage(self, _: Meta, items: list[Any]) -> StageSyntax:
-        kind, name, indices, body = items
+        kind, name, indices, on, body = items
         node = _at(ast.Name(id=str(name)), name)
-        return StageSyntax(kind=str(kind), name=str(name), indices=tuple(indices or ()), body=tuple(body), node=node)
+        return StageSyntax(
+            kind=str(kind),
+            name=str(name),
+            indices=tuple(indices or ()),
+            body=tuple(body),
+            node=node,
+            on=None if on is None else _at(ast.Name(id=str(on)), on),
+        )
 
     def indices(self, _: Meta, items: list[Any]) -> list[IndexSyntax]:
         return items
@@ -579,6 +604,10 @@ class _Build(Transformer_NonRecursive[Token, Any]):
 
     def name(self, meta: Meta, items: list[Any]) -> ast.expr:
         return _at(ast.Name(id=str(items[0])), meta)
+
+    def placed(self, meta: Meta, items: list[Any]) -> ast.expr:
+        """Convert `(tp = tp + 1)`, short for `rank(tp = tp + 1)`."""
+        return _at(ast.Call(func=_at(ast.Name(id="rank"), meta), args=[], keywords=items), meta)
 
     def inner(self, _: Meta, items: list[Any]) -> ast.expr:
         return items[0]

@@ -20,6 +20,8 @@ from tilelink.files import lines_of
 from tilelink.frontend.build import parsed_program
 from tilelink.frontend.syntax import (
     DefSyntax,
+    GridSyntax,
+    GroupSyntax,
     IndexSyntax,
     LetSyntax,
     ParamSyntax,
@@ -41,7 +43,7 @@ DECLARATIONS = {
     "table": "table",
 }
 STAGES = ("comm", "compute")
-OPTIONS = ("symmetric", SUM, "dtype", "bound", "at_most", "default", "low", "high", "within")
+OPTIONS = ("symmetric", SUM, "dtype", "bound", "at_most", "default", "low", "high", "within", "on")
 
 
 @deep()
@@ -67,6 +69,7 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
     tensors: list[TensorSyntax] = []
     stages: list[StageSyntax] = []
     names: list[LetSyntax | DefSyntax] = []
+    over: list[GridSyntax | GroupSyntax] = []
     hint = f"def {node.name}(M, N): values are given when the program is compiled"
     _plain_arguments(node, source, hint)
     own = node.args.args
@@ -79,6 +82,10 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
                 _last(function) == "let"
             ):
                 names.append(LetSyntax(name=name, value=value, node=statement))
+            case ast.Assign(targets=[ast.Name(id=name) as named], value=ast.Subscript() as part):
+                over.append(GroupSyntax(name=name, part=part, node=named))
+            case ast.Assign(targets=[target], value=ast.Call(func=function) as call) if _last(function) == "grid":
+                over += _grid(target, call, source)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 tensors.append(_tensor(name, call, statement, source))
             case ast.FunctionDef(decorator_list=[], body=[ast.Return(value=ast.expr() as value)]):
@@ -105,9 +112,21 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
         tensors=tuple(tensors),
         stages=tuple(stages),
         names=tuple(names),
+        over=tuple(over),
         node=node,
         source=source,
     )
+
+
+def _grid(target: ast.expr, call: ast.Call, source: Source) -> list[GridSyntax]:
+    """Return the dimensions of `dp, tp = tilelink.grid(None, 4)`."""
+    names = target.elts if isinstance(target, ast.Tuple) else [target]
+    if len(names) != len(call.args) or call.keywords or not all(isinstance(one, ast.Name) for one in names):
+        hint = "dp, tp = tilelink.grid(None, 4): a size for each name, None for the ranks that the others leave"
+        raise ParseError("not a grid of ranks", location=source.location(call), hint=hint)
+    sizes = [None if isinstance(one, ast.Constant) and one.value is None else one for one in call.args]
+    pairs = zip(names, sizes, strict=True)
+    return [GridSyntax(name=ast.unparse(name), size=size, node=name) for name, size in pairs]
 
 
 def _plain_arguments(node: ast.FunctionDef, source: Source, way_out: str) -> None:
@@ -135,7 +154,7 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
     unknown = set(options) - {*OPTIONS, *PROPERTIES}
     if unknown:
         hint = "symmetric=True, dtype='f32', bound=M, at_most=M, distinct=True, default=0, low=1, high=M, within=0.01"
-        hint += ", sum=True"
+        hint += ", sum=True, on=experts"
         raise ParseError(f"unknown option {sorted(map(str, unknown))[0]}", location=place, hint=hint)
     for option in ("symmetric", SUM, *PROPERTIES):
         flag = options.get(option)
@@ -161,13 +180,21 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
         low=options.get("low"),
         high=options.get("high"),
         within=options.get("within"),
+        on=options.get("on"),
     )
 
 
 def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
-    kinds = [_last(d) for d in node.decorator_list]
-    if len(kinds) != 1 or kinds[0] not in STAGES:
+    match node.decorator_list:
+        case [ast.Call(func=decorator, args=[], keywords=[ast.keyword(arg="on", value=on)])]:
+            kind = _last(decorator)
+        case [decorator]:
+            kind, on = _last(decorator), None
+        case _:
+            kind, on = "", None
+    if kind not in STAGES:
         hint = "put @tilelink.comm or @tilelink.compute above it, one of them and without brackets"
+        hint += "; @tilelink.compute(on=experts) for a group of ranks"
         raise StageError(f"{node.name} is no stage", location=source.location(node), hint=hint)
     _plain_arguments(node, source, f"def {node.name}(i: Index = M, s: Index = ranks): its indices, by name")
     indices: list[IndexSyntax] = []
@@ -186,7 +213,7 @@ def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
     while body and (part := _part_of(indices, body[0])) is not None:
         indices[indices.index(part[0])] = _in_part(*part, body[0], source)
         body = body[1:]
-    return StageSyntax(kind=kinds[0], name=node.name, indices=tuple(indices), body=tuple(body), node=node)
+    return StageSyntax(kind=kind, name=node.name, indices=tuple(indices), body=tuple(body), node=node, on=on)
 
 
 def _part_of(indices: list[IndexSyntax], statement: ast.stmt) -> tuple[IndexSyntax, ast.Subscript] | None:

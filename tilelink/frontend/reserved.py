@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilelink.errors import DuplicateNameError, Mistakes, ParseError
 from tilelink.frontend.build import RESERVED
-from tilelink.ir.program import Assign, For, IndexDecl, Param, Program, Tensor
+from tilelink.ir.program import Assign, For, GridDim, Group, IndexDecl, Param, Program, Tensor
 from tilelink.ir.visitor import statements
 from tilelink.ir.words import foreign
 
@@ -21,9 +21,11 @@ def check_words(program: Program, mistakes: Mistakes) -> None:
             mistakes.add(DuplicateNameError(message, location=node.location, hint="rename it"))
 
 
-def _named(program: Program) -> Iterator[Param | Tensor | IndexDecl | Assign]:
+def _named(program: Program) -> Iterator[Param | Tensor | GridDim | Group | IndexDecl | Assign]:
     yield from program.params
     yield from program.tensors
+    yield from program.grid
+    yield from program.groups
     for stage in program.stages:
         yield from stage.indices
         for statement in statements(stage.body):

@@ -68,6 +68,8 @@ class TensorSyntax:
     """The smallest and the largest random value of an input."""
     within: ast.expr | None = None
     """The relative error up to which an output is right."""
+    on: ast.expr | None = None
+    """The group whose ranks have it; None for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +99,32 @@ class DefSyntax:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GridSyntax:
+    """`NAME = size`, a dimension of the grid of ranks. size: None for as many as the others leave."""
+
+    name: str
+    size: ast.expr | None
+    node: ast.AST
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSyntax:
+    """`NAME = ranks[start : stop]`."""
+
+    name: str
+    part: ast.expr
+    node: ast.AST
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageSyntax:
     kind: str
     name: str
     indices: tuple[IndexSyntax, ...]
     body: tuple[ast.stmt, ...]
     node: ast.AST
+    on: ast.expr | None = None
+    """The group whose ranks execute it; None for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +141,7 @@ class ProgramSyntax:
     node: ast.AST
     source: Source
     names: tuple[LetSyntax | DefSyntax, ...] = ()
+    over: tuple[GridSyntax | GroupSyntax, ...] = ()
     broken: tuple[str, ...] = ()
 
 

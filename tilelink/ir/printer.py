@@ -83,12 +83,24 @@ BY_PASSES = {"put": "tile_put_data", "get": "tile_get_data"}
 def print_program(program: Program) -> str:
     """Return the text form of a program."""
     params = ", ".join(map(_param, program.params))
-    lines = [f"program {program.name}({params}):"]
+    lines = [f"program {program.name}({params}){_over(program)}:"]
     width = max((len(t.name) for t in program.tensors), default=0)
     lines += [f"    {_tensor(t, width)}" for t in program.tensors]
     for stage in program.stages:
         lines += ["", *(f"    {line}" for line in _stage(stage))]
     return "\n".join(lines) + "\n"
+
+
+def _over(program: Program) -> str:
+    """Return the grid and the groups of ranks that the program declares."""
+    sides = [d.name if d.size is None else f"{d.name} = {print_scalar(d.size)}" for d in program.grid]
+    grid = [f"({', '.join(sides)})"] if sides else []
+    parts = [*grid, *(f"{g.name} = ranks[{_part(g.start, g.stop)}]" for g in program.groups)]
+    return f" over {', '.join(parts)}" if parts else ""
+
+
+def _part(start: Scalar, stop: Scalar) -> str:
+    return f"{print_scalar(start)} :" + ("" if stop == Ranks() else f" {print_scalar(stop)}")
 
 
 def _param(param: Param) -> str:
@@ -107,7 +119,8 @@ def _tensor(tensor: Tensor, width: int) -> str:
         text += "".join((_bound(tensor.bound), *(f" {word}" for word in tensor.properties)))
     if tensor.low is not None and tensor.high is not None:
         text += f" from {_end(tensor.low)} to {_end(tensor.high)}"
-    return text if tensor.within is None else f"{text} within {tensor.within!r}"
+    text += "" if tensor.within is None else f" within {tensor.within!r}"
+    return text if tensor.on is None else f"{text} on {tensor.on}"
 
 
 def _dim(tensor: Tensor, dim: int) -> str:

@@ -50,6 +50,26 @@ class Param(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GridDim(Node):
+    """A dimension of the grid that the ranks form: `tp = 4` of `over (dp, tp = 4)`; the last one varies fastest.
+
+    size: None for as many as the other dimensions leave.
+    """
+
+    name: str
+    size: Scalar | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group(Node):
+    """Consecutive ranks with a name, `experts = ranks[A :]`: those in `[start, stop)`."""
+
+    name: str
+    start: Scalar
+    stop: Scalar
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tensor(Node):
     """A declared tensor.
 
@@ -64,6 +84,7 @@ class Tensor(Node):
     input, of those that are given. A `Coordinate` in it stands for the coordinate along a dimension before.
     low, high: of a tensor that is given, the smallest and the largest of the random values that commands draw; None for
     none.
+    on: the group whose ranks alone have the tensor; None if all have it.
     within: of a result, max |out - ref| / max |ref| up to which commands call it right; None for that of its dtype.
     """
 
@@ -79,6 +100,7 @@ class Tensor(Node):
     sums: bool = False
     properties: tuple[str, ...] = ()
     defined: tuple[Scalar | None, ...] = ()
+    on: str | None = None
 
     @property
     def known_early(self) -> bool:
@@ -402,6 +424,9 @@ class Program(Node):
     params: tuple[Param, ...]
     tensors: tuple[Tensor, ...]
     stages: tuple[Stage, ...]
+    grid: tuple[GridDim, ...] = ()
+    """The grid that the ranks form. Expressions have its coordinates as arithmetic of `rank`."""
+    groups: tuple[Group, ...] = ()
     template: object = field(default=None, compare=False, repr=False)
     """What it was parsed of, to make variants of it (frontend/variants.py)."""
     schedules: tuple[object, ...] = field(default=(), compare=False, repr=False)
@@ -412,6 +437,9 @@ class Program(Node):
 
     def stage(self, name: str) -> Stage:
         return self._stages[name]
+
+    def group(self, name: str) -> Group:
+        return next(group for group in self.groups if group.name == name)
 
     @cached_property
     def _tensors(self) -> Mapping[str, Tensor]:

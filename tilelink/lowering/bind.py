@@ -9,6 +9,7 @@ from numbers import Integral
 from tilelink.capabilities import capabilities
 from tilelink.errors import BindingError, DtypeError, Location, OrderError, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.depth import deep
+from tilelink.ir.groups import check_groups
 from tilelink.ir.intervals import Bounds
 from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.parameters import Numbers, check_numbers
@@ -78,6 +79,7 @@ def bind(
     schedule = schedule or Schedule(name="default", program=program.name)
     _check_parts(program, schedule)
     numbers = check_numbers(program.params, numbers)
+    check_groups(program, ranks, lambda expr: number_of(expr, numbers, ranks))
     slotted = with_slots(_apply(program, schedule), schedule, numbers, ranks)
     shaped = slotted.program
     concrete = concretize(shaped, infer(shaped), numbers, ranks)
@@ -264,6 +266,9 @@ def _bind_tensors(
         slots = (part[BUFFERS] or 2) if decl.symmetric else 1
         kind = "i32" if decl.space == "table" else (decl.dtype or dtype)
         shape = shape_of(decl, numbers, ranks)
+        group = None if decl.on is None else slotted.program.group(decl.on)
+        ends = None if group is None else tuple(number_of(end, numbers, ranks) for end in (group.start, group.stop))
+        members = None if ends is None or ends == (0, ranks) else (ends[0], ends[1])
         tensors[decl.name] = BoundTensor(
             decl=decl,
             number=number,
@@ -272,6 +277,7 @@ def _bind_tensors(
             slots=slots,
             steps=slotted.steps.get(decl.name),
             credits=slotted.credits.get(decl.name),
+            members=members,
         )
     return tensors
 

@@ -44,6 +44,8 @@ class BoundTensor:
     slots: int
     steps: tuple[int, int] | None = None
     credits: str | None = None
+    members: tuple[int, int] | None = None
+    """The first rank of those that have it and one past the last; None if all have it."""
 
     @property
     def name(self) -> str:
@@ -61,6 +63,10 @@ class BoundTensor:
     def size(self) -> int:
         """Elements of one buffer in memory."""
         return prod(self.memory)
+
+    def on(self, rank: int) -> bool:
+        """True if a rank has it."""
+        return self.members is None or self.members[0] <= rank < self.members[1]
 
     @property
     def constant(self) -> bool:

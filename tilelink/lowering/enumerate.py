@@ -488,6 +488,7 @@ class Enumerator(Walk):
             guard = guard[source]
             lo[:, d], hi[:, d] = first, last
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
+        self._on_members(number, region, peer, rows)
         n = len(rows.task)
         tensor = np.full(n, self.bound.tensors[region.tensor].number)
         position = rows.position + (1 if kind == WRITE else 0)
@@ -554,6 +555,19 @@ class Enumerator(Walk):
             self._fault(number, outside, rows, message, "a rank modulo their number: (rank + 1) % ranks")
         return np.clip(peer, 0, self.bound.ranks - 1)
 
+    def _on_members(self, number: int, region: Region, peer: Ints, rows: Rows) -> None:
+        """Note a fault for a region of a tensor on a rank that does not have it."""
+        tensor = self.bound.tensors[region.tensor]
+        if tensor.members is None:
+            return
+        outside = (peer < tensor.members[0]) | (peer >= tensor.members[1])
+        if outside.any():
+            message = (
+                f"{print_region(region)} is on rank {peer[outside][0]}, and {tensor.decl.on} alone has {tensor.name}"
+            )
+            hint = f"a stage of the group, comm NAME(...) on {tensor.decl.on}:, or a rank of it: @ {tensor.decl.on}[i]"
+            self._fault(number, outside, rows, message, hint)
+
     def _transfer(self, stage: BoundStage, moved: Region, target: Region, rows: Rows) -> None:
         lo, _, peer = self._bounds(self.bound.memory_map(stage.name, moved), rows)
         peer = np.clip(peer, 0, self.bound.ranks - 1)
@@ -586,6 +600,7 @@ class Enumerator(Walk):
         counts = np.array(grid.counts)
         source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
         peer = self._on_ranks(number, region, column(tile_map.rank, env, n), rows)
+        self._on_members(number, region, peer, rows)
         position = rows.position[source] + 3
         later, at = self._deferred(stage, number, rows.task[source])
         self._signals.append(

@@ -67,6 +67,7 @@ def _tensor(tensor: BoundTensor) -> Iterator[str]:
     yield f"buffers {tensor.slots}"
     if tensor.credits is not None:
         yield f"credits {tensor.credits}"
+    yield from _said(_list("members", tensor.members or ()), tensor.members is not None)
 
 
 def _channel(grid: ChannelGrid) -> Iterator[str]:

@@ -527,6 +527,12 @@ def op(
         hint = f"{signature.in_place[0]} as an input, and an output for what it is afterwards"
         message = f"{program.name} changes {signature.in_place[0]} in place, and such a call has no gradients"
         raise BindingError(message, location=program.tensor(signature.in_place[0]).location, hint=hint)
+    if alone := [
+        tensor for tensor in program.tensors if tensor.on is not None and (tensor.is_given or tensor.is_result)
+    ]:
+        hint = "an operator takes and returns the same tensors on all ranks; tilelink.compile takes such programs"
+        message = f"only the ranks of {alone[0].on} have {alone[0].name}"
+        raise BindingError(message, location=alone[0].location, hint=hint)
     if dtype is not None and dtype not in ELEMENTS:
         raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(ELEMENTS)}")
     if unknown := [name for name in fixed if name not in (*signature.numbers, *signature.choices)]:

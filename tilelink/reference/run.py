@@ -13,6 +13,7 @@ import torch
 
 from tilelink.errors import AccountingError, BindingError, CoverageError, Location, OrderingError, ProgressError
 from tilelink.ir.depth import deep
+from tilelink.ir.groups import check_groups
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
@@ -100,7 +101,8 @@ def run(
 ) -> list[Outputs]:
     """Run a program and return [rank][name]: the outputs of every rank.
 
-    inputs: [rank][name], tensors and tables of the declared shapes. dims: the program's parameters.
+    inputs: [rank][name], tensors and tables of the declared shapes, those of a group on its ranks alone.
+    dims: the program's parameters.
     ranks: optional; must equal the number of inputs. dtype: of the tensors that declare none.
     Arithmetic is in float64; stores round to the tensor's dtype. A read blocks until all its elements have been
     written once, whether or not the program orders it after the write. A read of a tensor that is written in place
@@ -118,6 +120,7 @@ def run(
     if ranks is not None and ranks != len(inputs):
         raise BindingError(f"inputs of {len(inputs)} ranks for {ranks} ranks", hint="one mapping for each rank")
     numbers = check_numbers(program.params, dims)
+    check_groups(program, len(inputs), lambda expr: extent(expr, numbers, len(inputs)))
     machine = _Machine(
         program=program, numbers=numbers, ranks=len(inputs), dtype=named_dtype(dtype), typing=infer(program)
     )
@@ -128,7 +131,7 @@ def run(
     machine.check_outputs(masks)
     outs = [t.name for t in program.tensors if t.is_result]
     return [
-        Outputs({name: tensors[name] for name in outs}, defined)
+        Outputs({name: tensors[name] for name in outs if name in tensors}, defined)
         for tensors, defined in zip(machine.memory, masks, strict=True)
     ]
 
@@ -166,14 +169,30 @@ class _Machine:
     def fill(self, inputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
         """Allocate every rank's tensors: copies of the inputs, as far as they are given; the rest is NaN, or -1."""
         self.memory = [
-            {t.name: self._cells(t, given.get(t.name), rank) for t in self.program.tensors}
+            {t.name: self._cells(t, given.get(t.name), rank) for t in self.program.tensors if self.has(rank, t)}
             for rank, given in enumerate(inputs)
         ]
         for rank in range(self.ranks):
-            check_promises(self.program.tensors, self.memory[rank], self.scope(rank))
+            present = [t for t in self.program.tensors if self.has(rank, t)]
+            check_promises(present, self.memory[rank], self.scope(rank))
             for name, mask in self._masks(rank, "in").items():
                 cells = self.memory[rank][name]
                 cells[~mask] = torch.nan if cells.dtype.is_floating_point else -1
+
+    def has(self, rank: int, tensor: Tensor) -> bool:
+        """True if a rank has a tensor: it is in the group whose ranks have it, if there is one."""
+        if tensor.on is None:
+            return True
+        group = self.program.group(tensor.on)
+        return self.number(group.start) <= rank < self.number(group.stop)
+
+    def require_there(self, rank: int, name: str, what: str, location: Location | None, who: object) -> None:
+        """Raise CoverageError if a rank does not have a tensor."""
+        tensor = self.program.tensor(name)
+        if not self.has(rank, tensor):
+            message = f"{who} {what} on rank {rank}, and {tensor.on} alone has {name}"
+            hint = f"a stage of the group, or a rank of it: @ {tensor.on}[i]"
+            raise CoverageError(message, location=location, related=tensor.location, hint=hint)
 
     def _cells(self, tensor: Tensor, given: torch.Tensor | None, rank: int) -> torch.Tensor:
         shape = self.shape(tensor.name)
@@ -209,6 +228,7 @@ class _Machine:
         Raises _Unwritten or CoverageError as a read does.
         """
         tensor = self.program.tensor(lookup.table)
+        self.require_there(rank, tensor.name, f"looks up {print_scalar(lookup)}", lookup.location, who)
         entries = self.memory[rank][tensor.name].numpy()[where]
         if tensor.space in ("in", "table") or tensor.bound is None:
             return entries  # within their bounds: that is checked before the launch
@@ -257,7 +277,7 @@ class _Machine:
         """Return the masks of the elements that are defined or given, of tensors that are so in part."""
         masks: dict[str, torch.Tensor] = {}
         for tensor in self.program.tensors:
-            if not tensor.defined or tensor.space != space:
+            if not tensor.defined or tensor.space != space or not self.has(rank, tensor):
                 continue
             shape = self.shape(tensor.name)
             mask = masks[tensor.name] = torch.ones(shape, dtype=torch.bool)
@@ -276,6 +296,8 @@ class _Machine:
     def check_outputs(self, masks: Sequence[Mapping[str, torch.Tensor]]) -> None:
         """Raise CoverageError for a defined element of an output that is not written exactly once, or another twice."""
         for tensor, rank in product((t for t in self.program.tensors if t.space == "out"), range(self.ranks)):
+            if not self.has(rank, tensor):
+                continue
             times = self.counters(self.arrived, rank, tensor.name, WRITES)
             mask = masks[rank][tensor.name].numpy() if tensor.name in masks[rank] else True
             for wrong in np.argwhere((times > 1) | ((times == 0) & mask))[:1]:
@@ -437,6 +459,9 @@ class _Walker:
 
     def box(self, region: Region, verb: str) -> boxes.Parts:
         """Return the box of elements that a region names. Raises CoverageError if some of them do not exist."""
+        if not self._placed(region.rank):
+            what = f"{verb} {print_region(region)}"
+            self.machine.require_there(self.owner(region), region.tensor, what, region.location, self)
         dims, shape = self.machine.program.tensor(region.tensor).shape, self.machine.shape(region.tensor)
         triples = zip(region.coords, shape, dims, strict=True)
         parts = tuple(self._coordinate(c, n, isinstance(d, Ranks)) for c, n, d in triples)
@@ -477,6 +502,7 @@ class _Walker:
         Raises CoverageError if no task writes some of its elements.
         """
         rank, parts, machine = self.owner(region), self.box(region, "reads"), self.machine
+        machine.require_there(rank, region.tensor, f"reads {print_region(region)}", region.location, self)
         tensor = machine.program.tensor(region.tensor)
         if not tensor.is_given and not tensor.known_early:
             what = f"reads {print_region(region)}" + (f" of rank {rank}" if rank != self.rank else "")

@@ -63,7 +63,8 @@ def random_inputs(
 
     def drawn(rank: int) -> dict[str, torch.Tensor]:
         indices = draw_indices(program, rank=rank, ranks=ranks, dims=dims, routing=kind, generator=generator)
-        return {t.name: values(t) if t.bound is None else indices[t.name] for t in inputs}
+        here = [tensor for tensor in inputs if has(program, tensor, rank, dims, ranks)]
+        return {t.name: values(t) if t.bound is None else indices[t.name] for t in here}
 
     inputs = [tensor for tensor in program.tensors if tensor.is_given]
     return [[drawn(rank) for rank in range(ranks)] for _ in range(launches)]
@@ -72,12 +73,13 @@ def random_inputs(
 def compared(
     outputs: Sequence[Mapping[str, torch.Tensor]], expected: Sequence[Mapping[str, torch.Tensor]], name: str
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return an output of all ranks and what is expected of it, with 0 for elements that are undefined.
+    """Return an output of all ranks that have it and what is expected of it, with 0 for elements that are undefined.
 
     expected: as the reference returns it, with masks of what is defined.
     """
-    pairs = [(own[name], wanted[name]) for own, wanted in zip(outputs, expected, strict=True)]
-    masks = [wanted.defined.get(name) if isinstance(wanted, Outputs) else None for wanted in expected]
+    there = [wanted for wanted in expected if name in wanted]
+    pairs = [(own[name], wanted[name]) for own, wanted in zip(outputs, expected, strict=True) if name in wanted]
+    masks = [wanted.defined.get(name) if isinstance(wanted, Outputs) else None for wanted in there]
     sides = [
         (own, wanted) if mask is None else tuple(torch.where(mask.to(one.device), one, 0) for one in (own, wanted))
         for (own, wanted), mask in zip(pairs, masks, strict=True)
@@ -109,6 +111,14 @@ def no_number(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor])
             element = f"{list(at)} of rank {rank} is {a:g} in the output and {b:g} in the reference"
             return f"{element}, the first of {int(not_finite.sum()):,} such elements of this rank"
     return None
+
+
+def has(program: Program, tensor: Tensor, rank: int, dims: Dims, ranks: int) -> bool:
+    """True if a rank has a tensor: it is in the group whose ranks have it, if there is one."""
+    if tensor.on is None:
+        return True
+    group = program.group(tensor.on)
+    return extent(group.start, dims, ranks) <= rank < extent(group.stop, dims, ranks)
 
 
 def _end(value: Scalar | float, dims: Dims, ranks: int) -> float:

@@ -28,6 +28,15 @@ def dtype_of(tensor: TensorSpec) -> torch.dtype:
     return TORCH_DTYPES[tensor.dtype]
 
 
+def stand_in(tensor: TensorSpec, device: torch.device) -> torch.Tensor:
+    """Return what kernels of a rank get for a tensor that it does not have and that they do not access there.
+
+    It has the shape [buffers, *shape] and one element in memory: descriptors take the shape, and no kernel of a rank is
+    compiled anew.
+    """
+    return torch.zeros((), dtype=dtype_of(tensor), device=device).expand(tensor.buffers, *tensor.shape)
+
+
 def poison(tensor: torch.Tensor) -> None:
     """Fill a tensor with values that no kernel computes, so that premature reads become visible."""
     fill: Any = float("nan") if tensor.dtype.is_floating_point else True

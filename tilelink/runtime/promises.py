@@ -72,7 +72,7 @@ def broken_promise(promises: Sequence[Promise], tensors: Tensors, rank: int) -> 
 
     promises: in the order of their declarations, because a bound may be an entry of a tensor before.
     """
-    checks = [check for promise in promises for check in _checks(promise, tensors)]
+    checks = [check for promise in promises if promise.tensor in tensors for check in _checks(promise, tensors)]
     if not checks:
         return None
     rows: list[list[int]] = torch.stack([check.result() for check in checks]).tolist()

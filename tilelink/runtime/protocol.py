@@ -51,7 +51,9 @@ class Memory(Protocol):
     def tensor(self, name: str) -> torch.Tensor | None:
         """Return the local copy of a tensor, [buffers, *shape].
 
-        Return None if the caller passes the tensor with each launch.
+        Return None if the caller passes the tensor with each launch. On a rank that does not have the tensor
+        (`TensorSpec.members`), what is returned for one that is not symmetric stands for it: kernels take it and do not
+        access it.
         """
         ...
 

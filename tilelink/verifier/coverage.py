@@ -43,7 +43,7 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
         yield from rank_by_rank(part, _covered)
     for tensor in plan.bound.tensors.values():
         for rank in range(plan.bound.ranks):
-            if tensor.decl.space == "out" and (tensor.name, rank) not in touched:
+            if tensor.decl.space == "out" and tensor.on(rank) and (tensor.name, rank) not in touched:
                 message = f"output {tensor.name} of rank {rank} is never written"
                 yield CoverageError(message, location=tensor.decl.location, hint="write every element exactly once")
     yield from placed_writes(plan)

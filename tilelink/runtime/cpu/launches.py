@@ -108,7 +108,7 @@ class _Launch:
         if self._staged:
             self._await_peers(rank, epoch - min(t.buffers for t in self._staged))
         inputs = self._job.inputs[epoch - 1][rank]
-        for tensor in self._artifact.tensors:
+        for tensor in (t for t in self._artifact.tensors if t.on(rank)):
             place = self._memory.tensors[rank][tensor.name][tensor.buffer(epoch)]
             if tensor.name in inputs:
                 place.copy_(inputs[tensor.name])

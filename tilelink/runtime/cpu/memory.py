@@ -44,12 +44,15 @@ class Memory:
         ranks, tensors = range(artifact.ranks), artifact.tensors
         outputs = [t for t in tensors if t.is_result]
         counted = [one.name for one in artifact.kernels]
-        wanted = [((t.buffers, *t.shape), dtype_of(t)) for t in tensors] + [((artifact.pad_size,), torch.int32)]
-        wanted += [((1,), torch.int32) for _ in counted]
-        wanted += [((launches, *t.shape), dtype_of(t)) for t in outputs]
-        arena = Arena(size_for(wanted) * artifact.ranks)
-        self.tensors = [{t.name: _poisoned(arena, t, t.buffers) for t in tensors} for _ in ranks]
-        self.results = [{t.name: _poisoned(arena, t, launches) for t in outputs} for _ in ranks]
+        wanted = [((artifact.pad_size,), torch.int32) for _ in ranks] + [
+            ((1,), torch.int32) for _ in counted for _ in ranks
+        ]
+        for rank in ranks:
+            wanted += [((t.buffers, *t.shape), dtype_of(t)) for t in tensors if t.on(rank) or t.symmetric]
+            wanted += [((launches, *t.shape), dtype_of(t)) for t in outputs if t.on(rank)]
+        arena = Arena(size_for(wanted))
+        self.tensors = [{t.name: _of_rank(arena, t, rank) for t in tensors} for rank in ranks]
+        self.results = [{t.name: _poisoned(arena, t, launches) for t in outputs if t.on(rank)} for rank in ranks]
         self.pads = [arena.allocate((artifact.pad_size,), torch.int32) for _ in ranks]
         self.counters = [{name: arena.allocate((1,), torch.int32) for name in counted} for _ in ranks]
         names = [t.name for t in tensors if t.symmetric]
@@ -118,6 +121,16 @@ class Arguments:
             case Descriptor() | Boxes():
                 hint = "compile it for the target cpu"
                 raise BindingError(f"{kernel.name} loads through descriptors, and CPU ranks have none", hint=hint)
+
+
+def _of_rank(arena: Arena, tensor: TensorSpec, rank: int) -> torch.Tensor:
+    """Return the copy of a tensor that a rank has. Without one, kernels get a tensor without elements.
+
+    Symmetric memory is the same on all ranks: a rank finds a peer's by its own.
+    """
+    if not tensor.on(rank) and not tensor.symmetric:
+        return torch.empty((tensor.buffers, *(0 for _ in tensor.shape)), dtype=dtype_of(tensor))
+    return _poisoned(arena, tensor, tensor.buffers)
 
 
 def _poisoned(arena: Arena, tensor: TensorSpec, copies: int) -> torch.Tensor:

@@ -34,9 +34,9 @@ from tilelink.runtime.cuda.operands import Operands, Tensors, check_apart
 class Arguments:
     """The arguments of a rank's kernels (runtime/protocol.py), and the inputs and outputs of its launches.
 
-    given: all inputs, as callers pass them, among them tensors that a launch reads and writes in place. taken: all
-    outputs that callers may pass. outputs: what a launch returns, these and those in place. made: outputs that are not
-    symmetric.
+    given: all inputs that the rank has, as callers pass them, with the tensors that a launch reads and writes in place.
+    taken: all outputs that callers may pass. outputs: what a launch returns, these and those in place. made: outputs
+    that are not symmetric.
     staged: inputs that peers read, from a buffer. kept: outputs that peers write, into a buffer.
     keyed: names of the tensors whose addresses kernels take.
     """
@@ -46,9 +46,10 @@ class Arguments:
     ) -> None:
         """debug_block, handshake: arguments of kernels for the parameters of that name."""
         self._memory, self._debug_block, self._handshake = memory, debug_block, handshake
-        inputs = [t for t in artifact.tensors if t.is_given]
-        written = [t for t in artifact.tensors if t.space == "out"]
-        self.outputs = [t for t in artifact.tensors if t.is_result]
+        here = [t for t in artifact.tensors if t.on(memory.rank)]
+        inputs = [t for t in here if t.is_given]
+        written = [t for t in here if t.space == "out"]
+        self.outputs = [t for t in here if t.is_result]
         self.in_place = [t.name for t in self.outputs if t.is_given]
         ordinary = [t for t in written if not t.symmetric]
         self.staged = [t for t in inputs if t.symmetric]

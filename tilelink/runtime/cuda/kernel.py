@@ -114,7 +114,7 @@ class GpuKernel(MeasuredKernel):
         graph = self._whole(tensors) if self._graphs.worth and not capturing else None
         if graph is None or not self._graphs.launch(graph, stream):
             driver.issue(tensors, stream, capturing, capturing)
-        if arguments.kept:  # peers may write there again once the end of the launch is announced
+        if self.artifact.copies_outputs:  # peers may write there again once the end of the launch is announced
             arguments.keep(results, driver.slot)
             driver.end_launch(stream, capturing)
 

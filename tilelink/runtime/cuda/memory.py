@@ -8,7 +8,7 @@ import torch.distributed as dist
 from tilelink.artifact import Artifact, TensorSpec
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.heap import Heap
-from tilelink.runtime.dtypes import dtype_of
+from tilelink.runtime.dtypes import dtype_of, stand_in
 
 
 class Memory:
@@ -22,7 +22,9 @@ class Memory:
         self.own = dict(self.heap.tensors)
         """Tensors [buffers, *shape] by name, without those that a caller passes."""
         for tensor in artifact.tensors:
-            if tensor.space in ("local", "table"):
+            if not tensor.on(rank) and not tensor.symmetric:
+                self.own[tensor.name] = stand_in(tensor, device)
+            elif tensor.space in ("local", "table"):
                 self.own[tensor.name] = self._local(artifact, tensor)
         self.epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=device)
         """State of launches, as kernels take it (device/handshake.py)."""

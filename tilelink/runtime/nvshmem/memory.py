@@ -10,7 +10,7 @@ import torch
 from tilelink.artifact import Artifact, TensorSpec
 from tilelink.errors import RankError
 from tilelink.runtime.cuda import tables
-from tilelink.runtime.dtypes import dtype_of
+from tilelink.runtime.dtypes import dtype_of, stand_in
 from tilelink.runtime.nvshmem.library import Library
 
 ALIGNMENT = 1024
@@ -39,6 +39,8 @@ class Memory:
         self.own = {t.name: self._view(t) for t in held}
         """Tensors [buffers, *shape] by name, without those that a caller passes."""
         for tensor in artifact.tensors:
+            if not tensor.on(rank) and tensor.is_passed:
+                self.own[tensor.name] = stand_in(tensor, device)
             if tensor.space == "table":
                 rows = torch.as_tensor(artifact.tables[tensor.name][rank], dtype=torch.int32)
                 self.own[tensor.name] = rows.to(device)[None]
