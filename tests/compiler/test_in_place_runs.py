@@ -6,10 +6,14 @@ import pytest
 import torch
 
 import tilelink
-from tests.verifier.test_in_place import SAFE, SIZES
+from tests.lowering.interpreter import run_lowered
+from tests.verifier.test_in_place import SAFE, SIZES, plan
+from tilelink import compiler
 from tilelink.compiler import assembly
 from tilelink.errors import BindingError, OrderingError
+from tilelink.lowering.listing import listing
 from tilelink.reference import trial
+from tilelink.reference.run import run
 
 Tensors = dict[str, torch.Tensor]
 DECODE = {"B": 3, "P": 3, "T": 8, "H": 2, "G": 16, "D": 16, "scale": 0.25}
@@ -31,15 +35,27 @@ def test_launches_go_on_where_the_previous_one_ended(name: str) -> None:
     first = drawn(program, 2, dims)
     before = [one["x"].clone() for one in first]
     later = [{key: value for key, value in one.items() if key != "x"} for one in first]
-    run = kernel.run([first, later, first], seed=1, max_delay_s=0.001)
+    done = kernel.run([first, later, first], seed=1, max_delay_s=0.001)
     assert all(torch.equal(one["x"], kept) for one, kept in zip(first, before, strict=True)), "a run takes copies"
     expected = kernel.reference(first)
     second = kernel.reference([{**one, "x": found["x"]} for one, found in zip(first, expected, strict=True)])
-    for launch, wanted in zip(run.outputs, (expected, second, expected), strict=True):
+    for launch, wanted in zip(done.outputs, (expected, second, expected), strict=True):
         for rank, outputs in enumerate(launch):
             assert outputs.keys() == wanted[rank].keys()
             for key, value in outputs.items():
                 near(value, wanted[rank][key])
+
+
+@pytest.mark.parametrize("name", [name for name in SAFE if "<" not in SAFE[name]])
+def test_lowered_programs_read_back_and_mean_the_same(name: str) -> None:
+    """Tile by tile, in sizes that cut the dimensions. The interpreter takes no integers of a launch."""
+    bound = plan(SAFE[name]).bound
+    assert listing(compiler.parse_lowered(listing(bound), "lowered.tl")) == listing(bound)
+    dims = {one.name: SIZES[one.name] for one in bound.program.params}
+    inputs = drawn(bound.source, 2, dims)
+    for found, wanted in zip(run_lowered(bound, inputs), run(bound.source, inputs, dims), strict=True):
+        for key, value in wanted.items():
+            near(found[key], value)
 
 
 def test_a_call_changes_the_tensors_that_it_is_given() -> None:
@@ -111,9 +127,9 @@ def test_decoding_appends_and_attends(ranks: int) -> None:
         for own in step:
             own["at"] = torch.tensor([6, 0, 20], dtype=torch.int32) + number
     later = [[{k: v for k, v in own.items() if k not in ("keys", "vals")} for own in step] for step in steps[1:]]
-    run = kernel.run([steps[0], *later], seed=ranks, max_delay_s=0.001)
+    done = kernel.run([steps[0], *later], seed=ranks, max_delay_s=0.001)
     caches = [{name: own[name] for name in ("keys", "vals")} for own in steps[0]]
-    for step, outputs in zip(steps, run.outputs, strict=True):
+    for step, outputs in zip(steps, done.outputs, strict=True):
         given = [{**own, **cache} for own, cache in zip(step, caches, strict=True)]
         expected = [_decoded(given, rank) for rank in range(ranks)]
         for rank in range(ranks):

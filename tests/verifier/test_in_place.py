@@ -64,6 +64,13 @@ program p(M, N, T):
         for (t: T by 1):
             x[i, j] = x[i, j] * 0.5 + v[t, i, j]
 """
+AVERAGED = """
+program p(M, N):
+    x : inout [M, N]
+    compute average(i: M):
+        mean = sum(x[i, :], axis=1) / N
+        x[i, :] = mean[:, None]
+"""
 SUMS = """
 program p(M, N, T):
     row : in    [T] < M
@@ -111,6 +118,7 @@ SAFE = {
     "row by row": ROW_BY_ROW,
     "segments": SEGMENTS,
     "steps": STEPS,
+    "averaged": AVERAGED,
     "sums": SUMS,
     "set": SET,
     "repeated": REPEATED,
@@ -132,6 +140,12 @@ def plan(text: str, tiles: int = 4) -> Plan:
 @pytest.mark.parametrize("tiles", [1, 4, 64])
 def test_accepted(name: str, tiles: int) -> None:
     plan(SAFE[name], tiles)
+
+
+def test_threads_meet_between_a_read_of_a_row_and_its_store() -> None:
+    """One thread would store an element before another one has read it for its sum."""
+    body = plan(AVERAGED).bound.stages["average"].stage.body
+    assert [type(one).__name__ for one in body] == ["Assign", "Barrier", "Store"]
 
 
 @pytest.mark.parametrize("name", ["before and after", "a part", "steps", "set", "repeated"])
@@ -216,6 +230,8 @@ def test_reference(name: str) -> None:
             case "sums":
                 expected = (before * 0.5 + 1).index_add(0, given["row"].long(), given["v"].double())
                 torch.testing.assert_close(found["z"].double(), after)
+            case "averaged":
+                expected = before.mean(1, keepdim=True).expand_as(before)
             case "set":
                 expected = torch.full_like(before, 1.5)
             case "repeated":
