@@ -208,3 +208,20 @@ def test_scales_come_with_the_notify_of_their_rows(name: str) -> None:
     )
     with pytest.raises(VerificationError, match="scales"):
         compiler.plan(tilelink.parse(late).program(name), None, ranks=3, dims=sizes)
+
+
+def test_parts_of_a_product_of_integers_are_integers() -> None:
+    """Their sums are odd numbers beyond 2**24, of which an f32 holds none."""
+    text = (
+        "program split(M, N, K):\n    x : in [M, K] i8 from 125 to 127\n    w : in [N, K] i8 from 125 to 127\n"
+        "    y : out [M, N] i32\n    compute gemm(i: M, j: N):\n        y[i, j] = dot(x[i, :], w[j, :].T)\n"
+        "schedule tail for split:\n    gemm on sm, tile(i=32, j=32, k=256), split_k_tail 2\n"
+    )
+    program, schedules = parts(text)
+    dims = {"M": 96, "N": 32, "K": 4096}
+    kernel = compiler.compile(program, schedules[1], ranks=1, dims=dims, dtype="f32")
+    assert "gemm_parts" in kernel.source
+    given = random_inputs(program, ranks=1, dims=dims, dtype="f32", launches=1)
+    found, meant = kernel.run(given).outputs[0][0]["y"], kernel.reference(given[0])[0]["y"]
+    assert torch.equal(found, meant)
+    assert bool((found > 2**24).all() and (found % 2 == 1).any())
