@@ -236,8 +236,8 @@ def narrow(w: Writer) -> None:
             kind, inner = w.pick(("f8e4m3", "f8e5m2", "i8")), "D"
             left, right = w.tensor("in", (a, inner), kind), w.tensor("in", (b, inner), kind)
             y = w.tensor("out", (a, b), "i32" if kind == "i8" else "f32")
-            scale = w.pick(("", " * 3"))
-            w.stage("compute", [a, b], [f"{y}[{i}, {j}] = dot({left}[{i}, :], {right}[{j}, :].T){scale}"])
+            scale, own = w.pick(("", " * 3")), w.pick((f"{left}[{i}, :]", f"{kind}(f32({left}[{i}, :]) * 2.0)"))
+            w.stage("compute", [a, b], [f"{y}[{i}, {j}] = dot({own}, {right}[{j}, :].T){scale}"])
         case _:
             c, u, n = (f"{w.tensor('in', (a, b), kind)}[{i}, {j}]" for kind in ("i8", "u8", "i64"))
             kind, values = w.pick((

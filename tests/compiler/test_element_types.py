@@ -118,6 +118,36 @@ def test_ranks_compute_what_is_meant_bit_by_bit(text: str, number: int, ranks: i
                 assert torch.equal(value, expected), name
 
 
+CUT = """
+program cut(M, N, K):
+    x : in  [M, K]
+    u : in  [M, K] u8
+    d : in  [N, K] i8
+    b : in  [N, K] f8e4m3
+    y : out [M, N] i32
+    z : out [M, N] f32
+    compute f(i: M, j: N):
+        y[i, j] = dot(i8(u[i, :] - 3), d[j, :].T)
+    compute h(i: M, j: N):
+        z[i, j] = dot(f8e4m3(x[i, :] + 2.0), b[j, :].T)
+"""
+
+
+def test_operands_that_are_computed_end_with_the_contracted_dimension() -> None:
+    """A block of 64 reaches beyond 88, where a computed operand is 0."""
+    program, _ = parts(CUT)
+    dims = {"M": 24, "N": 24, "K": 88}
+    kernel = compiler.compile(program, None, ranks=1, dims=dims, dtype="f32")
+    given = random_inputs(program, ranks=1, dims=dims, dtype="f32", launches=1)
+    found, meant = kernel.run(given).outputs[0][0], kernel.reference(given[0])[0]
+    assert torch.equal(found["y"], meant["y"])
+    torch.testing.assert_close(found["z"], meant["z"], rtol=1e-6, atol=1e-4)
+    for name, kinds in (("sm_90", ("s8.s8", "e4m3.e4m3")), ("sm_89", ("s8.s8", "e4m3.e4m3"))):
+        bound = bind(program, None, {**dims, "M": 64, "N": 64}, 2, target(name), "bf16")
+        every = "".join(one.asm["ptx"] for one in compile_all(bound, emitted(bound)))
+        assert all(kind in every for kind in kinds)
+
+
 def test_the_values_of_8_bits_saturate() -> None:
     program, _ = parts(FLOATS)
     given = random_inputs(program, ranks=1, dims=SIZES, dtype="f32", launches=1)
@@ -178,3 +208,20 @@ def test_scales_come_with_the_notify_of_their_rows(name: str) -> None:
     )
     with pytest.raises(VerificationError, match="scales"):
         compiler.plan(tilelink.parse(late).program(name), None, ranks=3, dims=sizes)
+
+
+def test_parts_of_a_product_of_integers_are_integers() -> None:
+    """Their sums are odd numbers beyond 2**24, of which an f32 holds none."""
+    text = (
+        "program split(M, N, K):\n    x : in [M, K] i8 from 125 to 127\n    w : in [N, K] i8 from 125 to 127\n"
+        "    y : out [M, N] i32\n    compute gemm(i: M, j: N):\n        y[i, j] = dot(x[i, :], w[j, :].T)\n"
+        "schedule tail for split:\n    gemm on sm, tile(i=32, j=32, k=256), split_k_tail 2\n"
+    )
+    program, schedules = parts(text)
+    dims = {"M": 96, "N": 32, "K": 4096}
+    kernel = compiler.compile(program, schedules[1], ranks=1, dims=dims, dtype="f32")
+    assert "gemm_parts" in kernel.source
+    given = random_inputs(program, ranks=1, dims=dims, dtype="f32", launches=1)
+    found, meant = kernel.run(given).outputs[0][0]["y"], kernel.reference(given[0])[0]["y"]
+    assert torch.equal(found, meant)
+    assert bool((found > 2**24).all() and (found % 2 == 1).any())

@@ -361,7 +361,10 @@ class ValueEmitter:
             return tile
         view = ", ".join(":" if p - len(tile.axes) == position else "None" for p in range(len(tile.axes)))
         mask = f"({mask})[{view}]" if len(tile.axes) > 1 else mask
-        return Tile(text=f"tl.where({mask}, {tile.text}, {neutral})", dtype=tile.dtype, axes=tile.axes)
+        text = f"tl.where({mask}, {tile.text}, {neutral})"
+        if tile.dtype in (*F8, "i8"):  # an operand of a product
+            text = f"tiles.zero_beyond({self.named(tile).text}, {mask})"
+        return Tile(text=text, dtype=tile.dtype, axes=tile.axes)
 
     def _same_dtype(self, a: Tile, b: Tile) -> tuple[Tile, Tile]:
         """Return the operands of a product with a common element type."""

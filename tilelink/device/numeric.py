@@ -141,6 +141,16 @@ def cast(x, DTYPE: tl.constexpr):
 
 
 @portable
+def zero_beyond(x, mask):
+    """Return numbers of 8 bits, and 0 where the mask does not hold: Triton makes no 8-bit float of a number."""
+    if x.dtype == tl.int8:
+        result = tl.where(mask, x, 0)
+    else:
+        result = tl.where(mask, x.to(tl.int8, bitcast=True), 0).to(x.dtype, bitcast=True)
+    return result
+
+
+@portable
 def _to_small(x, LEAST: tl.constexpr, MOST: tl.constexpr, DTYPE: tl.constexpr):
     """Return the nearest numbers that an integer of 8 bits holds, without what is after the point; 0 for NaN."""
     if x.dtype.is_floating():

@@ -28,6 +28,7 @@ from tilelink.device.numeric import (
     sigmoid,
     silu,
     tanh,
+    zero_beyond,
 )
 
 __all__ = [
@@ -60,4 +61,5 @@ __all__ = [
     "sigmoid",
     "silu",
     "tanh",
+    "zero_beyond",
 ]
