@@ -9,8 +9,9 @@ import tilelink
 from tilelink import compiler
 from tilelink.compiler import assembly, parse_lowered
 from tilelink.errors import TileLinkError
+from tilelink.ir.program import Barrier, For
 from tilelink.ir.scalar import Block
-from tilelink.ir.visitor import stage_regions
+from tilelink.ir.visitor import stage_regions, statements
 from tilelink.language import Dim, Index, consumer_tile_wait, producer_tile_notify, rank, ranks, tile_push_data
 from tilelink.lowering.listing import listing
 from tilelink.planning.plan import make_plan
@@ -209,3 +210,32 @@ def test_places_are_proved_for_every_launch(old: str, new: str, said: str) -> No
     assert old in PLACES
     with pytest.raises(TileLinkError, match=said):
         tilelink.plan(tilelink.parse(PLACES.replace(old, new)).program(), ranks=2, dims={"M": 12, "D": 6, "P": 4})
+
+
+OVERLAPPING = """
+program overlapping(N = 8):
+    x : in    [8, N]
+    c : local [8, N]
+    y : out   [4, N]
+
+    compute f(j: N):
+        c[0 : 8, j] = x[0 : 8, j]
+        for (q: 4 by 1):
+            v = c[q : q + 2, j]
+            c[q + 1 : q + 3, j] = v + 1.0
+            y[q, j] = sum(v, axis=0)
+"""
+
+
+def test_slices_of_iterations_overlap_though_they_begin_at_different_places() -> None:
+    program = tilelink.parse(OVERLAPPING).program()
+    x = torch.randn(8, 8)
+    c, wanted = x.clone(), torch.zeros(4, 8)
+    for q in range(4):
+        v = c[q : q + 2].clone()
+        c[q + 1 : q + 3], wanted[q] = v + 1.0, v.sum(0)
+    assert torch.allclose(tilelink.compile(program, ranks=1, dims={"N": 8})([{"x": x}])[0]["y"], wanted)
+    bound = compiler.bound(program, ranks=1, dims={"N": 8}, target="sm_90")
+    loop = next(one for one in statements(bound.program.stages[0].body) if isinstance(one, For))
+    assert any(isinstance(one, Barrier) for one in loop.body)
+    verify(make_plan(bound))
