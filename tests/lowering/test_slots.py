@@ -199,6 +199,33 @@ def test_launches_with_few_slots_give_the_results_of_all_steps(name: str, ranks:
             torch.testing.assert_close(found[rank]["y"], wanted["y"], rtol=1e-5, atol=1e-5)
 
 
+def test_steps_that_the_network_carries_wait_for_credits_too() -> None:
+    program, schedule = case(PUSHED)
+    kernel = compiler.compile(program, schedule, ranks=4, nodes=2, dims=DIMS)
+    assert "tile_put_data(h[l, rank, " in listing(kernel.bound)
+    assert failures(kernel.plan, range(6)) == []
+    (given,) = random_inputs(program, ranks=4, dims=DIMS, dtype="f32", launches=1, seed=6)
+    (found,) = kernel.run([given], seed=3).outputs
+    for rank, wanted in enumerate(reference(program, given, DIMS)):
+        torch.testing.assert_close(found[rank]["y"], wanted["y"], rtol=1e-5, atol=1e-5)
+    text = listing(kernel.bound)
+    assert {one.rule for one in refusals(changed(text, WAIT.format(2), ""))} == {"steps"}
+
+
+@pytest.mark.parametrize("said", ["on copy_engine, tile(i=64)", "pull"])
+def test_steps_may_be_moved_in_other_ways(said: str) -> None:
+    text = PUSHED.replace("x : in        [", "x : in symmetric [").replace("send  on sm(1)", f"send on sm(1), {said}")
+    if "copy_engine" in said:
+        text = text.replace("on sm(1), on", "on")
+    program, schedule = case(text)
+    kernel = compiler.compile(program, schedule, ranks=3, dims=DIMS)
+    assert kernel.bound.tensors["h"].memory == (2, 3, 12, 10)
+    launches = random_inputs(program, ranks=3, dims=DIMS, dtype="f32", launches=2, seed=7)
+    for given, found in zip(launches, kernel.run(launches, seed=4).outputs, strict=True):
+        for rank, wanted in enumerate(reference(program, given, DIMS)):
+            torch.testing.assert_close(found[rank]["y"], wanted["y"], rtol=1e-5, atol=1e-5)
+
+
 def test_memory_has_the_slots_and_no_more() -> None:
     kernel = compiler.compile(*case(PULLED), ranks=2, dims=DIMS)
     shapes = {tensor.name: (tensor.buffers, *tensor.shape) for tensor in kernel.artifact.tensors}
