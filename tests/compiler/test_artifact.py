@@ -16,6 +16,7 @@ from tilelink.backend.emit import emit
 from tilelink.compiler.artifact import artifact_of
 from tilelink.errors import DataError
 from tilelink.generated import stem
+from tilelink.ir.program import F8
 from tilelink.reference import trial
 
 RANKS = 4
@@ -38,6 +39,8 @@ CHOICES = ("sm_90 triton", "cpu triton", "sm_90 traced", "gfx942 triton")
 
 @pytest.mark.parametrize(("case", "choice"), library.spread(library.cases(), *CHOICES), ids=library.name)
 def test_an_artifact_comes_back_equal_and_says_how_its_module_is_called(case: library.Case, choice: str) -> None:
+    if choice.startswith("gfx942") and any(tensor.dtype in F8 for tensor in case[0].tensors):
+        pytest.skip("gfx942 has no floats of 8 bits")
     artifact, text = made(case, *choice.split())
     again = from_json(artifact.to_json().encode(), "the text")
     assert again.to_json() == artifact.to_json() and again.fingerprint == artifact.fingerprint

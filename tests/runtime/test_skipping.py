@@ -189,7 +189,10 @@ def test_a_launch_copies_outputs_before_it_is_closed(capturing: bool, meets: boo
     driver.issue = lambda *given: LaunchDriver.issue(driver, *given)
     driver.end_launch = lambda *given: LaunchDriver.end_launch(driver, *given)
     arguments = SimpleNamespace(staged=["x"], kept=["y"], make_kept=lambda results: done.append("make"), **note)
-    rank: Any = SimpleNamespace(_arguments=arguments, _driver=driver, _graphs=SimpleNamespace(worth=False))
+    rank: Any = SimpleNamespace(
+        _arguments=arguments, _driver=driver, _graphs=SimpleNamespace(worth=False),
+        artifact=SimpleNamespace(copies_outputs=True),
+    )  # fmt: skip
     GpuKernel._launch(rank, {}, 7, capturing, {})
     itself = meets and not capturing
     ends = ["keep"] if itself else ["_await_outputs", "keep", "_close_captured" if capturing else "_close"]

@@ -37,7 +37,8 @@ class Rank:
         )  # fmt: skip
         self.arguments.make_kept = lambda results: Arguments.make_kept(self.arguments, results)
         self._own: Any = SimpleNamespace(
-            _driver=self.driver, _arguments=self.arguments, _graphs=GraphCache(lambda: Graphs(library), worth)
+            _driver=self.driver, _arguments=self.arguments, _graphs=GraphCache(lambda: Graphs(library), worth),
+            artifact=SimpleNamespace(copies_outputs=keeps),
         )  # fmt: skip
         self._own._whole = lambda *given: GpuKernel._whole(self._own, *given)
 

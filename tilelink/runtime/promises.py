@@ -72,7 +72,7 @@ def broken_promise(promises: Sequence[Promise], tensors: Tensors, rank: int) -> 
 
     promises: in the order of their declarations, because a bound may be an entry of a tensor before.
     """
-    checks = [check for promise in promises if promise.tensor in tensors for check in _checks(promise, tensors)]
+    checks = [check for promise in promises if _is_here(promise, tensors) for check in _checks(promise, tensors)]
     if not checks:
         return None
     rows: list[list[int]] = torch.stack([check.result() for check in checks]).tolist()
@@ -92,6 +92,12 @@ def broken_promise(promises: Sequence[Promise], tensors: Tensors, rank: int) -> 
                 part=None if check.promise.part is None else len(check.promise.part) - 1,
             )
     return None
+
+
+def _is_here(promise: Promise, tensors: Tensors) -> bool:
+    """True if the rank has what a promise is about: it lacks index tensors that a group of other ranks has alone."""
+    named = {step.tensor for step in promise.bound if isinstance(step, Entry)}
+    return named <= tensors.keys() and (promise.part is not None or promise.tensor in tensors)
 
 
 def _checks(promise: Promise, tensors: Tensors) -> list[_Check]:

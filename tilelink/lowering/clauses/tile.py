@@ -65,7 +65,7 @@ TILE: Clause[Sizes] = Clause(
     apart=_apart,
     written="`tile(i=128, k=64)`",
     manual=(
-        "tile sizes; a whole (`:`) dimension is named by its lower-case name (`Ks` is `ks`): the slice of a "
-        "contraction, or of a copy"
+        "tile sizes; a whole (`:`) dimension, or the length of a slice, is named by its lower-case name (`Ks` is "
+        "`ks`): the slice of a contraction, or of a copy"
     ),
 )
