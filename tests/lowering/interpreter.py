@@ -42,7 +42,7 @@ def run_lowered(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> l
     machine.run()
     machine.check_outputs([machine.defined(rank) for rank in range(bound.ranks)])
     outs = [t.name for t in bound.program.tensors if t.is_result]
-    return [{name: tensors[name] for name in outs} for tensors in machine.memory]
+    return [{name: tensors[name] for name in outs if name in tensors} for tensors in machine.memory]
 
 
 @dataclass(kw_only=True)
