@@ -169,6 +169,12 @@ def test_run_compares_all_outputs(file: str) -> None:
     assert done.stdout.startswith("y: max |out-ref|/|ref| 0.00e+00 ok (twice with default on 2 ranks, 3 launches, f32)")
 
 
+def test_run_compares_what_is_changed_in_place() -> None:
+    done = tilelink("run", "kv_append", "--ranks", "2", "--repeat", "2")
+    assert done.exit_code == 0, done.output
+    assert {line.partition(":")[0] for line in done.stdout.splitlines() if " ok (" in line} == {"keys", "vals", "y"}
+
+
 @pytest.mark.parametrize(
     ("args", "late"),
     [

@@ -91,7 +91,7 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     for launch, output in zip(inputs, outputs, strict=True):
         complete = [{**own, **{name: table[r] for name, table in tables.items()}} for r, own in enumerate(launch)]
         expected = compiler.reference(program, complete, dims=dims, dtype=dtype)
-        for name in (tensor.name for tensor in program.tensors if tensor.space == "out"):
+        for name in (tensor.name for tensor in program.tensors if tensor.is_result):
             like = next(one[name] for one in expected if name in one)
             value = output.get(name, torch.empty_like(like, device="cuda"))  # all ranks take part in what follows
             sides = trial.compared([{name: own} for own in _every(value)], expected, name)

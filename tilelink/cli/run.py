@@ -199,7 +199,7 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
         advance("comparing")
         for given, outputs in zip(inputs, result.outputs, strict=True):
             expected = kernel.reference(given)
-            for name in (tensor.name for tensor in program.tensors if tensor.space == "out"):
+            for name in (tensor.name for tensor in program.tensors if tensor.is_result):
                 sides = trial.compared(outputs, expected, name)
                 errors[name] = max(errors.get(name, 0.0), trial.relative_error(*sides))
                 if name not in odd and (found := trial.no_number(*sides)):
