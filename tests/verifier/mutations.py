@@ -28,7 +28,7 @@ from tilelink.ir.program import (
     Transfer,
     Wait,
 )
-from tilelink.ir.scalar import RANK, Index, add, const
+from tilelink.ir.scalar import RANK, Index, Scalar, add, const, walk
 from tilelink.ir.visitor import closing_notifies, map_regions, statements
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound, with_bodies
@@ -248,9 +248,17 @@ def _shifts(body: Body) -> Iterator[tuple[str, str, Body]]:
                 rest = replace(statement, body=(*statement.body[:n], *statement.body[n + 1 :]))
                 if not isinstance(inner, Wait | Notify | Barrier | NetworkFence | NetworkQuiet) or not rest.body:
                     continue
+                if isinstance(inner, Wait | Notify) and _names(inner.region) & {d.name for d in statement.indices}:
+                    continue  # outside of the loop its place has no meaning
                 out = "before" if isinstance(inner, Notify) else "after"
                 new = (*before, inner, rest, *after) if out == "before" else (*before, rest, inner, *after)
                 yield f"{_word(inner)} {out} its loop", f"for {k}, {_word(inner)} {n}", new
+
+
+def _names(region: Region) -> set[str]:
+    """The indices that a region names."""
+    scalars = [part for part in (*region.coords, region.rank) if isinstance(part, Scalar)]
+    return {part.name for scalar in scalars for part in walk(scalar) if isinstance(part, Index)}
 
 
 def _carried_otherwise(bound: Bound, body: Body) -> Iterator[tuple[str, str, Body]]:

@@ -44,7 +44,7 @@ def kinds(plan: Plan, seeds: int = 40) -> set[str]:
 def test_the_library_runs_without_failure(program, schedule, ranks: int) -> None:  # pyright: ignore
     if any(tensor.bound is not None for tensor in program.tensors):
         pytest.skip("a launch decides about its tiles; `python -m tests.campaign --launches` runs them instead")
-    dims = {p.name: DIMS[p.name] for p in program.params if p.kind == "dim"} | groups(program, ranks)
+    dims = {p.name: p.example or DIMS[p.name] for p in program.params if p.kind == "dim"} | groups(program, ranks)
     assert check(make_plan(bind(program, schedule, dims, ranks, CPU)), range(3)) == []
 
 
