@@ -106,7 +106,7 @@ def compiled(text: str, kernels: Any, bound: Any) -> list[str]:
 @pytest.mark.parametrize("case", library.in_turn(UNLIKE), ids=library.name)
 @pytest.mark.usefixtures("stand_in")
 def test_it_compiles(case: library.Case) -> None:
-    sizes = {p.name: {"K": 200}.get(p.name, 136) for p in case[0].params} | library.groups(case[0], 4)
+    sizes = {p.name: {"K": 200, "L": 6}.get(p.name, 136) for p in case[0].params} | library.groups(case[0], 4)
     plan = compiler.plan(case[0], case[1], ranks=4, dims=sizes, dtype="bf16", target="sm_90", dialect="triton_dist")
     emitted = emit(plan.bound, plan.thresholds)
     assert not any(isinstance(arg, Descriptor) for one in emitted.kernels for arg in one.parameters)
