@@ -23,7 +23,7 @@ GROUP = "over attention = ranks[0 : A], experts = ranks[A :]"
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """What a name of `over` stands for: a coordinate in the grid, or a group.
+    """The meaning of a name of `over`: a coordinate in the grid, or a group.
 
     size: how many places there are. own: the place of this rank. first: the first rank of a group, None of a
     coordinate. stride: how far apart the ranks of neighbouring places of a coordinate are.

@@ -45,7 +45,7 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class _Version:
-    """What was last assigned to a name. statement: its number. value: None in a branch or a loop."""
+    """The last value assigned to a name. statement: its number. value: None in a branch or a loop."""
 
     statement: int
     value: Value | None

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Whether a device has room for the tensors of a call, before anything is allocated for it."""
+"""Check that a device has room for the tensors of a call, before anything is allocated for it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Signature:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What a call returns: the outputs, or what it changes in place if there is none."""
+        """The results of a call: the outputs, or the tensors that it changes in place if there is none."""
         return self.outputs or self.in_place
 
     @property
