@@ -383,7 +383,8 @@ class Enumerator(Walk):
                 self._barriers.append((rows.task, rows.position))
             case NetworkFence() | NetworkQuiet():
                 kind = FENCE if isinstance(statement, NetworkFence) else QUIET
-                self._network.append((rows.task, rows.position, np.full(len(rows.task), kind)))
+                surely = rows.pick(rows.guard == 0)  # a branch that a launch decides may leave it out
+                self._network.append((surely.task, surely.position, np.full(len(surely.task), kind)))
             case Assign(value=value) | Store(value=value) | Transfer(source=value):
                 self._data(stage, number, statement, value, rows)
             case _:
