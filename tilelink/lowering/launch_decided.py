@@ -43,8 +43,9 @@ COMBINED = ("sum", "max", "min")
 
 
 def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, schedule: Schedule, nodes: int = 1) -> None:
-    """Raise ScheduleError for a clause of a stage about which a launch decides, TileSizeError for a reduction over a
-    counted range, and, on several nodes, BindingError for a peer that a launch decides: how to reach it depends on its node."""
+    """Raise ScheduleError for a clause of a stage about which a launch decides, and TileSizeError for a reduction over
+    a counted range. On several nodes, raise BindingError for a peer that a launch decides: how to reach it depends on
+    its node."""
     for name, stage in stages.items():
         if not any(map(at_launch, stage_scalars(stage.stage))):
             continue
