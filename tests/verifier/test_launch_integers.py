@@ -446,6 +446,26 @@ def test_a_value_beyond_the_bound_of_its_entry_is_not_the_entry(bound: str, coun
         plan(CLAMPED.format(bound=bound, count=count, copy=copy), ranks=1)
 
 
+def test_entries_of_two_ranks_are_no_permutation_together() -> None:
+    text = """
+program p(M = 8, N = 4):
+    place : in        [M] < M distinct
+    there : symmetric [M] < M
+    x     : in        [M, N]
+    y     : out       [M, N]
+    comm tell(p: ranks, i: M by 1):
+        if rank == {first}:
+            tile_push_data(there[i] @ p, place[i])
+            producer_tile_notify(there[i] @ p)
+    compute write(i: M by 1, j: N):
+        consumer_tile_wait(there[i])
+        y[there[i], j] = x[i, j]
+"""
+    plan(text.format(first="0"), ranks=2)
+    with pytest.raises(TileLinkError, match="writes y in several ways"):
+        plan(text.format(first="i // 4"), ranks=2)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_link_waits_for_the_entries_that_stages_read(name: str) -> None:
     program = EXAMPLES[name].program
