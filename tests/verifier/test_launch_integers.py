@@ -466,6 +466,25 @@ program p(M = 8, N = 4):
         plan(text.format(first="i // 4"), ranks=2)
 
 
+def test_an_output_is_read_as_far_as_it_is_written() -> None:
+    text = """
+program p(M = 8, N = 4):
+    m : in  [] <= M
+    x : in  [M, N]
+    y : out [M[: m], N]
+    z : out [M[: m], N]
+    compute f(i: M[: m], j: N):
+        y[i, j] = x[i, j]
+        producer_tile_notify(y[i, j])
+    compute g(i: M[: m], j: N):
+        consumer_tile_wait(y[i, j])
+        z[i, j] = y[i, j]
+"""
+    plan(text, ranks=1)
+    with pytest.raises(TileLinkError, match=r"reads y of rank 0, which .* writes up to m of rank 0"):
+        plan(text.replace("z : out [M[: m], N]", "z : out [M, N]").replace("g(i: M[: m]", "g(i: M"), ranks=1)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_link_waits_for_the_entries_that_stages_read(name: str) -> None:
     program = EXAMPLES[name].program
