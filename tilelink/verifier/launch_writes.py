@@ -121,7 +121,7 @@ def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of reads of elements that a launch may leave unwritten."""
     a = plan.accesses
     guarded = np.unique(a.tensor[(a.kind == WRITE) & (a.guard > 0)])
-    for part in parts(plan, np.isin(a.tensor, guarded) & ~of_tensors(plan, "in", "table", "out", "inout")):
+    for part in parts(plan, np.isin(a.tensor, guarded) & ~of_tensors(plan, "in", "table", "inout")):
         writes, reads = pairs(part, READ)
         some = np.flatnonzero(a.guard[writes] > 0)
         known: dict[tuple[object, ...], bool] = {}
@@ -359,9 +359,9 @@ class _Placed:
             case Listed(entries=Lookup() as entries, along=along, first=first, last=last):
                 number = self.plan.bound.tensors[entries.table].shape[along]
                 return self._entries(entries.table, str(entries), along, first, min(last, number), part.dim)
-            case Place(at=Lookup(coords=(_, *coords)) as at) if all(isinstance(c, Int) for c in coords) and coords:
-                *others, last = (c.value for c in coords if isinstance(c, Int))
-                return self._entries(at.table, f"{at.table} {others}", len(others), last, last + 1, part.dim)
+            case Place(at=Lookup(coords=coords) as at) if all(isinstance(c, Int) for c in coords) and len(coords) > 1:
+                *others, last = (c.value for c in coords if isinstance(c, Int))  # the first one is the rank
+                return self._entries(at.table, f"{at.table} {others}", len(others) - 1, last, last + 1, part.dim)
             case Place(at=at):
                 return f"writes {self.tensor.name} at {_said(at)}, and other writes may be there too\nwrite through \
 distinct entries: place : in [T] < T distinct, and y[place[i], :]"
