@@ -393,3 +393,24 @@ program p(M = 16, N = 8, T = 5):
     assert "consumer_tile_wait(b[t])\n        if b[t] == 1" in text and "consumer_tile_wait(k[t])\n" in text
     with pytest.raises(TileLinkError, match="waits in a branch that only a launch decides"):
         tilelink.plan(link(program), ranks=2, dims={"M": 16, "N": 8, "T": 5})
+
+
+SHARES = """
+program shares(Ms = 4):
+    n : in  [] <= ranks * Ms
+    x : in  [Ms[: n - rank * Ms]]                # the last ranks have fewer
+    y : out [Ms[: n - rank * Ms]]
+
+    compute take(i: Ms[: n - rank * Ms]):
+        y[i] = x[i]
+"""
+
+
+def test_a_part_may_depend_on_the_rank() -> None:
+    plan(SHARES)
+    for line, said in (
+        ("    y : out [Ms[: n - rank * Ms]]", "it is to be defined up to n - rank .* here "),
+        ("    x : in  [Ms[: n - rank * Ms]]", "reads x"),
+    ):
+        with pytest.raises(TileLinkError, match=said):
+            plan(SHARES.replace(line, line.replace("rank * Ms", "(rank + 1) * Ms")))
