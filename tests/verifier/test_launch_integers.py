@@ -362,6 +362,62 @@ def test_counts_of_two_values_are_two_counts(first: str, second: str) -> None:
         plan(TOLD.format(first=first, second=second))
 
 
+TOLD_TILES = """
+program p(B = 5, M = 8, N = 4):
+    f : in        [B, M] i32
+    a : local     [B] <= M
+    b : symmetric [ranks, B] <= M
+    x : in        [B, M]
+    c : symmetric [ranks, B, M]
+    y : out       [ranks, B, M[: b]]
+    compute count(t: B):
+        k = sum(where(f[t, :] > 0, 1, 0), axis=1)
+        {first}
+        producer_tile_notify(a[t])
+        for (p: ranks):
+            {second}
+            producer_tile_notify(b[rank, t] @ p)
+    comm send(p: ranks, t: B by 1, i: M[: a[t]]):
+        consumer_tile_wait(a[t])
+        tile_push_data(c[rank, t, i] @ p, x[t, i])
+        producer_tile_notify(c[rank, t, i] @ p)
+    compute take(s: ranks, t: B by 1, i: M[: b[s, t]]):
+        consumer_tile_wait(b[s, t])
+        consumer_tile_wait(c[s, t, i])
+        y[s, t, i] = c[s, t, i]
+"""
+TILES_UNEQUAL = [
+    ("a[t] = k + 1", "tile_push_data(b[rank, t] @ p, k * 2)"),
+    ("a[t] = k", "tile_push_data(b[rank, t] @ p, k + 1)"),
+    ("a[t] = k\n        k = k + 1", "tile_push_data(b[rank, t] @ p, k)"),
+    ("a[t] = sum(where(k[None, :] > k[:, None], 1, 0), axis=1)", "tile_push_data(b[rank, t] @ p, k)"),
+    ("a[t] = max(k, axis=0)", "tile_push_data(b[rank, t] @ p, k)"),
+]
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_counts_of_a_tile_are_told_element_by_element(size: int) -> None:
+    text = TOLD_TILES.format(first="a[t] = k", second="tile_push_data(b[rank, t] @ p, minimum(k, 6))")
+    program = tilelink.parse(text).program()
+    schedule = tilelink.schedule(program).tile("count", t=size)
+    tilelink.plan(program, schedule, ranks=2, dims={"B": 5, "M": 8, "N": 4})
+
+
+@pytest.mark.parametrize(("first", "second"), TILES_UNEQUAL)
+def test_counts_of_a_tile_that_differ_are_told_apart(first: str, second: str) -> None:
+    with pytest.raises(TileLinkError, match=r"reads c of rank [01], which rank [01], send .* writes up to"):
+        plan(TOLD_TILES.format(first=first, second=second), ranks=2)
+
+
+def test_counts_of_a_tile_are_not_those_of_its_other_elements() -> None:
+    text = TOLD_TILES.format(first="a[t] = k", second="tile_push_data(b[rank, t] @ p, k)")
+    with pytest.raises(TileLinkError, match="reads c of rank 0"):
+        plan(
+            text.replace("i: M[: b[s, t]]", "i: M[: b[s, (t + 1) % B]]").replace("wait(b[s, t])", "wait(b[s, :])"),
+            ranks=2,
+        )
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_link_waits_for_the_entries_that_stages_read(name: str) -> None:
     program = EXAMPLES[name].program
