@@ -449,8 +449,8 @@ def _said(expr: Scalar) -> str:
 
     def change(part: Scalar) -> Scalar | None:
         match part:
-            case Lookup(table=table) if name_of_value(table) is not None:
-                return Param(name=str(name_of_value(table)))
+            case Lookup(table=table, coords=(_, _, *element)) if (name := name_of_value(table)) is not None:
+                return replace(part, table=name, coords=tuple(element)) if element else Param(name=name)
             case Lookup(coords=(Int(), *coords)):
                 return replace(part, coords=tuple(rewrite(c, change) for c in coords if isinstance(c, Scalar)))
             case _:
