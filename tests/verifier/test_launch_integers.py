@@ -485,6 +485,62 @@ program p(M = 8, N = 4):
         plan(text.replace("z : out [M[: m], N]", "z : out [M, N]").replace("g(i: M[: m]", "g(i: M"), ranks=1)
 
 
+TOLD_TILES = """
+program p(B = 5, M = 8, N = 4):
+    f : in        [B, M] i32
+    a : local     [B] <= M
+    b : symmetric [ranks, B] <= M
+    x : in        [B, M]
+    c : symmetric [ranks, B, M]
+    y : out       [ranks, B, M[: b]]
+    compute count(t: B):
+        k = sum(where(f[t, :] > 0, 1, 0), axis=1)
+        {first}
+        producer_tile_notify(a[t])
+        for (p: ranks):
+            {second}
+            producer_tile_notify(b[rank, t] @ p)
+    comm send(p: ranks, t: B by 1, i: M[: a[t]]):
+        consumer_tile_wait(a[t])
+        tile_push_data(c[rank, t, i] @ p, x[t, i])
+        producer_tile_notify(c[rank, t, i] @ p)
+    compute take(s: ranks, t: B by 1, i: M[: b[s, t]]):
+        consumer_tile_wait(b[s, t])
+        consumer_tile_wait(c[s, t, i])
+        y[s, t, i] = c[s, t, i]
+"""
+TILES_UNEQUAL = [
+    ("a[t] = k + 1", "tile_push_data(b[rank, t] @ p, k * 2)"),
+    ("a[t] = k", "tile_push_data(b[rank, t] @ p, k + 1)"),
+    ("a[t] = k\n        k = k + 1", "tile_push_data(b[rank, t] @ p, k)"),
+    ("a[t] = sum(where(k[None, :] > k[:, None], 1, 0), axis=1)", "tile_push_data(b[rank, t] @ p, k)"),
+    ("a[t] = max(k, axis=0)", "tile_push_data(b[rank, t] @ p, k)"),
+]
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_counts_of_a_tile_are_told_element_by_element(size: int) -> None:
+    text = TOLD_TILES.format(first="a[t] = k", second="tile_push_data(b[rank, t] @ p, minimum(k, 6))")
+    program = tilelink.parse(text).program()
+    schedule = tilelink.schedule(program).tile("count", t=size)
+    tilelink.plan(program, schedule, ranks=2, dims={"B": 5, "M": 8, "N": 4})
+
+
+@pytest.mark.parametrize(("first", "second"), TILES_UNEQUAL)
+def test_counts_of_a_tile_that_differ_are_told_apart(first: str, second: str) -> None:
+    with pytest.raises(TileLinkError, match=r"reads c of rank [01], which rank [01], send .* writes up to"):
+        plan(TOLD_TILES.format(first=first, second=second), ranks=2)
+
+
+def test_counts_of_a_tile_are_not_those_of_its_other_elements() -> None:
+    text = TOLD_TILES.format(first="a[t] = k", second="tile_push_data(b[rank, t] @ p, k)")
+    with pytest.raises(TileLinkError, match=r"up to min.*k\[1\].* defined up to b, here min.*k\[0\]"):
+        plan(
+            text.replace("i: M[: b[s, t]]", "i: M[: b[s, (t + 1) % B]]").replace("wait(b[s, t])", "wait(b[s, :])"),
+            ranks=2,
+        )
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_link_waits_for_the_entries_that_stages_read(name: str) -> None:
     program = EXAMPLES[name].program
@@ -516,3 +572,24 @@ program p(M = 16, N = 8, T = 5):
     assert "consumer_tile_wait(b[t])\n        if b[t] == 1" in text and "consumer_tile_wait(k[t])\n" in text
     with pytest.raises(TileLinkError, match="waits in a branch that only a launch decides"):
         tilelink.plan(link(program), ranks=2, dims={"M": 16, "N": 8, "T": 5})
+
+
+SHARES = """
+program shares(Ms = 4):
+    n : in  [] <= ranks * Ms
+    x : in  [Ms[: n - rank * Ms]]                # the last ranks have fewer
+    y : out [Ms[: n - rank * Ms]]
+
+    compute take(i: Ms[: n - rank * Ms]):
+        y[i] = x[i]
+"""
+
+
+def test_a_part_may_depend_on_the_rank() -> None:
+    plan(SHARES)
+    for line, said in (
+        ("    y : out [Ms[: n - rank * Ms]]", r"it is to be defined up to n - \(rank \+ 1\) \* Ms, here "),
+        ("    x : in  [Ms[: n - rank * Ms]]", "reads x"),
+    ):
+        with pytest.raises(TileLinkError, match=said):
+            plan(SHARES.replace(line, line.replace("rank * Ms", "(rank + 1) * Ms")))

@@ -3,7 +3,8 @@
 An entry is written at most once in a launch, and kernels clamp it to its bound where it serves as an integer. So an
 entry that a statement writes is, for everybody who reads it as one, the value of the statement, clamped: another entry,
 an integer expression of entries, or the value of a name. The last is the same for all statements of a task that store
-the name, if nothing is assigned to it between them.
+the name, if nothing is assigned to it between them; of a tile, element by element, where it is stored along its own
+axes.
 
 Whoever reads an entry as a value reads what was stored, which is not clamped. Of an input both are the same, by its
 bound. Of a tensor that the program writes, the stored number is an entry of a table of its own.
@@ -11,7 +12,7 @@ bound. Of a tensor that the program writes, the stored number is an entry of a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -21,6 +22,7 @@ from tilelink.ir.intervals import MAX_INT32, MIN_INT32
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.program import Apply, Assign, For, FromScalar, Literal, Local, Read, Region, Statement, Value
 from tilelink.ir.scalar import Binary, Compare, Int, Logic, Lookup, Scalar, at_launch, binary, const, walk
+from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
@@ -85,7 +87,13 @@ class Told:
         in_order = executions and _in_order(tile_map)
         stored = f"{target.tensor}{OF_STATEMENT}"
         self.guards.ranges[stored] = (MIN_INT32, MAX_INT32)
-        sources = _Sources(told=self, stage=stage, boxes=boxes, carried=_assigned_around(stage, statement))
+        sources = _Sources(
+            told=self,
+            stage=stage,
+            boxes=boxes,
+            axes=_long(self.bound.typing.stage(stage.name).region_type(target).axes),
+            carried=_assigned_around(stage, statement),
+        )
         for row in range(len(lo)):
             places = [*np.ndindex(*(hi[row, :dims] - lo[row, :dims]).tolist())]
             for at, step in enumerate(places):
@@ -114,11 +122,16 @@ class Told:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sources:
-    """Values of a statement as expressions of entries. carried: names that a loop around it assigns to."""
+    """Values of a statement as expressions of entries.
+
+    axes: those of what it writes, None if its elements are not those of a box in their order.
+    carried: names that a loop around it assigns to.
+    """
 
     told: Told
     stage: BoundStage
     boxes: Boxes
+    axes: tuple[Axis, ...] | None
     carried: frozenset[str]
     _known: dict[Region, tuple[Ints, Ints, Ints] | None] = field(
         default_factory=dict[Region, "tuple[Ints, Ints, Ints] | None"]
@@ -182,12 +195,13 @@ class _Sources:
             known = self.of(version.value, at, element, elements, version.before)
             if known is not None:
                 return known
-        axes = self.told.bound.typing.stage(self.stage.name).locals[name].axes
-        if axes and elements > 1:  # how they are broadcast is not followed
+        axes = _long(self.told.bound.typing.stage(self.stage.name).locals[name].axes)
+        if axes and elements > 1 and axes != self.axes:  # how they are broadcast is not followed
             return None
         table = f"{name}{OF_STATEMENT}{version.statement}"
         self.told.guards.ranges[table] = (MIN_INT32, MAX_INT32)
-        return Lookup(table=table, coords=(const(at.rank), const(at.task)), launch=True)
+        place = (const(element),) if axes and elements > 1 else ()  # the tile is cut alike wherever it has these axes
+        return Lookup(table=table, coords=(const(at.rank), const(at.task), *place), launch=True)
 
 
 def name_of_value(table: str) -> str | None:
@@ -199,6 +213,11 @@ def name_of_value(table: str) -> str | None:
 def _in_order(tile_map: TileMap) -> bool:
     """True if the elements of an access are those of its box, in their order, whatever a launch brings."""
     return not at_launch(tile_map.rank) and not any(one.at_launch or one.gather is not None for one in tile_map.spans)
+
+
+def _long(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """Return the axes that may have more than one element: values with the same ones have the same order."""
+    return tuple(axis for axis in axes if axis.kind != "one")
 
 
 def _assigned_around(stage: BoundStage, statement: Statement) -> frozenset[str]:
