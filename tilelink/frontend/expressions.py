@@ -498,7 +498,7 @@ class Scope:
             case ast.Attribute(value=inner, attr="T"):
                 return Transpose(value=self.value(inner), location=place)
             case ast.Subscript(value=ast.Name(id=name)) if name in self.tensors:
-                return self._read(node, name)
+                return Read(region=self.region(node), location=self.location(node))
             case ast.Subscript(value=inner, slice=index):
                 value, pattern = self.value(inner), self._pattern(node, index)
                 return value if self._is_constant(value) else Expand(value=value, pattern=pattern, location=place)
@@ -525,9 +525,6 @@ class Scope:
         if isinstance(op, ast.Add | ast.Mult) and self._is_constant(left):
             return right if isinstance(left, Literal) and left.value == neutral else None
         return None
-
-    def _read(self, node: ast.Subscript, name: str) -> Value:
-        return Read(region=self.region(node), location=self.location(node))
 
     def _chain(self, op: str, parts: list[Value], place: Location) -> Value:
         result = parts[0]

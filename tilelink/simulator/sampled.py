@@ -195,9 +195,6 @@ class _Sampled(Enumerator):
         if there.any():
             super().visit(stage, number, statement, rows if there.all() else rows.pick(there))
 
-    def _copied_entries(self, stage: BoundStage, target: Region, value: Any, rows: Rows) -> None:
-        pass  # their values are known
-
     def _guard(self, stage: BoundStage, tile_map: TileMap, rows: Rows) -> Ints:
         return np.zeros(len(rows.task), np.int64)  # nothing is left to a launch
 
