@@ -14,8 +14,8 @@ from tilelink.artifact import LaunchProtocol
 from tilelink.capabilities import Capabilities, capabilities
 from tilelink.errors import BindingError, EmitError, Location, ParseError, TileLinkError, did_you_mean
 from tilelink.files import lines_of
-from tilelink.frontend.expressions import Scope
 from tilelink.frontend.parser import parse_text, require_text
+from tilelink.frontend.scope import IntegerScope
 from tilelink.frontend.syntax import Source
 from tilelink.ir.depth import deep
 from tilelink.ir.mapping import ChannelGrid
@@ -98,7 +98,7 @@ def _is_count(word: str) -> bool:
     return word.isascii() and word.isdigit()
 
 
-class _OrderScope(Scope):
+class _OrderScope(IntegerScope):
     """The names in the order of a stage's tiles, which may choose from constants."""
 
     def scalar(self, node: ast.expr) -> Scalar:
