@@ -150,7 +150,7 @@ class Kernel:
             if not isinstance(rank_inputs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise BindingError(f"inputs of a rank are a {type(rank_inputs).__name__}", hint=hint)
         if len(given) != self.bound.ranks:
-            raise BindingError(f"inputs of {len(given)} ranks for a kernel of {self.bound.ranks}")
+            raise BindingError(f"inputs of {len(given)} ranks for a kernel of {self.bound.ranks}", hint=hint)
         complete = tuple(self._inputs(rank, one, goes_on=goes_on) for rank, one in enumerate(given))
         if promises := self._promises:
             from tilelink.runtime.promises import broken_promise
@@ -189,7 +189,9 @@ class Kernel:
             if value is None and goes_on and tensor.decl.space == "inout":
                 continue
             if value is None:
-                raise BindingError(f"rank {rank} has no input {tensor.name!r}", location=tensor.decl.location)
+                hint = f"give it for this rank too: {list(tensor.shape)} {tensor.dtype}"
+                message = f"rank {rank} has no input {tensor.name!r}"
+                raise BindingError(message, location=tensor.decl.location, hint=hint)
             if not isinstance(value, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
                 what = f"input {tensor.name!r} of rank {rank} is a {type(value).__name__}"
                 raise BindingError(what, location=tensor.decl.location, hint="inputs are torch tensors")
