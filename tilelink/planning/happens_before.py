@@ -4,7 +4,7 @@ A wait that has passed means that all notifies of its channel happened, so a cha
 deferred notify counts as at the end of its tile: no bound on its delay is promised, so nothing is proved by it. What a
 put reads and writes on another node happens after its place in the program, see network.py. Most
 pairs are answered together by vectorised tests (same worker, earlier kernel, one notify away). The remaining pairs are
-answered by a search of the graph, which is exact.
+answered by a search of the graph, which is exact: from one event, or along a line from many at once (line.py).
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from functools import cached_property
 
 import numpy as np
 
-from tilelink.lowering.columns import Ints
+from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.enumerate import NOTIFY, WAIT
+from tilelink.planning.line import AFTER_ALL, Line, in_line
 from tilelink.planning.network import Put, Puts
 from tilelink.planning.plan import Plan
+
+FEW = 4
+"""Events from which the graph is searched one by one, at most."""
 
 
 @dataclass(kw_only=True)
@@ -148,19 +152,42 @@ class HappensBefore:
         return result
 
     def _search(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
-        """Mask of the pairs in order, by a search of the graph from every distinct event a."""
-        result = np.zeros(len(task_a), bool)
-        source = np.stack([self.plan.worker[task_a], self.key(task_a, at_a)], axis=1)
-        _, group = np.unique(source, axis=0, return_inverse=True)
-        order = np.argsort(group.ravel(), kind="stable")
-        bounds = np.flatnonzero(np.diff(group.ravel()[order], prepend=-1))
+        """Mask of the pairs in order, by a search of the graph from every distinct event a.
+
+        From many events the graph is searched once, along a line, which it has if nothing waits in a circle.
+        """
+        source_worker, source_key = self.plan.worker[task_a], self.key(task_a, at_a)
         target_worker, target_key = self.plan.worker[task_b], self.key(task_b, at_b)
+        first, group = distinct_rows([source_worker, source_key])
+        line = self._line if len(first) > FEW else None
+        if line is not None:
+            sources = source_worker[first], source_key[first]
+            return line.before(sources, group, (target_worker, target_key))
+        result = np.zeros(len(task_a), bool)
+        order = np.argsort(group, kind="stable")
+        bounds = np.flatnonzero(np.diff(group[order], prepend=-1))
         for rows in np.split(order, bounds[1:]):
-            reached = self.reach(int(source[rows[0], 0]), int(source[rows[0], 1]))
+            reached = self.reach(int(source_worker[rows[0]]), int(source_key[rows[0]]))
             for row in rows:
                 earliest = reached.get(int(target_worker[row]))
                 result[row] = earliest is not None and earliest < int(target_key[row])
         return result
+
+    @cached_property
+    def _line(self) -> Line | None:
+        """All notifies and waits in a line, with the begin and the end of each worker; None if some wait in a circle."""
+        s, workers = self.plan.signals, np.arange(len(self.plan.workers))
+        rows = np.flatnonzero((s.kind == NOTIFY) | (s.guard == 0))
+        own, before = self._kernels
+        begun = np.flatnonzero(before >= 0)
+        columns = [
+            (self.plan.worker[s.task[rows]], self.key(s.task[rows], s.position[rows]), s.kind[rows] == NOTIFY,
+             self.plan.counters[rows]),
+            (workers, np.full(len(workers), AFTER_ALL), np.ones(len(workers), bool), self._channels + own),
+            (begun, np.full(len(begun), -1), np.zeros(len(begun), bool), self._channels + before[begun]),
+        ]  # fmt: skip
+        worker, place, gives, channel = (np.concatenate(column) for column in zip(*columns, strict=True))
+        return in_line(worker, place, gives, channel)
 
     def reach(self, worker: int, key: int) -> dict[int, int]:
         """Return worker -> the earliest place after which every event of the worker happens after the given event."""
@@ -208,13 +235,22 @@ class HappensBefore:
         return notifies, waits
 
     @cached_property
+    def _kernels(self) -> tuple[Ints, Ints]:
+        """For each worker a number for its kernel on its rank, and that of the kernel before it on its stream, or -1."""
+        kernels = self.plan.bound.kernels
+        places = [(kernels[number].stream, rank, kernels[number].position) for number, rank, _ in self.plan.workers]
+        numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
+        before = [numbers.get((stream, rank, position - 1), -1) for stream, rank, position in places]
+        return np.array([numbers[place] for place in places], np.int64), np.array(before, np.int64)
+
+    @cached_property
     def _successors(self) -> list[list[int]]:
         """For each worker the workers of the next kernel on its stream and rank."""
-        kernels = self.plan.bound.kernels
-        by_place: dict[tuple[str, int, int], list[int]] = {}
-        for worker, (number, rank, _) in enumerate(self.plan.workers):
-            by_place.setdefault((kernels[number].stream, rank, kernels[number].position), []).append(worker)
-        return [by_place.get((kernels[n].stream, r, kernels[n].position + 1), []) for n, r, _ in self.plan.workers]
+        own, before = (column.tolist() for column in self._kernels)
+        after: dict[int, list[int]] = {}
+        for worker, kernel in enumerate(before):
+            after.setdefault(kernel, []).append(worker)
+        return [after.get(kernel, []) for kernel in own]
 
 
 class BySignals(HappensBefore):
@@ -234,8 +270,8 @@ class BySignals(HappensBefore):
         return np.zeros(len(task_a), bool)
 
     @cached_property
-    def _successors(self) -> list[list[int]]:
-        return [[] for _ in self.plan.workers]
+    def _kernels(self) -> tuple[Ints, Ints]:
+        return np.arange(len(self.plan.workers)), np.full(len(self.plan.workers), -1)
 
 
 def _visit(earliest: dict[int, int], todo: list[int], worker: int, place: int) -> None:
