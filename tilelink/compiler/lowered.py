@@ -50,7 +50,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "launch": ("protocol", "many_threads", "dialect", "reuse_wait"),
     "sizes": ("dtype", "numbers"),
     "signal_pad": ("entered", "finished", "size"),
-    "tensor": ("number", "dtype", "shape", "memory", "buffers", "credits", "members"),
+    "tensor": ("number", "dtype", "shape", "memory", "buffers", "packed", "credits", "members"),
     "channel": ("base", "counts", "sizes", "buffers"),
     "kernel": (
         "stream", "position", "programs", "warps", "stages", "reuse_lag", "needs_entry", "programs_per_cta",
@@ -407,6 +407,7 @@ class _Reader:
             shape=shape,
             dtype=self._word(line, "dtype"),
             slots=self._number(line, "buffers"),
+            packed=self._number(line, "packed") if "packed" in line.properties else 0,
             steps=self._steps(line, shape) if "memory" in line.properties else None,
             credits=self._word(line, "credits") if "credits" in line.properties else None,
             members=self._members(line),

@@ -21,7 +21,7 @@ from tilelink.frontend.syntax import Source
 from tilelink.frontend.variants import IDENTITY, Choices
 from tilelink.ir.intervals import MAX_INT32, Bounds
 from tilelink.ir.normal import normal
-from tilelink.ir.printer import print_scalar
+from tilelink.ir.printer import RECEIVED, WAIT, print_scalar
 from tilelink.ir.program import (
     DTYPES,
     ELEMENTWISE,
@@ -108,6 +108,7 @@ _CALLED = tuple(name for name in ELEMENTWISE if name not in INTEGER_OPS)
 FUNCTIONS = (*_BUILDERS, *_CALLED, *REDUCTIONS, *SCANS, *DTYPES)
 """The functions of tile values."""
 
+_WAITED = {word: kind for kind, word in WAIT.items()}
 UNKNOWN = ""
 """The group of a stage whose own group is not declared: what is wrong with its places is not reported again."""
 
@@ -622,6 +623,7 @@ class Scope:
             "attend": self._attend,
             "finish": self._finish,
             "call": self._user_call,
+            RECEIVED: self._received,
         }
         if name not in builders:
             raise self.unknown(node, name, "function", [*FUNCTIONS, *self.called.functions])
@@ -767,6 +769,15 @@ class Scope:
     def _finish(self, node: ast.Call) -> Value:
         self._arity(node, 1)
         return Finish(state=self.value(node.args[0]), location=self.location(node))
+
+    def _received(self, node: ast.Call) -> Value:
+        """Convert a read by words, which only lowered programs have. The checker refuses it in other programs."""
+        match node.args:
+            case [region, ast.Name(id=word)] if word in _WAITED:
+                return Read(region=self.region(region), signal=_WAITED[word], location=self.location(node))
+            case _:
+                hint = f"{RECEIVED}(region, {WAIT['tile']})"
+                raise ParseError(f"not a {RECEIVED} of a lowered program", location=self.location(node), hint=hint)
 
     def _user_call(self, node: ast.Call) -> Value:
         if not node.args:

@@ -17,7 +17,7 @@ from tilelink.errors import did_you_mean
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.visitor import statements
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, Transport
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, Transport, packings
 from tilelink.lowering.choose_transport import transport_of
 from tilelink.lowering.clauses.defer_notify import misplaced
 from tilelink.lowering.launch_protocol import choose_protocol
@@ -78,6 +78,11 @@ def _tensor(bound: Bound, tensor: BoundTensor, number: int) -> Iterator[Misfit]:
         kept = decl.space in ("local", "symmetric") and decl.bound is None
         if not kept or not 1 <= slots < tensor.shape[dim]:
             yield from _differs("tensor", tensor.name, "memory", tensor.memory, tensor.shape)
+    if tensor.packed and tensor.packed not in packings(tensor.dtype):
+        yield from _differs("tensor", tensor.name, "packed", tensor.packed, packings(tensor.dtype)[0])
+    if tensor.packed and (decl.space != "symmetric" or decl.bound is not None or not tensor.shape or tensor.steps):
+        message = f"{tensor.name} has `packed` and is no symmetric tensor that words can carry"
+        yield Misfit(kind="tensor", part=tensor.name, message=message, hint="remove packed")
     if tensor.credits is not None and (bound.tensors.get(tensor.credits, tensor).steps is None):
         message = f"{tensor.name} has the credits of {tensor.credits}, which has memory for all of its steps"
         yield Misfit(kind="tensor", part=tensor.name, message=message, hint="remove `credits`")
