@@ -6,8 +6,6 @@ import pytest
 import torch
 
 import tilelink
-from tilelink import compiler
-from tilelink.errors import DeadlineError
 from tilelink.reference.trial import random_inputs
 
 RING = """

@@ -246,8 +246,8 @@ mov.u32 $0, 0;
 }""")
 START = tl.constexpr("mov.u64 $0, %globaltimer;")
 
-# $0 1 if a thread misses words, else 0; $1 words that this thread misses. All threads have the same answer: some of them
-# may have looked earlier than others.
+# $0 1 if a thread misses words, else 0; $1 words that this thread misses. All threads have the same answer: some may
+# have looked earlier than others.
 WORDS_LATE = tl.constexpr("""{
 .reg .pred %p;
 setp.ne.s32 %p, $1, 0;

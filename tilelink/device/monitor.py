@@ -178,7 +178,7 @@ class Monitor:
             self.events.append(Event(kind, stage, tile, a, b, c, self.epoch))
 
     def delay(self) -> None:
-        """Sleep for a random time, if the run has delays. It comes between events, and between the words of one tile."""
+        """Sleep for a random time, if the run has delays: between events, and between the words of a tile."""
         if self._random is not None:
             time.sleep(self._random.uniform(0.0, self._max_delay_s))
 

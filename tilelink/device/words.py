@@ -1,4 +1,4 @@
-# pyright: basic, reportArgumentType=false, reportRedeclaration=false
+# pyright: basic, reportArgumentType=false, reportRedeclaration=false, reportAttributeAccessIssue=false
 """Words of data and flag, as in NCCL's protocol LL: 32 bits of each in 64 bits that are stored and loaded at once.
 
 Whoever loads a word with the flag of this launch has its data: the two need no fence, and nobody needs a counter. The
@@ -40,7 +40,7 @@ def _bits(value):
 @portable
 def _of_bits(bits, DTYPE: tl.constexpr):
     """Return the value whose bits are the low ones of an int32."""
-    if DTYPE == tl.int1:
+    if DTYPE == tl.int1:  # noqa: SIM300
         value = (bits & 1) != 0
     elif DTYPE.primitive_bitwidth == 8:
         value = bits.to(tl.uint8).to(DTYPE, bitcast=True)
@@ -222,7 +222,7 @@ def receive_words(
     Otherwise as `send_words`.
     """
     begin(trace, WAIT, BLOCK)
-    single = not pointers.type.is_block()
+    single: tl.constexpr = not pointers.type.is_block()
     if single:
         pointers = pointers + tl.arange(0, 1)
     at = pointers.to(tl.int64)

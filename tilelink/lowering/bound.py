@@ -81,7 +81,7 @@ class BoundTensor:
 
     @property
     def halves(self) -> bool:
-        """True if an element is in two words: those of the lower halves of a row come before those of the upper ones."""
+        """True if an element is in two words. Those of a row's lower halves come before those of the upper ones."""
         return self.packed > 0 and ITEM_BYTES[self.dtype] == WORD_DATA * 2
 
     @property

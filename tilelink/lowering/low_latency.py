@@ -1,9 +1,9 @@
 """Low latency: data that travels as words, each of which has its own flag, as in NCCL's protocol LL.
 
-A push and its notify cost a fence between them, and the receiver loads a counter before it loads the data. A word has 64
-bits: 32 of data, and 32 of flag, the number of the launch. It is stored at once, so whoever reads a flag of this launch
-has the data beside it. Nothing else needs to be ordered: no fence, no counter. This pass makes that visible for each
-tensor with the clause `low_latency`:
+A push and its notify cost a fence between them, and the receiver loads a counter before it loads the data. A word has
+64 bits: 32 of data, and 32 of flag, the number of the launch. It is stored at once, so whoever reads a flag of this
+launch has the data beside it. Nothing else needs to be ordered: no fence, no counter. This pass makes that visible for
+each tensor with the clause `low_latency`:
 
 before: comm send(q: ranks, i: M, j: N):
             tile_push_data(parts[rank, i, j] @ q, x[i, j])
@@ -67,7 +67,7 @@ from tilelink.scheduling.schedule import CopyEngine
 
 
 def low_latency(bound: Bound) -> Bound:
-    """Return the bound program in which tensors that the schedule says have words. Raise ScheduleError if one cannot."""
+    """Return the bound program in which the tensors of the clause have words. Raise ScheduleError if one cannot."""
     if not bound.capabilities.low_latency:
         return bound
     chosen = {part.name: part.at("low_latency") for part in bound.schedule.tensors if part[LOW_LATENCY]}
@@ -166,8 +166,8 @@ def _target(statement: Statement) -> str | None:
 class _Seen:
     """The accesses and signals of a tensor in all tiles.
 
-    accesses: of the tensor. carried: numbers of the statements, as the enumerator counts them, that are pushes and reads
-    which words carry, and notifies and waits which they replace.
+    accesses: of the tensor. carried: the pushes and reads that words can carry, and the notifies and waits that they
+    replace, by the numbers that the enumerator gives statements.
     """
 
     def __init__(self, bound: Bound, tensor: BoundTensor, kind: str) -> None:

@@ -3,9 +3,9 @@
 A wait that has passed means that all notifies of its channel happened, so a channel is one node of the graph. A
 deferred notify counts as at the end of its tile: no bound on its delay is promised, so nothing is proved by it. Words
 of data and flag order themselves alone: a word is written before it is read, and nothing else of the two programs is in
-order because of it (`through_words` says where more is true). What a put reads and writes on another node happens after its place in the program, see network.py. Most
-pairs are answered together by vectorised tests (same worker, earlier kernel, one notify away). The remaining pairs are
-answered by a search of the graph, which is exact.
+order because of it (`through_words` says where more is true). What a put reads and writes on another node happens after
+its place in the program, see network.py. Most pairs are answered together by vectorised tests (same worker, earlier
+kernel, one notify away). The remaining pairs are answered by a search of the graph, which is exact.
 """
 
 from __future__ import annotations

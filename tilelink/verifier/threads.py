@@ -1,7 +1,7 @@
 """Thread synchronisation between two accesses of a program: its order of tiles and statements does not order threads.
 
 Threads synchronise at barriers and at waits, also those for the network. A read of words ends with a barrier, but what
-its statement reads besides comes before it: such a barrier does not count. A statement that loads and stores one element
+its statement reads besides comes before it: such a barrier does not count. A statement that loads and stores an element
 does both in one thread, unless it mixes elements. A statement that stores an element twice stores it twice in one
 thread.
 """

@@ -3,9 +3,9 @@
 A word has data and a flag, the number of the launch, and is stored and loaded at once (lowering/low_latency.py). A read
 of words lasts until each flag is that of its launch.
 
-Theorem: such a read gives what was sent in this launch, and it ends when all of that has been sent. Assume the rules of
-coverage (all that is read is written) and of reuse (nobody writes a buffer that may still be read for an earlier launch)
-and this rule:
+Theorem: such a read gives what was sent in this launch, and it ends when all of that has been sent. Assume the rules
+of coverage (all that is read is written) and of reuse (nobody writes a buffer that may still be read for an earlier
+launch) and this rule:
 
 * The tensor is written by sends alone, and each of its elements is sent at most once in a launch. So a word with the
   flag of this launch has the data of the only send, whoever has sent it. An older flag is that of an earlier launch,
@@ -27,7 +27,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilelink.errors import VerificationError, WordsError
-from tilelink.ir.printer import print_region
+from tilelink.ir.printer import NOTIFY, WAIT, print_region
 from tilelink.ir.program import Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import BoundTensor, Transport
@@ -37,10 +37,12 @@ from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Part, parts, rank_by_rank
 from tilelink.verifier.refusal import refuse
 
+_NOTIFY, _WAIT = NOTIFY["tile"], WAIT["tile"]
+
 
 def words(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of accesses by words to other tensors, and of other accesses to tensors that travel by words."""
-    for number, _, message, hint in _statements(plan):
+    for number, message, hint in _statements(plan):
         yield _at(plan, number, message, hint)
     for tensor in plan.bound.tensors.values():
         if tensor.packed:
@@ -58,87 +60,85 @@ def _at(plan: Plan, statement: int, message: str, hint: str) -> WordsError:
     return refuse(WordsError, plan, message, task=int(tasks.min()), statement=statement, hint=hint)
 
 
-def _statements(plan: Plan) -> Iterator[tuple[int, Statement, str, str]]:
-    """Yield (number, statement, message, hint) of executed statements that words do not allow."""
+def _statements(plan: Plan) -> Iterator[tuple[int, str, str]]:
+    """Yield (number, message, hint) of executed statements that words do not allow."""
     a, s = plan.accesses, plan.signals
     executed = {*np.unique(a.statement).tolist(), *np.unique(s.statement).tolist()}
     packed = {name for name, tensor in plan.bound.tensors.items() if tensor.packed}
     for number, (stage, statement) in enumerate(plan.statements):
-        if number not in executed:
-            continue
-        match statement:
-            case Notify(region=region) | Wait(region=region) if region.tensor in packed:
-                does, other = ("notifies", "pushes") if isinstance(statement, Notify) else ("waits for", "reads")
-                message = f"{does} {print_region(region)}, which has `low_latency`, and {other} nothing of it there"
-                then = "pushed, by the tile that pushes it" if other == "pushes" else "read, by the tile that reads it"
-                hint = f"words carry their own signals: let what is {other == 'pushes' and 'notified' or 'awaited'} be {then}"
-                yield number, statement, message, hint
-            case Transfer(mode="send", target=target):
-                if target.tensor not in packed:
-                    hint = f"{target.tensor} has no words: push it"
-                    yield number, statement, f"sends words to {target.tensor}, whose memory has none", hint
-                elif statement.signal is None or (target.tensor, statement.signal) not in plan.bound.channels:
-                    yield (
-                        number,
-                        statement,
-                        "sends words without a signal",
-                        "tile_send_data(region @ r, v, KIND_notify)",
-                    )
-            case Store(region=region) | Transfer(target=region) if region.tensor in packed:
-                pushed = isinstance(statement, Transfer) and statement.mode == "push"
-                message = f"writes {print_region(region)}, which has `low_latency`, and tells nobody of all of it"
-                hint = f"notify what is pushed, after the push and by the same tile: producer_tile_notify({print_region(region)})"
-                if not pushed:
-                    message = f"writes {print_region(region)}, which has `low_latency`, without a push"
-                    hint = f"push it: tile_push_data({print_region(region)}, value)"
-                yield number, statement, message, hint
-            case _:
-                pass
-        yield from _values(plan, number, statement, packed)
-        used = {region.tensor for region in _regions(statement)} & packed
-        bound = plan.bound.stages[stage]
-        if used and (bound.transport is not Transport.STORES or bound.roles is not None):
-            message = f"{stage} accesses {min(used)} by words, and its programs do not load and store"
-            yield number, statement, message, "a stage on SMs, without tma_copy and roles"
+        if number in executed:
+            found = (*_signals(statement, packed), *_writes(plan, statement, packed), *_reads(plan, statement, packed))
+            for message, hint in (*found, *_programs(plan, stage, statement, packed)):
+                yield number, message, hint
 
 
-def _regions(statement: Statement) -> Iterator[Region]:
-    value = value_of(statement)
-    yield from (part.region for part in values(value) if isinstance(part, Read)) if value is not None else ()
-    if isinstance(statement, Store):
-        yield statement.region
-    if isinstance(statement, Transfer):
-        yield statement.target
+def _signals(statement: Statement, packed: set[str]) -> Iterator[tuple[str, str]]:
+    if not isinstance(statement, Notify | Wait) or statement.region.tensor not in packed:
+        return
+    region = print_region(statement.region)
+    if isinstance(statement, Notify):
+        message = f"notifies {region}, which has `low_latency`, and has pushed nothing of it"
+        yield message, "words carry their own signals: a tile notifies what it has pushed itself, after the push"
+    else:
+        message = f"waits for {region}, which has `low_latency`, and reads nothing of it afterwards"
+        yield message, "words carry their own signals: a tile waits for what it reads itself, before the read"
 
 
-def _values(
-    plan: Plan, number: int, statement: Statement, packed: set[str]
-) -> Iterator[tuple[int, Statement, str, str]]:
-    value = value_of(statement)
-    for part in values(value) if value is not None else ():
-        if not isinstance(part, Read):
-            continue
-        region = part.region
-        if region.tensor in packed and part.signal is None:
+def _writes(plan: Plan, statement: Statement, packed: set[str]) -> Iterator[tuple[str, str]]:
+    region = _written(statement)
+    if region is None:
+        return
+    mode = statement.mode if isinstance(statement, Transfer) else "store"
+    signal = statement.signal if isinstance(statement, Transfer) else None
+    if mode == "send" and region.tensor not in packed:
+        yield f"sends words to {region.tensor}, whose memory has none", f"push to {region.tensor}, and notify it"
+    elif mode == "send" and (region.tensor, signal) not in plan.bound.channels:
+        hint = f"tile_send_data({print_region(region)}, value, {_NOTIFY})"
+        yield f"sends words of {print_region(region)} without a signal", hint
+    elif mode == "push" and region.tensor in packed:
+        message = f"pushes {print_region(region)}, which has `low_latency`, and does not notify all of it"
+        yield message, f"notify what is pushed, after the push and in the same tile: {_NOTIFY}({print_region(region)})"
+    elif mode != "send" and region.tensor in packed:
+        message = f"writes {print_region(region)}, which has `low_latency`, without a push"
+        yield message, f"push it, and notify it: tile_push_data({print_region(region)}, value)"
+
+
+def _reads(plan: Plan, statement: Statement, packed: set[str]) -> Iterator[tuple[str, str]]:
+    for read in _all_reads(statement):
+        region = read.region
+        if read.signal is None and region.tensor in packed:
             message = f"reads {print_region(region)}, which has `low_latency`, and has not waited for all of it"
-            hint = f"wait for what is read, before it and in the same tile: consumer_tile_wait({print_region(region)})"
-            yield number, statement, message, hint
-        elif part.signal is not None and region.tensor not in packed:
-            yield (
-                number,
-                statement,
-                f"waits for words of {region.tensor}, whose memory has none",
-                "a wait, and then a read",
-            )
-        elif part.signal is not None and (
-            region.rank is not None or (region.tensor, part.signal) not in plan.bound.channels
-        ):
-            yield (
-                number,
-                statement,
-                f"waits for words of {print_region(region)}, which is not local",
-                "read what was pushed here",
-            )
+            yield message, f"wait for what is read, before it and in the same tile: {_WAIT}({print_region(region)})"
+        elif read.signal is not None and region.tensor not in packed:
+            yield f"waits for words of {region.tensor}, whose memory has none", "a wait, and then a read"
+        elif read.signal is not None and (region.rank is not None or (region.tensor, read.signal) not in _keys(plan)):
+            hint = "read what is sent to the own rank, by the kind of its signals"
+            yield f"waits for words of {print_region(region)}, which are not sent here", hint
+
+
+def _programs(plan: Plan, name: str, statement: Statement, packed: set[str]) -> Iterator[tuple[str, str]]:
+    stage, written = plan.bound.stages[name], _written(statement)
+    used = {read.region.tensor for read in _all_reads(statement)} | ({written.tensor} if written is not None else set())
+    if used & packed and (stage.transport is not Transport.STORES or stage.roles is not None):
+        message = f"accesses {min(used & packed)} by words, and its programs do not load and store"
+        yield message, "a stage on SMs, without tma_copy and roles"
+
+
+def _keys(plan: Plan) -> set[tuple[str, str]]:
+    return set(plan.bound.channels)
+
+
+def _all_reads(statement: Statement) -> list[Read]:
+    value = value_of(statement)
+    return [part for part in values(value) if isinstance(part, Read)] if value is not None else []
+
+
+def _written(statement: Statement) -> Region | None:
+    match statement:
+        case Store(region=region) | Transfer(target=region):
+            return region
+        case _:
+            return None
 
 
 def _accesses(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:

@@ -24,7 +24,7 @@ LOW_LATENCY = switch(
     of="tensor",
     check=_check,
     manual=(
-        "what is pushed to the tensor travels as words of 32 bits of data and 32 bits of flag, each stored at once, and "
+        "what is pushed to the tensor travels as words of 32 bits of data and 32 bits of flag, each stored at once; "
         "the reads after a wait poll the words themselves, see [low latency](#low-latency). It saves a fence and a "
         "signal, and takes twice the bytes: for messages of some kilobytes. For symmetric tensors that are written by "
         "pushes alone, each of which its own tile notifies, and read after waits of the same tile; on one node, from "
