@@ -352,6 +352,11 @@ class StatementEmitter:
             dims = addresses.dims(block.axes, slices)
             tile = replace(tile, text=f"tl.full({dims}, {tile.text}, {TRITON[tile.dtype]})", axes=block.axes)
         text = aligned(replace(tile, text=self._converted(tile, dtype)), len(block.axes))
+        tensor = addresses.bound.tensors[region.tensor]
+        if tensor.packed:
+            words = {"packed": tensor.packed, "half": tensor.shape[-1] if tensor.halves else 0}
+            self.writer.add(nodes.Send(pointers=block.pointers, value=text, mask=block.mask, **words))
+            return
         self.writer.add(node(pointers=block.pointers, value=text, mask=block.mask))
 
     def _converted(self, tile: Tile, dtype: str) -> str:
@@ -366,7 +371,7 @@ class StatementEmitter:
 
     def _transferred(self, statement: Transfer, target: Region, source: Value) -> None:
         moved = target
-        if statement.mode not in ("push", "put") and target.rank is None and isinstance(source, Read):
+        if statement.mode not in ("push", "put", "send") and target.rank is None and isinstance(source, Read):
             moved = source.region
         addresses = self.values.addresses
         bound, stage = addresses.bound, addresses.stage

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilelink.backend import nodes
-from tilelink.backend.addresses import Addresses, Slice, Slices, along, both
+from tilelink.backend.addresses import Addresses, Block, Slice, Slices, along, both
 from tilelink.backend.constants import scaled, total
 from tilelink.backend.deferred_notifies import Deferred
 from tilelink.backend.descriptors import Descriptors, box_of
+from tilelink.backend.shapes import strides
 from tilelink.backend.tiles import TRITON, Tile, aligned, as_operands, in_kernel, nests, truth
 from tilelink.backend.words import literal
 from tilelink.errors import EmitError
@@ -30,6 +31,7 @@ from tilelink.ir.program import (
     Positions,
     Read,
     Reduce,
+    Region,
     Scan,
     Transpose,
     UserCall,
@@ -209,11 +211,33 @@ class ValueEmitter:
         name = self.addresses.writer.name(value.region.tensor + "_tile")
         tensor = self.addresses.bound.tensors[value.region.tensor]
         other = "0.0" if tensor.dtype in F8 else "0"
-        self.addresses.writer.add(nodes.Load(name=name, pointers=block.pointers, mask=block.mask, other=other))
+        if value.signal is not None:
+            self.addresses.writer.add(self._receive(value.region, value.signal, name, block))
+        else:
+            self.addresses.writer.add(nodes.Load(name=name, pointers=block.pointers, mask=block.mask, other=other))
         if raw or tensor.dtype not in COMPUTED:
             return Tile(text=name, dtype=tensor.dtype, axes=block.axes)
         wide = COMPUTED[tensor.dtype]
         return Tile(text=f"tiles.cast({name}, {TRITON[wide]})", dtype=wide, axes=block.axes)
+
+    def _receive(self, region: Region, kind: str, name: str, block: Block) -> nodes.Receive:
+        """Return the load of a block that waits for its words."""
+        addresses = self.addresses
+        tensor, grid = addresses.bound.tensors[region.tensor], addresses.bound.channels[region.tensor, kind]
+        constants, lows = addresses.constants, addresses.bound.tile_map(addresses.stage.name, region)
+        first = [addresses.scalar(one.low, 6) for one in lows.channel_range(grid)]
+        buffer = [scaled(f"{grid.tensor}_buffer", constants.channels(grid))] if grid.slots > 1 else []
+        places = map(scaled, first, map(str, strides(grid.counts)))
+        return nodes.Receive(
+            name=name,
+            pointers=block.pointers,
+            mask=block.mask,
+            dtype=TRITON[tensor.dtype],
+            packed=tensor.packed,
+            half=tensor.shape[-1] if tensor.halves else 0,
+            channel=total([constants.signals(grid), *buffer, *places]),
+            stage=addresses.stage.number,
+        )
 
     def named(self, tile: Tile, stem: str = "v") -> Tile:
         """Return the tile under a name, which is assigned if it has none yet."""

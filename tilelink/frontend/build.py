@@ -79,7 +79,7 @@ WORDS = (
 )  # fmt: skip
 RESERVED = {"rank", "ranks", "call", *WORDS, *PRIMITIVES}
 NETWORK = {word: mode for mode, word in BY_PASSES.items()}
-"""Transfers of lowered programs on several nodes. The checker refuses them in other programs."""
+"""Transfers that only lowered programs have. The checker refuses them in other programs."""
 
 
 def parsed_program(syntax: ProgramSyntax) -> Program:
@@ -679,7 +679,7 @@ def _primitive(scope: Scope, call: ast.Call, name: str) -> Statement:
 
 
 def _of_network(scope: Scope, call: ast.Call, name: str) -> Statement:
-    """Return a statement of a lowered program on several nodes."""
+    """Return a statement that only lowered programs have: what carries data or signals is decided by passes."""
     place = scope.location(call)
     scope.named_arguments(call)
     match call.args:
@@ -692,11 +692,13 @@ def _of_network(scope: Scope, call: ast.Call, name: str) -> Statement:
         case [target, value, *signal] if name in NETWORK and len(signal) <= 1:
             kinds = [NOTIFIES.get(ast.unparse(one)) for one in signal]
             source = scope.value(value)
-            if isinstance(source, Read) and None not in kinds:
+            if (isinstance(source, Read) or NETWORK[name] == "send") and None not in kinds:
                 kind = next(iter(kinds), None)
                 region = scope.region(target)
                 return Transfer(mode=NETWORK[name], target=region, source=source, signal=kind, location=place)
         case _:
             pass
     hint = f"tile_put_data(region @ r, region[, producer_tile_notify]), tile_get_data(region, region @ r), {FENCE}()"
+    if NETWORK.get(name) == "send":
+        hint = f"{name}(region @ r, value, producer_tile_notify)"
     raise ParseError(f"not a {name} of a lowered program", location=place, hint=hint)

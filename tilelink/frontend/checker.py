@@ -14,6 +14,7 @@ from tilelink.errors import (
     CoverageError,
     DtypeError,
     DuplicateNameError,
+    Location,
     Mistakes,
     RemoteAccessError,
     ShapeError,
@@ -29,7 +30,7 @@ from tilelink.frontend.limits import check_depth
 from tilelink.frontend.reserved import check_words
 from tilelink.ir.depth import deep
 from tilelink.ir.identity import ByIdentity
-from tilelink.ir.printer import MOVE, NOTIFY, WAIT, print_region, print_scalar, print_statement
+from tilelink.ir.printer import MOVE, NOTIFY, RECEIVED, WAIT, print_region, print_scalar, print_statement
 from tilelink.ir.program import (
     For,
     GridDim,
@@ -54,7 +55,7 @@ from tilelink.ir.reach import away, reach_error
 from tilelink.ir.scalar import Binary, Compare, Index, Int, Logic, Lookup, Rank, Scalar, at_launch, is_gather, walk
 from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.typing import infer
-from tilelink.ir.visitor import reads, stage_regions, stage_scalars, statements, value_of
+from tilelink.ir.visitor import reads, stage_regions, stage_scalars, statements, value_of, values
 
 _CHECKED = ByIdentity[Program]()
 """Programs without mistakes. A search binds the same program with many schedules."""
@@ -256,6 +257,9 @@ def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkE
             message = f"{word} as it stands here is of lowered programs on several nodes"
             yield StageError(message, location=statement.location, hint=hint)
             return
+        case Transfer(mode="send"):
+            yield _by_words(statement.location, "tile_send_data")
+            return
         case Wait(kind=kind, region=region) if away(region):
             own = print_region(region).partition(" @ ")[0]
             hint = f"{WAIT[kind]}({own}) here, and {NOTIFY[kind]} @ the waiting rank there"
@@ -265,6 +269,10 @@ def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkE
             yield from _direction_errors(statement)
         case _:
             pass
+    value = value_of(statement)
+    for part in values(value) if value is not None else ():
+        if isinstance(part, Read) and part.signal is not None:
+            yield _by_words(part.location, RECEIVED)
     for region in regions_of(statement):
         if (error := reach_error(program, region)) is not None:
             yield error
@@ -273,6 +281,11 @@ def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkE
             yield from _write_errors(program.tensor(region.tensor), region)
         case _:
             pass
+
+
+def _by_words(location: Location | None, word: str) -> StageError:
+    hint = "write pushes, notifies, waits and reads; `low_latency` in a schedule makes words of them"
+    return StageError(f"{word} as it stands here is of lowered programs", location=location, hint=hint)
 
 
 def _write_errors(tensor: Tensor, region: Region) -> Iterator[TileLinkError]:

@@ -12,6 +12,7 @@ from tilelink.errors import (
 )
 from tilelink.frontend.scope import CALLED, COMPARES, FUNCTIONS, SCALAR_OPS, IntegerScope
 from tilelink.frontend.variants import IDENTITY
+from tilelink.ir.printer import RECEIVED, WAIT
 from tilelink.ir.program import (
     DTYPES,
     ELEMENTWISE,
@@ -61,6 +62,8 @@ _VALUE_OPS: dict[type[ast.operator], str] = {
     ast.LShift: "shl",
     ast.RShift: "shr",
 }
+
+_WAITED = {word: kind for kind, word in WAIT.items()}
 
 
 @dataclass(kw_only=True)
@@ -217,6 +220,7 @@ class Scope(IntegerScope):
             "attend": self._attend,
             "finish": self._finish,
             "call": self._user_call,
+            RECEIVED: self._received,
         }
         if name not in builders:
             raise self.unknown(node, name, "function", [*FUNCTIONS, *self.called.functions])
@@ -353,6 +357,15 @@ class Scope(IntegerScope):
     def _finish(self, node: ast.Call) -> Value:
         self._arity(node, 1)
         return Finish(state=self.value(node.args[0]), location=self.location(node))
+
+    def _received(self, node: ast.Call) -> Value:
+        """Convert a read by words, which only lowered programs have. The checker refuses it in other programs."""
+        match node.args:
+            case [region, ast.Name(id=word)] if word in _WAITED:
+                return Read(region=self.region(region), signal=_WAITED[word], location=self.location(node))
+            case _:
+                hint = f"{RECEIVED}(region, {WAIT['tile']})"
+                raise ParseError(f"not a {RECEIVED} of a lowered program", location=self.location(node), hint=hint)
 
     def _user_call(self, node: ast.Call) -> Value:
         if not node.args:

@@ -75,8 +75,9 @@ BARRIER = "program_barrier"
 FENCE, QUIET = "network_fence", "network_quiet"
 BY_NETWORK = "by_network"
 MOVE = {"push": "tile_push_data", "pull": "tile_pull_data", "copy": "rank_copy_data"}
-BY_PASSES = {"put": "tile_put_data", "get": "tile_get_data"}
-"""Words that only lowered programs on several nodes have."""
+BY_PASSES = {"put": "tile_put_data", "get": "tile_get_data", "send": "tile_send_data"}
+"""Words that only lowered programs have."""
+RECEIVED = "received"
 
 
 @deep()
@@ -264,6 +265,8 @@ def print_value(value: Value) -> str:
 
 def _value(value: Value, context: int) -> str:
     match value:
+        case Read(region=region, signal=str(kind)):
+            return f"{RECEIVED}({print_region(region)}, {WAIT[kind]})"
         case Read(region=region):
             return _wrap(print_region(region), ATOM if region.rank is None else PRODUCT, context)
         case Local(name=name):

@@ -121,6 +121,11 @@ def reads(value: Value) -> list[Region]:
     return [v.region for v in values(value) if isinstance(v, Read)]
 
 
+def received(value: Value) -> list[Read]:
+    """Return the reads in a value that wait for the words of what they read."""
+    return [v for v in values(value) if isinstance(v, Read) and v.signal is not None]
+
+
 def map_value(value: Value, change: Callable[[Value], Value | None]) -> Value:
     """Replace, top down, each value for which `change` does not return None."""
     new = change(value)

@@ -28,7 +28,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, const, walk
-from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, statements
+from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, received, statements
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, expand, join
 from tilelink.lowering.guards import Chosen, Guard, Guards, numbered, parts_of, settled_choice
@@ -38,6 +38,8 @@ from tilelink.lowering.told import Execution, Told
 from tilelink.lowering.walk import Rows, Walk, column, length
 
 READ, WRITE, WAIT, NOTIFY = range(4)
+ANSWERED, SIGNALLED = 2, 3
+"""Positions of signals in a statement: of waits that words answer which it reads, and of all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,6 +288,9 @@ class Enumerator(Walk):
         """Note the accesses of a statement. value: the value that it computes."""
         for region in reads(value):
             self._access(stage, number, READ, region, rows)
+        for read in received(value):
+            assert read.signal is not None
+            self._signal(stage, number, WAIT, read.signal, read.region, rows, ANSWERED)
         for name in self._unsure.keys() & local_names(value):
             self._unsure[name].read.append((number, rows.task, rows.position))
         if isinstance(statement, Assign):
@@ -300,7 +305,7 @@ class Enumerator(Walk):
                 self._access(stage, number, WRITE, target, rows)
                 self._written_entries(stage, statement, target, source, rows)
                 pulled = source.region if isinstance(source, Read) and target.rank is None else None
-                moved = pulled if pulled is not None and statement.mode not in ("push", "put") else target
+                moved = pulled if pulled is not None and statement.mode not in ("push", "put", "send") else target
                 self._transfer(stage, moved, target, rows)
                 if statement.signal is not None:
                     self._signal(stage, number, NOTIFY, statement.signal, target, rows)
@@ -440,7 +445,9 @@ class Enumerator(Walk):
         tensor = np.full(len(rows.task), self.bound.tensors[moved.tensor].number)
         self._transfers.append((rows.task, rows.position + 2, tensor, peer, offset, elements))
 
-    def _signal(self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: Rows) -> None:
+    def _signal(
+        self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: Rows, place: int = SIGNALLED
+    ) -> None:
         key = (region.tensor, family)
         grid = self.bound.channels[key]
         tile_map = self.bound.tile_map(stage.name, region)
@@ -461,7 +468,7 @@ class Enumerator(Walk):
         source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
         peer = self._on_ranks(number, region, column(tile_map.rank, env, n), rows)
         self._on_members(number, region, peer, rows)
-        position = rows.position[source] + 3
+        position = rows.position[source] + place
         later, at = self._deferred(stage, number, rows.task[source])
         self._signals.append(
             (

@@ -28,6 +28,7 @@ from tilelink.lowering.compact_tiles import compact_tiles
 from tilelink.lowering.insert_barriers import place_barriers
 from tilelink.lowering.issue_order import order_kernels
 from tilelink.lowering.launch_protocol import choose_protocol
+from tilelink.lowering.low_latency import low_latency
 from tilelink.lowering.sink_waits import sink_waits
 
 
@@ -54,6 +55,8 @@ def passes() -> tuple[Pass, ...]:
         Pass(name="program_per_tile", apply=PROGRAM_PER_TILE.apply),  # after what adds stages to kernels
         *(Pass(name=one.name, apply=one.apply) for one in own),
         Pass(name="loops", apply=_finish_loops),  # from here on nothing changes how many tiles a stage has
+        # low_latency comes before transport, which asks for plain pushes, and before waits sink into products
+        Pass(name="low_latency", apply=low_latency),
         Pass(name="transport", apply=choose_transport),  # before waits and barriers, which queues do without
         Pass(name="sink_waits", apply=sink_waits),
         Pass(name="roles", apply=ROLES.apply),  # after waits have sunk: the loader executes them between its loads

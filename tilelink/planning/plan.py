@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.ir.depth import deep
-from tilelink.ir.program import Statement
+from tilelink.ir.program import Statement, Transfer
 from tilelink.ir.scalar import Env, evaluate
+from tilelink.ir.visitor import received, value_of
 from tilelink.lowering.bound import Bound, Kernel
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import (
@@ -131,6 +132,14 @@ class Plan:
         return tensors
 
     @cached_property
+    def by_words(self) -> NDArray[np.bool_]:
+        """Mask of the signals that words carry with their data (lowering/low_latency.py)."""
+        if not any(tensor.packed for tensor in self.bound.tensors.values()):
+            return np.zeros(len(self.signals.task), bool)
+        carried = np.array([_carries(statement) for _, statement in self.statements], bool)
+        return carried[self.signals.statement]
+
+    @cached_property
     def _starts(self) -> list[str]:
         return [name for name, _ in sorted(self.first_task.items(), key=lambda item: item[1])]
 
@@ -210,3 +219,10 @@ def _place(
             worker[where] = base + ranks * kernel.programs + loop.program(t, kernel.programs)
             sequence[where] = before + (t // taking) * len(loop.stages) + place
         before += -(-total // taking) * len(loop.stages)
+
+
+def _carries(statement: Statement) -> bool:
+    """True if words carry the signals of a statement."""
+    value = value_of(statement)
+    sends = isinstance(statement, Transfer) and statement.mode == "send"
+    return sends or (value is not None and bool(received(value)))

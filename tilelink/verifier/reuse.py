@@ -170,7 +170,9 @@ class _Apart:
     """The distance in launches that the program's own signals allow between ranks."""
 
     def __init__(self, plan: Plan, happens: HappensBefore) -> None:
-        self.plan, self.order = plan, happens
+        self.plan = plan
+        # A kernel begins after the last one has ended, with all its loads and stores: an order of time is enough.
+        self.order = HappensBefore(plan=happens.plan, through_words=True) if plan.by_words.any() else happens
 
     def finished(self, meeting: _Meeting, other: int, slots: int) -> bool:
         """True if rank `other` is proved to have finished the launch whose buffer these events use again."""
