@@ -42,7 +42,7 @@ clean: ## Remove the environment and everything built
 	@find tilelink tests -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
-	@echo "preparing $(VENV) (once)"
+	@echo "preparing $(VENV) (once; torch and its CUDA libraries are gigabytes, which can take many minutes)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@

@@ -71,6 +71,11 @@ class LaunchProtocol(Enum):
         )  # fmt: skip
 
     @property
+    def releases_copies(self) -> bool:
+        """True if the first kernel of a launch releases the copy engine, which waits for that."""
+        return self is LaunchProtocol.COUNTED_WITH_COPIES
+
+    @property
     def announces_late(self) -> bool:
         """True if the end of a launch is announced by the next launch, and peers wait for that."""
         return self in (LaunchProtocol.COUNTED_ANNOUNCED, LaunchProtocol.COUNTED_WITH_COPIES)

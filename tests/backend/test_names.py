@@ -103,8 +103,10 @@ def test_a_tensor_is_not_called_as_the_module_of_a_users_function() -> None:
     head = "program p(M):\n    math : in [M]\n    y : out [M]\n"
     text = head + "    compute f(i: M):\n        y[i] = call math.exp(math[i])\n"
     bound = bind(compiler.parse(text).programs[0], None, {"M": 16}, 1, target("cpu"), "f32")
-    with pytest.raises(EmitError, match="the name 'math' in stage f means something else"):
+    with pytest.raises(EmitError, match="the name 'math' in stage f means something else") as refused:
         emitted(bound)
+    assert refused.value.location is not None and refused.value.location.line == 2  # of the tensor, not of the stage
+    assert refused.value.hint == "choose another name, such as math_"
 
 
 STATE = """program p(M, N):

@@ -24,7 +24,7 @@ from tests.campaign.launches import launch_case
 from tests.campaign.minimal import smaller
 from tests.campaign.pairs import pair_case
 from tests.campaign.report import Count
-from tests.campaign.runs import of_launch, of_nodes, of_pair, of_seed, verdicts
+from tests.campaign.runs import of_launch, of_launch_on_nodes, of_nodes, of_pair, of_seed, verdicts
 
 
 def main(words: list[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def main(words: list[str] | None = None) -> int:
 
 def _judge_of(options: argparse.Namespace) -> Callable[[int], Verdict]:
     if options.nodes:
-        return of_nodes
+        return of_launch_on_nodes if options.launches else of_nodes
     return of_pair if options.pairs else of_launch if options.launches else of_seed
 
 

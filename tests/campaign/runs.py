@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from tests.campaign.case import Case
 from tests.campaign.drawing import case
 from tests.campaign.judge import Verdict, judge
 from tests.campaign.launches import launch_case
@@ -21,9 +22,17 @@ def of_seed(seed: int) -> Verdict:
 
 def of_nodes(seed: int) -> Verdict:
     """The verdict on the case of a number on several nodes: two where its ranks fill two, else one for each rank."""
-    drawn = case(seed)
+    return judge(_on_nodes(case(seed)))
+
+
+def of_launch_on_nodes(number: int) -> Verdict:
+    """The verdict on a mutant of a program whose integers come with a launch, on several nodes."""
+    return judge(_on_nodes(launch_case(number)))
+
+
+def _on_nodes(drawn: Case) -> Case:
     nodes = 2 if drawn.ranks % 2 == 0 else drawn.ranks
-    return judge(replace(drawn, nodes=nodes, features=(*drawn.features, f"{nodes} nodes")))
+    return replace(drawn, nodes=nodes, features=(*drawn.features, f"{nodes} nodes"))
 
 
 def _prepare() -> None:

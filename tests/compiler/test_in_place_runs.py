@@ -91,6 +91,35 @@ def test_tensors_that_cannot_be_changed_are_refused() -> None:
     assert torch.equal(kernel([{"slot": slot, "v": torch.ones(5, 5), "x": x}])[0]["x"], torch.ones(5, 5))
 
 
+MEMBERS = """
+program p(M = 4, N = 8) over writers = ranks[0 : 1], readers = ranks[1 :]:
+    v : in    [M, N]
+    x : inout [M, N] on writers
+    y : out   [M, N]
+    compute add(i: M, j: N) on writers:
+        x[i, j] = x[i, j] + v[i, j]
+    compute copy(i: M, j: N):
+        y[i, j] = v[i, j]
+"""
+
+
+def test_a_call_changes_what_ranks_of_a_group_have_alone() -> None:
+    kernel = tilelink.compile(tilelink.parse(MEMBERS).program(), ranks=2, dims={"M": 4, "N": 8})
+    v, x = torch.ones(4, 8), torch.zeros(4, 8)
+    outputs = kernel([{"v": v, "x": x}, {"v": v}])
+    assert outputs[0]["x"] is x and torch.equal(x, v) and "x" not in outputs[1]
+    with pytest.raises(BindingError, match="'x' of rank 0 is written in place, and shares memory with 'v' of rank 1"):
+        kernel([{"v": v, "x": x}, {"v": x}])
+
+
+def test_two_ranks_do_not_change_one_tensor() -> None:
+    program = tilelink.parse(SAFE["before and after"]).program("p")
+    kernel = tilelink.compile(program, ranks=2, dims={"M": 12, "N": 8})
+    one = drawn(program, 2, {"M": 12, "N": 8})[0]
+    with pytest.raises(BindingError, match="'x' of rank 0 is written in place, and shares memory with 'x' of rank 1"):
+        kernel([one, one])
+
+
 def test_additions_compile_to_atomics_and_are_said_to_be_in_any_order() -> None:
     program = tilelink.parse(SAFE["sums"]).program("p")
     text = assembly(program, None, ranks=2, dims=SIZES, target="sm_90")

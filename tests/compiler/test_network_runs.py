@@ -12,6 +12,7 @@ from tests.verifier.test_network import ALONE, COMPUTED, DIMS, FENCE, PUT_KEPT, 
 from tilelink import compile, load, parse, plan
 from tilelink.backend.emit import emit
 from tilelink.compiler.cpu import Kernel
+from tilelink.compiler.pipeline import Module
 from tilelink.planning.plan import make_plan
 from tilelink.planning.traces import differences
 from tilelink.reference import trial
@@ -30,9 +31,9 @@ def inputs_of(case: Kernel, launches: int) -> Any:
     return trial.random_inputs(b.source, ranks=b.ranks, dims=b.numbers, dtype="f32", launches=launches)
 
 
-def worst(kernel: Kernel, seed: int, launches: int = 3, reference: Kernel | None = None) -> float:
+def worst(kernel: Kernel, seed: int, launches: int = 3, reference: Kernel | None = None, inputs: Any = None) -> float:
     """Return the largest error of any output, with random delays."""
-    inputs = inputs_of(kernel, launches)
+    inputs = inputs or inputs_of(kernel, launches)
     result = kernel.run(inputs, seed=seed, max_delay_s=0.002, deadline_s=10)
     errors: list[float] = []
     for given, outputs in zip(inputs, result.outputs, strict=True):
@@ -58,6 +59,56 @@ def test_two_nodes_of_three_ranks() -> None:
     program = load("two_level_all_gather").program()
     dims = {"Ms": 25, "K": 20, "g": 3}
     assert worst(compile(program, ranks=6, nodes=2, dims=dims), seed=5) == 0
+
+
+RAGGED = """program columns(M = 9, C = 24):
+    n  : in [ranks] <= C
+    x  : in [ranks, M, C]
+    ns : symmetric [ranks] <= C
+    h  : symmetric [ranks, M, C]
+    y  : out [ranks, M]
+
+    comm tell(p: ranks):
+        tile_push_data(ns[rank] @ p, n[p])
+        producer_tile_notify(ns[rank] @ p)
+
+    comm send(p: ranks, i: M, c: C[: n[p]]):
+        tile_push_data(h[rank, i, c] @ p, x[p, i, c] * 2.0)
+        producer_tile_notify(h[rank, i, c] @ p)
+
+    compute add(s: ranks, i: M):
+        total = zeros(f32)
+        consumer_tile_wait(ns[s])
+        for (c: C[: ns[s]]):
+            consumer_tile_wait(h[s, i, c])
+            total += sum(h[s, i, c], axis=1)
+        y[s, i] = total
+
+schedule small for columns:
+    send tile(i=4, c=8)
+    add tile(i=4, c=8)
+"""
+
+
+def of_routing(routing: str, module: Module, name: str, nodes: int) -> float:
+    """Return the largest error of a program whose integers come with a launch, for integers of a kind."""
+    program = module.program(name)
+    chosen = next(s for s in module.schedules if s.program == name)
+    dims = {p.name: p.example for p in program.params if p.example is not None}
+    kernel = compile(program, chosen, ranks=4, nodes=nodes, dims=dims)
+    options: dict[str, Any] = {"ranks": 4, "dims": kernel.bound.numbers, "dtype": "f32"}
+    inputs = trial.random_inputs(kernel.bound.source, launches=3, seed=7, routing=routing, **options)
+    return worst(kernel, seed=11, inputs=inputs)
+
+
+@pytest.mark.parametrize("routing", ["uniform", "one", "empty", "full"])
+def test_rows_go_to_experts_of_other_nodes(routing: str) -> None:
+    assert of_routing(routing, load("expert_parallel"), "expert_parallel", nodes=2) < 1e-5
+
+
+@pytest.mark.parametrize("routing", ["uniform", "empty"])
+def test_tiles_of_which_a_launch_has_columns(routing: str) -> None:
+    assert of_routing(routing, parse(RAGGED), "columns", nodes=4) < 1e-5
 
 
 TABLES = """program g(B, N):

@@ -42,6 +42,7 @@ LIBRARY = (
     ("two_level_ag_gemm", "copy_sms"), ("two_level_gemm_rs", "copy_sms"),
     ("all_gather", "pull"), ("all_gather_ring", "ring"), ("reduce_scatter_pushed", "small"),
     ("all_reduce_two_shot_pushed", "large"), ("ag_gemm", None), ("gemm_rs_local_last", None),
+    ("expert_parallel", "fine"),
 )  # fmt: skip
 TRACED = ("two_level_all_gather", "two_level_gemm_rs", "all_gather_ring")
 SIZES = (128, 192, 160, 96)
@@ -80,7 +81,9 @@ def library() -> list[Case]:
 
 
 def sizes_of(case: Case) -> dict[str, Any]:
-    return {**dims_of(case[0], SIZES), **{p.name: 1 for p in case[0].params if p.kind == "i32"}}  # a rank is a node
+    """Sizes of a case: its own where it has some. `g` is 1: a rank is a node."""
+    own = {p.name: p.example for p in case[0].params if p.example is not None}
+    return {**dims_of(case[0], SIZES), **{p.name: 1 for p in case[0].params if p.kind == "i32"}, **own}
 
 
 def kernel_of(case: Case, dims: Mapping[str, object], deadline_s: float | None = None, *, trace: bool = False) -> Any:

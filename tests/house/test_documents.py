@@ -1,4 +1,4 @@
-"""Documents: links lead somewhere, and the architecture names every folder of the package."""
+"""Documents: links lead somewhere, and the architecture names every folder of the package, and files that there are."""
 
 import re
 from collections.abc import Iterator
@@ -42,6 +42,31 @@ def test_the_architecture_names_every_folder() -> None:
     text = (sources.ROOT / "ARCHITECTURE.md").read_text()
     folders = {path.parent.relative_to(sources.ROOT / "tilelink") for path in sources.modules()} - {Path()}
     assert [folder for folder in sorted(folders) if f"`tilelink/{folder}/`" not in text] == []
+
+
+NAMED = re.compile(r"`(?:\.\./)?([\w/]+\.(?:py|j2|py\.j2|tl|json|toml))`")
+PLANNED = ("device/nccl.py",)
+"""Files of a transport that the architecture has as an example of one that could be added."""
+
+
+def missing(text: str) -> list[str]:
+    """The files that a text names and that there are not, by the end of a path."""
+    folders = ("tilelink", "tests", "benchmarks", "examples")
+    files = {f"/{one.relative_to(sources.ROOT).as_posix()}" for f in folders for one in (sources.ROOT / f).rglob("*")}
+    files |= {f"/{one.name}" for one in sources.ROOT.iterdir()}
+    return [name for name in NAMED.findall(text) if not any(one.endswith(f"/{name}") for one in files)]
+
+
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_documents_name_files_that_there_are(document: str) -> None:
+    assert set(missing((sources.ROOT / document).read_text())) <= {*PLANNED}
+
+
+def test_a_file_that_is_not_there_is_found() -> None:
+    assert missing("`errors.py`, `lowering/bind.py`, `bind/errors.py` and `../nowhere.py`") == [
+        "bind/errors.py",
+        "nowhere.py",
+    ]
 
 
 def test_the_index_of_examples_is_complete() -> None:

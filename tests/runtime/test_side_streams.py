@@ -193,5 +193,5 @@ def test_what_the_driver_refuses_is_reported(library: Library, statuses: list[in
     with pytest.raises(RankError, match="does not order streams: error 700"):
         sides.fork(CALLER)
     library.statuses = [2]
-    with pytest.raises(RankError, match="makes no event: error 2"):
+    with pytest.raises(RankError, match="cannot make an event: error 2"):
         Sides(library, SIDES)

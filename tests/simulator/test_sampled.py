@@ -81,6 +81,41 @@ def test_a_tile_of_places_waits_for_the_channels_that_its_entries_name() -> None
     assert len(launch.signals.channel[launch.signals.kind == 2]) == 2
 
 
+COUNTED = """
+program counted(M = 20):
+    f    : in        [M] i32
+    mine : local     [] <= M
+    told : symmetric [ranks] <= M
+    half : symmetric [ranks] <= M
+    x    : in        [M]
+    y    : out       [M[: mine]]
+
+    comm tell():
+        k = sum(where(f[:] > 0, 1, 0), axis=0)
+        mine[] = k
+        producer_tile_notify(mine)
+        for (p: ranks):
+            tile_push_data(told[rank] @ p, k)
+            tile_push_data(half[rank] @ p, k // 2)
+            producer_tile_notify(told[rank] @ p)
+
+    compute take(i: M[: mine]):
+        consumer_tile_wait(mine)
+        y[i] = x[i]
+
+    compute wait():
+        consumer_tile_wait(told[:])
+"""
+
+
+def test_what_a_stage_counts_is_drawn_once_for_all_who_are_told() -> None:
+    plan = tilelink.plan(program_of(COUNTED), ranks=3, dims={"M": 20})
+    (sample,) = completed(plan, [{}], routing="uniform", seed=5)
+    assert len(set(sample["mine"].tolist())) > 1
+    assert sample["told"].tolist() == [sample["mine"].tolist()] * 3
+    assert sample["half"].tolist() == [(sample["mine"] // 2).tolist()] * 3
+
+
 def test_times_are_means_and_follow_the_routing() -> None:
     program = program_of(ROWS)
     sizes = {"Ms": 2048, "N": 256, "K": 2048}

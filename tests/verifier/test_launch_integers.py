@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import tilelink
@@ -362,6 +363,184 @@ def test_counts_of_two_values_are_two_counts(first: str, second: str) -> None:
         plan(TOLD.format(first=first, second=second))
 
 
+COPIED = """
+program p(M = 8, N = 4, E = 4):
+    n    : in symmetric [E] <= M
+    r    : in           [E] < E
+    src  : in           [] < ranks
+    tab  : table        [E] < E
+    a    : local        [E] <= M
+    b    : symmetric    [E] <= M
+    h    : local        [E, M, N]
+    x    : in           [M, N]
+    y    : out          [E, M[: b], N]
+    compute counts(e: E):
+        {copied}
+        producer_tile_notify(a[e])
+    comm told(p: ranks, e: E):
+        if rank == 0:
+            tile_push_data(b[e] @ p, n[e])
+            producer_tile_notify(b[e] @ p)
+    compute write(e: E, i: M[: a[e]], j: N):
+        consumer_tile_wait(a[e])
+        h[e, i, j] = x[i, j]
+        producer_tile_notify(h[e, i, j])
+    compute read(e: E, i: M[: b[e]], j: N):
+        consumer_tile_wait(b[e])
+        consumer_tile_wait(h[e, i, j])
+        y[e, i, j] = h[e, i, j]
+"""
+
+
+@pytest.mark.parametrize(
+    ("copied", "ranks"),
+    [
+        ("a[e] = n[r[e]]", 1),  # a gather of as many entries as there are
+        ("a[:] = n[tab[:]]", 1),
+        ("a[tab[:]] = n[:]", 1),
+        ("tile_pull_data(a[e], n[e] @ src)", 2),
+    ],
+)
+def test_entries_that_are_copied_from_other_places_are_not_those_of_the_same_place(copied: str, ranks: int) -> None:
+    program = tilelink.parse(COPIED.format(copied=copied)).program()
+    tables = {"tab": np.tile(np.array([2, 3, 1, 0], np.int32), (ranks, 1))}
+    with pytest.raises(TileLinkError, match=r"reads h of rank \d, which rank \d, write .* writes up to"):
+        tilelink.plan(program, ranks=ranks, dims={"M": 8, "N": 4, "E": 4}, tables=tables)
+
+
+CLAMPED = """
+program p(M = 8, N = 4):
+    f : in    [M] i32
+    a : local [] <= {bound}
+    b : local [] <= M
+    h : local [M, N]
+    x : in    [M, N]
+    y : out   [M[: b], N]
+    compute count():
+        a = {count}
+        producer_tile_notify(a)
+    compute copy():
+        consumer_tile_wait(a)
+        b = {copy}
+        producer_tile_notify(b)
+    compute write(i: M[: a], j: N):
+        consumer_tile_wait(a)
+        h[i, j] = x[i, j]
+        producer_tile_notify(h[i, j])
+    compute read(i: M[: b], j: N):
+        consumer_tile_wait(b)
+        consumer_tile_wait(h[i, j])
+        y[i, j] = h[i, j]
+"""
+COUNT = "sum(where(f[:] > 0, 1, 0), axis=0)"
+
+
+@pytest.mark.parametrize("copy", ["a", "a + 0", "minimum(a, 3)", "maximum(minimum(a, 5), 0)"])
+def test_a_count_and_its_copy_are_clamped_alike(copy: str) -> None:
+    plan(CLAMPED.format(bound="M", count="minimum(maximum(f[0], 0), M)", copy=copy), ranks=1)
+
+
+@pytest.mark.parametrize(("bound", "count", "copy"), [("3", "8", "a"), ("3", COUNT, "a"), ("3", COUNT, "a - 0 * a")])
+def test_a_value_beyond_the_bound_of_its_entry_is_not_the_entry(bound: str, count: str, copy: str) -> None:
+    with pytest.raises(TileLinkError, match=r"CoverageError|reads h"):
+        plan(CLAMPED.format(bound=bound, count=count, copy=copy), ranks=1)
+
+
+def test_entries_of_two_ranks_are_no_permutation_together() -> None:
+    text = """
+program p(M = 8, N = 4):
+    place : in        [M] < M distinct
+    there : symmetric [M] < M
+    x     : in        [M, N]
+    y     : out       [M, N]
+    comm tell(p: ranks, i: M by 1):
+        if rank == {first}:
+            tile_push_data(there[i] @ p, place[i])
+            producer_tile_notify(there[i] @ p)
+    compute write(i: M by 1, j: N):
+        consumer_tile_wait(there[i])
+        y[there[i], j] = x[i, j]
+"""
+    plan(text.format(first="0"), ranks=2)
+    with pytest.raises(TileLinkError, match="writes y in several ways"):
+        plan(text.format(first="i // 4"), ranks=2)
+
+
+def test_an_output_is_read_as_far_as_it_is_written() -> None:
+    text = """
+program p(M = 8, N = 4):
+    m : in  [] <= M
+    x : in  [M, N]
+    y : out [M[: m], N]
+    z : out [M[: m], N]
+    compute f(i: M[: m], j: N):
+        y[i, j] = x[i, j]
+        producer_tile_notify(y[i, j])
+    compute g(i: M[: m], j: N):
+        consumer_tile_wait(y[i, j])
+        z[i, j] = y[i, j]
+"""
+    plan(text, ranks=1)
+    with pytest.raises(TileLinkError, match=r"reads y of rank 0, which .* writes up to m of rank 0"):
+        plan(text.replace("z : out [M[: m], N]", "z : out [M, N]").replace("g(i: M[: m]", "g(i: M"), ranks=1)
+
+
+TOLD_TILES = """
+program p(B = 5, M = 8, N = 4):
+    f : in        [B, M] i32
+    a : local     [B] <= M
+    b : symmetric [ranks, B] <= M
+    x : in        [B, M]
+    c : symmetric [ranks, B, M]
+    y : out       [ranks, B, M[: b]]
+    compute count(t: B):
+        k = sum(where(f[t, :] > 0, 1, 0), axis=1)
+        {first}
+        producer_tile_notify(a[t])
+        for (p: ranks):
+            {second}
+            producer_tile_notify(b[rank, t] @ p)
+    comm send(p: ranks, t: B by 1, i: M[: a[t]]):
+        consumer_tile_wait(a[t])
+        tile_push_data(c[rank, t, i] @ p, x[t, i])
+        producer_tile_notify(c[rank, t, i] @ p)
+    compute take(s: ranks, t: B by 1, i: M[: b[s, t]]):
+        consumer_tile_wait(b[s, t])
+        consumer_tile_wait(c[s, t, i])
+        y[s, t, i] = c[s, t, i]
+"""
+TILES_UNEQUAL = [
+    ("a[t] = k + 1", "tile_push_data(b[rank, t] @ p, k * 2)"),
+    ("a[t] = k", "tile_push_data(b[rank, t] @ p, k + 1)"),
+    ("a[t] = k\n        k = k + 1", "tile_push_data(b[rank, t] @ p, k)"),
+    ("a[t] = sum(where(k[None, :] > k[:, None], 1, 0), axis=1)", "tile_push_data(b[rank, t] @ p, k)"),
+    ("a[t] = max(k, axis=0)", "tile_push_data(b[rank, t] @ p, k)"),
+]
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_counts_of_a_tile_are_told_element_by_element(size: int) -> None:
+    text = TOLD_TILES.format(first="a[t] = k", second="tile_push_data(b[rank, t] @ p, minimum(k, 6))")
+    program = tilelink.parse(text).program()
+    schedule = tilelink.schedule(program).tile("count", t=size)
+    tilelink.plan(program, schedule, ranks=2, dims={"B": 5, "M": 8, "N": 4})
+
+
+@pytest.mark.parametrize(("first", "second"), TILES_UNEQUAL)
+def test_counts_of_a_tile_that_differ_are_told_apart(first: str, second: str) -> None:
+    with pytest.raises(TileLinkError, match=r"reads c of rank [01], which rank [01], send .* writes up to"):
+        plan(TOLD_TILES.format(first=first, second=second), ranks=2)
+
+
+def test_counts_of_a_tile_are_not_those_of_its_other_elements() -> None:
+    text = TOLD_TILES.format(first="a[t] = k", second="tile_push_data(b[rank, t] @ p, k)")
+    with pytest.raises(TileLinkError, match=r"up to min.*k\[1\].* defined up to b, here min.*k\[0\]"):
+        plan(
+            text.replace("i: M[: b[s, t]]", "i: M[: b[s, (t + 1) % B]]").replace("wait(b[s, t])", "wait(b[s, :])"),
+            ranks=2,
+        )
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_link_waits_for_the_entries_that_stages_read(name: str) -> None:
     program = EXAMPLES[name].program
@@ -393,3 +572,24 @@ program p(M = 16, N = 8, T = 5):
     assert "consumer_tile_wait(b[t])\n        if b[t] == 1" in text and "consumer_tile_wait(k[t])\n" in text
     with pytest.raises(TileLinkError, match="waits in a branch that only a launch decides"):
         tilelink.plan(link(program), ranks=2, dims={"M": 16, "N": 8, "T": 5})
+
+
+SHARES = """
+program shares(Ms = 4):
+    n : in  [] <= ranks * Ms
+    x : in  [Ms[: n - rank * Ms]]                # the last ranks have fewer
+    y : out [Ms[: n - rank * Ms]]
+
+    compute take(i: Ms[: n - rank * Ms]):
+        y[i] = x[i]
+"""
+
+
+def test_a_part_may_depend_on_the_rank() -> None:
+    plan(SHARES)
+    for line, said in (
+        ("    y : out [Ms[: n - rank * Ms]]", r"it is to be defined up to n - \(rank \+ 1\) \* Ms, here "),
+        ("    x : in  [Ms[: n - rank * Ms]]", "reads x"),
+    ):
+        with pytest.raises(TileLinkError, match=said):
+            plan(SHARES.replace(line, line.replace("rank * Ms", "(rank + 1) * Ms")))

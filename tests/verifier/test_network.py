@@ -286,6 +286,64 @@ def test_what_is_right_inside_a_node_is_refused_with_the_reason() -> None:
     assert "network_quiet()" in str(refusal.hint)
 
 
+COUNTED = """program p(M, N):
+    n : in [ranks] <= N
+    x : in symmetric [M, N]
+    ns : symmetric [ranks] <= N
+    h : symmetric [ranks, M, N]
+    y : out [ranks, M, N[:ns]]
+
+    comm tell(p: ranks):
+        tile_push_data(ns[rank] @ p, n[p])
+        producer_tile_notify(ns[rank] @ p)
+
+    comm send(p: ranks, i: M, j: N[: n[p]]):
+        tile_push_data(h[rank, i, j] @ p, x[i, j])
+        producer_tile_notify(h[rank, i, j] @ p)
+
+    compute keep(s: ranks, i: M, j: N[: ns[s]]):
+        consumer_tile_wait(ns[s])
+        consumer_tile_wait(h[s, i, j])
+        y[s, i, j] = h[s, i, j]
+"""
+
+
+def counted(before: str = "", after: str = "") -> list[str]:
+    """Return the refusals of a lowered program of which a launch has some columns, after an edit of its text."""
+    text = listing(lowered(COUNTED))
+    assert before in text, text
+    return [
+        f"{one.rule}: {one.message}" for one in refusals(make_plan(parse_lowered(text.replace(before, after))), limit=1)
+    ]
+
+
+def test_a_part_of_the_columns_is_several_messages() -> None:
+    put, signal = "tile_put_data(h[rank, i, j] @ p, x[i, j]", "producer_tile_notify(h[rank, i, j] @ p, by_network)"
+    assert counted() == []
+    text = listing(lowered(COUNTED))
+    apart = text[text.index(f"{put})") : text.index(signal) + len(signal)]
+    assert FENCE in apart
+    (refusal,) = counted(apart, f"{put}, producer_tile_notify)")
+    assert refusal.startswith("network: ") and "a launch has only a part of them" in refusal
+
+
+def test_a_fence_in_a_branch_that_a_launch_decides_orders_nothing() -> None:
+    (refusal,) = counted(FENCE, f"if n[p] > 3:\n                {FENCE}")
+    assert refusal.startswith("ordering: ")
+
+
+def test_a_peer_that_a_launch_decides_may_be_on_any_node() -> None:
+    text = COUNTED.replace("tile_push_data(ns[rank] @ p,", "tile_push_data(ns[rank] @ n[p],")
+    with pytest.raises(BindingError, match="reaches a rank that only a launch decides") as error:
+        lowered(text.replace("<= N\n    x", "< ranks\n    x"))
+    assert "loop over the ranks" in str(error.value.hint)
+
+
+def test_what_a_launch_decides_of_one_rank_reaches_no_node() -> None:
+    alone = "program p(M, N):\n    n : in [] <= M\n    x : in [M, N]\n    y : out [M[: n], N]\n\n"
+    assert refusals(make_plan(lowered(alone + "    compute f(i: M[: n]):\n        y[i, :] = x[i, :]\n")), limit=1) == []
+
+
 def broken(plan: Plan, what: str) -> Plan:
     """The plan of a put with a signal that no lowered text can say."""
     puts, s, a = Puts(plan=plan), plan.signals, plan.accesses

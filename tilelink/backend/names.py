@@ -91,11 +91,11 @@ def user_names(bound: Bound, stage: BoundStage) -> frozenset[str]:
     local_names = {**dict.fromkeys(stage.tiles), **assigned}
     tensors = [*shared.refused, *sorted(states & bound.tensors.keys())]
     for name in (*local_names, *tensors, stage.name):
-        owner = assigned.get(name) or stage.stage
+        owner = bound.tensors[name].decl if name in tensors else assigned.get(name) or stage.stage
         derived = name != stage.name and (name in shared.derived or name in states)
         if derived or shared.reserves(name) or (name in local_names and name in bound.tensors):
             message = f"the name {name!r} in stage {stage.name} means something else in the generated source"
-            raise EmitError(message, location=owner.location, hint="choose another name")
+            raise EmitError(message, location=owner.location, hint=f"choose another name, such as {name}_")
     return shared.every.union(local_names, states)
 
 

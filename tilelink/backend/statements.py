@@ -425,6 +425,10 @@ class StatementEmitter:
         addresses = self.values.addresses
         if span.kind != "tile" or span.index is None:
             return str(span.size)
+        if span.counted:  # of a tile that is only in part before the end, or in no part
+            after = f"{addresses.end(span)} - {addresses.start(span, LEVEL['*'])}"
+            size = addresses.constants.tile(addresses.stage, span.index)
+            return self.writer.shared(f"length_{span.index}", f"tl.maximum(tl.minimum({after}, {size}), 0)")
         if addresses.stage.extents[span.index] % span.size == 0:
             return addresses.constants.tile(addresses.stage, span.index)
         return f"({addresses.scalar(span.stop)} - {addresses.scalar(span.start, LEVEL['*'])})"

@@ -18,7 +18,7 @@ from tilelink.calibration import programs
 from tilelink.calibration.fit import Timings
 from tilelink.errors import RankError, TileLinkError
 from tilelink.runtime.cuda.device import current_target
-from tilelink.runtime.cuda.driver import Address, Call, Handle, driver
+from tilelink.runtime.cuda.driver import Address, Call, Handle, driver, driver_error
 
 SAMPLES, WARMUPS = 9, 3
 SLEEP_CYCLES = 1_000_000
@@ -166,7 +166,7 @@ def _copies(clock: _Clock) -> Rows:
 def _issue(calls: Sequence[Call]) -> None:
     for function, arguments in calls:
         if status := function(*arguments):
-            raise RankError(f"the CUDA driver refused a copy: error {status}")
+            raise driver_error("refused a copy", status)
 
 
 def _push(clock: _Clock) -> Rows:

@@ -69,11 +69,10 @@ class Kernel:
         if not self._in_place:
             return [dict(outputs) for outputs in self.run([inputs]).outputs[0]]
         self._all_inputs(inputs)  # what does not fit is refused before anything is asked of the tensors
-        for rank, given in enumerate(inputs):
-            _require_writable(self._in_place, given, rank)
+        _require_writable(self._in_place, inputs)
         outputs = [dict(outputs) for outputs in self.run([inputs]).outputs[0]]
         for given, found in zip(inputs, outputs, strict=True):
-            for name in self._in_place:
+            for name in found.keys() & {*self._in_place}:  # a group of ranks alone may have it
                 given[name].detach().copy_(found[name])
                 found[name] = given[name]
         return outputs
@@ -151,7 +150,7 @@ class Kernel:
             if not isinstance(rank_inputs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise BindingError(f"inputs of a rank are a {type(rank_inputs).__name__}", hint=hint)
         if len(given) != self.bound.ranks:
-            raise BindingError(f"inputs of {len(given)} ranks for a kernel of {self.bound.ranks}")
+            raise BindingError(f"inputs of {len(given)} ranks for a kernel of {self.bound.ranks}", hint=hint)
         complete = tuple(self._inputs(rank, one, goes_on=goes_on) for rank, one in enumerate(given))
         if promises := self._promises:
             from tilelink.runtime.promises import broken_promise
@@ -190,7 +189,9 @@ class Kernel:
             if value is None and goes_on and tensor.decl.space == "inout":
                 continue
             if value is None:
-                raise BindingError(f"rank {rank} has no input {tensor.name!r}", location=tensor.decl.location)
+                hint = f"give it for this rank too: {list(tensor.shape)} {tensor.dtype}"
+                message = f"rank {rank} has no input {tensor.name!r}"
+                raise BindingError(message, location=tensor.decl.location, hint=hint)
             if not isinstance(value, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
                 what = f"input {tensor.name!r} of rank {rank} is a {type(value).__name__}"
                 raise BindingError(what, location=tensor.decl.location, hint="inputs are torch tensors")
@@ -210,22 +211,27 @@ class Kernel:
         return result
 
 
-def _require_writable(names: Iterable[str], given: Tensors, rank: int) -> None:
-    """Raise BindingError for a tensor that cannot be written in place, or shares memory with another of its rank."""
+def _require_writable(names: Iterable[str], launch: Sequence[Tensors]) -> None:
+    """Raise BindingError for a tensor that cannot be written in place, or shares memory with another one of a launch.
+
+    launch: the tensors of each rank, some of which may have none of a name.
+    """
     import torch
 
-    for name in names:
-        tensor = given[name]
+    spans = {(rank, name): _span(tensor) for rank, given in enumerate(launch) for name, tensor in given.items()}
+    for name, rank in ((name, rank) for name in names for rank, given in enumerate(launch) if name in given):
+        tensor = launch[rank][name]
         if not tensor.is_contiguous():
             hint = "give it contiguous: its elements are changed where they are"
             raise BindingError(f"{name!r} of rank {rank} is written in place, and is not contiguous", hint=hint)
         if tensor.requires_grad and torch.is_grad_enabled():
             hint = "pass `.detach()` of it, or call the kernel in torch.no_grad()"
             raise BindingError(f"{name!r} of rank {rank} requires a gradient, and kernels have none", hint=hint)
-        first, last = _span(tensor)
-        for other, (begin, end) in ((n, _span(t)) for n, t in given.items() if n != name):
-            if first < end and begin < last:
-                message = f"{name!r} of rank {rank} is written in place, and shares memory with {other!r}"
+        first, last = spans[rank, name]
+        for (owner, other), (begin, end) in spans.items():
+            if (owner, other) != (rank, name) and first < end and begin < last:
+                whose = "" if owner == rank else f" of rank {owner}"
+                message = f"{name!r} of rank {rank} is written in place, and shares memory with {other!r}{whose}"
                 raise BindingError(message, hint=f"give one of them memory of its own: {name}.clone()")
 
 

@@ -29,8 +29,7 @@ def gpu_kernel(verified: Plan, group: ProcessGroup, tables: Mapping[str, Any], d
     """
     from tilelink.runtime.cuda.kernel import GpuKernel
 
-    deadline = deadline_s or (DEADLINE_S if verified.bound.capabilities.traced else None)
-    return GpuKernel(gpu_artifact(verified, tables), group, deadline)
+    return GpuKernel(gpu_artifact(verified, tables), group, _deadline(verified, deadline_s))
 
 
 def nodes_kernel(
@@ -39,8 +38,12 @@ def nodes_kernel(
     """Return the kernel of a verified plan on this rank of several nodes. Collective. Arguments as for `gpu_kernel`."""
     from tilelink.runtime.nvshmem.kernel import NvshmemKernel
 
-    deadline = deadline_s or (DEADLINE_S if verified.bound.capabilities.traced else None)
-    return NvshmemKernel(gpu_artifact(verified, tables), group, deadline)
+    return NvshmemKernel(gpu_artifact(verified, tables), group, _deadline(verified, deadline_s))
+
+
+def _deadline(verified: Plan, given: float | None) -> float | None:
+    """Return the seconds that one wait may take: as given, or the usual limit for traced kernels, which need one."""
+    return given or (DEADLINE_S if verified.bound.capabilities.traced else None)
 
 
 def gpu_artifact(verified: Plan, tables: Mapping[str, Any] | None = None) -> Artifact:

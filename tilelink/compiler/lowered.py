@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from tilelink.artifact import LaunchProtocol
 from tilelink.capabilities import Capabilities, capabilities
 from tilelink.errors import BindingError, EmitError, Location, ParseError, TileLinkError, did_you_mean
 from tilelink.files import lines_of
-from tilelink.frontend.expressions import Scope
 from tilelink.frontend.parser import parse_text, require_text
+from tilelink.frontend.scope import IntegerScope
 from tilelink.frontend.syntax import Source
 from tilelink.ir.depth import deep
 from tilelink.ir.mapping import ChannelGrid
@@ -23,11 +24,12 @@ from tilelink.ir.program import SIGNAL_KINDS, IndexDecl, Program
 from tilelink.ir.scalar import Choose, Index, Int, Scalar
 from tilelink.ir.visitor import map_loops
 from tilelink.lowering.bind import FLOATS
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop, Transport
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.layout import misfits
 from tilelink.lowering.limits import check_capabilities
 from tilelink.lowering.orders import TILE
+from tilelink.lowering.properties import Form, Property, properties
 from tilelink.lowering.rings import NEXT, Ring, Role, Roles, Step
 from tilelink.lowering.rings import WORDS as STEP_WORDS
 from tilelink.lowering.transform import all_indices
@@ -52,15 +54,9 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "signal_pad": ("entered", "finished", "size"),
     "tensor": ("number", "dtype", "shape", "memory", "buffers", "credits", "members"),
     "channel": ("base", "counts", "sizes", "buffers"),
-    "kernel": (
-        "stream", "position", "programs", "warps", "stages", "reuse_lag", "needs_entry", "programs_per_cta",
-        "turn", "dealt", "dynamic", "quiet",
-    ),
-    "stage": (
-        "number", "resource", "tile", "extent", "numbers", "block", "warps", "stages", "flatten", "defer_notify",
-        "notified_in", "transport", "tma_copy", "roles", "ends_with_tensor", "slices", "tiles",
-    ),
-}  # fmt: skip
+    "kernel": tuple(one.word for one in properties(Kernel)),
+    "stage": tuple(one.word for one in properties(BoundStage)),
+}
 """Kind of line -> the words of its properties."""
 
 Properties = dict[str, Any]
@@ -102,7 +98,7 @@ def _is_count(word: str) -> bool:
     return word.isascii() and word.isdigit()
 
 
-class _OrderScope(Scope):
+class _OrderScope(IntegerScope):
     """The names in the order of a stage's tiles, which may choose from constants."""
 
     def scalar(self, node: ast.expr) -> Scalar:
@@ -352,7 +348,7 @@ class _Reader:
         """Mark the indices of the program that are plain numbers: binding finds out which these are."""
         stages = {one.name: one for one in self.program.stages}
         for line in self.found["stage"]:
-            numbers = frozenset(line.properties.get("numbers", ()))
+            numbers = frozenset(self._list(line, "numbers") if "numbers" in line.properties else ())
             stage, mark = stages[line.name], partial(_marked, numbers=numbers)
             stages[line.name] = replace(
                 stage, indices=tuple(map(mark, stage.indices)), body=map_loops(stage.body, mark)
@@ -443,58 +439,47 @@ class _Reader:
         )
 
     def _kernel(self, line: _Line) -> Kernel:
-        own = line.properties
-        return Kernel(
-            name=line.name,
-            stream=self._word(line, "stream"),
-            position=self._number(line, "position"),
-            programs=self._number(line, "programs"),
-            loops=tuple(line.loops),
-            warps=self._number(line, "warps"),
-            stages=self._number(line, "stages"),
-            reuse_lag=self._number(line, "reuse_lag", 0),
-            needs_entry="needs_entry" in own,
-            programs_per_cta=self._number(line, "programs_per_cta", 1),
-            turn=self._number(line, "turn", 0),
-            dealt="dealt" in own,
-            dynamic="dynamic" in own,
-            quiet="quiet" in own,
-        )
+        return Kernel(name=line.name, loops=tuple(line.loops), **self._said(line, Kernel))
 
     def _stage(self, line: _Line) -> BoundStage:
-        own = line.properties
+        own = self._said(line, BoundStage)
         try:
-            resource = resource_of(self._word(line, "resource"))
+            own["resource"] = resource_of(self._word(line, "resource"))
         except TileLinkError as error:
             raise self.error(line.number, error.message, error.hint or "on sm") from None
-        return BoundStage(
-            number=self._number(line, "number"),
-            stage=self.program.stage(line.name),
-            resource=resource,
-            scalar_indices=frozenset(own.get("numbers", ())),
-            tiles=self._ints(line, "tile"),
-            extents=self._ints(line, "extent"),
-            order=line.order,
-            block=self._number(line, "block"),
-            warps=self._number(line, "warps"),
-            stages=self._number(line, "stages"),
-            flat="flatten" in own,
-            defer_notify="defer_notify" in own,
-            given_in=self._number(line, "notified_in") if "notified_in" in own else None,
-            tma_copy=self._boxes(line) if "tma_copy" in own else None,
-            roles=self._roles(line) if "roles" in own else None,
-            transport=self._transport(line),
-            ends_with_tensor=frozenset(own.get("ends_with_tensor", ())),
-            slices=frozenset(own.get("slices", ())),
-            tasks=self._number(line, "tiles") if "tiles" in own else None,
-        )
+        own |= {word: read(line) for word, read in self._others.items() if word in line.properties}
+        return BoundStage(stage=self.program.stage(line.name), order=line.order, **own)
 
-    def _transport(self, line: _Line) -> Transport:
-        word = line.properties.get("transport", Transport.STORES.name)
-        if word not in Transport.__members__:
-            hint = f"one of {', '.join(Transport.__members__)}"
-            raise self.error(line.number, f"unknown transport {word!r}", hint)
-        return Transport[word]
+    @property
+    def _others(self) -> Mapping[str, Callable[[_Line], Any]]:
+        """Field of a stage that no form of properties is for -> its reader."""
+        return {"tma_copy": self._boxes, "roles": self._roles}
+
+    def _said(self, line: _Line, kind: type) -> dict[str, Any]:
+        """Return the fields of a kernel or a stage that its line says, except those of another form."""
+        wanted = [one for one in properties(kind) if one.form is not Form.OTHER]
+        return {one.name: self._field(line, one) for one in wanted if one.required or one.word in line.properties}
+
+    def _field(self, line: _Line, one: Property) -> Any:
+        match one.form:
+            case Form.NUMBER:
+                return self._number(line, one.word)
+            case Form.SWITCH:
+                return self._switch(line, one.word)
+            case Form.NAMES:
+                return frozenset(self._list(line, one.word))
+            case Form.SIZES:
+                return self._ints(line, one.word)
+            case Form.CHOICE:
+                return self._choice(line, one)
+            case _:
+                return self._word(line, one.word)
+
+    def _choice(self, line: _Line, one: Property) -> Enum:
+        word, known = self._word(line, one.word), one.choices.__members__ if one.choices else {}
+        if word not in known:
+            raise self.error(line.number, f"unknown {one.word} {word!r}", f"one of {', '.join(known)}")
+        return known[word]
 
     def _boxes(self, line: _Line) -> Boxes:
         sizes = self._ints(line, "tma_copy")
@@ -599,9 +584,12 @@ class _Reader:
             raise self.error(line.number, f"{word} is missing", f"{word} VALUE")
         return value
 
-    def _number(self, line: _Line, word: str, usual: int | None = None) -> int:
-        if usual is not None and word not in line.properties:
-            return usual
+    def _switch(self, line: _Line, word: str) -> bool:
+        if line.properties[word] is not True:
+            raise self.error(line.number, f"{word} has a value", f"{word} alone")
+        return True
+
+    def _number(self, line: _Line, word: str) -> int:
         return self._int(line.number, {word: self._word(line, word)}, word)
 
     def _int(self, number: int, own: Mapping[str, Any], word: str) -> int:
@@ -611,10 +599,13 @@ class _Reader:
             raise self.error(number, f"{word} is no integer: {own[word]}", f"{word} NUMBER") from None
 
     def _numbers_of(self, line: _Line, word: str) -> tuple[int, ...]:
-        value = line.properties.get(word)
+        return tuple(self._int(line.number, {word: one}, word) for one in self._list(line, word))
+
+    def _list(self, line: _Line, word: str) -> list[str]:
+        value: object = line.properties.get(word)
         if not isinstance(value, list):
             raise self.error(line.number, f"{word} is missing", f"{word}[1, 2]")
-        return tuple(self._int(line.number, {word: one}, word) for one in value)
+        return cast("list[str]", value)
 
     def _named(self, line: _Line, word: str) -> dict[str, str]:
         value = line.properties.get(word)

@@ -79,19 +79,29 @@ def completed(
 
 
 def _tell(guards: Guards, sample: Mapping[str, Ints]) -> None:
-    """Give the entries that a program writes as expressions of others their values."""
-    nothing = Env(rank=0, ranks=1, params={}, indices={})
+    """Give the entries that a program writes as expressions of others their values.
 
-    def known(part: Scalar) -> Scalar | None:
-        if not isinstance(part, Lookup):
-            return None
-        at = tuple(int(evaluate(rewrite(c, known), nothing)) for c in part.coords if isinstance(c, Scalar))
-        return Int(value=int(sample[part.table][at]))
+    What a stage computes and stores under a name is not known here: it is what was drawn for the first entry that has
+    it, and the others that have it agree.
+    """
+    nothing = Env(rank=0, ranks=1, params={}, indices={})
+    computed: dict[tuple[str, tuple[int, ...]], int] = {}
 
     for (table, rank, coords), origin in guards.copies.items():
-        if origin is not None:
-            entry = Lookup(table=table, coords=tuple(Int(value=n) for n in (rank, *coords)), launch=True)
-            sample[table][rank, *coords] = evaluate(rewrite(guards.resolve(entry), known), nothing)
+        if origin is None or table not in sample:
+            continue
+        drawn = int(sample[table][rank, *coords])
+
+        def known(part: Scalar, drawn: int = drawn) -> Scalar | None:
+            if not isinstance(part, Lookup):
+                return None
+            at = tuple(int(evaluate(rewrite(c, known), nothing)) for c in part.coords if isinstance(c, Scalar))
+            if part.table in sample:
+                return Int(value=int(sample[part.table][at]))
+            return Int(value=computed.setdefault((part.table, at), drawn))
+
+        entry = Lookup(table=table, coords=tuple(Int(value=n) for n in (rank, *coords)), launch=True)
+        sample[table][rank, *coords] = evaluate(rewrite(guards.resolve(entry), known), nothing)
 
 
 def _drawn(

@@ -73,13 +73,16 @@ def _bytes(pointer, count):
 def put(peers, rank, peer, offset, source, count):
     """Put `count` elements from `source` to element `offset` of a peer's copy. It arrives late and in any order.
 
+    Of no elements nothing is sent.
+
     peers: addresses of a symmetric tensor's copies; that of the own rank is used. source: pointer into memory that
     NVSHMEM has registered.
     """
     fence()
     tl.debug_barrier()
     target = symm_at(peers, rank, source) + offset
-    _putmem(target.to(tl.int64), source.to(tl.int64), _bytes(source, count), peer)
+    if count > 0:
+        _putmem(target.to(tl.int64), source.to(tl.int64), _bytes(source, count), peer)
 
 
 @triton.jit
@@ -87,15 +90,16 @@ def put_signal(
     peers, rank, peer, offset, source, count, signals, signal_table, channel, debug_block, stage: tl.constexpr, tile,
     trace=None,
 ):  # fmt: skip
-    """Put as `put`, and add 1 to counter `channel` of the peer after the data has arrived."""
+    """Put as `put`, and add 1 to counter `channel` of the peer after the data has arrived, or at once for no data."""
     begin(trace, NOTIFY, BLOCK)
     fence()
     tl.debug_barrier()
     target = symm_at(peers, rank, source) + offset
     counter = (signals + channel).to(tl.int64)
-    _putmem_signal(
-        target.to(tl.int64), source.to(tl.int64), _bytes(source, count), counter, 1, SIGNAL_ADD, peer
-    )  # fmt: skip
+    if count > 0:
+        _putmem_signal(target.to(tl.int64), source.to(tl.int64), _bytes(source, count), counter, 1, SIGNAL_ADD, peer)
+    elif _thread() == 0:
+        _signal_op(counter, 1, SIGNAL_ADD, peer)
     end(trace, NOTIFY, stage, tile, peer, channel, BLOCK)
 
 

@@ -19,10 +19,11 @@ from tilelink.errors import (
     UnknownNameError,
     did_you_mean,
 )
-from tilelink.frontend.expressions import FUNCTIONS, UNKNOWN, Scope
+from tilelink.frontend.expressions import Scope
 from tilelink.frontend.groups import axes_of_grid, axis_of_group, grid_of, group_of, membership
 from tilelink.frontend.limits import require_flat, require_shallow
 from tilelink.frontend.names import Function
+from tilelink.frontend.scope import FUNCTIONS, UNKNOWN
 from tilelink.frontend.syntax import (
     DefSyntax,
     GridSyntax,

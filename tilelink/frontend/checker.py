@@ -209,7 +209,7 @@ def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
     seen: dict[str, IndexDecl] = {}
     for decl in (*stage.indices, *loops):
         _check_size(program, decl.extent, f"the extent of {decl.name}", decl, mistakes)
-        _check_range(program, stage, decl, mistakes)
+        _check_range(program, decl, mistakes)
         first = seen.setdefault(decl.name, decl)
         if first.extent != decl.extent:
             message = f"{decl.name} runs over {print_scalar(first.extent)} and over {print_scalar(decl.extent)}"
@@ -217,7 +217,7 @@ def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
             mistakes.add(DuplicateNameError(message, location=decl.location, related=first.location, hint=hint))
 
 
-def _check_range(program: Program, stage: Stage, decl: IndexDecl, mistakes: Mistakes) -> None:
+def _check_range(program: Program, decl: IndexDecl, mistakes: Mistakes) -> None:
     """Check the ends of a counted range: they come from an index tensor, and name no index of the same range."""
     ends = [end for end in (decl.start, decl.stop) if end is not None]
     for end in ends:

@@ -84,7 +84,7 @@ def bind(
     shaped = slotted.program
     concrete = concretize(shaped, infer(shaped), numbers, ranks)
     typing = infer(concrete)
-    stages = _bind_stages(shaped, concrete, typing, schedule, numbers, ranks, nodes)
+    stages = _bind_stages(concrete, typing, schedule, numbers, ranks, nodes)
     check_launch_decided(stages, typing, schedule, nodes)
     check_reductions(stages, typing, ranks)
     tensors = _bind_tensors(slotted, schedule, numbers, ranks, dtype)
@@ -177,7 +177,7 @@ def _resource(program: Program, stage: Stage, part: StageSchedule, nodes: int) -
 
 
 def _bind_stages(
-    shaped: Program, concrete: Program, typing: Typing, schedule: Schedule, numbers: Numbers, ranks: int, nodes: int
+    concrete: Program, typing: Typing, schedule: Schedule, numbers: Numbers, ranks: int, nodes: int
 ) -> dict[str, BoundStage]:
     bound: dict[str, BoundStage] = {}
     for number, stage in enumerate(concrete.stages):

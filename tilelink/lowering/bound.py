@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
 from math import prod
@@ -21,6 +21,7 @@ from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.compact import Compact
 from tilelink.lowering.orders import TILE
+from tilelink.lowering.properties import BESIDE, spelled
 from tilelink.lowering.rings import Roles
 from tilelink.scheduling.schedule import Resource, Schedule
 from tilelink.target import Target
@@ -117,38 +118,38 @@ class Boxes:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundStage:
-    """A stage with its tile sizes and its order.
+    """A stage with its tile sizes and its order. Its fields are properties of its line in a text (properties.py).
 
     `tiles`, `extents` and `counts` cover loop indices too; `order` gives each domain index from the tile number `t`.
     """
 
     number: int
-    stage: Stage
+    stage: Stage = field(metadata=BESIDE)
     resource: Resource
-    scalar_indices: frozenset[str]
-    tiles: Mapping[str, int]
-    extents: Mapping[str, int]
-    order: Mapping[str, Scalar]
+    tiles: Mapping[str, int] = field(metadata=spelled("tile"))
+    extents: Mapping[str, int] = field(metadata=spelled("extent"))
+    scalar_indices: frozenset[str] = field(default=frozenset(), metadata=spelled("numbers"))
+    order: Mapping[str, Scalar] = field(metadata=BESIDE)
     block: int
     """Elements of a whole axis handled at once inside a contraction or reduction."""
     warps: int
     stages: int
-    flat: bool = False
+    flat: bool = field(default=False, metadata=spelled("flatten"))
     defer_notify: bool = False
     """True if its tiles are to be notified while their programs multiply the next ones."""
-    given_in: int | None = None
+    given_in: int | None = field(default=None, metadata=spelled("notified_in"))
     """The statement in whose product a program notifies its tile before (lowering/clauses/defer_notify.py), or None."""
+    transport: Transport = Transport.STORES
+    """The unit that moves its data."""
     tma_copy: Boxes | None = None
     """How it copies by TMA, if it does (see lowering/clauses/tma_copy.py)."""
     roles: Roles | None = None
     """The roles of its warps, if they have any (see lowering/clauses/roles.py)."""
-    transport: Transport = Transport.STORES
-    """The unit that moves its data."""
     ends_with_tensor: frozenset[str] = frozenset()
     """Indices within a tile of another stage. Their tiles end with the tensor, not with the extent of the index."""
     slices: frozenset[str] = frozenset()
     """Indices of loops over the slices of one product (see lowering/sink_waits.py)."""
-    tasks: int | None = None
+    tasks: int | None = field(default=None, metadata=spelled("tiles"))
     """Number of tiles of its order, or None for the product of the tiles of its indices."""
 
     @property
@@ -209,18 +210,21 @@ class Loop:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """Stages that run in the same programs: `loops` one after the other, `programs` executors of a stream."""
+    """Stages that run in the same programs: `loops` one after the other, `programs` executors of a stream.
 
-    name: str
+    Its fields are properties of its line in a text (properties.py).
+    """
+
+    name: str = field(metadata=BESIDE)
     stream: str
     position: int
     programs: int
-    loops: tuple[Loop, ...]
+    loops: tuple[Loop, ...] = field(metadata=BESIDE)
     warps: int
     stages: int
-    reuse_lag: int
+    reuse_lag: int = 0
     """Waits that every peer has finished launch e - reuse_lag; 0 waits for nothing."""
-    needs_entry: bool
+    needs_entry: bool = False
     """Waits that every peer has entered launch e (it reads their inputs)."""
     programs_per_cta: int = 1
     """Programs that share an SM."""

@@ -18,6 +18,7 @@ after:  if p // 2 != rank // 2:
 * A computed value, a region of another type, or one of a tensor that callers pass, is stored to memory of its own
   first, from which it is put: each tile and iteration has its own part, so that no part is written before its put has
   been completed. The network reads and writes memory that the runtime has allocated, no caller's.
+* Of a tile that a launch has in part the part is put, and one that it has not sends its signal alone.
 * A pull is a get. It is complete before the next statement. What callers pass gets it from such memory.
 * A kernel that puts or signals ends with a wait until all that its programs sent has arrived (`quiet`). A rank
   announces the end of a launch after that, so that its peers, and its own next launch, may use all memory of this one
@@ -115,7 +116,7 @@ class _Edge:
 def _edges(bound: Bound, stage: BoundStage) -> list[_Edge]:
     """Return the edges of a stage's statements, in the order in which `statements` yields them."""
     every = list(statements(stage.stage.body))
-    if any(isinstance(part, Lookup) for expr in stage_scalars(stage.stage) for part in walk(expr)):
+    if any(isinstance(part, Lookup) and not part.launch for expr in stage_scalars(stage.stage) for part in walk(expr)):
         return [_Edge(remote=_names_peer(s)) for s in every]  # tables are not known yet: peers may be anywhere
     first_task, _ = number_tasks(bound)
     walker = Enumerator(bound, first_task, number_channels(bound)[0], {})
@@ -350,7 +351,11 @@ class _Carrying:
         if used != decls.keys() or is_gather(coords[-1] if coords else None):
             return None
         name = self._name(f"{self.stage.name}_{what}")
-        decl = Tensor(name=name, space="local", shape=tuple(shape), dtype=target.decl.dtype, location=move.location)
+        # Of entries of an index tensor the memory is one too, so that what they are equal to is known.
+        bound = None if target.decl.bound is None else const(self.bound.entries[target.name][1] + 1)
+        decl = Tensor(
+            name=name, space="local", shape=tuple(shape), dtype=target.decl.dtype, bound=bound, location=move.location
+        )
         number = len(self.bound.tensors)
         memory = BoundTensor(decl=decl, number=number, shape=tuple(sizes), dtype=target.dtype, slots=1)
         program = replace(self.bound.program, tensors=(*self.bound.program.tensors, decl))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from tilelink.ir.program import (
     Assign,
     Barrier,
     For,
-    If,
     IndexDecl,
     NetworkFence,
     NetworkQuiet,
@@ -29,19 +27,17 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, const, evaluate, walk
-from tilelink.ir.visitor import closing_notifies, leading_waits, local_names, read_unassigned, reads, statements
+from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, const, walk
+from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, statements
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, expand, join
 from tilelink.lowering.guards import Chosen, Guard, Guards, numbered, parts_of, settled_choice
-from tilelink.lowering.hulls import hull, truth, unknown
-from tilelink.lowering.orders import TILE
+from tilelink.lowering.hulls import hull, unknown
 from tilelink.lowering.places import DECIDED, GUARD, Fault, box, chosen, divides, in_table, partial, reach
 from tilelink.lowering.told import Execution, Told
+from tilelink.lowering.walk import Rows, Walk, column, length
 
 READ, WRITE, WAIT, NOTIFY = range(4)
-SUBSTEPS = 4
-"""Positions in a task's sequence that one statement takes: read, write or signal, in this order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,27 +149,6 @@ def signals_of(bound: Bound) -> tuple[Signals, dict[str, int]]:
     return collector.signals(), first_task
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Executions of a statement: one row per (task, loop iteration). guard: the branches that a launch decides."""
-
-    task: Ints
-    position: Ints
-    rank: Ints
-    indices: dict[str, Ints]
-    guard: Ints
-
-    def pick(self, mask: NDArray[np.bool_] | Ints) -> Rows:
-        indices = {k: v[mask] for k, v in self.indices.items()}
-        return Rows(
-            task=self.task[mask],
-            position=self.position[mask],
-            rank=self.rank[mask],
-            indices=indices,
-            guard=self.guard[mask],
-        )
-
-
 @dataclass(kw_only=True)
 class _Uses:
     """Reads and assignments of a name by the tasks of a stage: (statement, tasks, positions) and (tasks, positions)."""
@@ -194,122 +169,6 @@ class _Uses:
                 hint = f"assign {name} before the loop or the condition that may leave it out"
                 yield Fault(task=int(task[row]), statement=number, message=message, hint=hint)
                 return
-
-
-class Walk:
-    """Walks the bodies of stages, each once for all ranks, tiles and iterations together.
-
-    Statements are numbered in the order of the walk, which is the same for every walk over a program. A subclass says
-    what it does with the executions of a statement (`visit`), which executions there are (`reached`), and what it notes
-    where a body begins (`enter`).
-    """
-
-    def __init__(self, bound: Bound, first_task: Mapping[str, int], tables: Mapping[str, NDArray[Any]]) -> None:
-        self.bound, self.first_task, self.tables = bound, first_task, dict(tables)
-        self.statements: list[tuple[str, Statement]] = []
-        self._leading = 0
-
-    def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
-        """Take the executions of a statement without a body: neither an `if` nor a loop."""
-        raise NotImplementedError
-
-    def reached(self, number: int, statement: Statement, rows: Rows) -> Rows:
-        """Return the executions of a statement that have no fault."""
-        return rows
-
-    def enter(self, stage: BoundStage, number: int, indices: tuple[IndexDecl, ...], rows: Rows) -> None:
-        """Take the executions of a stage or a loop where the ends of its indices are read. number: of the statement."""
-
-    def chosen(
-        self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]
-    ) -> Rows:
-        """Return the executions in a branch. open_rows: those of which a launch decides whether they are in it."""
-        return rows
-
-    def stage(self, stage: BoundStage) -> None:
-        """Walk the body of a stage."""
-        total, ranks = stage.total, self.bound.ranks
-        rank = np.repeat(np.arange(ranks, dtype=np.int64), total)
-        t = np.tile(np.arange(total, dtype=np.int64), ranks)
-        env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t}, tables=self.tables)
-        indices = {d.name: column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
-        task = self.first_task[stage.name] + rank * total + t
-        none = np.zeros_like(task)
-        self._leading = leading_waits(stage.stage)
-        self._block(stage, stage.stage.body, Rows(task=task, position=none, rank=rank, indices=indices, guard=none))
-
-    def env(self, rows: Rows) -> Env:
-        """Return what the scalar expressions of a statement refer to in its executions."""
-        return Env(rank=rows.rank, ranks=self.bound.ranks, params={}, indices=rows.indices, tables=self.tables)
-
-    def _block(self, stage: BoundStage, body: tuple[Statement, ...], rows: Rows) -> None:
-        if not len(rows.task):
-            self._pass_over(stage, statements(body))  # a constant position would be looked up even without rows
-            return
-        offset = 0
-        for statement in body:
-            self._statement(stage, statement, replace(rows, position=rows.position + offset))
-            offset += length(stage, statement)
-
-    def _pass_over(self, stage: BoundStage, missed: Iterable[Statement]) -> None:
-        """Number the statements that no task reaches, because every walk over a program counts them."""
-        self.statements.extend((stage.name, one) for one in missed)
-
-    def _statement(self, stage: BoundStage, statement: Statement, rows: Rows) -> None:
-        number = len(self.statements)
-        self.statements.append((stage.name, statement))
-        if self._leading == 0:
-            self.enter(stage, number, stage.stage.indices, rows)
-        self._leading -= 1
-        rows = self.reached(number, statement, rows)
-        if not len(rows.task):
-            self._pass_over(stage, [*statements((statement,))][1:])
-            return
-        match statement:
-            case If(condition=condition, then=then, orelse=orelse):
-                self._branches(stage, condition, then, orelse, rows)
-            case For(indices=decls):
-                self.enter(stage, number, decls, rows)
-                self._loop(stage, statement, rows)
-            case _:
-                self.visit(stage, number, statement, rows)
-
-    def _branches(
-        self,
-        stage: BoundStage,
-        condition: Scalar,
-        then: tuple[Statement, ...],
-        orelse: tuple[Statement, ...],
-        rows: Rows,
-    ) -> None:
-        """Walk both branches. A row is in both of them if a launch decides which one is executed."""
-        shape = rows.task.shape
-        surely, may = (np.broadcast_to(one, shape) for one in truth(condition, self.env(rows), self.bound.entries))
-        for body, mask, holds in ((then, may, True), (orelse, ~surely, False)):
-            inside = self.chosen(stage, condition, holds, rows.pick(mask), (may & ~surely)[mask])
-            self._block(stage, body, inside)
-
-    def _loop(self, stage: BoundStage, loop: For, rows: Rows) -> None:
-        counts = [stage.count(d.name) for d in loop.indices]
-        steps = prod(counts)
-        step = np.tile(np.arange(steps, dtype=np.int64), len(rows.task))
-        indices = {k: np.repeat(v, steps) for k, v in rows.indices.items()}
-        digits = np.unravel_index(step, counts)
-        indices |= {d.name: np.asarray(v, dtype=np.int64) for d, v in zip(loop.indices, digits, strict=True)}
-        body_length = sum(length(stage, s) for s in loop.body)
-        inner = Rows(
-            task=np.repeat(rows.task, steps),
-            position=np.repeat(rows.position, steps) + step * body_length,
-            rank=np.repeat(rows.rank, steps),
-            indices=indices,
-            guard=np.repeat(rows.guard, steps),
-        )
-        self._block(stage, loop.body, inner)
-
-
-def column(expr: Scalar, env: Env, rows: int) -> Ints:
-    """Return the value of an expression in each of some executions."""
-    return np.broadcast_to(np.asarray(evaluate(expr, env), dtype=np.int64), (rows,))
 
 
 class Enumerator(Walk):
@@ -383,7 +242,8 @@ class Enumerator(Walk):
                 self._barriers.append((rows.task, rows.position))
             case NetworkFence() | NetworkQuiet():
                 kind = FENCE if isinstance(statement, NetworkFence) else QUIET
-                self._network.append((rows.task, rows.position, np.full(len(rows.task), kind)))
+                surely = rows.pick(rows.guard == 0)  # a branch that a launch decides may leave it out
+                self._network.append((surely.task, surely.position, np.full(len(surely.task), kind)))
             case Assign(value=value) | Store(value=value) | Transfer(source=value):
                 self._data(stage, number, statement, value, rows)
             case _:
@@ -658,14 +518,3 @@ class Enumerator(Walk):
     def transfers(self) -> Transfers:
         names = ("task", "position", "tensor", "peer", "offset", "elements")
         return Transfers(**dict(zip(names, join(self._transfers, 6, 0), strict=True)))
-
-
-def length(stage: BoundStage, statement: Statement) -> int:
-    """Return the number of positions that a statement takes in its task's sequence."""
-    match statement:
-        case If(then=then, orelse=orelse):
-            return max(sum(length(stage, s) for s in then), sum(length(stage, s) for s in orelse), SUBSTEPS)
-        case For(indices=indices, body=body):
-            return prod(stage.count(d.name) for d in indices) * sum(length(stage, s) for s in body)
-        case _:
-            return SUBSTEPS

@@ -1,4 +1,4 @@
-"""Refusals of clauses for a stage whose tiles or places a launch decides.
+"""Refusals for a stage whose tiles or places a launch decides.
 
 A copy engine is told by the host where to copy, and the host does not know what a launch decides. The clauses that
 rearrange tiles count them when the program is compiled.
@@ -13,7 +13,7 @@ from tilelink.errors import BindingError, ScheduleError, TileSizeError
 from tilelink.ir.program import Dot, Reduce, Value
 from tilelink.ir.scalar import at_launch
 from tilelink.ir.typing import Typing
-from tilelink.ir.visitor import stage_scalars, statements, value_of, values
+from tilelink.ir.visitor import stage_regions, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.clause import Clause
@@ -43,15 +43,17 @@ COMBINED = ("sum", "max", "min")
 
 
 def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, schedule: Schedule, nodes: int = 1) -> None:
-    """Raise ScheduleError for a clause of a stage about which a launch decides, TileSizeError for a reduction over a
-    counted range, and BindingError for several nodes."""
+    """Raise ScheduleError for a clause of a stage about which a launch decides, and TileSizeError for a reduction over
+    a counted range. On several nodes, raise BindingError for a peer that a launch decides: how to reach it depends on
+    its node."""
     for name, stage in stages.items():
         if not any(map(at_launch, stage_scalars(stage.stage))):
             continue
-        if nodes > 1:
-            message = f"stage {name} depends on integers of a launch, and {nodes} nodes are asked for"
-            hint = "one node: a tile that is not there sends no message, and signals between nodes travel with messages"
-            raise BindingError(message, location=stage.stage.location, hint=hint)
+        for region in stage_regions(stage.stage) if nodes > 1 else ():
+            if region.rank is not None and at_launch(region.rank):
+                message = f"stage {name} reaches a rank that only a launch decides, and {nodes} nodes are asked for"
+                hint = "loop over the ranks, with a count for each: (p: ranks, c: C[: count[p]])"
+                raise BindingError(message, location=region.location or stage.stage.location, hint=hint)
         part = schedule.stage(name)
         if isinstance(stage.resource, CopyEngine):
             message = f"stage {name} copies what only a launch decides, and a copy engine is told by the host"

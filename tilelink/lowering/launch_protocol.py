@@ -55,7 +55,7 @@ def handshake_of(bound: Bound, kernel: Kernel, *, copies_wait: bool) -> Handshak
         return Handshake()
     several, first = bound.ranks > 1, kernel.position == 0
     last = protocol.counted or kernel.position == len(bound.kernels) - 1
-    begins_copies = protocol is LaunchProtocol.COUNTED_WITH_COPIES
+    begins_copies = protocol.releases_copies
     return Handshake(
         announces_entry=protocol.in_kernels and first and several and any(one.needs_entry for one in bound.kernels),
         ends_launch=protocol.in_kernels and last,

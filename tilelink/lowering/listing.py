@@ -2,18 +2,21 @@
 
 The text begins with `lowered for N ranks:` and what binding and the passes decided. It ends with the program itself in
 the language. A line of the first part has a kind, a name and properties: `word`, `word value`, `word(name=value, ...)`
-or `word[value, ...]`. Properties that have their usual value are left out. A stage whose warps have roles has lines for
+or `word[value, ...]`. Properties that have their usual value are left out; those of kernels and stages are their fields
+(tilelink/lowering/properties.py). A stage whose warps have roles has lines for
 the rings between them (tilelink/lowering/rings.py), and a loop with compact numbers has three (lowering/compact.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
+from typing import Any
 
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.printer import print_program, print_scalar
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop, Transport
+from tilelink.lowering.bound import Bound, BoundTensor, Boxes, Loop
+from tilelink.lowering.properties import said
 from tilelink.lowering.rings import Ring, Roles
 from tilelink.target import Target
 
@@ -40,12 +43,12 @@ def _lines(bound: Bound) -> Iterator[str]:
     for grid in bound.channels.values():
         yield f"channel {grid.tensor} {grid.kind}: {_joined(_channel(grid))}"
     for kernel in bound.kernels:
-        yield f"kernel {kernel.name}: {_joined(_kernel(kernel))}"
+        yield f"kernel {kernel.name}: {_joined(said(kernel))}"
         for loop in kernel.loops:
             yield f"    {_loop(bound, loop)}"
             yield from (f"        {line}" for line in _compact(loop))
     for stage in bound.stages.values():
-        yield f"stage {stage.name}: {_joined(_stage(stage))}"
+        yield f"stage {stage.name}: {_joined(said(stage, _OTHERS))}"
         yield from (f"    {index} = {print_scalar(expr)}" for index, expr in stage.order.items())
         for ring in stage.roles.rings if stage.roles else ():
             yield from (f"    {line}" for line in _ring(ring))
@@ -77,21 +80,6 @@ def _channel(grid: ChannelGrid) -> Iterator[str]:
     yield f"buffers {grid.slots}"
 
 
-def _kernel(kernel: Kernel) -> Iterator[str]:
-    yield f"stream {kernel.stream}"
-    yield f"position {kernel.position}"
-    yield f"programs {kernel.programs}"
-    yield f"warps {kernel.warps}"
-    yield f"stages {kernel.stages}"
-    yield from _said(f"reuse_lag {kernel.reuse_lag}", kernel.reuse_lag != 0)
-    yield from _said("needs_entry", kernel.needs_entry)
-    yield from _said(f"programs_per_cta {kernel.programs_per_cta}", kernel.programs_per_cta != 1)
-    yield from _said(f"turn {kernel.turn}", kernel.turn != 0)
-    yield from _said("dealt", kernel.dealt)
-    yield from _said("dynamic", kernel.dynamic)
-    yield from _said("quiet", kernel.quiet)
-
-
 def _loop(bound: Bound, loop: Loop) -> str:
     text = f"for tile in range({bound.stages[loop.stages[0]].total}): {', '.join(loop.stages)}"
     where = [*_said(f"first {loop.first}", loop.first != 0), *_said(f"begin {loop.begin}", loop.begin != 0)]
@@ -109,28 +97,6 @@ def _compact(loop: Loop) -> Iterator[str]:
         yield f"    tile = {print_scalar(own.tile)}"
 
 
-def _stage(stage: BoundStage) -> Iterator[str]:
-    yield f"number {stage.number}"
-    yield str(stage.resource)
-    yield _named("tile", stage.tiles)
-    yield _named("extent", stage.extents)
-    yield from _said(_list("numbers", sorted(stage.scalar_indices)), bool(stage.scalar_indices))
-    yield f"block {stage.block}"
-    yield f"warps {stage.warps}"
-    yield f"stages {stage.stages}"
-    yield from _said("flatten", stage.flat)
-    yield from _said("defer_notify", stage.defer_notify)
-    yield from _said(f"notified_in {stage.given_in}", stage.given_in is not None)
-    yield from _said(f"transport {stage.transport.name}", stage.transport is not Transport.STORES)
-    if stage.tma_copy is not None:
-        yield _boxes(stage.tma_copy)
-    if stage.roles is not None:
-        yield _roles(stage.roles)
-    yield from _said(_list("ends_with_tensor", sorted(stage.ends_with_tensor)), bool(stage.ends_with_tensor))
-    yield from _said(_list("slices", sorted(stage.slices)), bool(stage.slices))
-    yield from _said(f"tiles {stage.tasks}", stage.tasks is not None)
-
-
 def _boxes(boxes: Boxes) -> str:
     rows, columns = boxes.box
     sizes = {"programs": boxes.programs, "rows": boxes.rows, "columns": boxes.columns}
@@ -142,6 +108,10 @@ def _roles(roles: Roles) -> str:
     sizes = {"consumers": roles.consumers, "rows": roles.rows, "columns": roles.columns, "block": roles.block}
     sizes |= {"pieces": roles.pieces, **({"products": roles.products} if roles.products > 1 else {})}
     return _named("roles", {**sizes, "registers": own, "other_registers": others})
+
+
+_OTHERS: Mapping[str, Callable[[Any], str]] = {"resource": str, "tma_copy": _boxes, "roles": _roles}
+"""Field of a stage -> its text, for fields that no form of properties is for."""
 
 
 def _ring(ring: Ring) -> Iterator[str]:

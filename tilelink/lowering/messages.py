@@ -70,7 +70,7 @@ def _whole(stage: BoundStage, span: Span) -> bool:
     """True if a span is all of its dimension in every tile."""
     if span.kind == "whole":
         return True
-    if span.kind != "tile" or span.index is None:
+    if span.kind != "tile" or span.index is None or span.counted:
         return False
     return stage.count(span.index) == 1 and span.start == const(0) and stage.extents[span.index] == span.extent
 

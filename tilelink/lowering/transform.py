@@ -1,4 +1,7 @@
-"""Program rewrites that a schedule asks for. Each preserves the meaning: valid program in, valid program out."""
+"""Rewrites of programs: those that a schedule asks for, and the one that puts numbers in place of parameters.
+
+Each preserves the meaning: valid program in, valid program out.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from tilelink.lowering.bound import Bound, Kernel
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import (
     NOTIFY,
-    SUBSTEPS,
     Accesses,
     Barriers,
     Enumerator,
@@ -30,6 +29,7 @@ from tilelink.lowering.enumerate import (
 from tilelink.lowering.guards import Guards
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import Fault
+from tilelink.lowering.walk import SUBSTEPS
 
 SHIFT = 32
 """An event's place in its worker is (sequence of its task) << SHIFT | position in the task."""

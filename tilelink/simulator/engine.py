@@ -34,8 +34,6 @@ class Timeline:
     """move -> time at which its first byte entered the link."""
     worker_begin: Floats
     worker_end: Floats
-    kernel_ready: dict[tuple[int, int], float]
-    """(kernel, rank) -> time from which its programs could start."""
     full: Floats
     """counter -> time at which its last notify arrived."""
     filler: Ints
@@ -262,7 +260,6 @@ class _Engine:
             started=np.array(self.started),
             worker_begin=np.array(self.programs.begin),
             worker_end=np.array(self.programs.end),
-            kernel_ready=self.programs.ready,
             full=np.array(self.full),
             filler=np.array(self.filler, dtype=np.int64),
         )

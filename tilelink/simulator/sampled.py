@@ -19,7 +19,8 @@ from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
-from tilelink.lowering.enumerate import WAIT, Enumerator, Rows, column
+from tilelink.lowering.enumerate import WAIT, Enumerator
+from tilelink.lowering.walk import Rows, column
 from tilelink.planning.plan import SHIFT, Plan
 
 Floats = NDArray[np.float64]
@@ -194,9 +195,6 @@ class _Sampled(Enumerator):
         there = existing(self.bound, stage, statement, rows, self.env(rows))
         if there.any():
             super().visit(stage, number, statement, rows if there.all() else rows.pick(there))
-
-    def _copied_entries(self, stage: BoundStage, target: Region, value: Any, rows: Rows) -> None:
-        pass  # their values are known
 
     def _guard(self, stage: BoundStage, tile_map: TileMap, rows: Rows) -> Ints:
         return np.zeros(len(rows.task), np.int64)  # nothing is left to a launch

@@ -31,10 +31,10 @@ from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.carried import parts
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import Rows, Walk
 from tilelink.lowering.hulls import hull
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 from tilelink.lowering.transform import number_of
+from tilelink.lowering.walk import Rows, Walk
 from tilelink.planning.plan import Plan
 from tilelink.simulator.sampled import SampledPlan, elements_of, existing, part_of
 

@@ -54,8 +54,10 @@ class Cells:
 
     def covering(self, ends: Ints) -> Ints:
         """Return ends of boxes, [rows, dims], in cell coordinates; one inside a cell is that of the cell."""
-        columns = [np.searchsorted(edges, ends[:, d]) for d, edges in enumerate(self.edges)]
-        return np.stack(columns, axis=1)
+        cells = np.empty((len(ends), len(self.edges)), np.int64)
+        for d, edges in enumerate(self.edges):
+            cells[:, d] = np.searchsorted(edges, ends[:, d])
+        return cells
 
     def paint(self, low: Ints, high: Ints, weight: Ints | int) -> Ints:
         """Return for each cell the sum of the weights of the boxes that cover it."""

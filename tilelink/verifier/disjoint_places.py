@@ -56,7 +56,7 @@ def _apart(plan: Plan, one: int, other: int) -> bool:
 
 def _different_entries(plan: Plan, one: GuardPart, other: GuardPart) -> bool:
     """True if two parts name elements through different entries of a tensor without two alike."""
-    ours, theirs = _entries(plan, one), _entries(plan, other)
+    ours, theirs = _entries(one), _entries(other)
     if ours is None or theirs is None or ours[0] != theirs[0] or not _promises(plan, ours[0], "distinct"):
         return False
     (rank, *boxes), (same, *others) = ours[1], theirs[1]
@@ -65,7 +65,7 @@ def _different_entries(plan: Plan, one: GuardPart, other: GuardPart) -> bool:
     )
 
 
-def _entries(plan: Plan, part: GuardPart) -> Entries | None:
+def _entries(part: GuardPart) -> Entries | None:
     """Return the entries that name the elements of a part, or None if a launch decides that too."""
     match part:
         case Place(at=Lookup(table=table, coords=coords)):

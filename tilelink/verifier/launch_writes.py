@@ -23,7 +23,7 @@ import numpy as np
 from tilelink.errors import CoverageError, ExclusiveWriteError, VerificationError
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Store
-from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Param, Scalar, binary, const, rewrite, walk
+from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Param, Rank, Scalar, binary, const, rewrite, walk
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import READ, WRITE
@@ -121,7 +121,7 @@ def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of reads of elements that a launch may leave unwritten."""
     a = plan.accesses
     guarded = np.unique(a.tensor[(a.kind == WRITE) & (a.guard > 0)])
-    for part in parts(plan, np.isin(a.tensor, guarded) & ~of_tensors(plan, "in", "table", "out", "inout")):
+    for part in parts(plan, np.isin(a.tensor, guarded) & ~of_tensors(plan, "in", "table", "inout")):
         writes, reads = pairs(part, READ)
         some = np.flatnonzero(a.guard[writes] > 0)
         known: dict[tuple[object, ...], bool] = {}
@@ -282,9 +282,12 @@ def _ends_right(plan: Plan, tensor: BoundTensor, row: int, part: Ended) -> Verif
         sizes = [print_scalar(n) + ("[: n]" if d == part.dim else "") for d, n in enumerate(decl.shape)]
         hint = f"say which part is defined: {name} : out [{', '.join(sizes)}], with n as in the range"
         return _of(plan, CoverageError, row, message, hint)
-    if _stop_of(plan, row, tensor, part.dim, end) == part.stop:
+    defined = _stop_of(plan, row, tensor, part.dim, end)
+    if defined == part.stop:
         return None
-    message = f"writes {name} up to {_said(part.stop)}, and it is to be defined up to {print_scalar(end)}"
+    text, here = print_scalar(end), _said(defined)
+    message = f"writes {name} up to {_said(part.stop)}, and it is to be defined up to {text}"
+    message += f", here {here}" if here != text else ""
     return _of(plan, CoverageError, row, message, "let both have the same end")
 
 
@@ -304,6 +307,8 @@ def _there(plan: Plan, end: Scalar, rank: int, lo: Sequence[int], hi: Sequence[i
 
     def change(expr: Scalar) -> Scalar | None:
         match expr:
+            case Rank():
+                return Int(value=rank)
             case Coordinate(dim=dim):
                 return Int(value=lo[dim]) if hi[dim] == lo[dim] + 1 else None
             case Lookup(coords=coords):
@@ -359,9 +364,9 @@ class _Placed:
             case Listed(entries=Lookup() as entries, along=along, first=first, last=last):
                 number = self.plan.bound.tensors[entries.table].shape[along]
                 return self._entries(entries.table, str(entries), along, first, min(last, number), part.dim)
-            case Place(at=Lookup(coords=(_, *coords)) as at) if all(isinstance(c, Int) for c in coords) and coords:
-                *others, last = (c.value for c in coords if isinstance(c, Int))
-                return self._entries(at.table, f"{at.table} {others}", len(others), last, last + 1, part.dim)
+            case Place(at=Lookup(coords=coords) as at) if all(isinstance(c, Int) for c in coords) and len(coords) > 1:
+                *others, last = (c.value for c in coords if isinstance(c, Int))  # the first one is the rank
+                return self._entries(at.table, f"{at.table} {others}", len(others) - 1, last, last + 1, part.dim)
             case Place(at=at):
                 return f"writes {self.tensor.name} at {_said(at)}, and other writes may be there too\nwrite through \
 distinct entries: place : in [T] < T distinct, and y[place[i], :]"
@@ -444,8 +449,8 @@ def _said(expr: Scalar) -> str:
 
     def change(part: Scalar) -> Scalar | None:
         match part:
-            case Lookup(table=table) if name_of_value(table) is not None:
-                return Param(name=str(name_of_value(table)))
+            case Lookup(table=table, coords=(_, _, *element)) if (name := name_of_value(table)) is not None:
+                return replace(part, table=name, coords=tuple(element)) if element else Param(name=name)
             case Lookup(coords=(Int(), *coords)):
                 return replace(part, coords=tuple(rewrite(c, change) for c in coords if isinstance(c, Scalar)))
             case _:

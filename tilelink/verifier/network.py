@@ -24,7 +24,7 @@ from tilelink.errors import NetworkError
 from tilelink.ir.program import Read, Region, Transfer
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import NOTIFY, QUIET, READ, WRITE
-from tilelink.lowering.messages import contiguous, is_held, is_plain
+from tilelink.lowering.messages import axes, contiguous, is_held, is_plain, one_message
 from tilelink.lowering.places import box
 from tilelink.planning.network import Puts
 from tilelink.planning.plan import Plan
@@ -153,6 +153,12 @@ def _messages(plan: Plan, puts: Puts) -> Iterator[NetworkError]:
             yield refuse(NetworkError, plan, message, task=task, statement=number, hint=hint)
             continue
         if statement.signal is None:
+            continue
+        in_part = any(span.counted for span in axes(bound, bound.stages[name], statement.target))
+        if in_part and not one_message(bound, bound.stages[name], statement):
+            message = "puts tiles with a signal that are several messages where a launch has only a part of them"
+            hint = "let the counted index be the first axis of what is put, before whole ones"
+            yield refuse(NetworkError, plan, message, task=task, statement=number, hint=hint)
             continue
         for row in rows:
             shape = bound.tensor_numbered(int(a.tensor[row])).shape

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from tilelink.errors import CallError, RankError
-from tilelink.runtime.cpu.request import LENGTH, NEW, NUMBER, Pipes, ProcessEnvironment
+from tilelink.runtime.cpu.request import LENGTH, LOST, NEW, NUMBER, Pipes, ProcessEnvironment
 from tilelink.runtime.job import Job, RunResult, pickled
 
 MODULE = "tilelink.runtime.cpu.fork_server"
@@ -166,7 +166,8 @@ class _Worker:
         self.ended = True
         status = FORK_SERVER.ask(self.process)
         if reply is None:
-            raise RankError(f"the process of the CPU ranks ended with status {status} and without a word")
+            hint = "stderr has what it wrote; SIGKILL is mostly a lack of memory: smaller sizes, fewer ranks or buffers"
+            raise RankError(f"the process of the CPU ranks {_end(status)} before it answered", hint=hint)
         return reply
 
     def _reply(self) -> bytes | None:
@@ -270,6 +271,14 @@ def _is_open(number: int) -> bool:
         return True
     except OSError:
         return False
+
+
+def _end(status: int | None) -> str:
+    """Return how a process ended, as a verb. status: as `os.waitpid` has it; None or LOST if it is not known."""
+    if status in (None, LOST):
+        return "is gone"
+    code = os.waitstatus_to_exitcode(status)
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
 
 
 def _high(descriptor: int) -> int:

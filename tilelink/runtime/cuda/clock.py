@@ -85,7 +85,8 @@ def offset(answers: Sequence[Sequence[int]]) -> Offset:
     Raise RankError if one of them was not answered.
     """
     if not all(peer for _, peer, _ in answers):
-        raise RankError("the ranks' clocks cannot be compared: a peer did not answer")
+        hint = "see that the processes of all ranks run, and start them again"
+        raise RankError("the ranks' clocks cannot be compared: a peer did not answer", hint=hint)
     fastest = sorted(answers, key=lambda one: one[2] - one[0])[: max(len(answers) // 4, 1)]
     sent, peer, received = fastest[0]
     # The numbers exceed 2**53, so they are subtracted before any division.

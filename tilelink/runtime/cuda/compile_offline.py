@@ -43,7 +43,7 @@ def compile_source(
     """
     machine = named_target(target) if isinstance(target, str) else target
     if machine.kind == "cpu":
-        raise UnknownTargetError(f"kernels are interpreted on {machine}, not compiled")
+        raise UnknownTargetError(f"kernels are interpreted on {machine}, not compiled", hint="compile for sm_90, say")
     if not isinstance(kernel, triton.JITFunction):
         hint = "unset TRITON_INTERPRET to compile"
         raise SettingsError(f"Triton interprets {kernel.__name__} in this process", hint=hint)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 import torch.distributed as dist
 
-from tilelink.artifact import Artifact, LaunchProtocol
+from tilelink.artifact import Artifact
 from tilelink.errors import BindingError
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.copy_stream import CopyEngine, may_be_begun
@@ -43,7 +43,7 @@ class Copies:
         found = recorded(artifact, rank)
         # All ranks or none: if a rank is notified of a launch's end only in the next launch, its peers must not wait
         # for it at the end of this one.
-        releases = artifact.protocol is LaunchProtocol.COUNTED_WITH_COPIES
+        releases = artifact.protocol.releases_copies
         begun = releases and all(of_all(int(may_be_begun(found)), group, device))
         self.releases_as_meant = begun == releases
         self.options = helper_options(artifact, found, begun)

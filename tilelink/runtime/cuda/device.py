@@ -51,7 +51,8 @@ def group_of(group: dist.ProcessGroup | None, ranks: int | None = None) -> dist.
     members = group if group is not None else dist.group.WORLD
     check_member(members)
     if members is None or ranks not in (None, members.size()):
-        raise RankError(f"the group has {members.size() if members else 0} ranks, not {ranks}")
+        hint = "start as many processes, pass a group of as many ranks, or leave the number out"
+        raise RankError(f"the group has {members.size() if members else 0} ranks, not {ranks}", hint=hint)
     return members
 
 

@@ -118,9 +118,15 @@ class Driver:
         return milliseconds.value * 1e6
 
 
+def driver_error(what: str, status: int) -> RankError:
+    """Return the error of a call of the driver that failed. status: the number that the call returned."""
+    hint = "the number is a CUresult of cuda.h; an earlier failure of this process may be its cause"
+    return RankError(f"the CUDA driver {what}: error {status}", hint=hint)
+
+
 def _done(status: int) -> None:
     if status:
-        raise RankError(f"the CUDA driver cannot time the operations of a copy engine: error {status}")
+        raise driver_error("cannot time the operations of a copy engine", status)
 
 
 @cache
@@ -160,7 +166,7 @@ def enter_context(library: Any, device: int) -> None:
     enter = function_of(library, "cuCtxSetCurrent", ctypes.c_void_p)
     status = get(ctypes.byref(ordinal), device) or retain(ctypes.byref(context), ordinal) or enter(context)
     if status:
-        raise RankError(f"the CUDA driver gives this thread no context of GPU {device}: error {status}")
+        raise driver_error(f"gives this thread no context of GPU {device}", status)
 
 
 def function_of(library: Any, name: str, *types: Any) -> Any:

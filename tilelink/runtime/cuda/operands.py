@@ -48,7 +48,7 @@ class Operands:
             value = given.get(name)
             if value is None:
                 if complete:
-                    raise BindingError(f"there is no tensor {name!r}")
+                    raise BindingError(f"there is no tensor {name!r}", hint=f"give it: {list(shape)} {dtype}")
                 continue
             try:
                 fits = value.shape == shape and value.dtype is dtype and value.device == device
@@ -109,7 +109,8 @@ def _placed(tensor: TensorSpec, value: torch.Tensor) -> torch.Tensor:
         value = value.detach()
         return value.clone(memory_format=torch.contiguous_format) if unfit else value
     if unfit:
-        raise BindingError(f"output {tensor.name!r} is not contiguous and aligned to {ALIGNED} bytes")
+        message = f"output {tensor.name!r} is not contiguous and aligned to {ALIGNED} bytes"
+        raise BindingError(message, hint="kernels write into it: give a tensor with memory of its own, not a view")
     if value.requires_grad and torch.is_grad_enabled():
         hint = "pass `.detach()` of it, or call the kernel in torch.no_grad()"
         raise BindingError(f"output {tensor.name!r} requires a gradient, and kernels have none", hint=hint)

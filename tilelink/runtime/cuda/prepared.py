@@ -17,7 +17,6 @@ from tilelink.artifact import (
     Descriptor,
     IntegersPointer,
     KernelSpec,
-    LaunchProtocol,
     Number,
     NumPrograms,
     Parameter,
@@ -63,7 +62,7 @@ def compile_ahead(artifact: Artifact, machine: Target, deadlines: Collection[boo
     different: list[HelperOptions] = []
     for rank in range(artifact.ranks):
         copies = recorded(artifact, rank)
-        releases = artifact.protocol is LaunchProtocol.COUNTED_WITH_COPIES
+        releases = artifact.protocol.releases_copies
         options = helper_options(artifact, copies, releases and may_be_begun(copies))
         different += [options] if options not in different else []
     shared: list[int] = []

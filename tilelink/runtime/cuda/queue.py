@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilelink.errors import RankError
-from tilelink.runtime.cuda.driver import Call, Driver, Handle, driver, library, with_context
+from tilelink.runtime.cuda.driver import Call, Driver, Handle, driver, driver_error, library, with_context
 from tilelink.runtime.cuda.graph_branches import Branches
 from tilelink.runtime.cuda.record_copies import Box, Copy, Operation, StreamWait, StreamWrite
 
@@ -120,7 +119,7 @@ class Queue:
             if status := function(*arguments):
                 status = with_context(library(), status, function, *arguments)
             if status:
-                raise RankError(f"the CUDA driver refused an operation of a copy engine: error {status}")
+                raise driver_error("refused an operation of a copy engine", status)
         if branches:
             branches.before_copy(stream)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tilelink.errors import RankError
-from tilelink.runtime.cuda.driver import function_of, with_context
+from tilelink.runtime.cuda.driver import driver_error, function_of, with_context
 
 SIDE_PRIORITY = -1  # not the hardware queues of a caller's stream of default priority
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
@@ -38,7 +38,7 @@ class Events:
         made = ctypes.c_void_p()
         status = create(ctypes.byref(made), _DISABLE_TIMING)
         if status or made.value is None:
-            raise RankError(f"the CUDA driver makes no event: error {status}")
+            raise driver_error("cannot make an event", status)
         self._events.append(made.value)
         return made.value
 
@@ -74,7 +74,7 @@ def new_stream(library: Any, device: torch.device, priority: int = 0) -> torch.c
     with torch.cuda.device(device):
         status = create(ctypes.byref(made), _NON_BLOCKING, priority)
     if status or made.value is None:
-        raise RankError(f"the CUDA driver makes no stream: error {status}")
+        raise driver_error("cannot make a stream", status)
     stream = torch.cuda.ExternalStream(made.value, device)
     weakref.finalize(stream, function_of(library, "cuStreamDestroy_v2", ctypes.c_void_p), made.value)
     return stream

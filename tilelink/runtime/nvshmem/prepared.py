@@ -40,7 +40,8 @@ def compile_ahead(artifact: Artifact, machine: Target, deadlines: Collection[boo
     Triton raises, and BindingError for stages on copy engines, and without the device library.
     """
     if artifact.copy_programs:
-        raise BindingError(f"stages on copy engines: {artifact.copy_programs[0].name}")
+        name, hint = artifact.copy_programs[0].name, "copy engines do not reach other nodes: run the stage on sm"
+        raise BindingError(f"{name} is on the copy engine, in a program of several nodes", hint=hint)
     driver.set_active(Absent(machine))  # type: ignore[arg-type]
     linked = {"extern_libs": libraries(int(machine.architecture))}
     shared: list[int] = []
