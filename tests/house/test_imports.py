@@ -18,6 +18,7 @@ EVERY_LAYER = CLI | frozenset({"calibration", "compiler", "ops", "tuning"})
 # "" is the package itself: the public API.
 TABLE: dict[str, tuple[str, ...]] = {
     "files": (),
+    "dtypes": (),
     "errors": ("files",),
     "data": ("files", "errors"),
     "generated": ("files", "settings", "errors"),
@@ -37,6 +38,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "ir.parameters",
         "ir.depth",
         "ir.groups",
+        "dtypes",
         "errors",
     ),
     "lowering": ("ir", "scheduling", "target", "capabilities", "artifact", "errors"),
@@ -46,14 +48,14 @@ TABLE: dict[str, tuple[str, ...]] = {
     "search": ("ir", "scheduling", "lowering", "planning", "verifier", "simulator", "target", "errors"),
     "backend": ("ir", "scheduling", "lowering", "generated", "settings", "target", "artifact", "files", "errors"),
     "device": ("settings", "errors"),
-    "runtime": ("device", "generated", "settings", "target", "artifact", "errors"),
+    "runtime": ("device", "generated", "settings", "target", "artifact", "dtypes", "errors"),
     "programs": ("",),
 }
 
 THIRD_PARTY: dict[str, frozenset[str]] = {
     "lark": frozenset({"frontend"}),
     "jinja2": frozenset({"backend"}),
-    "torch": frozenset({"device", "runtime", "reference"}) | EVERY_LAYER,
+    "torch": frozenset({"device", "dtypes", "runtime", "reference"}) | EVERY_LAYER,
     "triton": frozenset({"device", "runtime"}),
     "cuda": frozenset({"runtime"}),
     "nvshmem": frozenset({"runtime"}),
