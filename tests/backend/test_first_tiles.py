@@ -85,9 +85,12 @@ def generated(source: str, kernel: Kernel) -> dict[int, Ran]:
 
 
 def both(plan: Plan, source: str) -> None:
-    for kernel in plan.bound.kernels:
-        if not kernel.on_copy_engine:
-            assert generated(source, kernel) == planned(plan, kernel)
+    kernels = [kernel for kernel in plan.bound.kernels if not kernel.on_copy_engine]
+    assert kernels
+    for kernel in kernels:
+        found = generated(source, kernel)
+        assert found == planned(plan, kernel)
+        assert any(found.values())
 
 
 @settings(max_examples=30, deadline=None)
@@ -121,6 +124,7 @@ def test_every_tile_is_begun_by_its_program(first: int, width: int | None) -> No
 
 
 CASES = [case for case in library.unlike() if case[1] and any(" in " in str(stage) for stage in case[1].stages)]
+assert len(CASES) > 20
 
 
 @pytest.mark.parametrize("case", CASES[::2], ids=library.name)

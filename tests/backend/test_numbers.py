@@ -11,7 +11,7 @@ import torch
 from tests.backend import samples
 from tests.backend.samples import Sample
 from tilelink import compiler
-from tilelink.reference.dtypes import DTYPES
+from tilelink.dtypes import DTYPES
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs, relative_error
 

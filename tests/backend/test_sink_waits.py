@@ -11,6 +11,7 @@ import torch
 
 from tests.backend.samples import Sample, emitted, numbered
 from tilelink import compiler
+from tilelink.backend.emit import emit
 from tilelink.errors import VerificationError
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import For, If, Statement, Wait
@@ -123,7 +124,7 @@ def test_the_simulator_waits_where_the_kernel_does(body: str, channel: int, bloc
     sliced = bool(bound.stages["gemm"].slices)
     assert (
         sliced
-        == (POLLED.search(numbered(emitted(bound).text)) is not None)
+        == (POLLED.search(numbered(emit(bound, plan.thresholds).text)) is not None)
         == (body in IN_LOOP and channel % (16 if block == 16 else 64) == 0)
     )
     assert begun == (192 // channel if sliced else 1)

@@ -112,7 +112,11 @@ def test_a_file_whose_name_is_no_utf_8_is_stored() -> None:
 
 @pytest.mark.parametrize("name", ["coding", "encoding"])
 def test_a_dimension_names_no_encoding(name: str) -> None:
-    tree(source(PLAIN | {"DIM": name}, "on sm"))
+    """A comment `coding=16` in the first two lines says how a module is read, unless the line before it does."""
+    text = source(PLAIN | {"DIM": name}, "on sm")
+    assert same(tree(source(PLAIN, "on sm")), tree(text), {})
+    with pytest.raises(SyntaxError, match="encoding"):
+        tree(text.split("\n", 1)[1])
 
 
 # Numbers -----------------------------------------------------------------------------------------------------
@@ -184,12 +188,23 @@ def test_kernels_and_the_reference_take_the_same_parameter(number: float) -> Non
         assert torch.allclose(found[name].double(), expected[name].double(), rtol=1e-6, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("number", [float("nan"), -0.0, 1e-40])
+@pytest.mark.parametrize(
+    ("number", "bits"),
+    [
+        (float("nan"), "0[xf]7fc00000|0[xf]7fffffff|2143289344|2147483647"),
+        (-0.0, "0[xf]80000000"),
+        (1e-40, "0[xf]0*116c2"),
+    ],
+)
 @pytest.mark.parametrize("machine", ["sm_90", "gfx942"])
-def test_any_parameter_compiles(machine: str, number: float) -> None:
+def test_any_parameter_compiles(machine: str, number: float, bits: str) -> None:
+    """bits: of the number as f32, which the compiled kernel has."""
     sample = Sample(text=PARAMETERS.text, numbers=PARAMETERS.numbers | {"s": number})
     bound = sample.bound(ranks=1, target=machine)
-    compile_all(bound, emitted(bound))
+    result = emitted(bound)
+    assembly = [one.asm["ptx" if machine == "sm_90" else "amdgcn"] for one in compile_all(bound, result)]
+    assert len(assembly) == len(result.kernels) == 1
+    assert re.search(rf"\b({bits})\b", assembly[0].lower())
 
 
 def test_a_number_of_numpy_has_its_own_type() -> None:

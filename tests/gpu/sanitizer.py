@@ -173,6 +173,8 @@ def _judge_cases(verdict: Verdict, rank: int, said: Mapping[str, Any], under_too
             verdict.doubts.append(f"rank {rank}: {label} is not judged: {text}")
         elif text != "good":
             verdict.problems.append(f"rank {rank}: {label}: {text}")
+    if said.get("ended") and not became:
+        verdict.problems.append(f"rank {rank} ran no case")
     if not said.get("ended"):
         last = list(became)[-1] if became else "nothing"
         verdict.problems.append(f"rank {rank} ended with status {status} after {last}")

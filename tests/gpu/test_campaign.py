@@ -197,9 +197,10 @@ PEER = 0x7F0000000000
 
 def verdict(
     folder: Path, *, tool: str | None = "memcheck", log: str = CLEAN["memcheck"], became: str = "good",
-    peers: int = 0, ended: bool = True, status: int = 0,
+    peers: int = 0, ended: bool = True, status: int = 0, cases: bool = True,
 ) -> sanitizer.Verdict:  # fmt: skip
-    said = {"became": {"a": "good", "b": became}, "peers": [[PEER, PEER + peers]] if peers else [], "ended": ended}
+    every = {"a": "good", "b": became}
+    said = {"became": every if cases else {}, "peers": [[PEER, PEER + peers]] if peers else [], "ended": ended}
     (folder / "said.0.json").write_text(json.dumps(said))
     (folder / f"{tool}.0.log").write_text(log)
     return sanitizer.judge(tool, 1, folder, [status])
@@ -254,6 +255,7 @@ def test_what_else_ends_a_run(tmp_path: Path) -> None:
     assert "ended with status -9 after b" in verdict(tmp_path, ended=False, status=-9).problems[0]
     assert "status 1" in verdict(tmp_path, status=1).problems[0]
     assert verdict(tmp_path, became="wrong: y").problems == ["rank 0: b: wrong: y"]
+    assert verdict(tmp_path, cases=False).problems == ["rank 0 ran no case"], "a run that tests nothing is not good"
 
 
 def test_a_late_wait_is_a_doubt_under_a_tool_and_wrong_without_one(tmp_path: Path) -> None:

@@ -18,13 +18,13 @@ from tilelink.ir.typing import infer
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
-from tilelink.lowering.enumerate import WRITE
+from tilelink.lowering.enumerate import WAIT, WRITE
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.scheduling.schedule import Fused, Schedule, Sm
 from tilelink.search import Space
 from tilelink.search.knobs import Knob
 from tilelink.target import CPU, Target, target
-from tilelink.verifier import verify
+from tilelink.verifier import refusals, verify
 
 TEXT = """\
 schedule one for product:
@@ -177,8 +177,20 @@ def last(schedule: Schedule, stage: str) -> bool:
 
 def test_what_it_becomes_is_safe() -> None:
     """Every output once, every part waited for, nobody waits for ever: all rules."""
+    assert len(cases()) == 8
     for plan in cases():
         verify(plan)
+
+
+def test_sums_that_do_not_wait_for_parts_are_refused() -> None:
+    """What is proved of the parts is their order: with all waits for them last, no rule but that of ordering holds."""
+    for plan in cases():
+        s = plan.signals
+        parts = [tensor.number for name, tensor in plan.bound.tensors.items() if name.endswith("_split")]
+        late = (s.kind == WAIT) & np.isin(plan.channel_tensors[s.channel], parts)
+        assert late.any()
+        changed = replace(plan, signals=replace(s, position=np.where(late, 10**6, s.position)))
+        assert {refused.rule for refused in refusals(changed)} == {"ordering"}
 
 
 def test_the_last_round_has_one_part_for_a_program() -> None:

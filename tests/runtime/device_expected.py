@@ -6,7 +6,8 @@ import math
 import torch
 
 from tests.runtime import device_kernels as kernels
-from tilelink.reference.dtypes import DTYPES, converted
+from tilelink.dtypes import DTYPES
+from tilelink.reference.dtypes import converted
 from tilelink.runtime.cuda.helper_kernels import close_launch, open_launch, turn_launch
 
 

@@ -19,12 +19,12 @@ from triton.runtime.errors import OutOfResources
 
 from tests import artifacts
 from tilelink.artifact import Descriptor, FirstProgram, HandshakePointer, NumPrograms, Rank, TensorPointer
+from tilelink.dtypes import DTYPES
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda import driver, functions
 from tilelink.runtime.cuda.compile_offline import compile_source
 from tilelink.runtime.cuda.functions import Function, HelperKernel, described
 from tilelink.runtime.cuda.launch import MAP_BYTES, PreparedLaunch, TensorMap, UnsupportedLaunch
-from tilelink.runtime.dtypes import TORCH_DTYPES
 
 HANDLE, STREAM, WARPS, SHARED, PROGRAMS = 4711, 7, 8, 12345, 132
 BOX = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [64, 32], "fp4_padded": False}
@@ -291,7 +291,7 @@ def function_with(compiled: Compiled) -> tuple[Function, dict[str, torch.Tensor]
     """A function, the tensors that callers pass it (a and d) and the one that is always the same (b)."""
     _, a, d, _ = given()
     tensors = {"a": a, "d": d}
-    names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+    names = {dtype: name for name, dtype in DTYPES.items()}
     specs = [artifacts.tensor(name, shape=tuple(t.shape), dtype=names[t.dtype]) for name, t in tensors.items()]
     kernel = artifacts.kernel("k", programs=PROGRAMS, num_warps=WARPS, num_stages=3, parameters=PARAMETERS)
     fixed = {Rank(): -5, FirstProgram(): 0, NumPrograms(): PROGRAMS, HandshakePointer(): EDGE}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.compiler.library import cases, groups
+from tests.compiler.library import Case, cases, groups, name, spread
 from tests.verifier import dynamic
 from tests.verifier.dynamic import KINDS, check
 from tilelink.frontend.parser import parse_text
@@ -39,9 +39,9 @@ def kinds(plan: Plan, seeds: int = 40) -> set[str]:
     return {failure.kind for seed in range(seeds) for failure in check(plan, [seed])}
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize(("program", "schedule"), cases(), ids=str)
-def test_the_library_runs_without_failure(program, schedule, ranks: int) -> None:  # pyright: ignore
+@pytest.mark.parametrize(("case", "ranks"), spread(cases(), 2, 3, 4), ids=name)
+def test_the_library_runs_without_failure(case: Case, ranks: int) -> None:
+    program, schedule = case
     if any(tensor.bound is not None for tensor in program.tensors):
         pytest.skip("a launch decides about its tiles; `python -m tests.campaign --launches` runs them instead")
     dims = {p.name: p.example or DIMS[p.name] for p in program.params if p.kind == "dim"} | groups(program, ranks)

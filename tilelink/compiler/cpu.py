@@ -171,7 +171,7 @@ class Kernel:
         """
         import torch
 
-        from tilelink.runtime.dtypes import TORCH_DTYPES
+        from tilelink.dtypes import DTYPES
 
         tables = {name: torch.as_tensor(np.asarray(value)[rank]).int() for name, value in self.tables.items()}
         inputs = [t for t in self.bound.tensors.values() if t.decl.is_given or t.decl.known_early]
@@ -198,7 +198,7 @@ class Kernel:
             if value.layout != torch.strided or value.is_nested or value.is_meta:
                 what = f"input {tensor.name!r} of rank {rank} is sparse, nested or without data"
                 raise BindingError(what, location=tensor.decl.location, hint="inputs are plain tensors: x.to_dense()")
-            if tuple(value.shape) != tensor.shape or value.dtype != TORCH_DTYPES[tensor.dtype]:
+            if tuple(value.shape) != tensor.shape or value.dtype != DTYPES[tensor.dtype]:
                 got = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
                 message = f"input {tensor.name!r} of rank {rank} is {got}"
                 hint = f"it takes {list(tensor.shape)} {tensor.dtype}"

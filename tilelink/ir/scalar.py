@@ -208,7 +208,8 @@ def rewrite(expr: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
             return Logic(op=op, args=tuple(rewrite(a, change) for a in args), location=expr.location)
         case Lookup(coords=coords):
             new_coords = tuple(rewrite(c, change) if isinstance(c, Scalar) else c for c in coords)
-            return replace(expr, coords=new_coords)
+            same = all(a is b for a, b in zip(coords, new_coords, strict=True))
+            return expr if same else replace(expr, coords=new_coords)
         case Choose(selector=s, values=values):
             return Choose(selector=rewrite(s, change), values=values)
         case Block(start=start):

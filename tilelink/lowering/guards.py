@@ -82,8 +82,9 @@ Guard = tuple[Part, ...]
 class Guards:
     """The guards of a plan, numbered; 0 is that of an access about which a launch decides nothing.
 
-    ranges: table -> the smallest and the largest of its entries. copies: entry -> what it is equal to, an expression of
-    other entries, where a program writes it as such (lowering/told.py); None if that is not known.
+    ranges: table -> the smallest and the largest of its entries, known before an expression names it. copies: entry ->
+    what it is equal to, an expression of other entries, where a program writes it as such (lowering/told.py); None if
+    that is not known.
     """
 
     known: list[Guard] = field(default_factory=lambda: [()])
@@ -91,11 +92,15 @@ class Guards:
     copies: dict[Entry, Scalar | None] = field(default_factory=dict[Entry, "Scalar | None"])
     _numbers: dict[Guard, int] = field(default_factory=lambda: {(): 0})
     _resolved_guards: dict[int, Guard] = field(default_factory=dict[int, Guard])
+    _resolved_exprs: dict[Scalar, Scalar] = field(default_factory=dict[Scalar, Scalar])
+    _compared: dict[tuple[Scalar, Scalar], bool] = field(default_factory=dict[tuple[Scalar, Scalar], bool])
+    """What `at_most` has found: a rule compares the parts of many accesses, of which few differ."""
 
     def copy(self, entry: Entry, origin: Scalar | None) -> None:
         """Note what an entry is equal to, None for nothing known. Of one that is written twice nothing is known."""
         self.copies[entry] = origin if entry not in self.copies else None
         self._resolved_guards.clear()
+        self._resolved_exprs.clear()
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -122,11 +127,17 @@ class Guards:
 
     def resolve(self, expr: Scalar) -> Scalar:
         """Return the normal form of an expression, in terms of entries of which nothing more is known."""
-        return normal(self._origin(expr, frozenset()), self.bounds)
+        known = self._resolved_exprs.get(expr)
+        if known is None:
+            known = self._resolved_exprs[expr] = normal(self._origin(expr, frozenset()), self.bounds)
+        return known
 
     def at_most(self, left: Scalar, right: Scalar) -> bool:
         """True if one resolved expression is no more than another one, in every launch."""
-        return at_most(left, right, self.bounds)
+        known = self._compared.get((left, right))
+        if known is None:
+            known = self._compared[left, right] = at_most(left, right, self.bounds)
+        return known
 
     def _origin(self, expr: Scalar, seen: frozenset[Entry]) -> Scalar:
         """Replace entries by what they are equal to. seen: the entries that are being replaced."""

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from tilelink.dtypes import DTYPES
 from tilelink.errors import DtypeError
 from tilelink.frontend.variants import Template
 from tilelink.ir.program import Program, Tensor
 from tilelink.ir.solve import extent, solve
 from tilelink.ops.signature import Call, Signature
-from tilelink.runtime.dtypes import TORCH_DTYPES
 
 ELEMENTS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 """Types that elements of a program's tensors may have where none is declared."""
-NAMES = {kind: name for name, kind in TORCH_DTYPES.items()}
+NAMES = {kind: name for name, kind in DTYPES.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Forms:
         sizes |= {name: np.shape(table)[1:] for name, table in self._tables.items()}
         dims = solve(program, sizes, call.numbers, ranks).dims
         outputs = {
-            one.name: (tuple(extent(size, dims, ranks) for size in one.shape), TORCH_DTYPES[one.dtype or dtype])
+            one.name: (tuple(extent(size, dims, ranks) for size in one.shape), DTYPES[one.dtype or dtype])
             for one in program.tensors
             if one.space == "out"
         }

@@ -8,11 +8,11 @@ from math import prod
 
 import torch
 
+from tilelink.dtypes import DTYPES
 from tilelink.errors import BindingError
 from tilelink.ir.solve import extent
 from tilelink.ops.form import Form
 from tilelink.ops.given import Given
-from tilelink.runtime.dtypes import TORCH_DTYPES
 
 
 def check_room(form: Form, ranks: int, device: torch.device, given: Given) -> None:
@@ -21,7 +21,7 @@ def check_room(form: Form, ranks: int, device: torch.device, given: Given) -> No
     sizes: dict[str, int] = {}
     for one in form.program.tensors:
         shape = [extent(size, form.dims, ranks) for size in one.shape]
-        sizes[one.name] = prod(shape) * TORCH_DTYPES[one.dtype or form.dtype].itemsize
+        sizes[one.name] = prod(shape) * DTYPES[one.dtype or form.dtype].itemsize
     if sum(sizes.values()) <= memory:
         return
     largest = max(sizes, key=sizes.__getitem__)

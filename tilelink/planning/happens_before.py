@@ -228,7 +228,7 @@ class HappensBefore:
 
     @cached_property
     def _line(self) -> Line | None:
-        """All notifies and waits in a line, with begin and end of each worker; None if some wait in a circle."""
+        """All signals in a line, with begins and ends of workers; None if some wait in a circle."""
         s, workers = self.plan.signals, np.arange(len(self.plan.workers))
         rows = np.flatnonzero(((s.kind == NOTIFY) | (s.guard == 0)) & ~self._hidden)
         own, before = self._kernels
@@ -297,7 +297,7 @@ class HappensBefore:
 
     @cached_property
     def _kernels(self) -> tuple[Ints, Ints]:
-        """For each worker a number for its kernel on its rank, and that of the one before it on its stream, or -1."""
+        """For each worker the number of its kernel on its rank, and of the one before it on its stream, or -1."""
         kernels = self.plan.bound.kernels
         places = [(kernels[number].stream, rank, kernels[number].position) for number, rank, _ in self.plan.workers]
         numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}

@@ -27,8 +27,7 @@ AFTER_ALL = 2**63 - 1
 def in_line(worker: Ints, place: Ints, gives: np.ndarray, channel: Ints) -> Line | None:
     """Return signals in a line, or None if some wait for each other in a circle.
 
-    A row for each, notifies with `gives`, places in their workers as `Plan.place`. Each worker has an end, at
-    AFTER_ALL.
+    A row for each: notifies have `gives`, places are those of `Plan.place`. Each worker has an end, at AFTER_ALL.
     """
     rows = np.lexsort((gives, place, worker))
     workers, giving, channels = (column[rows].tolist() for column in (worker, gives, channel))
@@ -119,7 +118,7 @@ class Line:
 
     @cached_property
     def _edges(self) -> list[tuple[int, int]]:
-        """For each row the worker or channel whose set grows into that of another; channels count on from workers."""
+        """For each row the node whose set is added to that of another one: workers, then channels."""
         channel = self.channel + int(self.worker.max()) + 1
         origin, goal = np.where(self.gives, self.worker, channel), np.where(self.gives, channel, self.worker)
         return list(zip(origin.tolist(), goal.tolist(), strict=True))

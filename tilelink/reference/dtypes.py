@@ -1,24 +1,13 @@
-"""Element types as torch has them, and conversions between them as kernels make them."""
+"""Conversions between element types as kernels make them."""
 
 from __future__ import annotations
 
 import torch
 
+from tilelink.dtypes import DTYPES
 from tilelink.errors import DtypeError
 from tilelink.ir.program import COMPUTED, F8, INTEGERS
 
-DTYPES: dict[str, torch.dtype] = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f8e4m3": torch.float8_e4m3fn,
-    "f8e5m2": torch.float8_e5m2,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "bool": torch.bool,
-}
 F8_NAN = 0x7F
 """The bits of NaN in both types of 8 bits, as processors write it."""
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import torch
 
+from tilelink.dtypes import DTYPES
 from tilelink.errors import AccountingError, BindingError, CoverageError, Location, OrderingError, ProgressError
 from tilelink.ir.depth import deep
 from tilelink.ir.groups import check_groups
@@ -37,7 +38,7 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Block, Lookup, Ranks, Scalar, Whole
 from tilelink.ir.typing import Axis, StageTyping, Typing, infer
 from tilelink.reference import boxes
-from tilelink.reference.dtypes import DTYPES, converted, named_dtype, typed
+from tilelink.reference.dtypes import converted, named_dtype, typed
 from tilelink.reference.promises import check_promises
 from tilelink.reference.races import Races, Seen
 from tilelink.reference.scalars import Scope, Where, along_table, at_launch, extent, indices_of, tile

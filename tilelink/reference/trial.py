@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from tilelink.dtypes import DTYPES
 from tilelink.errors import BindingError
 from tilelink.ir.program import Program, Tensor
 from tilelink.ir.scalar import Scalar
-from tilelink.reference.dtypes import DTYPES, converted
+from tilelink.reference.dtypes import converted
 from tilelink.reference.routing import Routing, draw_indices
 from tilelink.reference.run import Outputs
 from tilelink.reference.scalars import Numbers, extent

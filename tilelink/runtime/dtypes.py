@@ -1,4 +1,4 @@
-"""Element types of tensors, and the values that fill uninitialised memory."""
+"""Tensors of an artifact in torch: their element types, stand-ins for them, and what fills uninitialised memory."""
 
 from __future__ import annotations
 
@@ -7,25 +7,12 @@ from typing import Any
 import torch
 
 from tilelink.artifact import TensorSpec
-
-TORCH_DTYPES: dict[str, torch.dtype] = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f8e4m3": torch.float8_e4m3fn,
-    "f8e5m2": torch.float8_e5m2,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "bool": torch.bool,
-}
-"""Element types by their names in programs and artifacts."""
+from tilelink.dtypes import DTYPES
 
 
 def dtype_of(tensor: TensorSpec) -> torch.dtype:
     """Return the element type of a tensor."""
-    return TORCH_DTYPES[tensor.dtype]
+    return DTYPES[tensor.dtype]
 
 
 def stand_in(tensor: TensorSpec, device: torch.device) -> torch.Tensor:

@@ -15,11 +15,10 @@ Two rounds of the ring and one buffer more are explored: after two rounds all ph
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tilelink.lowering.rings import (
     ARRIVE,
@@ -58,8 +57,7 @@ class _Wrong(Exception):
     """Raised with what goes wrong in a state."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _State:
+class _State(NamedTuple):
     """A state of rings that roles share.
 
     at: step of each role, the writer first. holds: number and content of what each buffer of each ring holds. flying:
@@ -83,7 +81,6 @@ def wrong(ring: Ring, turns: int) -> str | None:
     return _Model(rings=(ring,), scripts=scripts).explore()
 
 
-@lru_cache(maxsize=64)
 def wrong_together(ring: Ring, kept: Ring, turns: int) -> str | None:
     """Return what may go wrong at the rings of a loop that carries a state, or None.
 
@@ -94,9 +91,15 @@ def wrong_together(ring: Ring, kept: Ring, turns: int) -> str | None:
         return "its rings have other roles"
     long = min(turns, ring.buffers + 2)  # more than two rounds of the ring in a tile
     for number, tiles in {min(turns, 2): TILES, long: 2 if long > 2 else TILES}.items():
-        if reason := _loop(ring, kept, number, tiles).explore():
+        if reason := _wrong_in_loop(ring, kept, number, tiles):
             return reason
     return None
+
+
+@lru_cache(maxsize=256)
+def _wrong_in_loop(ring: Ring, kept: Ring, turns: int, tiles: int) -> str | None:
+    """Return what may go wrong in so many tiles of a loop, each of so many turns, or None."""
+    return _loop(ring, kept, turns, tiles).explore()
 
 
 def _loop(ring: Ring, kept: Ring, turns: int, tiles: int) -> _Model:
@@ -218,12 +221,12 @@ class _Model:
         """Return the state with its readers in a fixed order: they are interchangeable."""
         if len(state.reading) == 1:
             return state
-        pairs = sorted(zip(state.at[1:], state.reading, strict=True))
-        at = (state.at[0], *(one for one, _ in pairs))
-        return _State(
-            at=at, barriers=state.barriers, holds=state.holds, flying=state.flying,
-            reading=tuple(reading for _, reading in pairs),
-        )  # fmt: skip
+        pairs = [*zip(state.at[1:], state.reading, strict=True)]
+        ordered = sorted(pairs)
+        if ordered == pairs:
+            return state
+        at, reading = zip(*ordered, strict=True)
+        return state._replace(at=(state.at[0], *at), reading=reading)
 
     def _step(self, state: _State, role: int, which: int, number: int, step: Step) -> _State | None:
         """Return the state after a step of a role, or None if the step must wait. Raise _Wrong for a wrong one."""
@@ -284,8 +287,12 @@ class _Model:
     def _barrier(self, which: int, name: str, number: int) -> int:
         """Return the place of a barrier in a state."""
         ring = self.rings[which]
-        names = [one for one, _ in ring.barriers]
-        return self._firsts[which][1] + number % ring.buffers * len(names) + names.index(name)
+        return self._firsts[which][1] + number % ring.buffers * len(ring.barriers) + self._named[which][name]
+
+    @cached_property
+    def _named(self) -> tuple[Mapping[str, int], ...]:
+        """For each ring its barriers by their names, numbered."""
+        return tuple({name: at for at, (name, _) in enumerate(ring.barriers)} for ring in self.rings)
 
     def _arrived(self, barriers: Barriers, at: int, more: int) -> Barriers:
         phase, missing, expected = barriers[at]
@@ -305,19 +312,15 @@ class _Model:
         phase, missing, expected = state.barriers[at]
         barriers = _with(state.barriers, at, self._turned(at, phase, missing, expected - size))
         holds = state.holds
-        if all(other[:2] != (which, number) for other in rest):
-            script = self.scripts[0]
-            loads = self._loads[which, number]
-            begun = sum((r, n) == (which, number) and s.word == LOAD for r, n, s in script[: state.at[0]])
-            if begun == loads:
-                slot = self._firsts[which][0] + number % self.rings[which].buffers
-                holds = _with(holds, slot, (number, VISIBLE))
+        if all(other[:2] != (which, number) for other in rest) and state.at[0] > self._loaded[which, number]:
+            slot = self._firsts[which][0] + number % self.rings[which].buffers
+            holds = _with(holds, slot, (number, VISIBLE))
         return _State(at=state.at, barriers=barriers, holds=holds, flying=tuple(rest), reading=state.reading)
 
     @cached_property
-    def _loads(self) -> Mapping[tuple[int, int], int]:
-        """(ring, number of a buffer) -> the loads into it."""
-        return Counter((r, n) for r, n, step in self.scripts[0] if step.word == LOAD)
+    def _loaded(self) -> Mapping[tuple[int, int], int]:
+        """(ring, number of a buffer) -> the step of the writer that is the last load into it."""
+        return {(r, n): at for at, (r, n, step) in enumerate(self.scripts[0]) if step.word == LOAD}
 
 
 def _unusable(ring: Ring) -> str | None:

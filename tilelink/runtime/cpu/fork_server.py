@@ -17,7 +17,7 @@ import traceback
 import torch
 import triton
 
-from tilelink.runtime.cpu import worker
+from tilelink.runtime.cpu import interpreter, worker
 from tilelink.runtime.cpu.processes.child import flush_output
 from tilelink.runtime.cpu.processes.threads import fork, single_thread
 from tilelink.runtime.cpu.request import LOST, NEW, NUMBER, Pipes
@@ -38,6 +38,7 @@ def main(number: int) -> int:
         requests.set_inheritable(False)
         requests.settimeout(IDLE_S)
         _nothing[(1,)](torch.zeros(1))  # Triton imports more when the first kernel runs
+        interpreter.prepare()
         gc.collect()
         gc.freeze()  # imported objects stay, and workers share their pages
         Server(requests).serve()

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
-
-from triton.runtime.interpreter import (  # pyright: ignore[reportMissingTypeStubs]
-    InterpretedFunction,
-    interpreter_builder,
-)
 
 from tilelink.artifact import CopyProgram, KernelSpec, SignalGrid
 from tilelink.device import network
 from tilelink.generated import load_module
-from tilelink.runtime.cpu import host_signals
+from tilelink.runtime.cpu import host_signals, interpreter
 from tilelink.runtime.cpu.copy_queue import CopyQueue
 from tilelink.runtime.cpu.memory import Arguments, Memory
 from tilelink.runtime.cpu.processes import Process, run_processes
@@ -28,7 +22,7 @@ def run_job(job: Job) -> RunResult:
     """Run a job in this process, in which Triton interprets. Raise as run_processes does."""
     artifact = job.artifact
     module = load_module(job.source)
-    _prepare(module)
+    interpreter.rewrite(module)
     memory = Memory(artifact, len(job.inputs))
     processes = [process for rank in range(artifact.ranks) for process in _processes(module, memory, rank)]
     launch = _Launch(job, memory)
@@ -51,17 +45,6 @@ def run_job(job: Job) -> RunResult:
     traces = tuple(WorkerTrace(rank=n.rank, stream=n.stream, program=n.program, events=e) for n, e in named)
     spans = tuple(span for own in report.spans for span in own)
     return RunResult(outputs=outputs, traces=traces if job.trace else (), spans=spans, seconds=report.seconds)
-
-
-def _prepare(module: ModuleType) -> None:
-    """Make Triton prepare its interpreter and the functions for it once, instead of in every process."""
-    options = interpreter_builder.options
-    if getattr(options, "sanitize_overflow", False):
-        # With it each sum of integers is also computed in 64 bits, for an assertion that the interpreter never makes.
-        interpreter_builder.options = replace(options, sanitize_overflow=False)
-    for value in list(vars(module).values()):  # it adds names to the module
-        if isinstance(value, InterpretedFunction):
-            value.rewrite()
 
 
 def _processes(module: ModuleType, memory: Memory, rank: int) -> Iterator[Process]:

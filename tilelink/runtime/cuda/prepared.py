@@ -22,13 +22,14 @@ from tilelink.artifact import (
     Parameter,
     TensorPointer,
 )
+from tilelink.dtypes import DTYPES
 from tilelink.generated import file_of, load_module
 from tilelink.runtime.cuda.copy_stream import may_be_begun
 from tilelink.runtime.cuda.functions import Argument, described
 from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.keys import settled
 from tilelink.runtime.cuda.offline import HelperOptions, helper_options, recorded
-from tilelink.runtime.dtypes import TORCH_DTYPES, dtype_of
+from tilelink.runtime.dtypes import dtype_of
 from tilelink.target import Target
 
 SOME = 16
@@ -97,7 +98,7 @@ class StandIns:
             case DebugBlockPointer():
                 return self.debug_block
             case IntegersPointer():
-                return some(TORCH_DTYPES[parameter.element])
+                return some(DTYPES[parameter.element])
             case TensorPointer(tensor=name):
                 return some(dtype_of(self._artifact.tensor(name)))
             case Descriptor() | Boxes():

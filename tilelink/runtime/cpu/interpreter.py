@@ -1,0 +1,47 @@
+# pyright: basic
+"""Triton's interpreter, prepared once in a process whose forks run kernels, instead of in each of them."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpretedFunction, interpreter_builder
+
+from tilelink import device
+from tilelink.runtime.cpu import host_signals
+
+
+class _Kept:
+    """What Triton restores after a kernel: nothing, because the next one needs it again."""
+
+    def restore(self) -> None:
+        pass
+
+
+def prepare() -> None:
+    """Prepare the interpreter and the device library for all kernels of this process, which only runs kernels.
+
+    At each call of a function Triton looks for the functions of its language and replaces them by interpreted ones. In
+    a small kernel this takes a quarter of the time.
+    """
+    options = interpreter_builder.options
+    if getattr(options, "sanitize_overflow", False):
+        # With it each sum of integers is also computed in 64 bits, for an assertion that the interpreter never makes.
+        interpreter_builder.options = replace(options, sanitize_overflow=False)
+    interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    interpreter._patch_lang = lambda _: _Kept()
+    for one in pkgutil.iter_modules(device.__path__, f"{device.__name__}."):
+        rewrite(importlib.import_module(one.name))
+    rewrite(host_signals)
+
+
+def rewrite(module: ModuleType) -> None:
+    """Rewrite the functions of a module for the interpreter."""
+    for value in list(vars(module).values()):  # rewriting adds names to the module
+        if isinstance(value, InterpretedFunction):
+            value.rewrite()
