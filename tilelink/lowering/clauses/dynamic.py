@@ -95,7 +95,15 @@ def _works(body: tuple[Statement, ...]) -> bool:
 
 
 _without_ties = without(
-    "roles", "flatten", "defer_notify", "program_per_tile", "split_k_tail", "halve_tail", "backfill", "tma_copy"
+    "roles",
+    "flatten",
+    "defer_notify",
+    "program_per_tile",
+    "split_k_tail",
+    "stream_k",
+    "halve_tail",
+    "backfill",
+    "tma_copy",
 )
 """Clauses that tie the tiles of a program to one another, or give the kernel other stages or programs."""
 
