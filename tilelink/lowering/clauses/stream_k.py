@@ -69,7 +69,6 @@ from tilelink.lowering.clauses.split_k_tail import (
 )
 from tilelink.lowering.orders import TILE
 
-
 _OTHERS = (SPLIT_K_TAIL.name, HALVE_TAIL.name, BACKFILL.name)
 """Clauses that change the last wave too."""
 
