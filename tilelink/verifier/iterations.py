@@ -51,7 +51,7 @@ class _Sum:
 def iterations(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of products of which a step is left out or taken twice."""
     for stage in plan.bound.stages.values():
-        loops = [s for s in statements(stage.stage.body) if isinstance(s, For) and any(d.begin is not None for d in s.indices)]
+        loops = [s for s in statements(stage.stage.body) if isinstance(s, For) and s.indices[0].begin is not None]
         for loop in loops:
             found = _sum(plan, stage, loop)
             if isinstance(found, str):
@@ -71,7 +71,7 @@ def _sum(plan: Plan, stage: BoundStage, loop: For) -> _Sum | str:
             found = _Sum(stage=stage, loop=loop, name=name, product=product, number=numbers[id(loop)])
         case _:
             return "nothing is summed"
-    if len(loop.indices) > 1 or loop.indices[0].name not in stage.slices:
+    if loop.indices[1:] or loop.indices[0].name not in stage.slices:
         return "its index is not one of the slices of a product"
     if not _begins_with_zero(stage.stage.body, loop, found.name):
         return f"{found.name} is not 0 before it"
