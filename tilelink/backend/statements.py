@@ -218,7 +218,11 @@ class StatementEmitter:
                     self._begin(wait)
                     self._wait(wait.kind, whole, consumed, {dim: f"{part.start} // {size}"})
 
-        self.values.product(product.whole, product.name, {}, before)
+        some = None
+        if product.some is not None:
+            begin, end = (scaled(addresses.scalar(number, LEVEL["*"]), size) for number in product.some)
+            some = (begin, end)
+        self.values.product(product.whole, product.name, {}, before, some)
 
     def _statement(self, statement: Statement) -> None:
         match statement:
@@ -276,6 +280,8 @@ class StatementEmitter:
             return
         if self._notified_together(loop, count):
             return
+        if loop.indices[depth].begin is not None:
+            raise EmitError(f"cannot render a loop over some tiles of {index}", location=loop.location)
         head = loop_head(loop, index, self.values.addresses, inner=self.inside > 1)
         with self.writer.block(nodes.Loop(index=index, over=head)):
             self._loop(loop, depth + 1)

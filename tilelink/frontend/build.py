@@ -36,7 +36,7 @@ from tilelink.frontend.syntax import (
     TensorSyntax,
 )
 from tilelink.frontend.variants import Choices, Template, choices_of, is_open
-from tilelink.ir.printer import BARRIER, BY_NETWORK, BY_PASSES, FENCE, QUIET
+from tilelink.ir.printer import BARRIER, BY_NETWORK, BY_PASSES, FENCE, QUIET, TILES
 from tilelink.ir.program import (
     DTYPES,
     INTEGERS,
@@ -444,10 +444,10 @@ def _indices(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, 
         with _declaring(scope, index.name):
             _declare(scope, index.name, index.node)
             extent, number = _by_one(scope, index.extent)
+            extent, *tiles = _tiles(extent)
             size, start, stop = _part(scope, extent)
-            ends = {
-                name: None if end is None else _number(scope, end) for name, end in (("start", start), ("stop", stop))
-            }
+            named = zip(("start", "stop", "begin", "end"), (start, stop, *tiles), strict=False)
+            ends = {name: None if end is None else _number(scope, end) for name, end in named}
             place = scope.location(index.node)
             scope.over.pop(index.name, None)
             if (side := _side(scope, size)) is not None:
@@ -456,6 +456,15 @@ def _indices(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, 
             scope.indices[index.name] = decl
             found.append(decl)
     return tuple(found)
+
+
+def _tiles(extent: ast.expr) -> list[ast.expr]:
+    """Return [dimension, begin, end] of `tiles(K, begin, end)`, of lowered programs, and [extent] of another one."""
+    match extent:
+        case ast.Call(func=ast.Name(id=name), args=[_, _, _] as parts, keywords=[]) if name == TILES:
+            return parts
+        case _:
+            return [extent]
 
 
 def _by_one(scope: Scope, extent: ast.expr) -> tuple[ast.expr, bool]:

@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
+    Apply,
     Assign,
     Barrier,
+    Dot,
     For,
     IndexDecl,
+    Local,
     NetworkFence,
     NetworkQuiet,
     Notify,
@@ -87,6 +90,20 @@ class Barriers:
 
     task: Ints
     position: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summed:
+    """Loops over some tiles of a contracted dimension, and statements that read what they have summed, one row each.
+
+    begin, end: of a loop, the number of the first tile and one past that of the last; -1 for a statement.
+    """
+
+    task: Ints
+    position: Ints
+    statement: Ints
+    begin: Ints
+    end: Ints
 
 
 FENCE, QUIET = range(2)
@@ -195,8 +212,13 @@ class Enumerator(Walk):
         self._transfers: list[tuple[Ints, ...]] = []
         self._barriers: list[tuple[Ints, ...]] = []
         self._network: list[tuple[Ints, ...]] = []
+        self._shares: list[tuple[Ints, ...]] = []
+        self._shared: frozenset[str] = frozenset()
+        """Names of the stage that hold sums of loops over some tiles."""
 
     def stage(self, stage: BoundStage) -> None:
+        loops = (s for s in statements(stage.stage.body) if isinstance(s, For) and s.indices[0].begin is not None)
+        self._shared = frozenset(s.name for loop in loops for s in loop.body if isinstance(s, Assign))
         self._unsure = {name: _Uses() for name in sorted(read_unassigned(stage.stage.body, iterations=False))}
         super().stage(stage)
         for name, uses in self._unsure.items():
@@ -210,6 +232,9 @@ class Enumerator(Walk):
                 for part in walk(end) if end is not None else ():
                     if isinstance(part, Lookup) and part.launch:
                         self._access(stage, number, READ, Region(tensor=part.table, coords=part.coords), rows)
+            if decl.begin is not None and decl.end is not None and isinstance(self.statements[number][1], For):
+                ends = (column(end, self.env(rows), len(rows.task)) for end in (decl.begin, decl.end))
+                self._shares.append((rows.task, rows.position, np.full(len(rows.task), number), *ends))
 
     def chosen(
         self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]
@@ -293,6 +318,9 @@ class Enumerator(Walk):
             self._signal(stage, number, WAIT, read.signal, read.region, rows, ANSWERED)
         for name in self._unsure.keys() & local_names(value):
             self._unsure[name].read.append((number, rows.task, rows.position))
+        if self._shared & local_names(value) and not _sums_steps(statement):
+            none = np.full(len(rows.task), -1)
+            self._shares.append((rows.task, rows.position, np.full(len(rows.task), number), none, none))
         if isinstance(statement, Assign):
             self._told.assigned(stage, number, statement)
         match statement:
@@ -514,6 +542,10 @@ class Enumerator(Walk):
         names = ("task", "position", "kind", "peer", "channel", "statement", "later", "at", "guard")
         return Signals(**dict(zip(names, join(self._signals, 9, 0), strict=True)))
 
+    def summed(self) -> Summed:
+        names = ("task", "position", "statement", "begin", "end")
+        return Summed(**dict(zip(names, join(self._shares, 5, 0), strict=True)))
+
     def barriers(self) -> Barriers:
         task, position = join(self._barriers, 2, 0)
         return Barriers(task=task, position=position)
@@ -525,3 +557,12 @@ class Enumerator(Walk):
     def transfers(self) -> Transfers:
         names = ("task", "position", "tensor", "peer", "offset", "elements")
         return Transfers(**dict(zip(names, join(self._transfers, 6, 0), strict=True)))
+
+
+def _sums_steps(statement: Statement) -> bool:
+    """True if a statement adds the product of a step to a name: `name = name + dot(...)`."""
+    match statement:
+        case Assign(value=Apply(op="add", args=(Local(), Dot()))):
+            return True
+        case _:
+            return False

@@ -23,6 +23,7 @@ from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.program_per_tile import PROGRAM_PER_TILE
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.lowering.compact_tiles import compact_tiles
 from tilelink.lowering.insert_barriers import place_barriers
@@ -50,6 +51,7 @@ def passes() -> tuple[Pass, ...]:
         Pass(name="flatten", apply=FLATTEN.apply),
         # split_k_tail comes before backfill: it changes how many tiles the last wave has
         Pass(name="split_k_tail", apply=SPLIT_K_TAIL.apply),
+        Pass(name="stream_k", apply=STREAM_K.apply),  # as split_k_tail
         Pass(name="halve_tail", apply=HALVE_TAIL.apply),  # as split_k_tail
         Pass(name="backfill", apply=BACKFILL.apply),
         Pass(name="program_per_tile", apply=PROGRAM_PER_TILE.apply),  # after what adds stages to kernels

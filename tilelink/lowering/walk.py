@@ -156,6 +156,11 @@ class Walk:
             indices=indices,
             guard=np.repeat(rows.guard, steps),
         )
+        for decl in loop.indices:
+            if decl.begin is not None and decl.end is not None:
+                begin, end = (column(one, self.env(inner), len(inner.task)) for one in (decl.begin, decl.end))
+                number = inner.indices[decl.name]
+                inner = inner.pick((begin <= number) & (number < end))
         self._block(stage, loop.body, inner)
 
 

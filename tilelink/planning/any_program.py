@@ -35,6 +35,12 @@ def of_any_program(plan: Plan) -> NDArray[np.bool_]:
     return kernels[np.array([n for n, _, _ in plan.workers], np.int64)[plan.worker]]
 
 
+def taken(plan: Plan) -> NDArray[np.bool_]:
+    """Return which tasks are of kernels whose programs take tiles by a counter."""
+    kernels = np.array([kernel.dynamic for kernel in plan.bound.kernels], bool)
+    return kernels[np.array([n for n, _, _ in plan.workers], np.int64)[plan.worker]]
+
+
 def apart(plan: Plan) -> Plan:
     """Return the plan in which each task that a launch deals to programs has a worker of its own."""
     tasks = _dealt(plan)
@@ -48,7 +54,11 @@ def apart(plan: Plan) -> Plan:
 
 def together(plan: Plan) -> Plan:
     """Return the plan in which one program of a kernel executes all tasks that a launch deals to programs."""
-    tasks = _dealt(plan)
+    return by_one(plan, _dealt(plan))
+
+
+def by_one(plan: Plan, tasks: Ints) -> Plan:
+    """Return the plan in which the first program of each kernel executes some tasks of it, by their numbers."""
     if not len(tasks):
         return plan
     first = {(n, rank): number for number, (n, rank, program) in enumerate(plan.workers) if program == 0}
