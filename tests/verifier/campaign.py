@@ -52,7 +52,8 @@ STRICT = {
         "always takes one order, in which nothing fails."
     ),
     ("ordering", "while it writes"): (
-        "A tile is copied in blocks, of which some threads store while others still load. The machine does both at once."
+        "A tile is copied in blocks, of which some threads store while others still load. The machine moves tiles at "
+        "once."
     ),
     ("exclusive_writes", "only the schedule orders the two"): (
         "Which of two writes is the last one must not be the schedule's choice. The schedule at hand always takes one "

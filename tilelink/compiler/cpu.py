@@ -79,7 +79,7 @@ class Kernel:
         return outputs
 
     def state(self) -> list[dict[str, torch.Tensor]]:
-        """Return copies of the tensors that are kept between launches, as the last launch has left them: [rank][name]."""
+        """Return copies of the tensors that are kept between launches, as the last one has left them: [rank][name]."""
         return [{name: tensor.clone() for name, tensor in own.items()} for own in self._left]
 
     def reset_state(self) -> None:
@@ -91,8 +91,8 @@ class Kernel:
     def reference(self, inputs: Sequence[Tensors], kept: Sequence[Tensors] | None = None) -> list[Outputs]:
         """Return the reference result of one launch: inputs[rank][name] -> outputs[rank][name].
 
-        kept: [rank][name], the tensors that are kept between launches, as `state` returns them; None for zeros. What the
-        launch has left there is `outputs[rank].kept`. Tables may be left out. `outputs[rank].defined` has masks of
+        kept: [rank][name], the tensors that are kept between launches, as `state` returns them; None for zeros. What
+        the launch has left there is `outputs[rank].kept`. Tables may be left out. `outputs[rank].defined` has masks of
         outputs that are defined in part.
         """
         complete = self._all_inputs(inputs)
@@ -111,8 +111,8 @@ class Kernel:
     ) -> RunResult:
         """Launch back to back, without resets in between: launches[k][rank][name] -> outputs[k][rank][name].
 
-        Given tensors are copied. One that the program writes in place stays as it is; its outcome is among the outputs. A
-        launch that is not given it goes on with what the previous launch has left. What is kept between launches goes
+        Given tensors are copied. One that the program writes in place stays as it is; its outcome is among the outputs.
+        A launch that is not given it goes on with what the previous launch has left. What is kept between launches goes
         on from the run, or the call, before; after a run that fails it is as before it.
 
         seed, max_delay_s: random delays before waits, notifies and transfers, to provoke other interleavings.

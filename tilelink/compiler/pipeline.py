@@ -215,8 +215,8 @@ def reference(
     """Return the reference result: inputs[rank][name] -> outputs[rank][name], on torch tensors, without a schedule.
 
     `outputs[rank].defined` has the masks of outputs that are defined in part, and `outputs[rank].kept` what the launch
-    leaves in the tensors that are kept between launches. kept: [rank][name], what the launch before has left there; None
-    for zeros.
+    leaves in the tensors that are kept between launches. kept: [rank][name], what the launch before has left there;
+    None for zeros.
 
     Every index is one tile, except for scalar indices. Raise the errors of such a schedule: a program may be safe only
     with smaller tiles, for example if a step waits for the previous one along such an index.

@@ -229,7 +229,12 @@ def _within(scope: Scope, syntax: TensorSyntax) -> float | None:
     if syntax.within is None:
         return None
     number = _constant(syntax.within)
-    if syntax.space not in ("out", "inout", "kept") or number is None or isinstance(number, bool) or not 0 <= number < 1:
+    if (
+        syntax.space not in ("out", "inout", "kept")
+        or number is None
+        or isinstance(number, bool)
+        or not 0 <= number < 1
+    ):
         hint = "y : out [M, N] within 0.01, the largest error over the largest value"
         raise ParseError("not the tolerance of an output", location=scope.location(syntax.within), hint=hint)
     return float(number)
@@ -292,7 +297,8 @@ def _tensor(scope: Scope, syntax: TensorSyntax, groups: Mapping[str, Group]) -> 
     _check_properties(scope, syntax)
     in_place = syntax.space in ("inout", "kept")
     if syntax.sums and (not in_place or syntax.dtype != "f32"):
-        hint = f"{syntax.name} : {syntax.space if in_place else 'inout'} [...] f32 sum, and {syntax.name}[...] += value in any order"
+        hint = f"{syntax.name} : {syntax.space if in_place else 'inout'} [...] f32 sum, "
+        hint += f"and {syntax.name}[...] += value in any order"
         raise ParseError(f"{syntax.name} cannot be added to in any order", location=place, hint=hint)
     if in_place and syntax.bound is not None:
         hint = f"{syntax.name} : {syntax.space} [...] i32 holds numbers; "

@@ -135,7 +135,9 @@ def run(
         program=program, numbers=numbers, ranks=len(inputs), dtype=named_dtype(dtype), typing=infer(program)
     )
     if kept is not None and len(kept) != len(inputs):
-        raise BindingError(f"kept tensors of {len(kept)} ranks for {len(inputs)} ranks", hint="one mapping for each rank")
+        raise BindingError(
+            f"kept tensors of {len(kept)} ranks for {len(inputs)} ranks", hint="one mapping for each rank"
+        )
     machine.fill(inputs, kept)
     machine.count()
     machine.go()
@@ -193,7 +195,8 @@ class _Machine:
         self.memory = [
             {
                 t.name: self._cells(t, (left if t.space == "kept" else given).get(t.name), rank)
-                for t in self.program.tensors if self.has(rank, t)
+                for t in self.program.tensors
+                if self.has(rank, t)
             }
             for rank, (given, left) in enumerate(zip(inputs, kept or [{} for _ in inputs], strict=True))
         ]

@@ -23,8 +23,9 @@ class Job:
     """A run: launch k takes inputs[k][rank][name] and there are len(inputs) of them, back to back.
 
     kept: [rank][name], what is in the tensors that are kept between launches before the first of these; zeros in those
-    that are left out. source: file of the artifact's module. deadline_s: seconds that one wait may take. seed: of random delays of up to
-    max_delay_s seconds before each wait, notify and transfer; None for no delays. trace: True to keep the events.
+    that are left out. source: file of the artifact's module. deadline_s: seconds that one wait may take. seed: of
+    random delays of up to max_delay_s seconds before each wait, notify and transfer; None for no delays. trace: True to
+    keep the events.
     """
 
     artifact: Artifact

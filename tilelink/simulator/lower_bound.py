@@ -42,7 +42,7 @@ def bound_of(script: Script) -> Bound:
 
 
 def _memory(plan: Plan, machine: Machine) -> float:
-    """Return the seconds to move every accessed byte of inputs, outputs and kept tensors once, on the rank with most of them."""
+    """Return the seconds to move every accessed byte of what is given, returned or kept once, on the rank with most."""
     a, tensors = plan.accesses, plan.bound.tensors.values()
     size = np.zeros(len(tensors))
     for tensor in tensors:

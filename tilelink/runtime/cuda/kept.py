@@ -14,7 +14,7 @@ from tilelink.errors import BindingError
 
 
 class KeepingKernel:
-    """A compiled program whose kept tensors the host can read and reset. Subclasses launch it, and set these members."""
+    """A compiled program whose kept tensors the host reads and resets. Subclasses launch it, and set these members."""
 
     artifact: Artifact
     device: torch.device
@@ -33,10 +33,10 @@ class KeepingKernel:
         return found
 
     def reset_state(self) -> None:
-        """Fill the tensors that are kept between launches with zeros, as before the first launch. It waits as `state`."""
-        self._keep({})
+        """Fill the tensors that are kept between launches with zeros. It waits as `state` does, and raises the same."""
+        self._refill({})
 
-    def _keep(self, values: Mapping[str, torch.Tensor]) -> None:
+    def _refill(self, values: Mapping[str, torch.Tensor]) -> None:
         """Fill the kept tensors with values, those without one with zeros."""
         self._meet()
         for name, tensor in self._kept().items():

@@ -46,7 +46,7 @@ class MeasuredKernel(KeepingKernel):
             try:
                 return Sampler(self._group, self.device).timings(runs, samples, warmups)[self.artifact.program]
             finally:
-                self._keep(kept)
+                self._refill(kept)
 
     def timeline(self) -> Timeline:
         """Return what all ranks did in their launches since the last call. Collective.
