@@ -335,6 +335,9 @@ class Execution:
         self.flag = np.zeros(script.places, np.int64)
         """Of words: the launch that sent them, and what was known in time then."""
         self.known = np.zeros((script.places, threads), np.int64)
+        for tensor in (t for t in self.bound.tensors.values() if t.decl.space == "kept"):
+            first = script.base[tensor.number]  # zeros, from before any launch
+            self.epoch[first : first + script.cells[tensor.number] * self.ranks] = -1
         self.times = np.zeros(script.places, np.int64)
         self.step = np.zeros(script.places, np.int64)
         self.reader = np.zeros((script.places, threads), np.int64)
@@ -669,7 +672,7 @@ class Execution:
         found = self.epoch[at]
         if (found == 0).any():
             self._fail("unwritten", launch, rank, number, who)
-        if (found != launch).any() and self.bound.tensor_numbered(number).decl.space != "inout":
+        if (found != launch).any() and not self.bound.tensor_numbered(number).decl.in_place:
             self._fail("epoch", launch, rank, number, who)
         if (self.step[at] != step).any():
             self._fail("step", launch, rank, number, who)

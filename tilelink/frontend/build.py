@@ -230,7 +230,12 @@ def _within(scope: Scope, syntax: TensorSyntax) -> float | None:
     if syntax.within is None:
         return None
     number = _constant(syntax.within)
-    if syntax.space not in ("out", "inout") or number is None or isinstance(number, bool) or not 0 <= number < 1:
+    if (
+        syntax.space not in ("out", "inout", "kept")
+        or number is None
+        or isinstance(number, bool)
+        or not 0 <= number < 1
+    ):
         hint = "y : out [M, N] within 0.01, the largest error over the largest value"
         raise ParseError("not the tolerance of an output", location=scope.location(syntax.within), hint=hint)
     return float(number)
@@ -291,13 +296,14 @@ def _tensor(scope: Scope, syntax: TensorSyntax, groups: Mapping[str, Group]) -> 
         hint = f"{syntax.name} : out [...] i32; peers and stages read integers from local and symmetric tensors"
         raise ParseError(f"the output {syntax.name} has a bound", location=place, hint=hint)
     _check_properties(scope, syntax)
-    if syntax.sums and (syntax.space != "inout" or syntax.dtype != "f32"):
-        hint = f"{syntax.name} : inout [...] f32 sum, and {syntax.name}[...] += value in any order"
+    in_place = syntax.space in ("inout", "kept")
+    if syntax.sums and (not in_place or syntax.dtype != "f32"):
+        hint = f"{syntax.name} : {syntax.space if in_place else 'inout'} [...] f32 sum, "
+        hint += f"and {syntax.name}[...] += value in any order"
         raise ParseError(f"{syntax.name} cannot be added to in any order", location=place, hint=hint)
-    if syntax.space == "inout" and syntax.bound is not None:
-        hint = (
-            f"{syntax.name} : inout [...] i32 holds numbers; coordinates and counts come from in, local and symmetric"
-        )
+    if in_place and syntax.bound is not None:
+        hint = f"{syntax.name} : {syntax.space} [...] i32 holds numbers; "
+        hint += "coordinates and counts come from in, local and symmetric"
         message = f"{syntax.name} has a bound, and entries of index tensors stay as they are for a launch"
         raise ParseError(message, location=place, hint=hint)
     if syntax.symmetric and syntax.space in ("inout", "local", "table"):

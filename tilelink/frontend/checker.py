@@ -360,7 +360,7 @@ def _check_coverage(program: Program, mistakes: Mistakes) -> None:
         value = value_of(statement)
         for region in reads(value) if value is not None else []:
             tensor = program.tensor(region.tensor)
-            if tensor.space in ("local", "symmetric") and tensor.name not in written:
+            if tensor.space in ("kept", "local", "symmetric") and tensor.name not in written:
                 message = f"{tensor.name} is read here, and nothing writes it"
                 hint = f"write it in a stage, or declare {tensor.name} : in [...]"
                 error = CoverageError(message, location=region.location, related=tensor.location, hint=hint)

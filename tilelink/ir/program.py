@@ -73,7 +73,7 @@ class Group(Node):
 class Tensor(Node):
     """A declared tensor.
 
-    space: "in", "out", "inout", "local", "symmetric" or "table". symmetric: other ranks can address it.
+    space: "in", "out", "inout", "kept", "local", "symmetric" or "table". symmetric: other ranks can address it.
     dtype: None stands for the element type chosen when the program is compiled.
     bound: of an index tensor, which holds i32 values in `[0, bound)`. Where the bound is the entry of another index
     tensor, a `Coordinate` in it stands for the coordinate along a dimension.
@@ -109,12 +109,17 @@ class Tensor(Node):
 
     @property
     def is_given(self) -> bool:
-        """True if each launch is given it: an input, or a tensor that it reads and writes in place."""
+        """True if each launch is given it: an input, or a tensor that it writes in place."""
         return self.space in ("in", "inout")
 
     @property
+    def in_place(self) -> bool:
+        """True if a launch changes what was there before it: a tensor that it is given, or one that launches keep."""
+        return self.space in ("inout", "kept")
+
+    @property
     def is_result(self) -> bool:
-        """True if each launch returns it: an output, or a tensor that it reads and writes in place."""
+        """True if each launch returns it: an output, or a tensor that it is given and writes in place."""
         return self.space in ("out", "inout")
 
 

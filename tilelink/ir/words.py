@@ -40,7 +40,7 @@ KINDS = ("dim", "i32", "f32", "bool")
 """Kinds of parameters."""
 _WORDS: dict[tuple[type, str], tuple[str, ...]] = {
     (Param, "kind"): KINDS,
-    (Tensor, "space"): ("in", "out", "inout", "local", "symmetric", "table"),
+    (Tensor, "space"): ("in", "out", "inout", "kept", "local", "symmetric", "table"),
     (Notify, "kind"): SIGNAL_KINDS,
     (Wait, "kind"): SIGNAL_KINDS,
     (Transfer, "mode"): ("push", "pull", "copy", "put", "get", "send"),

@@ -28,7 +28,7 @@ def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
         names = [n for loop in loops for n in loop.stages]
         position = positions.get(stream, 0)
         positions[stream] = position + 1
-        remote = [t for n in names for t in _remote_tensors(touched, bound.stages[n])]
+        remote = [t for n in names for t in _remote_tensors(bound, touched, bound.stages[n])]
         entry = any(
             bound.tensors[r.tensor].decl.space == "in" for n in names for r in remote_reads(bound.stages[n].stage)
         )
@@ -133,11 +133,13 @@ def _touched(bound: Bound) -> frozenset[str]:
     return frozenset(read | {r.tensor for s in bound.program.stages for r in stage_writes(s) if r.rank is not None})
 
 
-def _remote_tensors(touched: frozenset[str], stage: BoundStage) -> list[str]:
+def _remote_tensors(bound: Bound, touched: frozenset[str], stage: BoundStage) -> list[str]:
     """Return the symmetric tensors that the stage shares with peers.
 
     The stage accesses a peer's copy (data or signals), or it writes the local copy of a tensor that peers read or
-    write.
+    write. Of a tensor that launches keep, it also reads what a peer may have written in the launch before.
     """
+    regions = list(stage_regions(stage.stage))
     written = [r.tensor for r in stage_writes(stage.stage) if r.rank is None and r.tensor in touched]
-    return [r.tensor for r in stage_regions(stage.stage) if r.rank is not None] + written
+    kept = [r.tensor for r in regions if r.tensor in touched and bound.tensors[r.tensor].decl.in_place]
+    return [r.tensor for r in regions if r.rank is not None] + written + kept

@@ -268,7 +268,7 @@ class _Parts:
 
 def scratch_memories(bound: Bound) -> frozenset[str]:
     """Return the memories whose elements may be written more than once."""
-    tensors = [t.name for t in bound.tensors.values() if t.decl.space in ("inout", "local", "symmetric")]
+    tensors = [t.name for t in bound.tensors.values() if t.decl.space in ("inout", "kept", "local", "symmetric")]
     return frozenset(memory for name in tensors for memory in (name, f"{name} @"))
 
 

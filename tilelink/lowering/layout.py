@@ -72,7 +72,7 @@ def _tensor(bound: Bound, tensor: BoundTensor, number: int) -> Iterator[Misfit]:
     yield from _differs("tensor", tensor.name, "number", tensor.number, number)
     yield from _differs("tensor", tensor.name, "shape", tensor.shape, shape_of(decl, bound.numbers, bound.ranks))
     yield from _differs("tensor", tensor.name, "dtype", tensor.dtype, kind)
-    if tensor.slots < 1 or (tensor.slots > 1 and not decl.symmetric):
+    if tensor.slots < 1 or (tensor.slots > 1 and (not decl.symmetric or decl.in_place)):
         yield from _differs("tensor", tensor.name, "buffers", tensor.slots, 1)
     if tensor.steps is not None:
         dim, slots = tensor.steps
