@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from triton.runtime.interpreter import (  # pyright: ignore[reportMissingTypeStubs]
     InterpretedFunction,
+    TensorHandle,
     interpreter_builder,
 )
 
@@ -59,9 +61,29 @@ def _prepare(module: ModuleType) -> None:
     if getattr(options, "sanitize_overflow", False):
         # With it each sum of integers is also computed in 64 bits, for an assertion that the interpreter never makes.
         interpreter_builder.options = replace(options, sanitize_overflow=False)
+    if not isinstance(interpreter_builder.create_atomic_rmw, _Atomics):
+        interpreter_builder.create_atomic_rmw = _Atomics(interpreter_builder.create_atomic_rmw)
     for value in list(vars(module).values()):  # it adds names to the module
         if isinstance(value, InterpretedFunction):
             value.rewrite()
+
+
+@dataclass(frozen=True)
+class _Atomics:
+    """An atomic operation of the interpreter, whose addresses, values and masks have all their elements in memory.
+
+    It takes the elements of arrays one after the other from the first one on, also where an array is a view in which
+    one element stands for several, as a mask that is broadcast is.
+    """
+
+    operation: Callable[..., Any]
+
+    def __call__(self, kind: Any, pointer: Any, value: Any, mask: Any, *others: Any) -> Any:
+        return self.operation(kind, _whole(pointer), _whole(value), _whole(mask), *others)
+
+
+def _whole(handle: Any) -> Any:
+    return handle if handle.data.flags.c_contiguous else TensorHandle(np.copy(handle.data, order="C"), handle.dtype)
 
 
 def _processes(module: ModuleType, memory: Memory, rank: int) -> Iterator[Process]:
