@@ -5,11 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from tilelink.errors import (
-    Location,
-    ParseError,
-    UnknownNameError,
-)
+from tilelink.errors import Location, ParseError, UnknownNameError
 from tilelink.frontend.scope import CALLED, COMPARES, FUNCTIONS, SCALAR_OPS, IntegerScope
 from tilelink.frontend.variants import IDENTITY
 from tilelink.ir.printer import RECEIVED, WAIT
@@ -39,14 +35,7 @@ from tilelink.ir.program import (
     Value,
     WholePositions,
 )
-from tilelink.ir.scalar import (
-    Binary,
-    Index,
-    Int,
-    Rank,
-    Ranks,
-    Scalar,
-)
+from tilelink.ir.scalar import Binary, Index, Int, Rank, Ranks, Scalar
 from tilelink.ir.scalar import Param as ParamRef
 
 _VALUE_OPS: dict[type[ast.operator], str] = {

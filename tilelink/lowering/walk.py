@@ -10,12 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.ir.program import (
-    For,
-    If,
-    IndexDecl,
-    Statement,
-)
+from tilelink.ir.program import For, If, IndexDecl, Statement
 from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.ir.visitor import leading_waits, statements
 from tilelink.lowering.bound import Bound, BoundStage
