@@ -151,10 +151,7 @@ def test_what_words_cannot_prove_is_refused(name: str) -> None:
             "out",
         ),
         (text(add=WAIT + SUM.replace("parts[s, i, j]", "parts[s, i, j] @ s")), "reads that of a peer"),
-        (
-            text(clauses="low_latency, slots(i=1)").replace("i=4, ", "").replace("i=2, ", ""),
-            "its slots hold several steps",
-        ),
+        (text(clauses="low_latency, slots(i=1)").replace("i=4, ", "").replace("i=2, ", ""), "several steps"),
         (text(add=WAIT + "\n        peer_tile_wait(parts[:, i, j])" + SUM), "peer"),
         (text().replace("parts low_latency, buffers 2", "x low_latency"), "x, which is in"),
     ],

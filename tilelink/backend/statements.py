@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Block, Slice, Slices
@@ -57,6 +58,9 @@ COPY_ROWS_OF_A_WARP = 4
 
 Half of that made an all-gather by 12 programs 15 % slower (H200).
 """
+
+WORDS_TOGETHER = 8192
+"""Largest number of elements that a copy from or to words moves at once."""
 
 
 @dataclass(kw_only=True)
@@ -328,8 +332,11 @@ class StatementEmitter:
         self._store(region, tile, {})
 
     def _copy(self, region: Region, value: Read, slices: Slices, axes: tuple[Axis, ...]) -> None:
-        """Lower a plain copy, in blocks: long axes are traversed in slices, the last ones as blocks."""
-        if not axes:
+        """Lower a plain copy, in blocks: long axes are traversed in slices, the last ones as blocks.
+
+        Words are moved together if they are few: one after the other, each slice would wait for the way of its words.
+        """
+        if not axes or (not slices and self._few_words(region, value)):
             source = self.values.of_operand(value, slices)
             self._store(region, self.values.lower(value, source, raw=True), slices)
             return
@@ -347,6 +354,13 @@ class StatementEmitter:
         with self.writer.block(nodes.Loop(index=name, over=f"range(0, {constants.elements_of(stage, axis)}, {size})")):
             part = Slice(start=name, block=limit, size=size)
             self._copy(region, value, {**slices, -1 - len(rest): part}, tuple(rest))
+
+    def _few_words(self, region: Region, value: Read) -> bool:
+        """True for a copy of words that has not too many of them for registers."""
+        addresses = self.values.addresses
+        shape = addresses.shape(addresses.typing.region_type(region).axes, {})
+        words = value.signal is not None or addresses.bound.tensors[region.tensor].packed > 0
+        return words and prod(shape) <= WORDS_TOGETHER
 
     def _store(
         self, region: Region, tile: Tile, slices: Slices, node: type[nodes.Store | nodes.Add] = nodes.Store
