@@ -464,7 +464,7 @@ class Consumer(_RoleEmitter):
         place = self.place
         for step in steps:
             self._multiply_step(step, acc, place, first=first)
-        if self.shared.roles.operands.reader.behind:
+        if self.shared.roles.operands.reader.released_late:
             self.writer.let(place.previous, place.slot)
         self.writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=self.shared.buffers))
 
@@ -536,7 +536,7 @@ class Storer(_RoleEmitter):
 
     def _store_piece(self, steps: tuple[Step, ...], region: Region, row: str, column: str) -> None:
         self._store_steps(steps, region, row, column)
-        if self.shared.roles.results.reader.behind:
+        if self.shared.roles.results.reader.released_late:
             self.writer.let(self.place.previous, self.place.slot)
         self.writer.add(nodes.Advance(slot=self.place.slot, phase=self.place.phase, buffers=self.shared.results))
 

@@ -37,7 +37,7 @@ from tilelink.cli.options import (
 from tilelink.errors import Location, TileLinkError, UnknownNameError
 from tilelink.ir.program import Program
 
-Machine = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")]
+TargetName = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")]
 
 
 @dataclass(kw_only=True)
@@ -77,7 +77,7 @@ def check(
     nodes: Nodes = 1,
     sets: Sets = None,
     dtype: Element = Dtype.f32,
-    target: Machine = "cpu",
+    target: TargetName = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Prove programs safe with each of their schedules; exit 1 otherwise, with every mistake of the programs."""

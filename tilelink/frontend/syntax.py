@@ -62,7 +62,7 @@ class TensorSyntax:
     """True if it is declared `sum`: values may be added to its elements."""
     dtype_node: ast.AST | None = None
     default: ast.expr | None = None
-    """What stands for an input that is left out."""
+    """The number in place of an input that is left out."""
     low: ast.expr | None = None
     high: ast.expr | None = None
     """The smallest and the largest random value of an input."""

@@ -30,7 +30,7 @@ Choice = str | bool
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What was chosen for a program.
+    """The choices that make a variant of a program.
 
     given: the choices themselves, without defaults. dtypes: parameter -> element type, None for that of the program.
     functions: parameter -> function. left_out: inputs that are left out, with the constants in their place.

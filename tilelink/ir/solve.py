@@ -12,7 +12,7 @@ from tilelink.ir.program import Program, Tensor
 from tilelink.ir.scalar import Binary, Env, Param, Scalar, evaluate, walk
 
 GIVEN = "the call"
-"""Where a dimension comes from that no tensor tells."""
+"""The source of a dimension that follows from no tensor's size."""
 
 Sizes = Sequence[Any]
 """Sizes of a tensor: integers, or torch's symbolic ones."""

@@ -76,7 +76,7 @@ class Role:
         return (*(self.first or ()), *self.steps, *(self.last or ()))
 
     @property
-    def behind(self) -> int:
+    def released_late(self) -> int:
         """Return how many places the role releases late: the largest number of an `arrive`."""
         return max((step.number for step in self.every if step.word == ARRIVE), default=0)
 
@@ -286,7 +286,7 @@ def parts_of(role: Role) -> Parts:
     """Return the steps of a role in a tile. A role that releases places late releases none of another tile."""
     if role.first is not None:
         return Parts(first=role.first, each=role.steps, last=role.last or ())
-    if not role.behind:
+    if not role.released_late:
         return Parts(first=role.steps, each=role.steps, last=())
     first = tuple(step for step in role.steps if not (step.word == ARRIVE and step.number))
     released = (Step(word=ARRIVE, what=step.what) for step in role.steps if step.word == ARRIVE and step.number)

@@ -175,7 +175,7 @@ Key = tuple[Scalar | None, tuple[Scalar | Whole, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class _Writer:
-    """How ranks write a memory, from which a reader knows who wrote what it has read.
+    """The relation of the rank that writes a memory to the rank whose memory it is.
 
     axis: the dimension whose coordinate is the writer's rank, or None. distance: otherwise the rank whose memory it is
     less that of the writer.

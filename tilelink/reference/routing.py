@@ -36,7 +36,7 @@ from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Scalar
 from tilelink.reference.scalars import Scope, Where, extent, tables_of
 
 HALVINGS = 32
-"""How often a count is halved at most: then it is 0."""
+"""Most halvings of a count: after them it is 0."""
 KINDS = ("uniform", "zipf", "one", "empty", "full", "zeros")
 
 

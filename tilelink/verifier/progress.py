@@ -286,7 +286,8 @@ ORDER = (
 )
 STEPS = (
     "a slot of {0} is free when its step has been read: make the step the outermost index in the order of every stage "
-    "that accesses {0}, let stages that write {0} run beside those that read it (`on sm(n)`), or give {0} more slots"
+    "that accesses {0}, let stages that write {0} run in parallel with those that read it (`on sm(n)`), or give {0} "
+    "more slots"
 )
 
 

@@ -333,7 +333,7 @@ def _unusable(ring: Ring) -> str | None:
     words = [step.word for step in ring.writer.every]
     if LOAD in words and EXPECT not in words:
         return "no barrier expects what is loaded"
-    if ring.writer.behind or ring.reader.behind > 1:
+    if ring.writer.released_late or ring.reader.released_late > 1:
         return "a writer releases buffers late, or a reader more than one late"
     return None
 

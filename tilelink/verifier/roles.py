@@ -1,9 +1,9 @@
 """Rule 8: warps with roles keep the order of their program, and each buffer between them is full when it is read.
 
 The other rules take the plan's order: a program executes the statements of a tile, then those of the next. Roles
-execute them beside each other (tilelink/lowering/clauses/roles.py). This rule shows that nobody can tell: roles may
-divide the statements of a tile, no tile loads what a tile of the kernel writes, and the rings between roles are right
-(verifier/rings.py), with buffers of the sizes that the tiles have.
+execute them in parallel (tilelink/lowering/clauses/roles.py). This rule shows that no other program can observe that:
+roles may divide the statements of a tile, no tile loads what a tile of the kernel writes, and the rings between roles
+are right (verifier/rings.py), with buffers of the sizes that the tiles have.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Sampler:
         self._handle = self._symmetric_handle()
 
     def _symmetric_handle(self) -> Any:
-        """Whose barrier costs a few microseconds; None where there is no symmetric memory."""
+        """Return symmetric memory, whose barrier costs a few microseconds, or None where there is none."""
         try:
             from torch.distributed import _symmetric_memory as symmetric
 
@@ -82,7 +82,7 @@ class Sampler:
         return handle if self.agree(handle is not None) else None
 
     def barrier(self) -> None:
-        """All ranks meet, on the current stream."""
+        """Issue a barrier of all ranks on the current stream."""
         if self._handle is not None:
             self._handle.barrier(channel=0)
         else:
