@@ -160,11 +160,11 @@ class Kernel:
         """What the last launch has left in the tensors that are kept, [rank][name]. Runs put other tensors there."""
         import torch
 
-        from tilelink.runtime.dtypes import TORCH_DTYPES
+        from tilelink.dtypes import DTYPES
 
         kept = [t for t in self.bound.tensors.values() if t.decl.space == "kept"]
         return [
-            {t.name: torch.zeros(t.shape, dtype=TORCH_DTYPES[t.dtype]) for t in kept if t.on(rank)}
+            {t.name: torch.zeros(t.shape, dtype=DTYPES[t.dtype]) for t in kept if t.on(rank)}
             for rank in range(self.bound.ranks)
         ]
 

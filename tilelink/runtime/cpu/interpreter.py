@@ -37,7 +37,8 @@ def prepare() -> None:
         # With it each sum of integers is also computed in 64 bits, for an assertion that the interpreter never makes.
         interpreter_builder.options = replace(options, sanitize_overflow=False)
     if not isinstance(interpreter_builder.create_atomic_rmw, _Atomics):
-        interpreter_builder.create_atomic_rmw = _Atomics(interpreter_builder.create_atomic_rmw)
+        builder: Any = interpreter_builder
+        builder.create_atomic_rmw = _Atomics(builder.create_atomic_rmw)
     interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     interpreter._patch_lang = lambda _: _Kept()
     for one in pkgutil.iter_modules(device.__path__, f"{device.__name__}."):
