@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tilelink.frontend.variants import variant
     from tilelink.ir.link import link
     from tilelink.ir.program import Program
-    from tilelink.language import comm, compute, grid, inout, input, local, output, symmetric, table, tiles
+    from tilelink.language import comm, compute, grid, inout, input, kept, local, output, symmetric, table, tiles
     from tilelink.ops.own import Op, op
     from tilelink.runtime.cuda.timing import Timing, bench
     from tilelink.scheduling.schedule import Schedule, schedule
@@ -31,7 +31,7 @@ _HOMES = {
     "tilelink.ir.link": ("link",),
     "tilelink.ir.program": ("Program",),
     "tilelink.language": (
-        "comm", "compute", "grid", "inout", "input", "local", "output", "symmetric", "table", "tiles",
+        "comm", "compute", "grid", "inout", "input", "kept", "local", "output", "symmetric", "table", "tiles",
     ),
     "tilelink.ops.own": ("Op", "op"),
     "tilelink.runtime.cuda.timing": ("Timing", "bench"),
@@ -57,6 +57,7 @@ __all__ = [
     "grid",
     "inout",
     "input",
+    "kept",
     "link",
     "load",
     "local",

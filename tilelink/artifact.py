@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tilelink.data import Variant, checked, parse_json, plain, read_json
 from tilelink.errors import DataError
 
-FORMAT = 3
+FORMAT = 4
 """Version of the JSON text of an artifact."""
 
 SOURCE = re.compile(r"tilelink_[0-9a-f]{32}")
@@ -286,7 +286,8 @@ class CopyProgram(_Launched):
 class TensorSpec:
     """A tensor of every rank: `buffers` of `shape` elements, one after the other. `number` names it in traces.
 
-    symmetric: True if peers access it. space: "in", "out", "inout", "local", "symmetric" or "table", as in programs.
+    symmetric: True if peers access it. space: "in", "out", "inout", "kept", "local", "symmetric" or "table", as in
+    programs. A kept tensor is the kernel's own: zeros before its first launch, then what each launch has left.
     members: the first rank that has it and one past the last; None if all have it. Others neither take nor return it,
     and have no memory for it unless it is symmetric: symmetric memory is the same on all ranks.
     """
@@ -306,13 +307,18 @@ class TensorSpec:
 
     @property
     def is_given(self) -> bool:
-        """True if each launch is given it: an input, or a tensor that it reads and writes in place."""
+        """True if each launch is given it: an input, or a tensor that it writes in place."""
         return self.space in ("in", "inout")
 
     @property
     def is_result(self) -> bool:
-        """True if each launch returns it: an output, or a tensor that it reads and writes in place."""
+        """True if each launch returns it: an output, or a tensor that it is given and writes in place."""
         return self.space in ("out", "inout")
+
+    @property
+    def in_place(self) -> bool:
+        """True if a launch changes what was there before it: a tensor that it is given, or one that launches keep."""
+        return self.space in ("inout", "kept")
 
     @property
     def is_passed(self) -> bool:
@@ -588,6 +594,8 @@ def _check(artifact: Artifact, where: str) -> None:
     for tensor in artifact.tensors:
         require(min(tensor.shape, default=0) >= 0, f"tensor {tensor.name!r} has the shape {list(tensor.shape)}")
         require(tensor.buffers > 0, f"tensor {tensor.name!r} has {tensor.buffers} buffers")
+        one = tensor.buffers == 1 or not tensor.in_place
+        require(one, f"tensor {tensor.name!r}, which launches change in place, has {tensor.buffers} buffers")
         first, stop = tensor.members or (0, artifact.ranks)
         require(0 <= first < stop <= artifact.ranks, f"tensor {tensor.name!r} is on ranks {first} to {stop - 1}")
         if tensor.space == "table":

@@ -31,6 +31,7 @@ class Capabilities:
     launch_decided: values of a launch may decide which parts of tensors there are.
     dynamic_tiles: programs may take tiles by a counter.
     several_nodes: programs may put and get between nodes.
+    low_latency: data may travel by words that have their own flags.
     floats_of_8_bits: there are f8e4m3 and f8e5m2 of the OCP, with conversions and products.
     """
 
@@ -44,6 +45,7 @@ class Capabilities:
     launch_decided: bool = True
     dynamic_tiles: bool = True
     several_nodes: bool = True
+    low_latency: bool = True
     floats_of_8_bits: bool = True
 
     @property
@@ -61,6 +63,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
     match dialect:
         case "triton":
             return Capabilities(
+                low_latency=not amd,  # the barrier that tells all threads whether words are missing is PTX
                 flat_loops=not amd,  # only Triton's compiler for NVIDIA fuses nested loops
                 deferred_notifies=not amd,
                 tma_copies=target.tma,
@@ -92,6 +95,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 launch_decided=False,
                 dynamic_tiles=False,
                 several_nodes=False,
+                low_latency=False,
                 floats_of_8_bits=has_floats_of_8_bits(target),
             )
         case _:

@@ -297,6 +297,12 @@ class StepsError(VerificationError):
     rule = "steps"
 
 
+class WordsError(VerificationError):
+    """Rule 11: a tensor that travels by words of data and flag is accessed in another way."""
+
+    rule = "words"
+
+
 class EmitError(TileLinkError):
     """The backend cannot generate code for this construct and target, or generated code was changed."""
 

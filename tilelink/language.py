@@ -80,6 +80,7 @@ __all__ = [
     "identity",
     "inout",
     "input",
+    "kept",
     "let",
     "local",
     "log",
@@ -423,6 +424,23 @@ def inout(
     it right.
     """
     _outside("inout")
+
+
+def kept(
+    *shape: Int | int,
+    symmetric: builtins.bool = False,
+    dtype: DType | str | None = None,
+    within: float | None = None,
+    sum: builtins.bool = False,
+    on: Group | None = None,
+) -> Tensor:
+    """Declare a tensor of the kernel itself, which launches change in place: zeros at first, then what each has left.
+
+    A stage reads what the launch before has left, or what a write before it has stored: signals order every read and
+    every write of an element, as of `inout`. symmetric: peers may read and write it. The host reads it by
+    `kernel.state()`. sum, within: as of `inout`. on: the group whose ranks alone have it.
+    """
+    _outside("kept")
 
 
 @overload

@@ -106,12 +106,16 @@ def _run(case: Case, program: Program, kernel: compiler.Kernel) -> Verdict:
     try:
         outputs = _launched(kernel, inputs, case.seed % 2**31)
         step = "reference"
-        for number, (given, found) in enumerate(zip(inputs, outputs, strict=True)):
-            meant = reference(program, _with_tables(case, given), case.dims, dtype=case.dtype)
+        left: list[dict[str, torch.Tensor]] | None = None
+        for number, (given, found) in enumerate(zip(inputs, outputs, strict=True), 1):
+            meant = reference(program, _with_tables(case, given), case.dims, dtype=case.dtype, kept=left)
+            left = [one.kept for one in meant]
             within = {t.name: t.within for t in program.tensors if t.within is not None}
             reason = compared(found, meant, within)
+            if number == len(outputs):
+                reason = reason or compared(kernel.state(), left, within)
             if reason:
-                return Verdict(case=case, outcome="wrong", step="compare", reason=f"launch {number}: {reason}")
+                return Verdict(case=case, outcome="wrong", step="compare", reason=f"launch {number - 1}: {reason}")
     except (AccountingError, ProgressError) as error:  # it has one tile for an index
         return Verdict(case=case, outcome="not followed", step=step, error=type(error).__name__, reason=error.message)
     except Exception as error:  # a refusal is for the steps before

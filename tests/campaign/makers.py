@@ -349,11 +349,36 @@ def deep(w: Writer) -> None:
     w.stage("compute", domain, [*w.wait(source, coords), *lines])
 
 
+def _in_place(w: Writer) -> str:
+    """A space of tensors that launches change in place."""
+    space = w.pick(("inout", "kept"))
+    w.features.add(space)
+    return space
+
+
+def of_the_launch_before(w: Writer) -> None:
+    """What a peer has pushed in the launch before, and then pushes again."""
+    source = w.source()
+    domain, coords, shape = _plane(w, source)
+    name, y = w.tensor("kept symmetric", shape, word="s"), w.tensor("out", shape, word="e" if source.exact else "y")
+    free, kind = w.rng.sample(sorted(PAIRS), 2)
+    step = w.pick((1, 1, 2))
+    w.features.add("kept symmetric")
+    w.stage(
+        "compute", domain, [f"{at(y, coords)} = {at(name, coords)}", w.notify(name, coords, free, f"(rank - {step})")]
+    )
+    there = f"(rank + {step})"
+    lines = w.nest([f"tile_push_data({at(name, coords, there)}, {at(source.name, coords)})"])
+    awaited = [*w.wait(source, coords), f"{PAIRS[free][1]}({at(name, w.wider(coords))})"]
+    w.stage("comm", domain, [*awaited, *lines, w.notify(name, coords, kind, there)])
+    w.made(name, shape, kind, exact=source.exact)
+
+
 def in_place(w: Writer) -> None:
     """A tensor that a stage changes, all of it or a part; another one may read before what was there."""
     source = w.source()
     domain, coords, shape = _plane(w, source)
-    name, kind = w.tensor("inout", shape, word="s"), w.kind()
+    name, kind = w.tensor(_in_place(w), shape, word="s"), w.kind()
     w.features.add("written in place")
     state, value, before = at(name, coords), at(source.name, coords), list[str]()
     if w.chance(0.4):
@@ -376,7 +401,7 @@ def in_place(w: Writer) -> None:
 def added(w: Writer) -> None:
     """Additions of several tiles, and of several stages, to one tensor."""
     a, b = w.plane()
-    name, kind = w.tensor("inout", (a, b), word="s"), w.kind()
+    name, kind = w.tensor(_in_place(w), (a, b), word="s"), w.kind()
     w.declared[-1] += " f32 sum"
     w.features.add("added to in any order")
     box = [INDEX[a], INDEX[b]]
@@ -391,7 +416,7 @@ def added(w: Writer) -> None:
 MAKERS: tuple[Callable[[Writer], None], ...] = (
     copy_out, copy_out, elementwise, elementwise, over_ranks, over_ranks, along, product, product, attention, positions,
     casts, integers, numbers, folded, shifted, onto_itself, gathered, gathered, by_ranks, own_rank, iterations,
-    in_place, in_place, added,
+    in_place, in_place, added, of_the_launch_before,
     *TYPED, *TILED,
 )  # fmt: skip
 RARE: tuple[Callable[[Writer], None], ...] = (deep,)

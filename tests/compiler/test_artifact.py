@@ -109,8 +109,8 @@ def test_counters_of_two_signals_are_apart() -> None:
 
 def test_another_format_is_told_from_no_artifact() -> None:
     artifact, _ = made(library.cases()[0])
-    with pytest.raises(DataError, match="has format 7, not 3") as caught:
-        from_json(artifact.to_json().replace('"format": 3', '"format": 7').encode(), "the text")
+    with pytest.raises(DataError, match="has format 7, not 4") as caught:
+        from_json(artifact.to_json().replace('"format": 4', '"format": 7').encode(), "the text")
     assert caught.value.hint == "compile the program again"
     with pytest.raises(DataError, match="the text is no artifact"):
         from_json(b"[1]", "the text")

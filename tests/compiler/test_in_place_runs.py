@@ -120,6 +120,26 @@ def test_two_ranks_do_not_change_one_tensor() -> None:
         kernel([one, one])
 
 
+def test_a_tile_of_one_row_adds_all_of_its_columns() -> None:
+    """Its mask is that of the row, broadcast: a view of one element."""
+    text = """
+program p(M = 4, N = 8, T = 6):
+    n   : in    [] <= T
+    row : in    [T] < M
+    v   : in    [T, N]
+    x   : inout [M, N] f32 sum
+    compute add(t: T[: n], j: N):
+        x[row[t], j] += v[t, j]
+schedule ones for p:
+    add tile(t=1, j=8)
+"""
+    module = tilelink.parse(text)
+    kernel = tilelink.compile(module.program(), module.schedules[0], ranks=1, dims={"M": 4, "N": 8, "T": 6})
+    row = torch.tensor([1, 2, 1, 0, 3, 3], dtype=torch.int32)
+    given = {"n": torch.tensor(5, dtype=torch.int32), "row": row, "v": torch.randn(6, 8), "x": torch.randn(4, 8)}
+    near(kernel.run([[given]]).outputs[0][0]["x"], given["x"].index_add(0, row[:5].long(), given["v"][:5]))
+
+
 def test_additions_compile_to_atomics_and_are_said_to_be_in_any_order() -> None:
     program = tilelink.parse(SAFE["sums"]).program("p")
     text = assembly(program, None, ranks=2, dims=SIZES, target="sm_90")

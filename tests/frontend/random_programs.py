@@ -261,7 +261,9 @@ def programs(draw: Draw) -> Written:
     text, python = [f"program p({head}):"], ["@tilelink.program", f"def p({head}):"]
     for number in range(draw(st.integers(1, 4))):
         name = f"x{number}"
-        space = names.pick(("in", "in symmetric", "out", "out symmetric", "inout", "local", "symmetric"))
+        space = names.pick(
+            ("in", "in symmetric", "out", "out symmetric", "inout", "kept", "kept symmetric", "local", "symmetric")
+        )
         shape = [names.pick(extents) for _ in range(names.pick((1, 2, 3)))]
         dtype = names.pick((None, *DTYPES))
         text.append(f"    {name} : {space} [{', '.join(shape)}]" + (f" {dtype}" if dtype else ""))

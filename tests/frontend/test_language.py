@@ -9,7 +9,7 @@ import pytest
 import tilelink
 from tilelink import language
 from tilelink.errors import ParseError, StageError
-from tilelink.frontend.build import PRIMITIVES
+from tilelink.frontend.declare import PRIMITIVES
 from tilelink.frontend.expressions import REDUCTIONS
 from tilelink.frontend.python import DECLARATIONS, STAGES
 from tilelink.ir.printer import print_program

@@ -150,6 +150,10 @@ def trial_for(
     """That of any rank of so many; change: what is made of every rank's inputs before."""
     drawn = random_inputs(case[0], ranks=ranks, dims=dict(dims), dtype="bf16", launches=launches, seed=0)
     inputs = [[change(dict(own)) for own in one] for one in drawn]
-    every = [compiler.reference(case[0], one, dims=dict(dims), dtype="bf16")[rank] for one in inputs]
+    launches_of_all: list[list[Outputs]] = []
+    for one in inputs:
+        kept = [own.kept for own in launches_of_all[-1]] if launches_of_all else None
+        launches_of_all.append(compiler.reference(case[0], one, dims=dict(dims), dtype="bf16", kept=kept))
+    every = [one[rank] for one in launches_of_all]
     expected = [Outputs({name: value.float() for name, value in one.items()}, one.defined) for one in every]
     return Trial(inputs=[one[rank] for one in inputs], expected=expected)

@@ -186,7 +186,14 @@ class Tile(_Walker):
     def over(self, indices: tuple[IndexDecl, ...]) -> Iterator[_Walker]:
         sizes = [-(-self.bound.extents[d.name] // self.bound.tiles[d.name]) for d in indices]
         for point in product(*(range(n) for n in sizes)):
-            yield self.at({d.name: p for d, p in zip(indices, point, strict=True)})
+            if all(self._has(decl, number) for decl, number in zip(indices, point, strict=True)):
+                yield self.at({d.name: p for d, p in zip(indices, point, strict=True)})
+
+    def _has(self, decl: IndexDecl, number: int) -> bool:
+        """True if a loop has the tile of an index with that number."""
+        if decl.begin is None or decl.end is None:
+            return True
+        return int(self.number(decl.begin)) <= number < int(self.number(decl.end))
 
     def enter(self, indices: tuple[IndexDecl, ...]) -> None:
         super().enter(indices)

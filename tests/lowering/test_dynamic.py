@@ -156,6 +156,35 @@ def test_a_tile_that_waits_for_a_later_one_is_refused() -> None:
     assert any(isinstance(one, ProgressError) for one in found)
 
 
+WAITING = """program p(M, N):
+    x : in        [M, N]
+    h : symmetric [M, N]
+    y : out       [M, N]
+    compute take(i: M):
+        consumer_tile_wait(h[i, :])
+        y[i, :] = h[i, :]
+    comm send(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+schedule one for p:
+    take on sm(4), tile(i=2), dynamic
+    send on sm(2), tile(i=2)
+"""
+
+
+def test_programs_that_may_all_wait_leave_room_for_those_that_they_wait_for() -> None:
+    """Any of the four may have a tile that waits: on four SMs there is no place for a program that sends."""
+    module = compiler.parse(WAITING)
+
+    def planned(sms: int) -> Plan:
+        on = replace(target("sm_90"), sms=sms)
+        return compiler.plan(module.program(), module.schedules[0], ranks=2, dims={"M": 16, "N": 4}, target=on)
+
+    assert of_any_program(planned(5)).any()
+    with pytest.raises(ProgressError, match=r"take tile .* waits for ever for h"):
+        planned(4)
+
+
 IN_TURN = """program in_turn(M, N):
     x : in    [M, N]
     h : local [M, N]

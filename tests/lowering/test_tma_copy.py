@@ -131,6 +131,28 @@ def test_other_tiles_are_loaded_and_stored(case: str) -> None:
     assert made.kernels[0].programs_per_cta == 1
 
 
+NUMBER = """program p(M):
+    m : in        [] <= M
+    n : symmetric [] <= M
+    y : out       [M]
+    comm tell(p: ranks):
+        if rank == 0:
+            tile_push_data(n[] @ p, m)
+            producer_tile_notify(n[] @ p)
+    compute take(i: M):
+        consumer_tile_wait(n)
+        y[i] = n + zeros(f32)
+schedule one for p:
+    tell on sm(2), tma_copy 2
+"""
+
+
+def test_one_number_is_loaded_and_stored() -> None:
+    module = compiler.parse(NUMBER)
+    made = compiler.bound(module.program(), module.schedules[0], ranks=2, dims={"M": 64}, dtype="bf16", target="sm_90")
+    assert not how_many(made, "tell")
+
+
 def test_a_rank_alone_has_nothing_to_copy() -> None:
     module = compiler.load("gemm_rs")
     program = module.program("gemm_rs_local_last")

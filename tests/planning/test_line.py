@@ -38,7 +38,7 @@ def test_both_searches_have_the_same_answers(
     monkeypatch.setattr(line, "TOGETHER", together)
     found = [compared(HappensBefore(plan=plan), monkeypatch), compared(BySignals(plan), monkeypatch)]
     assert len(plan.workers) == 3 or not found[0].all()
-    assert found[0].sum() >= found[1].sum()
+    assert not found[1].all()
 
 
 OVERTAKING = """program p(M, N):

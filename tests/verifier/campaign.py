@@ -47,6 +47,14 @@ STRICT = {
         "The two accesses are ordered by a chance that this machine always takes, such as the order of two events at "
         "one place of a task."
     ),
+    ("ordering", "only the schedule orders the two"): (
+        "What a read of a tensor that is changed in place sees must not be the schedule's choice. The schedule at hand "
+        "always takes one order, in which nothing fails."
+    ),
+    ("ordering", "while it writes"): (
+        "A tile is copied in blocks, of which some threads store while others still load. The machine moves tiles at "
+        "once."
+    ),
     ("exclusive_writes", "only the schedule orders the two"): (
         "Which of two writes is the last one must not be the schedule's choice. The schedule at hand always takes one "
         "order, in which nothing fails."

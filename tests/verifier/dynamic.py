@@ -10,6 +10,10 @@ that program until its agent delivers them, in any order: data is read and writt
 keeps what one program sends to one rank in order, a quiet waits for all of it, and a signal that is put with data is
 delivered right after the data. What reaches another node in another way fails.
 
+Words of data and flag are stored in two parts at some time after their turn, and a read of words waits for the flags of
+its cells. A clock has two halves for that. The first one is what is known by signals. The second one is what is known
+in addition by words, in time alone: of it, only who writes words again makes use.
+
 What it takes for granted: programs of a kernel are dispatched in their order, kernels of different streams in any;
 a notify releases and a wait acquires; the host starts a launch of its rank after the one before has ended.
 """
@@ -25,6 +29,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tilelink.ir.program import Literal
+from tilelink.ir.visitor import received, value_of
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE
 from tilelink.planning.plan import Plan
@@ -84,6 +90,8 @@ class _Op:
     thread: int = -1
     source: _Op | None = None
     signals: tuple[int, ...] = ()
+    words: bool = False
+    """It is a send of words, or a read that waits for them."""
     step: int = 0
     """Of cells that hold some steps of a tensor at a time: the step that is meant."""
 
@@ -101,6 +109,12 @@ def _mixes(node: Any) -> bool:
             return any(map(_mixes, node.args))
         case _:
             return True
+
+
+def _carries(statement: Any) -> bool:
+    """Whether words carry the signals of a statement."""
+    value = value_of(statement)
+    return getattr(statement, "mode", "") == "send" or (value is not None and bool(received(value)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -168,7 +182,8 @@ class Script:
             decl = self.bound.tensors[grid.tensor].decl
             if decl.space == "out" and decl.symmetric:
                 self.exits += range(here.start, here.stop)
-        waits = plan.signals.kind == WAIT
+        of_words = np.array([_carries(statement) for _, statement in plan.statements], bool)
+        waits = (plan.signals.kind == WAIT) & ~of_words[plan.signals.statement]
         self.awaited[plan.signals.peer[waits], plan.signals.channel[waits]] = True
         self.awaited[:, self.exits] = True
 
@@ -190,6 +205,7 @@ class Script:
             op = _Op(
                 kind=kind, peer=peer, number=number, task=task, cells=cells, outside=outside,
                 together=ADDED if adds else together, step=step,
+                words=self._by_words(kind, number, plan.statements[statement][1]),
             )  # fmt: skip
             mode = getattr(plan.statements[statement][1], "mode", "")
             if mode == "put":
@@ -217,6 +233,8 @@ class Script:
             if row in self.with_data:
                 continue
             one = plan.statements[statement][1]
+            if _carries(one):
+                continue
             carried = getattr(one, "by_network", False) or getattr(one, "mode", "") == "put"
             op = _Op(kind=kind, peer=peer, number=number, task=task, carried=carried and kind == NOTIFY)
             steps[task].append((later, position, op))
@@ -225,6 +243,15 @@ class Script:
             turn = int(plan.sequence[task])
             workers[plan.worker[task]] += [(turn + later, position, op) for later, position, op in own]
         return [[op for *_, op in sorted(own, key=lambda step: step[:2])] for own in workers]
+
+    def _by_words(self, kind: int, number: int, statement: Any) -> bool:
+        """Whether an access is one of words."""
+        if not self.bound.tensor_numbered(number).packed:
+            return False
+        if kind == WRITE:
+            return getattr(statement, "mode", "") == "send"
+        name = self.bound.tensor_numbered(number).name
+        return any(one.region.tensor == name for one in received(value_of(statement) or Literal(value=0)))
 
     def _told_with_puts(self, puts: Mapping[tuple[int, int, int], list[_Op]]) -> dict[tuple[int, int, int], list[int]]:
         """The channels that are signalled with each put (task, statement, position); their rows are `with_data`."""
@@ -291,7 +318,8 @@ class Execution:
         self.fences = [0] * self.hosts
         self.arrived: dict[tuple[int, int], list[tuple[int, Ints]]] = defaultdict(list)
         """(thread, rank) -> (number of fences before it, clock) of what was delivered since the last quiet."""
-        self.clock = np.zeros((threads, threads), np.int64)
+        self.threads = threads
+        self.clock = np.zeros((threads, 2 * threads), np.int64)
         np.fill_diagonal(self.clock, 1)
         slots = int(script.channel_slots.max())
         self.count = np.zeros((self.ranks, slots, script.channel_slots.size), np.int64)
@@ -304,6 +332,12 @@ class Execution:
         self.writer = np.zeros(script.places, np.int64)
         self.written = np.zeros(script.places, np.int64)
         self.epoch = np.zeros(script.places, np.int64)
+        self.flag = np.zeros(script.places, np.int64)
+        """Of words: the launch that sent them, and what was known in time then."""
+        self.known = np.zeros((script.places, threads), np.int64)
+        for tensor in (t for t in self.bound.tensors.values() if t.decl.space == "kept"):
+            first = script.base[tensor.number]  # zeros, from before any launch
+            self.epoch[first : first + script.cells[tensor.number] * self.ranks] = -1
         self.times = np.zeros(script.places, np.int64)
         self.step = np.zeros(script.places, np.int64)
         self.reader = np.zeros((script.places, threads), np.int64)
@@ -467,6 +501,8 @@ class Execution:
         elif op.kind == NOTIFY:
             self._notify(me, op, launch)
             yield None
+        elif op.words:
+            yield from self._words(me, op, launch)
         else:
             yield None  # whatever comes between the signals and the data
             act = {READ: self._read, WRITE: partial(self._write, adds=op.together == ADDED)}[op.kind]
@@ -581,6 +617,32 @@ class Execution:
         if known is not None:
             np.maximum(self.clock[me], known, out=self.clock[me])
 
+    # Words ---------------------------------------------------------------------------------------------------
+
+    def _words(self, me: int, op: _Op, launch: int) -> Steps:
+        at = op.cells + self.script.place(op.number, op.peer, launch)
+        if op.kind == READ:
+            yield lambda: bool((self.flag[at] == launch).all())
+            later = self.clock[me, self.threads :]
+            np.maximum(later, self.known[at].max(axis=0, initial=0), out=later)
+            self.reader[at, me] = self.clock[me, me]
+            return
+        order = self.random.sample(range(len(at)), len(at))
+        for part in (order[::2], order[1::2]):
+            yield None
+            seen = self._in_time(me)
+            here = at[part]
+            if (self.reader[here] > seen).any() or (self.flag[here] == launch).any():
+                self._fail("race", launch, op.peer, op.number, self._who(op.task))
+            self.flag[here] = self.epoch[here] = launch
+            self.known[here] = seen
+            self.writer[here], self.written[here], self.step[here] = me, self.clock[me, me], op.step
+        self.clock[me, me] += 1
+
+    def _in_time(self, me: int) -> Ints:
+        """What a thread knows to have happened, in time."""
+        return np.maximum(self.clock[me, : self.threads], self.clock[me, self.threads :])
+
     # Memory --------------------------------------------------------------------------------------------------
 
     def _meet(self, worker: int) -> None:
@@ -610,11 +672,13 @@ class Execution:
         found = self.epoch[at]
         if (found == 0).any():
             self._fail("unwritten", launch, rank, number, who)
-        if (found != launch).any() and self.bound.tensor_numbered(number).decl.space != "inout":
+        if (found != launch).any() and not self.bound.tensor_numbered(number).decl.in_place:
             self._fail("epoch", launch, rank, number, who)
         if (self.step[at] != step).any():
             self._fail("step", launch, rank, number, who)
-        if (self.written[at] > self.clock[me, self.writer[at]]).any() or (self.adder[at] > self.clock[me]).any():
+        if (self.written[at] > self.clock[me, self.writer[at]]).any() or (
+            self.adder[at] > self.clock[me, : self.threads]
+        ).any():
             self._fail("race", launch, rank, number, who)
         self.reader[at, me] = self.clock[me, me]
 
@@ -624,7 +688,7 @@ class Execution:
         """A write, or an addition: one needs no order with others."""
         self._there(rank, number, launch, who)
         at = cells + self.script.place(number, rank, launch)
-        seen = self.clock[me]
+        seen = self.clock[me, : self.threads]
         if (self.written[at] > seen[self.writer[at]]).any() or (self.reader[at] > seen).any():
             self._fail("race", launch, rank, number, who)
         if adds:
@@ -634,6 +698,7 @@ class Execution:
             self._fail("race", launch, rank, number, who)
         self.times[at] = np.where(self.epoch[at] == launch, self.times[at] + 1, 1)
         self.writer[at], self.written[at], self.epoch[at] = me, seen[me], launch
+        self.flag[at] = 0  # what is not sent by words has no flag
         self.step[at] = step
 
     def _output(self, me: int, rank: int, number: int, launch: int) -> None:

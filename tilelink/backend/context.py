@@ -248,7 +248,7 @@ def _type(parameter: Parameter, bound: Bound) -> str:
         case IntegersPointer():
             return f"*{parameter.element}"
         case TensorPointer(tensor=name):
-            return _POINTERS[bound.tensors[name].dtype]
+            return _POINTERS[bound.tensors[name].stored]
         case Descriptor(tensor=name, box=box):
             return f"tensordesc<{_POINTERS[bound.tensors[name].dtype][1:]}{list(box)}>"
         case Boxes(tensor=name, box=box, swizzle=swizzle):

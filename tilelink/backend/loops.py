@@ -9,6 +9,7 @@ from tilelink.backend.unroll import rounds_ahead, unrolled
 from tilelink.ir.program import ITEM_BYTES, Assign, For, Local, Notify, Region, Store, Transfer, Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Kernel, Loop
+from tilelink.lowering.issue_order import answered
 
 
 def turns(kernel: Kernel, loop: Loop, total: str) -> tuple[str, str]:
@@ -41,7 +42,8 @@ def loop_head(loop: For, index: str, addresses: Addresses, *, inner: bool) -> st
     # Loads of the next iteration must not overtake this iteration's stores and notifies, and Triton's pipeliner does
     # not accept waits that loads depend on. Only loops inside such a loop, or without any of these, are
     # software-pipelined.
-    if any(isinstance(s, Store | Transfer | Notify | Wait) for s in statements(loop.body)):
+    # A read that waits for its words is such a wait.
+    if any(isinstance(s, Store | Transfer | Notify | Wait) or answered(s) for s in statements(loop.body)):
         return f"tl.range(0, {number}, num_stages=1)"
     # A product has its own pipeline stages. Their buffers are free after the product, but not in a flattened loop.
     target = addresses.bound.target

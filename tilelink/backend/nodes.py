@@ -106,6 +106,38 @@ class Add(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Send(Node):
+    """A store of a tile as words of data and flag. mask: as of a store.
+
+    pointers: of each element's part of a word. packed: elements of a word. half: of elements of 64 bits, the words
+    between those of the two halves of one; else 0.
+    """
+
+    pointers: str
+    value: str
+    mask: str | None
+    packed: int
+    half: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receive(Node):
+    """A wait for the words of a tile, and their data. mask: as of a load. dtype: of the elements, as Triton names it.
+
+    channel: the first one that the words have in the plan, for a report of a wait that takes too long.
+    """
+
+    name: str
+    pointers: str
+    mask: str | None
+    dtype: str
+    packed: int
+    half: int
+    channel: str
+    stage: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Multiply(Node):
     """acc += left right."""
 

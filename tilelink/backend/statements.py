@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Block, Slice, Slices
@@ -57,6 +58,9 @@ COPY_ROWS_OF_A_WARP = 4
 
 Half of that made an all-gather by 12 programs 15 % slower (H200).
 """
+
+WORDS_TOGETHER = 8192
+"""Largest number of elements that a copy from or to words moves at once."""
 
 
 @dataclass(kw_only=True)
@@ -218,7 +222,11 @@ class StatementEmitter:
                     self._begin(wait)
                     self._wait(wait.kind, whole, consumed, {dim: f"{part.start} // {size}"})
 
-        self.values.product(product.whole, product.name, {}, before)
+        some = None
+        if product.some is not None:
+            begin, end = (scaled(addresses.scalar(number, LEVEL["*"]), size) for number in product.some)
+            some = (begin, end)
+        self.values.product(product.whole, product.name, {}, before, some)
 
     def _statement(self, statement: Statement) -> None:
         match statement:
@@ -276,6 +284,8 @@ class StatementEmitter:
             return
         if self._notified_together(loop, count):
             return
+        if loop.indices[depth].begin is not None:
+            raise EmitError(f"cannot render a loop over some tiles of {index}", location=loop.location)
         head = loop_head(loop, index, self.values.addresses, inner=self.inside > 1)
         with self.writer.block(nodes.Loop(index=index, over=head)):
             self._loop(loop, depth + 1)
@@ -322,8 +332,11 @@ class StatementEmitter:
         self._store(region, tile, {})
 
     def _copy(self, region: Region, value: Read, slices: Slices, axes: tuple[Axis, ...]) -> None:
-        """Lower a plain copy, in blocks: long axes are traversed in slices, the last ones as blocks."""
-        if not axes:
+        """Lower a plain copy, in blocks: long axes are traversed in slices, the last ones as blocks.
+
+        Words are moved together if they are few: one after the other, each slice would wait for the way of its words.
+        """
+        if not axes or (not slices and self._few_words(region, value)):
             source = self.values.of_operand(value, slices)
             self._store(region, self.values.lower(value, source, raw=True), slices)
             return
@@ -342,6 +355,13 @@ class StatementEmitter:
             part = Slice(start=name, block=limit, size=size)
             self._copy(region, value, {**slices, -1 - len(rest): part}, tuple(rest))
 
+    def _few_words(self, region: Region, value: Read) -> bool:
+        """True for a copy of words that has not too many of them for registers."""
+        addresses = self.values.addresses
+        shape = addresses.shape(addresses.typing.region_type(region).axes, {})
+        words = value.signal is not None or addresses.bound.tensors[region.tensor].packed > 0
+        return words and prod(shape) <= WORDS_TOGETHER
+
     def _store(
         self, region: Region, tile: Tile, slices: Slices, node: type[nodes.Store | nodes.Add] = nodes.Store
     ) -> None:
@@ -352,6 +372,11 @@ class StatementEmitter:
             dims = addresses.dims(block.axes, slices)
             tile = replace(tile, text=f"tl.full({dims}, {tile.text}, {TRITON[tile.dtype]})", axes=block.axes)
         text = aligned(replace(tile, text=self._converted(tile, dtype)), len(block.axes))
+        tensor = addresses.bound.tensors[region.tensor]
+        if tensor.packed:
+            words = {"packed": tensor.packed, "half": tensor.shape[-1] if tensor.halves else 0}
+            self.writer.add(nodes.Send(pointers=block.pointers, value=text, mask=block.mask, **words))
+            return
         self.writer.add(node(pointers=block.pointers, value=text, mask=block.mask))
 
     def _converted(self, tile: Tile, dtype: str) -> str:
@@ -366,7 +391,7 @@ class StatementEmitter:
 
     def _transferred(self, statement: Transfer, target: Region, source: Value) -> None:
         moved = target
-        if statement.mode not in ("push", "put") and target.rank is None and isinstance(source, Read):
+        if statement.mode not in ("push", "put", "send") and target.rank is None and isinstance(source, Read):
             moved = source.region
         addresses = self.values.addresses
         bound, stage = addresses.bound, addresses.stage

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilelink.backend import nodes
-from tilelink.backend.addresses import Addresses, Slice, Slices, along, both
+from tilelink.backend.addresses import Addresses, Block, Slice, Slices, along, both
 from tilelink.backend.constants import scaled, total
 from tilelink.backend.deferred_notifies import Deferred
 from tilelink.backend.descriptors import Descriptors, box_of
+from tilelink.backend.shapes import strides
 from tilelink.backend.tiles import TRITON, Tile, aligned, as_operands, in_kernel, nests, truth
 from tilelink.backend.words import literal
 from tilelink.errors import EmitError
@@ -30,6 +31,7 @@ from tilelink.ir.program import (
     Positions,
     Read,
     Reduce,
+    Region,
     Scan,
     Transpose,
     UserCall,
@@ -209,11 +211,33 @@ class ValueEmitter:
         name = self.addresses.writer.name(value.region.tensor + "_tile")
         tensor = self.addresses.bound.tensors[value.region.tensor]
         other = "0.0" if tensor.dtype in F8 else "0"
-        self.addresses.writer.add(nodes.Load(name=name, pointers=block.pointers, mask=block.mask, other=other))
+        if value.signal is not None:
+            self.addresses.writer.add(self._receive(value.region, value.signal, name, block))
+        else:
+            self.addresses.writer.add(nodes.Load(name=name, pointers=block.pointers, mask=block.mask, other=other))
         if raw or tensor.dtype not in COMPUTED:
             return Tile(text=name, dtype=tensor.dtype, axes=block.axes)
         wide = COMPUTED[tensor.dtype]
         return Tile(text=f"tiles.cast({name}, {TRITON[wide]})", dtype=wide, axes=block.axes)
+
+    def _receive(self, region: Region, kind: str, name: str, block: Block) -> nodes.Receive:
+        """Return the load of a block that waits for its words."""
+        addresses = self.addresses
+        tensor, grid = addresses.bound.tensors[region.tensor], addresses.bound.channels[region.tensor, kind]
+        constants, lows = addresses.constants, addresses.bound.tile_map(addresses.stage.name, region)
+        first = [addresses.scalar(one.low, 6) for one in lows.channel_range(grid)]
+        buffer = [scaled(f"{grid.tensor}_buffer", constants.channels(grid))] if grid.buffers > 1 else []
+        places = map(scaled, first, map(str, strides(grid.counts)))
+        return nodes.Receive(
+            name=name,
+            pointers=block.pointers,
+            mask=block.mask,
+            dtype=TRITON[tensor.dtype],
+            packed=tensor.packed,
+            half=tensor.shape[-1] if tensor.halves else 0,
+            channel=total([constants.signals(grid), *buffer, *places]),
+            stage=addresses.stage.number,
+        )
 
     def named(self, tile: Tile, stem: str = "v") -> Tile:
         """Return the tile under a name, which is assigned if it has none yet."""
@@ -251,18 +275,24 @@ class ValueEmitter:
 
     # Contractions and reductions -----------------------------------------------------------------------------
 
-    def _loop(self, axis: Axis, divisible: bool, body: Callable[[Slice | None], None]) -> None:
-        """Run `body` once, or in a loop over blocks if the axis is longer than the stage's block."""
+    def _loop(
+        self, axis: Axis, divisible: bool, body: Callable[[Slice | None], None], part: tuple[str, str] | None = None
+    ) -> None:
+        """Run `body` once, or in a loop over blocks if the axis is longer than the stage's block.
+
+        part: the first element of a part of the axis, and one past the last: the loop runs over that.
+        """
         extent = self.addresses.extent(axis)
         over_ranks = axis.kind == "whole" and isinstance(axis.dim, Ranks)
         block = 1 if over_ranks else self.contraction_block
-        if not divisible or extent <= block:
+        if part is None and (not divisible or extent <= block):
             body(None)
             return
         name = self.addresses.writer.name("k")
         size = "1" if over_ranks else self.addresses.constants.step(self.addresses.stage, block)
-        steps = [self.addresses.constants.elements_of(self.addresses.stage, axis), *([size] if block > 1 else [])]
-        with self.addresses.writer.block(nodes.Loop(index=name, over=f"range(0, {', '.join(steps)})")):
+        begin, end = part or ("0", self.addresses.constants.elements_of(self.addresses.stage, axis))
+        steps = [begin, end, *([size] if block > 1 else [])]
+        with self.addresses.writer.block(nodes.Loop(index=name, over=f"range({', '.join(steps)})")):
             body(Slice(start=name, block=block, size=size))
 
     @property
@@ -282,11 +312,17 @@ class ValueEmitter:
         return Tile(text=acc, dtype=kind.dtype, axes=kind.axes)
 
     def product(
-        self, value: Dot, acc: str, slices: Slices, before: Callable[[Slice | None], None] | None = None
+        self,
+        value: Dot,
+        acc: str,
+        slices: Slices,
+        before: Callable[[Slice | None], None] | None = None,
+        some: tuple[str, str] | None = None,
     ) -> None:
         """Emit the addition of a product to an accumulator.
 
-        before: renders what precedes a step of its loop, or all of it (None).
+        before: renders what precedes a step of its loop, or all of it (None). some: the first contracted element, and
+        one past the last, if the product is over a part of them.
         """
         typing = self.addresses.typing
         axis = typing.type_of(value.left).axes[-1]
@@ -303,7 +339,7 @@ class ValueEmitter:
             a, b = self._same_dtype(a, b)
             self.addresses.writer.add(nodes.Multiply(acc=acc, left=a.text, right=b.text))
 
-        self._loop(axis, has_steps(typing, value), body)
+        self._loop(axis, has_steps(typing, value), body, some)
 
     def _look_up(self, product: Dot, slices: Slices) -> None:
         """Read, before the loop of a product, the entries of index tensors that say where its operands lie."""

@@ -88,13 +88,19 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     seconds = time.perf_counter() - begin
     worst: dict[str, float] = {}
     odd: dict[str, str] = {}
-    for launch, output in zip(inputs, outputs, strict=True):
+    kept: list[Mapping[str, Any]] | None = None
+    left = kernel.state()
+    for number, (launch, output) in enumerate(zip(inputs, outputs, strict=True), 1):
         complete = [{**own, **{name: table[r] for name, table in tables.items()}} for r, own in enumerate(launch)]
-        expected = compiler.reference(program, complete, dims=dims, dtype=dtype)
-        for name in (tensor.name for tensor in program.tensors if tensor.is_result):
-            like = next(one[name] for one in expected if name in one)
-            value = output.get(name, torch.empty_like(like, device="cuda"))  # all ranks take part in what follows
-            sides = trial.compared([{name: own} for own in _every(value)], expected, name)
+        expected = compiler.reference(program, complete, dims=dims, dtype=dtype, kept=kept)
+        kept = [one.kept for one in expected]
+        pairs = [(t.name, output, expected) for t in program.tensors if t.is_result]
+        if number == len(inputs):
+            pairs += [(t.name, left, kept) for t in program.tensors if t.space == "kept"]
+        for name, results, wanted in pairs:
+            like = next(one[name] for one in wanted if name in one)
+            value = results.get(name, torch.empty_like(like, device="cuda"))  # all ranks take part in what follows
+            sides = trial.compared([{name: own} for own in _every(value)], wanted, name)
             worst[name] = max(worst.get(name, 0.0), trial.relative_error(*sides))
             if name not in odd and (found := trial.no_number(*sides)):
                 odd[name] = found

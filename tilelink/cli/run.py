@@ -197,10 +197,15 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
         if how.trace is not None:
             save_output(how.trace, measured_text(Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)))
         advance("comparing")
-        for given, outputs in zip(inputs, result.outputs, strict=True):
-            expected = kernel.reference(given)
-            for name in (tensor.name for tensor in program.tensors if tensor.is_result):
-                sides = trial.compared(outputs, expected, name)
+        kept: list[Mapping[str, Any]] | None = None
+        for number, (given, outputs) in enumerate(zip(inputs, result.outputs, strict=True), 1):
+            expected = kernel.reference(given, kept)
+            kept = [one.kept for one in expected]
+            pairs = [(t.name, outputs, expected) for t in program.tensors if t.is_result]
+            if number == launches:
+                pairs += [(t.name, result.kept, kept) for t in program.tensors if t.space == "kept"]
+            for name, own, wanted in pairs:
+                sides = trial.compared(own, wanted, name)
                 errors[name] = max(errors.get(name, 0.0), trial.relative_error(*sides))
                 if name not in odd and (found := trial.no_number(*sides)):
                     odd[name] = found

@@ -66,7 +66,7 @@ def _tensors(bound: Bound) -> tuple[TensorSpec, ...]:
             space=t.decl.space,
             symmetric=t.decl.symmetric,
             shape=t.memory,
-            dtype=t.dtype,
+            dtype=t.stored,
             buffers=t.buffers,
             members=t.members,
         )
@@ -100,4 +100,8 @@ def _lag(bound: Bound) -> int:
 
 def _pulls(statement: Statement) -> bool:
     """True if a statement fetches a region to the local rank."""
-    return isinstance(statement, Transfer) and statement.mode not in ("push", "put") and statement.target.rank is None
+    return (
+        isinstance(statement, Transfer)
+        and statement.mode not in ("push", "put", "send")
+        and statement.target.rank is None
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -64,7 +64,7 @@ class Kernel:
     def __call__(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
         """Launch once: inputs[rank][name] -> outputs[rank][name]. Raise as `run` does.
 
-        Tensors that the program reads and writes in place are changed, and are among the outputs themselves.
+        Tensors that the program is given and writes in place are changed, and are among the outputs themselves.
         """
         if not self._in_place:
             return [dict(outputs) for outputs in self.run([inputs]).outputs[0]]
@@ -77,15 +77,27 @@ class Kernel:
                 found[name] = given[name]
         return outputs
 
-    def reference(self, inputs: Sequence[Tensors]) -> list[Outputs]:
+    def state(self) -> list[dict[str, torch.Tensor]]:
+        """Return copies of the tensors that are kept between launches, as the last one has left them: [rank][name]."""
+        return [{name: tensor.clone() for name, tensor in own.items()} for own in self._left]
+
+    def reset_state(self) -> None:
+        """Fill the tensors that are kept between launches with zeros, as before the first launch."""
+        for own in self._left:
+            for tensor in own.values():
+                tensor.zero_()
+
+    def reference(self, inputs: Sequence[Tensors], kept: Sequence[Tensors] | None = None) -> list[Outputs]:
         """Return the reference result of one launch: inputs[rank][name] -> outputs[rank][name].
 
-        Tables may be left out. `outputs[rank].defined` has masks of outputs that are defined in part.
+        kept: [rank][name], the tensors that are kept between launches, as `state` returns them; None for zeros. What
+        the launch has left there is `outputs[rank].kept`. Tables may be left out. `outputs[rank].defined` has masks of
+        outputs that are defined in part.
         """
         complete = self._all_inputs(inputs)
         from tilelink.reference.run import run
 
-        return run(self.bound.source, complete, self.bound.numbers, dtype=self.bound.dtype)
+        return run(self.bound.source, complete, self.bound.numbers, dtype=self.bound.dtype, kept=kept)
 
     def run(
         self,
@@ -98,8 +110,9 @@ class Kernel:
     ) -> RunResult:
         """Launch back to back, without resets in between: launches[k][rank][name] -> outputs[k][rank][name].
 
-        Given tensors are copied. One that the program reads and writes in place stays as it is; its outcome is among
-        the outputs. A launch that is not given it goes on with what the previous launch has left.
+        Given tensors are copied. One that the program writes in place stays as it is; its outcome is among the outputs.
+        A launch that is not given it goes on with what the previous launch has left. What is kept between launches goes
+        on from the run, or the call, before; after a run that fails it is as before it.
 
         seed, max_delay_s: random delays before waits, notifies and transfers, to provoke other interleavings.
         trace: True to keep the events of every process. deadline_s: seconds that one wait may take.
@@ -115,7 +128,13 @@ class Kernel:
         deadline = _seconds("deadline_s", deadline_s) or settings().deadline or DEADLINE_S
         _seconds("max_delay_s", max_delay_s)
         options: dict[str, Any] = {"seed": seed, "max_delay_s": max_delay_s, "trace": trace}
-        return run_cpu(Job(artifact=self.artifact, source=self.path, inputs=inputs, deadline_s=deadline, **options))
+        kept = tuple(self._left)
+        job = Job(
+            artifact=self.artifact, source=self.path, inputs=inputs, deadline_s=deadline, kept=kept, **options
+        )  # fmt: skip
+        result = run_cpu(job)
+        self._left[:] = [dict(own) for own in result.kept]
+        return replace(result, kept=tuple(self.state()))
 
     def require_memory(self, launches: int = 1) -> None:
         """Raise BindingError if a run of `launches` launches takes more memory than this machine has."""
@@ -124,6 +143,7 @@ class Kernel:
             members = sum(map(tensor.on, range(self.bound.ranks)))
             held = (self.bound.ranks if tensor.decl.symmetric else members) * tensor.buffers
             passed = members * launches * (tensor.decl.is_given + tensor.decl.is_result)
+            passed += 2 * members * (tensor.decl.space == "kept")
             wanted += tensor.size * ITEM_BYTES[tensor.dtype] * (held + passed)
         if wanted > there:
             message = f"{launches:,} launches on {self.bound.ranks} CPU ranks take {wanted:,} bytes"
@@ -136,8 +156,21 @@ class Kernel:
         return artifact_of(self.plan, self.emitted, self.tables)
 
     @cached_property
+    def _left(self) -> list[dict[str, torch.Tensor]]:
+        """What the last launch has left in the tensors that are kept, [rank][name]. Runs put other tensors there."""
+        import torch
+
+        from tilelink.dtypes import DTYPES
+
+        kept = [t for t in self.bound.tensors.values() if t.decl.space == "kept"]
+        return [
+            {t.name: torch.zeros(t.shape, dtype=DTYPES[t.dtype]) for t in kept if t.on(rank)}
+            for rank in range(self.bound.ranks)
+        ]
+
+    @cached_property
     def _in_place(self) -> tuple[str, ...]:
-        """The tensors that a launch reads and writes in place."""
+        """The tensors that a launch is given and writes in place."""
         return tuple(t.name for t in self.bound.tensors.values() if t.decl.space == "inout")
 
     def _all_inputs(self, launch: Sequence[Tensors], *, goes_on: bool = False) -> tuple[dict[str, torch.Tensor], ...]:

@@ -204,10 +204,19 @@ def schedule_of(program: Program, schedule: Schedule | str | None) -> Schedule |
     raise UnknownNameError(f"no schedule {name!r} for {of or program.name}", hint=hint)
 
 
-def reference(program: Program, inputs: Sequence[Tensors], *, dims: Dims, dtype: str = "f32") -> list[Outputs]:
+def reference(
+    program: Program,
+    inputs: Sequence[Tensors],
+    *,
+    dims: Dims,
+    dtype: str = "f32",
+    kept: Sequence[Tensors] | None = None,
+) -> list[Outputs]:
     """Return the reference result: inputs[rank][name] -> outputs[rank][name], on torch tensors, without a schedule.
 
-    `outputs[rank].defined` has the masks of outputs that are defined in part.
+    `outputs[rank].defined` has the masks of outputs that are defined in part, and `outputs[rank].kept` what the launch
+    leaves in the tensors that are kept between launches. kept: [rank][name], what the launch before has left there;
+    None for zeros.
 
     Every index is one tile, except for scalar indices. Raise the errors of such a schedule: a program may be safe only
     with smaller tiles, for example if a step waits for the previous one along such an index.
@@ -216,7 +225,7 @@ def reference(program: Program, inputs: Sequence[Tensors], *, dims: Dims, dtype:
 
     require_program(program)
     try:
-        return run(program, inputs, dims, dtype=dtype)
+        return run(program, inputs, dims, dtype=dtype, kept=kept)
     except (AccountingError, ProgressError) as error:
         hint = "a schedule with smaller tiles may be safe for all that: compare its results with your own reference"
         message = f"the reference, in which every index is one tile, cannot follow: {error.message}"

@@ -236,6 +236,71 @@ bar.sync 0;
 mov.u32 $0, 0;
 }""")
 
+# $1 address of the word, $2 data, $3 flag, $4 0 for no store
+SEND_WORD = tl.constexpr("""{
+.reg .pred %p; .reg .b64 %word;
+setp.ne.s32 %p, $4, 0;
+mov.b64 %word, {$2, $3};
+@%p st.relaxed.sys.global.b64 [$1], %word;
+mov.u32 $0, 0;
+}""")
+START = tl.constexpr("mov.u64 $0, %globaltimer;")
+
+# $0 1 if a thread misses words, else 0; $1 words that this thread misses. All threads have the same answer: some may
+# have looked earlier than others.
+WORDS_LATE = tl.constexpr("""{
+.reg .pred %p;
+setp.ne.s32 %p, $1, 0;
+bar.red.or.pred %p, 0, %p;
+selp.b32 $0, 1, 0, %p;
+}""")
+
+# The same until the time is over: thread 0 looks at the clock and at the debug block, reports, and tells all others.
+# $1 words that this thread misses, $2 words that it waits for, $3 debug block, $4 stage, $5 tile, $6 channel, $7 start
+WORDS_LATE_DEADLINE = tl.constexpr("""{
+.reg .pred %p, %q; .reg .b32 %v, %late; .reg .b64 %now, %budget, %word;
+setp.ne.s32 %p, $1, 0;
+mov.u32 %late, 0;
+bar.red.or.pred %p, 0, %p;
+@!%p bra DONE;
+setp.ne.s32 %q, %late, 0;
+mov.u32 %v, %tid.x;
+setp.ne.u32 %p, %v, 0;
+@%p bra TELL;
+ld.relaxed.sys.global.b64 %word, [$3+8];
+setp.ne.s64 %q, %word, 0;
+@%q bra TELL;
+ld.global.b64 %budget, [$3];
+mov.u64 %now, %globaltimer;
+sub.s64 %now, %now, $7;
+setp.ge.s64 %q, %now, %budget;
+@!%q bra TELL;
+mov.u64 %now, 0;
+mov.u64 %word, 1;
+atom.relaxed.sys.global.cas.b64 %word, [$3+8], %now, %word;
+setp.ne.s64 %p, %word, 0;
+@%p bra TELL;
+cvt.s64.s32 %word, $4;
+st.global.b64 [$3+16], %word;
+cvt.s64.s32 %word, $5;
+st.global.b64 [$3+24], %word;
+cvt.s64.s32 %word, $6;
+st.global.b64 [$3+32], %word;
+sub.s32 %v, $2, $1;
+cvt.s64.s32 %word, %v;
+st.global.b64 [$3+40], %word;
+cvt.s64.s32 %word, $2;
+st.global.b64 [$3+48], %word;
+mov.u32 %v, %ctaid.x;
+cvt.u64.u32 %word, %v;
+st.global.b64 [$3+56], %word;
+TELL:
+bar.red.or.pred %q, 0, %q;
+selp.b32 %late, 0, 1, %q;
+DONE:
+mov.u32 $0, %late;
+}""")
+
 _FENCE_PROXY = "fence.proxy.async.global;"
 _STORES_DONE = "cp.async.bulk.wait_group 0;\nfence.proxy.async.global;"
 _ADD = "red.release.{scope}.global.add.u32 [$1], $2"

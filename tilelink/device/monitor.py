@@ -171,11 +171,16 @@ class Monitor:
         self._waiting_for = None
         if self._aborted():
             raise Aborted
-        if self._random is not None and kind in DELAYED:
-            time.sleep(self._random.uniform(0.0, self._max_delay_s))
+        if kind in DELAYED:
+            self.delay()
         self._beat()
         if self._trace:
             self.events.append(Event(kind, stage, tile, a, b, c, self.epoch))
+
+    def delay(self) -> None:
+        """Sleep for a random time, if the run has delays: between events, and between the words of a tile."""
+        if self._random is not None:
+            time.sleep(self._random.uniform(0.0, self._max_delay_s))
 
     def begin(self, kind: str) -> None:
         """Record the start of a span of a kind, in ns of the clock that all processes share."""
@@ -252,6 +257,11 @@ def record(kind: str, stage: int, tile: int, a: int, b: int, c: int = 0) -> None
     kind: "tile" (0, 0), "wait" (channel, expected), "notify" (rank, channel) or "transfer" (tensor, rank, offset).
     """
     installed().record(kind, stage, tile, a, b, c)
+
+
+def delay() -> None:
+    """Call Monitor.delay of the installed monitor."""
+    installed().delay()
 
 
 def begin(kind: str) -> None:

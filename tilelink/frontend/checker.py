@@ -14,6 +14,7 @@ from tilelink.errors import (
     CoverageError,
     DtypeError,
     DuplicateNameError,
+    Location,
     Mistakes,
     RemoteAccessError,
     ShapeError,
@@ -29,7 +30,7 @@ from tilelink.frontend.limits import check_depth
 from tilelink.frontend.reserved import check_words
 from tilelink.ir.depth import deep
 from tilelink.ir.identity import ByIdentity
-from tilelink.ir.printer import MOVE, NOTIFY, WAIT, print_region, print_scalar, print_statement
+from tilelink.ir.printer import MOVE, NOTIFY, RECEIVED, TILES, WAIT, print_region, print_scalar, print_statement
 from tilelink.ir.program import (
     For,
     GridDim,
@@ -54,7 +55,7 @@ from tilelink.ir.reach import away, reach_error
 from tilelink.ir.scalar import Binary, Compare, Index, Int, Logic, Lookup, Rank, Scalar, at_launch, is_gather, walk
 from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.typing import infer
-from tilelink.ir.visitor import reads, stage_regions, stage_scalars, statements, value_of
+from tilelink.ir.visitor import reads, stage_regions, stage_scalars, statements, value_of, values
 
 _CHECKED = ByIdentity[Program]()
 """Programs without mistakes. A search binds the same program with many schedules."""
@@ -219,6 +220,12 @@ def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
 
 def _check_range(program: Program, decl: IndexDecl, mistakes: Mistakes) -> None:
     """Check the ends of a counted range: they come from an index tensor, and name no index of the same range."""
+    if decl.begin is not None:
+        message = f"{TILES}(...) of {decl.name} as it stands here is of lowered programs"
+        hint = (
+            f"run over all of it, ({decl.name}: {print_scalar(decl.extent)}); `stream_k` of a schedule shares its tiles"
+        )
+        mistakes.add(StageError(message, location=decl.location, hint=hint))
     ends = [end for end in (decl.start, decl.stop) if end is not None]
     for end in ends:
         _check_integer(program, end, f"an end of the range of {decl.name}", decl, mistakes)
@@ -256,6 +263,9 @@ def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkE
             message = f"{word} as it stands here is of lowered programs on several nodes"
             yield StageError(message, location=statement.location, hint=hint)
             return
+        case Transfer(mode="send"):
+            yield _by_words(statement.location, "tile_send_data")
+            return
         case Wait(kind=kind, region=region) if away(region):
             own = print_region(region).partition(" @ ")[0]
             hint = f"{WAIT[kind]}({own}) here, and {NOTIFY[kind]} @ the waiting rank there"
@@ -265,6 +275,10 @@ def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkE
             yield from _direction_errors(statement)
         case _:
             pass
+    value = value_of(statement)
+    for part in values(value) if value is not None else ():
+        if isinstance(part, Read) and part.signal is not None:
+            yield _by_words(part.location, RECEIVED)
     for region in regions_of(statement):
         if (error := reach_error(program, region)) is not None:
             yield error
@@ -273,6 +287,11 @@ def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkE
             yield from _write_errors(program.tensor(region.tensor), region)
         case _:
             pass
+
+
+def _by_words(location: Location | None, word: str) -> StageError:
+    hint = "write pushes, notifies, waits and reads; `low_latency` in a schedule makes words of them"
+    return StageError(f"{word} as it stands here is of lowered programs", location=location, hint=hint)
 
 
 def _write_errors(tensor: Tensor, region: Region) -> Iterator[TileLinkError]:
@@ -341,7 +360,7 @@ def _check_coverage(program: Program, mistakes: Mistakes) -> None:
         value = value_of(statement)
         for region in reads(value) if value is not None else []:
             tensor = program.tensor(region.tensor)
-            if tensor.space in ("local", "symmetric") and tensor.name not in written:
+            if tensor.space in ("kept", "local", "symmetric") and tensor.name not in written:
                 message = f"{tensor.name} is read here, and nothing writes it"
                 hint = f"write it in a stage, or declare {tensor.name} : in [...]"
                 error = CoverageError(message, location=region.location, related=tensor.location, hint=hint)

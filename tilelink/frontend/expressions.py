@@ -5,13 +5,10 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from tilelink.errors import (
-    Location,
-    ParseError,
-    UnknownNameError,
-)
+from tilelink.errors import Location, ParseError, UnknownNameError
 from tilelink.frontend.scope import CALLED, COMPARES, FUNCTIONS, SCALAR_OPS, IntegerScope
 from tilelink.frontend.variants import IDENTITY
+from tilelink.ir.printer import RECEIVED, WAIT
 from tilelink.ir.program import (
     DTYPES,
     ELEMENTWISE,
@@ -38,14 +35,7 @@ from tilelink.ir.program import (
     Value,
     WholePositions,
 )
-from tilelink.ir.scalar import (
-    Binary,
-    Index,
-    Int,
-    Rank,
-    Ranks,
-    Scalar,
-)
+from tilelink.ir.scalar import Binary, Index, Int, Rank, Ranks, Scalar
 from tilelink.ir.scalar import Param as ParamRef
 
 _VALUE_OPS: dict[type[ast.operator], str] = {
@@ -61,6 +51,8 @@ _VALUE_OPS: dict[type[ast.operator], str] = {
     ast.LShift: "shl",
     ast.RShift: "shr",
 }
+
+_WAITED = {word: kind for kind, word in WAIT.items()}
 
 
 @dataclass(kw_only=True)
@@ -217,6 +209,7 @@ class Scope(IntegerScope):
             "attend": self._attend,
             "finish": self._finish,
             "call": self._user_call,
+            RECEIVED: self._received,
         }
         if name not in builders:
             raise self.unknown(node, name, "function", [*FUNCTIONS, *self.called.functions])
@@ -353,6 +346,15 @@ class Scope(IntegerScope):
     def _finish(self, node: ast.Call) -> Value:
         self._arity(node, 1)
         return Finish(state=self.value(node.args[0]), location=self.location(node))
+
+    def _received(self, node: ast.Call) -> Value:
+        """Convert a read by words, which only lowered programs have. The checker refuses it in other programs."""
+        match node.args:
+            case [region, ast.Name(id=word)] if word in _WAITED:
+                return Read(region=self.region(region), signal=_WAITED[word], location=self.location(node))
+            case _:
+                hint = f"{RECEIVED}(region, {WAIT['tile']})"
+                raise ParseError(f"not a {RECEIVED} of a lowered program", location=self.location(node), hint=hint)
 
     def _user_call(self, node: ast.Call) -> Value:
         if not node.args:

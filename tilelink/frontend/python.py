@@ -38,6 +38,7 @@ DECLARATIONS = {
     "input": "in",
     "output": "out",
     "inout": "inout",
+    "kept": "kept",
     "local": "local",
     "symmetric": "symmetric",
     "table": "table",

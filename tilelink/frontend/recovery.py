@@ -15,7 +15,7 @@ CLOSING = {")": "(", "]": "["}
 HEAD = re.compile(r"\s*(program|comm|compute|schedule|def)\b")
 STAGES = ("comm", "compute")
 BLOCKS = ("program", "schedule")
-SPACES = ("in", "out", "inout", "local", "symmetric", "table")
+SPACES = ("in", "out", "inout", "kept", "local", "symmetric", "table")
 BLOCK = re.compile(r"(\w+)\s+\w+\s*(?:\(|for\b)")
 STAGE = re.compile(r"\s*(?!def\b)(\w+)\s+\w+\s*\(")
 TENSOR = re.compile(r"\s*\w+\s*:\s*([A-Za-z_]\w*)(?:\s+([A-Za-z_]\w*))?\s*\[")
@@ -141,7 +141,7 @@ def _words(part: _Part) -> None:
                 _known(part, number, BLOCK.match(code), 1, BLOCKS, "a file has programs and schedules")
             else:
                 _known(part, number, STAGE.match(code), 1, STAGES, "a stage is comm or compute")
-                spaces = "a tensor is in, out, inout, local, symmetric or table"
+                spaces = "a tensor is in, out, inout, kept, local, symmetric or table"
                 _known(part, number, TENSOR.match(code), 1, SPACES, spaces)
                 _known(part, number, TENSOR.match(code), 2, SPACES, spaces)
         depth += sum(code.count(c) for c in "([") - sum(code.count(c) for c in ")]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilelink.errors import DuplicateNameError, Mistakes, ParseError
-from tilelink.frontend.build import RESERVED
+from tilelink.frontend.declare import RESERVED
 from tilelink.ir.program import Assign, For, GridDim, Group, IndexDecl, Param, Program, Tensor
 from tilelink.ir.visitor import statements
 from tilelink.ir.words import foreign

@@ -59,7 +59,7 @@ def signal_kinds(program: Program) -> dict[str, str]:
             continue
         writers = _stages_with(program, tensor.name, _written)
         readers = _stages_with(program, tensor.name, _read)
-        if tensor.space == "inout" and not _all_before(program, writers, readers):
+        if tensor.in_place and not _all_before(program, writers, readers):
             continue
         readers |= {s.name for s in program.stages if any(r.tensor == tensor.name for r in _ends(s))}
         written = [r for s in program.stages for r in _regions(s, _written) if r.tensor == tensor.name]

@@ -74,9 +74,11 @@ WAIT = {"tile": "consumer_tile_wait", "peer": "peer_tile_wait", "rank": "rank_wa
 BARRIER = "program_barrier"
 FENCE, QUIET = "network_fence", "network_quiet"
 BY_NETWORK = "by_network"
+TILES = "tiles"
 MOVE = {"push": "tile_push_data", "pull": "tile_pull_data", "copy": "rank_copy_data"}
-BY_PASSES = {"put": "tile_put_data", "get": "tile_get_data"}
-"""Words that only lowered programs on several nodes have."""
+BY_PASSES = {"put": "tile_put_data", "get": "tile_get_data", "send": "tile_send_data"}
+"""Words that only lowered programs have."""
+RECEIVED = "received"
 
 
 @deep()
@@ -151,6 +153,8 @@ def _indices(indices: tuple[IndexDecl, ...]) -> str:
 
 def _extent(index: IndexDecl) -> str:
     """Return the dimension, or the part of it, that an index runs over."""
+    if index.begin is not None and index.end is not None:
+        return f"{TILES}({', '.join(map(print_scalar, (index.extent, index.begin, index.end)))})"
     if not index.counted:
         return print_scalar(index.extent)
     start, stop = ("" if end is None else print_scalar(end) for end in (index.start, index.stop))
@@ -264,6 +268,8 @@ def print_value(value: Value) -> str:
 
 def _value(value: Value, context: int) -> str:
     match value:
+        case Read(region=region, signal=str(kind)):
+            return f"{RECEIVED}({print_region(region)}, {WAIT[kind]})"
         case Read(region=region):
             return _wrap(print_region(region), ATOM if region.rank is None else PRODUCT, context)
         case Local(name=name):

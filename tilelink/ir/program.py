@@ -73,7 +73,7 @@ class Group(Node):
 class Tensor(Node):
     """A declared tensor.
 
-    space: "in", "out", "inout", "local", "symmetric" or "table". symmetric: other ranks can address it.
+    space: "in", "out", "inout", "kept", "local", "symmetric" or "table". symmetric: other ranks can address it.
     dtype: None stands for the element type chosen when the program is compiled.
     bound: of an index tensor, which holds i32 values in `[0, bound)`. Where the bound is the entry of another index
     tensor, a `Coordinate` in it stands for the coordinate along a dimension.
@@ -109,12 +109,17 @@ class Tensor(Node):
 
     @property
     def is_given(self) -> bool:
-        """True if each launch is given it: an input, or a tensor that it reads and writes in place."""
+        """True if each launch is given it: an input, or a tensor that it writes in place."""
         return self.space in ("in", "inout")
 
     @property
+    def in_place(self) -> bool:
+        """True if a launch changes what was there before it: a tensor that it is given, or one that launches keep."""
+        return self.space in ("inout", "kept")
+
+    @property
     def is_result(self) -> bool:
-        """True if each launch returns it: an output, or a tensor that it reads and writes in place."""
+        """True if each launch returns it: an output, or a tensor that it is given and writes in place."""
         return self.space in ("out", "inout")
 
 
@@ -125,6 +130,8 @@ class IndexDecl(Node):
     number: the index is a plain number for any use, as an index over the ranks is.
     start, stop: of a counted range, `i: Ms[start : stop]`, the elements of the dimension that there are in a launch;
     None for the ends of the dimension. Tiles are cut from the start.
+    begin, end: of a loop of a lowered program that executes some of its tiles, the number of the first of them and one
+    past that of the last; None for all tiles.
     """
 
     name: str
@@ -132,6 +139,8 @@ class IndexDecl(Node):
     number: bool = False
     start: Scalar | None = None
     stop: Scalar | None = None
+    begin: Scalar | None = None
+    end: Scalar | None = None
 
     @property
     def counted(self) -> bool:
@@ -162,7 +171,11 @@ class Value(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Read(Value):
+    """signal: in lowered programs, of a tensor that travels by words (lowering/low_latency.py): the kind of the wait
+    that the words of the region answer. It then lasts until all of them have come."""
+
     region: Region
+    signal: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,7 +364,9 @@ class Transfer(Statement):
     Lowered programs on several nodes also have mode "put", a push that the network carries, and "get", a pull of the
     kind (lowering/choose_network.py). Their sources are reads of regions.
 
-    signal: the kind of the notify of its target that a put carries with its data, None for a put alone.
+    They also have mode "send", a push by words of data and flag (lowering/low_latency.py).
+
+    signal: the kind of the notify of its target that a put or a send carries with its data, None for a put alone.
     """
 
     mode: str

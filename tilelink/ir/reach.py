@@ -6,7 +6,7 @@ from tilelink.errors import RemoteAccessError
 from tilelink.ir.program import Program, Region
 from tilelink.ir.scalar import RANK, Env, Index, Lookup, Scalar, evaluate, walk
 
-DECLARED = {"in": "in symmetric", "out": "out symmetric", "local": "symmetric"}
+DECLARED = {"in": "in symmetric", "out": "out symmetric", "local": "symmetric", "kept": "kept symmetric"}
 
 
 def away(region: Region) -> bool:

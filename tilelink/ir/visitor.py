@@ -121,6 +121,11 @@ def reads(value: Value) -> list[Region]:
     return [v.region for v in values(value) if isinstance(v, Read)]
 
 
+def received(value: Value) -> list[Read]:
+    """Return the reads in a value that wait for the words of what they read."""
+    return [v for v in values(value) if isinstance(v, Read) and v.signal is not None]
+
+
 def map_value(value: Value, change: Callable[[Value], Value | None]) -> Value:
     """Replace, top down, each value for which `change` does not return None."""
     new = change(value)
@@ -144,10 +149,14 @@ def map_scalars(body: tuple[Statement, ...], change: ScalarChange) -> tuple[Stat
     return tuple(_map_statement(s, change) for s in body)
 
 
+_ENDS = ("start", "stop", "begin", "end")
+"""The ends of the part of a dimension that an index runs over."""
+
+
 def map_index(decl: IndexDecl, change: ScalarChange) -> IndexDecl:
     """Rewrite the integer expressions of an index declaration."""
-    start, stop = (None if end is None else rewrite(end, change) for end in (decl.start, decl.stop))
-    return replace(decl, extent=rewrite(decl.extent, change), start=start, stop=stop)
+    ends = {name: rewrite(end, change) for name in _ENDS if (end := getattr(decl, name)) is not None}
+    return replace(decl, extent=rewrite(decl.extent, change), **ends)
 
 
 def map_region_scalars(region: Region, change: ScalarChange) -> Region:
@@ -302,8 +311,8 @@ def _region_scalars(region: Region) -> Iterator[Scalar]:
 
 
 def range_ends(indices: tuple[IndexDecl, ...]) -> Iterator[Scalar]:
-    """Yield the ends of the counted ranges that indices run over."""
-    yield from (end for decl in indices for end in (decl.start, decl.stop) if end is not None)
+    """Yield the ends of the counted ranges, and those of the tiles of lowered loops, that indices run over."""
+    yield from (end for decl in indices for name in _ENDS if (end := getattr(decl, name)) is not None)
 
 
 def scalars_of(statement: Statement) -> list[Scalar]:

@@ -24,6 +24,7 @@ from tilelink.ir.program import (
     Literal,
     Notify,
     Param,
+    Read,
     Reduce,
     Scan,
     Stage,
@@ -39,11 +40,12 @@ KINDS = ("dim", "i32", "f32", "bool")
 """Kinds of parameters."""
 _WORDS: dict[tuple[type, str], tuple[str, ...]] = {
     (Param, "kind"): KINDS,
-    (Tensor, "space"): ("in", "out", "inout", "local", "symmetric", "table"),
+    (Tensor, "space"): ("in", "out", "inout", "kept", "local", "symmetric", "table"),
     (Notify, "kind"): SIGNAL_KINDS,
     (Wait, "kind"): SIGNAL_KINDS,
-    (Transfer, "mode"): ("push", "pull", "copy", "put", "get"),
+    (Transfer, "mode"): ("push", "pull", "copy", "put", "get", "send"),
     (Transfer, "signal"): SIGNAL_KINDS,
+    (Read, "signal"): SIGNAL_KINDS,
     (Stage, "kind"): ("comm", "compute"),
     (Tensor, "properties"): PROPERTIES,
     (Apply, "op"): tuple(ELEMENTWISE),

@@ -263,7 +263,7 @@ def _bind_tensors(
     tensors: dict[str, BoundTensor] = {}
     for number, decl in enumerate(slotted.program.tensors):
         part = schedule.tensor(slotted.credits.get(decl.name, decl.name))
-        buffers = (part[BUFFERS] or 2) if decl.symmetric else 1
+        buffers = (part[BUFFERS] or 2) if decl.symmetric and not decl.in_place else 1
         kind = "i32" if decl.space == "table" else (decl.dtype or dtype)
         shape = shape_of(decl, numbers, ranks)
         group = None if decl.on is None else slotted.program.group(decl.on)

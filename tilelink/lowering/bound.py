@@ -12,7 +12,7 @@ from tilelink.artifact import LaunchProtocol
 from tilelink.capabilities import Capabilities
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range, shared_bounds
 from tilelink.ir.mapping import ChannelGrid, CountedRange, TileMap, map_region
-from tilelink.ir.program import F8, Attend, Dot, For, Program, Region, Stage, Statement, Tensor, UserCall
+from tilelink.ir.program import F8, ITEM_BYTES, Attend, Dot, For, Program, Region, Stage, Statement, Tensor, UserCall
 from tilelink.ir.scalar import Env, Param, Ranks, Scalar, binary, const, evaluate, rewrite
 from tilelink.ir.simplify import simplify
 from tilelink.ir.sizes import power_of_two
@@ -28,6 +28,18 @@ from tilelink.target import Target
 
 MIN_DOT, MIN_DOT_OF_BYTES = 16, 32
 """Tensor cores multiply tiles of at least this many rows and columns, of 16 bits or more and of 8 bits."""
+
+
+WORD_DATA = 4
+"""Bytes of data of a word. As many more hold its flag."""
+PART_OF_WORD = {1: "i64", 2: "i32", 4: "f16"}
+"""Elements of a word -> a type of 8 bytes for each of them, of 4 or of 2."""
+
+
+def packings(dtype: str) -> tuple[int, ...]:
+    """Return how many elements of a type a word may have, the most first."""
+    most = max(1, WORD_DATA // ITEM_BYTES[dtype])
+    return tuple(n for n in (4, 2, 1) if n <= most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +59,11 @@ class BoundTensor:
     credits: str | None = None
     members: tuple[int, int] | None = None
     """The first rank of those that have it and one past the last; None if all have it."""
+    packed: int = 0
+    """Elements of a word, if what is pushed to it travels by words of data and flag (lowering/low_latency.py); else 0.
+
+    A word has 64 bits, 32 of them data. An element of 64 bits is in two words.
+    """
 
     @property
     def name(self) -> str:
@@ -54,11 +71,27 @@ class BoundTensor:
 
     @property
     def memory(self) -> tuple[int, ...]:
-        """The shape of one buffer in memory."""
+        """The shape of one buffer in memory, in elements of `stored`."""
+        if self.packed:
+            *rows, columns = self.shape
+            return (*rows, columns * 2 if self.halves else -(-columns // self.packed) * self.packed)
         if self.steps is None:
             return self.shape
         dim, number = self.steps
         return (*self.shape[:dim], number, *self.shape[dim + 1 :])
+
+    @property
+    def halves(self) -> bool:
+        """True if an element is in two words. Those of a row's lower halves come before those of the upper ones."""
+        return self.packed > 0 and ITEM_BYTES[self.dtype] == WORD_DATA * 2
+
+    @property
+    def stored(self) -> str:
+        """The type of its elements in memory. Of a tensor that travels by words, a type of an element's part of a word.
+
+        Addresses are those of such elements. What is in them are words.
+        """
+        return PART_OF_WORD[self.packed] if self.packed else self.dtype
 
     @property
     def size(self) -> int:

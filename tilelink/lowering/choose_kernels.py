@@ -8,7 +8,8 @@ from dataclasses import replace
 from tilelink.errors import ScheduleError
 from tilelink.ir.visitor import stage_regions
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop, same_domain
-from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.clauses.split_k_tail import SEARCHED_PARTS, SPLIT_K_TAIL
+from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.transform import remote_reads, stage_writes
 from tilelink.scheduling.schedule import CopyEngine, Fused, Sm
 
@@ -27,7 +28,7 @@ def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
         names = [n for loop in loops for n in loop.stages]
         position = positions.get(stream, 0)
         positions[stream] = position + 1
-        remote = [t for n in names for t in _remote_tensors(touched, bound.stages[n])]
+        remote = [t for n in names for t in _remote_tensors(bound, touched, bound.stages[n])]
         entry = any(
             bound.tensors[r.tensor].decl.space == "in" for n in names for r in remote_reads(bound.stages[n].stage)
         )
@@ -94,7 +95,8 @@ def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
 
 def _tiles(bound: Bound, loops: tuple[Loop, ...]) -> int:
     """Return the largest useful number of programs: the most tiles, or parts of tiles, of any loop."""
-    parts = {part.name: part[SPLIT_K_TAIL] or 1 for part in bound.schedule.stages}
+    evenly = {part.name: SEARCHED_PARTS if part[STREAM_K] else 1 for part in bound.schedule.stages}
+    parts = {part.name: part[SPLIT_K_TAIL] or evenly[part.name] for part in bound.schedule.stages}
     return max(bound.stages[n].total * parts.get(n, 1) for loop in loops for n in loop.stages)
 
 
@@ -131,11 +133,13 @@ def _touched(bound: Bound) -> frozenset[str]:
     return frozenset(read | {r.tensor for s in bound.program.stages for r in stage_writes(s) if r.rank is not None})
 
 
-def _remote_tensors(touched: frozenset[str], stage: BoundStage) -> list[str]:
+def _remote_tensors(bound: Bound, touched: frozenset[str], stage: BoundStage) -> list[str]:
     """Return the symmetric tensors that the stage shares with peers.
 
     The stage accesses a peer's copy (data or signals), or it writes the local copy of a tensor that peers read or
-    write.
+    write. Of a tensor that launches keep, it also reads what a peer may have written in the launch before.
     """
+    regions = list(stage_regions(stage.stage))
     written = [r.tensor for r in stage_writes(stage.stage) if r.rank is None and r.tensor in touched]
-    return [r.tensor for r in stage_regions(stage.stage) if r.rank is not None] + written
+    kept = [r.tensor for r in regions if r.tensor in touched and bound.tensors[r.tensor].decl.in_place]
+    return [r.tensor for r in regions if r.rank is not None] + written + kept

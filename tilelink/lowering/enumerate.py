@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
+    Apply,
     Assign,
     Barrier,
+    Dot,
     For,
     IndexDecl,
+    Local,
     NetworkFence,
     NetworkQuiet,
     Notify,
@@ -28,7 +31,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, const, walk
-from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, statements
+from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, received, statements
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, expand, join
 from tilelink.lowering.guards import Chosen, Guard, Guards, numbered, parts_of, settled_choice
@@ -38,6 +41,8 @@ from tilelink.lowering.told import Execution, Told
 from tilelink.lowering.walk import Rows, Walk, column, length
 
 READ, WRITE, WAIT, NOTIFY = range(4)
+ANSWERED, SIGNALLED = 2, 3
+"""Positions of signals in a statement: of waits that words answer which it reads, and of all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,20 @@ class Barriers:
 
     task: Ints
     position: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summed:
+    """Loops over some tiles of a contracted dimension, and statements that read what they have summed, one row each.
+
+    begin, end: of a loop, the number of the first tile and one past that of the last; -1 for a statement.
+    """
+
+    task: Ints
+    position: Ints
+    statement: Ints
+    begin: Ints
+    end: Ints
 
 
 FENCE, QUIET = range(2)
@@ -193,8 +212,13 @@ class Enumerator(Walk):
         self._transfers: list[tuple[Ints, ...]] = []
         self._barriers: list[tuple[Ints, ...]] = []
         self._network: list[tuple[Ints, ...]] = []
+        self._shares: list[tuple[Ints, ...]] = []
+        self._shared: frozenset[str] = frozenset()
+        """Names of the stage that hold sums of loops over some tiles."""
 
     def stage(self, stage: BoundStage) -> None:
+        loops = (s for s in statements(stage.stage.body) if isinstance(s, For) and s.indices[0].begin is not None)
+        self._shared = frozenset(s.name for loop in loops for s in loop.body if isinstance(s, Assign))
         self._unsure = {name: _Uses() for name in sorted(read_unassigned(stage.stage.body, iterations=False))}
         super().stage(stage)
         for name, uses in self._unsure.items():
@@ -208,6 +232,9 @@ class Enumerator(Walk):
                 for part in walk(end) if end is not None else ():
                     if isinstance(part, Lookup) and part.launch:
                         self._access(stage, number, READ, Region(tensor=part.table, coords=part.coords), rows)
+            if decl.begin is not None and decl.end is not None and isinstance(self.statements[number][1], For):
+                ends = (column(end, self.env(rows), len(rows.task)) for end in (decl.begin, decl.end))
+                self._shares.append((rows.task, rows.position, np.full(len(rows.task), number), *ends))
 
     def chosen(
         self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]
@@ -286,8 +313,14 @@ class Enumerator(Walk):
         """Note the accesses of a statement. value: the value that it computes."""
         for region in reads(value):
             self._access(stage, number, READ, region, rows)
+        for read in received(value):
+            assert read.signal is not None
+            self._signal(stage, number, WAIT, read.signal, read.region, rows, ANSWERED)
         for name in self._unsure.keys() & local_names(value):
             self._unsure[name].read.append((number, rows.task, rows.position))
+        if self._shared & local_names(value) and not _sums_steps(statement):
+            none = np.full(len(rows.task), -1)
+            self._shares.append((rows.task, rows.position, np.full(len(rows.task), number), none, none))
         if isinstance(statement, Assign):
             self._told.assigned(stage, number, statement)
         match statement:
@@ -300,7 +333,7 @@ class Enumerator(Walk):
                 self._access(stage, number, WRITE, target, rows)
                 self._written_entries(stage, statement, target, source, rows)
                 pulled = source.region if isinstance(source, Read) and target.rank is None else None
-                moved = pulled if pulled is not None and statement.mode not in ("push", "put") else target
+                moved = pulled if pulled is not None and statement.mode not in ("push", "put", "send") else target
                 self._transfer(stage, moved, target, rows)
                 if statement.signal is not None:
                     self._signal(stage, number, NOTIFY, statement.signal, target, rows)
@@ -440,7 +473,9 @@ class Enumerator(Walk):
         tensor = np.full(len(rows.task), self.bound.tensors[moved.tensor].number)
         self._transfers.append((rows.task, rows.position + 2, tensor, peer, offset, elements))
 
-    def _signal(self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: Rows) -> None:
+    def _signal(
+        self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: Rows, place: int = SIGNALLED
+    ) -> None:
         key = (region.tensor, family)
         grid = self.bound.channels[key]
         tile_map = self.bound.tile_map(stage.name, region)
@@ -461,7 +496,7 @@ class Enumerator(Walk):
         source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
         peer = self._on_ranks(number, region, column(tile_map.rank, env, n), rows)
         self._on_members(number, region, peer, rows)
-        position = rows.position[source] + 3
+        position = rows.position[source] + place
         later, at = self._deferred(stage, number, rows.task[source])
         self._signals.append(
             (
@@ -507,6 +542,10 @@ class Enumerator(Walk):
         names = ("task", "position", "kind", "peer", "channel", "statement", "later", "at", "guard")
         return Signals(**dict(zip(names, join(self._signals, 9, 0), strict=True)))
 
+    def summed(self) -> Summed:
+        names = ("task", "position", "statement", "begin", "end")
+        return Summed(**dict(zip(names, join(self._shares, 5, 0), strict=True)))
+
     def barriers(self) -> Barriers:
         task, position = join(self._barriers, 2, 0)
         return Barriers(task=task, position=position)
@@ -518,3 +557,12 @@ class Enumerator(Walk):
     def transfers(self) -> Transfers:
         names = ("task", "position", "tensor", "peer", "offset", "elements")
         return Transfers(**dict(zip(names, join(self._transfers, 6, 0), strict=True)))
+
+
+def _sums_steps(statement: Statement) -> bool:
+    """True if a statement adds the product of a step to a name: `name = name + dot(...)`."""
+    match statement:
+        case Assign(value=Apply(op="add", args=(Local(), Dot()))):
+            return True
+        case _:
+            return False

@@ -26,15 +26,17 @@ from tilelink.ir.program import (
     If,
     Local,
     NetworkQuiet,
+    Read,
     Region,
     Statement,
     Store,
     Transfer,
+    Value,
     Wait,
 )
 from tilelink.ir.reach import elsewhere, on_all_ranks
 from tilelink.ir.scalar import Block, Env, Index, Lookup, Scalar, Whole, evaluate, walk
-from tilelink.ir.visitor import leading_waits, mixes, reads, scalars_of, statements, value_of
+from tilelink.ir.visitor import leading_waits, mixes, reads, scalars_of, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Transport, with_bodies
 from tilelink.lowering.transform import free_name
 
@@ -266,7 +268,7 @@ class _Parts:
 
 def scratch_memories(bound: Bound) -> frozenset[str]:
     """Return the memories whose elements may be written more than once."""
-    tensors = [t.name for t in bound.tensors.values() if t.decl.space in ("inout", "local", "symmetric")]
+    tensors = [t.name for t in bound.tensors.values() if t.decl.space in ("inout", "kept", "local", "symmetric")]
     return frozenset(memory for name in tensors for memory in (name, f"{name} @"))
 
 
@@ -301,11 +303,16 @@ def accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool]]:
     for statement in statements(body):
         value = value_of(statement)
         yield from ((region, False) for region in looked_up(entry_scalars(statement)))
-        yield from ((region, False) for region in (reads(value) if value is not None else ()))
+        yield from ((region, False) for region in (_loaded(value) if value is not None else ()))
         if isinstance(statement, Store):
             yield statement.region, True
-        elif isinstance(statement, Transfer):
+        elif isinstance(statement, Transfer) and statement.mode != "send":
             yield statement.target, True
+
+
+def _loaded(value: Value) -> Iterator[Region]:
+    """Yield the regions that a value reads. A word orders its store and its loads itself, of any thread."""
+    yield from (one.region for one in values(value) if isinstance(one, Read) and one.signal is None)
 
 
 def entry_scalars(statement: Statement) -> list[Scalar]:

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from tilelink.artifact import Signal
-from tilelink.ir.program import Notify, Transfer, Wait
-from tilelink.ir.visitor import statements
+from tilelink.ir.program import Notify, Statement, Transfer, Wait
+from tilelink.ir.visitor import received, statements, value_of
 from tilelink.lowering.bound import Bound, Kernel
 
 
@@ -45,5 +45,16 @@ def in_turn(
 def signals(bound: Bound, kernel: Kernel, kind: type[Wait] | type[Notify]) -> frozenset[Signal]:
     """Return the signals (tensor, kind) that a kernel's stages wait for or notify."""
     every = [s for stage in kernel.stage_names for s in statements(bound.stages[stage].stage.body)]
-    put = ((s.target.tensor, s.signal) for s in every if isinstance(s, Transfer) and s.signal and kind is Notify)
-    return frozenset(put) | {(s.region.tensor, s.kind) for s in every if isinstance(s, kind)}
+    carried: set[Signal] = set()
+    if kind is Notify:
+        carried |= {(s.target.tensor, s.signal) for s in every if isinstance(s, Transfer) and s.signal}
+    else:
+        carried |= {signal for s in every for signal in answered(s)}
+    return frozenset(carried) | {(s.region.tensor, s.kind) for s in every if isinstance(s, kind)}
+
+
+def answered(statement: Statement) -> list[Signal]:
+    """Return the signals that the words answer which a statement reads."""
+    value = value_of(statement)
+    found = received(value) if value is not None else []
+    return [(read.region.tensor, read.signal) for read in found if read.signal is not None]

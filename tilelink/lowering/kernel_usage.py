@@ -10,7 +10,7 @@ from tilelink.ir.program import NetworkFence, NetworkQuiet, Notify, Region, Stat
 from tilelink.ir.scalar import Lookup, walk
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
-from tilelink.lowering.issue_order import Signal, signals
+from tilelink.lowering.issue_order import Signal, answered, signals
 from tilelink.lowering.launch_protocol import Handshake, handshake_of
 
 
@@ -111,4 +111,7 @@ def _of_network(statement: Statement) -> bool:
 
 
 def _waits(body: tuple[Statement, ...]) -> list[Signal]:
-    return [(s.region.tensor, s.kind) for s in body if isinstance(s, Wait)]
+    found: list[Signal] = []
+    for statement in body:
+        found += [(statement.region.tensor, statement.kind)] if isinstance(statement, Wait) else answered(statement)
+    return found

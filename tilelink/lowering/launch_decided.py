@@ -22,6 +22,7 @@ from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.lowering.reductions import reduced_indices
 from tilelink.scheduling.schedule import CopyEngine, Schedule
@@ -29,6 +30,7 @@ from tilelink.scheduling.schedule import CopyEngine, Schedule
 REARRANGING: tuple[Clause[Any], ...] = (
     FLATTEN,
     SPLIT_K_TAIL,
+    STREAM_K,
     HALVE_TAIL,
     BACKFILL,
     DEFER_NOTIFY,

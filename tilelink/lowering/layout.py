@@ -14,12 +14,13 @@ import numpy as np
 
 from tilelink.artifact import LaunchProtocol
 from tilelink.errors import did_you_mean
-from tilelink.ir.program import Notify, Wait
+from tilelink.ir.program import Notify, Transfer, Wait
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.visitor import statements
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, Transport
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, Transport, packings
 from tilelink.lowering.choose_transport import transport_of
 from tilelink.lowering.clauses.defer_notify import misplaced
+from tilelink.lowering.issue_order import answered
 from tilelink.lowering.launch_protocol import choose_protocol
 from tilelink.lowering.limits import check_size
 from tilelink.lowering.orders import TILE
@@ -71,25 +72,28 @@ def _tensor(bound: Bound, tensor: BoundTensor, number: int) -> Iterator[Misfit]:
     yield from _differs("tensor", tensor.name, "number", tensor.number, number)
     yield from _differs("tensor", tensor.name, "shape", tensor.shape, shape_of(decl, bound.numbers, bound.ranks))
     yield from _differs("tensor", tensor.name, "dtype", tensor.dtype, kind)
-    if tensor.buffers < 1 or (tensor.buffers > 1 and not decl.symmetric):
+    if tensor.buffers < 1 or (tensor.buffers > 1 and (not decl.symmetric or decl.in_place)):
         yield from _differs("tensor", tensor.name, "buffers", tensor.buffers, 1)
     if tensor.steps is not None:
         dim, slots = tensor.steps
         kept = decl.space in ("local", "symmetric") and decl.bound is None
         if not kept or not 1 <= slots < tensor.shape[dim]:
             yield from _differs("tensor", tensor.name, "memory", tensor.memory, tensor.shape)
+    if tensor.packed and tensor.packed not in packings(tensor.dtype):
+        yield from _differs("tensor", tensor.name, "packed", tensor.packed, packings(tensor.dtype)[0])
+    if tensor.packed and (decl.space != "symmetric" or decl.bound is not None or not tensor.shape or tensor.steps):
+        message = f"{tensor.name} has `packed` and is no symmetric tensor that words can carry"
+        yield Misfit(kind="tensor", part=tensor.name, message=message, hint="remove packed")
     if tensor.credits is not None and (bound.tensors.get(tensor.credits, tensor).steps is None):
         message = f"{tensor.name} has the credits of {tensor.credits}, which has memory for all of its steps"
         yield Misfit(kind="tensor", part=tensor.name, message=message, hint="remove `credits`")
 
 
 def _channels(bound: Bound) -> Iterator[Misfit]:
-    signals = {
-        (s.region.tensor, s.kind): None
-        for stage in bound.stages.values()
-        for s in statements(stage.stage.body)
-        if isinstance(s, Notify | Wait)
-    }
+    every = [s for stage in bound.stages.values() for s in statements(stage.stage.body)]
+    signals = {(s.region.tensor, s.kind): None for s in every if isinstance(s, Notify | Wait)}
+    signals |= {(s.target.tensor, s.signal): None for s in every if isinstance(s, Transfer) and s.signal is not None}
+    signals |= {signal: None for s in every for signal in answered(s)}
     for tensor, kind in signals:
         if (tensor, kind) not in bound.channels:
             hint = f"channel {tensor} {kind}: base, counts, sizes, buffers"

@@ -68,6 +68,7 @@ def _tensor(tensor: BoundTensor) -> Iterator[str]:
     if tensor.steps is not None:
         yield _list("memory", tensor.memory)
     yield f"buffers {tensor.buffers}"
+    yield from _said(f"packed {tensor.packed}", tensor.packed != 0)
     if tensor.credits is not None:
         yield f"credits {tensor.credits}"
     yield from _said(_list("members", tensor.members or ()), tensor.members is not None)

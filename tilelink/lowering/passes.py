@@ -23,11 +23,13 @@ from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.program_per_tile import PROGRAM_PER_TILE
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.lowering.compact_tiles import compact_tiles
 from tilelink.lowering.insert_barriers import place_barriers
 from tilelink.lowering.issue_order import order_kernels
 from tilelink.lowering.launch_protocol import choose_protocol
+from tilelink.lowering.low_latency import low_latency
 from tilelink.lowering.sink_waits import sink_waits
 
 
@@ -49,11 +51,14 @@ def passes() -> tuple[Pass, ...]:
         Pass(name="flatten", apply=FLATTEN.apply),
         # split_k_tail comes before backfill: it changes how many tiles the last wave has
         Pass(name="split_k_tail", apply=SPLIT_K_TAIL.apply),
+        Pass(name="stream_k", apply=STREAM_K.apply),  # as split_k_tail
         Pass(name="halve_tail", apply=HALVE_TAIL.apply),  # as split_k_tail
         Pass(name="backfill", apply=BACKFILL.apply),
         Pass(name="program_per_tile", apply=PROGRAM_PER_TILE.apply),  # after what adds stages to kernels
         *(Pass(name=one.name, apply=one.apply) for one in own),
         Pass(name="loops", apply=_finish_loops),  # from here on nothing changes how many tiles a stage has
+        # low_latency comes before transport, which asks for plain pushes, and before waits sink into products
+        Pass(name="low_latency", apply=low_latency),
         Pass(name="transport", apply=choose_transport),  # before waits and barriers, which queues do without
         Pass(name="sink_waits", apply=sink_waits),
         Pass(name="roles", apply=ROLES.apply),  # after waits have sunk: the loader executes them between its loads

@@ -10,12 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.ir.program import (
-    For,
-    If,
-    IndexDecl,
-    Statement,
-)
+from tilelink.ir.program import For, If, IndexDecl, Statement
 from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.ir.visitor import leading_waits, statements
 from tilelink.lowering.bound import Bound, BoundStage
@@ -156,6 +151,11 @@ class Walk:
             indices=indices,
             guard=np.repeat(rows.guard, steps),
         )
+        for decl in loop.indices:
+            if decl.begin is not None and decl.end is not None:
+                begin, end = (column(one, self.env(inner), len(inner.task)) for one in (decl.begin, decl.end))
+                number = inner.indices[decl.name]
+                inner = inner.pick((begin <= number) & (number < end))
         self._block(stage, loop.body, inner)
 
 

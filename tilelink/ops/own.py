@@ -523,6 +523,10 @@ def op(
     if not signature.inputs:
         hint = "an operator has its device from its inputs; tilelink.compile takes programs without any"
         raise BindingError(f"{program.name} has no input", location=program.location, hint=hint)
+    if kept := [tensor for tensor in program.tensors if tensor.space == "kept"]:
+        hint = f"{kept[0].name} : inout [...], which the caller keeps and gives with each call"
+        message = f"{program.name} keeps {kept[0].name} between launches, and an operator has no state of its own"
+        raise BindingError(message, location=kept[0].location, hint=hint)
     if backward is not None and signature.in_place:
         hint = f"{signature.in_place[0]} as an input, and an output for what it is afterwards"
         message = f"{program.name} changes {signature.in_place[0]} in place, and such a call has no gradients"

@@ -13,7 +13,8 @@ A launch decides which program executes such a tile. Two plans stand for all lau
   does not come to. All events before it are executed in the launch, and so are all tiles of the kernel with smaller
   numbers. So the program that has the tile of the event has come to it, for programs take tiles in rising order (or
   begin in it, each when one with a smaller number has ended). The event is a wait, and all notifies that it waits for
-  are events before it.
+  are events before it. Which programs fit on a rank is another question: until the last tile is done, each of the
+  kernel's programs may have one, so all of them keep their places (verifier/progress.py).
 """
 
 from __future__ import annotations
@@ -23,15 +24,25 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tilelink.lowering.bound import Kernel
 from tilelink.lowering.columns import Ints
 from tilelink.planning.plan import Plan
 
 
+def deals(kernel: Kernel) -> bool:
+    """True if a launch decides which of a kernel's programs executes a tile."""
+    return kernel.dealt or kernel.dynamic or any(loop.compact for loop in kernel.loops)
+
+
 def of_any_program(plan: Plan) -> NDArray[np.bool_]:
     """Return which tasks a launch deals to programs."""
-    kernels = np.array(
-        [k.dealt or k.dynamic or any(loop.compact for loop in k.loops) for k in plan.bound.kernels], bool
-    )
+    kernels = np.array([deals(kernel) for kernel in plan.bound.kernels], bool)
+    return kernels[np.array([n for n, _, _ in plan.workers], np.int64)[plan.worker]]
+
+
+def taken(plan: Plan) -> NDArray[np.bool_]:
+    """Return which tasks are of kernels whose programs take tiles by a counter."""
+    kernels = np.array([kernel.dynamic for kernel in plan.bound.kernels], bool)
     return kernels[np.array([n for n, _, _ in plan.workers], np.int64)[plan.worker]]
 
 
@@ -48,7 +59,11 @@ def apart(plan: Plan) -> Plan:
 
 def together(plan: Plan) -> Plan:
     """Return the plan in which one program of a kernel executes all tasks that a launch deals to programs."""
-    tasks = _dealt(plan)
+    return by_one(plan, _dealt(plan))
+
+
+def by_one(plan: Plan, tasks: Ints) -> Plan:
+    """Return the plan in which the first program of each kernel executes some tasks of it, by their numbers."""
     if not len(tasks):
         return plan
     first = {(n, rank): number for number, (n, rank, program) in enumerate(plan.workers) if program == 0}

@@ -1,22 +1,27 @@
 """Happens-before between events of a plan: worker order, stream order, and notify -> channel -> wait.
 
 A wait that has passed means that all notifies of its channel happened, so a channel is one node of the graph. A
-deferred notify counts as at the end of its tile: no bound on its delay is promised, so nothing is proved by it. What a
-put reads and writes on another node happens after its place in the program, see network.py. Most
-pairs are answered together by vectorised tests (same worker, earlier kernel, one notify away). The remaining pairs are
-answered by a search of the graph, which is exact: from one event, or along a line from many at once (line.py).
+deferred notify counts as at the end of its tile: no bound on its delay is promised, so nothing is proved by it. Words
+of data and flag order themselves alone: a word is written before it is read, and nothing else of the two programs is in
+order because of it (`through_words` says where more is true). What a put reads and writes on another node happens after
+its place in the program, see network.py. Most pairs are answered together by vectorised tests (same worker, earlier
+kernel, one notify away). The remaining pairs are answered by a search of the graph, which is exact: from one event, or
+along a line from many at once (line.py).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from tilelink.lowering.columns import Ints, distinct_rows
-from tilelink.lowering.enumerate import NOTIFY, WAIT
+from tilelink.lowering.enumerate import ANSWERED, NOTIFY, READ, WAIT, WRITE
+from tilelink.lowering.walk import SUBSTEPS
 from tilelink.planning.line import AFTER_ALL, Line, in_line
 from tilelink.planning.network import Put, Puts
 from tilelink.planning.plan import Plan
@@ -27,9 +32,14 @@ FEW = 4
 
 @dataclass(kw_only=True)
 class HappensBefore:
-    """The happens-before relation of one plan."""
+    """The happens-before relation of one plan.
+
+    through_words: True for an order of time alone. Then what comes after a read of words also comes after what was
+    before them in the program that sent them. That is no order of memory: the sender's other stores may arrive later.
+    """
 
     plan: Plan
+    through_words: bool = False
 
     def key(self, task: Ints, position: Ints) -> Ints:
         """Return the places of events in their workers, as `Plan.place`."""
@@ -56,6 +66,8 @@ class HappensBefore:
         known = self._same_worker(task_a, at_a, task_b, at_b) | self._earlier_kernel(task_a, at_a, task_b, at_b)
         rest = np.flatnonzero(~known)
         known[rest] = self._one_hop(task_a[rest], at_a[rest], task_b[rest], at_b[rest])
+        rest = np.flatnonzero(~known)
+        known[rest] = self._by_word(task_a[rest], at_a[rest], task_b[rest], at_b[rest])
         rest = np.flatnonzero(~known)
         if len(rest):
             known[rest] = self._search(task_a[rest], at_a[rest], task_b[rest], at_b[rest])
@@ -87,6 +99,47 @@ class HappensBefore:
             begin |= dict.fromkeys(self._successors[put.worker], -1)
         return self._spread(begin, {int(self.plan.counters[row]) for row in self.puts.carriers(put)})
 
+    @cached_property
+    def _hidden(self) -> np.ndarray:
+        """Mask of the signals that words carry and that order nothing but the words."""
+        return self.plan.by_words & (not self.through_words)
+
+    @cached_property
+    def _word_events(self) -> tuple[Ints, Ints]:
+        """The events whose words carry signals, sorted, and the rows of these signals."""
+        s, plan = self.plan.signals, self.plan
+        rows = np.flatnonzero(plan.by_words)
+        events = plan.event(s.task[rows], s.position[rows])
+        return np.unique(events), rows
+
+    def _by_word(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
+        """Mask of the pairs of the write of a word and a read that waits for it."""
+        result = np.zeros(len(task_a), bool)
+        events, rows = self._word_events
+        if not len(rows) or not len(result):
+            return result
+        a, b = self.plan.event(task_a, at_a), self.plan.event(task_b, at_b)
+        pairs = np.isin(a, events) & np.isin(b, events)
+        pairs &= (at_a % SUBSTEPS == WRITE) & (at_b % SUBSTEPS == READ)
+        for pair in np.flatnonzero(pairs):
+            result[pair] = not self._counters_of(NOTIFY)[int(a[pair])].isdisjoint(self._counters_of(WAIT)[int(b[pair])])
+        return result
+
+    def _counters_of(self, kind: int) -> Mapping[int, set[int]]:
+        """Return event -> the counters of the signals of a kind that its words carry."""
+        if kind not in self._carried:
+            s, found = self.plan.signals, defaultdict[int, set[int]](set)
+            rows = np.flatnonzero(self.plan.by_words & (s.kind == kind))
+            events = self.plan.event(s.task[rows], s.position[rows]).tolist()
+            for event, counter in zip(events, self.plan.counters[rows].tolist(), strict=True):
+                found[event].add(counter)
+            self._carried[kind] = found
+        return self._carried[kind]
+
+    @cached_property
+    def _carried(self) -> dict[int, defaultdict[int, set[int]]]:
+        return {}
+
     def _same_worker(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         same = self.plan.worker[task_a] == self.plan.worker[task_b]
         return same & (self.key(task_a, at_a) < self.key(task_b, at_b))
@@ -111,7 +164,7 @@ class HappensBefore:
     def _notifies(self) -> tuple[Ints, Ints, Ints]:
         """(task, place, channel) of all notifies, by task."""
         s = self.plan.signals
-        rows = np.flatnonzero(s.kind == NOTIFY)
+        rows = np.flatnonzero((s.kind == NOTIFY) & ~self._hidden)
         rows = rows[np.argsort(s.task[rows], kind="stable")]
         return s.task[rows], self.key(s.task[rows], s.position[rows]), self.plan.counters[rows]
 
@@ -122,7 +175,7 @@ class HappensBefore:
         A wait for channels that a launch decides orders nothing here (verifier/awaited.py).
         """
         s = self.plan.signals
-        rows = np.flatnonzero((s.kind == WAIT) & (s.guard == 0))
+        rows = np.flatnonzero((s.kind == WAIT) & (s.guard == 0) & ~self._hidden)
         key = s.task[rows] * self._channels + self.plan.counters[rows]
         order = np.lexsort((s.position[rows], key))
         key, first = np.unique(key[order], return_index=True)
@@ -177,12 +230,11 @@ class HappensBefore:
     def _line(self) -> Line | None:
         """All signals in a line, with begins and ends of workers; None if some wait in a circle."""
         s, workers = self.plan.signals, np.arange(len(self.plan.workers))
-        rows = np.flatnonzero((s.kind == NOTIFY) | (s.guard == 0))
+        rows = np.flatnonzero(((s.kind == NOTIFY) | (s.guard == 0)) & ~self._hidden)
         own, before = self._kernels
         begun = np.flatnonzero(before >= 0)
         columns = [
-            (self.plan.worker[s.task[rows]], self.key(s.task[rows], s.position[rows]), s.kind[rows] == NOTIFY,
-             self.plan.counters[rows]),
+            (self.plan.worker[s.task[rows]], self._places[rows], s.kind[rows] == NOTIFY, self.plan.counters[rows]),
             (workers, np.full(len(workers), AFTER_ALL), np.ones(len(workers), bool), self._channels + own),
             (begun, np.full(len(begun), -1), np.zeros(len(begun), bool), self._channels + before[begun]),
         ]  # fmt: skip
@@ -222,17 +274,26 @@ class HappensBefore:
     def _graph(self) -> tuple[list[tuple[list[int], list[int]]], dict[int, list[tuple[int, int]]]]:
         """For each worker its notifies (places, channels); for each channel its waits (worker, place)."""
         s = self.plan.signals
-        worker, key = self.plan.worker[s.task], self.key(s.task, s.position)
-        channel = self.plan.counters
+        worker, key, channel = self.plan.worker[s.task], self._places, self.plan.counters
         notifies: list[tuple[list[int], list[int]]] = [([], []) for _ in self.plan.workers]
         waits: dict[int, list[tuple[int, int]]] = {}
         for row in np.lexsort((key, worker)):
+            if self._hidden[row]:
+                continue
             if s.kind[row] == NOTIFY:
                 notifies[worker[row]][0].append(int(key[row]))
                 notifies[worker[row]][1].append(int(channel[row]))
             elif not s.guard[row]:
                 waits.setdefault(int(channel[row]), []).append((int(worker[row]), int(key[row])))
         return notifies, waits
+
+    @cached_property
+    def _places(self) -> Ints:
+        """The places of signals in their workers, as the graph has them."""
+        s = self.plan.signals
+        key = self.key(s.task, s.position)
+        # A statement may send some of its words before it has received the others.
+        return np.where(self.plan.by_words & (s.kind == WAIT), key + SUBSTEPS - ANSWERED, key)
 
     @cached_property
     def _kernels(self) -> tuple[Ints, Ints]:

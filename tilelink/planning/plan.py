@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.ir.depth import deep
-from tilelink.ir.program import Statement
+from tilelink.ir.program import Statement, Transfer
 from tilelink.ir.scalar import Env, evaluate
+from tilelink.ir.visitor import received, value_of
 from tilelink.lowering.bound import Bound, Kernel
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import (
@@ -22,6 +23,7 @@ from tilelink.lowering.enumerate import (
     Enumerator,
     NetworkOrders,
     Signals,
+    Summed,
     Transfers,
     number_channels,
     number_tasks,
@@ -72,6 +74,10 @@ class Plan:
     """Statements with an access outside of a tensor or a table; such a plan is refused."""
     network: NetworkOrders = field(default_factory=lambda: NetworkOrders(task=_NONE, position=_NONE, kind=_NONE))
     """Fences and quiets, which order the puts of programs on several nodes."""
+    summed: Summed = field(
+        default_factory=lambda: Summed(task=_NONE, position=_NONE, statement=_NONE, begin=_NONE, end=_NONE), repr=False
+    )
+    """Loops over some tiles of a contracted dimension, and statements that read their sums."""
     overtaking: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Events, as `event` numbers them, that happen before all others of their worker's stream (copy_queues.py)."""
 
@@ -131,6 +137,14 @@ class Plan:
         return tensors
 
     @cached_property
+    def by_words(self) -> NDArray[np.bool_]:
+        """Mask of the signals that words carry with their data (lowering/low_latency.py)."""
+        if not any(tensor.packed for tensor in self.bound.tensors.values()):
+            return np.zeros(len(self.signals.task), bool)
+        carried = np.array([_carries(statement) for _, statement in self.statements], bool)
+        return carried[self.signals.statement]
+
+    @cached_property
     def _starts(self) -> list[str]:
         return [name for name, _ in sorted(self.first_task.items(), key=lambda item: item[1])]
 
@@ -159,6 +173,7 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
         transfers=enumerator.transfers(),
         barriers=enumerator.barriers(),
         network=enumerator.network(),
+        summed=enumerator.summed(),
         channel_base=channel_base,
         channels=channels,
         thresholds=count_thresholds(bound, signals, channel_base, channels),
@@ -210,3 +225,10 @@ def _place(
             worker[where] = base + ranks * kernel.programs + loop.program(t, kernel.programs)
             sequence[where] = before + (t // taking) * len(loop.stages) + place
         before += -(-total // taking) * len(loop.stages)
+
+
+def _carries(statement: Statement) -> bool:
+    """True if words carry the signals of a statement."""
+    value = value_of(statement)
+    sends = isinstance(statement, Transfer) and statement.mode == "send"
+    return sends or (value is not None and bool(received(value)))

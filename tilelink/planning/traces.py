@@ -36,8 +36,10 @@ def planned_events(plan: Plan) -> dict[int, list[PlanEvent]]:
     signals = plan.signals
     own = _own_ranks(plan)
     flat = _flat_thresholds(plan)
-    columns = (signals.task, signals.position, signals.kind, signals.peer, signals.channel)
-    for task, position, kind, peer, channel in zip(*(c.tolist() for c in columns), strict=True):
+    columns = (signals.task, signals.position, signals.kind, signals.peer, signals.channel, plan.by_words)
+    for task, position, kind, peer, channel, by_words in zip(*(c.tolist() for c in columns), strict=True):
+        if by_words:
+            continue  # words have no counters to look at
         if kind == WAIT:
             rank = int(own[task])
             event = PlanEvent("wait", rank, channel, int(flat[rank, channel]))

@@ -31,7 +31,7 @@ class Races:
     """The accesses so far, and what waiters for signals will have seen."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], in_place: bool) -> None:
-        """in_place: False for a program without such tensors, of which nothing is kept."""
+        """in_place: False for a program without such tensors, of which nothing is noted."""
         self._shapes, self._in_place = shapes, in_place
         self._reads: dict[tuple[int, str], np.ndarray] = {}
         self._writes: dict[tuple[int, str], np.ndarray] = {}

@@ -84,11 +84,18 @@ class Outputs(dict[str, torch.Tensor]):
 
     defined: the mask of the elements that are defined, for each output of which a launch decides how much is defined.
     Other elements are NaN, or -1 for integers, and are not compared with anything.
+    kept: what the launch has left in the tensors that are kept between launches, by their names.
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], defined: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        defined: Mapping[str, torch.Tensor],
+        kept: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
         super().__init__(tensors)
         self.defined = dict(defined)
+        self.kept = dict(kept or {})
 
 
 @deep()
@@ -99,12 +106,15 @@ def run(
     *,
     ranks: int | None = None,
     dtype: str | torch.dtype = "f32",
+    kept: Sequence[Mapping[str, torch.Tensor]] | None = None,
 ) -> list[Outputs]:
     """Run a program and return [rank][name]: the outputs of every rank.
 
     inputs: [rank][name], tensors and tables of the declared shapes, those of a group on its ranks alone.
     dims: the program's parameters.
     ranks: optional; must equal the number of inputs. dtype: of the tensors that declare none.
+    kept: [rank][name], what the launch before has left (`outputs[rank].kept`); None, or a tensor that is left out,
+    stands for zeros, as before the first launch.
     Arithmetic is in float64; stores round to the tensor's dtype. A read blocks until all its elements have been
     written once, whether or not the program orders it after the write. A read of a tensor that is written in place
     does not: it has what was there before, or what a write before it has left.
@@ -125,14 +135,23 @@ def run(
     machine = _Machine(
         program=program, numbers=numbers, ranks=len(inputs), dtype=named_dtype(dtype), typing=infer(program)
     )
-    machine.fill(inputs)
+    if kept is not None and len(kept) != len(inputs):
+        raise BindingError(
+            f"kept tensors of {len(kept)} ranks for {len(inputs)} ranks", hint="one mapping for each rank"
+        )
+    machine.fill(inputs, kept)
     machine.count()
     machine.go()
     masks = [machine.defined(rank) for rank in range(machine.ranks)]
     machine.check_outputs(masks)
     outs = [t.name for t in program.tensors if t.is_result]
+    stay = [t.name for t in program.tensors if t.space == "kept"]
     return [
-        Outputs({name: tensors[name] for name in outs if name in tensors}, defined)
+        Outputs(
+            {name: tensors[name] for name in outs if name in tensors},
+            defined,
+            {name: tensors[name] for name in stay if name in tensors},
+        )
         for tensors, defined in zip(machine.memory, masks, strict=True)
     ]
 
@@ -155,7 +174,7 @@ class _Machine:
 
     @property
     def _in_place(self) -> bool:
-        return any(t.space == "inout" for t in self.program.tensors)
+        return any(t.in_place for t in self.program.tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.number(n) for n in self.program.tensor(name).shape)
@@ -167,11 +186,20 @@ class _Machine:
     def number(self, expr: Scalar) -> int:
         return extent(expr, self.numbers, self.ranks)
 
-    def fill(self, inputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Allocate every rank's tensors: copies of the inputs, as far as they are given; the rest is NaN, or -1."""
+    def fill(
+        self, inputs: Sequence[Mapping[str, torch.Tensor]], kept: Sequence[Mapping[str, torch.Tensor]] | None = None
+    ) -> None:
+        """Allocate every rank's tensors: copies of the inputs, as far as they are given, and of what is kept.
+
+        What is not kept yet is 0. The rest is NaN, or -1.
+        """
         self.memory = [
-            {t.name: self._cells(t, given.get(t.name), rank) for t in self.program.tensors if self.has(rank, t)}
-            for rank, given in enumerate(inputs)
+            {
+                t.name: self._cells(t, (left if t.space == "kept" else given).get(t.name), rank)
+                for t in self.program.tensors
+                if self.has(rank, t)
+            }
+            for rank, (given, left) in enumerate(zip(inputs, kept or [{} for _ in inputs], strict=True))
         ]
         for rank in range(self.ranks):
             present = [t for t in self.program.tensors if self.has(rank, t)]
@@ -201,6 +229,8 @@ class _Machine:
         if given is None and (tensor.is_given or tensor.known_early):
             hint = f"give it as inputs[{rank}][{tensor.name!r}], of shape {list(shape)}"
             raise BindingError(f"rank {rank} has no {tensor.name}", location=tensor.location, hint=hint)
+        if given is None and tensor.space == "kept":
+            return torch.zeros(shape, dtype=kind)
         if given is None:
             return torch.full(shape, torch.nan if kind.is_floating_point else -1, dtype=torch.float32).to(kind)
         if tuple(given.shape) != shape:
@@ -505,15 +535,15 @@ class _Walker:
         rank, parts, machine = self.owner(region), self.box(region, "reads"), self.machine
         machine.require_there(rank, region.tensor, f"reads {print_region(region)}", region.location, self)
         tensor = machine.program.tensor(region.tensor)
-        if not tensor.is_given and not tensor.known_early:
+        if not tensor.is_given and not tensor.known_early and not tensor.in_place:
             what = f"reads {print_region(region)}" + (f" of rank {rank}" if rank != self.rank else "")
             machine.require_written(rank, region.tensor, boxes.index(parts), what, region.location, self)
-        if tensor.space == "inout":
+        if tensor.in_place:
             self._ordered(machine.races.read(self.seen, rank, tensor.name, boxes.index(parts)), "reads", region)
         return boxes.read(machine.memory[rank][region.tensor], parts)
 
     def write(self, region: Region, value: torch.Tensor) -> None:
-        if self.machine.program.tensor(region.tensor).space == "inout":
+        if self.machine.program.tensor(region.tensor).in_place:
             where = boxes.index(self.box(region, "writes"))
             ordered = self.machine.races.write(self.seen, self.owner(region), region.tensor, where)
             self._ordered(ordered, "writes", region)

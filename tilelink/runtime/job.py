@@ -22,14 +22,17 @@ Tensors = Mapping[str, torch.Tensor]
 class Job:
     """A run: launch k takes inputs[k][rank][name] and there are len(inputs) of them, back to back.
 
-    source: file of the artifact's module. deadline_s: seconds that one wait may take. seed: of random delays of up to
-    max_delay_s seconds before each wait, notify and transfer; None for no delays. trace: True to keep the events.
+    kept: [rank][name], what is in the tensors that are kept between launches before the first of these; zeros in those
+    that are left out. source: file of the artifact's module. deadline_s: seconds that one wait may take. seed: of
+    random delays of up to max_delay_s seconds before each wait, notify and transfer; None for no delays. trace: True to
+    keep the events.
     """
 
     artifact: Artifact
     source: Path
     inputs: tuple[tuple[Tensors, ...], ...]
     deadline_s: float
+    kept: tuple[Tensors, ...] = ()
     seed: int | None = None
     max_delay_s: float = 0.0
     trace: bool = False
@@ -49,6 +52,7 @@ class WorkerTrace:
 class RunResult:
     """outputs[launch][rank][name], the traces if requested, and the seconds that the launches took.
 
+    kept: [rank][name], what the last launch has left in the tensors that are kept between launches.
     spans: measurements of kernels that were generated with tracing, in ns of time.perf_counter_ns.
     """
 
@@ -56,6 +60,7 @@ class RunResult:
     traces: tuple[WorkerTrace, ...] = ()
     spans: tuple[Span, ...] = ()
     seconds: float = 0.0
+    kept: tuple[dict[str, torch.Tensor], ...] = ()
 
 
 def pickled(value: object) -> bytes:

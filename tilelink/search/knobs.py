@@ -86,7 +86,7 @@ def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, 
         assert clause.choices is not None
         if not clause.choices.joins:
             found += _clause_knobs(program, clause, clause.choices, readers, _joining(clause, tried))
-    shared = [t.name for t in program.tensors if t.symmetric]
+    shared = [t.name for t in program.tensors if t.symmetric and not t.in_place]
     found += [_knob(f"{name} buffers", {str(n): _buffers(name, n) for n in BUFFERS}) for name in shared]
     found += _slots_knobs(program, typing, dims, ranks)
     return tuple(knob for knob in found if len(knob.labels) > 1)

@@ -34,6 +34,8 @@ class Timeline:
     """move -> time at which its first byte entered the link."""
     worker_begin: Floats
     worker_end: Floats
+    counting: Floats
+    """worker -> the seconds in which it waits for the numbers of the tiles that it takes by a counter."""
     full: Floats
     """counter -> time at which its last notify arrived."""
     filler: Ints
@@ -81,6 +83,18 @@ class _Engine:
         self.serial = 0
         self.now = 0.0
         self.programs = _Programs(script, offsets)
+        self._make_queues()
+
+    def _make_queues(self) -> None:
+        """Give the tiles that programs take by a counter to their queues. No program has one of them yet."""
+        self.queues = {
+            (number, rank): _Queue(tiles=tiles) for (number, rank), tiles in self.script.queues.items() if tiles
+        }
+        self.counting = [0.0] * len(self.programs.workers)
+        self.by: list[int] = self.script.worker.tolist()
+        for worker, (number, rank, _) in enumerate(self.programs.workers):
+            if (number, rank) in self.queues:
+                self.cursor[worker] = self.stop[worker] = 0
 
     def _take_moves(self) -> None:
         moves, ranks = self.script.moves, self.ranks
@@ -162,7 +176,29 @@ class _Engine:
         if now > self.now:
             return self._later(worker, i, now)
         self.cursor[worker] = i
-        self._start(self.programs.ended(worker, now))
+        queue = self.queues.get(self.programs.workers[worker][:2])
+        if queue is None or not self._take(worker, queue):
+            self._start(self.programs.ended(worker, now))
+
+    def _take(self, worker: int, queue: _Queue) -> bool:
+        """Let a worker that has no operations left go on with the tile that it has taken, and take the next one.
+
+        Return False if there is none. The number of a tile that is taken arrives after the machine's time for it.
+        """
+        if worker not in queue.taken:
+            queue.take(worker, self.now + self.machine.tile_counter)
+        tile, answered = queue.taken[worker]
+        if answered > self.now:
+            self.counting[worker] += answered - self.now
+            self._later(worker, self.cursor[worker], answered)
+            return True
+        if tile >= len(queue.tiles):
+            return False
+        queue.take(worker, self.now + self.machine.tile_counter)
+        self.cursor[worker], self.stop[worker] = begin, end = queue.tiles[tile]
+        self.by[begin:end] = [worker] * (end - begin)
+        self.at(self.now, RESUME, worker)
+        return True
 
     def _resumed(self, worker: int, slept: bool, now: float, full: float) -> float:
         """Return the seconds from `now`, when a worker waits for a counter that filled at `full`, until it resumes."""
@@ -252,16 +288,20 @@ class _Engine:
         self._later(worker, i + 1, self.end[i])
 
     def timeline(self) -> Timeline:
+        script, order = self.script.dealt(np.array(self.by, np.int64))
+        filler, now_at = np.array(self.filler, np.int64), np.argsort(order)
+        filler[filler >= 0] = now_at[filler[filler >= 0]]
         return Timeline(
-            script=self.script,
-            begin=np.array(self.begin),
-            end=np.array(self.end),
+            script=script,
+            begin=np.array(self.begin)[order],
+            end=np.array(self.end)[order],
             moved=np.array(self.moved),
             started=np.array(self.started),
             worker_begin=np.array(self.programs.begin),
             worker_end=np.array(self.programs.end),
+            counting=np.array(self.counting),
             full=np.array(self.full),
-            filler=np.array(self.filler, dtype=np.int64),
+            filler=filler,
         )
 
 
@@ -296,6 +336,20 @@ def _stored_apart(script: Script) -> np.ndarray:
             first = plan.first_task[name]
             found |= (script.task >= first) & (script.task < first + stage.total * plan.bound.ranks)
     return found
+
+
+@dataclass(kw_only=True)
+class _Queue:
+    """The tiles that the programs of a kernel take by a counter, by the rows of their operations."""
+
+    tiles: tuple[tuple[int, int], ...]
+    counter: int = 0
+    taken: dict[int, tuple[int, float]] = field(default_factory=dict[int, tuple[int, float]])
+    """worker -> the number that it has taken last, and the time at which it knows it."""
+
+    def take(self, worker: int, answered: float) -> None:
+        self.taken[worker] = self.counter, answered
+        self.counter += 1
 
 
 class _Programs:

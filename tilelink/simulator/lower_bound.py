@@ -42,11 +42,11 @@ def bound_of(script: Script) -> Bound:
 
 
 def _memory(plan: Plan, machine: Machine) -> float:
-    """Return the seconds to move every accessed byte of inputs and outputs once, on the rank with most of them."""
+    """Return the seconds to move every accessed byte of what is given, returned or kept once, on the rank with most."""
     a, tensors = plan.accesses, plan.bound.tensors.values()
     size = np.zeros(len(tensors))
     for tensor in tensors:
-        if tensor.decl.is_given or tensor.decl.is_result:
+        if tensor.decl.is_given or tensor.decl.is_result or tensor.decl.in_place:
             size[tensor.number] = tensor.size * ITEM_BYTES[tensor.dtype]
     rows = np.flatnonzero(size[a.tensor] > 0)
     place = a.peer[rows] * len(tensors) + a.tensor[rows]

@@ -136,6 +136,8 @@ class Machine(Thresholds):
     """Time that a notify costs its program, whose stores must have arrived."""
     wait: float = _number("s")
     """Time that a wait for a full counter costs its program."""
+    tile_counter: float = _number("s", 7e-7)
+    """Time from an addition to a counter in the rank's memory, by which programs take tiles, until its answer."""
     copies_slow_compute: float = _number("1")
     """Slowdown factor of a tile's computation on a rank whose SMs copy at the same time."""
 

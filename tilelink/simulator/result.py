@@ -20,9 +20,10 @@ class Breakdown:
     """Breakdown of a rank's time in seconds, as the mean over the programs of its busiest stream. The parts add up.
 
     start_up: time until a program's first computation or transfer, with the waits before it. work: computation.
-    epilogue: time before and after a tile's main loop. waiting: waits for data after the first tile. copy: transfers,
-    notifies, and the slowdown of computation by copies, in the same programs. tail: idle time of programs that end
-    before the last one of their kernel, and the rank's waits at the end of the launch.
+    epilogue: time before and after a tile's main loop. waiting: waits for data after the first tile, and for the
+    numbers of tiles that programs take by a counter. copy: transfers, notifies, and the slowdown of computation by
+    copies, in the same programs. tail: idle time of programs that end before the last one of their kernel, and the
+    rank's waits at the end of the launch.
     """
 
     start_up: float
@@ -169,7 +170,8 @@ def _worker_parts(timeline: Timeline) -> dict[str, Floats]:
     }
     columns["copy"] = took - sum(columns.values(), np.zeros(len(took)))
     workers = len(script.first) - 1
-    return {name: _sums(script.worker, c, workers) for name, c in columns.items()}
+    sums = {name: _sums(script.worker, c, workers) for name, c in columns.items()}
+    return {**sums, "waiting": sums["waiting"] + timeline.counting}
 
 
 def _sums(group: Ints, weights: Floats, groups: int) -> Floats:

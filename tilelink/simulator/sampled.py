@@ -19,7 +19,7 @@ from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
-from tilelink.lowering.enumerate import WAIT, Enumerator
+from tilelink.lowering.enumerate import SIGNALLED, WAIT, Enumerator
 from tilelink.lowering.walk import Rows, column
 from tilelink.planning.plan import SHIFT, Plan
 
@@ -231,8 +231,10 @@ class _Sampled(Enumerator):
             elements = elements // max(span.size, 1) * self._lists(stage, span, rows).ends()[2]
         self._transfers[-1] = (*self._transfers[-1][:5], elements)
 
-    def _signal(self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: Rows) -> None:
-        super()._signal(stage, number, kind, family, region, rows)
+    def _signal(
+        self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: Rows, place: int = SIGNALLED
+    ) -> None:
+        super()._signal(stage, number, kind, family, region, rows, place)
         grid = self.bound.channels[region.tensor, family]
         for dim, span in self._list_spans(stage, region).items() if kind == WAIT else ():
             if grid.counts[dim] == 1:

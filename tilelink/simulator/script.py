@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from tilelink.lowering.bound import Transport
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE
 from tilelink.lowering.messages import parts
+from tilelink.planning.any_program import by_one, taken
 from tilelink.planning.copy_queues import own_copies, waits_are_free
 from tilelink.planning.plan import Plan
 from tilelink.simulator.cost import CostModel, Engine, Move, MoveTime, TileTime
@@ -57,6 +59,9 @@ class Moves:
 class Script:
     """Operations sorted by worker, then by execution order: worker n has rows first[n]:first[n+1].
 
+    Tasks that programs take by a counter are in the order of their numbers, as rows of their kernel's first program,
+    until a simulation knows which program takes them (`dealt`).
+
     `what`: the counter of a wait or notify (rank * channels + channel), the row of a move in `moves`, else -1.
     main, overhead: seconds of a computation, from the cost model.
     """
@@ -89,6 +94,30 @@ class Script:
     def worker_rank(self) -> Ints:
         """worker -> its rank."""
         return np.array([rank for _, rank, _ in self.plan.workers], dtype=np.int64)
+
+    @cached_property
+    def queues(self) -> Mapping[tuple[int, int], tuple[tuple[int, int], ...]]:
+        """(kernel, rank) -> the first row of each tile that programs take by a counter, and one past its last row."""
+        found: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+        for worker, (number, rank, program) in enumerate(self.plan.workers):
+            kernel = self.plan.bound.kernels[number]
+            if not kernel.dynamic or program:
+                continue
+            total = self.plan.bound.stages[kernel.name].total
+            tasks = self.plan.first_task[kernel.name] + rank * total + np.arange(total + 1)
+            begin, end = self.first[worker], self.first[worker + 1]
+            rows = (begin + np.searchsorted(self.task[begin:end], tasks)).tolist()
+            found[number, rank] = tuple(pairwise(rows))
+        return found
+
+    def dealt(self, worker: Ints) -> tuple[Script, Ints]:
+        """Return the script whose operations are those of other workers, and the order of its rows in this one."""
+        if not self.queues:
+            return self, np.arange(len(worker))
+        order = np.argsort(worker, kind="stable")
+        columns = {name: getattr(self, name)[order] for name in ("task", "kind", "what", "main", "overhead", "early")}
+        first = np.searchsorted(worker[order], np.arange(len(self.plan.workers) + 1))
+        return replace(self, worker=worker[order], first=first, **columns), order
 
     @cached_property
     def rank(self) -> Ints:
@@ -136,10 +165,11 @@ def make_script(
         builder.statement(one)
     builder.signals()
     task, position, sub, kind, what, main, overhead = builder.columns.joined()
-    worker = plan.worker[task]
+    in_line = by_one(plan, np.flatnonzero(taken(plan)))
+    worker = in_line.worker[task]
     own = own_copies(plan)
     early = np.isin(plan.event(task, position), own.events) & (not own.conflict)
-    order = np.lexsort((sub, position, plan.sequence[task], ~early, worker))
+    order = np.lexsort((sub, position, in_line.sequence[task], ~early, worker))
     task, kind, what, main, overhead = (c[order] for c in (task, kind, what, main, overhead))
     keep, main, overhead = _merged(task, kind, main, overhead)
     worker, task, kind, what = (c[keep] for c in (worker[order], task, kind, what))

@@ -106,7 +106,7 @@ def _made(point: Point, group: dist.ProcessGroup) -> tuple[str, Artifact | None]
 
 def _fresh(program: Artifact, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return inputs with copies of those that a program reads and writes in place."""
-    in_place = {t.name for t in program.tensors if t.space == "inout"}
+    in_place = {t.name for t in program.tensors if t.in_place}
     return {name: value.clone() if name in in_place else value for name, value in inputs.items()}
 
 

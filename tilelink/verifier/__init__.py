@@ -1,4 +1,4 @@
-"""The verifier: ten rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
+"""The verifier: eleven rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from tilelink.verifier.reuse import reuse
 from tilelink.verifier.roles import roles
 from tilelink.verifier.steps import steps
 from tilelink.verifier.tiles import tiles
+from tilelink.verifier.words import words
 
 Rule = Callable[[Plan, Orders], Iterator[VerificationError]]
 RULES: dict[str, Rule] = {
     "tiles": lambda plan, _: tiles(plan),
     "coverage": lambda plan, _: coverage(plan),
     "network": lambda plan, _: network(plan),
+    "words": lambda plan, _: words(plan),
     "accounting": lambda plan, _: accounting(plan),
     "progress": lambda plan, _: progress(together(plan)),
     "ordering": ordering,

@@ -14,6 +14,7 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Part, of_tensors, parts, rank_by_rank
+from tilelink.verifier.iterations import iterations
 from tilelink.verifier.launch_writes import (
     chosen_outputs,
     ended_outputs,
@@ -34,11 +35,14 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
         yield refuse(CoverageError, plan, fault.message, task=fault.task, statement=fault.statement, hint=fault.hint)
     if plan.faults:
         return
+    yield from iterations(plan)
     placed = placed_tensors(plan)
     yield from ended_outputs(plan)  # which says what to declare, where elements are never written
     touched = _touched(plan, placed)
     numbers = [plan.bound.tensors[name].number for name in placed]
-    for part in parts(plan, ~of_tensors(plan, "in", "inout", "table") & ~np.isin(plan.accesses.tensor, numbers)):
+    for part in parts(
+        plan, ~of_tensors(plan, "in", "inout", "kept", "table") & ~np.isin(plan.accesses.tensor, numbers)
+    ):
         touched |= {(part.name, rank) for rank in part.ranks.tolist()}
         yield from rank_by_rank(part, _covered)
     for tensor in plan.bound.tensors.values():

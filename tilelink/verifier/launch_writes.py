@@ -60,7 +60,7 @@ def placed_writes(plan: Plan) -> Iterator[VerificationError]:
     for name in placed_tensors(plan):
         tensor = plan.bound.tensors[name]
         rows = np.flatnonzero((a.tensor == tensor.number) & (a.kind == WRITE))
-        if tensor.decl.space == "inout":  # what is not written stays, and rule 5 asks whether writes are apart
+        if tensor.decl.in_place:  # what is not written stays, and rule 5 asks whether writes are apart
             yield from _named_twice(plan, name, rows)
             continue
         others = np.flatnonzero((a.tensor == tensor.number) & (a.kind == READ))
@@ -121,7 +121,7 @@ def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of reads of elements that a launch may leave unwritten."""
     a = plan.accesses
     guarded = np.unique(a.tensor[(a.kind == WRITE) & (a.guard > 0)])
-    for part in parts(plan, np.isin(a.tensor, guarded) & ~of_tensors(plan, "in", "table", "inout")):
+    for part in parts(plan, np.isin(a.tensor, guarded) & ~of_tensors(plan, "in", "table", "inout", "kept")):
         writes, reads = pairs(part, READ)
         some = np.flatnonzero(a.guard[writes] > 0)
         known: dict[tuple[object, ...], bool] = {}

@@ -158,7 +158,7 @@ def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
     ordered by signals: otherwise the schedule would decide what is read.
     """
     plan, a = part.plan, part.plan.accesses
-    in_place = plan.bound.tensors[part.name].decl.space == "inout"
+    in_place = plan.bound.tensors[part.name].decl.in_place
     writes, reads = _meeting(plan, *pairs(part, READ), in_place=in_place)
     if in_place:
         before = order.by_signals(writes, reads)
@@ -234,7 +234,7 @@ def _check_writes(part: Part, order: Orders, ranks: Ints) -> Iterator[Verificati
         hint = f"declare {name} symmetric"
         task, statement = int(a.task[far[0]]), int(a.statement[far[0]])
         yield refuse(ExclusiveWriteError, plan, message, task=task, statement=statement, hint=hint)
-    in_place = plan.bound.tensors[name].decl.space == "inout"
+    in_place = plan.bound.tensors[name].decl.in_place
     first, second = _meeting(plan, *pairs(part, WRITE, same_task=True), in_place=in_place)
     several = ~(order.adds(first) & order.adds(second))  # which of two additions comes last makes no difference
     first, second = first[several], second[several]
@@ -306,7 +306,7 @@ def _unordered_read(plan: Plan, name: str, rank: int, write: int, read: int, oth
         hint = "notify the region that is written, on the rank where it is written"
         return _of_pair(OrderingError, plan, message, write, read, hint, related=notify.statement)
     hint = f"notify the region of {name} on rank {rank} after the write and wait for it before the read"
-    if plan.bound.tensors[name].decl.space == "inout":
+    if plan.bound.tensors[name].decl.in_place:
         hint += ", to read what is written; or notify it after the read and wait for it before the write, to read what "
         hint += "was there before"
     return _of_pair(OrderingError, plan, f"reads {name} of rank {rank}, {other}", write, read, hint)

@@ -6,6 +6,10 @@ in which kernels get their slots is open. Waiting programs can fill a rank only 
 the rank has slots; with fewer the order does not matter. If they all belong to one stream, the worst case is that this
 stream comes first. Otherwise the rule looks for a priority of streams that ends in a deadlock. The plan is refused even
 if there is none, since programs may start in any mixture.
+
+Where a launch decides which program executes a tile, the plan at hand has all tiles of the kernel in its first program
+(planning/any_program.py). Any of the others may have one that waits, so they count as waiting, and keep their slots
+until the first one has ended.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from tilelink.ir.program import Notify
 from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import WAIT
+from tilelink.planning.any_program import deals
 from tilelink.planning.plan import Plan
 from tilelink.verifier.refusal import refuse, where
 
@@ -63,10 +68,15 @@ def _programs(plan: Plan) -> int:
 
 def _waiting_programs(plan: Plan) -> list[dict[str, int]]:
     """Return per rank and stream the largest number of waiting programs of a kernel; those of one CTA count as one."""
-    workers = np.unique(plan.worker[plan.signals.task[plan.signals.kind == WAIT]]).tolist()
+    tasks = np.unique(plan.signals.task[plan.signals.kind == WAIT])
+    workers, there = np.unique(plan.worker[tasks], return_counts=True)
     blocks = _blocks(plan)
-    waiting = {blocks[worker] for worker in workers}
+    waiting = {blocks[worker] for worker in workers.tolist()}
     count = Counter((number, rank) for number, rank, _ in waiting)
+    for worker, some in zip(workers.tolist(), there.tolist(), strict=True):
+        number, rank, _ = plan.workers[worker]
+        if deals(kernel := plan.bound.kernels[number]):
+            count[number, rank] = min(some, kernel.blocks)
     result: list[dict[str, int]] = [{} for _ in range(plan.bound.ranks)]
     for (number, rank), programs in count.items():
         kernel = plan.bound.kernels[number]
@@ -117,6 +127,10 @@ class _Run:
         """CTAs that have a slot -> the number of their programs that have not ended."""
         self.pending: list[list[deque[int]]] = self._pending(priority)
         self.unfinished = self._kernel_sizes()
+        self.ended: set[tuple[int, int]] = set()
+        """(kernel, rank) whose first program has ended, where it has all tiles."""
+        self.held: dict[tuple[int, int], list[int]] = {}
+        """(kernel, rank) -> programs without tiles that have a slot until the kernel's first program has ended."""
         self.turn: dict[tuple[str, int], int] = {}
         """(stream, rank) -> number of its kernels known to have ended."""
 
@@ -195,12 +209,24 @@ class _Run:
                     self.ready.extend(sleepers.pop(key))
             at += 1
         self.cursor[worker] = at
+        number, rank, program = self.plan.workers[worker]
+        if deals(self.plan.bound.kernels[number]):
+            if program and (number, rank) not in self.ended:
+                self.held.setdefault((number, rank), []).append(worker)
+                return
+            if not program:
+                self.ended.add((number, rank))
+                for other in self.held.pop((number, rank), ()):
+                    self._end(other)
+        self._end(worker)
+        self._admit(rank)
+
+    def _end(self, worker: int) -> None:
         number, rank, _ = block = self.blocks[worker]
         self.unfinished[number, rank] -= 1
         self.running[block] -= 1
         if not self.running[block] and not self.plan.bound.kernels[number].on_copy_engine:
             self.free[rank] += 1
-        self._admit(rank)
 
 
 def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> VerificationError:

@@ -1,4 +1,5 @@
-"""Rule 6: a later launch cannot overwrite what an earlier one still reads, or count its signals for it.
+"""Rule 6: a later launch cannot overwrite what an earlier one still reads, or count its signals for it, and it reads
+what earlier ones have left in tensors that are kept.
 
 Launch e + B uses the buffer of launch e again, where B is the number of buffers. Two waits keep a rank from starting it
 too early. A kernel waits until every peer has finished launch e + B - lag. A launch whose inputs peers may read waits
@@ -71,7 +72,11 @@ def reuse(plan: Plan, happens: HappensBefore) -> Iterator[VerificationError]:
         if lagging:
             launch = "previous launch" if tensor.buffers == 1 else f"launch {tensor.buffers} before"
             message = f"accesses a buffer of {tensor.name} that rank {lagging[0]} may still use for the {launch}"
-            hint = f"drop `reuse_wait off`, or give {tensor.name} more buffers"
+            hint = "drop `reuse_wait off`"
+            if tensor.decl.in_place:
+                message = f"accesses {tensor.name}, which rank {lagging[0]} may still use for the previous launch"
+            else:
+                hint += f", or give {tensor.name} more buffers"
             yield refuse(ReuseError, plan, message, task=int(meeting.tasks[0]), statement=meeting.statement, hint=hint)
             return
 
@@ -129,14 +134,22 @@ def _partners(plan: Plan, own: Ints) -> Mapping[tuple[int, int, int], frozenset[
 def _own_memory(
     plan: Plan, unprotected: np.ndarray, kernel: Ints, own: Ints, happens: HappensBefore
 ) -> Iterator[_Meeting]:
-    """Yield local writes of memory that a peer reads, or that it writes without an order before the local write."""
+    """Yield local writes of memory that a peer reads, or that it writes without an order before the local write.
+
+    A tensor that is kept also has local reads, of what a peer writes without an order before them: these come from the
+    launch before.
+    """
     a = plan.accesses
-    writes = (a.kind == WRITE) & (own == a.peer) & unprotected[kernel, a.tensor]
-    shared = np.intersect1d(a.tensor[writes], a.tensor[own != a.peer])  # tensors that a peer accesses
+    here = (own == a.peer) & unprotected[kernel, a.tensor]
+    writes = (a.kind == WRITE) & here
+    kept = here & of_tensors(plan, "kept")
+    shared = np.intersect1d(a.tensor[writes | kept], a.tensor[own != a.peer])  # tensors that a peer accesses
     for part in parts(plan, np.isin(a.tensor, shared) & ~of_tensors(plan, "in")):
         number = plan.bound.tensors[part.name].number
         first, second = pairs(part, WRITE)
-        far = (own[first] != a.peer[first]) & writes[second]
+        if plan.bound.tensors[part.name].decl.in_place:
+            first, second = (np.concatenate(ends) for ends in zip((first, second), pairs(part, READ), strict=True))
+        far = (own[first] != a.peer[first]) & (writes | kept)[second]
         first, second = first[far], second[far]
         known = happens.before(a.task[first], a.position[first], a.task[second], a.position[second])
         first, second = first[~known], second[~known]
@@ -170,7 +183,9 @@ class _Apart:
     """The distance in launches that the program's own signals allow between ranks."""
 
     def __init__(self, plan: Plan, happens: HappensBefore) -> None:
-        self.plan, self.order = plan, happens
+        self.plan = plan
+        # A kernel begins after the last one has ended, with all its loads and stores: an order of time is enough.
+        self.order = HappensBefore(plan=happens.plan, through_words=True) if plan.by_words.any() else happens
 
     def finished(self, meeting: _Meeting, other: int, slots: int) -> bool:
         """True if rank `other` is proved to have finished the launch whose buffer these events use again."""

@@ -1,6 +1,7 @@
 """Thread synchronisation between two accesses of a program: its order of tiles and statements does not order threads.
 
-Threads synchronise at barriers and at waits, also those for the network. A statement that loads and stores one element
+Threads synchronise at barriers and at waits, also those for the network. A read of words ends with a barrier, but what
+its statement reads besides comes before it: such a barrier does not count. A statement that loads and stores an element
 does both in one thread, unless it mixes elements. A statement that stores an element twice stores it twice in one
 thread.
 """
@@ -37,6 +38,7 @@ class Threads:
         found[rows] = self._meetings[first[rows]] == self._meetings[second[rows]]
         for one in (first, second):  # what a put writes, no thread writes: a message does
             found &= ~(self._puts.late(a.task[one], a.position[one]) & (a.kind[one] == WRITE))
+        found &= ~self._in_words[a.tensor[first]]  # a word orders its store and its loads itself, of any thread
         rows = np.flatnonzero(found)
         return found & ~self._one_thread(first, second, rows)
 
@@ -57,6 +59,11 @@ class Threads:
         return np.array([not kernels[number].on_copy_engine for number, _, _ in self._plan.workers], bool)
 
     @cached_property
+    def _in_words(self) -> Bools:
+        """tensor -> True if it travels by words of data and flag."""
+        return np.array([tensor.packed > 0 for tensor in self._plan.bound.tensors.values()], bool)
+
+    @cached_property
     def _mixing(self) -> Bools:
         """statement -> True if an element of its value may depend on elements at other positions."""
         stored = [value_of(statement) for _, statement in self._plan.statements]
@@ -72,7 +79,7 @@ class Threads:
         in_order = np.lexsort((plan.sequence, plan.worker))
         turn = np.empty(plan.tasks, np.int64)
         turn[in_order] = np.arange(plan.tasks)
-        waits = np.flatnonzero((s.kind == WAIT) & (s.guard == 0))
+        waits = np.flatnonzero((s.kind == WAIT) & (s.guard == 0) & ~plan.by_words)
         quiets = np.flatnonzero(plan.network.kind == QUIET)
         task = np.concatenate([s.task[waits], plan.barriers.task, plan.network.task[quiets]])
         position = np.concatenate([s.position[waits], plan.barriers.position, plan.network.position[quiets]])

@@ -16,6 +16,7 @@ from tilelink.lowering.clauses.direction import DIRECTION
 from tilelink.lowering.clauses.dynamic import DYNAMIC
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
+from tilelink.lowering.clauses.low_latency import LOW_LATENCY
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.lowering.clauses.program_per_tile import PROGRAM_PER_TILE
@@ -23,6 +24,7 @@ from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.slots import SLOTS
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.scheduling import words as language
@@ -32,8 +34,8 @@ __all__ = [
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (
-    RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, HALVE_TAIL, BACKFILL, DEFER_NOTIFY,
-    TMA_COPY, ROLES, PROGRAM_PER_TILE, DYNAMIC, CHANNEL, BUFFERS, SLOTS,
+    RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, STREAM_K, HALVE_TAIL, BACKFILL,
+    DEFER_NOTIFY, TMA_COPY, ROLES, PROGRAM_PER_TILE, DYNAMIC, CHANNEL, BUFFERS, SLOTS, LOW_LATENCY,
 )  # fmt: skip
 """Built-in clauses, in the order in which schedules are printed."""
 _own: list[Clause[Any]] = []

@@ -18,6 +18,10 @@ def _check(program: Program, part: Part) -> None:
         message = f"buffers {part[BUFFERS]} of {tensor.name}, which no peer reaches"
         hint = "take `buffers` away: launches of one rank follow one another; symmetric tensors have buffers"
         raise ScheduleError(message, location=part.at("buffers"), related=tensor.location, hint=hint)
+    if tensor.in_place:
+        message = f"buffers {part[BUFFERS]} of {tensor.name}, which a launch has from the one before"
+        hint = "take `buffers` away: what is kept between launches is in one place"
+        raise ScheduleError(message, location=part.at("buffers"), related=tensor.location, hint=hint)
 
 
 BUFFERS: Clause[int | None] = count(

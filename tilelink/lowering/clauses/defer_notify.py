@@ -29,6 +29,7 @@ from tilelink.ir.visitor import closing_notifies, map_value, statements, value_o
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.lowering.clauses.clause import Choices, Clause, switch, without
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.transform import number_of
 
 NOTIFY_STEP = 2
@@ -133,7 +134,8 @@ def _products(body: tuple[Statement, ...]) -> list[Dot]:
 def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
     if kernel.on_copy_engine or len(loop.stages) > 1:
         return "it has no tiles of its own on SMs"
-    if bound.schedule.stage(stage.name)[SPLIT_K_TAIL]:
+    part = bound.schedule.stage(stage.name)
+    if part[SPLIT_K_TAIL] or part[STREAM_K]:
         return "its last tiles are divided"
     if reason := deferred_reason(stage.stage.body):
         return reason
@@ -163,6 +165,6 @@ DEFER_NOTIFY: Clause[bool] = switch(
         "a tile is notified while its program multiplies the next one, because a notify waits for the tile's stores "
         "and delays the next product. For stages with tiles of their own that wait for nothing, or only after their "
         "last product, that have no conditions or loops, and that end with a notify of their own rank, one counter "
-        "per tile; not with `split_k_tail`; no effect if products have two steps or fewer"
+        "per tile; not with `split_k_tail` and `stream_k`; no effect if products have two steps or fewer"
     ),
 )

@@ -15,11 +15,18 @@ the counter's answer is there in time. It executes the tiles that it has taken i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from tilelink.errors import ScheduleError
+from tilelink.ir.program import Attend, Dot, For, If, Program, Stage, Statement
+from tilelink.ir.scalar import Index, Scalar, at_launch, walk
+from tilelink.ir.typing import StageTyping
+from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import Bound, Kernel, Transport
-from tilelink.lowering.clauses.clause import Clause, switch
+from tilelink.lowering.clauses.clause import Choices, Clause, switch, without
+from tilelink.lowering.clauses.resource import RESOURCE
+from tilelink.scheduling.schedule import CopyEngine, Fused, Schedule
 
 
 def _apply(bound: Bound) -> Bound:
@@ -58,9 +65,66 @@ def static_reason(bound: Bound, kernel: Kernel) -> str | None:
     return None
 
 
+def alike_reason(stage: Stage, _: StageTyping) -> str | None:
+    """Return why tiles of a stage take equally long, as far as its program says, or None if they do not.
+
+    They differ if a launch decides what there is of them, or if a condition decides which of them multiply or loop.
+    """
+    body = tuple(statements(stage.body))
+    if any(decl.counted for part in (stage, *body) if isinstance(part, Stage | For) for decl in part.indices):
+        return None
+    for part in body:
+        if isinstance(part, If) and _differs(part.condition) and _works(part.then) != _works(part.orelse):
+            return None
+    return "its tiles take equally long: no index is counted, and no condition leaves out products or loops"
+
+
+def _differs(condition: Scalar) -> bool:
+    """True if a condition may hold for some tiles of a rank and not for others."""
+    return at_launch(condition) or any(isinstance(part, Index) for part in walk(condition))
+
+
+def _works(body: tuple[Statement, ...]) -> bool:
+    """True if statements multiply or loop."""
+    inside: Iterable[Statement] = statements(body)
+    for statement in inside:
+        value = value_of(statement)
+        if isinstance(statement, For) or (value and any(isinstance(part, Dot | Attend) for part in values(value))):
+            return True
+    return False
+
+
+_without_ties = without(
+    "roles",
+    "flatten",
+    "defer_notify",
+    "program_per_tile",
+    "split_k_tail",
+    "stream_k",
+    "halve_tail",
+    "backfill",
+    "tma_copy",
+)
+"""Clauses that tie the tiles of a program to one another, or give the kernel other stages or programs."""
+
+
+def _kernel_alone(program: Program, schedule: Schedule, stage: str) -> bool:
+    """True if a stage has a kernel of its own on SMs, without a clause that needs to know the tiles of a program."""
+    places = {one.name: schedule.stage(one.name)[RESOURCE] for one in program.stages}
+    joined = [stage, *(place.stage for place in places.values() if isinstance(place, Fused))].count(stage) > 1
+    own = not isinstance(places[stage], Fused | CopyEngine)
+    return own and not joined and _without_ties(program, schedule, stage)
+
+
 DYNAMIC: Clause[bool] = switch(
     "dynamic",
     apply=_apply,
+    choices=Choices(
+        name="tiles",
+        labels={"in turn": False, "by a counter": True},
+        reason=alike_reason,
+        fits=_kernel_alone,
+    ),
     manual=(
         "each program takes the next tile by a counter when it has finished one, where otherwise program p of P "
         "executes tiles p, p + P, and so on. For tiles or waits that take unequally long. For a stage with a kernel "

@@ -65,13 +65,14 @@ from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.rings import Roles, fit_together, kept_ring, operand_ring, result_ring, turning_ring, widest_of
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.transform import stage_writes
 from tilelink.scheduling.schedule import RolesChoice
 from tilelink.scheduling.words import check_count
 
-WITHOUT_ROLES: tuple[Clause[Any], ...] = (FLATTEN, DEFER_NOTIFY, SPLIT_K_TAIL)
+WITHOUT_ROLES: tuple[Clause[Any], ...] = (FLATTEN, DEFER_NOTIFY, SPLIT_K_TAIL, STREAM_K)
 """Clauses for programs whose warps have no roles."""
 PRODUCTS = (1, 2)
 """Numbers of products of a tile. Two are side by side in registers, as one product of twice the columns."""

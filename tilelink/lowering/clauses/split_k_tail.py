@@ -74,16 +74,16 @@ def _apply(bound: Bound) -> Bound:
             continue
         stage = bound.stages[part.name]
         kernel = next(k for k in bound.kernels if part.name in k.stage_names)
-        if reason := _reason(bound, kernel, stage):
+        if reason := tail_reason(bound, kernel, stage):
             message = f"the tail of {part.name} cannot be split: {reason}"
             raise ScheduleError(message, location=part.at("split_k_tail"), hint="take `split_k_tail` away")
-        split = _Split(bound, stage)
+        split = Split(bound, stage)
         if cut := split.cut(kernel, parts):
             bound = split.apply(kernel, cut)
     return bound
 
 
-def _reason(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
+def tail_reason(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     if kernel.on_copy_engine:
         return "it has no tiles of its own on SMs"
     if kernel.loops[-1].stages != (stage.name,):
@@ -137,7 +137,7 @@ class _Cut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Running:
+class Running:
     """An index of a stage with its properties in the bound stage."""
 
     decl: IndexDecl
@@ -164,8 +164,8 @@ def _inner(most: int, steps: int, left: int, free: int, programs: int) -> int:
     return min(worth, key=cost, default=steps)
 
 
-class _Split:
-    """The rewrite of one stage into three."""
+class Split:
+    """The rewrite of the last tiles of a stage into stages that compute parts of their products and sum them."""
 
     def __init__(self, bound: Bound, stage: BoundStage) -> None:
         self.bound, self.stage = bound, stage
@@ -292,13 +292,13 @@ class _Split:
             region = self._region(index, const(number), product)
             body.append(Store(region=region, value=self._part_of(product), location=product.location))
         body.append(Notify(kind="tile", region=self._region(index, Whole()), location=self.stage.stage.location))
-        position = binary("//", TILE, const(cut.tiles))
+        tail, position = binary("%", TILE, const(cut.tiles)), binary("//", TILE, const(cut.tiles))
         numbered = IndexDecl(name=self.part, extent=const(cut.parts), number=True)
         sliced = IndexDecl(name=self.inner, extent=self.contracted)
         running = [
-            *self._running(cut, piece=const(0), rows=self.stage.tiles[self.rows]),
-            _Running(decl=numbered, tile=1, extent=cut.parts, order=position),
-            _Running(decl=sliced, tile=cut.inner, extent=self.length, order=position),
+            *self._running(cut.tiles, tail, piece=const(0), rows=self.stage.tiles[self.rows]),
+            Running(decl=numbered, tile=1, extent=cut.parts, order=position),
+            Running(decl=sliced, tile=cut.inner, extent=self.length, order=position),
         ]
         return self._stage("parts", body, running, cut.tiles * cut.parts)
 
@@ -308,18 +308,21 @@ class _Split:
         whole = self._region(Whole(), Whole())
         body: list[Statement] = [Wait(kind="tile", region=whole, location=self.stage.stage.location)]
         body += [self._placed(s) for s in map_values(tuple(rest), lambda v: self._sum_of(v, cut.parts))]
-        piece = binary("//", TILE, const(cut.tiles))
+        tail, piece = binary("%", TILE, const(cut.tiles)), binary("//", TILE, const(cut.tiles))
         pieces = self.stage.tiles[self.rows] // cut.rows
-        return self._stage("sums", body, self._running(cut, piece=piece, rows=cut.rows), cut.tiles * pieces)
+        return self._stage("sums", body, self._running(cut.tiles, tail, piece, cut.rows), cut.tiles * pieces, 1)
 
-    def _stage(self, ending: str, body: list[Statement], running: list[_Running], tasks: int) -> BoundStage:
+    def _stage(
+        self, ending: str, body: list[Statement], running: list[Running], tasks: int, before: int = 0
+    ) -> BoundStage:
+        """Return a stage of the last tiles. before: the number of stages that were added before it."""
         old = self.stage
         name = self._name(f"{old.name}_{ending}")
         indices = tuple(one.decl for one in running)
         numbers = {d.name for d in indices if d.number} | old.scalar_indices
         return replace(
             old,
-            number=len(self.bound.stages) + ("parts", "sums").index(ending),
+            number=len(self.bound.stages) + before,
             stage=replace(old.stage, name=name, indices=indices, body=tuple(body)),
             scalar_indices=frozenset(numbers),
             tiles={**old.tiles, **{one.decl.name: one.tile for one in running}},
@@ -332,29 +335,29 @@ class _Split:
             tasks=tasks,
         )
 
-    def _running(self, cut: _Cut, piece: Scalar, rows: int) -> list[_Running]:
-        """Return the indices of a summing stage.
+    def _running(self, tiles: int, tail: Scalar, piece: Scalar, rows: int) -> list[Running]:
+        """Return the indices of a stage of the last tiles: which of these, its place in the domain, rows and columns.
 
-        They are the tile of the tail, its position in the domain, and its rows and columns.
+        tiles: number of these tiles. tail: which of them, as an expression of the number of the tile.
         """
-        old, tail = self.stage, binary("%", TILE, const(cut.tiles))
-        numbered = IndexDecl(name=self.tail, extent=const(cut.tiles), number=True)
-        running = [_Running(decl=numbered, tile=1, extent=cut.tiles, order=tail)]
-        shifted = {TILE.name: add(const(old.total - cut.tiles), tail)}
+        old = self.stage
+        numbered = IndexDecl(name=self.tail, extent=const(tiles), number=True)
+        running = [Running(decl=numbered, tile=1, extent=tiles, order=tail)]
+        shifted = {TILE.name: add(const(old.total - tiles), tail)}
         for decl in old.stage.indices:
             order = substitute(old.order[decl.name], shifted)
             if decl.name in self.within:
                 count = old.count(decl.name)
                 decl = replace(decl, extent=const(count), number=True)
-                running.append(_Running(decl=decl, tile=1, extent=count, order=order))
+                running.append(Running(decl=decl, tile=1, extent=count, order=order))
             else:  # scalar also if only the products, which not all of the stages contain, use it as a scalar
                 name = decl.name
                 decl = replace(decl, number=decl.number or name in old.scalar_indices)
-                running.append(_Running(decl=decl, tile=old.tiles[name], extent=old.extents[name], order=order))
+                running.append(Running(decl=decl, tile=old.tiles[name], extent=old.extents[name], order=order))
         for name, tile, order in ((self.rows, rows, piece), (self.columns, old.tiles[self.columns], const(0))):
             size = old.tiles[name]
             decl = IndexDecl(name=self.within[name], extent=const(size))
-            running.append(_Running(decl=decl, tile=tile, extent=size, order=order))
+            running.append(Running(decl=decl, tile=tile, extent=size, order=order))
         return running
 
     # Statements ----------------------------------------------------------------------------------------------
@@ -418,7 +421,7 @@ class _Split:
 _without_roles = without("roles")
 
 
-def _ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
+def ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
     """True if no stage runs with or after the tiles of this one in its kernel, and its warps have no roles."""
     resource = schedule.stage(stage)[RESOURCE]
     host = resource.stage if isinstance(resource, Fused) else stage
@@ -437,7 +440,7 @@ SPLIT_K_TAIL: Clause[int | None] = count(
         labels={"of whole tiles": None, "of parts": SEARCHED_PARTS},
         reason=split_reason,
         together=True,
-        fits=_ends_kernel,
+        fits=ends_kernel,
     ),
     manual=(
         "tiles of the last, partial wave of the kernel are computed by split-K, in up to n parts, by CTAs that would "

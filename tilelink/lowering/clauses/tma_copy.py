@@ -130,6 +130,8 @@ def _size(bound: Bound, stage: BoundStage, region: Region) -> tuple[int, int, bo
     """
     tensor = bound.tensors[region.tensor]
     spans = bound.tile_map(stage.name, region).spans
+    if not spans:  # one number
+        return None
     *others, columns = spans
     rows = others.pop() if others else None
     points = all(span.kind == "point" for span in others)

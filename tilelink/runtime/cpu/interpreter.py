@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
-from triton.runtime.interpreter import InterpretedFunction, interpreter_builder
+from triton.runtime.interpreter import InterpretedFunction, TensorHandle, interpreter_builder
 
 from tilelink import device
 from tilelink.runtime.cpu import host_signals
@@ -33,6 +36,8 @@ def prepare() -> None:
     if getattr(options, "sanitize_overflow", False):
         # With it each sum of integers is also computed in 64 bits, for an assertion that the interpreter never makes.
         interpreter_builder.options = replace(options, sanitize_overflow=False)
+    if not isinstance(interpreter_builder.create_atomic_rmw, _Atomics):
+        interpreter_builder.create_atomic_rmw = _Atomics(interpreter_builder.create_atomic_rmw)
     interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     interpreter._patch_lang = lambda _: _Kept()
     for one in pkgutil.iter_modules(device.__path__, f"{device.__name__}."):
@@ -45,3 +50,21 @@ def rewrite(module: ModuleType) -> None:
     for value in list(vars(module).values()):  # rewriting adds names to the module
         if isinstance(value, InterpretedFunction):
             value.rewrite()
+
+
+@dataclass(frozen=True)
+class _Atomics:
+    """An atomic operation of the interpreter, whose addresses, values and masks have all their elements in memory.
+
+    It takes the elements of arrays one after the other from the first one on, also where an array is a view in which
+    one element stands for several, as a mask that is broadcast is.
+    """
+
+    operation: Callable[..., Any]
+
+    def __call__(self, kind: Any, pointer: Any, value: Any, mask: Any, *others: Any) -> Any:
+        return self.operation(kind, _whole(pointer), _whole(value), _whole(mask), *others)
+
+
+def _whole(handle: Any) -> Any:
+    return handle if handle.data.flags.c_contiguous else TensorHandle(np.copy(handle.data, order="C"), handle.dtype)

@@ -24,6 +24,7 @@ def run_job(job: Job) -> RunResult:
     module = load_module(job.source)
     interpreter.rewrite(module)
     memory = Memory(artifact, len(job.inputs))
+    memory.keep(job.kept)  # of all ranks, before any of them begins: peers may write there
     processes = [process for rank in range(artifact.ranks) for process in _processes(module, memory, rank)]
     launch = _Launch(job, memory)
     report = run_processes(
@@ -44,7 +45,9 @@ def run_job(job: Job) -> RunResult:
     named = zip(processes, report.traces, strict=True)
     traces = tuple(WorkerTrace(rank=n.rank, stream=n.stream, program=n.program, events=e) for n, e in named)
     spans = tuple(span for own in report.spans for span in own)
-    return RunResult(outputs=outputs, traces=traces if job.trace else (), spans=spans, seconds=report.seconds)
+    return RunResult(
+        outputs=outputs, traces=traces if job.trace else (), spans=spans, seconds=report.seconds, kept=memory.left()
+    )
 
 
 def _processes(module: ModuleType, memory: Memory, rank: int) -> Iterator[Process]:
@@ -86,7 +89,7 @@ class _Launch:
     def begin(self, rank: int, epoch: int) -> None:
         """Store the inputs, poison memory that only this rank writes, and announce the entry to all ranks.
 
-        A tensor that is read and written in place stays as the previous launch left it unless this one is given it.
+        A tensor that is written in place stays as the previous launch left it unless this one is given it.
         """
         if self._staged:
             self._await_peers(rank, epoch - min(t.buffers for t in self._staged))
@@ -95,7 +98,7 @@ class _Launch:
             place = self._memory.tensors[rank][tensor.name][tensor.buffer(epoch)]
             if tensor.name in inputs:
                 place.copy_(inputs[tensor.name])
-            elif not tensor.symmetric and tensor.space != "inout":
+            elif not tensor.symmetric and not tensor.in_place:
                 poison(place)
         self._tell(rank, self._artifact.entered_base)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -59,6 +60,19 @@ class Memory:
         self.peers = {n: _addresses([own[n] for own in self.tensors]) for n in names}
         self.signal_table = _addresses(self.pads)
         self.thresholds = {grid.signal: _rows(grid) for grid in artifact.grids}
+
+    def keep(self, kept: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Fill the tensors that are kept between launches: with values of each rank, or 0 where there are none."""
+        for rank, tensor in product(range(self.artifact.ranks), self.artifact.tensors):
+            if tensor.space == "kept":
+                value = kept[rank].get(tensor.name) if kept else None
+                self.tensors[rank][tensor.name][0].copy_(torch.tensor(0) if value is None else value)
+
+    def left(self) -> tuple[dict[str, torch.Tensor], ...]:
+        """Return copies of the tensors that are kept between launches, [rank][name]."""
+        names = [t for t in self.artifact.tensors if t.space == "kept"]
+        ranks = range(self.artifact.ranks)
+        return tuple({t.name: self.tensors[rank][t.name][0].clone() for t in names if t.on(rank)} for rank in ranks)
 
     def of_rank(self, rank: int) -> RankMemory:
         return RankMemory(self, rank)

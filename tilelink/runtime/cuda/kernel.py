@@ -168,7 +168,8 @@ class GpuKernel(MeasuredKernel):
     def preset(self, inputs: Tensors) -> dict[str, torch.Tensor]:
         """Launch only the kernels of the main stream, with all signals set and no transfers: the time without waits.
 
-        The values of the outputs are meaningless, and no given tensor is changed. It needs no peer.
+        The values of the outputs are meaningless. No given tensor is changed, and none that launches keep. It needs no
+        peer.
         """
         if self._elsewhere():
             with torch.cuda.device(self.device):
@@ -176,5 +177,8 @@ class GpuKernel(MeasuredKernel):
         arguments = self._arguments
         given = arguments.given.checked(inputs)
         tensors = given | arguments.in_copies(given) | arguments.allocate({})
+        kept = {name: (tensor, tensor.clone()) for name, tensor in self._kept().items()}
         self._driver.preset(tensors, torch.cuda.current_stream(self.device).cuda_stream)
+        for tensor, before in kept.values():
+            tensor.copy_(before)
         return {t.name: tensors[t.name] for t in arguments.outputs if t.name in tensors}

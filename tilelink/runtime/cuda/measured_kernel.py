@@ -6,21 +6,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from tilelink.artifact import Artifact
 from tilelink.errors import BindingError
+from tilelink.runtime.cuda.kept import KeepingKernel
 from tilelink.runtime.cuda.operands import Tensors
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.cuda.timing import SAMPLES, WARMUPS, Sampler, Timing
 
 
-class MeasuredKernel:
+class MeasuredKernel(KeepingKernel):
     """A compiled program whose launches can be timed and traced. Subclasses launch it, and set these members."""
 
-    artifact: Artifact
-    device: torch.device
-    _group: dist.ProcessGroup
     _arguments: Any
     _tracer: Tracer | None
 
@@ -39,13 +35,18 @@ class MeasuredKernel:
 
         out: tensors for outputs; others are made once, so that no launch allocates any. Launches change copies of the
         tensors that the program reads and writes in place, one launch after the other; the given ones stay as they are.
+        What is kept between launches is afterwards as before.
         Raise what a launch raises, and BindingError for no samples.
         """
         with torch.cuda.device(self.device):
             outputs = {**self.empty_outputs(), **(out or {})}
             given = {**inputs, **self._arguments.in_copies(self._arguments.given.checked(inputs))}
             runs = {self.artifact.program: lambda: self(given, outputs)}
-            return Sampler(self._group, self.device).timings(runs, samples, warmups)[self.artifact.program]
+            kept = self.state()
+            try:
+                return Sampler(self._group, self.device).timings(runs, samples, warmups)[self.artifact.program]
+            finally:
+                self._refill(kept)
 
     def timeline(self) -> Timeline:
         """Return what all ranks did in their launches since the last call. Collective.

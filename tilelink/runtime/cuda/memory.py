@@ -24,7 +24,7 @@ class Memory:
         for tensor in artifact.tensors:
             if not tensor.on(rank) and not tensor.symmetric:
                 self.own[tensor.name] = stand_in(tensor, device)
-            elif tensor.space in ("local", "table"):
+            elif not tensor.symmetric and tensor.space in ("kept", "local", "table"):
                 self.own[tensor.name] = self._local(artifact, tensor)
         self.epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=device)
         """State of launches, as kernels take it (device/handshake.py)."""

@@ -27,7 +27,7 @@ class Memory:
 
     def __init__(self, artifact: Artifact, rank: int, library: Library, device: torch.device) -> None:
         self.rank, self.device = rank, device
-        held = [t for t in artifact.tensors if t.symmetric or t.space == "local"]
+        held = [t for t in artifact.tensors if t.symmetric or t.space in ("kept", "local")]
         size, self._offsets = _padded(artifact.pad_size * WORD), dict[str, int]()
         for tensor in held:
             self._offsets[tensor.name] = size

@@ -1,0 +1,159 @@
+"""Declaration of names, and the sizes and indices that declarations have: for programs and for the bodies of stages."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tilelink.errors import DuplicateNameError, ParseError, UnknownNameError
+from tilelink.frontend.expressions import Scope
+from tilelink.frontend.limits import require_shallow
+from tilelink.frontend.syntax import IndexSyntax
+from tilelink.ir.printer import BARRIER, TILES
+from tilelink.ir.program import Group, IndexDecl
+from tilelink.ir.scalar import Scalar
+from tilelink.ir.sums import shortened
+
+NOTIFIES = {"producer_tile_notify": "tile", "peer_tile_notify": "peer", "rank_notify": "rank"}
+WAITS = {"consumer_tile_wait": "tile", "peer_tile_wait": "peer", "rank_wait": "rank"}
+MOVES = {"tile_push_data": "push", "tile_pull_data": "pull", "rank_copy_data": "copy"}
+PRIMITIVES = [*NOTIFIES, *WAITS, *MOVES, BARRIER]
+WORDS = (
+    "program", "comm", "compute", "let", "def", "return", "by", "if", "elif", "else", "for", "not", "and", "or", "None",
+    "True", "False",
+)  # fmt: skip
+RESERVED = {"rank", "ranks", "call", *WORDS, *PRIMITIVES}
+
+
+@contextmanager
+def declaring(scope: Scope, name: str) -> Generator[None]:
+    """Collect the errors of a declaration, and mark its name as broken so that its uses are not reported again."""
+    count, declared = len(scope.mistakes.errors), False
+    with scope.mistakes.noted():
+        yield
+        declared = True
+    if not declared or len(scope.mistakes.errors) > count:
+        scope.broken.add(name)
+
+
+def declare(scope: Scope, name: str, node: ast.AST) -> None:
+    """Raise DuplicateNameError if a name is a word of the language, or declared already."""
+    if name in RESERVED:
+        raise DuplicateNameError(f"{name} is a word of the language", location=scope.location(node), hint="rename it")
+    declared = (scope.params, scope.tensors, scope.indices, scope.locals, scope.called, scope.open, scope.axes)
+    if any(name in one for one in declared):
+        here = scope.location(node)
+        first = next((one[name].location for one in (scope.params, scope.tensors, scope.indices) if name in one), None)
+        raise DuplicateNameError(f"{name} is declared twice", location=here, related=first, hint="rename one of them")
+
+
+def declare_let(scope: Scope, name: str, value: ast.expr) -> None:
+    """Give an integer expression, a condition or a region a name. Raises the error of an invalid one."""
+    require_shallow(scope.source, value)
+    node = scope.replaced(value)
+    require_shallow(scope.source, node)
+    if scope.is_region(node):
+        scope.region(node)
+    elif any(isinstance(part, ast.expr) and scope.is_tile(part) for part in ast.walk(node)):
+        hint = f"{name} = value gives a tile a name"
+        raise ParseError("let names an integer or a region", location=scope.location(value), hint=hint)
+    else:
+        scope.scalar(node)
+    scope.called.values[name] = node
+
+
+def part_of(scope: Scope, node: ast.expr) -> tuple[ast.expr, ast.expr | None, ast.expr | None]:
+    """Return (dimension, start, stop) of `M[start : stop]`, and of another expression (expression, None, None)."""
+    match node:
+        case ast.Subscript(value=size, slice=ast.Slice(lower=start, upper=stop, step=step)):
+            if step is not None or (start is None and stop is None):
+                hint = "M[a : b], M[a :] or M[: b]"
+                raise ParseError("not a part of a dimension", location=scope.location(node), hint=hint)
+            return size, start, stop
+        case _:
+            return node, None, None
+
+
+def group_on(scope: Scope, node: ast.expr, groups: Mapping[str, Group]) -> Group:
+    """Return the group after `on`. Raises UnknownNameError for another name."""
+    name = ast.unparse(node)
+    if name in groups:
+        return groups[name]
+    if name in scope.axes:
+        hint = f"groups have stages and tensors: over first = ranks[0 : 1]; a stage may begin with if {name} == 0:"
+        raise ParseError(f"{name} is a coordinate of the grid, and no group", location=scope.location(node), hint=hint)
+    if not groups and name not in scope.broken:
+        hint = "declare it: program NAME(M) over attention = ranks[0 : 2]:"
+        raise UnknownNameError(f"unknown group {name!r}", location=scope.location(node), hint=hint)
+    raise scope.unknown(node, name, "group", [*groups])
+
+
+def integer_of(scope: Scope, node: ast.expr) -> Scalar:
+    """Convert an integer expression of a declaration. Raise ParseError for one that is nested too deeply."""
+    require_shallow(scope.source, node)
+    node = scope.replaced(node)
+    require_shallow(scope.source, node)
+    return shortened(scope.scalar(node))
+
+
+def size_of(scope: Scope, node: ast.expr) -> Scalar:
+    """Convert an integer that is the same on all ranks, in which a coordinate or a group stands for its size."""
+    return integer_of(replace(scope, sizes=True), node)
+
+
+def side_of(scope: Scope, node: ast.expr) -> str | None:
+    """Return the coordinate or group whose size an extent is, None for another extent."""
+    match scope.replaced(node):
+        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="ranks"), attr=name) if name in scope.axes:
+            return name
+        case _:
+            return None
+
+
+def indices_of(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, ...]:
+    """Declare the indices of a stage or a loop, and return them. Mistakes are added to those of the scope."""
+    found: list[IndexDecl] = []
+    for index in syntax:
+        with declaring(scope, index.name):
+            declare(scope, index.name, index.node)
+            extent, number = _by_one(scope, index.extent)
+            extent, *tiles = _tiles(extent)
+            size, start, stop = part_of(scope, extent)
+            named = zip(("start", "stop", "begin", "end"), (start, stop, *tiles), strict=False)
+            ends = {name: None if end is None else integer_of(scope, end) for name, end in named}
+            place = scope.location(index.node)
+            scope.over.pop(index.name, None)
+            if (side := side_of(scope, size)) is not None:
+                scope.over[index.name], number = side, True
+            decl = IndexDecl(name=index.name, extent=size_of(scope, size), number=number, location=place, **ends)
+            scope.indices[index.name] = decl
+            found.append(decl)
+    return tuple(found)
+
+
+def _tiles(extent: ast.expr) -> list[ast.expr]:
+    """Return [dimension, begin, end] of `tiles(K, begin, end)`, of lowered programs, and [extent] of another one."""
+    match extent:
+        case ast.Call(func=ast.Name(id=name), args=[_, _, _] as parts, keywords=[]) if name == TILES:
+            return parts
+        case _:
+            return [extent]
+
+
+def _by_one(scope: Scope, extent: ast.expr) -> tuple[ast.expr, bool]:
+    """Return the extent of `E by 1` and True, or another extent and False."""
+    match extent:
+        case ast.Call(func=function, args=[inner, ast.Constant(value=1)], keywords=[]) if last_word(function) == "by":
+            return inner, True
+        case ast.Call(func=function) if last_word(function) == "by":
+            hint = "e: E by 1 makes e a number, with tiles of one element; other sizes are a schedule's: tile(e=2)"
+            raise ParseError("tiles of another size than 1", location=scope.location(extent), hint=hint)
+        case _:
+            return extent, False
+
+
+def last_word(node: ast.expr) -> str:
+    """Return the last component of a dotted name."""
+    return ast.unparse(node).rpartition(".")[2]
