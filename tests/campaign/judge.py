@@ -86,7 +86,7 @@ def compiled(case: Case, program: Program, schedule: Schedule | None) -> compile
 
 def launches_of(kernel: compiler.Kernel) -> int:
     """So many launches that every buffer is used again."""
-    return 1 + max((tensor.slots for tensor in kernel.plan.bound.tensors.values()), default=1)
+    return 1 + max((tensor.buffers for tensor in kernel.plan.bound.tensors.values()), default=1)
 
 
 def _run(case: Case, program: Program, kernel: compiler.Kernel) -> Verdict:

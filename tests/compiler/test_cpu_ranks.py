@@ -184,7 +184,7 @@ def test_a_module_that_does_not_load(tmp_path: Path) -> None:
 
 
 def test_a_notify_that_never_comes(tmp_path: Path) -> None:
-    job = make_job(tmp_path, SOURCE.replace("    dl.notify(", "    if p == 0:\n        dl.notify("), deadline_s=0.5)
+    job = make_job(tmp_path, SOURCE.replace("    dl.notify(", "    if p == 0:\n        dl.notify("), deadline_s=2.0)
     with pytest.raises(DeadlineError, match=r"rank \d add tile 1 waits for xs tile channel \[1\].*0 of 1") as caught:
         run_cpu(job)
     assert (caught.value.tile, caught.value.channel, caught.value.expected) == (1, 1, 1)

@@ -44,7 +44,7 @@ class Access:
 
 
 def channels(size: int) -> ChannelGrid:
-    return ChannelGrid(tensor="t", kind="tile", sizes=(size,), counts=(-(-ROWS // size),), slots=2)
+    return ChannelGrid(tensor="t", kind="tile", sizes=(size,), counts=(-(-ROWS // size),), buffers=2)
 
 
 def mapped(
@@ -163,4 +163,4 @@ def test_an_access_that_names_another_rank_is_remote() -> None:
 
 def test_a_grid_has_a_counter_for_each_channel() -> None:
     grid = ChannelGrid(tensor="t", kind="tile", sizes=(1, 2), counts=(3, 5))
-    assert (grid.count, grid.base, grid.slots) == (15, 0, 1)
+    assert (grid.count, grid.base, grid.buffers) == (15, 0, 1)

@@ -64,7 +64,7 @@ def test_the_counters_of_a_pad_lie_side_by_side_after_every_pass(schedule: str) 
     module = parse_text(PARTS, "parts.tl")
     case = module.programs[0], next(one for one in module.schedules if one.name == schedule)
     for bound in on_the_way(case, 3, {"M": 64, "N": 64, "K": 2048}, SMALL).values():
-        own = [(grid.base, grid.count * grid.slots) for grid in bound.channels.values()]
+        own = [(grid.base, grid.count * grid.buffers) for grid in bound.channels.values()]
         end = 0
         for first, count in sorted([*own, (bound.entered_base, bound.ranks), (bound.finished_base, bound.ranks)]):
             assert first == end

@@ -62,7 +62,7 @@ def planned(send: list[str], take: list[str], value: str = "x[i, :]", rows: int 
 def memory(plan: Plan) -> dict[tuple[str, int], np.ndarray]:
     """Different bytes for every element of every rank's tensors."""
     chance = np.random.default_rng(0)
-    sizes = {t.name: 4 * t.size * t.slots for t in plan.bound.tensors.values()}
+    sizes = {t.name: 4 * t.size * t.buffers for t in plan.bound.tensors.values()}
     return {(n, r): chance.integers(0, 256, size, np.uint8) for n, size in sizes.items() for r in range(RANKS)}
 
 

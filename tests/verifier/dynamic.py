@@ -139,14 +139,14 @@ class Script:
         self.plan = plan
         self.bound = bound = plan.bound
         self.ranks = bound.ranks
-        self.slots = {t.number: t.slots for t in bound.tensors.values()}
+        self.buffers = {t.number: t.buffers for t in bound.tensors.values()}
         self.edges = self._edges()
         self.cells = {n: int(np.prod([len(e) - 1 for e in edges])) for n, edges in self.edges.items()}
         self.base: dict[int, int] = {}
         self.places = 0
         for number, cells in self.cells.items():
             self.base[number] = self.places
-            self.places += cells * self.ranks * self.slots[number]
+            self.places += cells * self.ranks * self.buffers[number]
         self.channel_slots = np.ones(max(plan.channels, 1), np.int64)
         self.threshold = np.zeros((self.ranks, max(plan.channels, 1)), np.int64)
         self.awaited = np.zeros((self.ranks, max(plan.channels, 1)), bool)
@@ -177,7 +177,7 @@ class Script:
         plan = self.plan
         for key, grid in self.bound.channels.items():
             here = slice(plan.channel_base[key], plan.channel_base[key] + grid.count)
-            self.channel_slots[here] = grid.slots
+            self.channel_slots[here] = grid.buffers
             self.threshold[:, here] = plan.thresholds[key].reshape(self.ranks, -1)
             decl = self.bound.tensors[grid.tensor].decl
             if decl.space == "out" and decl.symmetric:
@@ -283,13 +283,13 @@ class Script:
 
     def place(self, number: int, rank: int, launch: int) -> int:
         """Where the cells of a tensor's buffer begin."""
-        slots = self.slots[number]
-        return self.base[number] + (rank * slots + (launch - 1) % slots) * self.cells[number]
+        buffers = self.buffers[number]
+        return self.base[number] + (rank * buffers + (launch - 1) % buffers) * self.cells[number]
 
 
 def launches_for(plan: Plan) -> int:
     """Three, or as many as it takes to use a buffer for the second time."""
-    return max(3, 1 + max(t.slots for t in plan.bound.tensors.values()))
+    return max(3, 1 + max(t.buffers for t in plan.bound.tensors.values()))
 
 
 def check(plan: Plan, seeds: Iterable[int] = range(6), launches: int | None = None) -> list[Failure]:
@@ -423,7 +423,7 @@ class Execution:
         inputs = [t for t in tensors if t.decl.space in ("in", "table")]
         outputs = [t for t in tensors if t.decl.space in ("out", "inout")]
         kept = [t for t in tensors if t.decl.space == "inout"]
-        lag = min((t.slots for t in inputs if t.decl.symmetric), default=0)
+        lag = min((t.buffers for t in inputs if t.decl.symmetric), default=0)
         own = [n for n in range(self.workers) if self.plan.workers[n][1] == rank]
         for launch in range(1, self.launches + 1):
             if lag:

@@ -44,7 +44,7 @@ def test_accepted_and_no_interleaving_fails(name: str) -> None:
     assert not refusals(plan) and not check(plan)
     lags = {kernel.reuse_lag for kernel in plan.bound.kernels}
     assert lags == ({1} if name in SHARED else {0}), "launches of one rank follow one another"
-    assert all(one.slots == 1 for one in plan.bound.tensors.values() if one.decl.in_place)
+    assert all(one.buffers == 1 for one in plan.bound.tensors.values() if one.decl.in_place)
 
 
 @pytest.mark.parametrize("name", ["last", "pulled"])

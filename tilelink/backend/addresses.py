@@ -106,9 +106,9 @@ class Addresses:
 
     def _copy(self, region: Region, tile_map: TileMap) -> str:
         if region.rank is None:
-            return f"{region.tensor}_local" if self.bound.tensors[region.tensor].slots > 1 else region.tensor
+            return f"{region.tensor}_local" if self.bound.tensors[region.tensor].buffers > 1 else region.tensor
         name = self.writer.name(f"{region.tensor}_remote")
-        offset = f"{region.tensor}_offset" if self.bound.tensors[region.tensor].slots > 1 else None
+        offset = f"{region.tensor}_offset" if self.bound.tensors[region.tensor].buffers > 1 else None
         self.writer.add(Peer(name=name, tensor=region.tensor, rank=self.scalar(tile_map.rank), offset=offset))
         return name
 

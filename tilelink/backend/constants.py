@@ -255,7 +255,7 @@ class Constants:
         return self.number(SIGNALS, self.bound.finished_base, "FINISHED")
 
     def buffers(self, tensor: BoundTensor) -> str:
-        return self.number(SIGNALS, tensor.slots, f"{tensor.name.upper()}_BUFFERS")
+        return self.number(SIGNALS, tensor.buffers, f"{tensor.name.upper()}_BUFFERS")
 
     def signals(self, grid: ChannelGrid) -> str:
         """Return the first counter of a grid, 0 for the first grid."""

@@ -114,7 +114,7 @@ class QueueEmitter:
     def _wait(self, kind: str, region: Region) -> None:
         grid = self.bound.channels[region.tensor, kind]
         threshold = self.thresholds[region.tensor, kind]
-        generation = f"((epoch - 1) // {self._buffers(grid)} + 1)" if grid.slots > 1 else "epoch"
+        generation = f"((epoch - 1) // {self._buffers(grid)} + 1)" if grid.buffers > 1 else "epoch"
 
         def emit(channel: str, linear: str) -> None:
             count = threshold if threshold is not None else f"THRESHOLDS_{region.tensor}_{kind}[rank][{linear}]"
@@ -136,7 +136,7 @@ class QueueEmitter:
                 over = f"range({self.scalar(channels.low)}, {self.scalar(channels.high)})"
                 loops.append(nodes.Loop(index=channel, over=over))
             terms.append(scaled(channel, str(step)))
-        buffer = f"(epoch - 1) % {self._buffers(grid)}" if grid.slots > 1 else "0"
+        buffer = f"(epoch - 1) % {self._buffers(grid)}" if grid.buffers > 1 else "0"
         offset = total([self.constants.signals(grid), scaled(buffer, self.constants.channels(grid)), *terms])
         with ExitStack() as around:
             for loop in loops:

@@ -92,7 +92,7 @@ def _row(addresses: Addresses, region: Region, spans: tuple[Span, ...], slices: 
     """Return the first row of the box: leading coordinates and the buffer folded in, after the waits of the task."""
     tensor = addresses.bound.tensors[region.tensor]
     shape = addresses.constants.shape(tensor)
-    terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.slots > 1 else []
+    terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.buffers > 1 else []
     for dim, span in enumerate(spans[:-2]):
         terms.append(scaled(addresses.start(span, LEVEL["*"]), times(shape[dim + 1 : -1])))
     row = total([*terms, _start(addresses, spans[-2], -2, slices)])

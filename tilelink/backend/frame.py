@@ -88,7 +88,7 @@ class Frame:
                 is_signalled=t.name in usage.signalled,
             )
             for t in self.bound.tensors.values()
-            if t.name in usage.tensors and t.slots > 1
+            if t.name in usage.tensors and t.buffers > 1
         )
         return replace(
             self.start,
@@ -175,7 +175,7 @@ class Frame:
         bases: dict[str, str] = {}
         for name, tensor in self.bound.tensors.items():
             if name in self.bound.entries and tensor.decl.space != "table":
-                pointer = f"{name}_local" if tensor.slots > 1 else name
+                pointer = f"{name}_local" if tensor.buffers > 1 else name
                 tied = awaits and tensor.decl.space != "in"
                 bases[name] = self.dialect.after_waits(pointer, load=True) if tied else pointer
         return bases

@@ -425,10 +425,9 @@ class StatementEmitter:
                 rows.append(self.writer.name("row"))
                 loop = nodes.Loop(index=rows[-1], over=f"range(0, {self._length(span)})")
                 around.enter_context(self.writer.block(loop))
-            slots = bound.tensors[far.tensor].slots
-            buffer = [f"{far.tensor}_offset"] if slots > 1 else []
+            buffer = [f"{far.tensor}_offset"] if bound.tensors[far.tensor].buffers > 1 else []
             offset = total([*buffer, *self._terms(far, rows)])
-            own = f"{near.tensor}_local" if bound.tensors[near.tensor].slots > 1 else near.tensor
+            own = f"{near.tensor}_local" if bound.tensors[near.tensor].buffers > 1 else near.tensor
             base = addresses.after_waits(near, own, load=move.mode == "put")
             place = total([base, *self._terms(near, rows)])
             common = {"tensor": far.tensor, "rank": rank, "offset": offset, "count": count}
@@ -548,7 +547,7 @@ class StatementEmitter:
         threshold = self.thresholds[region.tensor, kind]
         stage = addresses.stage.number
 
-        generation = f"{grid.tensor}_generation" if grid.slots > 1 else "epoch"
+        generation = f"{grid.tensor}_generation" if grid.buffers > 1 else "epoch"
         if any(span.gather is not None and span.gather.launch for span in tile_map.spans):
             self._wait_each(tile_map, grid, threshold, generation)
             return
@@ -616,7 +615,7 @@ class StatementEmitter:
         """Call `emit(pad offset, number in the grid)` for every channel of an access, in loops if there are many."""
         scalar = self.values.addresses.scalar
         constants = self.values.addresses.constants
-        buffer = [scaled(f"{grid.tensor}_buffer", constants.channels(grid))] if grid.slots > 1 else []
+        buffer = [scaled(f"{grid.tensor}_buffer", constants.channels(grid))] if grid.buffers > 1 else []
         base = [constants.signals(grid), *buffer]
         coords: list[str] = []
 

@@ -25,7 +25,7 @@ def corner(addresses: Addresses, region: Region, *, load: bool, column: bool = T
     tensor = addresses.bound.tensors[region.tensor]
     spans = addresses.bound.memory_map(addresses.stage.name, region).spans
     shape = addresses.constants.shape(tensor)
-    terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.slots > 1 else []
+    terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.buffers > 1 else []
     for dim, span in enumerate(spans[:-1]):
         terms.append(scaled(addresses.scalar(span.start, LEVEL["*"]), times(shape[dim + 1 : -1])))
     row = writer.let(writer.name("row"), addresses.after_waits(region, total(terms), load=load))

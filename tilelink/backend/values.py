@@ -226,7 +226,7 @@ class ValueEmitter:
         tensor, grid = addresses.bound.tensors[region.tensor], addresses.bound.channels[region.tensor, kind]
         constants, lows = addresses.constants, addresses.bound.tile_map(addresses.stage.name, region)
         first = [addresses.scalar(one.low, 6) for one in lows.channel_range(grid)]
-        buffer = [scaled(f"{grid.tensor}_buffer", constants.channels(grid))] if grid.slots > 1 else []
+        buffer = [scaled(f"{grid.tensor}_buffer", constants.channels(grid))] if grid.buffers > 1 else []
         places = map(scaled, first, map(str, strides(grid.counts)))
         return nodes.Receive(
             name=name,

@@ -168,7 +168,7 @@ def _show_plan(plan: Plan) -> None:
     for (tensor, kind), grid in bound.channels.items():
         counts = sorted({int(n) for n in plan.thresholds[tensor, kind].flat})
         sizes = " x ".join(map(str, grid.sizes))
-        channels.add_row(f"{tensor} {kind}", str(grid.count), sizes, _range(counts), str(grid.slots))
+        channels.add_row(f"{tensor} {kind}", str(grid.count), sizes, _range(counts), str(grid.buffers))
     console.print(kernels)
     if bound.channels:
         console.print(channels)

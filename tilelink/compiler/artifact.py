@@ -67,7 +67,7 @@ def _tensors(bound: Bound) -> tuple[TensorSpec, ...]:
             symmetric=t.decl.symmetric,
             shape=t.memory,
             dtype=t.stored,
-            buffers=t.slots,
+            buffers=t.buffers,
             members=t.members,
         )
         for t in bound.tensors.values()
@@ -81,7 +81,7 @@ def _grids(plan: Plan) -> tuple[SignalGrid, ...]:
             kind=g.kind,
             base=g.base,
             counts=g.counts,
-            buffers=g.slots,
+            buffers=g.buffers,
             thresholds=plan.thresholds[key].reshape(plan.bound.ranks, -1),
         )
         for key, g in plan.bound.channels.items()
@@ -94,7 +94,7 @@ def _lag(bound: Bound) -> int:
     The limit is due to its copy engine and its staged inputs, which write to peers.
     """
     lags = [one.reuse_lag for one in bound.kernels if one.on_copy_engine and one.reuse_lag]
-    lags += [t.slots for t in bound.tensors.values() if t.decl.symmetric and t.decl.space == "in"]
+    lags += [t.buffers for t in bound.tensors.values() if t.decl.symmetric and t.decl.space == "in"]
     return min(lags, default=0)
 
 

@@ -141,7 +141,7 @@ class Kernel:
         wanted, there = self.bound.ranks * self.bound.pad_size * SIGNAL_BYTES, machine_memory()
         for tensor in self.bound.tensors.values():
             members = sum(map(tensor.on, range(self.bound.ranks)))
-            held = (self.bound.ranks if tensor.decl.symmetric else members) * tensor.slots
+            held = (self.bound.ranks if tensor.decl.symmetric else members) * tensor.buffers
             passed = members * launches * (tensor.decl.is_given + tensor.decl.is_result)
             passed += 2 * members * (tensor.decl.space == "kept")
             wanted += tensor.size * ITEM_BYTES[tensor.dtype] * (held + passed)

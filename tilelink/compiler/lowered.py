@@ -402,7 +402,7 @@ class _Reader:
             number=self._number(line, "number"),
             shape=shape,
             dtype=self._word(line, "dtype"),
-            slots=self._number(line, "buffers"),
+            buffers=self._number(line, "buffers"),
             packed=self._number(line, "packed") if "packed" in line.properties else 0,
             steps=self._steps(line, shape) if "memory" in line.properties else None,
             credits=self._word(line, "credits") if "credits" in line.properties else None,
@@ -436,7 +436,7 @@ class _Reader:
             sizes=self._numbers_of(line, "sizes"),
             counts=self._numbers_of(line, "counts"),
             base=self._number(line, "base"),
-            slots=self._number(line, "buffers"),
+            buffers=self._number(line, "buffers"),
         )
 
     def _kernel(self, line: _Line) -> Kernel:

@@ -105,7 +105,7 @@ class ChannelGrid:
     sizes: tuple[int, ...]
     counts: tuple[int, ...]
     base: int = 0
-    slots: int = 1
+    buffers: int = 1
 
     @property
     def count(self) -> int:

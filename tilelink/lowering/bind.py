@@ -263,7 +263,7 @@ def _bind_tensors(
     tensors: dict[str, BoundTensor] = {}
     for number, decl in enumerate(slotted.program.tensors):
         part = schedule.tensor(slotted.credits.get(decl.name, decl.name))
-        slots = (part[BUFFERS] or 2) if decl.symmetric and not decl.in_place else 1
+        buffers = (part[BUFFERS] or 2) if decl.symmetric and not decl.in_place else 1
         kind = "i32" if decl.space == "table" else (decl.dtype or dtype)
         shape = shape_of(decl, numbers, ranks)
         group = None if decl.on is None else slotted.program.group(decl.on)
@@ -274,7 +274,7 @@ def _bind_tensors(
             number=number,
             shape=shape,
             dtype=kind,
-            slots=slots,
+            buffers=buffers,
             steps=slotted.steps.get(decl.name),
             credits=slotted.credits.get(decl.name),
             members=members,
@@ -302,9 +302,11 @@ def _channels(
                 sizes = _channel_sizes(program, schedule, stages[stage.name], statement.region, tensors, numbers, ranks)
                 shape = tensors[key[0]].shape
                 counts = tuple(-(-n // g) for n, g in zip(shape, sizes, strict=True))
-                slots = tensors[key[0]].slots
-                grids[key] = ChannelGrid(tensor=key[0], kind=key[1], sizes=sizes, counts=counts, base=used, slots=slots)
-                used += grids[key].count * slots
+                buffers = tensors[key[0]].buffers
+                grids[key] = ChannelGrid(
+                    tensor=key[0], kind=key[1], sizes=sizes, counts=counts, base=used, buffers=buffers
+                )
+                used += grids[key].count * buffers
     return grids, used
 
 

@@ -44,7 +44,7 @@ def packings(dtype: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundTensor:
-    """A tensor with its numbers: `slots` buffers of `memory` elements, one after the other in memory.
+    """A tensor with its numbers: `buffers` times `memory` elements, one after the other in memory.
 
     steps: (dimension, n) if the dimension is one of steps of which memory holds n at a time: step k is in part k % n.
     credits: the tensor whose readers say by signals on this one that a step has been read (lowering/slots.py), or None.
@@ -54,7 +54,7 @@ class BoundTensor:
     number: int
     shape: tuple[int, ...]
     dtype: str
-    slots: int
+    buffers: int
     steps: tuple[int, int] | None = None
     credits: str | None = None
     members: tuple[int, int] | None = None

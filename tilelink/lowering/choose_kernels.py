@@ -32,7 +32,7 @@ def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
         entry = any(
             bound.tensors[r.tensor].decl.space == "in" for n in names for r in remote_reads(bound.stages[n].stage)
         )
-        lag = min((bound.tensors[t].slots for t in remote), default=0)
+        lag = min((bound.tensors[t].buffers for t in remote), default=0)
         kernels.append(
             Kernel(
                 name=host.name,

@@ -357,7 +357,7 @@ class _Carrying:
             name=name, space="local", shape=tuple(shape), dtype=target.decl.dtype, bound=bound, location=move.location
         )
         number = len(self.bound.tensors)
-        memory = BoundTensor(decl=decl, number=number, shape=tuple(sizes), dtype=target.dtype, slots=1)
+        memory = BoundTensor(decl=decl, number=number, shape=tuple(sizes), dtype=target.dtype, buffers=1)
         program = replace(self.bound.program, tensors=(*self.bound.program.tensors, decl))
         self.bound = replace(self.bound, program=program, tensors={**self.bound.tensors, name: memory})
         return Region(tensor=name, coords=tuple(coords), location=move.target.location)

@@ -97,7 +97,7 @@ def _counted(bound: Bound) -> LaunchProtocol | None:
     first = kernels[0]
     shared = [t for t in bound.tensors.values() if t.decl.symmetric and t.decl.space in ("in", "out")]
     if len(kernels) == 1 and first.stream == "main" and not first.reuse_lag and not copies:
-        twice = all(t.decl.space == "in" and first.needs_entry and t.slots > 1 for t in shared)
+        twice = all(t.decl.space == "in" and first.needs_entry and t.buffers > 1 for t in shared)
         return LaunchProtocol.COUNTED if twice else None
     if bound.ranks == 1 or shared or not any(one.stream == "main" for one in kernels):
         return None

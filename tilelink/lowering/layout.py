@@ -72,8 +72,8 @@ def _tensor(bound: Bound, tensor: BoundTensor, number: int) -> Iterator[Misfit]:
     yield from _differs("tensor", tensor.name, "number", tensor.number, number)
     yield from _differs("tensor", tensor.name, "shape", tensor.shape, shape_of(decl, bound.numbers, bound.ranks))
     yield from _differs("tensor", tensor.name, "dtype", tensor.dtype, kind)
-    if tensor.slots < 1 or (tensor.slots > 1 and (not decl.symmetric or decl.in_place)):
-        yield from _differs("tensor", tensor.name, "buffers", tensor.slots, 1)
+    if tensor.buffers < 1 or (tensor.buffers > 1 and (not decl.symmetric or decl.in_place)):
+        yield from _differs("tensor", tensor.name, "buffers", tensor.buffers, 1)
     if tensor.steps is not None:
         dim, slots = tensor.steps
         kept = decl.space in ("local", "symmetric") and decl.bound is None
@@ -106,9 +106,9 @@ def _channels(bound: Bound) -> Iterator[Misfit]:
             return
         counts = tuple(-(-extent // size) for extent, size in zip(tensor.shape, grid.sizes, strict=True))
         yield from _differs("channel", part, "counts", grid.counts, counts)
-        yield from _differs("channel", part, "buffers", grid.slots, tensor.slots)
+        yield from _differs("channel", part, "buffers", grid.buffers, tensor.buffers)
         yield from _differs("channel", part, "base", grid.base, used)
-        used += grid.count * grid.slots
+        used += grid.count * grid.buffers
     yield from _differs("signal_pad", "", "entered", bound.entered_base, used)
     yield from _differs("signal_pad", "", "finished", bound.finished_base, used + bound.ranks)
     yield from _differs("signal_pad", "", "size", bound.pad_size, used + 2 * bound.ranks)

@@ -67,7 +67,7 @@ def _tensor(tensor: BoundTensor) -> Iterator[str]:
     yield _list("shape", tensor.shape)
     if tensor.steps is not None:
         yield _list("memory", tensor.memory)
-    yield f"buffers {tensor.slots}"
+    yield f"buffers {tensor.buffers}"
     yield from _said(f"packed {tensor.packed}", tensor.packed != 0)
     if tensor.credits is not None:
         yield f"credits {tensor.credits}"
@@ -78,7 +78,7 @@ def _channel(grid: ChannelGrid) -> Iterator[str]:
     yield f"base {grid.base}"
     yield _list("counts", grid.counts)
     yield _list("sizes", grid.sizes)
-    yield f"buffers {grid.slots}"
+    yield f"buffers {grid.buffers}"
 
 
 def _loop(bound: Bound, loop: Loop) -> str:

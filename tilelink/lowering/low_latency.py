@@ -312,7 +312,7 @@ def _laid_out(bound: Bound, tensor: str, kind: str, seen: _Seen) -> Bound:
             counts = tuple(-(-extent // size) for extent, size in zip(shape, sizes, strict=True))
             grid = replace(grid, sizes=sizes, counts=counts)
         grids[key] = replace(grid, base=used)
-        used += grid.count * grid.slots
+        used += grid.count * grid.buffers
     ranks = bound.ranks
     return replace(bound, channels=grids, entered_base=used, finished_base=used + ranks, pad_size=used + 2 * ranks)
 

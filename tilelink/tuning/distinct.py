@@ -61,5 +61,5 @@ def kernels_of(plan: Plan) -> str:
     """Return a hash of the generated kernels of a plan and of their launch. Raises EmitError if emitting fails."""
     emitted = emit(plan.bound, plan.thresholds)
     lines = [line for line in emitted.text.splitlines() if not line.lstrip().startswith("#")]
-    slots = sorted((name, tensor.slots) for name, tensor in plan.bound.tensors.items())
-    return hashlib.sha256(repr((lines, emitted.kernels, slots)).encode()).hexdigest()
+    buffers = sorted((name, tensor.buffers) for name, tensor in plan.bound.tensors.items())
+    return hashlib.sha256(repr((lines, emitted.kernels, buffers)).encode()).hexdigest()

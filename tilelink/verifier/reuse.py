@@ -57,20 +57,20 @@ class _Meeting:
 
 def reuse(plan: Plan, happens: HappensBefore) -> Iterator[VerificationError]:
     """Yield a refusal of an access that can overlap an earlier launch of a peer in the same buffer."""
-    staged = [t.slots for t in plan.bound.tensors.values() if t.decl.space == "in" and t.decl.symmetric]
+    staged = [t.buffers for t in plan.bound.tensors.values() if t.decl.space == "in" and t.decl.symmetric]
     unprotected = np.zeros((len(plan.bound.kernels), len(plan.bound.tensors)), bool)
     for tensor in plan.bound.tensors.values():
         for number, kernel in enumerate(plan.bound.kernels):
             waits = [*staged, kernel.reuse_lag] if kernel.reuse_lag else staged
-            unprotected[number, tensor.number] = not (kernel.needs_entry or (waits and min(waits) <= tensor.slots))
+            unprotected[number, tensor.number] = not (kernel.needs_entry or (waits and min(waits) <= tensor.buffers))
     if not unprotected.any():
         return
     apart = _Apart(plan, happens)
     for meeting in _meetings(plan, unprotected, happens):
         tensor = plan.bound.tensor_numbered(meeting.tensor)
-        lagging = [q for q in sorted(meeting.others) if not apart.finished(meeting, q, tensor.slots)]
+        lagging = [q for q in sorted(meeting.others) if not apart.finished(meeting, q, tensor.buffers)]
         if lagging:
-            launch = "previous launch" if tensor.slots == 1 else f"launch {tensor.slots} before"
+            launch = "previous launch" if tensor.buffers == 1 else f"launch {tensor.buffers} before"
             message = f"accesses a buffer of {tensor.name} that rank {lagging[0]} may still use for the {launch}"
             hint = "drop `reuse_wait off`"
             if tensor.decl.in_place:

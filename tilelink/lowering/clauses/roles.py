@@ -469,7 +469,7 @@ def _vector(bound: Bound, stage: BoundStage, region: Region, columns: str) -> st
     Nothing orders their loads after waits, so that the region is one that nobody writes.
     """
     tensor, spans = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
-    if not tensor.constant or tensor.slots > 1 or tensor.decl.space == "table":
+    if not tensor.constant or tensor.buffers > 1 or tensor.decl.space == "table":
         return f"it computes with {region.tensor}, which is no input of its own rank"
     if tensor.dtype not in ("f16", "bf16", "f32"):
         return f"it computes with {region.tensor}, which holds {tensor.dtype}"
@@ -493,7 +493,7 @@ def _stored(bound: Bound, stage: BoundStage, region: Region, *, whole: bool = Fa
         return f"its tiles of {region.tensor} do not begin with the dimensions"
     if not whole and not _uncut(stage, columns) and stage.extents[str(columns.index)] != columns.extent:
         return f"the end of {columns.index} cuts a tile of {region.tensor}"
-    alone = tensor.slots == 1 and all(size == 1 for size in tensor.shape[:-2])
+    alone = tensor.buffers == 1 and all(size == 1 for size in tensor.shape[:-2])
     ends = alone and stage.extents[str(rows.index)] == rows.extent
     if not _uncut(stage, rows) and not ends:
         return f"the end of {rows.index} cuts a tile of {region.tensor}, and other rows follow it in memory"

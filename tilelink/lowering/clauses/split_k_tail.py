@@ -274,7 +274,7 @@ class Split:
         location = self.stage.stage.location
         dtype = self.bound.typing.stage(self.stage.name).type_of(self.products[0]).dtype
         decl = Tensor(name=self.memory, space="local", shape=tuple(map(const, shape)), dtype=dtype, location=location)
-        return BoundTensor(decl=decl, number=len(self.bound.tensors), shape=shape, dtype=dtype, slots=1)
+        return BoundTensor(decl=decl, number=len(self.bound.tensors), shape=shape, dtype=dtype, buffers=1)
 
     def _grid(self, cut: _Cut) -> ChannelGrid:
         """Return the counters: one for all parts of a tile."""

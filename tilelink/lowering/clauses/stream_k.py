@@ -179,7 +179,7 @@ class _Stream(Split):
         dtype = self.typing.type_of(self.products[0]).dtype
         location = self.stage.stage.location
         decl = Tensor(name=self.memory, space="local", shape=tuple(map(const, shape)), dtype=dtype, location=location)
-        return BoundTensor(decl=decl, number=len(self.bound.tensors), shape=shape, dtype=dtype, slots=1)
+        return BoundTensor(decl=decl, number=len(self.bound.tensors), shape=shape, dtype=dtype, buffers=1)
 
     def _streamed(self, kernel: Kernel, share: _Share) -> BoundStage:
         """Return the stage of a kernel whose tiles are the steps that a program has of a tile."""
