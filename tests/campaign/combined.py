@@ -248,11 +248,11 @@ def combined_case(number: int) -> Case:
     rng = random.Random(number)
     text, _, schedule = rng.choice(PROGRAMS).strip().partition("\nschedule ")
     program = compiler.parse(text + "\n").program()
-    lines = text.splitlines()
+    lines: Lines = list(text.splitlines())
     changes = [rng.choice((*CHANGES, *MORE)) for _ in range(rng.choice((0, 1, 1, 1, 2)))]
     for change in changes:
         lines = change(rng, lines) if body(lines) else lines
-    said = ["schedule " + schedule] if rng.random() < 0.35 else _drawn(rng, program)
+    said: Lines = ["schedule " + schedule] if rng.random() < 0.35 else _drawn(rng, program)
     return Case(
         text="\n".join([*lines, "", *said]) + "\n",
         dims={one.name: one.example for one in program.params},
