@@ -1,7 +1,8 @@
 """`python -m tests.campaign --programs 3000 --seed 0 --minutes 40`: random programs and mutants, run and compared.
 
 With `--pairs` the cases are pairs of clauses on programs of the library, in an order that is drawn once. With
-`--launches` they are mutants of programs whose integers come with a launch (launches.py). With `--nodes` the ranks of
+`--launches` they are mutants of programs whose integers come with a launch (launches.py), with `--combined` of programs
+that combine such integers with slots, groups, additions and tensors in place (combined.py). With `--nodes` the ranks of
 every case are on several nodes.
 
 `--only SEED` judges one and makes it smaller where it is wrong; `--file FILE` judges a saved one. Wrong ones are saved
@@ -18,13 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.campaign.case import Case, read
+from tests.campaign.combined import combined_case
 from tests.campaign.drawing import case
 from tests.campaign.judge import Verdict, judge
 from tests.campaign.launches import launch_case
 from tests.campaign.minimal import smaller
 from tests.campaign.pairs import pair_case
 from tests.campaign.report import Count
-from tests.campaign.runs import of_launch, of_launch_on_nodes, of_nodes, of_pair, of_seed, verdicts
+from tests.campaign.runs import of_combined, of_launch, of_launch_on_nodes, of_nodes, of_pair, of_seed, verdicts
 
 
 def main(words: list[str] | None = None) -> int:
@@ -33,6 +35,7 @@ def main(words: list[str] | None = None) -> int:
         return _one(read(options.file.read_text()), options.out)
     if options.only is not None:
         draw = pair_case if options.pairs else launch_case if options.launches else case
+        draw = combined_case if options.combined else draw
         return _one(draw(options.only), options.out)
     start, count = time.monotonic(), Count()
     for verdict in verdicts(options.seed, options.programs, options.jobs, _judge_of(options)):
@@ -52,6 +55,8 @@ def main(words: list[str] | None = None) -> int:
 def _judge_of(options: argparse.Namespace) -> Callable[[int], Verdict]:
     if options.nodes:
         return of_launch_on_nodes if options.launches else of_nodes
+    if options.combined:
+        return of_combined
     return of_pair if options.pairs else of_launch if options.launches else of_seed
 
 
@@ -66,6 +71,7 @@ def _options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pairs", action="store_true", help="every two clauses together, on the library")
     parser.add_argument("--nodes", action="store_true", help="every case on several nodes")
     parser.add_argument("--launches", action="store_true", help="mutants of programs with integers of a launch")
+    parser.add_argument("--combined", action="store_true", help="mutants of programs that combine what is new")
     parser.add_argument("--file", type=Path, help="one case that was saved")
     parser.add_argument("--out", type=Path, default=Path("campaign"))
     return parser.parse_args(words)

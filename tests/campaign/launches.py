@@ -28,7 +28,7 @@ def launch_case(number: int) -> Case:
     lines = str(example.program).splitlines()
     changes = [rng.choice(CHANGES) for _ in range(rng.choice((0, 1, 1, 1, 2)))]
     for change in changes:
-        lines = change(rng, lines) if _body(lines) else lines
+        lines = change(rng, lines) if body(lines) else lines
     kind = rng.choice(KINDS)
     return Case(
         text="\n".join([*lines, "", *_schedule(rng, example)]) + "\n",
@@ -63,31 +63,32 @@ def _schedule(rng: random.Random, example: Example) -> Lines:
     return [f"schedule drawn for {example.program.name}:", *said] if said else []
 
 
-def _body(lines: Lines) -> list[int]:
+def body(lines: Lines) -> list[int]:
+    """The numbers of the lines in stages."""
     return [n for n, line in enumerate(lines) if re.match(r" {8}", line)]
 
 
 def _leave_out(rng: random.Random, lines: Lines) -> Lines:
-    at = rng.choice(_body(lines))
+    at = rng.choice(body(lines))
     return lines[:at] + lines[at + 1 :]
 
 
 def _exchange(rng: random.Random, lines: Lines) -> Lines:
-    at = rng.choice(_body(lines)[:-1] or _body(lines))
+    at = rng.choice(body(lines)[:-1] or body(lines))
     if at + 1 == len(lines):
         return lines
     return [*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]
 
 
 def _again(rng: random.Random, lines: Lines) -> Lines:
-    at = rng.choice(_body(lines))
+    at = rng.choice(body(lines))
     return [*lines[: at + 1], *lines[at:]]
 
 
 def _other_index(rng: random.Random, lines: Lines) -> Lines:
     """Put another integer for one between brackets, in a stage."""
     names = ["rank", "0", "1", *sorted(set(re.findall(r"\b([a-z])\s*:", "\n".join(lines))))]
-    places = [(n, m) for n in _body(lines) for m in re.finditer(r"(?<=[\[, ])(?:rank|[a-z]|\d)(?=[\],])", lines[n])]
+    places = [(n, m) for n in body(lines) for m in re.finditer(r"(?<=[\[, ])(?:rank|[a-z]|\d)(?=[\],])", lines[n])]
     if not places:
         return lines
     at, found = rng.choice(places)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tests.campaign.case import Case
+from tests.campaign.combined import combined_case
 from tests.campaign.drawing import case
 from tests.campaign.judge import Verdict, judge
 from tests.campaign.launches import launch_case
@@ -49,6 +50,11 @@ def of_pair(number: int) -> Verdict:
 def of_launch(number: int) -> Verdict:
     """The verdict on a mutant of a program whose integers come with a launch."""
     return judge(launch_case(number))
+
+
+def of_combined(number: int) -> Verdict:
+    """The verdict on a mutant of a program that combines what is new."""
+    return judge(combined_case(number))
 
 
 def verdicts(first: int, programs: int, jobs: int, of: Callable[[int], Verdict] = of_seed) -> Iterator[Verdict]:

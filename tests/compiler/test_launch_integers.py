@@ -114,3 +114,34 @@ program p(M, N):
 """
     with pytest.raises(CoverageError, match=hint):
         compiler.plan(compiler.parse(text).program(), ranks=2, dims={"M": 12, "N": 5})
+
+
+UNEVEN = """
+program uneven(M = 6, N = 8, T = 5):
+    x    : in        [M, N]
+    rows : in        [T] < ranks * M
+    xs   : symmetric [ranks * M, N]
+    y    : out       [T, N]
+    comm send(p: ranks, i: M):
+        tile_push_data(xs[rank * M + i, :] @ p, x[i, :])
+        producer_tile_notify(xs[rank * M + i, :] @ p)
+    compute take(t: T, j: N):
+        consumer_tile_wait(xs[rows[t], :])
+        y[t, j] = xs[rows[t], j]
+schedule four for uneven:
+    send tile(i=4)
+    xs   channel(i=4)
+"""
+
+
+def test_places_are_waited_for_whose_channels_have_different_numbers_of_notifies() -> None:
+    """Tiles of 4 of the 6 rows that each of 2 ranks sends meet channels of 4 rows once or twice."""
+    module = tilelink.parse(UNEVEN)
+    sizes = {"M": 6, "N": 8, "T": 5}
+    kernel = tilelink.compile(module.program(), module.schedules[0], ranks=2, dims=sizes)
+    assert "target=tl.load(xs_tile_thresholds" in kernel.source
+    x = [torch.randn(6, 8) for _ in range(2)]
+    rows = torch.tensor([11, 0, 7, 5, 4], dtype=torch.int32)
+    for outputs in kernel.run([[{"x": own, "rows": rows} for own in x]], seed=1, max_delay_s=0.002).outputs[0]:
+        assert torch.equal(outputs["y"], torch.cat(x)[rows.long()])
+    assert assembly(module.program(), module.schedules[0], ranks=2, dims=sizes, target="sm_90")

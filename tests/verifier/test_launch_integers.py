@@ -446,6 +446,33 @@ def test_a_value_beyond_the_bound_of_its_entry_is_not_the_entry(bound: str, coun
         plan(CLAMPED.format(bound=bound, count=count, copy=copy), ranks=1)
 
 
+DIFFERENCE = """
+program p(M = 8, N = 4):
+    n : in    [] <= M
+    m : in    [] <= M
+    k : local [] <= M
+    h : local [M, N]
+    x : in    [M, N]
+    y : out   [M[: k], N]
+    compute count():
+        k = n - m
+        producer_tile_notify(k)
+    compute write(i: M[: n - m], j: N):
+        h[i, j] = x[i, j]
+        producer_tile_notify(h[i, j])
+    compute read(i: M[: k], j: N):
+        consumer_tile_wait(k)
+        consumer_tile_wait(h[i, j])
+        y[i, j] = h[i, j]
+"""
+
+
+def test_an_end_below_zero_is_the_entry_that_is_clamped_to_zero() -> None:
+    plan(DIFFERENCE, ranks=1)
+    with pytest.raises(TileLinkError, match=r"reads h.*parts of which no stage writes"):
+        plan(DIFFERENCE.replace("write(i: M[: n - m]", "write(i: M[: n - m - 1]"), ranks=1)
+
+
 def test_entries_of_two_ranks_are_no_permutation_together() -> None:
     text = """
 program p(M = 8, N = 4):

@@ -118,17 +118,18 @@ def wait_all(
 def wait_each(signals, channels, mask, target, debug_block, stage: tl.constexpr, tile):
     """Wait until each counter of `channels` for which `mask` holds has reached `target`; otherwise as `wait`.
 
-    channels: vector of integers. mask: of its shape.
+    channels: vector of integers. mask: of its shape. target: one for all of them, or one for each.
 
     All counters are read together. A counter that is late is waited for alone, which has the deadline of `wait`: after
     as many such waits as there are counters, all have come, or a deadline has passed.
     """
-    aim = tl.cast(target, tl.int32)
+    aim = tl.where(mask, tl.cast(target, tl.int32), 0)
     late = _latest(signals, channels, mask, aim)
     token = tl.cast(0, tl.int32)
     waits = tl.cast(0, tl.int32)
     while (late >= 0) & (waits < channels.numel):
-        token += wait(signals, late, target, debug_block, stage, tile)
+        wanted = tl.max(tl.where(mask & (channels == late), aim, -2147483648), axis=0)  # alike wherever it is listed
+        token += wait(signals, late, wanted, debug_block, stage, tile)
         late = _latest(signals, channels, mask, aim)
         waits += 1
     if isa() == "amdgcn":

@@ -45,8 +45,9 @@ def wait_all(signals, first, count, target, debug_block, stage, tile, step=1, sc
 
 def wait_each(signals, channels, mask, target, debug_block, stage, tile):
     chosen = np.atleast_1d(mask.handle.data).astype(bool)
-    for channel in np.unique(np.broadcast_to(_numbers(channels), chosen.shape)[chosen]).tolist():
-        wait(signals, channel, target, debug_block, stage, tile)
+    every = (np.broadcast_to(_numbers(one), chosen.shape)[chosen].tolist() for one in (channels, target))
+    for channel, wanted in sorted(set(zip(*every, strict=True))):
+        wait(signals, channel, wanted, debug_block, stage, tile)
     return 0
 
 

@@ -214,8 +214,9 @@ def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, theirs: Guard) 
         return True
     if not isinstance(part, Ended):
         return False
+    left = binary("max", part.stop, const(0))  # no element is before an end below 0, and entries say 0 then
     for other in theirs:
-        if isinstance(other, Ended) and other.dim == part.dim and plan.guards.at_most(other.stop, part.stop):
+        if isinstance(other, Ended) and other.dim == part.dim and plan.guards.at_most(other.stop, left):
             return True
         if isinstance(other, Place) and other.dim == part.dim and isinstance(other.at, Lookup):
             bound = _bound_of_entry(plan, other.at)

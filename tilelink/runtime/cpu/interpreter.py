@@ -63,8 +63,8 @@ class _Atomics:
 
     operation: Callable[..., Any]
 
-    def __call__(self, kind: Any, pointer: Any, value: Any, mask: Any, *others: Any) -> Any:
-        return self.operation(kind, _whole(pointer), _whole(value), _whole(mask), *others)
+    def __call__(self, rmwOp: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        return self.operation(rmwOp, _whole(ptr), _whole(val), _whole(mask), sem, scope)
 
 
 def _whole(handle: Any) -> Any:
