@@ -24,7 +24,7 @@ STAGE_CLAUSES = (
     "num_stages", "flatten", "split_k_tail", "backfill", "defer_notify", "tma_copy",
     "dynamic", "stream_k",
 )  # fmt: skip
-TENSOR_CLAUSES = ("channel", "slots", "buffers 1", "buffers 2", "buffers 3")
+TENSOR_CLAUSES = ("channel", "slots", "low_latency", "buffers 1", "buffers 2", "buffers 3")
 WHOLE = ("reuse_wait off",)
 GROUPS = {"on sm": "on", "on sm(n)": "on", "copy engine": "on", "prologue": "on", "epilogue": "on", "push": "to",
           "pull": "to", "buffers 1": "buffers", "buffers 2": "buffers", "buffers 3": "buffers"}  # fmt: skip
@@ -109,7 +109,7 @@ def _fitting(rng: random.Random, program: Program, said: Sequence[One], about: M
 
 
 def _text(rng: random.Random, program: Program, one: One, entries: Mapping[str, dict[str, str]]) -> str:
-    if one.kind in ("buffers 1", "buffers 2", "buffers 3", *WHOLE):
+    if one.kind in ("buffers 1", "buffers 2", "buffers 3", "low_latency", *WHOLE):
         return one.kind
     if one.kind == "channel":
         dims = [n.name.lower() for n in program.tensor(one.name).shape if isinstance(n, Param)]

@@ -79,6 +79,8 @@ def _of_tensor(rng: random.Random, tensor: Tensor) -> tuple[str, str]:
     steps = dims + ["ranks" for n in tensor.shape if isinstance(n, Ranks)]
     if steps and tensor.space in ("local", "symmetric") and rng.random() < 0.3:
         return "slots", f"slots({rng.choice(steps)}={rng.choice((1, 2, 2, 3))})"
+    if tensor.space == "symmetric" and rng.random() < 0.3:
+        return "low_latency", "low_latency"
     return "buffers", f"buffers {rng.choice((1, 2, 2, 3))}"
 
 

@@ -407,6 +407,15 @@ StepsError: rank 1, send tile (l=1): writes h[1:2, 0:8, 0:8] of rank 0, in whose
             ^^^^^^^^^^^^^^^^^^^^^^^
   hint: wait until that has been read, or give h more slots""",
     ),
+    "WordsError": (
+        program(HEAD + SEND + TELL + ADD.replace(WAIT, "") + "schedule s for p:\n    h low_latency\n"),
+        """\
+WordsError: rank 0, add tile (i=0, j=0): reads h[i, j], which has `low_latency`, and has not waited for all of it
+  at wrong.tl:9:9
+            y[i, j] = x[i, j] + h[i, j]
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: wait for what is read, before it and in the same tile: consumer_tile_wait(h[i, j])""",
+    ),
     "RolesError": (
         without_wait,
         """\

@@ -36,6 +36,10 @@ STRICT = {
         "A wait for signals that nobody sends passes at once. It is harmless where something else orders the data, but "
         "it never says what its author meant."
     ),
+    ("words", "reads nothing of it afterwards"): (
+        "Words carry their own signals. A wait that no read follows would wait for nothing, and never says what its "
+        "author meant."
+    ),
     ("ordering", "cannot know when its output is complete"): (
         "A task that writes a peer's output has to notify it there itself. Without that the write may still be in time "
         "because a later notify of the same program covers it."

@@ -11,8 +11,8 @@ keeps what one program sends to one rank in order, a quiet waits for all of it, 
 delivered right after the data. What reaches another node in another way fails.
 
 Words of data and flag are stored in two parts at some time after their turn, and a read of words waits for the flags of
-its cells. A clock has two halves for that. The first one is what is known by signals. The second one is what is known
-in addition by words, in time alone: of it, only who writes words again makes use.
+its cells. What a plan says of their signals is counted and tells nobody anything. A clock has two halves: what is known
+by signals, and what is known in addition by words, in time alone. Only who writes words again makes use of that.
 
 What it takes for granted: programs of a kernel are dispatched in their order, kernels of different streams in any;
 a notify releases and a wait acquires; the host starts a launch of its rank after the one before has ended.
@@ -182,8 +182,7 @@ class Script:
             decl = self.bound.tensors[grid.tensor].decl
             if decl.space == "out" and decl.symmetric:
                 self.exits += range(here.start, here.stop)
-        of_words = np.array([_carries(statement) for _, statement in plan.statements], bool)
-        waits = (plan.signals.kind == WAIT) & ~of_words[plan.signals.statement]
+        waits = plan.signals.kind == WAIT
         self.awaited[plan.signals.peer[waits], plan.signals.channel[waits]] = True
         self.awaited[:, self.exits] = True
 
@@ -233,10 +232,9 @@ class Script:
             if row in self.with_data:
                 continue
             one = plan.statements[statement][1]
-            if _carries(one):
-                continue
             carried = getattr(one, "by_network", False) or getattr(one, "mode", "") == "put"
-            op = _Op(kind=kind, peer=peer, number=number, task=task, carried=carried and kind == NOTIFY)
+            op = _Op(kind=kind, peer=peer, number=number, task=task, carried=carried and kind == NOTIFY,
+                     words=_carries(one))  # fmt: skip
             steps[task].append((later, position, op))
         workers: list[list[tuple[int, int, _Op]]] = [[] for _ in plan.workers]
         for task, own in steps.items():  # what is done later is done in the program's next task
@@ -481,8 +479,9 @@ class Execution:
         if op.outside:
             self._fail("outside", launch, rank, op.number, self._who(op.task))
         if op.kind == WAIT:
-            yield from self._await(me, rank, op.number, launch)
-            self._meet(me)
+            yield from self._await(me, rank, op.number, launch, op.words)
+            if not op.words:
+                self._meet(me)
         elif op.kind == BARRIER:
             self._meet(me)
         elif op.kind == FENCE:
@@ -592,7 +591,7 @@ class Execution:
             counters[peer][rank] += 1
             self._send(me, (id(counters), peer, rank))
 
-    def _await(self, me: int, rank: int, channel: int, launch: int) -> Steps:
+    def _await(self, me: int, rank: int, channel: int, launch: int, words: bool = False) -> Steps:
         rounds, slot = divmod(launch - 1, int(self.script.channel_slots[channel]))
         target = int(self.script.threshold[rank, channel]) * (rounds + 1)
         cell = self.count[rank, slot]
@@ -600,12 +599,14 @@ class Execution:
         if cell[channel] > target:
             what = f"{self.plan.channel_name(channel)} has {cell[channel]} notifies where {target} are awaited"
             raise _Failed(Failure(kind="overshoot", launch=launch, rank=rank, what=what))
-        self._receive(me, (rank, slot, channel))
+        if not words:
+            self._receive(me, (rank, slot, channel))
 
     def _notify(self, me: int, op: _Op, launch: int) -> None:
         slot = (launch - 1) % int(self.script.channel_slots[op.number])
         self.count[op.peer, slot, op.number] += 1
-        self._send(me, (op.peer, slot, op.number))
+        if not op.words:
+            self._send(me, (op.peer, slot, op.number))
 
     def _send(self, me: int, counter: tuple[object, ...]) -> None:
         known = self.sent.get(counter)

@@ -101,6 +101,12 @@ def fewer_slots(plan: Plan) -> Plan:
     return replace(plan, bound=replace(plan.bound, tensors=tensors))
 
 
+def shifted_words(plan: Plan) -> Plan:
+    """Let words have elements of two tiles."""
+    tensors = {**plan.bound.tensors, "h": replace(plan.bound.tensors["h"], packed=2)}
+    return replace(plan, bound=replace(plan.bound, tensors=tensors))
+
+
 STEPS = """program p(M, N):
     x : in        [4, M, N]
     h : symmetric [4, M, N]
@@ -147,6 +153,14 @@ BREACHES = {
         target=H200,
     ),
     "lowered program with credits for more slots": Breach(rule="steps", text=STEPS, change=fewer_slots),
+    "lowered program with words of two tiles": Breach(
+        rule="words",
+        text=SAFE.replace(AWAIT, "        consumer_tile_wait(h[i, j])\n")
+        + BESIDE.replace("add on sm, tile(i=8)", "add on sm, tile(i=8, j=3)")
+        + "    h low_latency\n",
+        change=shifted_words,
+        fails=False,
+    ),
     "program without coverage": Breach(
         rule="coverage", text=HEAD + COPY.replace("    y[", "    if rank != 1:\n            y[")
     ),

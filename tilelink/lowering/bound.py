@@ -98,6 +98,13 @@ class BoundTensor:
         """Elements of one buffer in memory."""
         return prod(self.memory)
 
+    @property
+    def item(self) -> int:
+        """Bytes of an element in memory; of words, with its part of a flag."""
+        if not self.packed:
+            return ITEM_BYTES[self.dtype]
+        return 2 * WORD_DATA // self.packed * (2 if self.halves else 1)
+
     def on(self, rank: int) -> bool:
         """True if a rank has it."""
         return self.members is None or self.members[0] <= rank < self.members[1]

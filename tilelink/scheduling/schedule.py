@@ -243,6 +243,10 @@ class Schedule:
         """Set how many steps along a dimension of a tensor memory holds at a time; nothing: all of them."""
         return self._say(tensor, "slots", tuple(steps.items()))
 
+    def low_latency(self, tensor: str, on: bool = True) -> Schedule:
+        """Let what is pushed to a tensor travel as words that have their own flags."""
+        return self._say(tensor, "low_latency", on)
+
     def without_reuse_wait(self) -> Schedule:
         """Omit the wait for earlier launches of the peers; verification fails if that is not safe."""
         return replace(self, reuse_wait=False)

@@ -315,6 +315,9 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
     away = peer != rank
     far = peer // machine.node_ranks != rank // machine.node_ranks
     sent = np.where(again | _deferred(script) | _stored_apart(script), 0.0, machine.fence)
+    # Words need no fence: what they signal arrives with them.
+    carried = (script.kind == SIGNAL) & np.isin(script.what, script.plan.counters[script.plan.by_words])
+    sent = np.where(carried, 0.0, sent)
     by_copy = np.array([script.plan.bound.kernels[n].on_copy_engine for n, _, _ in script.plan.workers])[script.worker]
     sent = np.where(by_copy, np.where(script.early, 0.0, machine.copy_signal), sent)
     delay = np.where(away, machine.signal_latency, machine.local_signal_latency) + far * machine.network_latency

@@ -15,7 +15,7 @@ from tilelink.errors import CostError, foreign
 from tilelink.ir.program import ITEM_BYTES, Read, Transfer
 from tilelink.lowering.bound import Transport
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE
+from tilelink.lowering.enumerate import ANSWERED, NOTIFY, READ, WAIT, WRITE
 from tilelink.lowering.messages import parts
 from tilelink.planning.any_program import by_one, taken
 from tilelink.planning.copy_queues import own_copies, waits_are_free
@@ -359,4 +359,6 @@ class _Builder:
         s, what = self.plan.signals, self.plan.counters
         for kind, signal in ((AWAIT, WAIT), (SIGNAL, NOTIFY)):
             rows = np.flatnonzero(s.kind == signal)
-            self.columns.add(kind, s.task[rows], s.position[rows], what=what[rows])
+            # a statement computes with words when it has waited for them
+            place = np.where(self.plan.by_words[rows] & (signal == WAIT), ANSWERED + 1, 0)
+            self.columns.add(kind, s.task[rows], s.position[rows] - place, what=what[rows])

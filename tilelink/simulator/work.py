@@ -149,7 +149,7 @@ class WorkOf:
         self.programs = {n: max(1, min(most, stages[n].total, resident[n])) for n, most in taking.items()}
         """stage -> programs of a rank that execute a tile of it at the same time."""
         tensors = sorted(plan.bound.tensors.values(), key=lambda t: t.number)
-        self.items = np.array([ITEM_BYTES[t.dtype] for t in tensors], dtype=np.int64)
+        self.items = np.array([t.item for t in tensors], dtype=np.int64)
         self._sliced = _sliced(plan)
         self._stores = _stored(plan, self._sliced)
         rows = plan.accesses
