@@ -185,10 +185,11 @@ class _Engine:
 
         Return False if there is none. The number of a tile that is taken arrives after the machine's time for it.
         """
-        if worker not in queue.taken:
+        first = worker not in queue.taken
+        if first:
             queue.take(worker, self.now + self.machine.tile_counter)
         tile, answered = queue.taken[worker]
-        if answered > self.now:
+        if first or answered > self.now:  # all programs take their first tile before one of them takes a second
             self.counting[worker] += answered - self.now
             self._later(worker, self.cursor[worker], answered)
             return True

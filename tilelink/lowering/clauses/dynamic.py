@@ -15,7 +15,7 @@ the counter's answer is there in time. It executes the tiles that it has taken i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tilelink.errors import ScheduleError
@@ -68,28 +68,43 @@ def static_reason(bound: Bound, kernel: Kernel) -> str | None:
 def alike_reason(stage: Stage, _: StageTyping) -> str | None:
     """Return why tiles of a stage take equally long, as far as its program says, or None if they do not.
 
-    They differ if a launch decides what there is of them, or if a condition decides which of them multiply or loop.
+    They differ if a launch decides what there is of them, or if a condition decides which of them multiply, loop, or
+    leave out iterations of a loop.
     """
-    body = tuple(statements(stage.body))
-    if any(decl.counted for part in (stage, *body) if isinstance(part, Stage | For) for decl in part.indices):
+    domain = frozenset(decl.name for decl in stage.indices)
+    if any(decl.counted for decl in stage.indices) or _unlike(stage.body, domain, inside=False):
         return None
-    for part in body:
-        if isinstance(part, If) and _differs(part.condition) and _works(part.then) != _works(part.orelse):
-            return None
-    return "its tiles take equally long: no index is counted, and no condition leaves out products or loops"
+    return "its tiles take equally long: no index is counted, and no condition leaves out products or iterations"
 
 
-def _differs(condition: Scalar) -> bool:
-    """True if a condition may hold for some tiles of a rank and not for others."""
-    return at_launch(condition) or any(isinstance(part, Index) for part in walk(condition))
+def _unlike(body: tuple[Statement, ...], domain: frozenset[str], *, inside: bool) -> bool:
+    """True if tiles have different work in a body. inside: it is that of a loop."""
+    for statement in body:
+        match statement:
+            case For(indices=indices, body=inner):
+                if any(decl.counted for decl in indices) or _unlike(inner, domain, inside=True):
+                    return True
+            case If(condition=condition, then=then, orelse=orelse):
+                differ = _works(then, inside=inside) != _works(orelse, inside=inside)
+                if differ and (at_launch(condition) or any(e.name in domain for e in _indices(condition))):
+                    return True
+                if _unlike(then, domain, inside=inside) or _unlike(orelse, domain, inside=inside):
+                    return True
+            case _:
+                pass
+    return False
 
 
-def _works(body: tuple[Statement, ...]) -> bool:
-    """True if statements multiply or loop."""
-    inside: Iterable[Statement] = statements(body)
-    for statement in inside:
+def _indices(condition: Scalar) -> Iterator[Index]:
+    return (part for part in walk(condition) if isinstance(part, Index))
+
+
+def _works(body: tuple[Statement, ...], *, inside: bool) -> bool:
+    """True if statements multiply or loop, or, inside of a loop, compute."""
+    for statement in statements(body):
         value = value_of(statement)
-        if isinstance(statement, For) or (value and any(isinstance(part, Dot | Attend) for part in values(value))):
+        computes = value is not None and (inside or any(isinstance(part, Dot | Attend) for part in values(value)))
+        if isinstance(statement, For) or computes:
             return True
     return False
 
