@@ -44,6 +44,9 @@ Operations = tuple[tuple["Product", ...], float, float]
 """(products, elementwise operations, special functions among these)."""
 SOFTMAX_STEPS = 6
 """Elementwise operations of an online softmax per score: scale, maximum, difference, sum, two casts."""
+SORT_STEPS = 6
+"""Elementwise operations of a comparison of a sort per element: the other of a pair, two comparisons, the choice, of
+integers of 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,6 +350,9 @@ def _operations(typing: StageTyping, size: Callable[[Axis], float], value: Value
             case Apply(op=op):
                 elementwise += prod(shape(part))
                 special += prod(shape(part)) if op in SPECIAL else 0
+            case Scan(op="sort" | "argsort", value=inner, axis=axis):
+                steps = max(shape(inner)[axis] - 1, 0).bit_length()  # a network of so many stages, each one longer
+                elementwise += SORT_STEPS * prod(shape(inner)) * steps * (steps + 1) // 2
             case Reduce(value=inner) | Scan(value=inner):
                 elementwise += prod(shape(inner))
             case UserCall():
