@@ -1,4 +1,4 @@
-# pyright: basic, reportArgumentType=false
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 """Sorting along the last axis of a tile, by a bitonic network of 64-bit integers.
 
 An element becomes an integer whose upper half orders numbers and whose lower half is its position. So no two are alike,
