@@ -56,6 +56,7 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
+    "argsort",
     "attend",
     "bf16",
     "by",
@@ -105,6 +106,7 @@ __all__ = [
     "rsqrt",
     "sigmoid",
     "silu",
+    "sort",
     "sqrt",
     "sum",
     "symmetric",
@@ -669,6 +671,16 @@ def all(value: Tile, axis: int) -> Tile:
 def cumsum(value: Tile, axis: int) -> Tile:
     """Return the sums of the elements along an axis up to each of them, itself included."""
     _outside("cumsum")
+
+
+def sort(value: Tile, axis: int) -> Tile:
+    """Return the elements in rising order along an axis, NaN last."""
+    _outside("sort")
+
+
+def argsort(value: Tile, axis: int) -> Tile:
+    """Return the positions, i32, of the elements in rising order along an axis; of equal ones the first comes first."""
+    _outside("argsort")
 
 
 @overload

@@ -128,7 +128,7 @@ def masked(w: Writer) -> None:
 
 
 def selected(w: Writer) -> None:
-    """Positions of the largest, sums up to each element, and conditions of all of an axis."""
+    """Positions of the largest, sums up to each element, sorted elements, and conditions of all of an axis."""
     a, b = w.plane()
     w.features.add("selecting")
     x, n, p = (w.tensor("in", (a, b), kind) for kind in ("f32", "i32", "bool"))
@@ -136,13 +136,14 @@ def selected(w: Writer) -> None:
     kept, along = (a, "axis=1") if rows else (b, "axis=0")
     at = f"[{INDEX[a]}, :]" if rows else f"[:, {INDEX[b]}]"
     whole = w.pick((f"{n}{at} % 5", f"{n}{at} & 3", f"where({p}{at}, {n}{at}, 0)", f"{n}{at}"))
-    op = w.pick(("argmax", "argmin", "any", "all", "cumsum", "cumsum"))
+    op = w.pick(("argmax", "argmin", "any", "all", "cumsum", "cumsum", "sort", "argsort"))
     value = {
         "argmax": w.pick((f"{x}{at}", whole)), "argmin": w.pick((f"{x}{at}", whole)),
-        "cumsum": w.pick((whole, f"{p}{at}")),
+        "cumsum": w.pick((whole, f"{p}{at}")), "sort": w.pick((whole, f"{p}{at}")),
+        "argsort": w.pick((whole, f"{p}{at}", f"{x}{at}")),
         "any": f"{whole} > 3", "all": w.pick((f"{p}{at}", f"{n}{at} < {x}{at} + 100.0")),
     }[op]  # fmt: skip
-    if op == "cumsum":
+    if op in ("cumsum", "sort", "argsort"):
         y, sums = w.tensor("out", (a, b), "i32"), f"{op}({value}, {along})"
         places = f"pos({b})[None, :]" if rows else f"pos({a})[:, None]"
         lines = [f"{y}{at} = {w.pick((sums, f'{sums} - {n}{at}', f'{places} - {sums}'))}"]

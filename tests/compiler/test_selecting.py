@@ -83,6 +83,98 @@ def wrapped(value: Any) -> list[list[int]]:
     return wrap(value).tolist()
 
 
+ORDER = """
+program order(M, N):
+    x : in [M, N] f32
+    h : in [M, N] f16
+    a : in [M, N] i32
+    w : in [M, N] i64
+    p : in [M, N] bool
+    c : in [4, M, 2] i32
+    up    : out [M, N] f32
+    place : out [M, N] i32
+    halves : out [M, N] f16
+    fall  : out [M, N] i32
+    long  : out [M, N] i64
+    first : out [M, N] i32
+    ints  : out [M, N] i32
+    down  : out [M, N] i32
+    line  : out [M] i32
+    cube  : out [4, M, 2] i32
+
+    compute rows(i: M):
+        up[i, :] = sort(x[i, :], axis=1)
+        place[i, :] = argsort(x[i, :], axis=1)
+        halves[i, :] = sort(h[i, :], axis=-1)
+        fall[i, :] = argsort(-a[i, :], axis=1)
+        long[i, :] = sort(w[i, :], axis=1)
+        first[i, :] = argsort(p[i, :], axis=-1)
+
+    compute columns(j: N):
+        ints[:, j] = sort(a[:, j], axis=0)
+        down[:, j] = argsort(a[:, j], axis=0)
+
+    compute others():
+        line[:] = argsort(a[:, 0], axis=0)
+        cube[:, :, :] = argsort(c[:, :, :], axis=1) + sort(c[:, :, :], axis=0)
+
+schedule blocks for order:
+    rows tile(i=4)
+    columns tile(j=4)
+"""
+
+
+def test_sorted_as_torch_does() -> None:
+    """With NaN and both zeros, the ends of integers, equal elements, and each axis; sizes that are no powers of two."""
+    module, M, N = compiler.parse(ORDER, "order.tl"), 5, 13
+    chance = torch.Generator().manual_seed(1)
+    x = torch.randint(-3, 3, (M, N), generator=chance).float()
+    x[0, 1], x[1, 2], x[2, 0], x[4, 4] = torch.nan, torch.inf, -torch.inf, -torch.nan
+    x[3, :3] = torch.tensor([0.0, -0.0, 0.0])
+    a = torch.randint(-5, 5, (M, N), generator=chance, dtype=torch.int32)
+    a[0, 0], a[1, 0] = 2**31 - 1, -(2**31) + 1
+    w = torch.randint(-(2**60), 2**60, (M, N), generator=chance)
+    w[0, 0], w[0, 1] = 2**63 - 1, -(2**63)
+    p = torch.rand(M, N, generator=chance) > 0.5
+    c = torch.randint(0, 3, (4, M, 2), generator=chance, dtype=torch.int32)
+    given = {"x": x, "h": x.half(), "a": a, "w": w, "p": p, "c": c}
+    kernel = compiler.compile(module.program(), "blocks", ranks=1, dims={"M": M, "N": N})
+    wanted = {
+        "up": x.sort(1).values, "place": x.sort(dim=1, stable=True).indices, "halves": x.half().sort(1).values,
+        "fall": (-a.long()).sort(dim=1, stable=True).indices, "long": w.sort(1).values,
+        "first": p.int().sort(dim=1, stable=True).indices, "ints": a.sort(0).values,
+        "down": a.sort(dim=0, stable=True).indices, "line": a[:, 0].sort(stable=True).indices,
+        "cube": c.sort(dim=1, stable=True).indices + c.sort(0).values,
+    }  # fmt: skip
+    for (found,) in (kernel.run([[given]]).outputs[0], kernel.reference([given])):
+        for name, value in wanted.items():
+            torch.testing.assert_close(found[name].double(), value.double(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_an_axis_of_one_element_is_sorted() -> None:
+    module = compiler.parse("program p(N):\n    x : in [N] f32\n    y : out [N] i32\n    compute f():\n"
+                            "        y[:] = argsort(x[:], axis=0) + i32(sort(x[:], axis=0))\n")  # fmt: skip
+    kernel = compiler.compile(module.program(), ranks=1, dims={"N": 1})
+    assert kernel.run([[{"x": torch.tensor([7.0])}]]).outputs[0][0]["y"].tolist() == [7]
+
+
+def test_long_integers_have_no_positions_in_order() -> None:
+    module = compiler.parse("program p(N):\n    x : in [N] i64\n    y : out [N] i32\n    compute f():\n"
+                            "        y[:] = argsort(x[:], axis=0)\n")  # fmt: skip
+    with pytest.raises(DtypeError, match="argsort of i64") as caught:
+        compiler.check(module.program())
+    assert caught.value.hint == "i32(v) if its values fit" and caught.value.location is not None
+
+
+def test_a_sort_compiles_for_gpus() -> None:
+    head = "program p(M, N):\n    x : in [M, N]\n    y : out [M, N] i32\n"
+    body = "    compute f(j: N):\n        y[:, j] = argsort(x[:, j], axis=0)\n"
+    text = compiler.assembly(
+        compiler.parse(head + body).program(), None, ranks=1, dims={"M": 9, "N": 4}, target="sm_90"
+    )
+    assert "shfl" in text, "pairs are in different threads"
+
+
 def test_positions_count_from_the_start_of_an_axis_that_is_computed_in_blocks() -> None:
     module = compiler.parse(
         "program far(M, N):\n    x : in [M, N]\n    y : out [M] i32\n    compute f(i: M):\n"
@@ -155,6 +247,8 @@ def test_operations_of_integers_refuse_other_numbers(line: str, message: str) ->
     ("line", "index", "message"),
     [
         ("y[i, j] = cumsum(x[i, j], axis=1)", "i: M, j: N", r"takes the cumsum over tiles of j"),
+        ("y[i, j] = sort(x[i, j], axis=1)", "i: M, j: N", r"takes the sort over tiles of j"),
+        ("for (j: N):\n            y[i, j] = argsort(x[i, j], axis=1)", "i: M", r"j"),
         ("y[i, j] = argmax(x[i, j], axis=1)[:, None]", "i: M, j: N", r"takes the argmax over tiles of j"),
         ("for (j: N):\n            y[i, j] = cumsum(x[i, j], axis=1)", "i: M", r"j"),
         ("t = zeros(i32)\n        for (j: N):\n            t = maximum(t, argmax(x[i, j], axis=1))\n"

@@ -269,7 +269,8 @@ def programs(draw: Draw) -> Written:
         text.append(f"    {name} : {space} [{', '.join(shape)}]" + (f" {dtype}" if dtype else ""))
         words = {"in": "input", "out": "output"}
         options = ([f"dtype='{dtype}'"] if dtype else []) + (["symmetric=True"] if " " in space else [])
-        word = words.get(space.split()[0], space.split()[0])
+        kind = space.split()[0]
+        word = words.get(kind, kind)
         python.append(f"    {name} = tilelink.{word}({', '.join([*shape, *options])})")
         names.tensors[name] = len(shape)
     if draw(st.booleans()):

@@ -117,7 +117,7 @@ program p(M, N):
         y[i, :] = h[i, :]
     y : out [M, N]
 """
-SPACES = "a tensor is in, out, inout, local, symmetric or table"
+SPACES = "a tensor is in, out, inout, kept, local, symmetric or table"
 
 MISSPELT = [
     ("comm", "com", 5, 5, "did you mean comm?"),

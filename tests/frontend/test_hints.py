@@ -30,6 +30,8 @@ program p(M, N, K):
         ("y[i, j] = x[i, :].sum()", "f", 7, 19, "unknown method 'sum'", "it is a function: sum(v, axis=0)"),
         ("y[i, j] = torch.relu(x[i, :])", "f", 7, 19, "unknown method 'relu'", "it is a function: relu(v)"),
         ("y[i, j] = x[i, :].numpy()", "f", 7, 19, "unknown method 'numpy'", "a tile has .T and .to(f32)"),
+        ("y[i, j] @ (rank + 1) += 1.0", "f", 7, 30, "did not expect '+='", "a dimension over them, and a sum of it"),
+        ("y[i, j] @ (rank + 1) = 1.0", "f", 7, 30, "did not expect '='", "tile_push_data(target @ r, value) writes"),
         ("y[i, j] = 1.0", "pass", 6, 13, "a stage cannot be called 'pass'", "choose another"),
     ],
 )  # fmt: skip

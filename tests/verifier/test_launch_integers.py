@@ -235,7 +235,7 @@ program p(M = 8, S = 16, D = 16):
         plan(text)
 
 
-@pytest.mark.parametrize("value", ["argmax(x[i, j], axis=0)", "cumsum(x[i, j], axis=0)"])
+@pytest.mark.parametrize("value", ["argmax(x[i, j], axis=0)", "cumsum(x[i, j], axis=0)", "argsort(x[i, j], axis=0)"])
 def test_what_depends_on_places_is_refused_along_a_counted_range(value: str) -> None:
     text = f"""
 program p(M = 8, N = 4):

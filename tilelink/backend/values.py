@@ -60,6 +60,8 @@ NEUTRAL_INTEGER = {
 OF_DTYPE = {"i32": int, "i64": int, "bool": bool, "f32": float}
 CONSTANT = Literal | Full | FromScalar | Local
 """Kinds of values that Python may evaluate if they have no axes."""
+_LAST = "9223372036854775807"
+"""After all integers of 64 bits that are sorted."""
 NEUTRAL_CONDITION = {"any": "False", "all": "True"}
 REDUCE = {
     "sum": "tl.sum({}, axis={})", "max": "tiles.reduce_max({}, {})", "min": "tiles.reduce_min({}, {})",
@@ -464,11 +466,40 @@ class ValueEmitter:
         return Tile(text=place, dtype="i32", axes=result.axes)
 
     def _scan(self, value: Scan, slices: Slices) -> Tile:
-        """Lower `cumsum`. Its axis is never divided into blocks (ir/products.py)."""
+        """Lower `cumsum`, `sort` or `argsort`. Its axis is never divided into blocks (ir/products.py)."""
+        if value.op != "cumsum":
+            return self._sorted(value, slices)
         kind = self.addresses.typing.type_of(value)
         (tile,) = as_operands(value.op, kind.dtype, [self.lower(value.value, slices)])
         text = f"tl.cumsum({tile.text}, axis={value.axis % len(kind.axes)})"
         return self.named(Tile(text=text, dtype=kind.dtype, axes=kind.axes), "sums")
+
+    def _sorted(self, value: Scan, slices: Slices) -> Tile:
+        """Lower `sort` or `argsort`: the axis becomes the last one, and what is beyond its end comes last."""
+        typing, writer = self.addresses.typing, self.addresses.writer
+        kind, result = typing.type_of(value.value), typing.type_of(value)
+        dtype, rank = arithmetic_dtype(kind.dtype), len(kind.axes)
+        position = value.axis % rank
+        (tile,) = as_operands(value.op, dtype, [self.lower(value.value, slices)])
+        order = [*(n for n in range(rank) if n != position), position]
+        back = [order.index(n) for n in range(rank)]
+        text, moved = tile.text, position != rank - 1
+        if moved:
+            text = f"tl.permute({text}, {order})"
+        axes = tuple(kind.axes[n] for n in order)
+        if dtype != "i64":
+            text = f"tiles.sort_keys({self.named(Tile(text=text, dtype=dtype, axes=axes)).text})"
+        at = {order.index(p + rank) - rank: part for p, part in slices.items() if -rank <= p}
+        keys = self._masked(Tile(text=text, dtype="i64", axes=axes), -1, at, _LAST)
+        sizes = [self.addresses.block(axis, at.get(n - rank)).bit_length() - 1 for n, axis in enumerate(axes)]
+        text = keys.text if not sizes[-1] else f"tiles.sorted_keys({keys.text}, {sum(sizes)}, {sizes[-1]})"
+        found = writer.let(writer.name("rising"), text)
+        if value.op == "argsort":
+            found = f"tiles.keyed_places({found})"
+        elif dtype != "i64":
+            found = f"tiles.keyed_numbers({found}, {TRITON[dtype]})"
+        text = f"tl.permute({found}, {back})" if moved else found
+        return self.named(Tile(text=text, dtype=result.dtype, axes=result.axes), "rising")
 
     # Attention and users' functions --------------------------------------------------------------------------
 

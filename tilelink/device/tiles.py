@@ -30,6 +30,7 @@ from tilelink.device.numeric import (
     tanh,
     zero_beyond,
 )
+from tilelink.device.sorting import keyed_numbers, keyed_places, sort_keys, sorted_keys
 
 __all__ = [
     "attend_begin",
@@ -44,6 +45,8 @@ __all__ = [
     "from_bits",
     "gelu",
     "gelu_tanh",
+    "keyed_numbers",
+    "keyed_places",
     "maximum",
     "minimum",
     "mod",
@@ -60,6 +63,8 @@ __all__ = [
     "rsqrt",
     "sigmoid",
     "silu",
+    "sort_keys",
+    "sorted_keys",
     "tanh",
     "zero_beyond",
 ]

@@ -338,6 +338,10 @@ def _hint(line: str, found: str, column: int) -> str:
         return "there is no power: multiply, or exp and log"
     if found == ":" and before.count("[") > before.count("]"):
         return "a coordinate is :, a slice a : b, an index, offset + i, or a number; an index has a part: (i: M[a : b])"
+    if found in ("+=", "=") and "@" in before:
+        hint = "tile_push_data(target @ r, value) writes to another rank"
+        more = "; what several ranks add up has a dimension over them, and a sum of it"
+        return hint + more * (found == "+=")
     if found == ";":
         return "a statement ends with its line: leave the semicolon out"
     if found == "if" and before.strip() == "else":

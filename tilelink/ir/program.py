@@ -241,7 +241,11 @@ class Reduce(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Scan(Value):
-    """Sums of the elements along one axis up to each of them, itself included (`cumsum`)."""
+    """A tile of the elements of another one, each of which depends on all along one axis.
+
+    "cumsum" sums the elements up to each of them, itself included. "sort" has them in rising order, NaN last, and
+    "argsort" their positions in that order, an i32: of equal ones the first comes first.
+    """
 
     op: str
     value: Value
@@ -326,7 +330,7 @@ BITWISE = ("bitand", "bitor", "bitxor")
 INTEGER_OPS = ("floordiv", "mod", *BITWISE, "shl", "shr")
 """Elementwise operations of integers and conditions alone, which are written as operators."""
 REDUCTIONS = ("sum", "max", "min", "argmax", "argmin", "any", "all")
-SCANS = ("cumsum",)
+SCANS = ("cumsum", "sort", "argsort")
 
 
 # Statements --------------------------------------------------------------------------------------------------

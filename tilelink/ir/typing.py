@@ -210,7 +210,10 @@ class StageTyping:
             case Scan(op=op, value=inner, axis=axis):
                 kind = self.type_of(inner)
                 _need_axes(value, kind, (axis if axis >= 0 else -axis - 1) + 1, f"{op} along that axis")
-                return Type(dtype=arithmetic_dtype(kind.dtype), axes=kind.axes)
+                if op == "argsort" and kind.dtype == "i64":
+                    hint = "i32(v) if its values fit"
+                    raise DtypeError("argsort of i64", location=value.location, hint=hint)
+                return Type(dtype="i32" if op == "argsort" else arithmetic_dtype(kind.dtype), axes=kind.axes)
             case Expand(value=inner, pattern=pattern):
                 kind = self.type_of(inner)
                 spare = len(kind.axes) - sum(pattern)

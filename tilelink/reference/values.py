@@ -158,10 +158,13 @@ class Evaluator:
                 return self(inner).transpose(-1, -2)
             case Reduce(op=op, value=inner, axis=axis):
                 return _reduced(op, self(inner), axis)
-            case Scan(value=inner, axis=axis):
+            case Scan(op=op, value=inner, axis=axis):
                 tile = self(inner)
                 tile = tile.int() if tile.dtype == torch.bool else tile
-                return tile.cumsum(axis, dtype=_summed(tile))
+                if op == "cumsum":
+                    return tile.cumsum(axis, dtype=_summed(tile))
+                found, places = tile.sort(dim=axis, stable=True)
+                return found if op == "sort" else places.int()
             case Expand(value=inner, pattern=pattern):
                 return self(inner)[tuple(slice(None) if kept else None for kept in pattern)]
             case SoftmaxInit():

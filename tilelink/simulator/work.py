@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
+from math import ceil, log2, prod
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,9 @@ Operations = tuple[tuple["Product", ...], float, float]
 """(products, elementwise operations, special functions among these)."""
 SOFTMAX_STEPS = 6
 """Elementwise operations of an online softmax per score: scale, maximum, difference, sum, two casts."""
+SORT_STEPS = 6
+"""Elementwise operations of a comparison of a sort per element: the other of a pair, two comparisons, the choice, of
+integers of 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,6 +350,9 @@ def _operations(typing: StageTyping, size: Callable[[Axis], float], value: Value
             case Apply(op=op):
                 elementwise += prod(shape(part))
                 special += prod(shape(part)) if op in SPECIAL else 0
+            case Scan(op="sort" | "argsort", value=inner, axis=axis):
+                steps = ceil(log2(max(shape(inner)[axis], 1)))  # a network of so many stages, each one longer
+                elementwise += SORT_STEPS * prod(shape(inner)) * steps * (steps + 1) // 2
             case Reduce(value=inner) | Scan(value=inner):
                 elementwise += prod(shape(inner))
             case UserCall():
