@@ -125,7 +125,7 @@ class Kernel:
             members = sum(map(tensor.on, range(self.bound.ranks)))
             held = (self.bound.ranks if tensor.decl.symmetric else members) * tensor.slots
             passed = members * launches * (tensor.decl.is_given + tensor.decl.is_result)
-            wanted += tensor.size * ITEM_BYTES[tensor.dtype] * (held + passed)
+            wanted += tensor.size * ITEM_BYTES[tensor.stored] * (held + passed)
         if wanted > there:
             message = f"{launches:,} launches on {self.bound.ranks} CPU ranks take {wanted:,} bytes"
             hint = "take smaller sizes, or fewer ranks, launches or buffers"
