@@ -296,7 +296,7 @@ def test_words_are_tried_for_small_tensors_that_they_can_carry() -> None:
     module = compiler.load("all_reduce")
 
     def knobs(name: str, M: int) -> dict[str, tuple[str, ...]]:
-        dims = {"M": M, "Ms": M, "N": 256}
+        dims = {"M": M, "N": 256}
         return labels(Space.of([module.program(name)], dims=dims, ranks=2, target=target("sm_90"), dtype="bf16"))
 
     assert knobs("all_reduce_one_shot_pushed", 16)["parts low_latency"] == ("signals", "words")
