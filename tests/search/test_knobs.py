@@ -290,3 +290,15 @@ def test_a_tensor_with_a_dimension_of_steps_may_have_few_slots() -> None:
     few = Space.of([program], dims={"L": 2, "M": 64, "Ds": 32}, ranks=2, target=target("sm_90"))
     assert "weights slots" not in labels(few)  # memory for all steps is no more
     assert not [name for name in labels(space_of("ag_gemm")) if name.endswith(" slots")]
+
+
+def test_words_are_tried_for_small_tensors_that_they_can_carry() -> None:
+    module = compiler.load("all_reduce")
+
+    def knobs(name: str, M: int) -> dict[str, tuple[str, ...]]:
+        dims = {"M": M, "N": 256}
+        return labels(Space.of([module.program(name)], dims=dims, ranks=2, target=target("sm_90"), dtype="bf16"))
+
+    assert knobs("all_reduce_one_shot_pushed", 16)["parts low_latency"] == ("signals", "words")
+    assert "parts low_latency" not in knobs("all_reduce_one_shot_pushed", 64)  # large
+    assert not any("low_latency" in name for name in knobs("all_reduce_one_shot", 16))  # peers read it

@@ -144,7 +144,7 @@ class Kernel:
             held = (self.bound.ranks if tensor.decl.symmetric else members) * tensor.buffers
             passed = members * launches * (tensor.decl.is_given + tensor.decl.is_result)
             passed += 2 * members * (tensor.decl.space == "kept")
-            wanted += tensor.size * ITEM_BYTES[tensor.dtype] * (held + passed)
+            wanted += tensor.size * ITEM_BYTES[tensor.stored] * (held + passed)
         if wanted > there:
             message = f"{launches:,} launches on {self.bound.ranks} CPU ranks take {wanted:,} bytes"
             hint = "take smaller sizes, or fewer ranks, launches or buffers"

@@ -48,9 +48,12 @@ from tilelink.ir.program import (
     For,
     If,
     Notify,
+    Program,
     Read,
+    Region,
     Statement,
     Store,
+    Tensor,
     Transfer,
     UserCall,
     Value,
@@ -91,6 +94,15 @@ def _with_words(bound: Bound, tensor: BoundTensor, place: Location | None) -> Bo
     return _laid_out(with_bodies(replace(bound, tensors=tensors), bodies), tensor.name, kind, seen)
 
 
+def may_have_words(program: Program, tensor: Tensor) -> bool:
+    """True if what a program says of a tensor lets words carry it, as far as that is known without a schedule."""
+    if tensor.space != "symmetric" or tensor.bound is not None or tensor.sums or not tensor.shape:
+        return False
+    every = [s for stage in program.stages for s in statements(stage.body)]
+    kinds = {s.kind for s in every if isinstance(s, Notify | Wait) and s.region.tensor == tensor.name}
+    return len(kinds) == 1 and not any(next(_of_statement("a stage", s, tensor.name), None) for s in every)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Refused:
     """What keeps a tensor from having words."""
@@ -117,28 +129,36 @@ def _reasons(bound: Bound, tensor: BoundTensor) -> Iterator[_Refused]:
 
 
 def _of_stage(bound: Bound, stage: BoundStage, name: str) -> Iterator[_Refused]:
-    used = False
-    for statement in statements(stage.stage.body):
-        value = value_of(statement)
-        read = [r for r in reads(value) if r.tensor == name] if value is not None else []
-        written = _target(statement) == name
-        used |= bool(read) or written
-        if written and not (isinstance(statement, Transfer) and statement.mode == "push"):
-            adds = isinstance(statement, Store) and statement.adds
-            what = "adds to it" if adds else "writes it without a push"
-            hint = f"tile_push_data({name}[..] @ rank, value), and a notify of it"
-            yield _Refused(reason=f"{stage.name} {what}", hint=hint, statement=statement)
-        if any(r.rank is not None for r in read):
-            hint = f"push it to the rank that reads it, and wait there: consumer_tile_wait({name}[..])"
-            yield _Refused(reason=f"{stage.name} reads that of a peer", hint=hint, statement=statement)
-        for part in values(value) if value is not None else ():
-            if isinstance(part, Dot | Attend | UserCall) and any(r.tensor == name for r in reads(part)):
-                hint = f"give it a name before: part = {name}[..]"
-                yield _Refused(
-                    reason=f"{stage.name} has it as an operand of a product or a call", hint=hint, statement=statement
-                )
+    every = list(statements(stage.stage.body))
+    for statement in every:
+        yield from _of_statement(stage.name, statement, name)
+    used = any(_target(s) == name or _read(s, name) for s in every)
     if used and (reason := _not_plain(bound, stage)) is not None:
         yield _Refused(reason=f"{stage.name} {reason}", hint="let the stage load and store: on sm, without that clause")
+
+
+def _of_statement(stage: str, statement: Statement, name: str) -> Iterator[_Refused]:
+    pushes = isinstance(statement, Transfer) and statement.mode == "push"
+    if _target(statement) == name and not pushes:
+        adds = isinstance(statement, Store) and statement.adds
+        what = "adds to it" if adds else "writes it without a push"
+        hint = f"tile_push_data({name}[..] @ rank, value), and a notify of it"
+        yield _Refused(reason=f"{stage} {what}", hint=hint, statement=statement)
+    if any(region.rank is not None for region in _read(statement, name)):
+        hint = f"push it to the rank that reads it, and wait there: consumer_tile_wait({name}[..])"
+        yield _Refused(reason=f"{stage} reads that of a peer", hint=hint, statement=statement)
+    value = value_of(statement)
+    for part in values(value) if value is not None else ():
+        if isinstance(part, Dot | Attend | UserCall) and any(r.tensor == name for r in reads(part)):
+            hint = f"give it a name before: part = {name}[..]"
+            reason = f"{stage} has it as an operand of a product or a call"
+            yield _Refused(reason=reason, hint=hint, statement=statement)
+
+
+def _read(statement: Statement, name: str) -> list[Region]:
+    """Return the regions of a tensor that a statement reads."""
+    value = value_of(statement)
+    return [region for region in reads(value) if region.tensor == name] if value is not None else []
 
 
 def _not_plain(bound: Bound, stage: BoundStage) -> str | None:

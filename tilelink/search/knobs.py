@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from tilelink.ir.program import Attend, Dot, IndexDecl, Notify, Program, Region, Stage, Store, Transfer, Wait
+from tilelink.ir.program import Attend, Dot, IndexDecl, Notify, Program, Region, Stage, Store, Tensor, Transfer, Wait
 from tilelink.ir.scalar import RANK, Env, Index, Param, Ranks, Scalar, at_launch, binary, const, evaluate, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping, Typing, infer
@@ -25,6 +25,7 @@ from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.clauses.tma_copy import bulk_reason
 from tilelink.lowering.launch_decided import REARRANGING
+from tilelink.lowering.low_latency import may_have_words
 from tilelink.lowering.slots import steps_of
 from tilelink.lowering.transform import number_of
 from tilelink.scheduling.schedule import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
@@ -54,6 +55,9 @@ TMA_PROGRAMS, TMA_SMS = 4, (8, 12, 16)
 """Programs of an SM that copies by TMA, and the numbers of such SMs."""
 BUFFERS = (2, 1)
 SLOTS = (2, 3)
+FEW_ELEMENTS = 16384
+"""Largest number of elements of a tensor for which words of data and flag are tried: with more, twice the bytes cost
+more than the fences and signals that they save."""
 """Steps of a tensor that memory holds at a time, if not all of them."""
 
 Change = Callable[[Schedule], Schedule]
@@ -89,6 +93,7 @@ def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, 
     shared = [t.name for t in program.tensors if t.symmetric and not t.in_place]
     found += [_knob(f"{name} buffers", {str(n): _buffers(name, n) for n in BUFFERS}) for name in shared]
     found += _slots_knobs(program, typing, dims, ranks)
+    found += [_low_latency_knob(t.name) for t in program.tensors if _few(t, dims, ranks) and may_have_words(program, t)]
     return tuple(knob for knob in found if len(knob.labels) > 1)
 
 
@@ -103,6 +108,19 @@ def _slots_knobs(
         steps = number_of(tensor.shape[dims_called(program, tensor, key)[0]], dims, ranks)
         few = {str(n): _slots(tensor.name, key, n) for n in SLOTS if n < steps}
         yield _knob(f"{tensor.name} slots", {"all": lambda schedule, name=tensor.name: schedule.slots(name), **few})
+
+
+def _few(tensor: Tensor, dims: Mapping[str, int | float | bool], ranks: int) -> bool:
+    return prod(number_of(n, dims, ranks) for n in tensor.shape) <= FEW_ELEMENTS
+
+
+def _low_latency_knob(tensor: str) -> Knob:
+    changes = {"signals": _low_latency(tensor, False), "words": _low_latency(tensor, True)}
+    return _knob(f"{tensor} low_latency", changes)
+
+
+def _low_latency(tensor: str, on: bool) -> Change:
+    return lambda schedule: schedule.low_latency(tensor, on)
 
 
 def _slots(tensor: str, key: str, count: int) -> Change:
