@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from tests.odd_files import ODD
 from tilelink import compiler
 from tilelink.cli import app, doctor
 from tilelink.reference import trial
+from tilelink.reference.run import Outputs
 from tilelink.runtime.job import RunResult
 
 TEXT = """
@@ -214,7 +216,10 @@ def test_run_as_json(file: str) -> None:
 
 
 def test_a_mismatch_is_reported_and_exits_with_1(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler.Kernel, "reference", lambda _, inputs: [{"y": own["x"]} for own in inputs])
+    def wrong(_: object, inputs: list[dict[str, torch.Tensor]], kept: object) -> list[Outputs]:
+        return [Outputs({"y": own["x"]}, {}) for own in inputs]
+
+    monkeypatch.setattr(compiler.Kernel, "reference", wrong)
     done = tilelink("run", file, "--ranks", "1")
     assert done.exit_code == 1
     assert "wrong, 1e-04 allowed" in done.stdout
