@@ -16,7 +16,7 @@ group without a schedule waits for rank 0, which tells the others what was measu
 ranks issue their calls in one order; kernels of operators wait for peers on all SMs, so those on several streams must
 not be issued in different orders either.
 rows: calls with any number of rows share the kernels of some numbers, `kernel_rows`; after calls with each of these,
-none compiles. A call with other rows leaves out up to an eighth of what its kernel computes, a sixteenth from 2048
+none compiles. A call with another number leaves out up to an eighth of what its kernel computes, a sixteenth from 2048
 rows on. The first call with so many rows compares them between the ranks, except while a CUDA graph is captured.
 activation: None, "silu" or "gelu" (the exact one). Where a gradient is needed it is taken outside of the kernel.
 

@@ -66,10 +66,13 @@ def rounded_rows(M: int, ranks: int) -> int:
     It is a multiple of the number of ranks and of eight; from 64 rows on, of an eighth of the power of two below M, and
     from 2048 on of a sixteenth.
     """
-    below = 1 << (M.bit_length() - 1)
-    step = min(max(8, below // 8), max(128, below // 16))
-    multiple = lcm(step, ranks)
-    return -(-M // multiple) * multiple
+    rows, rounded = 0, M
+    while rows != rounded:  # what is rounded beyond a power of two is a multiple for that one too
+        rows = rounded
+        below = 1 << (rows.bit_length() - 1)
+        multiple = lcm(min(max(8, below // 8), max(128, below // 16)), ranks)
+        rounded = -(-rows // multiple) * multiple
+    return rows
 
 
 def rounded_shard(rows: int) -> int:
