@@ -129,6 +129,15 @@ CHANGES = [
     ("told", "a = k\n", "a = k\n        k = k + 1\n", "reads vs"),
     ("told", "for (p: ranks):\n", "for (p: ranks):\n            k = k + p\n", "reads vs"),
     ("told", "a  : local [] <= M", "a  : local [] <= M - 1", "reads vs"),
+    ("alike", "ids[:] == e", "ids[:] != e", "reads xs .* writes up to mine.0. of rank 0"),
+    ("alike", "ids[:] == e", "e == ids[:]", ""),
+    ("alike", "pos(E)[None, :], 1, 0)", "pos(E)[None, :], 1, 2)", "reads xs"),
+    ("alike", "here = every[s, :]", "here = every[s, :] * 2 // 2", "reads xs"),
+    ("alike", "@ p, ids[i])", "@ p, ids[i] + 1)", "reads xs"),
+    ("alike", "local [E] <= M", "local [E] <= M - 1", "reads xs"),
+    ("alike", "local [ranks, E] <= M", "local [ranks, E] <= M - 1", ""),
+    ("alike", "i32 from 0 to 1", "i32", ""),
+    ("alike", "sum(where(ids[:] == e, 1, 0), axis=0)", "i32(sum(where(ids[:] == e, 1.0, 0.0), axis=0))", "reads xs"),
     ("choose", "y[i, j] = v", "if f[i] == 0:\n            y[i, j] = v", "writes y in some launches only"),
 ]
 
@@ -142,6 +151,46 @@ def test_a_changed_program_is_refused_with_what_would_help(name: str, old: str, 
         return
     with pytest.raises(TileLinkError, match=said):
         plan(text.replace(old, new, 1))
+
+
+def test_counts_of_what_changes_between_them_are_not_alike() -> None:
+    text = """
+program twice(M = 8, N = 4):
+    f : in    [M] i32
+    h : local [M] i32
+    a : local [] <= M
+    b : local [] <= M
+    x : in    [M, N]
+    c : local [M, N]
+    y : out   [M[: b], N]
+    compute first(i: M):
+        h[i] = f[i]
+        producer_tile_notify(h[i])
+    compute one():
+        consumer_tile_wait(h[:])
+        a[] = sum(where(h[:] > 0, 1, 0), axis=0)
+        producer_tile_notify(a)
+    compute second(i: M):
+        consumer_tile_wait(a)
+        h[i] = f[i] + 1
+        rank_notify(h[i])
+    compute two():
+        rank_wait(h[:])
+        b[] = sum(where(h[:] > 0, 1, 0), axis=0)
+        producer_tile_notify(b)
+    compute fill(i: M[: a], j: N):
+        consumer_tile_wait(a)
+        c[i, j] = x[i, j]
+        producer_tile_notify(c[i, j])
+    compute take(i: M[: b], j: N):
+        consumer_tile_wait(b)
+        consumer_tile_wait(c[i, j])
+        y[i, j] = c[i, j]
+"""
+    once = text.replace("h[i] = f[i] + 1\n        rank_notify", "rank_notify")
+    plan(once)
+    with pytest.raises(TileLinkError, match="(?s)reads c of rank 0, which .* computed alike"):
+        plan(text)
 
 
 def test_a_wait_for_another_place_is_refused_where_places_have_channels_of_their_own() -> None:

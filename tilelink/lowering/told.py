@@ -3,7 +3,7 @@
 An entry is written at most once in a launch, and kernels clamp it to its bound where it serves as an integer. So an
 entry that a statement writes is, for everybody who reads it, the value of the statement, clamped: another entry, an
 integer expression of entries, or the value of a name. The last is the same for all statements of a task that store the
-name, if nothing is assigned to it between them.
+name, if nothing is assigned to it between them. Other values are equal if they are computed alike (alike.py).
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.program import Apply, Assign, For, FromScalar, Literal, Local, Read, Region, Statement, Value
 from tilelink.ir.scalar import Compare, Int, Logic, Lookup, Scalar, binary, const, walk
-from tilelink.ir.visitor import statements
+from tilelink.ir.typing import ONE
+from tilelink.ir.visitor import local_names, statements
+from tilelink.lowering.alike import Box, Form, Forms, Origins, box, is_fixed, settled_form
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.guards import Entry, Guards, settled
@@ -60,6 +64,12 @@ class Told:
     guards: Guards
     _names: dict[str, _Version] = field(default_factory=dict[str, "_Version"])
     _stage: str = ""
+    _origins: Origins = field(init=False)
+    _forms: dict[Entry, Form] = field(default_factory=dict[Entry, Form])
+    _twice: set[Entry] = field(default_factory=set[Entry])
+
+    def __post_init__(self) -> None:
+        self._origins = Origins.of(self.bound)
 
     def assigned(self, stage: BoundStage, number: int, statement: Assign) -> None:
         """Take an assignment."""
@@ -78,6 +88,7 @@ class Told:
         lo, hi, peer = boxes(self.bound.tile_map(stage.name, target))
         dims = len(tensor.shape)
         sources = _Sources(told=self, stage=stage, boxes=boxes, carried=_assigned_around(stage, statement))
+        whole = self._axes(stage, target, value)
         for row in range(len(lo)):
             places = [*np.ndindex(*(hi[row, :dims] - lo[row, :dims]).tolist())]
             for at, step in enumerate(places):
@@ -86,7 +97,57 @@ class Told:
                 if executions:
                     names = self._names if stage.name == self._stage else {}
                     origin = sources.of(value, executions[row], at, len(places), names)
+                    if origin is None and whole is not None:
+                        axes = tuple(step[d] for d in whole)
+                        self.note(entry, sources.form(value, executions[row], names, axes))
                 self.guards.copy(entry, None if origin is None else self._clamped(target.tensor, origin))
+
+    def stored(
+        self, stage: BoundStage, target: Region, value: Value, sure: NDArray[np.bool_], boxes: Boxes
+    ) -> None:  # fmt: skip
+        """Take a statement that writes to any tensor. sure: its executions that write just what they name."""
+        if target.tensor not in self._origins.watched:
+            return
+        targets, sources, pure = boxes(self.bound.tile_map(stage.name, target)), None, False
+        if isinstance(value, Read):
+            tile_map = self.bound.tile_map(stage.name, value.region)
+            sources, pure = boxes(tile_map), is_fixed(tile_map)
+        for row in range(len(sure)):
+            origin = None
+            if isinstance(value, Read) and sources is not None and pure:
+                origin = box(self.bound, stage, value.region, sources, row)
+            self._origins.write(box(self.bound, stage, target, targets, row), origin, bool(sure[row]))
+
+    def settle(self) -> None:
+        """Note which values are alike, after all stages."""
+        alike: dict[Any, list[Entry]] = {}
+        for entry, form in self._forms.items():
+            found = settled_form(form, self._origins, self.guards.resolve)
+            if found is not None and entry not in self._twice:
+                alike.setdefault(found, []).append(entry)
+        for number, entries in enumerate(alike.values()):
+            if len(entries) > 1:
+                table, rank, _ = entries[0]
+                name = f"{table.partition(OF_STATEMENT)[0]}{OF_STATEMENT}={number}"
+                value = Lookup(table=name, coords=(const(rank),), launch=True)
+                self.guards.ranges[name] = (MIN_INT32, MAX_INT32)
+                for entry in entries:
+                    is_name = name_of_value(entry[0]) is not None
+                    self.guards.equal(entry, value if is_name else self._clamped(entry[0], value))
+
+    def note(self, entry: Entry, form: Form | None) -> None:
+        """Note the form of the value that an entry is equal to."""
+        if entry in self._forms and self._forms[entry] != form:
+            self._twice.add(entry)
+        elif form is not None:
+            self._forms[entry] = form
+
+    def _axes(self, stage: BoundStage, target: Region, value: Value) -> tuple[int, ...] | None:
+        """Return the dimensions of a target along which a value has its axes, or None if it is stretched along some."""
+        typing = self.bound.typing.stage(stage.name)
+        axes = tuple(d for d, coord in enumerate(target.coords) if typing.has_axis(coord))
+        kind = typing.type_of(value).axes
+        return () if not kind else axes if len(axes) == len(kind) and ONE not in kind else None
 
     def _clamped(self, name: str, value: Scalar) -> Scalar:
         low, high = self.bound.entries[name]
@@ -126,6 +187,22 @@ class _Sources:
             case _:
                 return None
 
+    def form(self, value: Value, at: Execution, names: Mapping[str, _Version], place: tuple[int, ...]) -> Form | None:
+        """Return what an element of a value is computed from, or None if others may compute it otherwise."""
+
+        def read(region: Region) -> Box | None:
+            tile_map = self.told.bound.tile_map(self.stage.name, region)
+            if not is_fixed(tile_map):
+                return None
+            return box(self.told.bound, self.stage, region, self.boxes(tile_map), at.number)
+
+        if self.carried & _names_in(value, names):
+            return None
+        forms = Forms(
+            bound=self.told.bound, stage=self.stage, read=read, settled=lambda one: settled(one, at.rank, at.indices)
+        )
+        return forms.of(value, names, place)
+
     def _fitting(self, value: Scalar) -> Scalar | None:
         """Return an expression that kernels compute as it stands: without an overflow."""
         low, high = self.told.guards.bounds.of(value)
@@ -159,6 +236,8 @@ class _Sources:
             return None
         table = f"{name}{OF_STATEMENT}{version.statement}"
         self.told.guards.ranges[table] = (MIN_INT32, MAX_INT32)
+        if not axes or elements == 1:
+            self.told.note((table, at.rank, (at.task,)), self.form(Local(name=name), at, names, (0,) * len(axes)))
         return Lookup(table=table, coords=(const(at.rank), const(at.task)), launch=True)
 
 
@@ -166,6 +245,16 @@ def name_of_value(table: str) -> str | None:
     """Return the name whose value is an entry of a table of a guard; None for an index tensor."""
     name, sign, _ = table.partition(OF_STATEMENT)
     return name if sign else None
+
+
+def _names_in(value: Value, names: Mapping[str, _Version]) -> set[str]:
+    """Return the names that a value is computed from, and those that these are."""
+    found = local_names(value)
+    for name in [*found]:
+        version = names.get(name)
+        if version is not None and version.value is not None:
+            found |= _names_in(version.value, version.before)
+    return found
 
 
 def _assigned_around(stage: BoundStage, statement: Statement) -> frozenset[str]:
