@@ -189,7 +189,7 @@ program twice(M = 8, N = 4):
 """
     once = text.replace("h[i] = f[i] + 1\n        rank_notify", "rank_notify")
     plan(once)
-    with pytest.raises(TileLinkError, match="(?s)reads c of rank 0, which .* computed alike"):
+    with pytest.raises(TileLinkError, match=r"(?s)reads c of rank 0, which .* computed alike"):
         plan(text)
 
 
