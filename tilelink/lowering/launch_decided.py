@@ -26,16 +26,39 @@ from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.lowering.reductions import reduced_indices
 from tilelink.scheduling.schedule import CopyEngine, Schedule
 
-REARRANGING: tuple[Clause[Any], ...] = (
-    FLATTEN,
-    SPLIT_K_TAIL,
-    HALVE_TAIL,
-    BACKFILL,
-    DEFER_NOTIFY,
-    TMA_COPY,
-    ROLES,
-)
-"""Clauses that need to know the tiles of a stage when it is compiled."""
+REASONS: dict[Clause[Any], tuple[str, str]] = {
+    FLATTEN: (
+        "a flat loop loads a tile before it is known whether the tile is there",
+        "take flatten away: num_stages has several steps of a tile in flight, and dynamic deals uneven tiles",
+    ),
+    SPLIT_K_TAIL: (
+        "only a launch knows which tiles its last wave has, and parts name whole tiles of operands",
+        "take split_k_tail away: smaller tiles leave less of the last wave idle",
+    ),
+    HALVE_TAIL: (
+        "only a launch knows which tiles its last wave has",
+        "take halve_tail away: smaller tiles, or dynamic, leave less of the last wave idle",
+    ),
+    BACKFILL: (
+        "only a launch knows which CTAs have no tile in the last wave",
+        "take backfill away: dynamic, or a stage on sm(n), uses idle CTAs",
+    ),
+    DEFER_NOTIFY: (
+        "the notify of a tile waits for the product of the next one, which need not be there",
+        "take defer_notify away",
+    ),
+    TMA_COPY: (
+        "TMA copies whole boxes, whose places are known when a kernel is compiled",
+        "take tma_copy away: on sm(n) with num_warps 8 copies by loads and stores",
+    ),
+    ROLES: (
+        "its loader takes whole tiles at places that are known when a kernel is compiled",
+        "take roles away: num_stages and num_warps set how plain kernels load",
+    ),
+}
+"""Clause that needs to know the tiles or places of a stage when it is compiled -> why, and what to do."""
+OF_TILES = (FLATTEN, HALVE_TAIL)
+"""Clauses that need to know the tiles alone: a stage may gather and scatter."""
 
 
 COMBINED = ("sum", "max", "min")
@@ -59,10 +82,10 @@ def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, sched
             raise ScheduleError(
                 message, location=place, related=stage.stage.location, hint=f"{name} on sm, or on sm(8)"
             )
-        for clause in REARRANGING:
-            if part[clause] != clause.default:
-                message = f"{clause.name} for stage {name}, whose tiles or places only a launch decides"
-                hint = f"take {clause.name} away"
+        for clause, (why, hint) in REASONS.items():
+            if part[clause] != clause.default and (stage.parts or clause not in OF_TILES):
+                what = "tiles" if stage.parts else "places"
+                message = f"{clause.name} for stage {name}, whose {what} only a launch decides: {why}"
                 raise ScheduleError(message, location=part.at(clause.name), related=stage.stage.location, hint=hint)
         _check_reductions(stage, typing)
 
