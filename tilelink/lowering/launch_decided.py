@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tilelink.errors import BindingError, ScheduleError, TileSizeError
-from tilelink.ir.program import Dot, Reduce, Value
+from tilelink.ir.program import Dot, For, Reduce, Stage, Value
 from tilelink.ir.scalar import at_launch
 from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import stage_scalars, statements, value_of, values
@@ -65,6 +65,14 @@ COMBINED = ("sum", "max", "min")
 """Reductions whose partial results are combined: an element that is not there counts as their neutral element."""
 
 
+def allows(stage: Stage, clause: Clause[Any]) -> bool:
+    """True if a clause may be said of a stage: whether it knows, when it is compiled, what the clause needs to know."""
+    if clause not in REASONS or not any(map(at_launch, stage_scalars(stage))):
+        return True
+    loops = (decl for one in statements(stage.body) if isinstance(one, For) for decl in one.indices)
+    return clause in OF_TILES and not any(decl.counted for decl in (*stage.indices, *loops))
+
+
 def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, schedule: Schedule, nodes: int = 1) -> None:
     """Raise ScheduleError for a clause of a stage about which a launch decides, TileSizeError for a reduction over a
     counted range, and BindingError for several nodes."""
@@ -82,8 +90,9 @@ def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, sched
             raise ScheduleError(
                 message, location=place, related=stage.stage.location, hint=f"{name} on sm, or on sm(8)"
             )
-        for clause, (why, hint) in REASONS.items():
-            if part[clause] != clause.default and (stage.parts or clause not in OF_TILES):
+        for clause in REASONS:
+            if part[clause] != clause.default and not allows(stage.stage, clause):
+                why, hint = REASONS[clause]
                 what = "tiles" if stage.parts else "places"
                 message = f"{clause.name} for stage {name}, whose {what} only a launch decides: {why}"
                 raise ScheduleError(message, location=part.at(clause.name), related=stage.stage.location, hint=hint)
