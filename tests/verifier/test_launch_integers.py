@@ -390,12 +390,13 @@ EQUAL = [
     ("a = k", "tile_push_data(b[rank] @ p, a)"),
     ("a = maximum(k, 3)", "tile_push_data(b[rank] @ p, maximum(3, k))"),
     ("a = k", "v = k\n            tile_push_data(b[rank] @ p, k)"),
+    ("a = k", "tile_push_data(b[rank] @ p, sum(where(f[:] > 0, 1, 0), axis=0))"),
     ("a = k", "tile_push_data(b[rank] @ p, minimum(k, 5))"),  # less than what is sent
 ]
 UNEQUAL = [
     ("a = k", "tile_push_data(b[rank] @ p, k + 1)"),
     ("a = k", "tile_push_data(b[rank] @ p, maximum(k, 3))"),
-    ("a = k", "tile_push_data(b[rank] @ p, sum(where(f[:] > 0, 1, 0), axis=0))"),
+    ("a = k", "tile_push_data(b[rank] @ p, sum(where(f[:] > 1, 1, 0), axis=0))"),
     ("a = k\n        k = k + 1", "tile_push_data(b[rank] @ p, k)"),
     ("a = k", "k = k + 1\n            tile_push_data(b[rank] @ p, k)"),
     ("a = k", "tile_push_data(b[rank] @ p, k)\n            k = k + 1"),
