@@ -445,6 +445,33 @@ program p(M = 16, N = 8, T = 5):
 """).program()
     text = str(link(program))
     assert text.count("producer_tile_notify(k[t])") == text.count("producer_tile_notify(b[t])") == 1
-    assert "consumer_tile_wait(b[t])\n        if b[t] == 1" in text and "consumer_tile_wait(k[t])\n" in text
-    with pytest.raises(TileLinkError, match="waits in a branch that only a launch decides"):
-        tilelink.plan(link(program), ranks=2, dims={"M": 16, "N": 8, "T": 5})
+    assert "consumer_tile_wait(b[t])\n        consumer_tile_wait(k[t])\n        if b[t] == 1" in text
+    tilelink.plan(link(program), ranks=2, dims={"M": 16, "N": 8, "T": 5})
+
+
+def test_link_takes_signals_out_of_branches_that_a_launch_decides() -> None:
+    text = """
+program branch(M = 8, N = 4, K = 3):
+    f : in        [M] < 3
+    x : in        [K, M, N]
+    h : symmetric [K, M, N]
+    y : out       [M, N]
+    comm send(k: K, i: M):
+        tile_push_data(h[k, i, :] @ (rank + 1), x[k, i, :])
+    compute take(i: M by 1):
+        v = x[0, i, :]
+        if f[i] == 1:
+            v = h[1, i, :]
+        elif f[i] == 2:
+            for (k: K):
+                v = v + h[k, i, :]
+        y[i, :] = v
+"""
+    program = tilelink.parse(text).program()
+    linked = link(program)
+    assert link(linked) == linked
+    body = [str(one) for one in str(linked).splitlines()]
+    at = next(number for number, line in enumerate(body) if "if f[i] == 1" in line)
+    waits = [line.strip() for line in body[:at] if "wait" in line]
+    assert waits == ["consumer_tile_wait(h[1, i, :])", "consumer_tile_wait(h[:, i, :])"]
+    plan(str(linked))
