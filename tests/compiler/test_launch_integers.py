@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ SCATTERED = GATHERED.replace("y[i", "y[to[i]")
 def test_tiles_are_rearranged_where_a_launch_decides_places_alone(value: str, clause: str) -> None:
     module = tilelink.parse(PLACES.replace("VALUE", value).replace("CLAUSE", clause))
     program, ranks, sizes = module.program(), 3, {"T": 72, "M": 24, "N": 40, "K": 32}
-    where = {"ranks": ranks, "dims": sizes}
+    where: dict[str, Any] = {"ranks": ranks, "dims": sizes}
     machine = replace(CPU, sms=4, max_programs=None)
     kernel = compiler.compile(program, module.schedules[0], **where, target=machine)
     assert ("make_rest" in kernel.plan.bound.stages) == (clause == "halve_tail")

@@ -203,7 +203,7 @@ def _waits_for(
 
 def _notifies(
     statement: Statement, kinds: dict[str, str], present: set[tuple[type[Statement], Region]]
-) -> list[Statement]:
+) -> list[Notify]:
     return [
         Notify(kind=kinds[r.tensor], region=r, location=statement.location)
         for r in map(_of_all_places, _written(statement))
