@@ -174,6 +174,34 @@ program told(M = 20, N = 8):
         consumer_tile_wait(ks[s])
         consumer_tile_wait(vs[s, i, j])
         z[s, i, j] = vs[s, i, j]
+
+program alike(M = 12, N = 4, E = 2):
+    ids   : in        [M] i32 from 0 to 1
+    every : symmetric [ranks, M] i32
+    mine  : local     [E] <= M
+    n     : local     [ranks, E] <= M
+    x     : in        [M, N]
+    xs    : symmetric [ranks, E, M, N]
+    y     : out       [ranks, E, M[: n], N]
+    comm share(p: ranks, i: M):
+        tile_push_data(every[rank, i] @ p, ids[i])
+        producer_tile_notify(every[rank, i] @ p)
+    compute own(e: E by 1):
+        mine[e] = sum(where(ids[:] == e, 1, 0), axis=0)
+        producer_tile_notify(mine[e])
+    compute others(s: ranks):
+        consumer_tile_wait(every[s, :])
+        here = every[s, :]
+        n[s, :] = sum(where(here[:, None] == pos(E)[None, :], 1, 0), axis=0)
+        producer_tile_notify(n[s, :])
+    comm send(p: ranks, e: E by 1, i: M[: mine[e]]):
+        consumer_tile_wait(mine[e])
+        tile_push_data(xs[rank, e, i, :] @ p, x[i, :])
+        producer_tile_notify(xs[rank, e, i, :] @ p)
+    compute take(s: ranks, e: E by 1, i: M[: n[s, e]], j: N):
+        consumer_tile_wait(n[s, :])
+        consumer_tile_wait(xs[s, e, i, j])
+        y[s, e, i, j] = xs[s, e, i, j]
 """
 
 KINDS = ("uniform", "one", "none", "full", "single")
@@ -411,6 +439,16 @@ def _told_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[
     }
 
 
+def _alike_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    ids = (torch.randperm(d["M"]) < counts(kind, 1, d["M"])[0]).int()
+    return {"ids": ids, "x": torch.randn(d["M"], d["N"])}
+
+
+def _alike_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    found = [(s, e, one, int((one["ids"] == e).sum())) for s, one in enumerate(every) for e in range(d["E"])]
+    return {"y": [((s, e, slice(0, n)), one["x"][:n]) for s, e, one, n in found]}
+
+
 def examples() -> dict[str, Example]:
     """Return the programs of the library and those above, by name."""
     small = tilelink.parse(SMALL)
@@ -442,6 +480,7 @@ def examples() -> dict[str, Example]:
         of("choose", _choose_inputs, _choose_expected, g={"j": 4}),
         of("ends", _ends_inputs, _ends_expected, f={"i": 8, "j": 4}, g={"i": 4}, h={"i": 8}, k={"i": 4}),
         of("told", _told_inputs, _told_expected, send={"i": 8}, found={"i": 4}, take={"i": 8}, keep={"j": 4}),
+        of("alike", _alike_inputs, _alike_expected, share={"i": 8}, send={"i": 8}, take={"i": 8}),
     )
     return {one.program.name: one for one in every}
 

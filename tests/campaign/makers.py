@@ -246,7 +246,7 @@ def onto_itself(w: Writer) -> None:
     w.dim(longer, w.size(rows) + 2)
     x, c = w.input(rows, columns), w.tensor("local", (longer, columns))
     y = w.tensor("out", (rows, columns), word="e")
-    w.features.add("overlapping copy")
+    w.features |= {"overlapping copy", "with a mistake"}
     first, second = w.pick((("1 + i", "2 + i"), ("2 + i", "1 + i")))
     how = w.pick(("", "", " + 0.0"))
     lines = [f"{c}[{first}, :] = {x.name}[i, :]", f"{c}[{second}, :] = {c}[{first}, :]{how}",
@@ -268,6 +268,7 @@ def gathered(w: Writer) -> None:
             w.stage("compute", [f"b: {rows}", columns],
                     [*w.wait(source, row), f"{at(y, ['b', j])} = {at(source.name, row)}"])  # fmt: skip
         case "row":
+            w.written_by(table)
             w.stage("compute", [f"b: {rows}", columns],
                     [*w.wait(source, ["b", j]), f"{y}[{table}[b], {j}] = {at(source.name, ['b', j])}"])  # fmt: skip
         case "near":
@@ -282,6 +283,8 @@ def gathered(w: Writer) -> None:
             box, whole = [f"{table}[:]", j], [":", j]
             w.features.add("rows of a table")
             to, of = (whole, box) if kind == "read" else (box, whole)
+            if kind != "read":
+                w.written_by(table)
             lines = [*w.wait(source, whole), f"{at(y, to)} = {at(source.name, of)}"]
             w.stage("compute", [columns], lines)
     return None

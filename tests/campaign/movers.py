@@ -160,6 +160,7 @@ def by_table(w: Writer) -> None:
     else:
         row = f"{table}[b]"  # written by a table: safe where that is a permutation
         w.features.add("written by a table")
+        w.written_by(table)
         move = f"{at(name, [row, *across])} = {at(source.name, ['b', *across])}"
         lines = [*w.wait(source, ["b", *across]), move, w.notify(name, [row, *across], kind)]
     w.stage("comm" if "_data" in move else "compute", domain, w.nest(lines))

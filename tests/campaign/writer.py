@@ -111,6 +111,11 @@ class Writer:
         self.features.add("table")
         return name
 
+    def written_by(self, table: str) -> None:
+        """Note a write to the rows that a table names: a mistake if it names one twice."""
+        if any(len({*row}) < len(row) for row in self.tables[table]):
+            self.features.add("with a mistake")
+
     def table_of_ranks(self, length: str, below: str) -> str:
         """A table over the ranks and a dimension, the same on every rank or not."""
         name, limit, size = self.fresh("t"), self.size(below), self.size(length)

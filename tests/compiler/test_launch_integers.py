@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,6 +13,7 @@ from tests.launch_programs import examples, wrong
 from tilelink import compiler
 from tilelink.compiler import assembly
 from tilelink.errors import BindingError, CoverageError
+from tilelink.target import CPU
 
 EXAMPLES = examples()
 CASES = [(name, number) for name in EXAMPLES for number in (0, 1)]
@@ -41,6 +45,59 @@ def test_kernels_compile_for_gpus(name: str, target: str) -> None:
     example = EXAMPLES[name]
     text = assembly(example.program, None, ranks=4, dims=example.sizes, target=target)
     assert all(stage.name in text for stage in example.program.stages)
+
+
+PLACES = """
+program places(T = 72, M = 24, N = 40, K = 32):
+    rows : in        [T] < ranks * M
+    to   : in        [T] < T distinct
+    x    : in        [M, K]
+    w    : in        [N, K]
+    xs   : symmetric [ranks * M, K]
+    y    : out       [T, N]
+
+    comm give(p: ranks, i: M):
+        tile_push_data(xs[rank * M + i, :] @ p, x[i, :])
+        producer_tile_notify(xs[rank * M + i, :] @ p)
+
+    compute make(i: T, j: N):
+        consumer_tile_wait(xs[rows[i], :])
+        VALUE
+
+schedule tail for places:
+    make on sm, tile(i=16, j=32, k=16), CLAUSE
+"""
+GATHERED = "y[i, j] = dot(xs[rows[i], :], w[j, :].T)"
+SCATTERED = GATHERED.replace("y[i", "y[to[i]")
+"""What a stage does whose places alone a launch decides; its tiles are known when it is compiled."""
+
+
+@pytest.mark.parametrize(
+    ("value", "clause"), [(GATHERED, "halve_tail"), (SCATTERED, "halve_tail"), (GATHERED, "flatten")]
+)
+def test_tiles_are_rearranged_where_a_launch_decides_places_alone(value: str, clause: str) -> None:
+    module = tilelink.parse(PLACES.replace("VALUE", value).replace("CLAUSE", clause))
+    program, ranks, sizes = module.program(), 3, {"T": 72, "M": 24, "N": 40, "K": 32}
+    where: dict[str, Any] = {"ranks": ranks, "dims": sizes}
+    machine = replace(CPU, sms=4, max_programs=None)
+    kernel = compiler.compile(program, module.schedules[0], **where, target=machine)
+    assert ("make_rest" in kernel.plan.bound.stages) == (clause == "halve_tail")
+    inputs = [
+        {
+            "rows": torch.randint(0, ranks * 24, (72,), dtype=torch.int32), "to": torch.randperm(72).int(),
+            "x": torch.randn(24, 32), "w": torch.randn(40, 32),
+        }
+        for _ in range(ranks)
+    ]  # fmt: skip
+    every = torch.cat([one["x"] for one in inputs])
+    outputs = kernel.run([inputs, inputs], seed=1, max_delay_s=0.002).outputs
+    for launch in outputs:
+        for own, found in zip(inputs, launch, strict=True):
+            expected = every[own["rows"].long()] @ own["w"].T
+            at = own["to"].long() if value == SCATTERED else slice(None)
+            assert torch.allclose(found["y"][at], expected, atol=2e-3)
+    text = assembly(program, module.schedules[0], **where, target="sm_90", dtype="bf16")
+    assert "make" in text
 
 
 def test_an_entry_beyond_its_bound_touches_no_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:

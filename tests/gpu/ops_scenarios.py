@@ -124,6 +124,22 @@ def any_size() -> None:
     together(calls, lambda call, checks: near(call(None), call("unfused"), checks, "the own way"), str)
     ops.clear()
 
+    def changing(name: str, checks: Checks) -> None:
+        """Rows that change from call to call: after calls with those that have kernels, nothing is compiled."""
+        function, w = getattr(ops, name), random(768, 512, scale=0.05)
+        step = dist.get_world_size() if name == "gemm_rs" else 1
+        there = ops.kernel_rows(name, 24 * step)
+        x = random(there[-1], 512)
+        for rows in there:
+            function(x[:rows], w)
+        with mock.patch.object(compiler, "compile", side_effect=AssertionError("a call compiles")):
+            for rows in range(1, 25):
+                for given in (x[: rows * step], x[: rows * step].clone()):
+                    near(function(given, w), function(given, w, schedule="unfused"), checks, f"{rows} rows")
+
+    together(("ag_gemm", "gemm_rs", "gemm_ar"), changing, str)
+    ops.clear()
+
 
 def gradients() -> None:
     """Gradients by generated kernels against the unfused way; sizes for which the operator chooses a kernel."""

@@ -177,7 +177,7 @@ def fused() -> None:
     own = module.schedule("copy_sms", module.program("ag_gemm"))
     for way in (own, str(own), "ag_gemm:copy_sms", own):
         ops.ag_gemm(x, w, schedule=way)
-    assert Meaning.made[len(found) :] == [("ag_gemm", "copy_sms")] * 3
+    assert Meaning.made[len(found) :] == [("ag_gemm", "copy_sms")]
     long = torch.ones(2 * MS, K).bfloat16()
     ops.gemm_rs(long, w, schedule="gemm_rs_ring:ring")
     assert Meaning.made[-1] == ("gemm_rs_ring", "ring")
@@ -187,8 +187,7 @@ def fused() -> None:
     ops.clear()
     ops.ag_gemm(x, w, schedule=own)
     assert Meaning.made[-1] == ("ag_gemm", "copy_sms")
-    with pytest.raises(ShapeError, match="3 rows for 2 ranks"):
-        ops.gemm_ar(torch.ones(3, K).bfloat16(), w, schedule="h200")
+    assert ops.gemm_ar(torch.ones(3, K).bfloat16(), w, schedule="h200").tolist() == [[16.0] * N] * 3
     with pytest.raises(DtypeError, match="bf16 and f16"):
         ops.ag_gemm(x.float(), w.float(), schedule="h200")
     with pytest.raises(UnknownNameError, match="copy_sms"):
@@ -209,7 +208,8 @@ def paired() -> None:
             near(function(x, w, **options, schedule=way), function(x, w, **options, schedule="unfused"), way)
         assert ":".join(Meaning.made[-1]) == way
         if op != "ag_gemm":
-            assert torch.equal(Meaning.given[-1].flatten(0, -2)[: len(x)], x @ w.T)  # not copied on the way
+            parts = Meaning.given[-1].view(ranks if op == "gemm_rs" else 1, -1, N)
+            assert torch.equal(parts[:, : len(x) // len(parts)].flatten(0, 1), x @ w.T)
     made = len(Meaning.made)
     for rows in (1, 3, 8, 9, 16):  # as many as are rounded up to 8, and to 16
         x = every(rows, K, seed=rows, dtype=torch.bfloat16)[rank]
@@ -222,6 +222,56 @@ def paired() -> None:
     assert len(Meaning.made) == made + 2
     with pytest.raises(UnknownNameError, match="all_gather does not compute ag_gemm_gated"):
         ops.ag_gemm_gated(short, w, w, schedule="all_gather:h200")
+
+
+def any_rows() -> None:
+    """Calls with any number of rows share the kernels of some, with gradients too; nobody sees what is left over."""
+    with pytest.MonkeyPatch.context() as patch:  # as if this were a GPU, for calls that name no schedule
+        patch.setattr(calls, "_able", lambda x: x.dtype is torch.bfloat16)
+        patch.setattr(calls, "current_target", lambda: H200)
+        patch.setattr(consensus, "here", lambda: ("NVIDIA H200", "these"))
+        ops.clear()
+        for op in NAMES:
+            rows_that_change(op, "h200")
+        for op in ("ag_gemm", "gemm_rs", "gemm_ar"):
+            rows_that_change(op, None)
+            gradients_of_rows_that_change(op)
+    with pytest.raises(UnknownNameError, match="no operator 'gemm'"):
+        ops.kernel_rows("gemm", 8)
+    ops.clear()
+
+
+def rows_that_change(op: str, way: str | None) -> None:
+    """All rows up to some by the kernels of few, the rest of whose input is NaN."""
+    rank, columns, most = dist.get_rank(), 16, 3
+    w, b = every(columns, K, seed=2, dtype=torch.bfloat16)[rank], torch.linspace(-1, 1, columns).bfloat16()
+    step = dist.get_world_size() if op.startswith(("gemm_rs", "reduce_scatter")) else 1
+    for rows in ops.kernel_rows(op, most * step):
+        _ours(op, torch.ones(rows, K).bfloat16(), w, b, way)
+    made = len(Meaning.made)
+    wide = every(most * step + 40, K, seed=1, dtype=torch.bfloat16)[rank]
+    wide[most * step :] = torch.nan
+    for x in (wide[: most * step], wide[: most * step].clone()):  # with memory behind, and without
+        y, expected = (_ours(op, x, w, b, one) for one in (way, "unfused"))
+        assert y.is_contiguous()
+        near(y, expected, f"{op} by {way}")
+    assert made and len(Meaning.made) == made, f"{op} by {way}"
+
+
+def gradients_of_rows_that_change(op: str) -> None:
+    """Gradients are products and collectives of as many rows, and share kernels too."""
+    rank, ranks, made = dist.get_rank(), dist.get_world_size(), 0
+    w = every(16, K, seed=2, dtype=torch.bfloat16)[rank]
+    for rows in (6, 5):
+        x = every(rows * (ranks if op == "gemm_rs" else 1), K, seed=1, dtype=torch.bfloat16)[rank].requires_grad_()
+        found: list[Any] = []
+        for way in (None, "unfused"):
+            x.grad = None
+            getattr(ops, op)(x, w, schedule=way).float().square().sum().backward()
+            found.append(x.grad)
+        near(found[0], found[1], f"gradient of {op}, {rows} rows")
+        assert made in (0, len(Meaning.made))
+        made = len(Meaning.made)
 
 
 def added() -> None:
@@ -536,7 +586,7 @@ def main(scenarios: Mapping[str, Any], names: list[str], before: Callable[[str],
 def stand_in(name: str) -> None:
     """What a scenario needs in place of GPUs; it stays for those after it."""
     Meaning.made.clear()
-    if name in ("fused", "chosen", "paired", "rounded_once", "added", "regrouped"):
+    if name in ("fused", "chosen", "paired", "rounded_once", "any_rows", "added", "regrouped"):
         calls.compiler.compile = Meaning  # type: ignore[assignment]
     if name == "chosen":  # as if this were a GPU
         calls._able = lambda x: x.dtype is torch.bfloat16

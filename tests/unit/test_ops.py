@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tilelink.errors import RankError, UnknownNameError
-from tilelink.ops import choice, operators
+from tilelink.ops import choice, operators, rows
 from tilelink.simulator.machine import Thresholds
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +41,7 @@ SCENARIOS = {
     "kernels": (
         "fused",
         "paired",
+        "any_rows",
         "rounded_once",
         "added",
         "between_nodes",
@@ -146,6 +147,19 @@ def test_rows_of_sums_are_rounded_up_to_few_numbers() -> None:
     found = [choice.rounded_rows(M, 4) for M in range(1, 2049)]
     assert all(rows - M <= max(7, M / 8) for M, rows in enumerate(found, start=1))
     assert len(set(found)) == 8 + 8 * 5 and choice.rounded_rows(512, 4) == 512 and choice.rounded_rows(513, 4) == 576
+
+
+def test_few_numbers_of_rows_have_kernels() -> None:
+    for op, ranks in (("ag_gemm", 4), ("gemm_rs", 4), ("gemm_ar", 3)):
+        operator, parts = operators.OPERATORS[op], 4 if op == "gemm_rs" else 1
+        there = rows.kernel_rows(operator, 4096 * parts, ranks)
+        assert there == sorted(set(there)) and there[-1] >= 4096 * parts and len(there) < 80
+        for count in (1, 2, 3, 5, 60, 63, 65, 1000, 2049, 4096):
+            found = rows.rows_of(operator, count * parts, ranks)
+            assert found.parts * found.kernel in there and found.kernel >= count
+            assert found.kernel - count <= max(23, count / (8 if count < 2048 else 16) * (3 if ranks == 3 else 1))
+            assert rows.rows_of(operator, count * parts, ranks, exact=True).fit
+    assert rows.kernel_rows(operators.OPERATORS["ag_gemm"], 100, 4)[:9] == [1, 2, 4, 8, 16, 24, 32, 40, 48]
 
 
 SMALL = [(way, one.small) for one in operators.RECORDS if one.small is not None for way in one.small.schedules]

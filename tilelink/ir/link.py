@@ -3,7 +3,8 @@
 If one stage writes a region and another reads it, the writer signals right after the write (producer_tile_notify) and
 the reader waits right before the read (consumer_tile_wait). A stage that reads data written by another tile of the same
 stage, on any rank, uses the peer_* pair. Entries of index tensors are read where they serve as coordinates, ranks,
-conditions or ends of ranges; a stage waits for the ends of its own ranges first. Existing notifies and waits are kept.
+conditions or ends of ranges; a stage waits for the ends of its own ranges first. Signals of a branch that a launch
+decides stand before and after it, because they are made in every launch. Existing notifies and waits are kept.
 A tensor that is written in place gets them if the stages that write it stand before those that read it. Otherwise the
 program says which reads come before which writes.
 """
@@ -28,7 +29,7 @@ from tilelink.ir.program import (
     Wait,
     require_program,
 )
-from tilelink.ir.scalar import RANK, Lookup, Scalar, Whole, at_launch, walk
+from tilelink.ir.scalar import RANK, Index, Lookup, Scalar, Whole, at_launch, walk
 from tilelink.ir.visitor import range_ends, reads, scalars_of, statements, value_of
 
 
@@ -141,6 +142,11 @@ def _link_body(
     linked: list[Statement] = []
     for statement in body:
         match statement:
+            case If(condition=condition, then=then, orelse=orelse) if at_launch(condition):
+                linked += _waits(statement, kinds, present)
+                linked += _taken_out((*then, *orelse), _waits, kinds, present)
+                linked.append(statement)
+                linked += _taken_out((*then, *orelse), _notifies, kinds, present)
             case If(then=then, orelse=orelse):
                 linked += _waits(statement, kinds, present)
                 then = _link_body(then, kinds, present)
@@ -153,6 +159,32 @@ def _link_body(
                 linked.append(statement)
                 linked += _notifies(statement, kinds, present)
     return tuple(linked)
+
+
+def _taken_out(
+    body: tuple[Statement, ...],
+    found: Callable[[Statement, dict[str, str], set[tuple[type[Statement], Region]]], Iterable[Wait | Notify]],
+    kinds: dict[str, str],
+    present: set[tuple[type[Statement], Region]],
+) -> list[Statement]:
+    """Return the signals of the statements in a branch that a launch decides, for outside of it: each once.
+
+    Signals are made in every launch. Those in a loop of the branch are for all that its iterations name.
+    """
+    inside = [*statements(body)]
+    loops = {decl.name for one in inside if isinstance(one, For) for decl in one.indices}
+    every = (signal for one in inside for signal in found(one, kinds, present))
+    wide = [replace(one, region=_of_all_iterations(one.region, loops)) for one in every]
+    return [*dict.fromkeys(one for one in wide if (type(one), one.region) not in present)]
+
+
+def _of_all_iterations(region: Region, loops: set[str]) -> Region:
+    """Return a region with whole dimensions where coordinates depend on loops."""
+    coords = (
+        Whole() if isinstance(c, Scalar) and any(isinstance(e, Index) and e.name in loops for e in walk(c)) else c
+        for c in region.coords
+    )
+    return replace(region, coords=tuple(coords))
 
 
 def _waits(statement: Statement, kinds: dict[str, str], present: set[tuple[type[Statement], Region]]) -> list[Wait]:
@@ -171,7 +203,7 @@ def _waits_for(
 
 def _notifies(
     statement: Statement, kinds: dict[str, str], present: set[tuple[type[Statement], Region]]
-) -> list[Statement]:
+) -> list[Notify]:
     return [
         Notify(kind=kinds[r.tensor], region=r, location=statement.location)
         for r in map(_of_all_places, _written(statement))

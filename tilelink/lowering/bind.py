@@ -81,7 +81,7 @@ def bind(
     numbers = check_numbers(program.params, numbers)
     check_groups(program, ranks, lambda expr: number_of(expr, numbers, ranks))
     slotted = with_slots(_apply(program, schedule), schedule, numbers, ranks)
-    shaped = slotted.program
+    shaped = _in_order(slotted.program, schedule, target)
     concrete = concretize(shaped, infer(shaped), numbers, ranks)
     typing = infer(concrete)
     stages = _bind_stages(concrete, typing, schedule, numbers, ranks, nodes)
@@ -171,9 +171,37 @@ def _resource(program: Program, stage: Stage, part: StageSchedule, nodes: int) -
     if stage.kind == "comm" and copies and nodes == 1:
         return CopyEngine()
     earlier = program.stages[: [s.name for s in program.stages].index(stage.name)]
-    awaited = {s.region.tensor for e in earlier for s in statements(e.body) if isinstance(s, Wait)}
-    notified = {s.region.tensor for s in statements(stage.body) if isinstance(s, Notify)}
-    return Sm(programs=1) if awaited & notified else Sm()
+    return Sm(programs=1) if any(_awaited(one) & _notified(stage) for one in earlier) else Sm()
+
+
+def _awaited(stage: Stage) -> set[str]:
+    return {s.region.tensor for s in statements(stage.body) if isinstance(s, Wait)}
+
+
+def _notified(stage: Stage) -> set[str]:
+    return {s.region.tensor for s in statements(stage.body) if isinstance(s, Notify)}
+
+
+def _in_order(program: Program, schedule: Schedule, target: Target) -> Program:
+    """Return the program with its stages in the order of their signals, if the defaults would need more SMs than there
+    are: a stage that an earlier one waits for gets one of its own.
+
+    Nothing changes if a schedule says where some stage runs, or if stages wait for one another.
+    """
+    if any(schedule.stage(stage.name)[RESOURCE] is not None for stage in program.stages):
+        return program
+    pairs = [(a, b) for at, b in enumerate(program.stages) for a in program.stages[:at] if _awaited(a) & _notified(b)]
+    if len({late.name for _, late in pairs}) < target.sms:
+        return program
+    left, ordered = [*program.stages], list[Stage]()
+    while left:
+        free = (s for s in left if not any(s is not other and _awaited(s) & _notified(other) for other in left))
+        first = next(free, None)
+        if first is None:
+            return program
+        left.remove(first)
+        ordered.append(first)
+    return replace(program, stages=tuple(ordered))
 
 
 def _bind_stages(

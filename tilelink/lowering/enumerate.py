@@ -32,6 +32,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, const, walk
 from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, received, statements
+from tilelink.lowering.alike import is_fixed
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, expand, join
 from tilelink.lowering.guards import Chosen, Guard, Guards, numbered, parts_of, settled_choice
@@ -329,9 +330,11 @@ class Enumerator(Walk):
             case Store(region=region):
                 self._access(stage, number, WRITE, region, rows)
                 self._written_entries(stage, statement, region, value, rows)
+                self._stored(stage, region, value, rows, sure=not statement.adds)
             case Transfer(target=target, source=source):
                 self._access(stage, number, WRITE, target, rows)
                 self._written_entries(stage, statement, target, source, rows)
+                self._stored(stage, target, source, rows)
                 pulled = source.region if isinstance(source, Read) and target.rank is None else None
                 moved = pulled if pulled is not None and statement.mode not in ("push", "put", "send") else target
                 self._transfer(stage, moved, target, rows)
@@ -362,6 +365,16 @@ class Enumerator(Walk):
                 indices = {name: int(column[row]) for name, column in rows.indices.items()}
                 executions.append(Execution(number=row, task=task, rank=rank, indices=indices))
         self._told.written(stage, statement, target, value, executions, lambda tile_map: self._bounds(tile_map, rows))
+
+    def _stored(self, stage: BoundStage, target: Region, value: Value, rows: Rows, *, sure: bool = True) -> None:
+        """Note where what a statement writes is from. sure: False if other writes of the same elements count too."""
+        tile_map = self.bound.tile_map(stage.name, target)
+        there = (rows.guard == 0) & (sure and is_fixed(tile_map) and not stage.parts)
+        self._told.stored(stage, target, value, there, lambda one: self._bounds(one, rows))
+
+    def settle(self) -> None:
+        """Note which values of entries are equal, after all stages."""
+        self._told.settle()
 
     def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: Rows) -> None:
         tile_map = self.bound.tile_map(stage.name, region)

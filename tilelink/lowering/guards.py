@@ -102,6 +102,11 @@ class Guards:
         self._resolved_guards.clear()
         self._resolved_exprs.clear()
 
+    def equal(self, entry: Entry, value: Scalar) -> None:
+        """Note what an entry, or the value of a name, is equal to, after all that writes entries was noted."""
+        self.copies[entry] = value
+        self._resolved_guards.clear()
+
     @cached_property
     def bounds(self) -> Bounds:
         """The ranges of all that is in a guard: numbers and entries."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tilelink.errors import BindingError, ScheduleError, TileSizeError
-from tilelink.ir.program import Dot, Reduce, Value
+from tilelink.ir.program import Dot, For, Reduce, Stage, Value
 from tilelink.ir.scalar import at_launch
 from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements, value_of, values
@@ -27,21 +27,55 @@ from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.lowering.reductions import reduced_indices
 from tilelink.scheduling.schedule import CopyEngine, Schedule
 
-REARRANGING: tuple[Clause[Any], ...] = (
-    FLATTEN,
-    SPLIT_K_TAIL,
-    STREAM_K,
-    HALVE_TAIL,
-    BACKFILL,
-    DEFER_NOTIFY,
-    TMA_COPY,
-    ROLES,
-)
-"""Clauses that need to know the tiles of a stage when it is compiled."""
+REASONS: dict[Clause[Any], tuple[str, str]] = {
+    FLATTEN: (
+        "a flat loop loads a tile before it is known whether the tile is there",
+        "take flatten away: num_stages has several steps of a tile in flight, and dynamic deals uneven tiles",
+    ),
+    SPLIT_K_TAIL: (
+        "only a launch knows which tiles its last wave has, and parts name whole tiles of operands",
+        "take split_k_tail away: smaller tiles leave less of the last wave idle",
+    ),
+    STREAM_K: (
+        "only a launch knows how many tiles there are, and their steps are divided when a kernel is compiled",
+        "take stream_k away: with dynamic, programs take tiles by a counter",
+    ),
+    HALVE_TAIL: (
+        "only a launch knows which tiles its last wave has",
+        "take halve_tail away: smaller tiles, or dynamic, leave less of the last wave idle",
+    ),
+    BACKFILL: (
+        "only a launch knows which CTAs have no tile in the last wave",
+        "take backfill away: dynamic, or a stage on sm(n), uses idle CTAs",
+    ),
+    DEFER_NOTIFY: (
+        "the notify of a tile waits for the product of the next one, which need not be there",
+        "take defer_notify away",
+    ),
+    TMA_COPY: (
+        "TMA copies whole boxes, whose places are known when a kernel is compiled",
+        "take tma_copy away: on sm(n) with num_warps 8 copies by loads and stores",
+    ),
+    ROLES: (
+        "its loader takes whole tiles at places that are known when a kernel is compiled",
+        "take roles away: num_stages and num_warps set how plain kernels load",
+    ),
+}
+"""Clause that needs to know the tiles or places of a stage when it is compiled -> why, and what to do."""
+OF_TILES = (FLATTEN, HALVE_TAIL)
+"""Clauses that need to know the tiles alone: a stage may gather and scatter."""
 
 
 COMBINED = ("sum", "max", "min")
 """Reductions whose partial results are combined: an element that is not there counts as their neutral element."""
+
+
+def allows(stage: Stage, clause: Clause[Any]) -> bool:
+    """True if a clause may be said of a stage: whether it knows, when it is compiled, what the clause needs to know."""
+    if clause not in REASONS or not any(map(at_launch, stage_scalars(stage))):
+        return True
+    loops = (decl for one in statements(stage.body) if isinstance(one, For) for decl in one.indices)
+    return clause in OF_TILES and not any(decl.counted for decl in (*stage.indices, *loops))
 
 
 def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, schedule: Schedule, nodes: int = 1) -> None:
@@ -63,10 +97,11 @@ def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, sched
             raise ScheduleError(
                 message, location=place, related=stage.stage.location, hint=f"{name} on sm, or on sm(8)"
             )
-        for clause in REARRANGING:
-            if part[clause] != clause.default:
-                message = f"{clause.name} for stage {name}, whose tiles or places only a launch decides"
-                hint = f"take {clause.name} away"
+        for clause in REASONS:
+            if part[clause] != clause.default and not allows(stage.stage, clause):
+                why, hint = REASONS[clause]
+                what = "tiles" if stage.parts else "places"
+                message = f"{clause.name} for stage {name}, whose {what} only a launch decides: {why}"
                 raise ScheduleError(message, location=part.at(clause.name), related=stage.stage.location, hint=hint)
         _check_reductions(stage, typing)
 

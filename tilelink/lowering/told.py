@@ -4,7 +4,7 @@ An entry is written at most once in a launch, and kernels clamp it to its bound 
 entry that a statement writes is, for everybody who reads it as one, the value of the statement, clamped: another entry,
 an integer expression of entries, or the value of a name. The last is the same for all statements of a task that store
 the name, if nothing is assigned to it between them; of a tile, element by element, where it is stored along its own
-axes.
+axes. Other values are equal if they are computed alike (alike.py).
 
 Whoever reads an entry as a value reads what was stored, which is not clamped. Of an input both are the same, by its
 bound. Of a tensor that the program writes, the stored number is an entry of a table of its own.
@@ -15,18 +15,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.program import Apply, Assign, For, FromScalar, Literal, Local, Read, Region, Statement, Value
-from tilelink.ir.scalar import Binary, Compare, Int, Logic, Lookup, Scalar, at_launch, binary, const, walk
-from tilelink.ir.typing import Axis
-from tilelink.ir.visitor import statements
+from tilelink.ir.scalar import Binary, Compare, Int, Logic, Lookup, Scalar, binary, const, walk
+from tilelink.ir.typing import ONE, Axis
+from tilelink.ir.visitor import local_names, statements
+from tilelink.lowering.alike import Box, Form, Forms, Origins, box, is_fixed, settled_form
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.guards import Guards, settled
+from tilelink.lowering.guards import Entry, Guards, settled
 
 OPERATIONS = {
     "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "minimum": "min", "maximum": "max",
@@ -50,6 +53,18 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Element:
+    """An element of what a value is written to, by its number among so many.
+
+    place: where it is along the axes of the value, None if that is not known.
+    """
+
+    number: int
+    of: int
+    place: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Version:
     """The last value assigned to a name. statement: its number. value: None in a branch or a loop."""
 
@@ -66,6 +81,12 @@ class Told:
     guards: Guards
     _names: dict[str, _Version] = field(default_factory=dict[str, "_Version"])
     _stage: str = ""
+    _origins: Origins = field(init=False)
+    _forms: dict[Entry, Form] = field(default_factory=dict[Entry, Form])
+    _twice: set[Entry] = field(default_factory=set[Entry])
+
+    def __post_init__(self) -> None:
+        self._origins = Origins.of(self.bound)
 
     def assigned(self, stage: BoundStage, number: int, statement: Assign) -> None:
         """Take an assignment."""
@@ -84,7 +105,7 @@ class Told:
         tile_map = self.bound.tile_map(stage.name, target)
         lo, hi, peer = boxes(tile_map)
         dims = len(tensor.shape)
-        in_order = executions and _in_order(tile_map)
+        in_order = executions and is_fixed(tile_map)
         stored = f"{target.tensor}{OF_STATEMENT}"
         self.guards.ranges[stored] = (MIN_INT32, MAX_INT32)
         sources = _Sources(
@@ -94,6 +115,7 @@ class Told:
             axes=_long(self.bound.typing.stage(stage.name).region_type(target).axes),
             carried=_assigned_around(stage, statement),
         )
+        whole = self._axes(stage, target, value)
         for row in range(len(lo)):
             places = [*np.ndindex(*(hi[row, :dims] - lo[row, :dims]).tolist())]
             for at, step in enumerate(places):
@@ -101,10 +123,63 @@ class Told:
                 origin = None
                 if in_order:
                     names = self._names if stage.name == self._stage else {}
-                    origin = sources.of(value, executions[row], at, len(places), names)
+                    place_of = None if whole is None else tuple(step[d] for d in whole)
+                    element = Element(number=at, of=len(places), place=place_of)
+                    origin = sources.of(value, executions[row], element, names)
+                    if origin is None and place_of is not None:
+                        self.note((stored, *place), sources.form(value, executions[row], names, place_of))
                 self.guards.copy((stored, *place), origin)
                 clamped = None if origin is None else self._clamped(target.tensor, origin)
                 self.guards.copy((target.tensor, *place), clamped)
+
+    def stored(
+        self, stage: BoundStage, target: Region, value: Value, sure: NDArray[np.bool_], boxes: Boxes
+    ) -> None:  # fmt: skip
+        """Take a statement that writes to any tensor. sure: its executions that write just what they name."""
+        if target.tensor not in self._origins.watched:
+            return
+        targets, sources, pure = boxes(self.bound.tile_map(stage.name, target)), None, False
+        if isinstance(value, Read):
+            tile_map = self.bound.tile_map(stage.name, value.region)
+            sources, pure = boxes(tile_map), is_fixed(tile_map)
+        for row in range(len(sure)):
+            origin = None
+            if isinstance(value, Read) and sources is not None and pure:
+                origin = box(self.bound, stage, value.region, sources, row)
+            self._origins.write(box(self.bound, stage, target, targets, row), origin, bool(sure[row]))
+
+    def settle(self) -> None:
+        """Note which values are alike, after all stages."""
+        alike: dict[Any, list[Entry]] = {}
+        for entry, form in self._forms.items():
+            found = settled_form(form, self._origins, self.guards.resolve)
+            if found is not None and entry not in self._twice:
+                alike.setdefault(found, []).append(entry)
+        for number, entries in enumerate(alike.values()):
+            if len(entries) > 1:
+                table, rank, _ = entries[0]
+                name = f"{table.partition(OF_STATEMENT)[0]}{OF_STATEMENT}={number}"
+                value = Lookup(table=name, coords=(const(rank),), launch=True)
+                self.guards.ranges[name] = (MIN_INT32, MAX_INT32)
+                for entry in entries:
+                    self.guards.equal(entry, value)
+                    tensor = entry[0].removesuffix(OF_STATEMENT)
+                    if tensor != entry[0]:  # what was stored in it: the entry is that, clamped
+                        self.guards.equal((tensor, *entry[1:]), self._clamped(tensor, value))
+
+    def note(self, entry: Entry, form: Form | None) -> None:
+        """Note the form of the value that an entry is equal to."""
+        if entry in self._forms and self._forms[entry] != form:
+            self._twice.add(entry)
+        elif form is not None:
+            self._forms[entry] = form
+
+    def _axes(self, stage: BoundStage, target: Region, value: Value) -> tuple[int, ...] | None:
+        """Return the dimensions of a target along which a value has its axes, or None if it is stretched along some."""
+        typing = self.bound.typing.stage(stage.name)
+        axes = tuple(d for d, coord in enumerate(target.coords) if typing.has_axis(coord))
+        kind = typing.type_of(value).axes
+        return () if not kind else axes if len(axes) == len(kind) and ONE not in kind else None
 
     def _clamped(self, name: str, value: Scalar) -> Scalar:
         low, high = self.bound.entries[name]
@@ -137,28 +212,42 @@ class _Sources:
         default_factory=dict[Region, "tuple[Ints, Ints, Ints] | None"]
     )
 
-    def of(
-        self, value: Value, at: Execution, element: int, elements: int, names: Mapping[str, _Version]
-    ) -> Scalar | None:
-        """Return an element of a value, or None if it is not known. elements: of what the value is written to."""
+    def of(self, value: Value, at: Execution, element: Element, names: Mapping[str, _Version]) -> Scalar | None:
+        """Return an element of a value, or None if it is not known."""
         match value:
             case Read(region=region):
-                return self._entry(region, at, element, elements)
+                return self._entry(region, at, element)
             case Literal(value=number) if isinstance(number, int) and not isinstance(number, bool):
                 return const(number)
             case FromScalar(scalar=scalar) if not any(isinstance(e, Compare | Logic) for e in walk(scalar)):
                 return self._fitting(settled(scalar, at.rank, at.indices))
             case Apply(op=op, args=args) if op in OPERATIONS:
-                left, right = (self.of(one, at, element, elements, names) for one in args)
+                left, right = (self.of(one, at, element, names) for one in args)
                 if left is None or right is None:
                     return None
                 if op in ("floordiv", "mod") and not (isinstance(right, Int) and right.value > 0):
                     return None
                 return self._fitting(binary(OPERATIONS[op], left, right))
             case Local(name=name) if name in names and name not in self.carried:
-                return self._name(name, at, element, elements, names)
+                return self._name(name, at, element, names)
             case _:
                 return None
+
+    def form(self, value: Value, at: Execution, names: Mapping[str, _Version], place: tuple[int, ...]) -> Form | None:
+        """Return what an element of a value is computed from, or None if others may compute it otherwise."""
+
+        def read(region: Region) -> Box | None:
+            tile_map = self.told.bound.tile_map(self.stage.name, region)
+            if not is_fixed(tile_map):
+                return None
+            return box(self.told.bound, self.stage, region, self.boxes(tile_map), at.number)
+
+        if self.carried & _names_in(value, names):
+            return None
+        forms = Forms(
+            bound=self.told.bound, stage=self.stage, read=read, settled=lambda one: settled(one, at.rank, at.indices)
+        )
+        return forms.of(value, names, place)
 
     def _fitting(self, value: Scalar) -> Scalar | None:
         """Return an expression that kernels compute as it stands: without an overflow."""
@@ -166,42 +255,44 @@ class _Sources:
         low, high = guards.bounds.of(guards.resolve(value))
         return value if low >= MIN_INT32 and high <= MAX_INT32 else None
 
-    def _entry(self, region: Region, at: Execution, element: int, elements: int) -> Scalar | None:
+    def _entry(self, region: Region, at: Execution, element: Element) -> Scalar | None:
         tensor = self.told.bound.tensors[region.tensor].decl
         if tensor.bound is None or tensor.known_early:
             return None
         if region not in self._known:
             tile_map = self.told.bound.tile_map(self.stage.name, region)
-            self._known[region] = self.boxes(tile_map) if _in_order(tile_map) else None
+            self._known[region] = self.boxes(tile_map) if is_fixed(tile_map) else None
         known = self._known[region]
         if known is None:
             return None
         lo, hi, peer = (column[at.number] for column in known)
         dims = len(tensor.shape)
         sizes = (hi[:dims] - lo[:dims]).tolist()
-        if prod(sizes) not in (1, elements):
+        if prod(sizes) not in (1, element.of):
             return None
-        step = np.unravel_index(element if prod(sizes) > 1 else 0, sizes) if sizes else ()
+        step = np.unravel_index(element.number if prod(sizes) > 1 else 0, sizes) if sizes else ()
         place = tuple(int(first + n) for first, n in zip(lo[:dims], step, strict=True))
         table = region.tensor if tensor.space == "in" else f"{region.tensor}{OF_STATEMENT}"
         self.told.guards.ranges.setdefault(table, (MIN_INT32, MAX_INT32))
         return Lookup(table=table, coords=tuple(const(n) for n in (int(peer), *place)), launch=True)
 
-    def _name(
-        self, name: str, at: Execution, element: int, elements: int, names: Mapping[str, _Version]
-    ) -> Scalar | None:
+    def _name(self, name: str, at: Execution, element: Element, names: Mapping[str, _Version]) -> Scalar | None:
         version = names[name]
         if version.value is not None:
-            known = self.of(version.value, at, element, elements, version.before)
+            known = self.of(version.value, at, element, version.before)
             if known is not None:
                 return known
-        axes = _long(self.told.bound.typing.stage(self.stage.name).locals[name].axes)
-        if axes and elements > 1 and axes != self.axes:  # how they are broadcast is not followed
+        axes = self.told.bound.typing.stage(self.stage.name).locals[name].axes
+        one = not axes or element.of == 1
+        if not one and _long(axes) != self.axes:  # how they are broadcast is not followed
             return None
         table = f"{name}{OF_STATEMENT}{version.statement}"
         self.told.guards.ranges[table] = (MIN_INT32, MAX_INT32)
-        place = (const(element),) if axes and elements > 1 else ()  # the tile is cut alike wherever it has these axes
-        return Lookup(table=table, coords=(const(at.rank), const(at.task), *place), launch=True)
+        entry = (at.task,) if one else (at.task, element.number)  # a tile is cut alike wherever it has these axes
+        place = (0,) * len(axes) if one else element.place
+        if place is not None:
+            self.told.note((table, at.rank, entry), self.form(Local(name=name), at, names, place))
+        return Lookup(table=table, coords=tuple(map(const, (at.rank, *entry))), launch=True)
 
 
 def name_of_value(table: str) -> str | None:
@@ -210,14 +301,19 @@ def name_of_value(table: str) -> str | None:
     return name if sign else None
 
 
-def _in_order(tile_map: TileMap) -> bool:
-    """True if the elements of an access are those of its box, in their order, whatever a launch brings."""
-    return not at_launch(tile_map.rank) and not any(one.at_launch or one.gather is not None for one in tile_map.spans)
-
-
 def _long(axes: Sequence[Axis]) -> tuple[Axis, ...]:
     """Return the axes that may have more than one element: values with the same ones have the same order."""
     return tuple(axis for axis in axes if axis.kind != "one")
+
+
+def _names_in(value: Value, names: Mapping[str, _Version]) -> set[str]:
+    """Return the names that a value is computed from, and those that these are."""
+    found = local_names(value)
+    for name in [*found]:
+        version = names.get(name)
+        if version is not None and version.value is not None:
+            found |= _names_in(version.value, version.before)
+    return found
 
 
 def _assigned_around(stage: BoundStage, statement: Statement) -> frozenset[str]:

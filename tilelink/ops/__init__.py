@@ -10,11 +10,14 @@ group: a process group of torch.distributed, its name, or None for all ranks.
 schedule: None: the fastest that `tilelink tune --measure` found, else what `decide` says; "unfused": the group's
 collective and torch's product; else the name of a schedule of the library's program ("h200"), "program:name", or a
 Schedule. A program that only communicates ("all_reduce_one_shot:few") runs next to torch's product. The first call with
-new shapes, dtype, group or schedule compiles a kernel and allocates symmetric memory, so all ranks must make their
+new sizes, dtype, group or schedule compiles a kernel and allocates symmetric memory, so all ranks must make their
 first calls in the same order, and before a CUDA graph is captured; `clear` gives the memory back. The first call of a
-group without a schedule waits for rank 0, which tells the others what was measured. Sums of any number of rows share
-the kernels of some. As with other collectives, all ranks issue their calls in one order; kernels of operators wait for
-peers on all SMs, so those on several streams must not be issued in different orders either.
+group without a schedule waits for rank 0, which tells the others what was measured. As with other collectives, all
+ranks issue their calls in one order; kernels of operators wait for peers on all SMs, so those on several streams must
+not be issued in different orders either.
+rows: calls with any number of rows share the kernels of some numbers, `kernel_rows`; after calls with each of these,
+none compiles. A call with another number leaves out up to an eighth of what its kernel computes, a sixteenth from 2048
+rows on. The first call with so many rows compares them between the ranks, except while a CUDA graph is captured.
 activation: None, "silu" or "gelu" (the exact one). Where a gradient is needed it is taken outside of the kernel.
 
 All raise ShapeError and DtypeError for tensors that do not fit and UnknownNameError for a schedule that there is not.
@@ -24,17 +27,19 @@ from __future__ import annotations
 
 import torch
 
+from tilelink.errors import UnknownNameError
 from tilelink.ops import registered, unfused
 from tilelink.ops.calls import Implementation, run
 from tilelink.ops.choice import choose
 from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
-from tilelink.ops.groups import Group, clear, members_of, name_of
+from tilelink.ops.groups import Group, clear, group_named, members_of, name_of
 from tilelink.ops.operators import OPERATORS, UNFUSED
+from tilelink.ops.rows import kernel_rows as _kernel_rows
 from tilelink.ops.validate import check_epilogue
 
 __all__ = [
     "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "choose", "clear",
-    "UNFUSED",
+    "kernel_rows", "UNFUSED",
 ]  # fmt: skip
 
 
@@ -104,6 +109,21 @@ def reduce_scatter(x: torch.Tensor, *, group: Group = None, schedule: Implementa
 def all_reduce(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
     """The sum over ranks, as a new tensor of x's shape."""
     return _collective("all_reduce", x, group, schedule)
+
+
+def kernel_rows(op: str, most: int, *, group: Group = None) -> list[int]:
+    """The numbers of rows of x, rising, that have kernels, for calls of an operator with up to `most` rows.
+
+        for rows in ops.kernel_rows("gemm_ar", 8192):
+            ops.gemm_ar(x[:rows], w)            # from now on a batch of any size is a launch
+
+    The last one is `most` or more. Raises UnknownNameError for an operator that there is not.
+    """
+    members = members_of(group)
+    ranks = (group_named(members) if isinstance(members, str) else members).size()
+    if op not in OPERATORS:
+        raise UnknownNameError(f"no operator {op!r}", hint=f"there are {', '.join(OPERATORS)}")
+    return _kernel_rows(OPERATORS[op], most, ranks)
 
 
 # How a call gets to its kernel -------------------------------------------------------------------------------

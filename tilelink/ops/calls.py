@@ -1,15 +1,15 @@
 """What an operator does for tensors of certain shapes: found once, then a look-up.
 
 A call is cached by the operator, its activation, the shapes and dtypes, the group and the schedule. The first call of
-its kind checks everything, and for a fused one compiles a kernel; that is collective, so all ranks of the group must
-make their first calls in the same order.
+its kind checks everything, and for a fused one compiles a kernel, unless one is there: some numbers of rows share one
+(`rows`). That is collective, so all ranks of the group must make their first calls in the same order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -19,16 +19,16 @@ from torch.distributed import ProcessGroup
 
 from tilelink import compiler
 from tilelink.compiler import library_module
-from tilelink.errors import DtypeError, ShapeError, UnknownNameError, UnknownTargetError
+from tilelink.errors import DtypeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
-from tilelink.ops.choice import rounded_rows
 from tilelink.ops.consensus import check_rows, consensus
-from tilelink.ops.decide import decide
+from tilelink.ops.decide import decide, measured
 from tilelink.ops.groups import OfGroups, group_named
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.operators import OPERATORS, UNFUSED, Operator, program_of
 from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
+from tilelink.ops.rows import Rows, rows_of
 from tilelink.ops.validate import check_activation, check_operands
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
@@ -49,14 +49,34 @@ _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 class _Made:
     """Objects made for the calls of a group.
 
-    summing: kernels that sum products, which calls with other rows take too. rows: what x has on all ranks alike, by
-    operator: it was compared.
+    kernels: by program, schedule, sizes and dtype; calls with other rows take them too. decided: implementations of
+    calls that name none. ways: the programs and schedules that names mean. rows: what x has on all ranks alike, by
+    operator: it was compared. memory: elements of any value, by dtype and device.
     """
 
     group: ProcessGroup
     calls: dict[Any, tuple[Callable[..., Any], Implementation]] = field(default_factory=dict[Any, Any])
-    summing: dict[Any, Callable[..., dict[str, torch.Tensor]]] = field(default_factory=dict[Any, Any])
+    kernels: dict[Any, Callable[..., dict[str, torch.Tensor]]] = field(default_factory=dict[Any, Any])
+    decided: dict[Request, Schedule | str] = field(default_factory=dict[Request, Any])
+    ways: dict[Any, tuple[Program, Schedule]] = field(default_factory=dict[Any, Any])
     rows: set[tuple[str, tuple[int, ...]]] = field(default_factory=set[tuple[str, tuple[int, ...]]])
+    memory: dict[Any, torch.Tensor] = field(default_factory=dict[Any, torch.Tensor])
+
+    def way(self, implementation: Schedule | str, op: str, variant: str) -> tuple[Program, Schedule]:
+        """Return the program and the schedule that an implementation means for an operator."""
+        if not isinstance(implementation, str):
+            return _resolve(implementation, op, variant)
+        key = (implementation, op, variant)
+        if key not in self.ways:
+            self.ways[key] = _resolve(*key)
+        return self.ways[key]
+
+    def elements(self, x: torch.Tensor, count: int) -> torch.Tensor:
+        """Return so many elements of any value, of x's dtype and on its device; several calls have the same ones."""
+        key = (x.dtype, x.device)
+        if key not in self.memory or self.memory[key].numel() < count:
+            self.memory[key] = torch.empty(1 << (count - 1).bit_length(), dtype=x.dtype, device=x.device)
+        return self.memory[key][:count]
 
 
 _made = OfGroups(lambda group: _Made(group=group))
@@ -95,30 +115,29 @@ def _prepared(
     x = given["x"]
     _compare(operator, x, made)
     check_operands(operator, given, members.size())
-    columns = x.shape[1:].numel()
-    M = x.shape[0] * (members.size() if operator.gathers else 1)
+    columns, ranks = x.shape[1:].numel(), members.size()
+    rows = rows_of(operator, x.shape[0], ranks)
     N = given[operator.weights[0]].shape[0] if operator.weights else columns
     variant, left = operator.epilogue("bias" in given, activation)
-    if implementation is None:
-        sizes = {"M": M, "N": N, "K": columns, "ranks": members.size()}
-        able = _able(x) and members.size() > 1
-        implementation = _decided(operator.rule, variant, x, sizes, members) if able else UNFUSED
-    if implementation == UNFUSED:
+    if implementation is None and _able(x) and ranks > 1:
+        exact = rows_of(operator, x.shape[0], ranks, exact=True)
+        shared = Request(
+            op=operator.rule, variant=variant, M=rows.total, N=N, K=columns, ranks=ranks, dtype=_DTYPES[x.dtype]
+        )
+        implementation, is_exact = _decided(replace(shared, M=exact.total), shared, made)
+        rows = exact if is_exact else rows
+    if implementation is None or implementation == UNFUSED:
         return partial(_unfused, operator.unfused, activation if operator.activation else None, members)
-    program, schedule = _resolve(implementation, operator.rule, variant)
+    program, schedule = made.way(implementation, operator.rule, variant)
     taken = {t.name for t in program.tensors if t.space == "in"}
     if operator.small is not None and taken == {"x"}:
         moved = columns if operator.gathers else N
-        sizes = {"M": M, "N": moved, "K": moved}
-        if operator.gathers or operator.scatters:
-            kernel = _compiled(program, schedule, x, sizes, members)
-        else:
-            kernel = _sum(program, schedule, x, sizes, made)
-        return Pair(kernel, operator.gathers, activation)
+        kernel = _kernel(program, schedule, x, {"M": rows.total, "N": moved, "K": moved}, made)
+        return Pair(kernel, operator.gathers, activation, rows, rows.rest(x, made.elements))
     if taken != set(given):
         raise UnknownNameError(f"{program.name} does not compute {op}", hint=f"it takes {', '.join(sorted(taken))}")
-    kernel = _compiled(program, schedule, x, {"M": M, "N": N, "K": columns}, members)
-    return Launch(kernel, program, operator, given, members.size(), left)
+    kernel = _kernel(program, schedule, x, {"M": rows.total, "N": N, "K": columns}, made)
+    return Launch(kernel, program, operator, given, ranks, left, rows, rows.rest(x, made.elements))
 
 
 def _compare(operator: Operator, x: torch.Tensor, made: _Made) -> None:
@@ -143,22 +162,29 @@ def _able(x: torch.Tensor) -> bool:
     return x.dtype in _DTYPES and x.is_cuda
 
 
-def _decided(
-    op: str, variant: str, x: torch.Tensor, sizes: dict[str, int], group: ProcessGroup
-) -> Schedule | str:  # fmt: skip
-    """The implementation of a call that names none. The first of a group is collective."""
-    known = consensus(group)
+def _decided(exact: Request, shared: Request, made: _Made) -> tuple[Schedule | str, bool]:
+    """The implementation of a call that names none, and whether its kernel has just as many rows as the call.
+
+    exact: with the rows of the call, and shared: with those of a kernel for several numbers of rows. The fastest that
+    was measured with the call's own rows has a kernel for them. The first call of a group is collective.
+    """
+    known = consensus(made.group)
     if not known.one_node:
-        return UNFUSED
+        return UNFUSED, False
     try:
         processor = current_target()
     except UnknownTargetError:
-        return UNFUSED
-    request = Request(op=op, variant=variant, dtype=_DTYPES[x.dtype], **sizes)
-    return decide(
-        request, gpu=known.gpu, versions=known.versions, records=known.records, processor=processor,
-        speaks=group.rank() == 0,
-    )  # fmt: skip
+        return UNFUSED, False
+    if exact != shared and known.records:
+        found = measured(exact, known.gpu, known.versions, known.records, processor)
+        if found is not None:
+            return found, True
+    if shared not in made.decided:
+        made.decided[shared] = decide(
+            shared, gpu=known.gpu, versions=known.versions, records=known.records, processor=processor,
+            speaks=made.group.rank() == 0,
+        )  # fmt: skip
+    return made.decided[shared], False
 
 
 def _unfused(function: Callable[..., Any], activation: str | None, group: ProcessGroup, *operands: Any) -> Any:
@@ -181,32 +207,22 @@ def _resolve(implementation: Schedule | str, op: str, variant: str) -> tuple[Pro
     return program, module.schedule(schedule, program)
 
 
-def _compiled(
-    program: Program, schedule: Schedule, x: torch.Tensor, sizes: dict[str, int], group: ProcessGroup
-) -> Callable[..., dict[str, torch.Tensor]]:
-    if x.dtype not in _DTYPES:
-        raise DtypeError(f"{program.name} of {x.dtype}", hint=f"generated kernels take bf16 and f16; or {UNFUSED!r}")
-    ranks, names = group.size(), [p.name for p in program.params]
-    if "Ms" in names and sizes["M"] % ranks:
-        hint = f"every rank has as many; use schedule={UNFUSED!r}"
-        raise ShapeError(f"{program.name} of {sizes['M']} rows for {ranks} ranks", hint=hint)
-    nodes = nodes_of(group)
-    dims = {**sizes, "Ms": sizes["M"] // ranks, "g": ranks // nodes}  # g: ranks of a node, of programs in two levels
-    return compiler.compile(
-        program, schedule, ranks=ranks, dims={name: dims[name] for name in names}, dtype=_DTYPES[x.dtype],
-        device="cuda", group=group, nodes=nodes,
-    )  # fmt: skip
-
-
-def _sum(
+def _kernel(
     program: Program, schedule: Schedule, x: torch.Tensor, sizes: dict[str, int], made: _Made
 ) -> Callable[..., dict[str, torch.Tensor]]:
-    """The kernel for so many rows or a few more, whose sums nobody looks at: batches of any size share some kernels."""
-    M = rounded_rows(sizes["M"], made.group.size())
-    key = (program.name, str(schedule), M, sizes["N"], x.dtype)
-    if key not in made.summing:
-        made.summing[key] = _compiled(program, schedule, x, {**sizes, "M": M}, made.group)
-    return made.summing[key]
+    """The kernel of a program for such sizes; M: its rows over all ranks."""
+    if x.dtype not in _DTYPES:
+        raise DtypeError(f"{program.name} of {x.dtype}", hint=f"generated kernels take bf16 and f16; or {UNFUSED!r}")
+    ranks, nodes = made.group.size(), nodes_of(made.group)
+    known = {**sizes, "Ms": sizes["M"] // ranks, "g": ranks // nodes}  # g: ranks of a node, of programs in two levels
+    dims = {one.name: known[one.name] for one in program.params}
+    key = (program.name, str(schedule), *dims.values(), x.dtype)
+    if key not in made.kernels:
+        made.kernels[key] = compiler.compile(
+            program, schedule, ranks=ranks, dims=dims, dtype=_DTYPES[x.dtype], device="cuda", group=made.group,
+            nodes=nodes,
+        )  # fmt: skip
+    return made.kernels[key]
 
 
 class Launch:
@@ -214,12 +230,15 @@ class Launch:
 
     def __init__(
         self, kernel: Callable[..., dict[str, torch.Tensor]], program: Program, operator: Operator,
-        given: dict[str, torch.Tensor], ranks: int, activation: str,
+        given: dict[str, torch.Tensor], ranks: int, activation: str, rows: Rows,
+        rest: torch.Tensor | None,
     ) -> None:  # fmt: skip
-        """activation: what is left to do after the kernel."""
-        self._kernel, self._activation = kernel, activation
+        """activation: what is left to do after the kernel. rest: what stands for the rows that x lacks."""
+        self._kernel, self._activation, self._rows, self._rest = kernel, activation, rows, rest
+        kernel_rows = rows.parts * rows.kernel
+        at_kernel = {name: (kernel_rows if name == "x" else t.shape[0], *t.shape[1:]) for name, t in given.items()}
         self._inputs = [
-            (place, one.name, _declared(program, one.name, given[one.name], ranks))
+            (place, one.name, _declared(program, one.name, at_kernel[one.name], ranks))
             for place, one in enumerate(operator.operands)
             if one.name in given
         ]
@@ -227,21 +246,26 @@ class Launch:
         self._outputs: list[tuple[str, tuple[int, ...] | None]] = [(output.name, shape) for output in operator.outputs]
 
     def __call__(self, *operands: Any) -> Any:
+        if self._rest is not None:
+            operands = (self._rows.given(operands[0], self._rest), *operands[1:])
         inputs = {n: operands[at] if shape is None else operands[at].reshape(shape) for at, n, shape in self._inputs}
         made = self._kernel(inputs)
         results = [self._result(made[name], shape) for name, shape in self._outputs]
         return tuple(results) if len(results) > 1 else results[0]
 
     def _result(self, made: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor:
-        y = (made if made.dim() == 2 else made.flatten(0, -2)) if shape is None else made.view(shape)
+        if self._rest is not None:
+            y = self._rows.taken(made, made.shape[-1:] if shape is None else shape[1:])
+        else:
+            y = (made if made.dim() == 2 else made.flatten(0, -2)) if shape is None else made.view(shape)
         return unfused.follow(y, None, self._activation) if self._activation else y
 
 
-def _declared(program: Program, name: str, tensor: torch.Tensor, ranks: int) -> tuple[int, ...] | None:
+def _declared(program: Program, name: str, shape: tuple[int, ...], ranks: int) -> tuple[int, ...] | None:
     """The shape that a program declares an operand with, ranks first or rows; None where it has it already."""
-    shape, dimensions = list(tensor.shape), len(program.tensor(name).shape)
+    dimensions = len(program.tensor(name).shape)
     if dimensions == 1:
         return None
     rows = (ranks, shape[0] // ranks) if dimensions == 3 else (shape[0],)
     wanted = (*rows, prod(shape[1:]))
-    return None if list(wanted) == shape else wanted
+    return None if wanted == shape else wanted

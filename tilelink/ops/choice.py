@@ -63,8 +63,18 @@ def _small(operator: Operator, M: int, columns: int, ranks: int, variant: str, t
 def rounded_rows(M: int, ranks: int) -> int:
     """Return the number of rows of a kernel that sums M rows: slightly more than M, so that few numbers occur.
 
-    It is a multiple of the number of ranks and of eight; from 64 rows on, of an eighth of the power of two below M.
+    It is a multiple of the number of ranks and of eight; from 64 rows on, of an eighth of the power of two below M, and
+    from 2048 on of a sixteenth.
     """
-    step = max(8, (1 << (M.bit_length() - 1)) // 8)
-    multiple = lcm(step, ranks)
-    return -(-M // multiple) * multiple
+    rows, rounded = 0, M
+    while rows != rounded:  # what is rounded beyond a power of two is a multiple for that one too
+        rows = rounded
+        below = 1 << (rows.bit_length() - 1)
+        multiple = lcm(min(max(8, below // 8), max(128, below // 16)), ranks)
+        rounded = -(-rows // multiple) * multiple
+    return rows
+
+
+def rounded_shard(rows: int) -> int:
+    """Return the number of rows of a kernel that moves so many rows of each rank: as in sums, and 1, 2 and 4."""
+    return rounded_rows(rows, 1) if rows > 4 else 1 << (rows - 1).bit_length()

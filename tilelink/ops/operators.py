@@ -64,7 +64,8 @@ class SmallMessage:
 class Operator:
     """One operator.
 
-    rows: whether the result has the rows of all ranks, the own share of them, or as many as x. activation: whether it
+    rows: whether the result has the rows of all ranks, the own share of them, or as many as x. Each depends on one row
+    of x on every rank, so that kernels for more rows serve too. activation: whether it
     takes one. programs: the library's program by variant: what follows the product, "_" between; a variant that is not
     listed has no fused program, and an activation that is in no variant is taken after the kernel. base, variant: the
     operator whose rule chooses, and the variant that this one is of it; "" for an operator that chooses itself.

@@ -7,34 +7,44 @@ from typing import Any
 import torch
 
 from tilelink.ops import unfused
+from tilelink.ops.rows import Rows
 
 
 class Pair:
     """An operator by a program that only communicates: before the product if rows are gathered, else after it.
 
-    The product is written into the input buffer of the kernel, into its first rows if the kernel sums more rows.
+    The product is written into the input buffer of the kernel. If the kernel moves more rows, those of each rank are
+    copied there, and those of a sum are its first ones.
     """
 
-    def __init__(self, kernel: Any, gathers: bool, activation: str) -> None:
-        """kernel: takes x and returns y, as the collective of the operator has them, in two or three dimensions."""
+    def __init__(
+        self, kernel: Any, gathers: bool, activation: str, rows: Rows, rest: torch.Tensor | None
+    ) -> None:  # fmt: skip
+        """kernel: takes x and returns y, as the collective of the operator has them, in two or three dimensions.
+
+        rest: what stands for the rows that x lacks.
+        """
         self._kernel, self._gathers, self._activation = kernel, gathers, activation
+        self._rows, self._rest = rows, rest
 
     def __call__(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        rows = self._rows
         if self._gathers:
-            gathered = _flat(self._kernel({"x": x})["y"])
+            gathered = self._taken(self._kernel({"x": rows.given(x, self._rest)})["y"])
             y = torch.mm(gathered, w.t()) if bias is None else torch.addmm(bias, gathered, w.t())
             return unfused.follow(y, None, self._activation)
         product = self._kernel.buffer("x")
-        torch.mm(x, w.t(), out=_rows(product, x.shape[0]))
-        y = _rows(self._kernel({"x": product})["y"], x.shape[0])
+        flat = _flat(product)
+        if rows.fit or rows.parts == 1:
+            torch.mm(x, w.t(), out=flat[: x.shape[0]])
+        else:
+            rows.place(torch.mm(x, w.t()), flat)
+        y = self._taken(self._kernel({"x": product})["y"])
         return unfused.follow(y, bias, self._activation)
+
+    def _taken(self, made: torch.Tensor) -> torch.Tensor:
+        return _flat(made) if self._rest is None else self._rows.taken(made, made.shape[-1:])
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.flatten(0, -2)
-
-
-def _rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the first `count` rows, or all if there are fewer."""
-    rows = _flat(tensor)
-    return rows if rows.shape[0] <= count else rows[:count]
+    return tensor if tensor.dim() == 2 else tensor.flatten(0, -2)

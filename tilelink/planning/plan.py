@@ -161,6 +161,7 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
     enumerator = Enumerator(bound, first_task, channel_base, tables or {})
     for stage in bound.stages.values():
         enumerator.stage(stage)
+    enumerator.settle()
     signals = enumerator.signals()
     worker, sequence, workers = _workers(bound, first_task, tasks)
     return Plan(

@@ -24,7 +24,7 @@ from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.clauses.tma_copy import bulk_reason
-from tilelink.lowering.launch_decided import REARRANGING
+from tilelink.lowering.launch_decided import allows
 from tilelink.lowering.low_latency import may_have_words
 from tilelink.lowering.slots import steps_of
 from tilelink.lowering.transform import number_of
@@ -220,7 +220,7 @@ def _changes_of(program: Program, together: list[Clause[Any]], readers: Sequence
 
 def _able(clause: Clause[Any], choices: Choices[Any], reader: _Reader) -> bool:
     """True if a stage may have a clause."""
-    return choices.reason(reader.stage, reader.typing) is None and not (clause in REARRANGING and reader.at_launch)
+    return choices.reason(reader.stage, reader.typing) is None and allows(reader.stage, clause)
 
 
 def _saying(program: Program, clause: Clause[Any], value: object, readers: Sequence[_Reader]) -> Change:

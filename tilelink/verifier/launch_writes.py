@@ -267,7 +267,8 @@ def _undefined(plan: Plan, name: str, write: int, read: int) -> VerificationErro
     writer = where(plan, int(a.task[write]))
     what = f"up to {_said(left.stop)}" if isinstance(left, Ended) else "in some launches only"
     message = f"reads {name} of rank {a.peer[read]}, which {writer} writes {what}"
-    hint = "read the same part: a range with the same end here, which a peer may have sent along"
+    hint = "read the same part: a range with the same end here, which a peer may have sent along, or which is computed"
+    hint += " alike: the same expression of integers, comparisons, minima and maxima, of the same elements"
     if isinstance(left, Ended):
         hint += "; or a place whose bound is that end: slot : in [...] < count[owner]"
     task, statement, related = int(a.task[read]), int(a.statement[read]), int(a.statement[write])

@@ -1,0 +1,113 @@
+"""Calls with any number of rows by the kernels of a few: what such a kernel takes for a call, and what the call gets.
+
+A kernel has a fixed number of rows. A call with fewer has the others hold anything, and leaves their results out: a row
+of a result depends on no other row of x. So when a batch changes, nothing is compiled, and no memory is allocated that
+all ranks have. Rows that are left over lie at the end of every rank's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from tilelink.ops.choice import rounded_rows, rounded_shard
+from tilelink.ops.operators import Operator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The rows of a call and of its kernel.
+
+    parts: of x, which lie one after the other, one for each rank if rows are scattered. results: of a result, one for
+    each rank if rows are gathered. call, kernel: rows of a part.
+    """
+
+    parts: int
+    results: int
+    call: int
+    kernel: int
+
+    @property
+    def fit(self) -> bool:
+        """True if the kernel has as many rows as the call."""
+        return self.call == self.kernel
+
+    @property
+    def total(self) -> int:
+        """Return the rows of the kernel over all ranks."""
+        return self.kernel * max(self.parts, self.results)
+
+    def rest(self, x: torch.Tensor, elements: Callable[[torch.Tensor, int], torch.Tensor]) -> torch.Tensor | None:
+        """Return what stands for the rows that x lacks, of any value; None if it lacks none.
+
+        elements: gives so many elements of x's dtype on its device.
+        """
+        if self.fit:
+            return None
+        shape = (self.parts, self.kernel - self.call, *x.shape[1:])
+        return elements(x, prod(shape)).view(shape)
+
+    def given(self, x: torch.Tensor, rest: torch.Tensor | None) -> torch.Tensor:
+        """Return x with the rows of the kernel: the memory behind it if there is enough, else a copy."""
+        if rest is None:
+            return x
+        shape = x.shape
+        columns = shape[1:]
+        if self.parts > 1:
+            parts = x.reshape(self.parts, self.call, *columns)
+            return torch.cat((parts, rest), 1).view(self.parts * self.kernel, *columns)
+        width = columns.numel()
+        size = (x.storage_offset() + self.kernel * width) * x.element_size()
+        if size > x.untyped_storage().nbytes() or not x.is_contiguous():
+            return torch.cat((x, rest[0]))
+        return x.as_strided((self.kernel, *columns), _strides(width, columns))
+
+    def place(self, x: torch.Tensor, larger: torch.Tensor) -> None:
+        """Copy the rows of the call to where the kernel has them."""
+        columns = x.shape[1:]
+        parts = larger.view(self.parts, self.kernel, *columns)[:, : self.call]
+        parts.copy_(x.view(self.parts, self.call, *columns))
+
+    def taken(self, y: torch.Tensor, columns: Sequence[int]) -> torch.Tensor:
+        """Return the rows of the call of a contiguous result: a view where they lie together, else a copy.
+
+        columns: the sizes of a row, which y has in any number of dimensions.
+        """
+        width = prod(columns)
+        if self.results == 1:
+            return y.as_strided((self.call, *columns), _strides(width, columns))
+        strides = (self.kernel * width, *_strides(width, columns))
+        return y.as_strided((self.results, self.call, *columns), strides).flatten(0, 1)
+
+
+def rows_of(operator: Operator, rows: int, ranks: int, *, exact: bool = False) -> Rows:
+    """Return the rows of a call whose x has so many. exact: the kernel has as many."""
+    if operator.rows == "kept":
+        return Rows(parts=1, results=1, call=rows, kernel=rows if exact else rounded_rows(rows, ranks))
+    parts, results = (1, ranks) if operator.gathers else (ranks, 1)
+    part = rows // parts
+    return Rows(parts=parts, results=results, call=part, kernel=part if exact else rounded_shard(part))
+
+
+def kernel_rows(operator: Operator, most: int, ranks: int) -> list[int]:
+    """Return the numbers of rows of x that have kernels, so that calls with up to `most` rows need no others."""
+    parts = ranks if operator.scatters else 1
+    found: list[int] = []
+    rows = parts
+    while rows <= most:
+        found.append(parts * rows_of(operator, rows, ranks).kernel)
+        rows = found[-1] + parts
+    return found
+
+
+def _strides(width: int, columns: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of contiguous rows of `width` elements."""
+    if len(columns) == 1:
+        return width, 1
+    strides = [width]
+    for size in columns:
+        strides.append(strides[-1] // size)
+    return tuple(strides)
