@@ -18,7 +18,9 @@ KINDS = [
 ]
 OF_NETWORK = (nodes.Put, nodes.Get, nodes.NetworkNotify, nodes.NetworkFence, nodes.NetworkQuiet)
 """Statements of programs on several nodes, which dialects without addresses refuse as a whole."""
-OF_PEERS = (nodes.Pad, nodes.WaitAll, nodes.WaitEach, nodes.NotifyEach, nodes.CopyBoxes, *OF_NETWORK)
+OF_PEERS = (
+    nodes.Pad, nodes.WaitAll, nodes.WaitEach, nodes.NotifyEach, nodes.CopyBoxes, nodes.Send, nodes.Receive, *OF_NETWORK
+)  # fmt: skip
 """Statements of dialects whose kernels know the addresses of peers."""
 OF_ROLES = (
     nodes.Advance, nodes.AwaitPlace, nodes.ExpectBytes, nodes.ArrivePlace, nodes.LoadOperand, nodes.Accumulator,
