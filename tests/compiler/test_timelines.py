@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tilelink.backend.dialects import Dialect
 from tilelink.backend.emit import emit
 from tilelink.cli import app
 from tilelink.errors import EmitError
-from tilelink.planning.traces import Pad, PlanEvent, differences, most_spans, planned_events
+from tilelink.planning.traces import Pad, PlanEvent, differences, most_spans, planned_events, receives
 from tilelink.reference import trial
 from tilelink.runtime.job import RunResult
 from tilelink.simulator import simulate
@@ -174,10 +174,11 @@ def test_without_tracing_nothing_of_it_is_in_the_source(case: Any, monkeypatch: 
     assert "tracing" not in plain and "trace_track" not in plain and "queue.trace" not in plain
     assert untraced(traced) == own_lines(one_by_one(plan, monkeypatch))
     busy: dict[tuple[int, ...], int] = defaultdict(int)
+    received = Counter(receives(plan).tolist())
     for task, planned in planned_events(plan).items():
         kernel, rank, program = plan.workers[plan.worker[task]]
         taken = plan.bound.kernels[kernel].dynamic  # then one program may execute all tiles
-        busy[(kernel, rank) if taken else (kernel, rank, program)] += 1 + len(planned)
+        busy[(kernel, rank) if taken else (kernel, rank, program)] += 1 + len(planned) + received[task]
     assert most_spans(plan) == max(busy.values()) + 2 * RANKS
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilelink.lowering.columns import Ints
+from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.enumerate import WAIT
 from tilelink.planning.any_program import of_any_program
 from tilelink.planning.plan import Plan
@@ -175,9 +175,19 @@ def _loose_tasks(plan: Plan) -> set[str]:
     return counted | {plan.statements[number][0] for number in (*guarded, *waits)}
 
 
+def receives(plan: Plan) -> Ints:
+    """Return the task of each execution of a read that waits for words: one trace event, for any number of channels."""
+    rows = np.flatnonzero(plan.by_words & (plan.signals.kind == WAIT))
+    if not len(rows):
+        return rows
+    task, position = plan.signals.task[rows], plan.signals.position[rows]
+    return task[distinct_rows([task, position, plan.signals.statement[rows]])[0]]
+
+
 def most_spans(plan: Plan) -> int:
     """Return the maximum number of trace events of one program in one launch, with the waits before its tiles."""
-    tasks = np.concatenate([np.arange(plan.tasks), plan.signals.task, plan.transfers.task]).astype(np.int64)
+    signals = plan.signals.task[~plan.by_words]
+    tasks = np.concatenate([np.arange(plan.tasks), signals, receives(plan), plan.transfers.task]).astype(np.int64)
     most = int(np.bincount(plan.worker[tasks], minlength=1).max(initial=0))
     each = np.bincount(tasks, minlength=plan.tasks)
     for kernel in plan.bound.kernels:
