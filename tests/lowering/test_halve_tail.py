@@ -116,7 +116,8 @@ def test_results_are_those_of_whole_tiles(M: int, N: int) -> None:
         wanted = [torch.nn.functional.silu(x["a"] @ x["b"].T) * 2.0 for x in given_]
         for rank in range(2):
             torch.testing.assert_close(results[-1][rank]["y"], wanted[1 - rank], rtol=1e-4, atol=1e-4)
-    assert all(torch.equal(a["y"], b["y"]) for a, b in zip(*results, strict=True))
+    for a, b in zip(*results, strict=True):  # NumPy's products of fewer rows may add up in another order
+        torch.testing.assert_close(a["y"], b["y"], rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize(("options", "reason"), [
