@@ -339,7 +339,12 @@ def test_a_preset_launch_has_the_kernels_of_the_main_stream_alone(monkeypatch: p
         given=SimpleNamespace(checked=lambda _: {}), in_copies=lambda _: {}, allocate=lambda _: {}, outputs=[]
     )
     rank: Any = SimpleNamespace(
-        _elsewhere=lambda: False, _promises=(), device="cuda:0", _arguments=arguments, _driver=driver
+        _elsewhere=lambda: False,
+        _promises=(),
+        device="cuda:0",
+        _arguments=arguments,
+        _driver=driver,
+        _kept=dict,
     )
     assert GpuKernel.preset(rank, {}) == {}
     ((first, one, instead), (second, other, again)) = done

@@ -78,7 +78,7 @@ def test_streams_are_nobody_elses_and_freed(library: Library, monkeypatch: pytes
     gc.collect()
     assert library.calls[-1] == ("cuStreamDestroy_v2", 500)
     library.statuses = [2]
-    with pytest.raises(RankError, match="makes no stream: error 2"):
+    with pytest.raises(RankError, match="cannot make a stream: error 2"):
         new_stream(library, torch.device("cuda:0"))
 
 

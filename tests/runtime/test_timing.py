@@ -58,16 +58,18 @@ def test_a_kernel_is_timed_with_outputs_that_are_made_once(monkeypatch: pytest.M
     monkeypatch.setattr(measured_kernel, "Sampler", Sampler)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     made = iter(({"y": 1, "z": 2},))
+    refilled: list[str] = []
     arguments = SimpleNamespace(given=SimpleNamespace(checked=dict), in_copies=lambda given: {"s": [*given["s"]]})
     own = Own(
         device="gpu", _group="group", artifact=SimpleNamespace(program="mine"), empty_outputs=lambda: next(made),
-        _arguments=arguments,
+        _arguments=arguments, state=lambda: "kept", _refill=refilled.append,
     )  # fmt: skip
     state = [5]
     given: Any = {"x": 0, "s": state}
     assert GpuKernel.bench(own, given, {"z": 3}, samples=7, warmups=2) == ("mine", 7, 2)  # type: ignore[arg-type]
     assert launched == [("group", "gpu"), *[({"x": 0, "s": [5]}, {"y": 1, "z": 3})] * 2]
     assert launched[1][0]["s"] is launched[2][0]["s"] is not state, "launches change one copy of what is in place"
+    assert refilled == ["kept"], "what is kept is afterwards as before"
 
 
 # Ranks -------------------------------------------------------------------------------------------------------

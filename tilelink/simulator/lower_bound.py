@@ -74,6 +74,6 @@ def _transfer(moves: Moves, machine: Machine, ranks: int) -> float:
         rows = moves.reach == reach
         for end in (moves.source, moves.target):
             port = machine.adapters(end[rows]) if reach == FAR else end[rows]
-            sizes = np.bincount(port, weights=moves.size[rows], minlength=ranks)
+            sizes = np.bincount(port, weights=moves.data[rows], minlength=ranks)
             busiest = max(busiest, float(sizes.max(initial=0.0)) / bandwidth)
     return busiest

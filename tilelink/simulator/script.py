@@ -40,12 +40,14 @@ _ENGINES: Mapping[Transport, Engine] = {Transport.COPY_ENGINE: "copy", Transport
 class Moves:
     """Transfers, one row each. latency, rate, efficiency and setup are as in cost.MoveTime; `size` is in bytes.
 
+    data: the bytes without the flags of words.
     least: bytes as which a transfer counts at an adapter at least, for its messages; 0 inside a node.
     """
 
     source: Ints
     target: Ints
     size: Ints
+    data: Ints
     reach: Ints
     by_copy_engine: NDArray[np.bool_]
     setup: Floats
@@ -276,7 +278,7 @@ class _Builder:
         own = self._ranks(one, a.task[rows])
         rows, own = rows[a.peer[rows] != own], own[a.peer[rows] != own]
         if len(rows):
-            what = self._move(one, "pull", a.peer[rows], own, self.elements[rows] * self.items[a.tensor[rows]])
+            what = self._move(one, "pull", a.peer[rows], own, self.elements[rows], a.tensor[rows])
             self.columns.add(MOVE, a.task[rows], a.position[rows], sub=-1, what=what)
 
     def _ranks(self, one: Executions, task: Ints) -> Ints:
@@ -293,9 +295,8 @@ class _Builder:
         engine: Engine = "push"
         if fetched and one.statement.mode != "push":
             source, target, engine = target, own, "pull"
-        size = t.elements[rows] * self.items[t.tensor[rows]]
         messages = self._messages(one, rows, READ if engine == "pull" else WRITE) if len(rows) else None
-        what = self._move(one, engine, source, target, size, messages)
+        what = self._move(one, engine, source, target, t.elements[rows], t.tensor[rows], messages)
         self.columns.add(MOVE, one.task, t.position[rows], what=what)
 
     def _messages(self, one: Executions, rows: Ints, kind: int) -> Ints:
@@ -321,11 +322,16 @@ class _Builder:
         return messages.astype(np.float64) * (self.machine.network_bandwidth / self.machine.network_messages)
 
     def _move(
-        self, one: Executions, engine: Engine, source: Ints, target: Ints, size: Ints, messages: Ints | None = None
-    ) -> Ints:
-        """Add moves, with costs by engine and reach, and return their rows. messages: None for one each."""
-        if not len(size):
+        self, one: Executions, engine: Engine, source: Ints, target: Ints, elements: Ints, tensor: Ints,
+        messages: Ints | None = None,
+    ) -> Ints:  # fmt: skip
+        """Add moves of elements of tensors, with costs by engine and reach, and return their rows.
+
+        messages: None for one each.
+        """
+        if not len(elements):
             return np.empty(0, np.int64)  # as with one rank: a stage without tiles has no mean size of a move
+        size, data = elements * self.items[tensor], elements * self.work_of.data[tensor]
         kernel = self.kernel_of[one.stage.name]
         node = self.machine.node_ranks
         reach = np.where(source == target, 0, np.where(source // node == target // node, 1, 2))
@@ -340,17 +346,17 @@ class _Builder:
         times = [_asked(self.cost, "move", (move, self.machine), MoveTime) for move in moves]
         table = np.array([(t.setup, t.latency, t.rate, t.efficiency) for t in times])[reach]
         least = self._least(np.ones(len(size), np.int64) if messages is None else messages) * (reach == FAR)
-        self.move_parts.append((source, target, size, reach, np.full(len(size), by_copy), *table.T, least))
+        self.move_parts.append((source, target, size, data, reach, np.full(len(size), by_copy), *table.T, least))
         what = np.arange(self.moves_made, self.moves_made + len(size))
         self.moves_made += len(size)
         return what
 
     def moves(self) -> Moves:
-        names = ("source", "target", "size", "reach", "by_copy_engine", "setup", "latency", "rate", "efficiency",
-                 "least")  # fmt: skip
+        names = ("source", "target", "size", "data", "reach", "by_copy_engine", "setup", "latency", "rate",
+                 "efficiency", "least")  # fmt: skip
         if not self.move_parts:
             empty = np.zeros(0, np.int64)
-            self.move_parts.append((empty, empty, empty, empty, empty.astype(bool), *(np.zeros(0),) * 5))
+            self.move_parts.append((*(empty,) * 5, empty.astype(bool), *(np.zeros(0),) * 5))
         columns = [np.concatenate([p[c] for p in self.move_parts]) for c in range(len(names))]
         return Moves(**dict(zip(names, columns, strict=True)))
 

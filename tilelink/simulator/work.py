@@ -153,6 +153,9 @@ class WorkOf:
         """stage -> programs of a rank that execute a tile of it at the same time."""
         tensors = sorted(plan.bound.tensors.values(), key=lambda t: t.number)
         self.items = np.array([t.item for t in tensors], dtype=np.int64)
+        """Bytes of an element of each tensor in memory."""
+        self.data = np.array([ITEM_BYTES[t.dtype] for t in tensors], dtype=np.int64)
+        """Bytes of its value alone."""
         self._sliced = _sliced(plan)
         self._stores = _stored(plan, self._sliced)
         rows = plan.accesses
