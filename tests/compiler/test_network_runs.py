@@ -93,8 +93,8 @@ schedule small for columns:
 def of_routing(routing: str, module: Module, name: str, nodes: int) -> float:
     """Return the largest error of a program whose integers come with a launch, for integers of a kind."""
     program = module.program(name)
-    chosen = next(s for s in module.schedules if s.program == name)
-    dims = {p.name: p.example for p in program.params if p.example is not None}
+    chosen = next((s for s in module.schedules if s.program == name), None)
+    dims = {p.name: 2 if p.example is None else p.example for p in program.params}
     kernel = compile(program, chosen, ranks=4, nodes=nodes, dims=dims)
     options: dict[str, Any] = {"ranks": 4, "dims": kernel.bound.numbers, "dtype": "f32"}
     inputs = trial.random_inputs(kernel.bound.source, launches=3, seed=7, routing=routing, **options)
@@ -104,6 +104,11 @@ def of_routing(routing: str, module: Module, name: str, nodes: int) -> float:
 @pytest.mark.parametrize("routing", ["uniform", "one", "empty", "full"])
 def test_rows_go_to_experts_of_other_nodes(routing: str) -> None:
     assert of_routing(routing, load("expert_parallel"), "expert_parallel", nodes=2) < 1e-5
+
+
+@pytest.mark.parametrize("routing", ["uniform", "empty"])
+def test_rows_go_to_experts_by_the_ranks_of_their_place(routing: str) -> None:
+    assert of_routing(routing, load("two_level_expert_parallel"), "two_level_expert_parallel", nodes=2) < 1e-5
 
 
 @pytest.mark.parametrize("routing", ["uniform", "empty"])
