@@ -194,6 +194,42 @@ program twice(M = 8, N = 4):
         plan(text)
 
 
+@pytest.mark.parametrize("space", ["inout", "kept"])
+def test_counts_of_what_was_there_and_of_what_a_launch_leaves_are_not_alike(space: str) -> None:
+    text = f"""
+program p(M = 8, N = 4):
+    c : in      [M] i32
+    s : {space} [M] i32
+    a : local   [] <= M
+    b : local   [] <= M
+    x : in      [M, N]
+    h : local   [M, N]
+    y : out     [M[: b], N]
+    compute first():
+        a[] = sum(where(s[:] > 0, 1, 0), axis=0)
+        producer_tile_notify(a)
+        peer_tile_notify(s[:])
+    compute change():
+        peer_tile_wait(s[:])
+        s[:] = c[:]
+        producer_tile_notify(s[:])
+    compute second():
+        consumer_tile_wait(s[:])
+        b[] = sum(where(s[:] > 0, 1, 0), axis=0)
+        producer_tile_notify(b)
+    compute fill(i: M[: a], j: N):
+        consumer_tile_wait(a)
+        h[i, j] = x[i, j]
+        producer_tile_notify(h[i, j])
+    compute take(i: M[: b], j: N):
+        consumer_tile_wait(b)
+        consumer_tile_wait(h[i, j])
+        y[i, j] = h[i, j]
+"""
+    with pytest.raises(TileLinkError, match="reads h of rank 0, which rank 0, fill tile"):
+        plan(text)
+
+
 def test_a_wait_for_another_place_is_refused_where_places_have_channels_of_their_own() -> None:
     program = tilelink.parse(
         text_of("expert_parallel").replace("wait(back[owner[i, q], slot[i, q], :])", "wait(back[owner[i, q], 0, :])")

@@ -7,7 +7,8 @@ kernel, nor are products and sums that one kernel may round once and another one
 
 An element is known by where it is from. An input does not change. An element that one statement writes once in a launch
 is what it is when it is read: the rule of ordering proves that reads come after it. If the statement copies it, from an
-input or a peer, it is that element.
+input or a peer, it is that element. Of a tensor that launches change in place nothing is known: a read may come before
+the write, and then has what was there.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class Origins:
         key, tensor = (name, rank), self.bound.tensors[name]
         if key not in self._known:
             self._known[key] = None  # of a tensor that is a copy of itself nothing is known
-            if prod(tensor.shape) <= ELEMENTS and tensor.decl.space not in ("inout", "table"):
+            if prod(tensor.shape) <= ELEMENTS and not (tensor.decl.in_place or tensor.decl.space == "table"):
                 self._known[key] = self._found(key, tensor.shape, tensor.decl.space == "in")
         return self._known[key]
 
