@@ -194,6 +194,45 @@ program twice(M = 8, N = 4):
         plan(text)
 
 
+SIZED = """
+program p(M = 8, N = 4):
+    u : in    [M] i32
+    v : in    [N] i32
+    a : local [] <= M
+    b : local [] <= M
+    x : in    [M, N]
+    h : local [M, N]
+    p : out   [N] i32
+    q : out   [M] i32
+    y : out   [M[: b], N]
+    compute first():
+        t = full(1, i32)
+        a[] = sum(t, axis=0)
+        producer_tile_notify(a)
+        t = t + v[:]
+        p[:] = t
+    compute second():
+        t = full(1, i32)
+        b[] = sum(t, axis=0)
+        producer_tile_notify(b)
+        t = t + u[:]
+        q[:] = t
+    compute fill(i: M[: a], j: N):
+        consumer_tile_wait(a)
+        h[i, j] = x[i, j]
+        producer_tile_notify(h[i, j])
+    compute take(i: M[: b], j: N):
+        consumer_tile_wait(b)
+        consumer_tile_wait(h[i, j])
+        y[i, j] = h[i, j]
+"""
+
+
+def test_sums_of_names_that_a_later_assignment_gives_their_size_are_not_alike() -> None:
+    with pytest.raises(TileLinkError, match="reads h of rank 0, which rank 0, fill tile"):
+        plan(SIZED)
+
+
 @pytest.mark.parametrize("space", ["inout", "kept"])
 def test_counts_of_what_was_there_and_of_what_a_launch_leaves_are_not_alike(space: str) -> None:
     text = f"""

@@ -285,7 +285,11 @@ class Forms:
         version = names.get(name)
         if version is None or version.value is None:
             return None
-        found, dtype = self.of(version.value, version.before, at), self._typing.locals[name].dtype
+        kind, axes = self._typing.locals[name], self._typing.type_of(version.value).axes
+        own = (*(ONE for _ in kind.axes[len(axes) :]), *axes)
+        if any(one is None and a != b for a, b, one in zip(own, kind.axes, at, strict=True)):
+            return None  # another assignment gives the name its elements along this axis
+        found, dtype = self.of(version.value, version.before, at), kind.dtype
         return found if found is None or dtype == self._dtype(version.value) else ("cast", dtype, found)
 
     def _expanded(self, inner: Value, pattern: tuple[bool, ...], names: Mapping[str, Any], at: At) -> Form | None:
