@@ -194,6 +194,41 @@ program twice(M = 8, N = 4):
         plan(text)
 
 
+@pytest.mark.parametrize("put", ["h[place[i]] = f[i]", "h[i] = f[place[i]]"])
+def test_counts_of_what_a_launch_moves_are_not_alike(put: str) -> None:
+    text = f"""
+program p(M = 8, N = 4):
+    f     : in    [M] i32
+    place : in    [M] < M distinct
+    h     : local [M] i32
+    a     : local [] <= M
+    b     : local [] <= M
+    x     : in    [M, N]
+    c     : local [M, N]
+    y     : out   [M[: b], N]
+    compute move(i: M by 1):
+        {put}
+        producer_tile_notify(h[:])
+    compute one():
+        a[] = max(where(pos(M) == 0, f[:], 0), axis=0)
+        producer_tile_notify(a)
+    compute two():
+        consumer_tile_wait(h[:])
+        b[] = max(where(pos(M) == 0, h[:], 0), axis=0)
+        producer_tile_notify(b)
+    compute fill(i: M[: a], j: N):
+        consumer_tile_wait(a)
+        c[i, j] = x[i, j]
+        producer_tile_notify(c[i, j])
+    compute take(i: M[: b], j: N):
+        consumer_tile_wait(b)
+        consumer_tile_wait(c[i, j])
+        y[i, j] = c[i, j]
+"""
+    with pytest.raises(TileLinkError, match=r"reads c of rank 0, which|a place that only a launch decides"):
+        plan(text)
+
+
 SIZED = """
 program p(M = 8, N = 4):
     u : in    [M] i32

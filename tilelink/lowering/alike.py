@@ -130,8 +130,8 @@ class Origins:
 
     def write(self, target: Box, origin: Box | None, sure: bool) -> None:
         """Note what a statement writes to a watched tensor. sure: it writes just these elements in every launch."""
-        if origin is not None and not self._same_kind(target.tensor, origin.tensor):
-            origin = None
+        if origin is not None and not (sure and self._same_kind(target.tensor, origin.tensor)):
+            origin = None  # where it may write is not where it writes: the two have different sizes
         row = _Written(target=target, origin=origin, sure=sure)
         self._written.setdefault((target.tensor, target.rank), []).append(row)
 
