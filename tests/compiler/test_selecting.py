@@ -140,7 +140,8 @@ def test_sorted_as_torch_does() -> None:
     given = {"x": x, "h": x.half(), "a": a, "w": w, "p": p, "c": c}
     kernel = compiler.compile(module.program(), "blocks", ranks=1, dims={"M": M, "N": N})
     wanted = {
-        "up": x.sort(1).values, "place": x.sort(dim=1, stable=True).indices, "halves": x.half().sort(1).values,
+        "up": x.sort(dim=1, stable=True).values, "place": x.sort(dim=1, stable=True).indices,
+        "halves": x.half().sort(dim=1, stable=True).values,
         "fall": (-a.long()).sort(dim=1, stable=True).indices, "long": w.sort(1).values,
         "first": p.int().sort(dim=1, stable=True).indices, "ints": a.sort(0).values,
         "down": a.sort(dim=0, stable=True).indices, "line": a[:, 0].sort(stable=True).indices,
@@ -149,6 +150,8 @@ def test_sorted_as_torch_does() -> None:
     for (found,) in (kernel.run([[given]]).outputs[0], kernel.reference([given])):
         for name, value in wanted.items():
             torch.testing.assert_close(found[name].double(), value.double(), rtol=0, atol=0, equal_nan=True)
+            zeros = value == 0  # of both signs, each in its place: 1 / v tells them apart
+            assert torch.equal(found[name][zeros].double().signbit(), value[zeros].double().signbit()), name
 
 
 def test_an_axis_of_one_element_is_sorted() -> None:
@@ -168,7 +171,7 @@ def test_long_integers_have_no_positions_in_order() -> None:
 
 def test_a_sort_compiles_for_gpus() -> None:
     head = "program p(M, N):\n    x : in [M, N]\n    y : out [M, N] i32\n"
-    body = "    compute f(j: N):\n        y[:, j] = argsort(x[:, j], axis=0)\n"
+    body = "    compute f(j: N):\n        y[:, j] = argsort(x[:, j], axis=0) + i32(sort(x[:, j], axis=0))\n"
     text = compiler.assembly(
         compiler.parse(head + body).program(), None, ranks=1, dims={"M": 9, "N": 4}, target="sm_90"
     )

@@ -194,6 +194,116 @@ program twice(M = 8, N = 4):
         plan(text)
 
 
+@pytest.mark.parametrize("put", ["h[place[i]] = f[i]", "h[i] = f[place[i]]"])
+def test_counts_of_what_a_launch_moves_are_not_alike(put: str) -> None:
+    text = f"""
+program p(M = 8, N = 4):
+    f     : in    [M] i32
+    place : in    [M] < M distinct
+    h     : local [M] i32
+    a     : local [] <= M
+    b     : local [] <= M
+    x     : in    [M, N]
+    c     : local [M, N]
+    y     : out   [M[: b], N]
+    compute move(i: M by 1):
+        {put}
+        producer_tile_notify(h[:])
+    compute one():
+        a[] = max(where(pos(M) == 0, f[:], 0), axis=0)
+        producer_tile_notify(a)
+    compute two():
+        consumer_tile_wait(h[:])
+        b[] = max(where(pos(M) == 0, h[:], 0), axis=0)
+        producer_tile_notify(b)
+    compute fill(i: M[: a], j: N):
+        consumer_tile_wait(a)
+        c[i, j] = x[i, j]
+        producer_tile_notify(c[i, j])
+    compute take(i: M[: b], j: N):
+        consumer_tile_wait(b)
+        consumer_tile_wait(c[i, j])
+        y[i, j] = c[i, j]
+"""
+    with pytest.raises(TileLinkError, match=r"reads c of rank 0, which|a place that only a launch decides"):
+        plan(text)
+
+
+SIZED = """
+program p(M = 8, N = 4):
+    u : in    [M] i32
+    v : in    [N] i32
+    a : local [] <= M
+    b : local [] <= M
+    x : in    [M, N]
+    h : local [M, N]
+    p : out   [N] i32
+    q : out   [M] i32
+    y : out   [M[: b], N]
+    compute first():
+        t = full(1, i32)
+        a[] = sum(t, axis=0)
+        producer_tile_notify(a)
+        t = t + v[:]
+        p[:] = t
+    compute second():
+        t = full(1, i32)
+        b[] = sum(t, axis=0)
+        producer_tile_notify(b)
+        t = t + u[:]
+        q[:] = t
+    compute fill(i: M[: a], j: N):
+        consumer_tile_wait(a)
+        h[i, j] = x[i, j]
+        producer_tile_notify(h[i, j])
+    compute take(i: M[: b], j: N):
+        consumer_tile_wait(b)
+        consumer_tile_wait(h[i, j])
+        y[i, j] = h[i, j]
+"""
+
+
+def test_sums_of_names_that_a_later_assignment_gives_their_size_are_not_alike() -> None:
+    with pytest.raises(TileLinkError, match="reads h of rank 0, which rank 0, fill tile"):
+        plan(SIZED)
+
+
+@pytest.mark.parametrize("space", ["inout", "kept"])
+def test_counts_of_what_was_there_and_of_what_a_launch_leaves_are_not_alike(space: str) -> None:
+    text = f"""
+program p(M = 8, N = 4):
+    c : in      [M] i32
+    s : {space} [M] i32
+    a : local   [] <= M
+    b : local   [] <= M
+    x : in      [M, N]
+    h : local   [M, N]
+    y : out     [M[: b], N]
+    compute first():
+        a[] = sum(where(s[:] > 0, 1, 0), axis=0)
+        producer_tile_notify(a)
+        peer_tile_notify(s[:])
+    compute change():
+        peer_tile_wait(s[:])
+        s[:] = c[:]
+        producer_tile_notify(s[:])
+    compute second():
+        consumer_tile_wait(s[:])
+        b[] = sum(where(s[:] > 0, 1, 0), axis=0)
+        producer_tile_notify(b)
+    compute fill(i: M[: a], j: N):
+        consumer_tile_wait(a)
+        h[i, j] = x[i, j]
+        producer_tile_notify(h[i, j])
+    compute take(i: M[: b], j: N):
+        consumer_tile_wait(b)
+        consumer_tile_wait(h[i, j])
+        y[i, j] = h[i, j]
+"""
+    with pytest.raises(TileLinkError, match="reads h of rank 0, which rank 0, fill tile"):
+        plan(text)
+
+
 def test_a_wait_for_another_place_is_refused_where_places_have_channels_of_their_own() -> None:
     program = tilelink.parse(
         text_of("expert_parallel").replace("wait(back[owner[i, q], slot[i, q], :])", "wait(back[owner[i, q], 0, :])")

@@ -2,7 +2,8 @@
 """Sorting along the last axis of a tile, by a bitonic network of 64-bit integers.
 
 An element becomes an integer whose upper half orders numbers and whose lower half is its position. So no two are alike,
-the network is stable, and its result tells both the numbers and where they were.
+the network is stable, and its result tells both the numbers and where they were. 0.0 and -0.0 are equal: the last bit,
+on which no order depends, tells them apart.
 """
 
 import triton.language as tl
@@ -14,15 +15,18 @@ from tilelink.device.mode import portable
 def sort_keys(x):
     """Return an integer of 64 bits for each number of 32 bits, in its upper half in the order of numbers, NaN last.
 
-    Its lower half is the position along the last axis. 0.0 and -0.0 are alike.
+    Its lower half is the position along the last axis, and a bit that is 1 for -0.0, which is ordered as 0.0 is.
     """
     if x.dtype == tl.float32:
         bits = tl.where(x == 0.0, 0.0, x).to(tl.int32, bitcast=True)
         order = tl.where(x == x, bits ^ ((bits >> 31) & 0x7FFFFFFF), 0x7FFFFFFF)
     else:
         order = x.to(tl.int32)
-    place = tl.arange(0, x.shape[len(x.shape) - 1])
-    return order.to(tl.int64) * 4294967296 + tl.reshape(place, [1] * (len(x.shape) - 1) + [place.shape[0]])
+    place = tl.arange(0, x.shape[len(x.shape) - 1]) * 2
+    keys = order.to(tl.int64) * 4294967296 + tl.reshape(place, [1] * (len(x.shape) - 1) + [place.shape[0]])
+    if x.dtype == tl.float32:
+        keys += ((x == 0.0) & (x.to(tl.int32, bitcast=True) < 0)).to(tl.int64)
+    return keys
 
 
 @portable
@@ -30,6 +34,7 @@ def keyed_numbers(keys, DTYPE: tl.constexpr):
     """Return the numbers of such integers, f32 or i32. Any NaN is the same NaN."""
     order = (keys >> 32).to(tl.int32)
     if DTYPE == tl.float32:  # noqa: SIM300
+        order -= (keys & 1).to(tl.int32)  # -1 stands for -0.0
         order = (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
     return order
 
@@ -37,7 +42,7 @@ def keyed_numbers(keys, DTYPE: tl.constexpr):
 @portable
 def keyed_places(keys):
     """Return the positions of such integers."""
-    return (keys & 0xFFFFFFFF).to(tl.int32)
+    return ((keys & 0xFFFFFFFF) >> 1).to(tl.int32)
 
 
 @portable

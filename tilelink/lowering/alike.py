@@ -7,7 +7,8 @@ kernel, nor are products and sums that one kernel may round once and another one
 
 An element is known by where it is from. An input does not change. An element that one statement writes once in a launch
 is what it is when it is read: the rule of ordering proves that reads come after it. If the statement copies it, from an
-input or a peer, it is that element.
+input or a peer, it is that element. Of a tensor that launches change in place nothing is known: a read may come before
+the write, and then has what was there.
 """
 
 from __future__ import annotations
@@ -129,8 +130,8 @@ class Origins:
 
     def write(self, target: Box, origin: Box | None, sure: bool) -> None:
         """Note what a statement writes to a watched tensor. sure: it writes just these elements in every launch."""
-        if origin is not None and not self._same_kind(target.tensor, origin.tensor):
-            origin = None
+        if origin is not None and not (sure and self._same_kind(target.tensor, origin.tensor)):
+            origin = None  # where it may write is not where it writes: the two have different sizes
         row = _Written(target=target, origin=origin, sure=sure)
         self._written.setdefault((target.tensor, target.rank), []).append(row)
 
@@ -153,7 +154,7 @@ class Origins:
         key, tensor = (name, rank), self.bound.tensors[name]
         if key not in self._known:
             self._known[key] = None  # of a tensor that is a copy of itself nothing is known
-            if prod(tensor.shape) <= ELEMENTS and tensor.decl.space not in ("inout", "table"):
+            if prod(tensor.shape) <= ELEMENTS and not (tensor.decl.in_place or tensor.decl.space == "table"):
                 self._known[key] = self._found(key, tensor.shape, tensor.decl.space == "in")
         return self._known[key]
 
@@ -284,7 +285,11 @@ class Forms:
         version = names.get(name)
         if version is None or version.value is None:
             return None
-        found, dtype = self.of(version.value, version.before, at), self._typing.locals[name].dtype
+        kind, axes = self._typing.locals[name], self._typing.type_of(version.value).axes
+        own = (*(ONE for _ in kind.axes[len(axes) :]), *axes)
+        if any(one is None and a != b for a, b, one in zip(own, kind.axes, at, strict=True)):
+            return None  # another assignment gives the name its elements along this axis
+        found, dtype = self.of(version.value, version.before, at), kind.dtype
         return found if found is None or dtype == self._dtype(version.value) else ("cast", dtype, found)
 
     def _expanded(self, inner: Value, pattern: tuple[bool, ...], names: Mapping[str, Any], at: At) -> Form | None:
