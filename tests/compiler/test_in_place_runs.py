@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -138,6 +140,54 @@ schedule ones for p:
     row = torch.tensor([1, 2, 1, 0, 3, 3], dtype=torch.int32)
     given = {"n": torch.tensor(5, dtype=torch.int32), "row": row, "v": torch.randn(6, 8), "x": torch.randn(4, 8)}
     near(kernel.run([[given]]).outputs[0][0]["x"], given["x"].index_add(0, row[:5].long(), given["v"][:5]))
+
+
+ADDED_TO = """
+program p(M, N, T):
+    v     : in    [T, M, N] f32
+    x     : inout [M, N] f32 sum
+    total : kept  [M, N] f32 sum
+    compute add(t: T by 1, i: M, j: N):
+        x[i, j] += v[t, i, j]
+        total[i, j] += v[t, i, j] * 0.5
+schedule several for p:
+    add tile(i=8, j=32), on sm(4)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", ""])
+def test_no_addition_of_16_bits_is_lost(dtype: str) -> None:
+    """Programs of a rank add small integers to the same elements at the same time: their sums are exact."""
+    module = tilelink.parse(ADDED_TO.replace(" f32 sum", f" {dtype} sum"))
+    program = module.program()
+    assert tilelink.parse(str(program)).program() == program
+    kernel = tilelink.compile(program, module.schedules[0], ranks=3, dims={"M": 8, "N": 32, "T": 24}, dtype="bf16")
+    v = torch.randint(-4, 5, (3, 24, 8, 32)).float()
+    x = torch.randint(-8, 9, (3, 8, 32)).to(torch.float16 if dtype == "f16" else torch.bfloat16)
+    done = kernel.run([[{"v": v[r], "x": x[r]} for r in range(3)]] * 2, seed=1, max_delay_s=0.0005)
+    for rank in range(3):
+        for launch in done.outputs:
+            assert torch.equal(launch[rank]["x"].float(), x[rank].float() + v[rank].sum(0))
+        assert torch.equal(done.kept[rank]["total"].float(), v[rank].sum(0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "instruction"),
+    [
+        ("bf16", "sm_90", r"atom\.global\.gpu\.relaxed\.add\.noftz\.v8\.bf16"),
+        ("f16", "sm_90", r"atom\.global\.gpu\.relaxed\.add\.noftz\.v8\.f16"),
+        ("f16", "sm_80", r"atom\.global\.gpu\.relaxed\.add\.noftz\.f16x2"),
+        ("bf16", "sm_80", r"atom\.relaxed\.gpu\.global\.cas\.b32"),
+        ("bf16", "gfx942", "global_atomic_pk_add_bf16"),
+        ("f16", "gfx942", "global_atomic_pk_add_f16"),
+    ],
+)
+def test_additions_of_16_bits_compile_to_the_widest_atomics(dtype: str, target: str, instruction: str) -> None:
+    """Before sm_90 there is no addition of bf16, and a word of two is exchanged if it is still what was added to."""
+    module = tilelink.parse(ADDED_TO.replace(" f32 sum", f" {dtype} sum"))
+    schedule = module.schedules[0].tile("add", i=8, j=128)
+    text = assembly(module.program(), schedule, ranks=2, dims={"M": 8, "N": 128, "T": 4}, target=target)
+    assert re.search(instruction, text)
 
 
 def test_additions_compile_to_atomics_and_are_said_to_be_in_any_order() -> None:
