@@ -176,7 +176,7 @@ class _How:
 
 
 Compared = tuple[dict[str, float], dict[str, str], float]
-"""(output -> its error, output -> description of its first element that is not finite, error that orders of sums make)."""
+"""(output -> its error, output -> description of its first element that is not finite, error by orders of sums)."""
 
 
 def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, Any], how: _How) -> Compared:
