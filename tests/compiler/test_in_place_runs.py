@@ -15,7 +15,7 @@ from tilelink.compiler import assembly
 from tilelink.errors import BindingError, OrderingError
 from tilelink.lowering.listing import listing
 from tilelink.reference import trial
-from tilelink.reference.run import run
+from tilelink.reference.run import Outputs, run
 
 Tensors = dict[str, torch.Tensor]
 DECODE = {"B": 3, "P": 3, "T": 8, "H": 2, "G": 16, "D": 16, "scale": 0.25}
@@ -251,3 +251,21 @@ def test_decoding_compiles_for_gpus(target: str) -> None:
     program = tilelink.load("kv_append").program()
     text = assembly(program, None, ranks=4, dims=DECODE, target=target, dtype="bf16")
     assert all(stage.name in text for stage in program.stages)
+
+
+def test_what_is_allowed_for_another_order_covers_it_and_little_more() -> None:
+    """The same terms backwards, in one tensor that is kept and in one that each launch is given."""
+    program = tilelink.parse(ADDED_TO.replace(" f32 sum", " bf16 sum")).program()
+    sizes = {"M": 8, "N": 32, "T": 24}
+    launches = trial.random_inputs(program, ranks=1, dims=sizes, dtype="f32", launches=2)
+    every: list[list[Outputs]] = []
+    for given in launches:
+        kept = [one.kept for one in every[-1]] if every else None
+        every.append(run(program, given, sizes, kept=kept))
+    assert [one[0].added for one in every] == [{"x": 24, "total": 24}] * 2
+    apart = trial.order_error(program, "f32", every)
+    assert apart == torch.finfo(torch.bfloat16).eps * 48**0.5
+    backwards = [{**one, "v": one["v"].flip(0)} for one in launches[0]]
+    other = run(program, backwards, sizes)[0]
+    error = trial.relative_error([other["x"]], [every[0][0]["x"]])
+    assert apart / 20 < error < apart
