@@ -421,7 +421,7 @@ def inout(
     """Declare a tensor that the caller passes and the launch changes in place; elements that no stage writes stay.
 
     A stage reads what was there before the launch, or what a write before it has stored: signals order every read and
-    every write of an element. sum: `x[i] += v` adds to f32 elements, in any order among other such additions. low,
+    every write of an element. sum: `x[i] += v` adds to floats, in any order among other such additions. low,
     high: of the random values that commands draw for it. within: max |out - ref| / max |ref| up to which commands call
     it right.
     """

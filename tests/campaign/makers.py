@@ -405,7 +405,8 @@ def added(w: Writer) -> None:
     """Additions of several tiles, and of several stages, to one tensor."""
     a, b = w.plane()
     name, kind = w.tensor(_in_place(w), (a, b), word="s"), w.kind()
-    w.declared[-1] += " f32 sum"
+    dtype = w.pick(("f32", "f32", "bf16", "f16", ""))
+    w.declared[-1] += f" {dtype} sum" if dtype else " sum"
     w.features.add("added to in any order")
     box = [INDEX[a], INDEX[b]]
     for _ in range(w.rng.randint(1, 2)):

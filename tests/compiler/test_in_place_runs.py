@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from tilelink.compiler import assembly
 from tilelink.errors import BindingError, OrderingError
 from tilelink.lowering.listing import listing
 from tilelink.reference import trial
-from tilelink.reference.run import run
+from tilelink.reference.run import Outputs, run
 
 Tensors = dict[str, torch.Tensor]
 DECODE = {"B": 3, "P": 3, "T": 8, "H": 2, "G": 16, "D": 16, "scale": 0.25}
@@ -140,6 +142,54 @@ schedule ones for p:
     near(kernel.run([[given]]).outputs[0][0]["x"], given["x"].index_add(0, row[:5].long(), given["v"][:5]))
 
 
+ADDED_TO = """
+program p(M, N, T):
+    v     : in    [T, M, N] f32
+    x     : inout [M, N] f32 sum
+    total : kept  [M, N] f32 sum
+    compute add(t: T by 1, i: M, j: N):
+        x[i, j] += v[t, i, j]
+        total[i, j] += v[t, i, j] * 0.5
+schedule several for p:
+    add tile(i=8, j=32), on sm(4)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", ""])
+def test_no_addition_of_16_bits_is_lost(dtype: str) -> None:
+    """Programs of a rank add small integers to the same elements at the same time: their sums are exact."""
+    module = tilelink.parse(ADDED_TO.replace(" f32 sum", f" {dtype} sum"))
+    program = module.program()
+    assert tilelink.parse(str(program)).program() == program
+    kernel = tilelink.compile(program, module.schedules[0], ranks=3, dims={"M": 8, "N": 32, "T": 24}, dtype="bf16")
+    v = torch.randint(-4, 5, (3, 24, 8, 32)).float()
+    x = torch.randint(-8, 9, (3, 8, 32)).to(torch.float16 if dtype == "f16" else torch.bfloat16)
+    done = kernel.run([[{"v": v[r], "x": x[r]} for r in range(3)]] * 2, seed=1, max_delay_s=0.0005)
+    for rank in range(3):
+        for launch in done.outputs:
+            assert torch.equal(launch[rank]["x"].float(), x[rank].float() + v[rank].sum(0))
+        assert torch.equal(done.kept[rank]["total"].float(), v[rank].sum(0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "instruction"),
+    [
+        ("bf16", "sm_90", r"atom\.global\.gpu\.relaxed\.add\.noftz\.v8\.bf16"),
+        ("f16", "sm_90", r"atom\.global\.gpu\.relaxed\.add\.noftz\.v8\.f16"),
+        ("f16", "sm_80", r"atom\.global\.gpu\.relaxed\.add\.noftz\.f16x2"),
+        ("bf16", "sm_80", r"atom\.relaxed\.gpu\.global\.cas\.b32"),
+        ("bf16", "gfx942", "global_atomic_pk_add_bf16"),
+        ("f16", "gfx942", "global_atomic_pk_add_f16"),
+    ],
+)
+def test_additions_of_16_bits_compile_to_the_widest_atomics(dtype: str, target: str, instruction: str) -> None:
+    """Before sm_90 there is no addition of bf16, and a word of two is exchanged if it is still what was added to."""
+    module = tilelink.parse(ADDED_TO.replace(" f32 sum", f" {dtype} sum"))
+    schedule = module.schedules[0].tile("add", i=8, j=128)
+    text = assembly(module.program(), schedule, ranks=2, dims={"M": 8, "N": 128, "T": 4}, target=target)
+    assert re.search(instruction, text)
+
+
 def test_additions_compile_to_atomics_and_are_said_to_be_in_any_order() -> None:
     program = tilelink.parse(SAFE["sums"]).program("p")
     text = assembly(program, None, ranks=2, dims=SIZES, target="sm_90")
@@ -201,3 +251,21 @@ def test_decoding_compiles_for_gpus(target: str) -> None:
     program = tilelink.load("kv_append").program()
     text = assembly(program, None, ranks=4, dims=DECODE, target=target, dtype="bf16")
     assert all(stage.name in text for stage in program.stages)
+
+
+def test_what_is_allowed_for_another_order_covers_it_and_little_more() -> None:
+    """The same terms backwards, in one tensor that is kept and in one that each launch is given."""
+    program = tilelink.parse(ADDED_TO.replace(" f32 sum", " bf16 sum")).program()
+    sizes = {"M": 8, "N": 32, "T": 24}
+    launches = trial.random_inputs(program, ranks=1, dims=sizes, dtype="f32", launches=2)
+    every: list[list[Outputs]] = []
+    for given in launches:
+        kept = [one.kept for one in every[-1]] if every else None
+        every.append(run(program, given, sizes, kept=kept))
+    assert [one[0].added for one in every] == [{"x": 24, "total": 24}] * 2
+    apart = trial.order_error(program, "f32", every)
+    assert apart == torch.finfo(torch.bfloat16).eps * 48**0.5
+    backwards = [{**one, "v": one["v"].flip(0)} for one in launches[0]]
+    other = run(program, backwards, sizes)[0]
+    error = trial.relative_error([other["x"]], [every[0][0]["x"]])
+    assert apart / 20 < error < apart

@@ -71,8 +71,9 @@ def test_what_no_stage_writes_stays() -> None:
 MISTAKES = [
     (of("x : inout symmetric [M]"), "ParseError", 2, "an inout tensor is never symmetric"),
     (of("x : inout [M] < M"), "ParseError", 2, "x has a bound, and entries of index tensors stay as they are"),
-    (of("x : inout [M] sum"), "ParseError", 2, "x cannot be added to in any order"),
-    (of("x : inout [M] f16 sum"), "ParseError", 2, "x cannot be added to in any order"),
+    (of("x : inout [M] i8 sum"), "ParseError", 2, "x cannot be added to in any order"),
+    (of("x : inout [M] i32 sum"), "ParseError", 2, "x cannot be added to in any order"),
+    (of("x : inout [M] f8e4m3 sum"), "ParseError", 2, "x cannot be added to in any order"),
     (of("x : local [M] f32 sum"), "ParseError", 2, "x cannot be added to in any order"),
     (of("x : inout [M[: 3]]"), "ParseError", 2, "a part of a dimension"),
     (of("x : inout [M] = 0"), "ParseError", 2, "only an input of the own rank may be left out"),

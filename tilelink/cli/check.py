@@ -95,7 +95,7 @@ def check(
             options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": target}
             tasks = _safe(module, one, schedule, options, wrong)
             where = ranks_of(ranks, nodes)
-            sums = [tensor.name for tensor in one.tensors if tensor.sums]
+            sums = {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums}
             report.append(
                 {"program": one.name, **where, "dims": dims, "choices": choices, "tasks": tasks, "sums": sums}
             )
@@ -145,8 +145,9 @@ def _print(
             values = values_text({**one["dims"], **one["choices"]})
             write(f"{one['program']}: safe on {ranks_text(one)}, {values}: {schedules}")
             if one["sums"]:
-                added = ", ".join(one["sums"])
-                write(f"  {added}: added to in any order, so that launches differ in the last bits of sums")
+                added = ", ".join(f"{name} ({dtype})" for name, dtype in one["sums"].items())
+                differ = "each addition rounds, so that launches differ in the last bits of sums"
+                write(f"  {added}: added to in any order; {differ}")
     for mistake in wrong:
         typer.echo(str(mistake.error), err=True)
         if mistake.schedules:

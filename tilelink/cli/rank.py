@@ -11,10 +11,10 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilelink import compiler
 from tilelink.cli.gpus import FAILED
@@ -24,6 +24,9 @@ from tilelink.data import read_json
 from tilelink.errors import TileLinkError
 from tilelink.settings import variable
 from tilelink.simulator.measured import Measured, measured_text
+
+if TYPE_CHECKING:
+    from tilelink.reference.run import Outputs
 
 MEETING_CYCLES = 20_000_000
 """About 10 ms, during which every host issues a launch."""
@@ -89,11 +92,13 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     worst: dict[str, float] = {}
     odd: dict[str, str] = {}
     kept: list[Mapping[str, Any]] | None = None
+    every: list[Sequence[Outputs]] = []
     left = kernel.state()
     for number, (launch, output) in enumerate(zip(inputs, outputs, strict=True), 1):
         complete = [{**own, **{name: table[r] for name, table in tables.items()}} for r, own in enumerate(launch)]
         expected = compiler.reference(program, complete, dims=dims, dtype=dtype, kept=kept)
         kept = [one.kept for one in expected]
+        every.append(expected)
         pairs = [(t.name, output, expected) for t in program.tensors if t.is_result]
         if number == len(inputs):
             pairs += [(t.name, left, kept) for t in program.tensors if t.space == "kept"]
@@ -104,7 +109,8 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
             worst[name] = max(worst.get(name, 0.0), trial.relative_error(*sides))
             if name not in odd and (found := trial.no_number(*sides)):
                 odd[name] = found
-    answer: dict[str, Any] = {"errors": worst, "seconds": seconds, "odd": odd}
+    apart = trial.order_error(program, dtype, every)
+    answer: dict[str, Any] = {"errors": worst, "seconds": seconds, "odd": odd, "order_error": apart}
     if request["bench"]:
         answer["time"] = asdict(kernel.bench(given[0], made[0]))
     if request["trace"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,6 +49,7 @@ from tilelink.scheduling.schedule import Schedule
 from tilelink.simulator.measured import Measured, measured_text
 
 if TYPE_CHECKING:
+    from tilelink.reference.run import Outputs
     from tilelink.runtime.cuda.timing import Timing
 
 CPU_CLOCK = {"clock": "time.perf_counter_ns"}
@@ -174,8 +175,8 @@ class _How:
     routing: str = "uniform"
 
 
-Compared = tuple[dict[str, float], dict[str, str]]
-"""(output -> its error, output -> description of its first element that is not finite)."""
+Compared = tuple[dict[str, float], dict[str, str], float]
+"""(output -> its error, output -> description of its first element that is not finite, error by orders of sums)."""
 
 
 def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, Any], how: _How) -> Compared:
@@ -198,9 +199,11 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
             save_output(how.trace, measured_text(Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)))
         advance("comparing")
         kept: list[Mapping[str, Any]] | None = None
+        every: list[Sequence[Outputs]] = []
         for number, (given, outputs) in enumerate(zip(inputs, result.outputs, strict=True), 1):
             expected = kernel.reference(given, kept)
             kept = [one.kept for one in expected]
+            every.append(expected)
             pairs = [(t.name, outputs, expected) for t in program.tensors if t.is_result]
             if number == launches:
                 pairs += [(t.name, result.kept, kept) for t in program.tensors if t.space == "kept"]
@@ -211,7 +214,7 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
                     odd[name] = found
             advance("comparing")
     report["seconds"] = round(result.seconds, 3)
-    return errors, odd
+    return errors, odd, trial.order_error(program, report["dtype"], every)
 
 
 def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared:
@@ -227,13 +230,13 @@ def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared
         report["time"] = {"median_us": _timing(answer["time"]).median_us, **answer["time"]}
     if how.trace is not None:
         save_output(how.trace, answer["trace"])
-    return answer["errors"], answer["odd"]
+    return answer["errors"], answer["odd"], answer["order_error"]
 
 
 def _judged(report: Mapping[str, Any], compared: Compared, quiet: bool) -> dict[str, Any]:
     """Return the report with the verdict, and print it unless `quiet`. An error that is not a number is wrong."""
-    errors, odd = compared
-    tolerance = TOLERANCE[report["dtype"]]
+    errors, odd, order_error = compared
+    tolerance = TOLERANCE[report["dtype"]] + order_error
     allowed = {name: report["within"].get(name, tolerance) for name in errors}
     finite = {name: error if error < float("inf") else None for name, error in errors.items()}
     right = {name: error <= allowed[name] for name, error in errors.items()}

@@ -25,7 +25,7 @@ from tilelink.frontend.syntax import (
     TensorSyntax,
 )
 from tilelink.frontend.variants import Choices, Template, choices_of, is_open
-from tilelink.ir.program import DTYPES, INTEGERS, GridDim, Group, IndexDecl, Param, Program, Stage, Tensor
+from tilelink.ir.program import ADDED, DTYPES, INTEGERS, GridDim, Group, IndexDecl, Param, Program, Stage, Tensor
 from tilelink.ir.scalar import Binary, Int, Scalar
 from tilelink.ir.words import KINDS
 
@@ -209,8 +209,8 @@ def _tensor(scope: Scope, syntax: TensorSyntax, groups: Mapping[str, Group]) -> 
         raise ParseError(f"the output {syntax.name} has a bound", location=place, hint=hint)
     _check_properties(scope, syntax)
     in_place = syntax.space in ("inout", "kept")
-    if syntax.sums and (not in_place or syntax.dtype != "f32"):
-        hint = f"{syntax.name} : {syntax.space if in_place else 'inout'} [...] f32 sum, "
+    if syntax.sums and (not in_place or syntax.dtype not in (None, *ADDED)):
+        hint = f"{syntax.name} : {syntax.space if in_place else 'inout'} [...] f32 sum, bf16 sum or f16 sum, "
         hint += f"and {syntax.name}[...] += value in any order"
         raise ParseError(f"{syntax.name} cannot be added to in any order", location=place, hint=hint)
     if in_place and syntax.bound is not None:

@@ -30,6 +30,8 @@ PROPERTIES = ("distinct", "rising", "offsets")
 """Promises that a declaration may make about the entries of an index tensor."""
 SUM = "sum"
 """The word of a declaration for a tensor to which values may be added in any order."""
+ADDED = ("f32", "f16", "bf16")
+"""The element types to which processors add in memory, each element at once."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,6 +85,7 @@ class Outputs(dict[str, torch.Tensor]):
     defined: the mask of the elements that are defined, for each output of which a launch decides how much is defined.
     Other elements are NaN, or -1 for integers, and are not compared with anything.
     kept: what the launch has left in the tensors that are kept between launches, by their names.
+    added: how often an element was written at most, for each tensor that is added to in any order.
     """
 
     def __init__(
@@ -92,10 +93,12 @@ class Outputs(dict[str, torch.Tensor]):
         tensors: Mapping[str, torch.Tensor],
         defined: Mapping[str, torch.Tensor],
         kept: Mapping[str, torch.Tensor] | None = None,
+        added: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(tensors)
         self.defined = dict(defined)
         self.kept = dict(kept or {})
+        self.added = dict(added or {})
 
 
 @deep()
@@ -151,8 +154,13 @@ def run(
             {name: tensors[name] for name in outs if name in tensors},
             defined,
             {name: tensors[name] for name in stay if name in tensors},
+            {
+                t.name: int(machine.counters(machine.arrived, rank, t.name, WRITES).max(initial=0))
+                for t in program.tensors
+                if t.sums and t.name in tensors
+            },
         )
-        for tensors, defined in zip(machine.memory, masks, strict=True)
+        for rank, (tensors, defined) in enumerate(zip(machine.memory, masks, strict=True))
     ]
 
 

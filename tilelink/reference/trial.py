@@ -102,6 +102,23 @@ def relative_error(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Ten
     return worst / largest if largest else float("inf")
 
 
+def order_error(program: Program, dtype: str, launches: Sequence[Sequence[Outputs]]) -> float:
+    """Return how far results may be apart, of the largest, because values were added in another order.
+
+    Each addition rounds to the element type of the sum, by half a unit in the last place at most. Of n additions of
+    random values the roundings add up to some sqrt(n) of that, in either of the two orders.
+
+    launches: what the reference returned for each of them. A tensor that is kept has the roundings of all.
+    """
+    worst = 0.0
+    for tensor in program.tensors:
+        if tensor.sums:
+            counts = [max((one.added.get(tensor.name, 0) for one in every), default=0) for every in launches]
+            count = sum(counts) if tensor.space == "kept" else max(counts, default=0)
+            worst = max(worst, torch.finfo(DTYPES[tensor.dtype or dtype]).eps * count**0.5)
+    return worst
+
+
 def no_number(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str | None:
     """Describe the first element that is not finite in the outputs or in the reference; None if all are finite."""
     for rank, (out, ref) in enumerate(zip(outputs, expected, strict=True)):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
+from triton._C.libtriton import interpreter as _interpreter
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction, TensorHandle, interpreter_builder
 
@@ -58,13 +59,58 @@ class _Atomics:
     """An atomic operation of the interpreter, whose addresses, values and masks have all their elements in memory.
 
     It takes the elements of arrays one after the other from the first one on, also where an array is a view in which
-    one element stands for several, as a mask that is broadcast is.
+    one element stands for several, as a mask that is broadcast is. Additions of floats of 16 bits are this module's:
+    the interpreter has none of bf16, and its own of f16 lose what another process adds at the same time.
     """
 
     operation: Callable[..., Any]
 
     def __call__(self, rmwOp: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        if rmwOp == interpreter._ir.ATOMIC_OP.FADD and val.dtype.scalar in _FLOATS_OF_16_BITS:
+            return _add(_whole(ptr), _whole(val), _whole(mask), interpreter_builder.ir_sem_to_interpreter_sem[sem])
         return self.operation(rmwOp, _whole(ptr), _whole(val), _whole(mask), sem, scope)
+
+
+_FLOATS_OF_16_BITS = (tl.float16, tl.bfloat16)
+
+
+@np.errstate(over="ignore", invalid="ignore")  # infinities and NaN are values as on a processor
+def _add(ptr: Any, val: Any, mask: Any, sem: Any) -> Any:
+    """Add floats of 16 bits to memory, each at once and rounded to nearest even. Returns what was there before.
+
+    An element is exchanged for its sum if it still holds what the sum was made of; else it is tried again with what it
+    holds now. An attempt fails only where another addition has succeeded, or in the first one, which only guesses.
+    """
+    wide, narrow = (_half, _half_bits) if val.dtype.scalar == tl.float16 else (_brain, _brain_bits)
+    there = mask.data.astype(bool)
+    places, terms = ptr.data[there], wide(val.data[there].view(np.uint16))
+    found, left = np.zeros(len(places), np.uint16), np.arange(len(places))
+    while left.size:
+        expected = found[left]
+        found[left] = _interpreter.atomic_cas(places[left], expected, narrow(wide(expected) + terms[left]), sem)
+        left = left[found[left] != expected]
+    before = np.zeros(val.data.shape, np.uint16)
+    before[there] = found
+    return TensorHandle(before.view(val.data.dtype), val.dtype.scalar)
+
+
+def _half(bits: np.ndarray) -> np.ndarray:
+    return bits.view(np.float16).astype(np.float32)
+
+
+def _half_bits(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float16).view(np.uint16)
+
+
+def _brain(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _brain_bits(values: np.ndarray) -> np.ndarray:
+    """A sum of two bf16 in f32, rounded once more here, is the one that is rounded once: f32 has bits enough."""
+    bits = values.view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FFF, rounded).astype(np.uint16)
 
 
 def _whole(handle: Any) -> Any:
