@@ -157,7 +157,7 @@ class Kernel:
 
     @cached_property
     def _left(self) -> list[dict[str, torch.Tensor]]:
-        """What the last launch has left in the tensors that are kept, [rank][name]. Runs put other tensors there."""
+        """The tensors that are kept, as the last launch has left them, [rank][name]. Runs put other ones there."""
         import torch
 
         from tilelink.dtypes import DTYPES

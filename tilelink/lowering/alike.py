@@ -107,7 +107,7 @@ def is_fixed(tile_map: TileMap) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Written:
-    """What a statement writes in one execution. origin: the elements of which it is a copy, or None."""
+    """The elements that a statement writes in one execution. origin: the elements of which it is a copy, or None."""
 
     target: Box
     origin: Box | None
@@ -116,7 +116,7 @@ class _Written:
 
 @dataclass(kw_only=True)
 class Origins:
-    """Where the elements of the tensors are from that values of index tensors depend on."""
+    """The origins of the elements of the tensors that values of index tensors depend on."""
 
     bound: Bound
     watched: frozenset[str]

@@ -94,7 +94,7 @@ class Guards:
     _resolved_guards: dict[int, Guard] = field(default_factory=dict[int, Guard])
     _resolved_exprs: dict[Scalar, Scalar] = field(default_factory=dict[Scalar, Scalar])
     _compared: dict[tuple[Scalar, Scalar], bool] = field(default_factory=dict[tuple[Scalar, Scalar], bool])
-    """What `at_most` has found: a rule compares the parts of many accesses, of which few differ."""
+    """Answers of `at_most`, kept because a rule compares the parts of many accesses, of which few differ."""
 
     def copy(self, entry: Entry, origin: Scalar | None) -> None:
         """Note what an entry is equal to, None for nothing known. Of one that is written twice nothing is known."""

@@ -105,7 +105,7 @@ def may_have_words(program: Program, tensor: Tensor) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Refused:
-    """What keeps a tensor from having words."""
+    """A reason for which a tensor cannot have words."""
 
     reason: str
     hint: str

@@ -24,7 +24,7 @@ def spelled(word: str) -> Mapping[str, str]:
 
 
 class Form(Enum):
-    """How a property is written, by the type of its field."""
+    """The text of a property, by the type of its field."""
 
     NUMBER = auto()
     """int: `word 2`."""

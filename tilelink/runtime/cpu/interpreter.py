@@ -21,7 +21,7 @@ from tilelink.runtime.cpu import host_signals
 
 
 class _Kept:
-    """What Triton restores after a kernel: nothing, because the next one needs it again."""
+    """A patch of the language that Triton does not undo after a kernel, because the next one needs it again."""
 
     def restore(self) -> None:
         pass
