@@ -101,7 +101,7 @@ class IntegerScope:
     open: set[str] = field(default_factory=set[str])
     """The parameters that are element types or functions."""
     constants: list[Value] = field(default_factory=list[Value])
-    """The neutral elements of inputs that are left out."""
+    """The values that stand for inputs that are left out."""
     implicit: int = 0
     """In a declaration, the number of dimensions whose coordinates a bare index tensor stands for."""
     axes: dict[str, Axis] = field(default_factory=dict[str, Axis])
