@@ -21,6 +21,7 @@ from tilelink.target import target as named_target
 
 TARGETS = ["sm_80", "sm_89", "sm_90", "gfx942"]
 SCHEDULED = [case for case in library.cases() if case[1]]
+COVERING = library.covering(library.cases())
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -32,17 +33,14 @@ def test_samples(name: str, target: str) -> None:
 
 @pytest.mark.parametrize(
     ("case", "target"),
-    [*((case, "sm_90") for case in SCHEDULED), *library.spread(SCHEDULED, "sm_80", "sm_89", "gfx942")],
+    [*((case, "sm_90") for case in COVERING), *library.spread(COVERING, "sm_80", "sm_89", "gfx942")],
     ids=library.name,
 )
 def test_library(case: library.Case, target: str) -> None:
     program, schedule = case
     if target in ("sm_80", "gfx942") and any(tensor.dtype in F8 for tensor in program.tensors):
         pytest.skip(f"{target} has no floats of 8 bits")
-    sizes = {p.name: {"K": 200}.get(p.name, 136) for p in program.params} | library.groups(program, 4)
-    if any(tensor.bound is not None for tensor in program.tensors):  # entries of index tensors are enumerated
-        sizes = {name: min(int(size), 40) for name, size in sizes.items()}
-    bound = bind(program, schedule, sizes, 4, named_target(target), "bf16")
+    bound = bind(program, schedule, library.wide(program, 4), named_target(target), "bf16")
     compiled = compile_all(bound, emitted(bound))
     assert all(k.asm for k in compiled)
     assert_lower_bounds(bound, compiled)

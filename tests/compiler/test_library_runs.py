@@ -1,4 +1,4 @@
-"""Every program of the library, and every schedule of all that differ in more than arithmetic: numbers and events."""
+"""Every program of the library, and whatever its schedules say of a stage: numbers and events."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def run(program: Program, schedule: Schedule | None, ranks: int, launches: int, 
     return differences(kernel.plan, workers, launches)
 
 
-@pytest.mark.parametrize(("case", "ranks"), library.spread(library.unlike() + library.alike(), 3, 4), ids=library.name)
+@pytest.mark.parametrize(("case", "ranks"), library.spread(library.covering(CASES), 3, 4), ids=library.name)
 def test_runs_as_planned(case: library.Case, ranks: int) -> None:
     assert run(*case, ranks, launches=3) == []
 

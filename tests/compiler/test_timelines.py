@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.compiler.library import cases, name
+from tests.compiler.library import cases, covering, dims, name
 from tilelink import compiler
 from tilelink.backend import emit as emitter
 from tilelink.backend.dialects import Dialect
@@ -163,12 +163,12 @@ def test_counters_end_at_nothing_and_never_below(events: dict[str, list[Any]]) -
     assert all(args == {"compute": 0, "wait": 0} for args in last.values())
 
 
-@pytest.mark.parametrize("case", cases(), ids=name)
+@pytest.mark.parametrize("case", covering(cases()), ids=name)
 def test_without_tracing_nothing_of_it_is_in_the_source(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     program, schedule = case
-    dims = {p.name: {"dim": 64, "f32": 0.5, "bool": True}.get(p.kind, 1) for p in program.params}
-    tables = trial.random_tables(program, ranks=RANKS, dims=dims, seed=0)
-    where: dict[str, Any] = {"ranks": RANKS, "dims": dims, "tables": tables}
+    sizes = dims(program, RANKS)
+    tables = trial.random_tables(program, ranks=RANKS, dims=sizes, seed=0)
+    where: dict[str, Any] = {"ranks": RANKS, "dims": sizes, "tables": tables}
     untold, plan = (compiler.plan(program, schedule, **where, dialect=name) for name in ("triton", "traced"))
     plain, traced = (emit(one.bound, one.thresholds).text for one in (untold, plan))
     assert "tracing" not in plain and "trace_track" not in plain and "queue.trace" not in plain
