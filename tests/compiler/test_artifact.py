@@ -35,9 +35,10 @@ def made(case: library.Case, target: str = "sm_90", dialect: str = "triton") -> 
 
 
 CHOICES = ("sm_90 triton", "cpu triton", "sm_90 traced", "gfx942 triton")
+COVERING = library.covering(library.cases())
 
 
-@pytest.mark.parametrize(("case", "choice"), library.spread(library.covering(library.cases()), *CHOICES), ids=library.name)
+@pytest.mark.parametrize(("case", "choice"), library.spread(COVERING, *CHOICES), ids=library.name)
 def test_an_artifact_comes_back_equal_and_says_how_its_module_is_called(case: library.Case, choice: str) -> None:
     if choice.startswith("gfx942") and any(tensor.dtype in F8 for tensor in case[0].tensors):
         pytest.skip("gfx942 has no floats of 8 bits")

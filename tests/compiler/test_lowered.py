@@ -38,8 +38,11 @@ def lowered(schedule: str = "parts", target: Target = SMALL) -> Bound:
 @pytest.mark.parametrize("target", [CPU, H200], ids=str)
 @pytest.mark.parametrize("case", in_turn(cases()), ids=name)
 def test_every_program_of_the_library_is_read_back_after_every_pass(case: Case, target: Target) -> None:
+    before = None
     for bound in on_the_way(case, 3, sizes(case), target).values():
-        text = listing(bound)
+        if bound == before:  # most passes leave most programs as they are
+            continue
+        before, text = bound, listing(bound)
         found = read(text)
         assert found == replace(bound, source=found.source, schedule=found.schedule)
         assert found.schedule.reuse_wait == bound.schedule.reuse_wait
