@@ -469,7 +469,7 @@ class Artifact:
         return next(t for t in self.tensors if t.name == name)
 
     def grid(self, channel: int) -> SignalGrid:
-        """Return the grid of a counter. Raise KeyError for one of the runtime's own."""
+        """Return the grid of a counter. Raises KeyError for one of the runtime's own."""
         for grid in self.grids:
             if grid.has(channel):
                 return grid
@@ -541,7 +541,7 @@ class Artifact:
 
 
 def from_json(raw: bytes, where: str) -> Artifact:
-    """Return the artifact of a text. `where` names it in errors. Raise DataError for any other text.
+    """Return the artifact of a text. `where` names it in errors. Raises DataError for any other text.
 
     Everything in it is checked: the type of each field, and that all names in it are defined in it.
     """
@@ -549,7 +549,7 @@ def from_json(raw: bytes, where: str) -> Artifact:
 
 
 def read_artifact(path: Path) -> Artifact:
-    """Return the artifact in a file, as `from_json` reads it. Raise DataError."""
+    """Return the artifact in a file, as `from_json` reads it. Raises DataError."""
     return _artifact(read_json(path), str(path))
 
 

@@ -57,7 +57,7 @@ class Capabilities:
 def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
     """Return the capabilities of a dialect on a processor.
 
-    Raise EmitError for an unknown dialect, with the valid names, and for a dialect that the processor does not have.
+    Raises EmitError for an unknown dialect, with the valid names, and for a dialect that the processor does not have.
     """
     amd = target.kind == "hip"
     match dialect:

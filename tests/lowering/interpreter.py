@@ -28,7 +28,7 @@ from tilelink.reference.scalars import Scope
 
 
 def run_lowered(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
-    """Run one launch and return [rank][name]: the outputs. Raise ProgressError if all programs are blocked."""
+    """Run one launch and return [rank][name]: the outputs. Raises ProgressError if all programs are blocked."""
     machine = Machine(
         program=bound.program,
         numbers=bound.numbers,

@@ -83,7 +83,7 @@ def _program_names(bound: Bound) -> _ProgramNames:
 def user_names(bound: Bound, stage: BoundStage) -> frozenset[str]:
     """Return the names that a stage's body may use: tensors, indices and values.
 
-    Generated temporaries must not use them. Raise EmitError if two objects share a name.
+    Generated temporaries must not use them. Raises EmitError if two objects share a name.
     """
     shared = _program_names(bound)
     assigned = {s.name: s for s in statements(stage.stage.body) if isinstance(s, Assign)}

@@ -12,7 +12,7 @@ from tilelink.errors import EmitError, SettingsError
 def save(text: str) -> Path:
     """Write a module into the cache folder and return its file. Concurrent writers, also of other users, are safe.
 
-    Raise SettingsError for a folder that cannot be written.
+    Raises SettingsError for a folder that cannot be written.
     """
     path = generated.file_of(generated.stem(text))
     if not intact(path):
@@ -38,5 +38,5 @@ def intact(path: Path) -> bool:
 
 
 def load(path: Path) -> ModuleType:
-    """Load a stored module. Raise EmitError for a file whose content does not match its name."""
+    """Load a stored module. Raises EmitError for a file whose content does not match its name."""
     return generated.load_module(path)

@@ -45,7 +45,7 @@ def statement_comment(statement: Statement) -> str:
 def integer(value: object) -> str:
     """Return an integer as an operand, in Triton's dialect of Python and in Python.
 
-    Raise EmitError for anything else.
+    Raises EmitError for anything else.
     """
     if not isinstance(value, Integral):
         raise EmitError(f"{value!r} is no integer", hint="programs hold Python's int, as parsed ones do")
@@ -57,7 +57,7 @@ def literal(value: object) -> str:
     """Return a bool, an i32 or an f32 as an operand in a kernel, for any target and for the interpreter.
 
     A float is rounded to the nearest f32. Triton makes zeros lose their sign in constants, and makes numbers below the
-    normal ones f64. So these are written by their bits. Raise EmitError for anything that is not a number.
+    normal ones f64. So these are written by their bits. Raises EmitError for anything that is not a number.
     """
     if isinstance(value, bool | np.bool_):
         return str(bool(value))

@@ -62,7 +62,7 @@ class Kernel:
         return store.save(self.emitted.text)
 
     def __call__(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
-        """Launch once: inputs[rank][name] -> outputs[rank][name]. Raise as `run` does.
+        """Launch once: inputs[rank][name] -> outputs[rank][name]. Raises as `run` does.
 
         Tensors that the program is given and writes in place are changed, and are among the outputs themselves.
         """
@@ -117,8 +117,8 @@ class Kernel:
         seed, max_delay_s: random delays before waits, notifies and transfers, to provoke other interleavings.
         trace: True to keep the events of every process. deadline_s: seconds that one wait may take.
 
-        Raise BindingError, ShapeError or DtypeError for inputs that do not fit, and BindingError if they do not fit
-        into memory. Raise RankError for a rank that failed, DeadlineError for a wait that exceeded its deadline.
+        Raises BindingError, ShapeError or DtypeError for inputs that do not fit, and BindingError if they do not fit
+        into memory. Raises RankError for a rank that failed, DeadlineError for a wait that exceeded its deadline.
         """
         from tilelink.runtime.cpu.client import run_cpu
         from tilelink.runtime.job import Job

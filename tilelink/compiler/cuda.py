@@ -25,7 +25,7 @@ def gpu_kernel(verified: Plan, group: ProcessGroup, tables: Mapping[str, Any], d
     deadline_s: seconds that one wait may take (None: no limit). With a deadline the host waits for each launch. Traced
         kernels always have one.
 
-    Raise RankError if the ranks of the group compile different programs.
+    Raises RankError if the ranks of the group compile different programs.
     """
     from tilelink.runtime.cuda.kernel import GpuKernel
 
@@ -49,7 +49,7 @@ def _deadline(verified: Plan, given: float | None) -> float | None:
 def gpu_artifact(verified: Plan, tables: Mapping[str, Any] | None = None) -> Artifact:
     """Return the artifact of a verified plan for GPU ranks, with its module in the store. No GPU is needed.
 
-    tables: as for `compiler.compile`. Raise EmitError for a program that kernels cannot express.
+    tables: as for `compiler.compile`. Raises EmitError for a program that kernels cannot express.
     """
     emitted = emit(verified.bound, verified.thresholds)
     store.save(emitted.text)

@@ -71,7 +71,7 @@ class Module:
     def program(self, name: str | None = None) -> Program:
         """Return the program of that name. None: the program that is named like the file, or the only one.
 
-        Raise UnknownNameError, which lists the names of the file.
+        Raises UnknownNameError, which lists the names of the file.
         """
         names = ", ".join(p.name for p in self.programs)
         matches = [p for p in self.programs if name in (None, p.name)]
@@ -90,7 +90,7 @@ class Module:
         return tuple(s for s in self.schedules if s.program == program.name)
 
     def schedule(self, name: str, program: Program) -> Schedule:
-        """Return the schedule of that name for a program. Raise UnknownNameError, which lists the names of the file."""
+        """Return the schedule of that name for a program. Raises UnknownNameError, with the names of the file."""
         of_program = self.schedules_of(program)
         for schedule in of_program:
             if schedule.name == name:
@@ -102,7 +102,7 @@ class Module:
 def load(name: str | Path) -> Module:
     """Return the programs and schedules of a `.tl` file, or of the operator library by file or program name.
 
-    A library program that the name itself refers to is returned alone. Raise UnknownNameError if the name is
+    A library program that the name itself refers to is returned alone. Raises UnknownNameError if the name is
     neither a file nor in the library, ParseError and related errors for a file that is not in the language.
     """
     path = Path(name)
@@ -127,7 +127,7 @@ def load(name: str | Path) -> Module:
 def library_module(name: str) -> Module:
     """Return the library file of that name, or else only the library program of that name.
 
-    Files in the current folder are ignored. Raise UnknownNameError for a name that is not in the library.
+    Files in the current folder are ignored. Raises UnknownNameError for a name that is not in the library.
     """
     if (path := PROGRAMS / f"{name}.tl") in _library_files():
         return _parse_file(path)  # most names are those of files, so that not all files need to be read
@@ -183,7 +183,7 @@ def schedule_of(program: Program, schedule: Schedule | str | None) -> Schedule |
     """Return the schedule of a name for a program; a Schedule, or None for the defaults, as it is.
 
     The name is that of a schedule in the program's file, "default", or "program:name" for a schedule of the library for
-    another program, whose stages, tensors and indices this one has. Raise UnknownNameError for any other name.
+    another program, whose stages, tensors and indices this one has. Raises UnknownNameError for any other name.
     """
     if not isinstance(schedule, str):
         return schedule
@@ -218,7 +218,7 @@ def reference(
     leaves in the tensors that are kept between launches. kept: [rank][name], what the launch before has left there;
     None for zeros.
 
-    Every index is one tile, except for scalar indices. Raise the errors of such a schedule: a program may be safe only
+    Every index is one tile, except for scalar indices. Raises the errors of such a schedule: a program may be safe only
     with smaller tiles, for example if a step waits for the previous one along such an index.
     """
     from tilelink.reference.run import run
@@ -254,7 +254,7 @@ def bound(
     on_step: called with the name of each pass and the program after it (tilelink/lowering/passes.py).
     dialect: of the kernels to be generated (`source`). Passes leave out what it lacks (tilelink/capabilities.py).
 
-    Raise EmitError for a program that the dialect cannot express, BindingError for dimensions without a value,
+    Raises EmitError for a program that the dialect cannot express, BindingError for dimensions without a value,
     ScheduleError for a schedule that does not fit, TileSizeError for tiles that a processor cannot hold.
     """
     machine = named_target(target) if isinstance(target, str) else target
@@ -281,7 +281,7 @@ def plan(
 
     tables: name -> int array [ranks, *shape] of the dynamic mappings. nodes, dialect: as for `bound`.
 
-    Raise what `bound` raises, BindingError and ShapeError for tables that do not fit, and VerificationError for a plan
+    Raises what `bound` raises, BindingError and ShapeError for tables that do not fit, and VerificationError for a plan
     that is not safe.
     """
     where: dict[str, Any] = {"ranks": ranks, "nodes": nodes, "target": target, "dialect": dialect}
@@ -294,7 +294,7 @@ def plan(
 def checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:
     """Return the tables as arrays. Integers, shape and bound are checked, because kernels read the tables unchecked.
 
-    Raise BindingError and ShapeError.
+    Raises BindingError and ShapeError.
     """
     if not isinstance(tables, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
         raise BindingError(f"tables are a {type(tables).__name__}", hint="tables={name: integers}")
@@ -342,14 +342,14 @@ def source(
         same kernels for Triton-distributed's compiler and language, for NVIDIA GPUs. The caller launches those, with
         tensors and a zeroed int64 signal pad in NVSHMEM's symmetric memory, and signals entries and ends of launches.
 
-    Raise what `plan` raises, and EmitError for a program that the dialect cannot express.
+    Raises what `plan` raises, and EmitError for a program that the dialect cannot express.
     """
     where: dict[str, Any] = {"ranks": ranks, "nodes": nodes, "target": target, "dialect": dialect}
     return source_of(plan(program, schedule, **where, dims=dims, dtype=dtype, tables=tables))
 
 
 def source_of(verified: Plan) -> str:
-    """Return the generated module of a verified plan. Raise EmitError for a program that kernels cannot express."""
+    """Return the generated module of a verified plan. Raises EmitError for a program that kernels cannot express."""
     return _emitted(verified).text
 
 
@@ -440,7 +440,7 @@ def compile(
     trace: True to measure launches inside the kernels, which differ then (`spans` of the result of `run`; on GPUs
         `timeline`, and there is always a deadline).
 
-    Raise what `plan` raises, BindingError for an unknown device, RankError for ranks that differ.
+    Raises what `plan` raises, BindingError for an unknown device, RankError for ranks that differ.
     """
     dialect = "traced" if trace else "triton"
     if device == "cuda":
@@ -476,7 +476,7 @@ def assembly(
 ) -> str:
     """Return the generated kernels compiled for a GPU, which need not be present. nodes: as for `bound`.
 
-    It is PTX, or AMD's assembly for an AMD target. Raise what `plan` raises, UnknownTargetError for the CPU,
+    It is PTX, or AMD's assembly for an AMD target. Raises what `plan` raises, UnknownTargetError for the CPU,
     SettingsError if TRITON_INTERPRET is set.
     """
     from tilelink.backend.context import signature
@@ -501,7 +501,7 @@ def assembly(
 
 
 def _linked(machine: Target) -> dict[str, str]:
-    """Return the bitcode of kernels that use the network. Raise BindingError if it is not there."""
+    """Return the bitcode of kernels that use the network. Raises BindingError if it is not there."""
     from tilelink.runtime.nvshmem.bitcode import libraries
 
     return libraries(int(machine.architecture))

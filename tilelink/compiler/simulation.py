@@ -44,7 +44,7 @@ def simulate(
     (.npz or .pt); or name -> int array [ranks, *shape], or [launches, ranks, *shape].
     draws: launches of which the result is the mean, drawn with the seeds from `seed` on.
 
-    Raise what `tilelink.plan` raises, MachineError for an unknown machine or offsets that do not fit, and BindingError
+    Raises what `tilelink.plan` raises, MachineError for an unknown machine or offsets that do not fit, and BindingError
     and ShapeError for an unknown routing, or index tensors that do not fit.
     """
     described = machine if isinstance(machine, Machine) else load_machine(machine)

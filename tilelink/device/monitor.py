@@ -139,7 +139,7 @@ class Monitor:
     def poll(self, *, channel: int, seen: int, expected: int, stage: int, tile: int) -> None:
         """Called after each look at a counter that was too small. Yields the processor for a moment.
 
-        A new wait begins with another channel, count, stage or tile, and after every event. Raise DeadlineError if the
+        A new wait begins with another channel, count, stage or tile, and after every event. Raises DeadlineError if the
         wait has taken too long, Aborted if another process has failed.
         """
         wait = (channel, expected, stage, tile)
@@ -156,7 +156,7 @@ class Monitor:
     def poll_network(self, missing: int, seconds: float) -> None:
         """Called while the process waits for `missing` messages that it has sent, for so many seconds so far.
 
-        Raise DeadlineError if the wait has taken too long, Aborted if another process has failed.
+        Raises DeadlineError if the wait has taken too long, Aborted if another process has failed.
         """
         launch = f" in launch {self.epoch}" if self.epoch else ""
         what = f"rank {self.rank} waits for {missing} messages to other nodes, which the network has not delivered"
@@ -167,7 +167,7 @@ class Monitor:
             raise DeadlineError(f"{what}, after {seconds:.2f} s{launch}", rank=self.rank, seconds=seconds, hint=hint)
 
     def record(self, kind: str, stage: int, tile: int, a: int, b: int, c: int = 0) -> None:
-        """Record an event, possibly after a delay. Raise Aborted if another process has failed."""
+        """Record an event, possibly after a delay. Raises Aborted if another process has failed."""
         self._waiting_for = None
         if self._aborted():
             raise Aborted

@@ -91,7 +91,7 @@ def group_on(scope: Scope, node: ast.expr, groups: Mapping[str, Group]) -> Group
 
 
 def integer_of(scope: Scope, node: ast.expr) -> Scalar:
-    """Convert an integer expression of a declaration. Raise ParseError for one that is nested too deeply."""
+    """Convert an integer expression of a declaration. Raises ParseError for one that is nested too deeply."""
     require_shallow(scope.source, node)
     node = scope.replaced(node)
     require_shallow(scope.source, node)

@@ -43,8 +43,8 @@ def solve(program: Program, sizes: Mapping[str, Sizes], given: Mapping[str, Any]
     known already. An extent tells a dimension if it is the only unknown one in it, stands there once, and is combined
     with others by + - * alone.
 
-    Raise ShapeError for a tensor with another number of axes, for a size that no dimension gives, and for tensors that
-    disagree. Raise BindingError for a dimension that no tensor tells.
+    Raises ShapeError for a tensor with another number of axes, for a size that no dimension gives, and for tensors that
+    disagree. Raises BindingError for a dimension that no tensor tells.
     """
     equations = list(_equations(program, sizes))
     known: dict[str, Any] = dict(given)
@@ -86,7 +86,7 @@ def _equations(program: Program, sizes: Mapping[str, Sizes]) -> Iterable[_Equati
 def _inverse(expr: Scalar, size: Any, of: _Equation, program: Program, known: Mapping[str, Any], ranks: int) -> Any:
     """Return the value of the only unknown dimension with which an expression is `size`, or None if there are others.
 
-    Raise ShapeError if there is none.
+    Raises ShapeError if there is none.
     """
     match expr:
         case Param():

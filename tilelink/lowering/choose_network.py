@@ -62,7 +62,7 @@ from tilelink.lowering.transform import free_name
 def choose_network(bound: Bound) -> Bound:
     """Return the bound program whose edges between nodes are carried by the network.
 
-    Raise ScheduleError for a stage that reaches other nodes and cannot put.
+    Raises ScheduleError for a stage that reaches other nodes and cannot put.
     """
     if bound.nodes == 1:
         return bound

@@ -70,7 +70,7 @@ from tilelink.scheduling.schedule import CopyEngine
 
 
 def low_latency(bound: Bound) -> Bound:
-    """Return the bound program in which the tensors of the clause have words. Raise ScheduleError if one cannot."""
+    """Return the bound program in which the tensors of the clause have words. Raises ScheduleError if one cannot."""
     if not bound.capabilities.low_latency:
         return bound
     chosen = {part.name: part.at("low_latency") for part in bound.schedule.tensors if part[LOW_LATENCY]}

@@ -23,7 +23,7 @@ def check_ranges(bound: Bound) -> None:
 
 
 def _interval(expr: Scalar, bound: Bound, stage: BoundStage, bounds: Bounds, location: Location | None = None) -> Range:
-    """Return the interval of an expression. Raise BindingError if it, or a part of it, may overflow 32 bits."""
+    """Return the interval of an expression. Raises BindingError if it, or a part of it, may overflow 32 bits."""
     location = expr.location or location
     below = [_interval(child, bound, stage, bounds, location) for child in children(expr)]
     match expr:

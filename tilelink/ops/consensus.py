@@ -83,7 +83,7 @@ def gathered(
     op: the operator's name. what: the call in words, part by part. own: what this rank gives. refusal: why this rank
     cannot make the call; it is raised after the others have been told.
 
-    Raise RankError on ranks that could make the call if another one cannot, ShapeError if the calls differ.
+    Raises RankError on ranks that could make the call if another one cannot, ShapeError if the calls differ.
     """
     every: list[Any] = [(what, str(refusal or ""), own)]
     if group.size() > 1:

@@ -92,7 +92,7 @@ def measured(
 
 
 def _schedule(record: Record, request: Request, processor: Target | None) -> Schedule:
-    """Return the schedule of a record. Raise what parsing and planning raise: it may be of other rows or versions."""
+    """Return the schedule of a record. Raises what parsing and planning raise: it may be of other rows or versions."""
     program = next(p for p in programs_for(request.op, request.variant) if p.name == record.program)
     schedule = compiler.parse(record.schedule).schedules[0]
     if processor is not None:

@@ -52,7 +52,7 @@ class Part:
 
 
 def parts_of(backward: Sequence[Operator | Function], of: Signature) -> tuple[Part, ...]:
-    """Return the sources of the gradients of an operator. Raise BindingError for one that does not fit it."""
+    """Return the sources of the gradients of an operator. Raises BindingError for one that does not fit it."""
     found = tuple(
         _by_operator(one, of) if hasattr(one, "signature") else _by_function(one, of)  # type: ignore[arg-type]
         for one in backward
@@ -72,7 +72,7 @@ def gradients(
 ) -> dict[str, torch.Tensor | None]:
     """Return input -> gradient for the inputs that need one.
 
-    known: values of all that parts take. shapes: of the inputs. Raise BindingError for a gradient that no part gives,
+    known: values of all that parts take. shapes: of the inputs. Raises BindingError for a gradient that no part gives,
     or of another shape.
     """
     found: dict[str, torch.Tensor | None] = {}

@@ -46,7 +46,7 @@ class Forms:
     def of(self, call: Call, ranks: int) -> Form:
         """Return the program of a call with its sizes, which may be symbolic.
 
-        Raise ShapeError, DtypeError or BindingError for tensors that do not fit it or each other.
+        Raises ShapeError, DtypeError or BindingError for tensors that do not fit it or each other.
         """
         program = self._chosen(call)
         dtype = self._element_type(program, call)
@@ -74,7 +74,7 @@ class Forms:
         return self._programs[key]
 
     def _element_type(self, program: Program, call: Call) -> str:
-        """Return the type of tensors that declare none. Raise DtypeError for inputs of other types than declared."""
+        """Return the type of tensors that declare none. Raises DtypeError for inputs of other types than declared."""
         found, told = self._dtype, "dtype="
         for name, tensor in call.tensors.items():
             declared = program.tensor(name)

@@ -57,7 +57,7 @@ class Given:
 
         direct: True if no other part of torch sees the call, so that an input may stand for the memory after it.
         Inputs with fewer elements stay where they are if that memory has all that the kernel takes; others are copied.
-        Raise ShapeError for inputs that disagree, or are larger, and BindingError for a count that does not fit.
+        Raises ShapeError for inputs that disagree, or are larger, and BindingError for a count that does not fit.
         """
         made = dict(values)
         counts: dict[str, Any] = {}
@@ -117,7 +117,7 @@ class Given:
         return made
 
     def into(self, out: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """Return given outputs as the kernel writes them. Raise BindingError for one without room for all of it."""
+        """Return given outputs as the kernel writes them. Raises BindingError for one without room for all of it."""
         made = dict(out)
         for part in self.outputs:
             tensor, size = made[part.tensor], values.get(part.size)

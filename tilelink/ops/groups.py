@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def members_of(group: Group) -> ProcessGroup | str:
-    """Return the group of a call, or its name if that was given. Raise RankError if there are no ranks."""
+    """Return the group of a call, or its name if that was given. Raises RankError if there are no ranks."""
     members = group if group is not None else dist.group.WORLD
     if members is None:
         hint = 'start with torchrun and call torch.distributed.init_process_group("nccl", device_id=...) first'
@@ -28,7 +28,7 @@ def members_of(group: Group) -> ProcessGroup | str:
 
 
 def name_of(members: ProcessGroup | str) -> str:
-    """Return the name of a group, as custom operators take it. Raise RankError for a rank outside of it."""
+    """Return the name of a group, as custom operators take it. Raises RankError for a rank outside of it."""
     check_member(members)
     return members if isinstance(members, str) else members.group_name
 
@@ -67,7 +67,7 @@ class OfGroups(Generic[T]):
     def of(self, group: ProcessGroup) -> T:
         """Return the value of a group.
 
-        Raise RankError for a rank outside of it, and for a group that was destroyed.
+        Raises RankError for a rank outside of it, and for a group that was destroyed.
         """
         kept = self._kept.get(id(group))
         return kept[1] if kept is not None else self._new(group)

@@ -39,7 +39,7 @@ class Meaning:
     def __call__(self, inputs: Tensors, out: Tensors | None = None) -> dict[str, torch.Tensor]:
         """Compute the outputs of this rank, and what tensors are afterwards that it changes in place. Collective.
 
-        Raise ShapeError if the ranks make different calls, BindingError for outputs that share memory with others.
+        Raises ShapeError if the ranks make different calls, BindingError for outputs that share memory with others.
         """
         in_place = {name: inputs[name].detach() for name in self._in_place}
         own = {name: value.detach().contiguous() for name, value in inputs.items()}

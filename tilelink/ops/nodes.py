@@ -20,7 +20,7 @@ def nodes_of(group: ProcessGroup) -> int:
     """Return the number of nodes that the ranks of a group fill, one after the other and equally many in each.
 
     A node is a host, or as many ranks as TILELINK_NODE_RANKS says on rank 0. The first call of a group is collective.
-    Raise RankError, on all ranks, for ranks that lie in another way.
+    Raises RankError, on all ranks, for ranks that lie in another way.
     """
     sizes = _sizes.of(group)
     if len(set(sizes)) > 1:

@@ -281,7 +281,7 @@ def variant_operator(op: str, variant: str) -> Operator:
 
 
 def program_of(op: str, variant: str) -> str:
-    """Return the name of the program of a variant of an operator. Raise UnknownNameError if there is none."""
+    """Return the name of the program of a variant of an operator. Raises UnknownNameError if there is none."""
     programs = {v: name for one in OPERATORS.values() if one.rule == op for v, name in one.programs.items()}
     if variant not in programs:
         there = ", ".join(v or "plain" for v in programs)

@@ -101,7 +101,7 @@ class Op:
         memory with inputs or each other, and the call has no gradients. group: of torch.distributed, its name, or None
         for all ranks. schedule: another one than the operator's. named: inputs, dimensions, parameters and choices.
 
-        Raise ShapeError, DtypeError or BindingError for what does not fit the program, on all ranks RankError or
+        Raises ShapeError, DtypeError or BindingError for what does not fit the program, on all ranks RankError or
         ShapeError if their first calls differ, and what `tilelink.compile` raises.
         """
         members = members_of(group)
@@ -240,7 +240,7 @@ class Op:
         return kernel.bench(inputs, samples=samples, warmups=warmups)
 
     def _bound(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call by name. Raise BindingError for those that do not fit."""
+        """Return the arguments of a call by name. Raises BindingError for those that do not fit."""
         inputs, name = self.signature.inputs, self.program.name
         if len(tensors) > len(inputs):
             hint = f"its inputs are {self.signature.takes}; numbers and choices are given by name"
@@ -270,7 +270,7 @@ class Op:
         return values
 
     def _plain(self, key: str, value: Any) -> Any:
-        """Return a number or a choice as torch takes it. Raise BindingError for anything else."""
+        """Return a number or a choice as torch takes it. Raises BindingError for anything else."""
         if isinstance(value, np.generic):
             value = value.item()
         kinds: Any = str if key in self.signature.choices else (int, float, torch.SymInt, torch.SymFloat)
@@ -282,7 +282,7 @@ class Op:
         return value
 
     def _given_outputs(self, out: Out) -> dict[str, torch.Tensor]:
-        """Return given outputs by name. Raise BindingError unless there is a tensor for each."""
+        """Return given outputs by name. Raises BindingError unless there is a tensor for each."""
         names = self.signature.outputs
         if not names:
             hint = f"it changes {', '.join(self.signature.in_place)} in place"
@@ -512,7 +512,7 @@ def op(
     The operator's name is that of the program with a digest of all this, the same in every process. Equal arguments
     give the same operator.
 
-    Raise UnknownNameError for a schedule that there is not, BindingError for other arguments that do not fit.
+    Raises UnknownNameError for a schedule that there is not, BindingError for other arguments that do not fit.
     """
     require_program(program)
     compiler.check(program)

@@ -141,7 +141,7 @@ class Launcher(Protocol):
     def __call__(self, inputs: Any) -> Any:
         """Launch once with the inputs of the ranks of this process. Return their outputs, by name.
 
-        Raise BindingError for tensors that do not fit, DeadlineError for a wait that exceeded its deadline.
+        Raises BindingError for tensors that do not fit, DeadlineError for a wait that exceeded its deadline.
         """
         ...
 

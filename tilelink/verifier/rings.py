@@ -229,7 +229,7 @@ class _Model:
         return state._replace(at=(state.at[0], *at), reading=reading)
 
     def _step(self, state: _State, role: int, which: int, number: int, step: Step) -> _State | None:
-        """Return the state after a step of a role, or None if the step must wait. Raise _Wrong for a wrong one."""
+        """Return the state after a step of a role, or None if the step must wait. Raises _Wrong for a wrong one."""
         ring = self.rings[which]
         slot = self._firsts[which][0] + number % ring.buffers
         barriers, holds, flying, reading = state.barriers, state.holds, state.flying, state.reading

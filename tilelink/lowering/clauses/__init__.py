@@ -42,7 +42,7 @@ _own: list[Clause[Any]] = []
 
 
 def register(clause: Clause[Any]) -> None:
-    """Add a clause to the language. Raise ScheduleError if its name or its keyword is already in use."""
+    """Add a clause to the language. Raises ScheduleError if its name or its keyword is already in use."""
     language.register(clause)
     _own.append(clause)
 

@@ -43,7 +43,7 @@ SEARCHED_TILES = 2
 def _apply(bound: Bound) -> Bound:
     """Return the bound program in which every stage with a `backfill` clause is split in two.
 
-    Raise ScheduleError if a stage cannot be split.
+    Raises ScheduleError if a stage cannot be split.
     """
     stages = [name for kernel in bound.kernels for loop in kernel.loops for name in loop.stages]
     for name in stages:  # in the order of a kernel's loops, because a backfilled stage moves all loops after it

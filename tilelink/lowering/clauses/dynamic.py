@@ -32,7 +32,7 @@ from tilelink.scheduling.schedule import CopyEngine, Fused, Schedule
 def _apply(bound: Bound) -> Bound:
     """Return the bound program whose kernels take tiles by a counter where the schedule says so.
 
-    Raise ScheduleError for a kernel that cannot. A kernel with at most one tile for each program stays as it is.
+    Raises ScheduleError for a kernel that cannot. A kernel with at most one tile for each program stays as it is.
     """
     for part in bound.schedule.stages:
         if not part[DYNAMIC] or not bound.capabilities.dynamic_tiles:

@@ -34,7 +34,7 @@ MIN_COLUMNS = 32
 def _apply(bound: Bound) -> Bound:
     """Return the bound program with every tail halved that the schedule names and that gains by it.
 
-    Raise ScheduleError for a tail that cannot be halved.
+    Raises ScheduleError for a tail that cannot be halved.
     """
     for part in bound.schedule.stages:
         if not part[HALVE_TAIL]:

@@ -27,7 +27,7 @@ from tilelink.lowering.clauses.clause import Clause, switch
 def _apply(bound: Bound) -> Bound:
     """Return the bound program whose kernels have as many CTAs as tiles where the schedule says so.
 
-    Raise ScheduleError for a kernel that cannot have them. CPU ranks have as many programs as without the clause.
+    Raises ScheduleError for a kernel that cannot have them. CPU ranks have as many programs as without the clause.
     """
     for part in bound.schedule.stages:
         if not part[PROGRAM_PER_TILE]:

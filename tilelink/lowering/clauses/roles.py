@@ -138,7 +138,7 @@ def _valid(owner: str, value: object) -> None:
 def _apply(bound: Bound) -> Bound:
     """Return the bound program with the roles of every stage that has the clause, on a processor for them.
 
-    Raise ScheduleError for a stage that cannot have them.
+    Raises ScheduleError for a stage that cannot have them.
     """
     given = bound
     for name, stage in bound.stages.items():

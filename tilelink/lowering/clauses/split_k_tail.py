@@ -66,7 +66,7 @@ SEARCHED_PARTS = 32
 def _apply(bound: Bound) -> Bound:
     """Return the bound program with every tail split that the schedule names.
 
-    Raise ScheduleError if a tail cannot be split.
+    Raises ScheduleError if a tail cannot be split.
     """
     for part in bound.schedule.stages:
         parts = part[SPLIT_K_TAIL]

@@ -76,7 +76,7 @@ _OTHERS = (SPLIT_K_TAIL.name, HALVE_TAIL.name, BACKFILL.name)
 def _apply(bound: Bound) -> Bound:
     """Return the bound program with the steps of the last tiles divided where the schedule says so.
 
-    Raise ScheduleError if they cannot be.
+    Raises ScheduleError if they cannot be.
     """
     for part in bound.schedule.stages:
         if not part[STREAM_K]:

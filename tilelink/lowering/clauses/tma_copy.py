@@ -49,7 +49,7 @@ MAX_RANKS = 16
 def _apply(bound: Bound) -> Bound:
     """Return the bound program with the boxes of every stage that has the clause and can use it.
 
-    Raise ScheduleError for a stage that is not one copy on reserved SMs.
+    Raises ScheduleError for a stage that is not one copy on reserved SMs.
     """
     stages = dict(bound.stages)
     for name, stage in bound.stages.items():

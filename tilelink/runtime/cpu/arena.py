@@ -36,7 +36,7 @@ class Arena:
     """`size` bytes of zeros, allocated as tensors that processes forked later see at the same addresses.
 
     The mapping has no name, so nothing is left when the processes end, however they end. It lives as long as the arena
-    is open or one of its tensors is alive. A tensor never outlives its memory. Raise MemoryError if the machine does
+    is open or one of its tensors is alive. A tensor never outlives its memory. Raises MemoryError if the machine does
     not provide that much.
     """
 
@@ -52,7 +52,7 @@ class Arena:
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return a contiguous tensor of zeros of this shape and dtype, aligned to 128 bytes.
 
-        Raise DtypeError for a dtype that programs do not have, MemoryError if the arena is full, ValueError if it is
+        Raises DtypeError for a dtype that programs do not have, MemoryError if the arena is full, ValueError if it is
         closed.
         """
         if self._memory is None:

@@ -38,8 +38,8 @@ class _Traceback(Exception):
 def run_cpu(job: Job) -> RunResult:
     """Run all launches of a job and return their outputs.
 
-    Raise RankError with the traceback of the rank that failed first. Raise CallError, with that as its cause, if the
-    failure was in a function that the program calls. Raise DeadlineError for the first wait that exceeded its deadline.
+    Raises RankError with the traceback of the rank that failed first. Raises CallError, with that as its cause, if the
+    failure was in a function that the program calls. Raises DeadlineError for the first wait that exceeds its deadline.
     On return or exception all processes of the run have ended and no shared memory is left.
     """
     data = [pickled(one) for one in (ProcessEnvironment.here(), job)]
@@ -61,7 +61,7 @@ class ForkServer:
         self._socket: socket.socket | None = None
 
     def worker(self, pipes: Pipes) -> int:
-        """Return the process of a new worker. Raise RankError if none can be started."""
+        """Return the process of a new worker. Raises RankError if none can be started."""
         for _ in range(2):  # a server that was idle for long has ended, which only a request reveals
             with self._lock:
                 self._ensure()
@@ -159,7 +159,7 @@ class _Worker:
     ended: bool = False
 
     def do(self, data: Sequence[bytes]) -> bytes:
-        """Return its answer to a job, after it has ended. Raise RankError if it gave none."""
+        """Return its answer to a job, after it has ended. Raises RankError if it gave none."""
         with contextlib.suppress(BrokenPipeError), self.job as pipe:
             pipe.writelines(data)
         reply = self._reply()

@@ -40,7 +40,7 @@ class CopyQueue:
             monitor.end(self._track, kind, stage, t, a, b)
 
     def wait(self, channel: int, target: int, stage: int, t: int) -> None:
-        """Wait until the local counter `channel` has reached `target`. Raise DeadlineError if that takes too long."""
+        """Wait until the local counter `channel` has reached `target`. Raises DeadlineError if that takes too long."""
         monitor.begin("wait")
         host_signals.wait(self._memory.pads[self._rank], channel, target, stage, t)
         self._end("wait", stage, t, channel, 0)

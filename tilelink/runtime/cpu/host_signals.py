@@ -24,7 +24,7 @@ def _notify(pad, channel, rank, stage, t):
 
 
 def wait(pad: torch.Tensor, channel: int, target: int, stage: int = RUNTIME, t: int = -1) -> None:
-    """Wait until pad[channel] (int32) has reached `target`. Raise DeadlineError if that takes too long."""
+    """Wait until pad[channel] (int32) has reached `target`. Raises DeadlineError if that takes too long."""
     _wait[(1,)](pad, channel, target, stage, t)
 
 

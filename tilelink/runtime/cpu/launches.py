@@ -19,7 +19,7 @@ from tilelink.runtime.job import Job, RunResult, WorkerTrace
 
 
 def run_job(job: Job) -> RunResult:
-    """Run a job in this process, in which Triton interprets. Raise as run_processes does."""
+    """Run a job in this process, in which Triton interprets. Raises as run_processes does."""
     artifact = job.artifact
     module = load_module(job.source)
     interpreter.rewrite(module)

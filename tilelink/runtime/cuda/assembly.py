@@ -26,7 +26,7 @@ class KernelSource:
 
 
 def assemble(source: Path, kernels: Sequence[KernelSource], target: Target) -> str:
-    """Return the assembly of all kernels, one after the other. Raise SettingsError if TRITON_INTERPRET is set.
+    """Return the assembly of all kernels, one after the other. Raises SettingsError if TRITON_INTERPRET is set.
 
     Before that of a kernel for NVIDIA is a comment with what its binary takes. Registers that are spilled to memory are
     a warning.

@@ -82,7 +82,7 @@ class Offset:
 def offset(answers: Sequence[Sequence[int]]) -> Offset:
     """Return the offset from exchanges (sent, the peer's time, received): the median of their fastest quarter.
 
-    Raise RankError if one of them was not answered.
+    Raises RankError if one of them was not answered.
     """
     if not all(peer for _, peer, _ in answers):
         hint = "see that the processes of all ranks run, and start them again"
@@ -124,7 +124,7 @@ class Clocks:
         self.resolution = resolution(times.tolist())
 
     def offsets(self) -> list[Offset]:
-        """Measure the current offset of every rank. Raise RankError on all ranks if one of them does not answer."""
+        """Measure the current offset of every rank. Raises RankError on all ranks if one of them does not answer."""
         self._mail.zero_()
         self._answers.zero_()
         torch.cuda.synchronize(self._device)

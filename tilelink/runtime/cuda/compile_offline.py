@@ -38,7 +38,7 @@ def compile_source(
     aligned: the parameters that are multiples of 16 (bytes, for pointers); default: every pointer.
 
     Of the result, `.asm["ptx"]` or `.asm["amdgcn"]` is the text and `.metadata.shared` the bytes of shared memory.
-    Raise UnknownTargetError for an unknown target or one that interprets, SettingsError if TRITON_INTERPRET was set
+    Raises UnknownTargetError for an unknown target or one that interprets, SettingsError if TRITON_INTERPRET was set
     when Triton was imported, BindingError for a parameter without a type or value.
     """
     machine = named_target(target) if isinstance(target, str) else target

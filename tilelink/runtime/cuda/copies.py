@@ -37,7 +37,7 @@ class Copies:
     ) -> None:
         """timed: True to put events around every operation. replayed: True to issue operations as graphs.
 
-        Raise BindingError for a stage that the copy engine does not support.
+        Raises BindingError for a stage that the copy engine does not support.
         """
         rank, device = memory.rank, memory.device
         found = recorded(artifact, rank)

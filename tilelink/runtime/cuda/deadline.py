@@ -82,7 +82,7 @@ class DebugBlock:
         )  # fmt: skip
 
     def settle(self, done: torch.cuda.Event, gated: list[int]) -> None:
-        """Wait for the end of a launch. Raise DeadlineError if one of its waits, or a peer's, exceeded its deadline."""
+        """Wait for the end of a launch. Raises DeadlineError if a wait of it, or of a peer, exceeded its deadline."""
         begin = time.monotonic()
         while not done.query():
             if time.monotonic() - begin > _PATIENCE * self._seconds:

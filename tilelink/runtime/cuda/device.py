@@ -27,7 +27,7 @@ def gpu_of(group: dist.ProcessGroup) -> torch.device:
 def current_target(group: dist.ProcessGroup | None = None) -> Target:
     """Return the target of this rank's GPU: the current one, or that of a group.
 
-    Raise RankError if there is none.
+    Raises RankError if there is none.
     """
     if not torch.cuda.is_available():
         raise RankError("there is no GPU here", hint="compile(...) runs the same program on CPU ranks")
@@ -43,7 +43,7 @@ def current_target(group: dist.ProcessGroup | None = None) -> Target:
 def group_of(group: dist.ProcessGroup | None, ranks: int | None = None) -> dist.ProcessGroup:
     """Return the group, or that of all ranks.
 
-    Raise RankError if there is none, if this rank is not in it, or if it has another number of ranks.
+    Raises RankError if there is none, if this rank is not in it, or if it has another number of ranks.
     """
     if not dist.is_initialized():
         hint = 'start with torchrun and call torch.distributed.init_process_group("nccl", device_id=...) first'

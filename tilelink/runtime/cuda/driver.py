@@ -102,7 +102,7 @@ class Driver:
         return self._batch, (stream, ctypes.c_uint(2), operations, ctypes.c_uint(0))
 
     def event(self) -> Handle:
-        """Return a new event that records its time. Raise RankError if the driver has none."""
+        """Return a new event that records its time. Raises RankError if the driver has none."""
         made = Handle()
         _done(self._create(ctypes.byref(made), 0))
         return made
@@ -112,7 +112,7 @@ class Driver:
         return self._record, (event, stream)
 
     def elapsed_ns(self, first: Handle, second: Handle) -> float:
-        """Return the time between two completed events in ns. Raise RankError if one is not complete."""
+        """Return the time between two completed events in ns. Raises RankError if one is not complete."""
         milliseconds = ctypes.c_float()
         _done(self._elapsed(ctypes.byref(milliseconds), first, second))
         return milliseconds.value * 1e6
@@ -131,13 +131,13 @@ def _done(status: int) -> None:
 
 @cache
 def driver() -> Driver:
-    """Return the driver of this machine. Raise RankError if there is none."""
+    """Return the driver of this machine. Raises RankError if there is none."""
     return Driver(library())
 
 
 @cache
 def library() -> Any:
-    """Return the driver's shared library. Raise RankError if there is none."""
+    """Return the driver's shared library. Raises RankError if there is none."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -158,7 +158,7 @@ def with_context(library: Any, status: int, function: Callable[..., int], *argum
 def enter_context(library: Any, device: int) -> None:
     """Give the calling thread a GPU's primary context. A thread that has not called CUDA's runtime has none.
 
-    Raise RankError if there is none to be had.
+    Raises RankError if there is none to be had.
     """
     ordinal, context = ctypes.c_int(), ctypes.c_void_p()
     get = function_of(library, "cuDeviceGet", ctypes.POINTER(ctypes.c_int), ctypes.c_int)

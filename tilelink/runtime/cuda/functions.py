@@ -85,7 +85,7 @@ def _launchers_later() -> Iterator[None]:
 
 
 def _load(compiled: Any, name: str) -> None:
-    """Load a compiled kernel onto the GPU. Raise BindingError if it needs more resources than an SM has."""
+    """Load a compiled kernel onto the GPU. Raises BindingError if it needs more resources than an SM has."""
     try:
         with _launchers_later():
             compiled._init_handles()
@@ -106,7 +106,7 @@ def _prepared(compiled: Any, programs: int, arguments: Sequence[Any]) -> Prepare
 
 
 def _launch(kernel: PreparedLaunch, stream: int, name: str) -> None:
-    """Launch a prepared kernel. Raise RankError if the driver fails."""
+    """Launch a prepared kernel. Raises RankError if the driver fails."""
     if status := kernel(stream):
         status = with_context(library(), status, kernel, stream)
     if status:
@@ -147,7 +147,7 @@ class Function:
     def __init__(
         self, kernel: KernelSpec, function: Any, argument: Argument, artifact: Artifact, link: Link | None = None
     ) -> None:
-        """Compile the kernel. Raise BindingError if it does not fit the GPU."""
+        """Compile the kernel. Raises BindingError if it does not fit the GPU."""
         self._name = kernel.name
         self._arguments: list[Any] = []
         self._changing: list[tuple[int, TensorPointer | Described, str]] = []

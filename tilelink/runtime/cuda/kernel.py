@@ -38,7 +38,7 @@ class GpuKernel(MeasuredKernel):
     def __init__(self, artifact: Artifact, group: dist.ProcessGroup, deadline_s: float | None = None) -> None:
         """deadline_s: seconds that one wait may take; then every launch is waited for, and is slow. None: no limit.
 
-        Raise RankError if the ranks build different programs, BindingError for a stage that its copy engine does not
+        Raises RankError if the ranks build different programs, BindingError for a stage that its copy engine does not
         support.
         """
         self.artifact = artifact
@@ -74,7 +74,7 @@ class GpuKernel(MeasuredKernel):
 
         inputs: tensors of this rank, of the shapes and dtypes of the program; those that it reads and writes in place
         are changed. out: tensors for outputs, which share no memory with inputs or each other. Return the outputs,
-        which have no gradients, and the tensors in place. Raise BindingError for tensors that do not fit; with a
+        which have no gradients, and the tensors in place. Raises BindingError for tensors that do not fit; with a
         deadline DeadlineError.
         """
         if self._elsewhere():

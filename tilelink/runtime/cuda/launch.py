@@ -61,7 +61,7 @@ class TensorMap:
         self.point(descriptor.base.data_ptr())
 
     def point(self, address: int) -> None:
-        """Set the address of the tensor. Raise UnsupportedLaunch if the driver cannot describe it."""
+        """Set the address of the tensor. Raises UnsupportedLaunch if the driver cannot describe it."""
         if address == self._address:
             return
         if status := self._encode(*self._before, address, *self._after):
@@ -75,7 +75,7 @@ class PreparedLaunch:
     def __init__(self, library: Any, compiled: Any, programs: int, arguments: Sequence[Any]) -> None:
         """arguments: one for each of the kernel's own, in order.
 
-        Raise UnsupportedLaunch for parameters that this module does not support.
+        Raises UnsupportedLaunch for parameters that this module does not support.
         """
         meta = compiled.metadata
         if (
@@ -137,7 +137,7 @@ class PreparedLaunch:
     def point(self, position: int, address: int) -> None:
         """Set the address of the tensor or descriptor at a position of the arguments.
 
-        Raise UnsupportedLaunch if the driver cannot describe it. Then Triton must perform the next launches.
+        Raises UnsupportedLaunch if the driver cannot describe it. Then Triton must perform the next launches.
         """
         if position in self._pointers:
             self._pointers[position].value = address
@@ -152,7 +152,7 @@ class PreparedLaunch:
 def _sizes(library: Any, handle: int) -> list[int]:
     """Return the bytes of each parameter of a kernel.
 
-    Raise UnsupportedLaunch if the driver is too old to report them.
+    Raises UnsupportedLaunch if the driver is too old to report them.
     """
     if not hasattr(library, "cuFuncGetParamInfo"):
         raise UnsupportedLaunch("a driver that does not know the parameters of kernels")

@@ -30,7 +30,7 @@ class LaunchDriver:
         self, artifact: Artifact, memory: Memory, arguments: Arguments, copies: Copies, handshake: Handshake,
         debug_block: torch.Tensor | None,
     ) -> None:  # fmt: skip
-        """Compile the kernels. Raise BindingError for one that does not fit the GPU."""
+        """Compile the kernels. Raises BindingError for one that does not fit the GPU."""
         self._memory, self._copies = memory, copies
         self._engine = copies.engine
         self._in_kernels = handshake.in_kernels

@@ -36,7 +36,7 @@ class MeasuredKernel(KeepingKernel):
         out: tensors for outputs; others are made once, so that no launch allocates any. Launches change copies of the
         tensors that the program reads and writes in place, one launch after the other; the given ones stay as they are.
         What is kept between launches is afterwards as before.
-        Raise what a launch raises, and BindingError for no samples.
+        Raises what a launch raises, and BindingError for no samples.
         """
         with torch.cuda.device(self.device):
             outputs = {**self.empty_outputs(), **(out or {})}
@@ -51,7 +51,7 @@ class MeasuredKernel(KeepingKernel):
     def timeline(self) -> Timeline:
         """Return what all ranks did in their launches since the last call. Collective.
 
-        Raise BindingError if the kernel was not compiled with trace.
+        Raises BindingError if the kernel was not compiled with trace.
         """
         if self._tracer is None:
             raise BindingError("this kernel does not measure its launches", hint="compile it with trace=True")

@@ -36,7 +36,7 @@ EMPTY = Recorded(early=(), late=(), gated=frozenset(), exits=[], counters=[], fl
 
 
 def recorded(artifact: Artifact, rank: int) -> Recorded:
-    """Run the queue functions of a rank once for each buffer. Raise BindingError for an unsupported stage."""
+    """Run the queue functions of a rank once for each buffer. Raises BindingError for an unsupported stage."""
     module = load_module(file_of(artifact.source))
     queued = sorted(artifact.copy_programs, key=lambda one: one.position)
     cycle: list[list[Operation]] = []

@@ -37,7 +37,7 @@ class Operands:
         """Return the given tensors as a kernel takes them: contiguous and aligned. Inputs are copied if they are not.
 
         Inputs are returned without their gradients, which a kernel does not have. complete: True if all operands must
-        be given. Raise BindingError for tensors that do not fit, and for an output that would need a gradient.
+        be given. Raises BindingError for tensors that do not fit, and for an output that would need a gradient.
         """
         if type(given) is not dict and not isinstance(given, Mapping):
             hint = f"as {{name: tensor}}; there are {', '.join(name for name, *_ in self._rows)}"
@@ -102,7 +102,7 @@ def check_apart(outputs: Tensors, inputs: Tensors, own: torch.Tensor) -> None:
 def _placed(tensor: TensorSpec, value: torch.Tensor) -> torch.Tensor:
     """Return an input without its gradient, copied if it is not contiguous and aligned, or a result as it is.
 
-    Raise BindingError for a result that is not contiguous and aligned, or whose gradient would be wrong.
+    Raises BindingError for a result that is not contiguous and aligned, or whose gradient would be wrong.
     """
     unfit = bool(value.data_ptr() % ALIGNED) or not value.is_contiguous()
     if not tensor.is_result:

@@ -56,7 +56,7 @@ def compile_ahead(artifact: Artifact, machine: Target, deadlines: Collection[boo
     """Compile all kernels that ranks launch for a program, including helper kernels, with and without a deadline.
 
     Return the bytes of shared memory of its own kernels. Only for processes that use no GPU afterwards: Triton's driver
-    is replaced permanently. Raise what Triton raises, and BindingError for a stage that the copy engine does not
+    is replaced permanently. Raises what Triton raises, and BindingError for a stage that the copy engine does not
     support.
     """
     driver.set_active(Absent(machine))  # type: ignore[arg-type]

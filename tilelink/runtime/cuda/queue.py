@@ -101,7 +101,7 @@ class Queue:
         return frozenset(end.name for _, end in self._cells if end.name is not None)
 
     def issue(self, stream: int, bases: Bases, captured: bool = False) -> None:
-        """Issue all operations on a stream (its handle). Raise RankError if the driver refuses one.
+        """Issue all operations on a stream (its handle). Raises RankError if the driver refuses one.
 
         captured: True if the stream is being captured, so that the waits may become a branch of a graph.
         """
@@ -124,7 +124,7 @@ class Queue:
             branches.before_copy(stream)
 
     def elapsed_ns(self, first: int, second: Handle) -> float:
-        """Return the ns from an event (its handle) to one of `timed`. Raise RankError if one is not complete."""
+        """Return the ns from an event (its handle) to one of `timed`. Raises RankError if one is not complete."""
         return driver().elapsed_ns(Handle(first), second)
 
     def _mark(self) -> Handle:

@@ -140,7 +140,7 @@ class Recorder:
         source: str, source_rank: int, source_low: Ints, source_sizes: Ints,
         stage: int, t: int, traced: bool = True,
     ) -> None:  # fmt: skip
-        """Record a copy of a box of elements. Raise BindingError for boxes of different element types."""
+        """Record a copy of a box of elements. Raises BindingError for boxes of different element types."""
         here, there = self._artifact.tensor(source), self._artifact.tensor(target)
         if here.dtype != there.dtype:
             hint = "run the stage on sm"

@@ -33,7 +33,7 @@ class Events:
         weakref.finalize(self, _destroy, library, self._events)
 
     def new(self) -> int:
-        """Return a new event. Raise RankError if the driver has none."""
+        """Return a new event. Raises RankError if the driver has none."""
         create = function_of(self._library, "cuEventCreate", ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint)
         made = ctypes.c_void_p()
         status = create(ctypes.byref(made), _DISABLE_TIMING)
@@ -65,7 +65,7 @@ class Events:
 def new_stream(library: Any, device: torch.device, priority: int = 0) -> torch.cuda.ExternalStream:
     """Return a stream that is used nowhere else. torch's streams come from a pool, which a caller's stream may share.
 
-    It is freed with this object. Raise RankError if the driver has none.
+    It is freed with this object. Raises RankError if the driver has none.
     """
     create = function_of(
         library, "cuStreamCreateWithPriority", ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint, ctypes.c_int
@@ -84,7 +84,7 @@ class Sides:
     """Streams, by their handles, with an event for each."""
 
     def __init__(self, library: Any, streams: Sequence[int]) -> None:
-        """Create the events. Raise RankError if the driver has none."""
+        """Create the events. Raises RankError if the driver has none."""
         self._events = Events(library)
         self._begin = self._events.new() if streams else 0
         self._streams = [(stream, self._events.new()) for stream in streams]

@@ -115,7 +115,7 @@ class Sampler:
     def timings(
         self, runs: Mapping[str, Callable[[], Any]], samples: int = SAMPLES, warmups: int = WARMUPS
     ) -> dict[str, Timing]:
-        """Return the time of each of several runs, which take turns. Raise BindingError for no samples."""
+        """Return the time of each of several runs, which take turns. Raises BindingError for no samples."""
         if samples < 1 or warmups < 0:
             hint = f"samples={SAMPLES}, warmups={WARMUPS} are the usual ones"
             raise BindingError(f"{samples} samples after {warmups} warm-ups", hint=hint)
@@ -143,7 +143,7 @@ def bench(
 ) -> dict[str, Timing]:  # fmt: skip
     """Return the times of functions that launch on the current stream, by their names. They take turns.
 
-    All ranks of the group (None: all) call it with the same names in the same order, each on its GPU. Raise RankError
+    All ranks of the group (None: all) call it with the same names in the same order, each on its GPU. Raises RankError
     where there is no group or no GPU, BindingError for no functions or samples.
     """
     members = group_of(group)

@@ -51,7 +51,7 @@ def find_bitcode(capability: int, places: Sequence[Path] | None = None) -> Path 
 def libraries(capability: int) -> dict[str, str]:
     """Return what kernels with network statements are linked with, as Triton takes it: name -> file.
 
-    Raise BindingError if the library is not there.
+    Raises BindingError if the library is not there.
     """
     found = find_bitcode(capability)
     if found is None:

@@ -41,9 +41,9 @@ class Watch:
             raise self._error(block)
 
     def settle(self, done: Any) -> None:
-        """Wait for the end of a launch. Raise DeadlineError if one of its waits exceeded the deadline.
+        """Wait for the end of a launch. Raises DeadlineError if one of its waits exceeded the deadline.
 
-        done: an event after the launch. Raise RankError if the launch does not end, although no wait was late or
+        done: an event after the launch. Raises RankError if the launch does not end, although no wait was late or
         long after one was: then the network does not deliver what a program has put.
         """
         begin = time.monotonic()

@@ -72,7 +72,7 @@ class NvshmemKernel(MeasuredKernel):
     ) -> None:  # fmt: skip
         """deadline_s: seconds that one wait may take; then every launch is waited for. None: no limit.
 
-        Raise RankError if the ranks build different programs or NVSHMEM does not start for them, BindingError for a
+        Raises RankError if the ranks build different programs or NVSHMEM does not start for them, BindingError for a
         program with stages on copy engines, or without the device library.
         """
         if artifact.copy_programs:
@@ -143,7 +143,7 @@ class NvshmemKernel(MeasuredKernel):
     def __call__(self, inputs: Tensors, out: Tensors | None = None) -> dict[str, torch.Tensor]:
         """Launch once on the current stream. Every rank makes the launch.
 
-        inputs: tensors of this rank. out: tensors for outputs. Return the outputs. Raise BindingError for tensors that
+        inputs: tensors of this rank. out: tensors for outputs. Return the outputs. Raises BindingError for tensors that
         do not fit, and for a captured launch with a deadline; with a deadline DeadlineError.
         """
         with torch.cuda.device(self.device):

@@ -36,7 +36,7 @@ class Nvshmem:
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         """Start the library if this process has not. Collective over the group, whose ranks are its PEs.
 
-        Raise RankError if the library is missing or does not start, or if it runs for other ranks.
+        Raises RankError if the library is missing or does not start, or if it runs for other ranks.
         """
         try:
             import nvshmem.bindings as bindings

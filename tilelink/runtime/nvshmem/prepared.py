@@ -36,7 +36,7 @@ Call = tuple[Any, tuple[Any, ...], dict[str, Any], bool]
 def compile_ahead(artifact: Artifact, machine: Target, deadlines: Collection[bool] = (False, True)) -> list[int]:
     """Compile all kernels that ranks launch for a program of several nodes, with and without a deadline.
 
-    Return the bytes of shared memory of its own kernels. Only for processes that use no GPU afterwards. Raise what
+    Return the bytes of shared memory of its own kernels. Only for processes that use no GPU afterwards. Raises what
     Triton raises, and BindingError for stages on copy engines, and without the device library.
     """
     if artifact.copy_programs:

@@ -38,7 +38,7 @@ def run_processes(
         deadlines, if those are longer) no process finishes a step or reports an event.
 
     Processes share the memory that was shared before: an Arena's tensors. All other changes of a step are local to its
-    process. On return or exception all processes have ended. Raise RankError for the first process that raised or was
+    process. On return or exception all processes have ended. Raises RankError for the first process that raised or was
     killed (CallError, if a function that the program calls raised), DeadlineError for the first wait that exceeded its
     deadline or for a run that takes too long, ValueError for processes that do not fit together.
     """
