@@ -35,9 +35,9 @@ def cases() -> list[tuple[Program, Schedule | None]]:
 
 
 def run(program: Program, schedule: Schedule | None, machine=H200S, ranks: int = RANKS, **options) -> Simulated:  # pyright: ignore
-    decided = any(tensor.bound is not None for tensor in program.tensors)  # these have sizes that fit together
     own = {p.name: SIZES[n % len(SIZES)] for n, p in enumerate(program.params) if p.kind == "dim"}
-    dims = library_dims(program, ranks) if decided else own
+    exampled = any(p.example is not None for p in program.params)  # these have sizes that fit together
+    dims = library_dims(program, ranks) if exampled else own
     dims |= groups(program, ranks) | {p.name: 0.5 for p in program.params if p.kind == "f32"}
     tables = {k: v.numpy() for k, v in random_tables(program, ranks=ranks, dims=dims, seed=0).items()}
     plan = make_plan(bind(program, schedule, dims, ranks, H200, "bf16"), tables)
