@@ -115,10 +115,10 @@ class Verdict:
         return f"{where}: {self.outcome} ({self.rule} {self.message}{self.failure})"
 
 
-def cases() -> Iterator[Case]:
-    """Every program of the library with every schedule of it, on 2, 3 or 4 ranks in turn."""
+def cases(of: str = "") -> Iterator[Case]:
+    """Every program of the library (or one) with every schedule of it, on 2, 3 or 4 ranks in turn."""
     for module in library():
-        for program in module.programs:
+        for program in (p for p in module.programs if of in ("", p.name)):
             for number, schedule in enumerate((None, *module.schedules_of(program))):
                 ranks = 2 + (number + len(program.name)) % 3
                 case = Case(program=program, schedule=schedule, numbers=_numbers(program, ranks), ranks=ranks)
@@ -126,10 +126,10 @@ def cases() -> Iterator[Case]:
                 yield from _in_parts(case)
 
 
-def network_cases() -> Iterator[Case]:
-    """Every program of the library with every schedule that several nodes can run, on 2 nodes of 1 or 2 ranks."""
+def network_cases(of: str = "") -> Iterator[Case]:
+    """Every program of the library (or one) with every schedule that nodes can run, on 2 nodes of 1 or 2 ranks."""
     for module in library():
-        for program in module.programs:
+        for program in (p for p in module.programs if of in ("", p.name)):
             for number, schedule in enumerate((None, *module.schedules_of(program))):
                 ranks = 2 + 2 * ((number + len(program.name)) % 2)
                 numbers = _numbers(program, ranks) | ({"g": ranks // 2} if groups(program, ranks) else {})
