@@ -44,6 +44,10 @@ Condition = Callable[[], bool]
 Steps = Generator[Condition | None]
 
 
+_some = np.count_nonzero
+"""Whether something is true of an array: of small ones it costs far less to count than to ask for any."""
+
+
 def _ended() -> bool:
     """Stands for the end of a thread."""
     return False
@@ -664,7 +668,7 @@ class Execution:
         meeting = self.met[worker]
         now = (meeting << TOGETHER) + op.together - ADDED
         seen = (self.stored[at],) if op.kind == READ else (self.stored[at], self.loaded[at, worker])
-        if any(((own != now) & (own >> TOGETHER == meeting)).any() for own in seen):
+        if any(_some((own != now) & (own >> TOGETHER == meeting)) for own in seen):
             self._fail("threads", launch, op.peer, op.number, op.task)
         if op.kind == READ:
             self.loaded[at, worker] = now
@@ -679,16 +683,16 @@ class Execution:
         self._there(rank, number, launch, who)
         at = cells + self.script.place(number, rank, launch)
         found, tensor, clock = self.epoch[at], self.script.tensors[number], self.clock[me]
-        if (found != launch).any():
-            if (found == 0).any():
+        if _some(found != launch):
+            if _some(found == 0):
                 self._fail("unwritten", launch, rank, number, who)
             if not tensor.decl.in_place:
                 self._fail("epoch", launch, rank, number, who)
-        if tensor.steps is not None and (self.step[at] != step).any():
+        if tensor.steps is not None and _some(self.step[at] != step):
             self._fail("step", launch, rank, number, who)
-        if (self.written[at] > clock[self.writer[at]]).any():
+        if _some(self.written[at] > clock[self.writer[at]]):
             self._fail("race", launch, rank, number, who)
-        if number in self.script.added and (self.adder[at] > clock[: self.threads]).any():
+        if number in self.script.added and _some(self.adder[at] > clock[: self.threads]):
             self._fail("race", launch, rank, number, who)
         self.reader[at, me] = clock[me]
 
@@ -700,17 +704,21 @@ class Execution:
         self._there(rank, number, launch, who)
         at = cells + self.script.place(number, rank, launch)
         seen = self.clock[me, : self.threads]
-        if (self.written[at] > seen[self.writer[at]]).any() or (self.reader[at] > seen).any():
+        if _some(self.written[at] > seen[self.writer[at]]) or _some(self.reader[at] > seen):
             self._fail("race", launch, rank, number, who)
         if adds:
             self.adder[at, me] = seen[me]
             return
-        if number in self.script.added and (self.adder[at] > seen).any():
+        if number in self.script.added and _some(self.adder[at] > seen):
             self._fail("race", launch, rank, number, who)
-        self.times[at] = np.where(self.epoch[at] == launch, self.times[at] + 1, 1)
+        tensor = self.script.tensors[number]
+        if tensor.decl.space == "out":
+            self.times[at] = np.where(self.epoch[at] == launch, self.times[at] + 1, 1)
+        if tensor.packed:
+            self.flag[at] = 0  # what is not sent by words has no flag
+        if tensor.steps is not None:
+            self.step[at] = step
         self.writer[at], self.written[at], self.epoch[at] = me, seen[me], launch
-        self.flag[at] = 0  # what is not sent by words has no flag
-        self.step[at] = step
 
     def _output(self, me: int, rank: int, number: int, launch: int) -> None:
         """The host takes an output away: all of it written, once, before. What is not written in place stays."""
