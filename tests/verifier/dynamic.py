@@ -300,12 +300,12 @@ def launches_for(plan: Plan) -> int:
     return max(3, 1 + max(t.buffers for t in plan.bound.tensors.values()))
 
 
-def check(plan: Plan, seeds: Iterable[int] = range(6), launches: int | None = None) -> list[Failure]:
+def check(plan: Plan | Script, seeds: Iterable[int] = range(6), launches: int | None = None) -> list[Failure]:
     """The failures met in the interleavings of these seeds, at most one for each; it stops at the first."""
-    script = Script(plan)
+    script = plan if isinstance(plan, Script) else Script(plan)
     for seed in seeds:
         try:
-            Execution(script, seed, launches or launches_for(plan)).run()
+            Execution(script, seed, launches or launches_for(script.plan)).run()
         except _Failed as failed:
             return [failed.failure]
     return []
