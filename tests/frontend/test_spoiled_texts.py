@@ -48,7 +48,7 @@ def spoiled(text: str, chance: Random) -> str:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_spoiled_text_is_refused_or_a_program(seed: int) -> None:
     chance, programs, refused = Random(seed), 0, 0
-    for _ in range(400):
+    for _ in range(160):
         text = spoiled(chance.choice(TEXTS), chance)
         try:
             for program in compiler.parse(text, "spoiled.tl").programs:
@@ -58,4 +58,4 @@ def test_a_spoiled_text_is_refused_or_a_program(seed: int) -> None:
         except TileLinkError as error:
             assert error.message and str(error)
             refused += 1
-    assert programs > 3 and refused > 50
+    assert programs > 3 and refused > 20

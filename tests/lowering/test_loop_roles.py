@@ -106,12 +106,13 @@ def bound(
 )
 @pytest.mark.parametrize("roles", ["consumers=2, buffers=4", "consumers=2, buffers=2, in_flight=1"])
 def test_roles_keep_the_meaning_and_the_proof_accepts_them(text: str, roles: str) -> None:
-    made = bound(text, roles=roles, sms=4)
+    sizes = {**SIZES, "N": 3}
+    made = bound(text, roles=roles, sms=4, N=3)
     verify(make_plan(made))
     assert listing(compiler.parse_lowered(listing(made))) == listing(made)
     program = made.source
-    (inputs,) = random_inputs(program, ranks=2, dims=SIZES, dtype="bf16", launches=1, seed=3)
-    wanted = reference(program, inputs, SIZES, dtype="bf16")
+    (inputs,) = random_inputs(program, ranks=2, dims=sizes, dtype="bf16", launches=1, seed=3)
+    wanted = reference(program, inputs, sizes, dtype="bf16")
     found, ahead = run_roles(made, inputs)
     for rank in range(2):
         assert torch.allclose(found[rank]["y"].float(), wanted[rank]["y"].float(), atol=2e-2)

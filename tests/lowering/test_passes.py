@@ -55,7 +55,7 @@ def on_the_way(case: Case, ranks: int, dims: dict[str, int], target: Target = CP
 def sizes(case: Case) -> dict[str, int]:
     own = [param for param in case[0].params if param.kind == "dim"]
     numbers = {param.name: 1 for param in case[0].params if param.kind != "dim"}
-    return {param.name: (48, 40, 32)[n % 3] for n, param in enumerate(own)} | numbers
+    return {param.name: (24, 20, 16)[n % 3] for n, param in enumerate(own)} | numbers
 
 
 @pytest.mark.parametrize("schedule", ["parts", "filled"])

@@ -139,14 +139,15 @@ def drawn(chance: Random) -> Plan:
 def test_the_order_of_issue_changes_nothing() -> None:
     """Random copies of two ranks: what is in memory afterwards, and what was there when each notify was sent."""
     chance, moved = Random(7), 0
-    for _ in range(60):
+    for _ in range(24):
         plan = drawn(chance)
         artifact = gpu_artifact(plan)
         for rank in range(RANKS):
             first, queue = (issued(one, rank) for one in (artifact, replace(artifact, own_copies_first=False)))
-            moved += first != queue
-            assert after(plan, first) == after(plan, queue), print_program(plan.bound.source)
-    assert moved > 10, "some overtake others"
+            if first != queue:
+                moved += 1
+                assert after(plan, first) == after(plan, queue), print_program(plan.bound.source)
+    assert moved > 6, "some overtake others"
 
 
 COPIED = [case for case in cases() if "copy_engine" in str(case[1])]

@@ -21,9 +21,8 @@ a notify releases and a wait acquires; the host starts a launch of its rank afte
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from random import Random
 from typing import Any, NoReturn
 
@@ -39,8 +38,14 @@ KINDS = ("deadlock", "outside", "unwritten", "epoch", "step", "race", "threads",
 BARRIER, FENCE, QUIET, PUT = range(4, 8)
 ADDED = -2
 """Stands for all additions to memory, each of which is made at once: `together` of such a write."""
+TOGETHER = 32
+"""Bits of a place's last load or store that say what was done together; those above say after which meeting it was."""
 Condition = Callable[[], bool]
 Steps = Generator[Condition | None]
+
+
+_some = np.count_nonzero
+"""Whether something is true of an array: of small ones it costs far less to count than to ask for any."""
 
 
 def _ended() -> bool:
@@ -139,6 +144,9 @@ class Script:
         self.plan = plan
         self.bound = bound = plan.bound
         self.ranks = bound.ranks
+        self.tensors = {t.number: t for t in bound.tensors.values()}
+        self.absent = {(t.number, r) for t in bound.tensors.values() for r in range(bound.ranks) if not t.on(r)}
+        self.nodes = [int(bound.node_of(np.array(rank))) for rank in range(bound.ranks)]
         self.buffers = {t.number: t.buffers for t in bound.tensors.values()}
         self.edges = self._edges()
         self.cells = {n: int(np.prod([len(e) - 1 for e in edges])) for n, edges in self.edges.items()}
@@ -155,6 +163,8 @@ class Script:
         self.puts = 0
         """Puts of all workers, each of which has a thread of its own."""
         self.workers = self._workers()
+        self.added = {op.number for ops in self.workers for op in ops if op.together == ADDED}
+        """The tensors with additions: nobody has to look for those to others."""
 
     def _edges(self) -> dict[int, list[Ints]]:
         a, edges = self.plan.accesses, {}
@@ -168,10 +178,10 @@ class Script:
                 edges[tensor.number][tensor.steps[0]] = np.arange(tensor.steps[1] + 1)
         return edges
 
-    def _step(self, number: int, lo: Ints) -> tuple[int, int]:
+    def _step(self, number: int, lo: Sequence[int]) -> tuple[int, int]:
         """(step, its slot) of a box of a tensor that holds some steps at a time, else zeros."""
-        steps = self.bound.tensor_numbered(number).steps
-        return (int(lo[steps[0]]), int(lo[steps[0]]) % steps[1]) if steps is not None else (0, 0)
+        steps = self.tensors[number].steps
+        return (lo[steps[0]], lo[steps[0]] % steps[1]) if steps is not None else (0, 0)
 
     def _channels(self) -> None:
         plan = self.plan
@@ -193,11 +203,12 @@ class Script:
         puts: dict[tuple[int, int, int], list[_Op]] = defaultdict(list)
         a, s = plan.accesses, plan.signals
         boxes = np.concatenate([a.tensor[:, None], a.lo, a.hi], axis=1).tolist()
-        known = {tuple(box): self._locate(*np.split(np.array(box), [1, 1 + a.lo.shape[1]])) for box in boxes}
+        dims = a.lo.shape[1]
+        known = {box: self._locate(box[0], box[1 : 1 + dims], box[1 + dims :]) for box in set(map(tuple, boxes))}
         columns = (a.task, a.position, a.kind, a.peer, a.statement)
         for box, task, position, kind, peer, statement in zip(boxes, *(c.tolist() for c in columns), strict=True):
             number, (cells, outside) = box[0], known[tuple(box)]
-            step, _ = self._step(number, np.array(box[1 : 1 + a.lo.shape[1]]))
+            step, _ = self._step(number, box[1 : 1 + dims])
             execution = (task, statement, position - (kind == WRITE), _mixes(plan.statements[statement][1]) and kind)
             together = numbers.setdefault(execution, len(numbers))
             adds = kind == WRITE and getattr(plan.statements[statement][1], "adds", False)
@@ -264,10 +275,9 @@ class Script:
                 self.with_data.add(row)
         return told
 
-    def _locate(self, tensor: Ints, lo: Ints, hi: Ints) -> tuple[Ints, bool]:
+    def _locate(self, number: int, lo: Sequence[int], hi: Sequence[int]) -> tuple[Ints, bool]:
         """(cells of a box, whether it leaves the tensor)."""
-        number = int(tensor[0])
-        shape, steps = self.bound.tensor_numbered(number).shape, self.bound.tensor_numbered(number).steps
+        shape, steps = self.tensors[number].shape, self.tensors[number].steps
         linear = np.zeros(1, np.int64)
         for d, edges in enumerate(self.edges[number]):
             if steps is not None and d == steps[0]:
@@ -290,12 +300,12 @@ def launches_for(plan: Plan) -> int:
     return max(3, 1 + max(t.buffers for t in plan.bound.tensors.values()))
 
 
-def check(plan: Plan, seeds: Iterable[int] = range(6), launches: int | None = None) -> list[Failure]:
+def check(plan: Plan | Script, seeds: Iterable[int] = range(6), launches: int | None = None) -> list[Failure]:
     """The failures met in the interleavings of these seeds, at most one for each; it stops at the first."""
-    script = Script(plan)
+    script = plan if isinstance(plan, Script) else Script(plan)
     for seed in seeds:
         try:
-            Execution(script, seed, launches or launches_for(plan)).run()
+            Execution(script, seed, launches or launches_for(script.plan)).run()
         except _Failed as failed:
             return [failed.failure]
     return []
@@ -342,10 +352,10 @@ class Execution:
         self.adder = np.zeros((script.places, threads), np.int64)
         self.meeting = 0
         """Counts the meetings of the threads of all workers; `met` is each worker's last one."""
-        self.met = np.zeros(threads, np.int64)
-        self.stored = np.full((script.places, 2), -1)
-        self.loaded = np.full((script.places, threads, 2), -1)
-        """Of a place, (meeting, together) of the last store, and of the last load of each worker."""
+        self.met = [0] * threads
+        self.stored = np.full(script.places, -1)
+        self.loaded = np.full((script.places, threads), -1)
+        """Of a place, meeting and `together` of the last store, and of the last load of each worker."""
 
     # Scheduling ----------------------------------------------------------------------------------------------
 
@@ -477,7 +487,7 @@ class Execution:
 
     def _step(self, me: int, rank: int, op: _Op, launch: int) -> Steps:
         if op.outside:
-            self._fail("outside", launch, rank, op.number, self._who(op.task))
+            self._fail("outside", launch, rank, op.number, op.task)
         if op.kind == WAIT:
             yield from self._await(me, rank, op.number, launch, op.words)
             if not op.words:
@@ -504,15 +514,17 @@ class Execution:
             yield from self._words(me, op, launch)
         else:
             yield None  # whatever comes between the signals and the data
-            act = {READ: self._read, WRITE: partial(self._write, adds=op.together == ADDED)}[op.kind]
             if self.bound.many_threads and not self.bound.kernels[self.plan.workers[me][0]].on_copy_engine:
                 self._touch(me, op, launch)
-            act(me, op.peer, op.number, op.cells, launch, self._who(op.task), op.step)
+            if op.kind == READ:
+                self._read(me, op.peer, op.number, op.cells, launch, op.task, op.step)
+            else:
+                self._write(me, op.peer, op.number, op.cells, launch, op.task, op.step, adds=op.together == ADDED)
 
     # The network ---------------------------------------------------------------------------------------------
 
     def _node(self, rank: int) -> int:
-        return int(self.bound.node_of(np.array(rank)))
+        return self.script.nodes[rank]
 
     def _unreachable(self, rank: int, op: _Op) -> bool:
         return self._node(rank) != self._node(op.peer) and not op.carried
@@ -556,9 +568,9 @@ class Execution:
             source = op.source
             assert source is not None
             if op.outside or source.outside:
-                self._fail("outside", sent.launch, op.peer, op.number, self._who(op.task))
-            self._read(thread, source.peer, source.number, source.cells, sent.launch, self._who(op.task), source.step)
-            self._write(thread, op.peer, op.number, op.cells, sent.launch, self._who(op.task), op.step)
+                self._fail("outside", sent.launch, op.peer, op.number, op.task)
+            self._read(thread, source.peer, source.number, source.cells, sent.launch, op.task, source.step)
+            self._write(thread, op.peer, op.number, op.cells, sent.launch, op.task, op.step)
             clock = self.clock[thread].copy()
             self.clock[thread, thread] += 1
         for channel in () if op is None else op.signals if op.kind == PUT else (op.number,):
@@ -634,7 +646,7 @@ class Execution:
             seen = self._in_time(me)
             here = at[part]
             if (self.reader[here] > seen).any() or (self.flag[here] == launch).any():
-                self._fail("race", launch, op.peer, op.number, self._who(op.task))
+                self._fail("race", launch, op.peer, op.number, op.task)
             self.flag[here] = self.epoch[here] = launch
             self.known[here] = seen
             self.writer[here], self.written[here], self.step[here] = me, self.clock[me, me], op.step
@@ -653,54 +665,60 @@ class Execution:
     def _touch(self, worker: int, op: _Op, launch: int) -> None:
         """An access by one of a program's threads, which others of them may overtake."""
         at = op.cells + self.script.place(op.number, op.peer, launch)
-        now = np.array([self.met[worker], op.together])
-        seen = [self.stored[at]] if op.kind == READ else [self.stored[at], self.loaded[at, worker]]
-        if any(((own[:, 0] == now[0]) & (own[:, 1] != now[1])).any() for own in seen):
-            self._fail("threads", launch, op.peer, op.number, self._who(op.task))
+        meeting = self.met[worker]
+        now = (meeting << TOGETHER) + op.together - ADDED
+        seen = (self.stored[at],) if op.kind == READ else (self.stored[at], self.loaded[at, worker])
+        if any(_some((own != now) & (own >> TOGETHER == meeting)) for own in seen):
+            self._fail("threads", launch, op.peer, op.number, op.task)
         if op.kind == READ:
             self.loaded[at, worker] = now
         else:
             self.stored[at] = now
 
-    def _there(self, rank: int, number: int, launch: int, who: str) -> None:
-        tensor = next(t for t in self.bound.tensors.values() if t.number == number)
-        if not tensor.on(rank):
+    def _there(self, rank: int, number: int, launch: int, who: int | str) -> None:
+        if (number, rank) in self.script.absent:
             self._fail("outside", launch, rank, number, who)
 
-    def _read(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str, step: int = 0) -> None:
+    def _read(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: int | str, step: int = 0) -> None:
         self._there(rank, number, launch, who)
         at = cells + self.script.place(number, rank, launch)
-        found = self.epoch[at]
-        if (found == 0).any():
-            self._fail("unwritten", launch, rank, number, who)
-        if (found != launch).any() and not self.bound.tensor_numbered(number).decl.in_place:
-            self._fail("epoch", launch, rank, number, who)
-        if (self.step[at] != step).any():
+        found, tensor, clock = self.epoch[at], self.script.tensors[number], self.clock[me]
+        if _some(found != launch):
+            if _some(found == 0):
+                self._fail("unwritten", launch, rank, number, who)
+            if not tensor.decl.in_place:
+                self._fail("epoch", launch, rank, number, who)
+        if tensor.steps is not None and _some(self.step[at] != step):
             self._fail("step", launch, rank, number, who)
-        if (self.written[at] > self.clock[me, self.writer[at]]).any() or (
-            self.adder[at] > self.clock[me, : self.threads]
-        ).any():
+        if _some(self.written[at] > clock[self.writer[at]]):
             self._fail("race", launch, rank, number, who)
-        self.reader[at, me] = self.clock[me, me]
+        if number in self.script.added and _some(self.adder[at] > clock[: self.threads]):
+            self._fail("race", launch, rank, number, who)
+        self.reader[at, me] = clock[me]
 
     def _write(
-        self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str, step: int = 0, adds: bool = False
+        self, me: int, rank: int, number: int, cells: Ints, launch: int, who: int | str, step: int = 0,
+        adds: bool = False,
     ) -> None:  # fmt: skip
         """A write, or an addition: one needs no order with others."""
         self._there(rank, number, launch, who)
         at = cells + self.script.place(number, rank, launch)
         seen = self.clock[me, : self.threads]
-        if (self.written[at] > seen[self.writer[at]]).any() or (self.reader[at] > seen).any():
+        if _some(self.written[at] > seen[self.writer[at]]) or _some(self.reader[at] > seen):
             self._fail("race", launch, rank, number, who)
         if adds:
             self.adder[at, me] = seen[me]
             return
-        if (self.adder[at] > seen).any():
+        if number in self.script.added and _some(self.adder[at] > seen):
             self._fail("race", launch, rank, number, who)
-        self.times[at] = np.where(self.epoch[at] == launch, self.times[at] + 1, 1)
+        tensor = self.script.tensors[number]
+        if tensor.decl.space == "out":
+            self.times[at] = np.where(self.epoch[at] == launch, self.times[at] + 1, 1)
+        if tensor.packed:
+            self.flag[at] = 0  # what is not sent by words has no flag
+        if tensor.steps is not None:
+            self.step[at] = step
         self.writer[at], self.written[at], self.epoch[at] = me, seen[me], launch
-        self.flag[at] = 0  # what is not sent by words has no flag
-        self.step[at] = step
 
     def _output(self, me: int, rank: int, number: int, launch: int) -> None:
         """The host takes an output away: all of it written, once, before. What is not written in place stays."""
@@ -720,6 +738,7 @@ class Execution:
         stage, rank, tile = self.plan.task_name(task)
         return f"{stage} tile {tile} of rank {rank}"
 
-    def _fail(self, kind: str, launch: int, rank: int, number: int, who: str) -> None:
-        what = f"{self.bound.tensor_numbered(number).name}: {who}"
+    def _fail(self, kind: str, launch: int, rank: int, number: int, who: int | str) -> None:
+        doer = who if isinstance(who, str) else self._who(who)
+        what = f"{self.script.tensors[number].name}: {doer}"
         raise _Failed(Failure(kind=kind, launch=launch, rank=rank, what=what))

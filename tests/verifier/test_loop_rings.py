@@ -15,6 +15,7 @@ from tilelink.verifier.roles import in_turn
 
 KEPT = kept_ring(consumers=2, size=16)
 RING = turning_ring(buffers=3, consumers=2, ahead=True, size=32)
+AHEAD = turning_ring(buffers=2, consumers=2, ahead=True, size=32)
 PLAIN = turning_ring(buffers=2, consumers=2, ahead=False, size=32)
 Pair = tuple[Ring, Ring]
 
@@ -32,7 +33,7 @@ def refused(ring: Ring, kept: Ring, turns: int = 5) -> str | None:
 def test_rings_of_loops_are_right(buffers: int, consumers: int, ahead: bool) -> None:
     ring, kept = turning_ring(buffers=buffers, consumers=consumers, ahead=ahead, size=32), KEPT
     kept = kept_ring(consumers=consumers, size=16)
-    assert refused(ring, kept, 3 if buffers > 4 else 5) is None
+    assert refused(ring, kept, 3 if buffers > 3 else 5) is None
     for turns in ([1, 1, 1, 1], [5, 1, 3], [2, 7, 2]):
         assert not fails(ring, kept, turns, runs=10)
 
@@ -122,7 +123,7 @@ def mutants(ring: Ring, kept: Ring) -> Iterator[Pair]:
     yield replace(ring, buffers=ring.buffers + 1), kept
 
 
-@pytest.mark.parametrize("ring", [RING, PLAIN], ids=["ahead", "plain"])
+@pytest.mark.parametrize("ring", [AHEAD, PLAIN], ids=["ahead", "plain"])
 def test_what_is_not_refused_never_fails(ring: Ring) -> None:
     turned_down = accepted = failing = 0
     for mutant, kept in mutants(ring, KEPT):
@@ -132,8 +133,8 @@ def test_what_is_not_refused_never_fails(ring: Ring) -> None:
         if refused(mutant, kept, 3) is None:
             accepted += 1
             for turns in ([1, 1, 1, 1], [4, 1, 3]):
-                assert not fails(mutant, kept, turns, runs=40), (mutant, kept)
+                assert not fails(mutant, kept, turns, runs=15), (mutant, kept)
         else:
             turned_down += 1
-            failing += any(fails(mutant, kept, turns, runs=40) for turns in ([1, 1, 1, 1], [4, 1, 3]))
+            failing += any(fails(mutant, kept, turns, runs=15) for turns in ([1, 1, 1, 1], [4, 1, 3]))
     assert accepted > 2 and turned_down > 30 and failing >= 0.6 * turned_down

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.lowering.columns import Ints, expand
+from tilelink.lowering.columns import Ints, distinct_rows, expand
 from tilelink.lowering.enumerate import NOTIFY, WAIT
 from tilelink.planning.plan import Plan
 
@@ -73,12 +73,15 @@ class Awaited:
             return np.zeros(len(read), bool)
         wanted = a.task[read] * self._counters + a.peer[read] * self._plan.channels + channel
         begin, end = np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")
+        row, at = expand(begin[:, None], end[:, None], (len(keys),))
+        before = first[at] < a.position[read[row]]
+        row, wait = row[before], guards[at[before]]
         good = np.zeros(len(read), bool)
-        for row in np.flatnonzero(end > begin).tolist():
-            for at in range(begin[row], end[row]):
-                if first[at] < a.position[read[row]] and self._same(int(guards[at]), int(a.guard[read[row]])):
-                    good[row] = True
-                    break
+        if not len(row):
+            return good
+        one, which = distinct_rows([wait, a.guard[read[row]]])
+        same = [self._same(int(wait[pair]), int(a.guard[read[row[pair]]])) for pair in one.tolist()]
+        good[row[np.array(same, bool)[which]]] = True
         return good
 
     def _same(self, wait: int, read: int) -> bool:

@@ -25,7 +25,7 @@ from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Store
 from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Param, Rank, Scalar, binary, const, rewrite, walk
 from tilelink.lowering.bound import BoundTensor
-from tilelink.lowering.columns import Ints
+from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.enumerate import READ, WRITE
 from tilelink.lowering.guards import Chosen, Ended, Guard, Listed, Place, Segment
 from tilelink.lowering.guards import Part as GuardPart
@@ -124,14 +124,26 @@ def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
     for part in parts(plan, np.isin(a.tensor, guarded) & ~of_tensors(plan, "in", "table", "inout", "kept")):
         writes, reads = pairs(part, READ)
         some = np.flatnonzero(a.guard[writes] > 0)
-        known: dict[tuple[object, ...], bool] = {}
-        for write, read in zip(writes[some].tolist(), reads[some].tolist(), strict=True):
-            key = (int(a.guard[write]), int(a.guard[read]), *a.lo[write].tolist(), *a.hi[write].tolist())
-            if key not in known:
-                known[key] = _defined(plan, write, read)
-            if not known[key]:
+        for write, read in _unlike(plan, writes[some], reads[some]):
+            if not _defined(plan, write, read):
                 yield _undefined(plan, part.name, write, read)
                 return
+
+
+def _unlike(plan: Plan, writes: Ints, reads: Ints) -> Iterator[tuple[int, int]]:
+    """Yield the first of the pairs of accesses that are alike in all that `_defined` looks at."""
+    if not len(writes):
+        return
+    a = plan.accesses
+    ours, theirs = a.guard[writes], a.guard[reads]
+    dims = sorted(set[int]().union(*(_placed(plan.guards.of(guard)) for guard in np.unique(theirs).tolist())))
+    first, _ = distinct_rows([ours, theirs, *a.lo[writes][:, dims].T, *a.hi[writes][:, dims].T])
+    yield from zip(writes[np.sort(first)].tolist(), reads[np.sort(first)].tolist(), strict=True)
+
+
+def _placed(guard: Guard) -> set[int]:
+    """Return the dimensions along which an access names a place, where it matters what a write's box is there."""
+    return {part.dim for part in guard if isinstance(part, Place)}
 
 
 def ungiven_reads(plan: Plan) -> Iterator[VerificationError]:
