@@ -308,6 +308,21 @@ def _experts_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, li
     return {"y": [(slice(None), (own["weight"][:, :, None] * result).sum(1))]}
 
 
+def _gated_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    """Scores that send all rows to as few ranks as copies ("one"), to all ranks alike, or anywhere."""
+    scores = torch.randn(d["M"], ranks)
+    if kind in ("one", "single"):
+        scores[:, : d["k"]] += 100.0
+    if kind == "full":
+        scores = torch.nn.functional.one_hot(torch.arange(d["M"]) % ranks, ranks).float()
+    return {"scores": scores, "x": torch.randn(d["M"], d["H"])}
+
+
+def _gated_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    weight = torch.sort(every[rank]["scores"], dim=1, descending=True).values[:, : d["k"]].sum(1)
+    return {"y": [(slice(None), weight[:, None] * torch.nn.functional.silu(every[rank]["x"]))]}
+
+
 def _decode_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
     torch.manual_seed(7)  # the queries are the same on all ranks
     q = torch.randn(d["B"], d["H"], d["G"], d["D"])
@@ -461,6 +476,7 @@ def examples() -> dict[str, Example]:
         of("ag_gemm_rows", _rows_inputs, _rows_expected, gather={"i": 16}, gemm={"i": 16, "j": 16}),
         of("grouped_gemm", _grouped_inputs, _grouped_expected, gather={"i": 8}, product={"r": 16, "j": 16}),
         of("expert_parallel", _experts_inputs, _experts_expected, dispatch={"c": 8}, work={"c": 8}),
+        of("gated_expert_parallel", _gated_inputs, _gated_expected, dispatch={"c": 8}, work={"c": 8}),
         of("paged_decode", _decode_inputs, _decode_expected, own={"j": 16}),
         of("scatter", _scatter_inputs, _scatter_expected, f={"r": 8, "j": 4}),
         of("scatter_rows", _scatter_inputs, _scatter_expected, f={"j": 4}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import tilelink
 from tests.reference import launch_texts, texts
 from tests.reference.launch_texts import EXPERTS, MOE, ONES, ROWS, SIZES
 from tilelink.errors import AccountingError, BindingError, CoverageError, ProgressError
@@ -32,6 +33,62 @@ def test_a_launch_without_a_row_leaves_all_undefined(name: str) -> None:
     out = run(texts.program(text), given, dims)
     launch_texts.same(name, given, out)
     assert not any(own.defined["y"].any() for own in out)
+
+
+# Promises of what stages compute -----------------------------------------------------------------------------
+
+COMPUTED = """
+program computed(M):
+    n   : in    [] <= M
+    v   : in    [M] i32
+    own : local [M] {declared}
+    y   : out   [M] i32
+
+    compute put():
+        own[:] = v[:]
+        producer_tile_notify(own)
+    compute get(i: M):
+        consumer_tile_wait(own)
+        y[i] = own[i]
+"""
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "hint"),
+    [
+        ("< M distinct", [0, 1, 1, 2], r"own\[2\] of rank 0 is 1.*distinct, and own\[1\] is 1 too"),
+        ("< M distinct", [9, 0, 8, 1], r"own\[2\] of rank 0 is 3.*distinct, and own\[0\] is 3 too"),
+        ("<= M rising", [0, 2, 1, 3], r"own\[2\] of rank 0 is 1.*rising, and own\[1\] before it is 2"),
+        ("<= M offsets", [1, 2, 3, 4], r"own\[0\] of rank 0 is 1.*offsets, the first of which is 0"),
+        ("< n", [0, 1, 2, 0], r"own\[2\] of rank 0 is 2.*below n, which is 2 there"),
+    ],
+)
+def test_what_stages_compute_keeps_its_promises(declared: str, values: list[int], hint: str) -> None:
+    """The proof assumes them, so a program that breaks one is told so; entries count as they serve: clamped."""
+    program = texts.program(COMPUTED.format(declared=declared))
+    given = {"n": torch.tensor(2, dtype=torch.int32), "v": torch.tensor(values, dtype=torch.int32)}
+    with pytest.raises(CoverageError, match="(?s)" + hint):
+        run(program, [given], {"M": 4})
+    right = torch.tensor([0, 1, 1, 1] if declared == "< n" else [0, 1, 2, 3], dtype=torch.int32)
+    assert run(program, [given | {"v": right}], {"M": 4})[0]["y"].tolist() == right.tolist()
+
+
+def test_computed_places_that_a_launch_does_not_write_are_found() -> None:
+    module = tilelink.load("gated_expert_parallel")
+    text = str(module.program()).replace("cumsum(chosen, axis=0) - 1", "cumsum(chosen, axis=0)")
+    dims = {"M": 6, "H": 4, "k": 2}
+    given = random_inputs(texts.program(text), dims, 3, "f32", seed=1)
+    with pytest.raises(CoverageError, match="reads back.* parts of which no stage writes in this launch"):
+        run(texts.program(text), given, dims)
+    run(module.program(), given, dims)
+
+
+def test_a_bound_that_was_not_written_bounds_nothing() -> None:
+    """Of an index tensor that a launch fills up to a count, what is not there is not asked."""
+    text = COMPUTED.replace("own[:] = v[:]", "for (i: M[: n]):\n            own[i] = v[i]")
+    text = text.replace("get(i: M)", "get(i: M[: n])").replace("out   [M]", "out   [M[: n]]")
+    given = {"n": torch.tensor(2, dtype=torch.int32), "v": torch.tensor([1, 0, 1, 1], dtype=torch.int32)}
+    assert run(texts.program(text.format(declared="< M distinct")), [given], {"M": 4})[0]["y"][:2].tolist() == [1, 0]
 
 
 # Data that decides -------------------------------------------------------------------------------------------

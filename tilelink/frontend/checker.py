@@ -141,17 +141,18 @@ def _check_size(
 
 
 def _check_bound(program: Program, tensor: Tensor, bound: Scalar, mistakes: Mistakes) -> None:
-    """Check a bound: a size, or the entry of an index tensor that the rank is given before."""
+    """Check a bound: a size, or the entry of an index tensor; what a rank is given has a bound that it is given."""
     lookups = [part for part in walk(bound) if isinstance(part, Lookup)]
     if not lookups:
         _check_size(program, bound, f"the bound of {tensor.name}", tensor, mistakes)
         return
     _check_integer(program, bound, f"the bound of {tensor.name}", tensor, mistakes)
     first = bound.left if isinstance(bound, Binary) else bound
-    foreign = next((one for one in lookups if not one.launch or program.tensor(one.table).space != "in"), None)
-    if not isinstance(first, Lookup) or foreign is not None or tensor.space != "in":
+    given = tensor.space == "in"
+    foreign = any(not one.launch or (given and program.tensor(one.table).space != "in") for one in lookups)
+    if not isinstance(first, Lookup) or foreign or tensor.space in ("kept", "inout", "table"):
         message = f"the bound of {tensor.name} cannot be {print_scalar(bound)}"
-        hint = "a bound is a size, or the entry of an input: slot : in [M] < count[owner], with owner : in [M] < ranks"
+        hint = "a bound is a size or an entry; an input has that of an input: slot : in [M] < count[owner]"
         mistakes.add(ShapeError(message, location=bound.location or tensor.location, hint=hint))
 
 

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from tilelink.ir.scalar import Binary, Block, Choose, Compare, Index, Int, Logic, Lookup, Rank, Scalar
+from tilelink.ir.program import Tensor
+from tilelink.ir.scalar import (
+    Binary,
+    Block,
+    Choose,
+    Compare,
+    Env,
+    Index,
+    Int,
+    Logic,
+    Lookup,
+    Param,
+    Rank,
+    Ranks,
+    Scalar,
+    const,
+    evaluate,
+    rewrite,
+)
 
 Range = tuple[int, int]
 """The smallest and the largest value, both included."""
@@ -61,6 +79,29 @@ class Bounds:
 def shared_bounds(ranks: int, indices: tuple[tuple[str, Range], ...], tables: tuple[tuple[str, Range], ...]) -> Bounds:
     """Return these bounds, the same object if they were made lately, with what it knows of expressions."""
     return Bounds(ranks=ranks, indices=dict(indices), tables=dict(tables))
+
+
+def ranges_of_entries(
+    tensors: Iterable[Tensor], ranks: int, numbers: Mapping[str, int | float | bool]
+) -> dict[str, Range]:
+    """Return table or index tensor -> the smallest and the largest of its entries, to which kernels clamp them.
+
+    tensors: in the order of their declarations, because a bound may be an entry of a tensor before.
+    """
+
+    def number(expr: Scalar) -> Scalar | None:
+        if isinstance(expr, Param | Ranks):
+            return const(int(evaluate(expr, Env(rank=0, ranks=ranks, params=numbers, indices={}))))
+        return None
+
+    found: dict[str, Range] = {}
+    for tensor in tensors:
+        if tensor.bound is not None:
+            end = Bounds(ranks=ranks, tables=found).of(rewrite(tensor.bound, number))[1]
+            found[tensor.name] = (0, max(0, end - 1))
+        elif tensor.space == "table":
+            found[tensor.name] = (MIN_INT32, MAX_INT32)
+    return found
 
 
 def combined(op: str, left: Range, right: Range) -> Range:

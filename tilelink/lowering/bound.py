@@ -10,10 +10,10 @@ from math import prod
 
 from tilelink.artifact import LaunchProtocol
 from tilelink.capabilities import Capabilities
-from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range, shared_bounds
+from tilelink.ir.intervals import Bounds, Range, ranges_of_entries, shared_bounds
 from tilelink.ir.mapping import ChannelGrid, CountedRange, TileMap, map_region
 from tilelink.ir.program import F8, ITEM_BYTES, Attend, Dot, For, Program, Region, Stage, Statement, Tensor, UserCall
-from tilelink.ir.scalar import Env, Param, Ranks, Scalar, binary, const, evaluate, rewrite
+from tilelink.ir.scalar import Env, Param, Ranks, Scalar, binary, const, evaluate
 from tilelink.ir.simplify import simplify
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping, Typing, infer
@@ -428,14 +428,6 @@ class Bound:
             bounds[name] = shared_bounds(self.ranks, tuple(indices.items()), tuple(tables.items()))
         return bounds
 
-    def _entries(self, table: Tensor, before: Mapping[str, Range]) -> Range:
-        """The entries that an index tensor may have. before: those of the tensors declared before it."""
-        if table.bound is None:
-            return MIN_INT32, MAX_INT32
-
-        end = Bounds(ranks=self.ranks, tables=before).of(rewrite(table.bound, self.number))[1]
-        return 0, max(0, end - 1)
-
     def number(self, expr: Scalar) -> Scalar | None:
         """Return a parameter or the number of ranks as a number, None for another expression (to rewrite with)."""
         if isinstance(expr, Param | Ranks):
@@ -445,11 +437,7 @@ class Bound:
     @cached_property
     def entries(self) -> Mapping[str, Range]:
         """index tensor -> the smallest and the largest of its entries, to which kernels clamp them."""
-        tables: dict[str, Range] = {}
-        for name, tensor in self.tensors.items():
-            if tensor.decl.space == "table" or tensor.decl.bound is not None:
-                tables[name] = self._entries(tensor.decl, tables)
-        return tables
+        return ranges_of_entries((tensor.decl for tensor in self.tensors.values()), self.ranks, self.numbers)
 
     def stage_numbered(self, number: int) -> BoundStage:
         return self._stages[number]

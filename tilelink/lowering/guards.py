@@ -56,7 +56,8 @@ class Place:
 class Listed:
     """The elements that entries [first, last) of an index tensor list, along a dimension of that tensor.
 
-    entries: the look-up, with 0 as its coordinate along the list.
+    entries: the look-up, with the entry as its coordinate along the list from which first and last count: 0, or what a
+    launch decides.
     """
 
     dim: int
@@ -232,9 +233,11 @@ class Template:
     def _listed(self, dim: int, gather: Lookup, rank: int, indices: Mapping[str, int]) -> Listed:
         entries = listed(gather, self.scalars)
         assert entries is not None
-        first = int(evaluate(entries.offset, Env(rank=rank, ranks=1, params={}, indices=indices)))
-        first += indices[entries.index] * self.tile
-        coords = (*gather.coords[: entries.dim], Int(value=0), *gather.coords[entries.dim + 1 :])
+        begin, first = entries.offset, indices[entries.index] * self.tile
+        if not any(isinstance(part, Lookup) for part in walk(begin)):
+            first += int(evaluate(begin, Env(rank=rank, ranks=1, params={}, indices=indices)))
+            begin = Int(value=0)
+        coords = (*gather.coords[: entries.dim], begin, *gather.coords[entries.dim + 1 :])
         lookup = settled(replace(gather, coords=coords), rank, indices)
         assert isinstance(lookup, Lookup)
         return Listed(dim=dim, entries=lookup, along=entries.dim, first=first, last=first + self.tile)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
 import torch
 
-from tilelink.errors import BindingError
+from tilelink.errors import BindingError, CoverageError, TileLinkError
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Tensor
-from tilelink.reference.scalars import Scope, at_launch, tables_of
+from tilelink.ir.scalar import Lookup, Scalar
+from tilelink.reference.scalars import Scope, Where, at_launch, tables_of
 
 At = tuple[int, ...]
 
@@ -23,18 +24,44 @@ def check_promises(tensors: Sequence[Tensor], memory: Mapping[str, torch.Tensor]
     Raises BindingError for the first entry that breaks a promise: with its tensor, index, value, rank and the promise.
     Ends of what tensors are declared to have, by entries that the rank is given, are no larger than their dimensions.
     """
+    given = [tensor for tensor in tensors if tensor.bound is not None and tensor.space in ("in", "table")]
+    for tensor in given:
+        values = memory[tensor.name].numpy().astype(np.int64)
+        own = _Entries(tensor=tensor, values=values, there=np.ones(values.shape, bool), scope=scope, error=BindingError)
+        own.check_bound()
+        own.check_properties()
     for tensor in tensors:
-        if tensor.bound is None or tensor.space not in ("in", "table"):
+        check_ends(tensor, {one.name for one in given}, scope)
+
+
+def check_computed(
+    tensors: Sequence[Tensor], entries: Mapping[str, np.ndarray], written: Mapping[str, np.ndarray], scope: Scope
+) -> None:
+    """Check what the proof assumes of the index tensors that stages have written, at the end of a launch.
+
+    entries: of all index tensors, as they serve as integers: clamped. written: masks of those that there are.
+    Raises CoverageError for the first entry that breaks a promise, or that is not below the entry that bounds it. An
+    entry with a bound that was not written is not checked: nothing can be read up to that bound.
+    """
+
+    def fetch(lookup: Lookup, where: Where) -> np.ndarray:
+        if not written[lookup.table][where].all():
+            raise _NotThereError
+        return entries[lookup.table][where]
+
+    scope = replace(scope, fetch=fetch)
+    for tensor in tensors:
+        if tensor.bound is None or tensor.space in ("in", "table"):
             continue
-        entries = memory[tensor.name].numpy().astype(np.int64)
-        _check_bound(tensor, entries, scope)
-        if "distinct" in tensor.properties:
-            _check_distinct(tensor, entries, scope)
-        if {"rising", "offsets"} & {*tensor.properties}:
-            _check_rising(tensor, entries, scope)
-    given = {tensor.name for tensor in tensors if tensor.bound is not None and tensor.space in ("in", "table")}
-    for tensor in tensors:
-        check_ends(tensor, given, scope)
+        values, there = entries[tensor.name], written[tensor.name]
+        own = _Entries(tensor=tensor, values=values, there=there, scope=scope, error=CoverageError)
+        if at_launch(tensor.bound):
+            own.check_bound()
+        own.check_properties()
+
+
+class _NotThereError(Exception):
+    """An entry that has not been written."""
 
 
 def check_ends(tensor: Tensor, given: Collection[str], scope: Scope) -> None:
@@ -55,48 +82,63 @@ def check_ends(tensor: Tensor, given: Collection[str], scope: Scope) -> None:
                 raise BindingError(message, location=tensor.location, hint=hint)
 
 
-def _check_bound(tensor: Tensor, entries: np.ndarray, scope: Scope) -> None:
-    assert tensor.bound is not None
-    if not at_launch(tensor.bound):
-        bound = int(scope.value(tensor.bound))
-        for at in np.argwhere((entries < 0) | (entries >= bound))[:1]:
-            _refuse(tensor, entries, tuple(at.tolist()), scope, f"its entries lie in [0, {bound})")
-        return
-    for at in np.ndindex(entries.shape):
-        bound = int(replace(scope, coordinates=at).value(tensor.bound))
-        if not 0 <= entries[at] < bound:
-            promise = f"its entries lie below {_there(tensor, at)}, which is {bound} there"
-            _refuse(tensor, entries, at, scope, promise)
+@dataclass(frozen=True, kw_only=True)
+class _Entries:
+    """Entries of an index tensor of a rank. there: mask of those that there are. error: of a broken promise."""
 
+    tensor: Tensor
+    values: np.ndarray
+    there: np.ndarray
+    scope: Scope
+    error: type[TileLinkError]
 
-def _there(tensor: Tensor, at: At) -> str:
-    return print_scalar(tensor.bound) if tensor.bound is not None else str(at)
+    def check_bound(self) -> None:
+        bound = self.tensor.bound
+        assert bound is not None
+        if not at_launch(bound):
+            size = int(self.scope.value(bound))
+            for at in np.argwhere(self.there & ((self.values < 0) | (self.values >= size)))[:1]:
+                self.refuse(tuple(at.tolist()), f"its entries lie in [0, {size})")
+            return
+        for at in self._places():
+            size = self._bound_at(bound, at)
+            if size is not None and not 0 <= self.values[at] < size:
+                self.refuse(at, f"its entries lie below {print_scalar(bound)}, which is {size} there")
 
+    def check_properties(self) -> None:
+        if "distinct" in self.tensor.properties:
+            self._check_distinct()
+        if {"rising", "offsets"} & {*self.tensor.properties}:
+            self._check_rising()
 
-def _check_distinct(tensor: Tensor, entries: np.ndarray, scope: Scope) -> None:
-    seen: dict[int, At] = {}
-    for at in np.ndindex(entries.shape):
-        first = seen.setdefault(int(entries[at]), at)
-        if first != at:
-            promise = f"its entries are distinct, and {_element(tensor, first)} is {entries[at]} too"
-            _refuse(tensor, entries, at, scope, promise)
+    def _places(self) -> Iterator[At]:
+        return (tuple(at) for at in np.argwhere(self.there).tolist())
 
+    def _bound_at(self, bound: Scalar, at: At) -> int | None:
+        try:
+            return int(replace(self.scope, coordinates=at).value(bound))
+        except _NotThereError:
+            return None
 
-def _check_rising(tensor: Tensor, entries: np.ndarray, scope: Scope) -> None:
-    word = "offsets" if "offsets" in tensor.properties else "rising"
-    for at in np.ndindex(entries.shape):
-        before = (*at[:-1], at[-1] - 1)
-        if at[-1] == 0 and word == "offsets" and entries[at]:
-            _refuse(tensor, entries, at, scope, "its entries are offsets, the first of which is 0")
-        if at[-1] and entries[at] < entries[before]:
-            promise = f"its entries are {word}, and {_element(tensor, before)} before it is {entries[before]}"
-            _refuse(tensor, entries, at, scope, promise)
+    def _check_distinct(self) -> None:
+        seen: dict[int, At] = {}
+        for at in self._places():
+            first = seen.setdefault(int(self.values[at]), at)
+            if first != at:
+                self.refuse(at, f"its entries are distinct, and {self._element(first)} is {self.values[at]} too")
 
+    def _check_rising(self) -> None:
+        word = "offsets" if "offsets" in self.tensor.properties else "rising"
+        for at in self._places():
+            before, here = (*at[:-1], at[-1] - 1), self.values[at]
+            if at[-1] == 0 and word == "offsets" and here:
+                self.refuse(at, "its entries are offsets, the first of which is 0")
+            if at[-1] and self.there[before] and here < (last := self.values[before]):
+                self.refuse(at, f"its entries are {word}, and {self._element(before)} before it is {last}")
 
-def _refuse(tensor: Tensor, entries: np.ndarray, at: At, scope: Scope, promise: str) -> NoReturn:
-    message = f"{_element(tensor, at)} of rank {scope.rank} is {entries[at]}"
-    raise BindingError(message, location=tensor.location, hint=promise)
+    def refuse(self, at: At, promise: str) -> NoReturn:
+        message = f"{self._element(at)} of rank {self.scope.rank} is {self.values[at]}"
+        raise self.error(message, location=self.tensor.location, hint=promise)
 
-
-def _element(tensor: Tensor, at: At) -> str:
-    return f"{tensor.name}{list(at)}" if at else tensor.name
+    def _element(self, at: At) -> str:
+        return f"{self.tensor.name}{list(at)}" if at else self.tensor.name

@@ -15,6 +15,7 @@ from tilelink.dtypes import DTYPES
 from tilelink.errors import AccountingError, BindingError, CoverageError, Location, OrderingError, ProgressError
 from tilelink.ir.depth import deep
 from tilelink.ir.groups import check_groups
+from tilelink.ir.intervals import Range, ranges_of_entries
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
@@ -39,7 +40,7 @@ from tilelink.ir.scalar import Block, Lookup, Ranks, Scalar, Whole
 from tilelink.ir.typing import Axis, StageTyping, Typing, infer
 from tilelink.reference import boxes
 from tilelink.reference.dtypes import converted, named_dtype, typed
-from tilelink.reference.promises import check_promises
+from tilelink.reference.promises import check_computed, check_promises
 from tilelink.reference.races import Races, Seen
 from tilelink.reference.scalars import Scope, Where, along_table, at_launch, extent, indices_of, tile
 from tilelink.reference.values import Evaluator
@@ -145,6 +146,7 @@ def run(
     machine.fill(inputs, kept)
     machine.count()
     machine.go()
+    machine.check_computed()
     masks = [machine.defined(rank) for rank in range(machine.ranks)]
     machine.check_outputs(masks)
     outs = [t.name for t in program.tensors if t.is_result]
@@ -272,7 +274,25 @@ class _Machine:
         if tensor.space in ("in", "table") or tensor.bound is None:
             return entries  # within their bounds: that is checked before the launch
         self.require_written(rank, tensor.name, where, f"looks up {print_scalar(lookup)}", lookup.location, who)
-        return np.clip(entries, 0, max(0, self.number(tensor.bound) - 1))
+        return np.clip(entries, *self.ranges[tensor.name])
+
+    @cached_property
+    def ranges(self) -> dict[str, Range]:
+        """index tensor -> the smallest and the largest of its entries where they serve as integers."""
+        return ranges_of_entries(self.program.tensors, self.ranks, self.numbers)
+
+    def check_computed(self) -> None:
+        """Raise CoverageError if an index tensor that stages have written breaks a promise of its declaration."""
+        for rank, memory in enumerate(self.memory):
+            index = [t for t in self.program.tensors if t.name in self._index_tensors and self.has(rank, t)]
+            raw = {t.name: memory[t.name].numpy().astype(np.int64) for t in index}
+            entries = {name: np.clip(values, *self.ranges[name]) for name, values in raw.items()}
+            given = {t.name for t in index if t.is_given or t.known_early}
+            written = {
+                name: values >= 0 if name in given else self.counters(self.arrived, rank, name, WRITES) > 0
+                for name, values in raw.items()
+            }
+            check_computed(index, entries, written, self.scope(rank))
 
     def require_written(
         self, rank: int, name: str, where: tuple[Any, ...], what: str, location: Location | None, who: object

@@ -199,6 +199,8 @@ def _ends_before(plan: Plan, part: GuardPart, dim: int, stop: Scalar) -> bool:
     match part:
         case Ended(stop=own):
             return plan.guards.at_most(own, stop)
+        case Listed(entries=entry, along=along) if _has_bound_along(plan, entry, along):
+            return False  # another one for each entry
         case Place(at=Lookup() as entry) | Listed(entries=entry):
             bound = _bound_of_entry(plan, entry)
             known = bound is not None and not any(isinstance(e, Coordinate) for e in walk(bound))
@@ -217,19 +219,27 @@ def _ends_before(plan: Plan, part: GuardPart, dim: int, stop: Scalar) -> bool:
 def _defined(plan: Plan, write: int, read: int) -> bool:
     """True if a read names no element of a write's box that the write leaves out."""
     a = plan.accesses
-    ours, theirs = plan.guards.of(int(a.guard[write])), plan.guards.of(int(a.guard[read]))
-    return all(_leaves_out_nothing(plan, write, part, theirs) for part in ours)
+    read_guard = int(a.guard[read])
+    named = plan.guards.of(read_guard), plan.guards.known[read_guard]  # the entry that the program names has the bound
+    return all(_leaves_out_nothing(plan, write, part, named) for part in plan.guards.of(int(a.guard[write])))
 
 
-def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, theirs: Guard) -> bool:
+def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, named: tuple[Guard, Guard]) -> bool:
+    """named: the guard of the read, in terms of entries that are no copies of others, and as the program says it."""
+    theirs = named[0]
     if part in theirs:
         return True
     if not isinstance(part, Ended):
         return False
     left = binary("max", part.stop, const(0))  # no element is before an end below 0, and entries say 0 then
+    if any(isinstance(o, Ended) and o.dim == part.dim and plan.guards.at_most(o.stop, left) for o in theirs):
+        return True
+    return any(_placed_before(plan, write, part, guard) for guard in named)
+
+
+def _placed_before(plan: Plan, write: int, part: Ended, theirs: Guard) -> bool:
+    """True if a read is at a place that the bound of an entry keeps before the end of a write."""
     for other in theirs:
-        if isinstance(other, Ended) and other.dim == part.dim and plan.guards.at_most(other.stop, left):
-            return True
         if isinstance(other, Place) and other.dim == part.dim and isinstance(other.at, Lookup):
             bound = _bound_of_entry(plan, other.at)
             for place in theirs:
@@ -238,6 +248,11 @@ def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, theirs: Guard) 
             if bound is not None and plan.guards.at_most(plan.guards.resolve(bound), part.stop):
                 return True
     return False
+
+
+def _has_bound_along(plan: Plan, entries: Lookup, along: int) -> bool:
+    bound = plan.bound.tensors[entries.table].decl.bound
+    return bound is not None and any(isinstance(e, Coordinate) and e.dim == along for e in walk(bound))
 
 
 def _bound_of_entry(plan: Plan, entry: Lookup) -> Scalar | None:
