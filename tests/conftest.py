@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.util
+import os
 from collections.abc import Generator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import hypothesis
 import pytest
 
 from tilelink import settings
+
+# Workers share few cores: threads of a matrix product only wait for one another. Processes that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes says how busy the machine is: no test of ours is about that.
 hypothesis.settings.register_profile("tilelink", deadline=None)

@@ -78,7 +78,7 @@ def test_computed_places_that_a_launch_does_not_write_are_found() -> None:
     text = str(module.program()).replace("cumsum(chosen, axis=0) - 1", "cumsum(chosen, axis=0)")
     dims = {"M": 6, "H": 4, "k": 2}
     given = random_inputs(texts.program(text), dims, 3, "f32", seed=1)
-    with pytest.raises(CoverageError, match="reads back.* parts of which no stage writes in this launch"):
+    with pytest.raises(CoverageError, match=r"reads back.* parts of which no stage writes in this launch"):
         run(texts.program(text), given, dims)
     run(module.program(), given, dims)
 

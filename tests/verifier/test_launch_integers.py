@@ -816,3 +816,45 @@ def test_a_part_may_depend_on_the_rank() -> None:
     ):
         with pytest.raises(TileLinkError, match=said):
             plan(SHARES.replace(line, line.replace("rank * Ms", "(rank + 1) * Ms")))
+
+
+FROM_A_PLACE = """
+program from_a_place(M = 16, H = 8):
+    first : in  [] <= M
+    order : in  [2 * M] < M
+    x     : in  [M, H]
+    y     : out [M, H]
+
+    compute take(i: M):
+        y[i, :] = x[order[first + i], :]
+"""
+
+
+def test_a_list_of_entries_may_begin_at_a_place_of_the_launch() -> None:
+    plan(FROM_A_PLACE)
+    with pytest.raises(TileLinkError, match=r"order\[0:32\] reaches outside order, whose shape is \[16\]"):
+        plan(FROM_A_PLACE.replace("[2 * M]", "[M]"))
+    scattered = FROM_A_PLACE.replace("y[i, :] = x[order[first + i], :]", "y[order[first + i], :] = x[i, :]")
+    with pytest.raises(TileLinkError, match="writes y through order, which may name an element twice"):
+        plan(scattered)
+    with pytest.raises(TileLinkError, match="writes 32 of the 16 elements of y"):
+        plan(scattered.replace("[2 * M] < M", "[2 * M] < M distinct"))
+
+
+BOUNDS_OF_A_LIST = """
+program bounds_of_a_list(M = 16, T = 8, H = 8):
+    n    : in  [2] <= M
+    kind : in  [T] < 2
+    rows : in  [T] < n[kind]                     # another bound for each entry
+    x    : in  [M[: n[kind[0]]], H]
+    y    : out [T, H]
+
+    compute take(i: T):
+        y[i, :] = x[rows[i], :]
+"""
+
+
+def test_the_bound_of_an_entry_is_not_that_of_the_others() -> None:
+    with pytest.raises(TileLinkError, match=r"reads x, of which a launch gives what is before n\[kind\[0\]\]"):
+        plan(BOUNDS_OF_A_LIST)
+    plan(BOUNDS_OF_A_LIST.replace("< n[kind] ", "< n[0] ").replace("n[kind[0]]", "n[0]"))

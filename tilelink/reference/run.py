@@ -15,7 +15,6 @@ from tilelink.dtypes import DTYPES
 from tilelink.errors import AccountingError, BindingError, CoverageError, Location, OrderingError, ProgressError
 from tilelink.ir.depth import deep
 from tilelink.ir.groups import check_groups
-from tilelink.ir.intervals import Range, ranges_of_entries
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
@@ -274,19 +273,29 @@ class _Machine:
         if tensor.space in ("in", "table") or tensor.bound is None:
             return entries  # within their bounds: that is checked before the launch
         self.require_written(rank, tensor.name, where, f"looks up {print_scalar(lookup)}", lookup.location, who)
-        return np.clip(entries, *self.ranges[tensor.name])
+        return np.clip(entries, 0, self.largest[tensor.name])
 
     @cached_property
-    def ranges(self) -> dict[str, Range]:
-        """index tensor -> the smallest and the largest of its entries where they serve as integers."""
-        return ranges_of_entries(self.program.tensors, self.ranks, self.numbers)
+    def largest(self) -> dict[str, int]:
+        """index tensor -> the largest of its entries where they serve as integers, below the largest of its bounds."""
+        found: dict[str, int] = {}
+
+        def fetch(lookup: Lookup, _: Where) -> np.ndarray:
+            return np.array(found[lookup.table])
+
+        for tensor in self.program.tensors:
+            if tensor.bound is not None:
+                scope = replace(self.scope(0), fetch=fetch)
+                end = int(replace(scope, coordinates=(0,) * len(tensor.shape)).value(tensor.bound))
+                found[tensor.name] = max(0, end - 1)
+        return found
 
     def check_computed(self) -> None:
         """Raise CoverageError if an index tensor that stages have written breaks a promise of its declaration."""
         for rank, memory in enumerate(self.memory):
             index = [t for t in self.program.tensors if t.name in self._index_tensors and self.has(rank, t)]
             raw = {t.name: memory[t.name].numpy().astype(np.int64) for t in index}
-            entries = {name: np.clip(values, *self.ranges[name]) for name, values in raw.items()}
+            entries = {name: np.clip(values, 0, self.largest[name]) for name, values in raw.items()}
             given = {t.name for t in index if t.is_given or t.known_early}
             written = {
                 name: values >= 0 if name in given else self.counters(self.arrived, rank, name, WRITES) > 0
