@@ -10,12 +10,13 @@ import pytest
 from tilelink import settings
 
 FOLDER = Path(__file__).parent
+FILES = [FOLDER / "device_interpreted.py", FOLDER / "processes_interpreted.py"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["device_interpreted", "processes_interpreted"])
-def test_interpreted(name: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", FOLDER / f"{name}.py"]
+def test_interpreted() -> None:
+    """All files in one process, which takes long to start."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *FILES]
     with settings.environment(TRITON_INTERPRET="1"):
         run = subprocess.run(
             command, cwd=FOLDER.parents[1], env=os.environ.copy(), capture_output=True, text=True, timeout=240

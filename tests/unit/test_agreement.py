@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from benchmarks import agreement, agreement_figures, agreement_points, baselines, measure, prepared, tp
 from benchmarks import report as benchmark_report
 from benchmarks.agreement_figures import chance, regret, spearman
+from tests.unit.test_ops import free_port
 from tilelink import compiler, generated
 from tilelink.runtime.cuda import timing
 from tilelink.simulator.machine import load_machine, save_machine
@@ -201,8 +203,11 @@ class StandIn:
         return out
 
 
-def run_on_cpu(points: str, out: str, budget: str) -> None:
-    """One rank of a run: NCCL is gloo, and the clock that of the host."""
+def run_on_cpu(points: str, *runs: tuple[str, str]) -> None:
+    """One rank of runs with a report and a budget each: NCCL is gloo, and the clock that of the host.
+
+    The runs are of the same processes, which take long to start, and of one group.
+    """
     from tests.unit.test_benchmarks import Clock
 
     torch.cuda.Event = Clock  # type: ignore[assignment,misc]
@@ -211,21 +216,27 @@ def run_on_cpu(points: str, out: str, budget: str) -> None:
     tp.SHAPES["tiny"] = (64, 96)
     tp.machine = lambda: {"gpu": "none"}
     joined = dist.init_process_group
-    dist.init_process_group = lambda *_, **__: joined("gloo")
+    dist.init_process_group = lambda *_, **__: None if dist.is_initialized() else joined("gloo")
     session = measure.Session
     agreement.Session = lambda group, watchdog: session(group, watchdog, torch.device("cpu"))  # type: ignore[assignment]
     agreement.GpuKernel, agreement.current_target = StandIn, lambda: target("sm_90")  # type: ignore[assignment]
-    args = agreement.arguments(
-        ["--points", points, "--out", out, "--budget", budget, "--prepare", "0", "--samples", "3", "--batch", "2"]
-    )
-    status = agreement.run(args, time.monotonic())
-    dist.barrier()
+    common = ["--points", points, "--prepare", "0", "--samples", "3", "--batch", "2"]
+    status = 0
+    for out, budget in runs:
+        args = agreement.arguments([*common, "--out", out, "--budget", budget])
+        status |= agreement.run(args, time.monotonic())
+        dist.barrier()
+        if dist.get_rank() == 0:
+            shutil.copy(out, f"{out}.{budget}")  # what the next run goes on from
+        dist.barrier()
     os._exit(status)
 
 
-def _ranks(points: Path, out: Path, budget: str, port: int) -> dict[str, Any]:
-    code = f"from tests.unit.test_agreement import run_on_cpu; run_on_cpu({str(points)!r}, {str(out)!r}, {budget!r})"
-    variables = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def _ranks(points: Path, out: Path, *budgets: str) -> list[dict[str, Any]]:
+    """The reports after runs with these budgets, each of which goes on where the one before it ended."""
+    runs = ", ".join(f"({str(out)!r}, {budget!r})" for budget in budgets)
+    code = f"from tests.unit.test_agreement import run_on_cpu; run_on_cpu({str(points)!r}, {runs})"
+    variables = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     variables["PYTHONPATH"] = str(ROOT)
     ranks = [
         subprocess.Popen(
@@ -237,7 +248,7 @@ def _ranks(points: Path, out: Path, budget: str, port: int) -> dict[str, Any]:
     for rank in ranks:
         _, error = rank.communicate(timeout=120)
         assert rank.returncode == 0, error
-    return json.loads(out.read_text())
+    return [json.loads(out.with_name(f"{out.name}.{budget}").read_text()) for budget in budgets]
 
 
 @pytest.mark.slow
@@ -251,9 +262,8 @@ def test_a_run_measures_every_point_and_records_failures(tmp_path: Path) -> None
     ]  # fmt: skip
     file, out = tmp_path / "points.json", tmp_path / "out.json"
     file.write_text(json.dumps({"points": points}))
-    early = _ranks(file, out, "0", 29741)
+    early, found = _ranks(file, out, "0", "100")
     assert "budget" in early["ended_early"] and not any("measured_us" in p for p in early["points"])
-    found = _ranks(file, out, "100", 29742)
     right, bad, broken, moved, other = found["points"]
     assert right["measured_us"] > 0 and len(right["samples_us"]) == 3 and right["error"] < 1e-2
     assert bad["measured_us"] is None and "off by 1.0" in bad["failure"]

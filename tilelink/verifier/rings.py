@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple, TypeVar
+from itertools import accumulate
 
 from tilelink.lowering.rings import (
     ARRIVE,
@@ -44,31 +44,24 @@ STARTED, WRITTEN, VISIBLE = range(3)
 
 Place = tuple[int, int, Step]
 """Number of a ring, number of a buffer there, counted over all rounds, and a step at it."""
-Barriers = tuple[tuple[int, int, int], ...]
-"""Phase, missing arrivals and missing bytes of each barrier of each buffer."""
-T = TypeVar("T")
+State = tuple[int, ...]
+"""See _Model."""
+MANY = 1 << 32
+"""More than there are arrivals."""
 AT_ONCE = (LOAD, EXPECT, MULTIPLY, STORE)
 """Steps that a role makes at once after a wait. A wrong one is wrong as early as it can be."""
 TILES = 3
 """Tiles of few turns that the rings of a loop are explored for: what is kept changes its phase with each."""
 
 
+_Act = Callable[[list[int]], bool]
+"""Changes a state as a step does. False if the step must wait. Raises _Wrong for a wrong one."""
+_Move = tuple[tuple[_Act, ...], int]
+"""Steps that are made at once, and the step of their role after them."""
+
+
 class _Wrong(Exception):
     """Raised with what goes wrong in a state."""
-
-
-class _State(NamedTuple):
-    """A state of rings that roles share.
-
-    at: step of each role, the writer first. holds: number and content of what each buffer of each ring holds. flying:
-    writes in flight, (ring, number, bytes, barrier). reading: (ring, number) of the buffers that each reader reads.
-    """
-
-    at: tuple[int, ...]
-    barriers: Barriers
-    holds: tuple[tuple[int, int], ...]
-    flying: tuple[tuple[int, int, int, int], ...]
-    reading: tuple[tuple[tuple[int, int], ...], ...]
 
 
 @lru_cache(maxsize=256)
@@ -136,6 +129,15 @@ def _script(role: Role, turns: int, tiles: int) -> tuple[Place, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Model:
+    """Rings and the steps of the roles that share them: the writer's, and the same ones for each reader.
+
+    A state is a list of integers, so that many are explored soon: the number of writes that have completed, the step of
+    each role, the writer first, each barrier, and what each buffer holds. A barrier is
+    `2 * (missing arrivals + MANY * missing bytes) + phase`, and what a buffer holds is
+    `3 * number of the buffer + content`. The writes and reads in flight follow from the steps of the roles and the
+    number of completed writes.
+    """
+
     rings: tuple[Ring, ...]
     scripts: tuple[tuple[Place, ...], ...]
 
@@ -143,21 +145,13 @@ class _Model:
         for ring in self.rings:
             if reason := _unusable(ring):
                 return reason
-        first = _State(
-            at=(0,) * len(self.scripts),
-            barriers=tuple(
-                (0, count, 0) for ring in self.rings for _ in range(ring.buffers) for _, count in ring.barriers
-            ),
-            holds=((-1, VISIBLE),) * sum(ring.buffers for ring in self.rings),
-            flying=(),
-            reading=((),) * (len(self.scripts) - 1),
-        )
+        first, moves = self._first(), self._moves()
         seen, todo = {first}, [first]
         try:
             while todo:
                 state = todo.pop()
-                following = self._following(state)
-                if not following and any(len(script) > at for script, at in zip(self.scripts, state.at, strict=True)):
+                following = self._following(state, moves)
+                if not following and any(len(script) > at for script, at in zip(self.scripts, state[1:], strict=False)):
                     return f"its roles wait for each other: {self._places(state)}"
                 for one in following:
                     if one not in seen:
@@ -167,10 +161,30 @@ class _Model:
             return str(found)
         return None
 
+    def _first(self) -> State:
+        holds = (3 * -1 + VISIBLE,) * sum(ring.buffers for ring in self.rings)
+        return (0, *(0 for _ in self.scripts), *(2 * count for count in self._arrivals), *holds)
+
+    def _moves(self) -> tuple[tuple[_Move, ...], ...]:
+        """Return what each role does at each of its steps."""
+        writer, reader = self._moves_of(self.scripts[0], self._written), self._moves_of(self.scripts[-1], self._read)
+        return (writer, *[reader] * (len(self.scripts) - 1))
+
+    def _moves_of(self, script: tuple[Place, ...], step_of: Callable[[int], _Act]) -> tuple[_Move, ...]:
+        """Return, for each step, it and those that are made at once then, and the step after these."""
+        acts, found = [step_of(at) for at in range(len(script))], list[_Move]()
+        for at, (_, _, step) in enumerate(script):
+            end = at + 1
+            while step.word == AWAIT and end < len(script) and script[end][2].word in AT_ONCE:
+                end += 1
+            found.append((tuple(acts[at:end]), end))
+        return tuple(found)
+
     @cached_property
     def _firsts(self) -> tuple[tuple[int, int], ...]:
-        """The first buffer and the first barrier of each ring, in a state."""
-        found, buffers, barriers = list[tuple[int, int]](), 0, 0
+        """The places of the first buffer and of the first barrier of each ring in a state."""
+        barriers = 1 + len(self.scripts)
+        found, buffers = list[tuple[int, int]](), barriers + len(self._arrivals)
         for ring in self.rings:
             found.append((buffers, barriers))
             buffers, barriers = buffers + ring.buffers, barriers + ring.buffers * len(ring.barriers)
@@ -191,136 +205,246 @@ class _Model:
         """(ring, number of a buffer) -> the operand that readers multiply there."""
         return {(r, n): step.what for r, n, step in self.scripts[-1] if step.word == MULTIPLY}
 
-    def _places(self, state: _State) -> str:
+    @cached_property
+    def _reading(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """(ring, number) of the buffers that a reader reads before each of its steps, and after the last one."""
+        found: list[tuple[tuple[int, int], ...]] = [()]
+        for which, number, step in self.scripts[-1]:
+            reading = found[-1]
+            if step.word in (MULTIPLY, STORE):
+                reading = (*reading, (which, number))
+            elif step.word == RETIRE:
+                own = [one for one in reading if one[0] == which]
+                others = tuple(one for one in reading if one[0] != which)
+                reading = (*others, *(own[-step.number :] if step.number else ()))
+            found.append(reading)
+        return tuple(found)
+
+    @cached_property
+    def _slots_read(self) -> tuple[frozenset[int], ...]:
+        """The places of the buffers that a reader reads before each of its steps, and after the last one."""
+        return tuple(frozenset(self._slot(*one) for one in reading) for reading in self._reading)
+
+    @cached_property
+    def _loads(self) -> tuple[int, ...]:
+        """The steps of the writer that start a write, which complete in this order."""
+        return tuple(at for at, (_, _, step) in enumerate(self.scripts[0]) if step.word == LOAD)
+
+    @cached_property
+    def _started(self) -> tuple[int, ...]:
+        """How many writes have been started before each step of the writer, and after the last one."""
+        return tuple(accumulate((step.word == LOAD for _, _, step in self.scripts[0]), initial=0))
+
+    @cached_property
+    def _landings(self) -> tuple[_Act, ...]:
+        """What each write does when it completes. A buffer is loaded when the last write to it has completed."""
+        last = {self.scripts[0][at][:2]: at for at in self._loads}
+        found = list[_Act]()
+        for at in self._loads:
+            which, number, step = self.scripts[0][at]
+            barrier, count = self._barrier(which, self._full(which), number)
+            holds = (self._slot(which, number), 3 * number + VISIBLE) if last[which, number] == at else None
+            found.append(_landing(barrier, count, step.number, holds))
+        return tuple(found)
+
+    def _places(self, state: State) -> str:
         """Return the steps at which roles wait."""
         ring = self.rings[0]
         names = [ring.writer.name, *[ring.reader.name] * ring.reader.groups]
         waiting = [
             f"{name} at `{script[at][2]}` of buffer {script[at][1] % self.rings[script[at][0]].buffers}"
-            for name, script, at in zip(names, self.scripts, state.at, strict=True) if at < len(script)
+            for name, script, at in zip(names, self.scripts, state[1:], strict=False) if at < len(script)
         ]  # fmt: skip
         return ", ".join(dict.fromkeys(waiting))
 
-    def _following(self, state: _State) -> list[_State]:
-        following = [self._landed(state)]
-        for role, (script, at) in enumerate(zip(self.scripts, state.at, strict=True)):
-            if at < len(script):
-                following.append(self._begun(state, role, script, at))
-        return [self._sorted(one) for one in following if one is not None]
+    def _following(self, state: State, moves: tuple[tuple[_Move, ...], ...]) -> list[State]:
+        following, readers, several = list[State](), slice(2, 1 + len(moves)), len(moves) > 2
+        if state[0] < self._started[state[1]]:
+            after = list(state)
+            self._landings[state[0]](after)
+            following.append(tuple(after))
+        for place, own in enumerate(moves, start=1):
+            if place > 2 and state[place] == state[place - 1]:
+                continue  # a reader at the same step does the same
+            if state[place] < len(own):
+                acts, end = own[state[place]]
+                after = list(state)
+                for act in acts:
+                    if not act(after):
+                        break
+                else:
+                    after[place] = end
+                    if place > 1 and several:  # readers are interchangeable
+                        after[readers] = sorted(after[readers])
+                    following.append(tuple(after))
+        return following
 
-    def _begun(self, state: _State, role: int, script: tuple[Place, ...], at: int) -> _State | None:
-        """Return the state after a step of a role and those that it makes at once then."""
-        after = self._step(state, role, *script[at])
-        together = script[at][2].word == AWAIT
-        while after is not None and together and at + 1 < len(script) and script[at + 1][2].word in AT_ONCE:
-            at += 1
-            after = self._step(after, role, *script[at])
-        return after
-
-    def _sorted(self, state: _State) -> _State:
-        """Return the state with its readers in a fixed order: they are interchangeable."""
-        if len(state.reading) == 1:
-            return state
-        pairs = [*zip(state.at[1:], state.reading, strict=True)]
-        ordered = sorted(pairs)
-        if ordered == pairs:
-            return state
-        at, reading = zip(*ordered, strict=True)
-        return state._replace(at=(state.at[0], *at), reading=reading)
-
-    def _step(self, state: _State, role: int, which: int, number: int, step: Step) -> _State | None:
-        """Return the state after a step of a role, or None if the step must wait. Raises _Wrong for a wrong one."""
-        ring = self.rings[which]
-        slot = self._firsts[which][0] + number % ring.buffers
-        barriers, holds, flying, reading = state.barriers, state.holds, state.flying, state.reading
+    def _written(self, at: int) -> _Act:
+        """Return what a step of the writer does."""
+        which, number, step = self.scripts[0][at]
+        ring, slot = self.rings[which], self._slot(which, number)
         match step.word:
-            case "await":
-                phase = barriers[self._barrier(which, step.what, number)][0]
-                if phase == (number // ring.buffers & 1) ^ step.number & 1:
-                    return None
-            case "arrive":
-                number -= step.number
-                if role and (which, number) in reading[role - 1]:
-                    raise _Wrong(f"a {ring.reader.name} releases a buffer that it still reads")
-                barriers = self._arrived(barriers, self._barrier(which, step.what, number), 0)
-            case "expect":
-                barriers = self._arrived(barriers, self._barrier(which, step.what, number), step.number)
             case "load":
-                self._may_write(state, which, number)
-                full = next(s.what for s in ring.writer.every if s.word == EXPECT)
-                holds = _with(holds, slot, (number, STARTED))
-                flying = (*flying, (which, number, step.number, self._barrier(which, full, number)))
+                return _writing(self._unwritable(at), slot, 3 * number + STARTED)
             case "fill":
-                self._may_write(state, which, number)
-                holds = _with(holds, slot, (number, WRITTEN))
-            case "fence":
-                if holds[slot][1] == WRITTEN:
-                    holds = _with(holds, slot, (holds[slot][0], VISIBLE))
+                return _writing(self._unwritable(at), slot, 3 * number + WRITTEN)
+            case "arrive":
+                return self._arriving(which, step.what, number - step.number, 0)
+            case "multiply" | "store" | "retire" | "compute" | "carry":
+                return _refused(f"`{step.word}` is no step of a {ring.writer.name}")
+            case _:
+                return self._ordered(which, number, step)
+
+    def _read(self, at: int) -> _Act:
+        """Return what a step of a reader does."""
+        which, number, step = self.scripts[-1][at]
+        ring, reading = self.rings[which], self._reading[at]
+        match step.word:
+            case "arrive":
+                if (which, number - step.number) in reading:
+                    return _refused(f"a {ring.reader.name} releases a buffer that it still reads")
+                return self._arriving(which, step.what, number - step.number, 0)
             case "multiply" | "store":
-                if holds[slot] != (number, VISIBLE):
-                    raise _Wrong(f"a {ring.reader.name} reads a buffer before it is loaded")
-                reading = _with(reading, role - 1, (*reading[role - 1], (which, number)))
-            case "retire":
-                own = [one for one in reading[role - 1] if one[0] == which]
-                others = tuple(one for one in reading[role - 1] if one[0] != which)
-                reading = _with(reading, role - 1, (*others, *(own[-step.number :] if step.number else ())))
+                early = f"a {ring.reader.name} reads a buffer before it is loaded"
+                return _using(self._slot(which, number), 3 * number + VISIBLE, early)
             case "compute" | "carry":
                 wanted = LEADING if step.word == COMPUTE else TRAILING
-                if any(self._operands.get(one) == wanted for one in reading[role - 1]):
-                    raise _Wrong(f"a {ring.reader.name} computes with a product that is in flight")
+                if any(self._operands.get(one) == wanted for one in reading):
+                    return _refused(f"a {ring.reader.name} computes with a product that is in flight")
+                return _nothing
+            case "retire":
+                return _nothing
+            case "load" | "fill":
+                return _refused(f"`{step.word}` is no step of a {ring.reader.name}")
             case _:
-                raise _Wrong(f"`{step.word}` is no step of a role")
-        return _State(
-            at=_with(state.at, role, state.at[role] + 1), barriers=barriers, holds=holds, flying=flying, reading=reading
-        )
+                return self._ordered(which, number, step)
 
-    def _may_write(self, state: _State, which: int, number: int) -> None:
-        ring = self.rings[which]
-        slot, buffers = number % ring.buffers, ring.buffers
-        if any(r == which and n % buffers == slot for reading in state.reading for r, n in reading):
-            raise _Wrong(f"a {ring.writer.name} writes a buffer that is still read")
-        if any(r == which and n != number and n % buffers == slot for r, n, _, _ in state.flying):
-            raise _Wrong(f"a {ring.writer.name} writes a buffer that is still written")
-        if any(at <= self._reads.get((which, number - buffers), -1) for at in state.at[1:]):
-            raise _Wrong(f"a {ring.writer.name} writes a buffer that has not been read")
+    def _ordered(self, which: int, number: int, step: Step) -> _Act:
+        """Return what a step does that each role may have."""
+        match step.word:
+            case "await":
+                earlier = (number // self.rings[which].buffers & 1) ^ step.number & 1
+                return _waiting(self._barrier(which, step.what, number)[0], earlier)
+            case "expect":
+                return self._arriving(which, step.what, number, step.number)
+            case "fence":
+                return _fence(self._slot(which, number))
+            case _:
+                return _refused(f"`{step.word}` is no step of a role")
 
-    def _barrier(self, which: int, name: str, number: int) -> int:
-        """Return the place of a barrier in a state."""
-        ring = self.rings[which]
-        return self._firsts[which][1] + number % ring.buffers * len(ring.barriers) + self._named[which][name]
+    def _unwritable(self, at: int) -> Callable[[list[int]], str | None]:
+        """Return what says why the writer may not write a buffer at a step, or None."""
+        which, number, _ = self.scripts[0][at]
+        ring, slot = self.rings[which], self._slot(which, number)
+        name, readers, slots_read = ring.writer.name, slice(2, 1 + len(self.scripts)), self._slots_read
+        before = [self.scripts[0][load][:2] for load in self._loads if load < at]
+        others = [n for n, one in enumerate(before) if one != (which, number) and self._slot(*one) == slot]
+        other, read = max(others, default=-1), self._reads.get((which, number - ring.buffers), -1)
 
-    @cached_property
-    def _named(self) -> tuple[Mapping[str, int], ...]:
-        """For each ring its barriers by their names, numbered."""
-        return tuple({name: at for at, (name, _) in enumerate(ring.barriers)} for ring in self.rings)
-
-    def _arrived(self, barriers: Barriers, at: int, more: int) -> Barriers:
-        phase, missing, expected = barriers[at]
-        return _with(barriers, at, self._turned(at, phase, missing - 1, expected + more))
-
-    def _turned(self, at: int, phase: int, missing: int, expected: int) -> tuple[int, int, int]:
-        """Return a barrier, in its next phase if nothing is missing."""
-        if missing or expected:
-            return phase, missing, expected
-        return 1 - phase, self._arrivals[at], 0
-
-    def _landed(self, state: _State) -> _State | None:
-        """Return the state after the first write in flight has completed."""
-        if not state.flying:
+        def reason(state: list[int]) -> str | None:
+            at_steps = state[readers]
+            for reader in at_steps:
+                if slot in slots_read[reader]:
+                    return f"a {name} writes a buffer that is still read"
+            if other >= state[0]:
+                return f"a {name} writes a buffer that is still written"
+            if min(at_steps) <= read:
+                return f"a {name} writes a buffer that has not been read"
             return None
-        (which, number, size, at), *rest = state.flying
-        phase, missing, expected = state.barriers[at]
-        barriers = _with(state.barriers, at, self._turned(at, phase, missing, expected - size))
-        holds = state.holds
-        if all(other[:2] != (which, number) for other in rest) and state.at[0] > self._loaded[which, number]:
-            slot = self._firsts[which][0] + number % self.rings[which].buffers
-            holds = _with(holds, slot, (number, VISIBLE))
-        return _State(at=state.at, barriers=barriers, holds=holds, flying=tuple(rest), reading=state.reading)
 
-    @cached_property
-    def _loaded(self) -> Mapping[tuple[int, int], int]:
-        """(ring, number of a buffer) -> the step of the writer that is the last load into it."""
-        return {(r, n): at for at, (r, n, step) in enumerate(self.scripts[0]) if step.word == LOAD}
+        return reason
+
+    def _arriving(self, which: int, name: str, number: int, more: int) -> _Act:
+        """Return an arrival at a barrier that lets its phase last until `more` bytes have been written."""
+        return _changing(*self._barrier(which, name, number), 2 * MANY * more - 2)
+
+    def _slot(self, which: int, number: int) -> int:
+        """Return the place of a buffer in a state."""
+        return self._firsts[which][0] + number % self.rings[which].buffers
+
+    def _barrier(self, which: int, name: str, number: int) -> tuple[int, int]:
+        """Return the place of a barrier in a state, and the arrivals of its phases."""
+        ring = self.rings[which]
+        names = [one for one, _ in ring.barriers]
+        named = len(names) - 1 - names[::-1].index(name)
+        place = self._firsts[which][1] + number % ring.buffers * len(names) + named
+        return place, ring.barriers[named][1]
+
+    def _full(self, which: int) -> str:
+        """Return the barrier of a ring at which written bytes arrive."""
+        return next(step.what for step in self.rings[which].writer.every if step.word == EXPECT)
+
+
+def _nothing(_: list[int]) -> bool:
+    return True
+
+
+def _refused(reason: str) -> _Act:
+    def act(_: list[int]) -> bool:
+        raise _Wrong(reason)
+
+    return act
+
+
+def _waiting(barrier: int, earlier: int) -> _Act:
+    """Return a wait until the phase of a barrier is no more the earlier one."""
+
+    def act(state: list[int]) -> bool:
+        return state[barrier] & 1 != earlier
+
+    return act
+
+
+def _changing(barrier: int, count: int, change: int) -> _Act:
+    """Return a change of what a barrier misses. It is in its next phase if nothing is missing then."""
+
+    def act(state: list[int]) -> bool:
+        value = state[barrier] + change
+        state[barrier] = 2 * count + 1 - value if 0 <= value <= 1 else value
+        return True
+
+    return act
+
+
+def _landing(barrier: int, count: int, size: int, holds: tuple[int, int] | None) -> _Act:
+    """Return the end of a write. holds: the place of the buffer that is loaded then, and what it holds, if any is."""
+    arrived = _changing(barrier, count, -2 * MANY * size)
+
+    def act(state: list[int]) -> bool:
+        state[0] += 1
+        if holds is not None:
+            state[holds[0]] = holds[1]
+        return arrived(state)
+
+    return act
+
+
+def _writing(unwritable: Callable[[list[int]], str | None], slot: int, value: int) -> _Act:
+    def act(state: list[int]) -> bool:
+        if reason := unwritable(state):
+            raise _Wrong(reason)
+        state[slot] = value
+        return True
+
+    return act
+
+
+def _using(slot: int, value: int, early: str) -> _Act:
+    def act(state: list[int]) -> bool:
+        if state[slot] != value:
+            raise _Wrong(early)
+        return True
+
+    return act
+
+
+def _fence(slot: int) -> _Act:
+    def act(state: list[int]) -> bool:
+        if state[slot] % 3 == WRITTEN:
+            state[slot] += VISIBLE - WRITTEN
+        return True
+
+    return act
 
 
 def _unusable(ring: Ring) -> str | None:
@@ -336,8 +460,3 @@ def _unusable(ring: Ring) -> str | None:
     if ring.writer.released_late or ring.reader.released_late > 1:
         return "a writer releases buffers late, or a reader more than one late"
     return None
-
-
-def _with(values: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:
-    """Return a tuple with another value at a place."""
-    return (*values[:at], value, *values[at + 1 :])
