@@ -24,7 +24,7 @@ from tilelink.target import target
 
 STEMS = (
     r"acc|k|c|v|offs|offs_\w+|\w+_tile|\w+_remote|channel|end_\w+|held|held_tile|total|pad|step|box|number|row|column"
-    r"|best|place|top|sums|first_\w+|segment|within|there|ends"
+    r"|best|place|rising|top|sums|first_\w+|segment|within|there|ends"
 )
 NUMBERED = re.compile(rf"({STEMS})|.*_[0-9]+|.*_boxes_[0-9]+x[0-9]+(_at_[0-9]+)?|THRESHOLDS_.*")
 """Temporaries, which a writer keeps apart from the names of users, and names that tell what they are by themselves."""

@@ -110,7 +110,11 @@ def _of_library(rng: random.Random, seed: int) -> Case:
     program, schedules = rng.choice(_library())
     ranks = rng.choice((2, 2, 2, 3, 4)) if not groups(program, 1) else rng.choice((2, 4))
     sizes = rng.sample((8, 17, 24, 33, 40), 5)
-    dims: dict[str, Any] = {p.name: sizes[k % 5] for k, p in enumerate(program.params) if p.kind == "dim"}
+    dims: dict[str, Any] = {
+        p.name: sizes[k % 5] if p.example is None else rng.choice((int(p.example), max(1, int(p.example) // 2)))
+        for k, p in enumerate(program.params)
+        if p.kind == "dim"
+    }
     dims |= {p.name: {"f32": 0.5, "bool": True}[p.kind] for p in program.params if p.kind in ("f32", "bool")}
     dims |= groups(program, ranks)
     tables = {k: v.tolist() for k, v in random_tables(program, ranks=ranks, dims=dims, seed=seed).items()}

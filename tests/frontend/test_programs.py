@@ -127,3 +127,13 @@ def test_locations_of_the_python_front_end_point_into_the_file() -> None:
     assert place is not None
     assert place.file.endswith("test_programs.py")
     assert "acc = dot(x[s, i, :], w[j, :].T)" in place.render()
+
+
+def test_an_index_over_ranks_is_a_number_with_and_without_by_1() -> None:
+    text = (
+        "program p(M):\n    x : in [ranks, M]\n    y : out [M]\n    compute f(i: M):\n        total = zeros(f32)\n"
+        "        for (q: ranks by 1):\n            total += x[q, i]\n        y[i] = total\n"
+    )
+    (program,) = parse_text(text, "p.tl").programs
+    assert (program,) == parse_text(print_program(program), "p.tl").programs
+    assert (program,) == parse_text(text.replace(" by 1", ""), "p.tl").programs

@@ -13,7 +13,7 @@ from tilelink.frontend.limits import require_shallow
 from tilelink.frontend.syntax import IndexSyntax
 from tilelink.ir.printer import BARRIER, TILES
 from tilelink.ir.program import Group, IndexDecl
-from tilelink.ir.scalar import Scalar
+from tilelink.ir.scalar import Ranks, Scalar
 from tilelink.ir.sums import shortened
 
 NOTIFIES = {"producer_tile_notify": "tile", "peer_tile_notify": "peer", "rank_notify": "rank"}
@@ -127,7 +127,9 @@ def indices_of(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl
             scope.over.pop(index.name, None)
             if (side := side_of(scope, size)) is not None:
                 scope.over[index.name], number = side, True
-            decl = IndexDecl(name=index.name, extent=size_of(scope, size), number=number, location=place, **ends)
+            whole = size_of(scope, size)
+            number = number and not isinstance(whole, Ranks)  # an index over ranks is a number in any case
+            decl = IndexDecl(name=index.name, extent=whole, number=number, location=place, **ends)
             scope.indices[index.name] = decl
             found.append(decl)
     return tuple(found)
