@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +18,8 @@ import torch.distributed as dist
 from benchmarks import agreement, agreement_figures, agreement_points, baselines, measure, prepared, tp
 from benchmarks import report as benchmark_report
 from benchmarks.agreement_figures import chance, regret, spearman
+from tests.unit.test_benchmarks import Clock
+from tests.unit.two_ranks import run_on_two_ranks
 from tilelink import compiler, generated
 from tilelink.runtime.cuda import timing
 from tilelink.simulator.machine import load_machine, save_machine
@@ -201,10 +201,9 @@ class StandIn:
         return out
 
 
-def run_on_cpu(points: str, out: str, budget: str) -> None:
+def run(arguments: list[str]) -> None:
     """One rank of a run: NCCL is gloo, and the clock that of the host."""
-    from tests.unit.test_benchmarks import Clock
-
+    points, out, budget = arguments
     torch.cuda.Event = Clock  # type: ignore[assignment,misc]
     torch.cuda.synchronize = torch.cuda._sleep = torch.cuda.set_device = lambda *_: None  # type: ignore[assignment]
     timing.FLUSH_BYTES = 1 << 10
@@ -223,20 +222,8 @@ def run_on_cpu(points: str, out: str, budget: str) -> None:
     os._exit(status)
 
 
-def _ranks(points: Path, out: Path, budget: str, port: int) -> dict[str, Any]:
-    code = f"from tests.unit.test_agreement import run_on_cpu; run_on_cpu({str(points)!r}, {str(out)!r}, {budget!r})"
-    variables = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    variables["PYTHONPATH"] = str(ROOT)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True,
-            env={**variables, "RANK": str(r), "LOCAL_RANK": str(r)},
-        )
-        for r in range(2)
-    ]  # fmt: skip
-    for rank in ranks:
-        _, error = rank.communicate(timeout=120)
-        assert rank.returncode == 0, error
+def _ranks(points: Path, out: Path, budget: str) -> dict[str, Any]:
+    run_on_two_ranks("tests.unit.test_agreement", [str(points), str(out), budget])
     return json.loads(out.read_text())
 
 
@@ -251,9 +238,9 @@ def test_a_run_measures_every_point_and_records_failures(tmp_path: Path) -> None
     ]  # fmt: skip
     file, out = tmp_path / "points.json", tmp_path / "out.json"
     file.write_text(json.dumps({"points": points}))
-    early = _ranks(file, out, "0", 29741)
+    early = _ranks(file, out, "0")
     assert "budget" in early["ended_early"] and not any("measured_us" in p for p in early["points"])
-    found = _ranks(file, out, "100", 29742)
+    found = _ranks(file, out, "100")
     right, bad, broken, moved, other = found["points"]
     assert right["measured_us"] > 0 and len(right["samples_us"]) == 3 and right["error"] < 1e-2
     assert bad["measured_us"] is None and "off by 1.0" in bad["failure"]
