@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +14,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.unit.two_ranks import run_on_two_ranks
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda import measured_kernel, timing
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.tuning import measure
 
-ROOT = Path(__file__).parents[2]
 FOUND = timing.Timing(name="mine", ranks=2, device="H200", samples_us=(12.0, 10.0, 30.5), host_us=7.25)
 
 
@@ -75,7 +73,7 @@ def test_a_kernel_is_timed_with_outputs_that_are_made_once(monkeypatch: pytest.M
 # Ranks -------------------------------------------------------------------------------------------------------
 
 
-def ranks_on_cpu(out: str) -> None:
+def run(arguments: list[str]) -> None:
     """One of two ranks: rank 1 is slower in each launch, and both see its times. What a sample does is noted."""
     from tests.unit.test_benchmarks import Clock
 
@@ -119,27 +117,14 @@ def ranks_on_cpu(out: str) -> None:
         timing.bench({})
     assert len(timing.bench({"mine": run}, samples=2, warmups=0)["mine"].samples_us) == 2
     if rank == 0:
-        Path(out).write_text(json.dumps([found.samples_us, found.host_us, found.device, done]))
+        Path(arguments[0]).write_text(json.dumps([found.samples_us, found.host_us, found.device, done]))
     dist.barrier()
     os._exit(0)
 
 
 def test_all_ranks_see_the_time_of_the_slowest(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    code = f"from tests.runtime.test_timing import ranks_on_cpu; ranks_on_cpu({str(out)!r})"
-    from tests.unit.test_ops import free_port
-
-    variables = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True,
-            env={**variables, "RANK": str(r), "PYTHONPATH": str(ROOT)},
-        )
-        for r in range(2)
-    ]  # fmt: skip
-    for rank in ranks:
-        _, error = rank.communicate(timeout=120)
-        assert rank.returncode == 0, error
+    run_on_two_ranks("tests.runtime.test_timing", [str(out)])
     samples, host, device, done = json.loads(out.read_text())
     assert len(samples) == 3 and all(one > 29_000 for one in samples), samples
     assert 9_000 < host < 29_000 and device == "cpu"

@@ -522,5 +522,9 @@ def checks() -> None:
     torch.library.opcheck(getattr(find, f"{name}_out").default, (x, w, None, *rest, *outputs))
 
 
+def run(names: list[str]) -> None:
+    main(globals(), names, lambda name: None)
+
+
 if __name__ == "__main__":
-    main(globals(), sys.argv[1:], lambda name: None)
+    run(sys.argv[1:])

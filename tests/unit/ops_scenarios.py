@@ -594,5 +594,9 @@ def stand_in(name: str) -> None:
         consensus.here = lambda: ("NVIDIA H200", "these")
 
 
+def run(names: list[str]) -> None:
+    main(globals(), names, stand_in)
+
+
 if __name__ == "__main__":
-    main(globals(), sys.argv[1:], stand_in)
+    run(sys.argv[1:])

@@ -6,9 +6,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +18,8 @@ import torch.distributed as dist
 from benchmarks import agreement, agreement_figures, agreement_points, baselines, measure, prepared, tp
 from benchmarks import report as benchmark_report
 from benchmarks.agreement_figures import chance, regret, spearman
-from tests.unit.test_ops import free_port
+from tests.unit.test_benchmarks import Clock
+from tests.unit.two_ranks import run_on_two_ranks
 from tilelink import compiler, generated
 from tilelink.runtime.cuda import timing
 from tilelink.simulator.machine import load_machine, save_machine
@@ -203,52 +201,30 @@ class StandIn:
         return out
 
 
-def run_on_cpu(points: str, *runs: tuple[str, str]) -> None:
-    """One rank of runs with a report and a budget each: NCCL is gloo, and the clock that of the host.
-
-    The runs are of the same processes, which take long to start, and of one group.
-    """
-    from tests.unit.test_benchmarks import Clock
-
+def run(arguments: list[str]) -> None:
+    """One rank of a run: NCCL is gloo, and the clock that of the host."""
+    points, out, budget = arguments
     torch.cuda.Event = Clock  # type: ignore[assignment,misc]
     torch.cuda.synchronize = torch.cuda._sleep = torch.cuda.set_device = lambda *_: None  # type: ignore[assignment]
     timing.FLUSH_BYTES = 1 << 10
     tp.SHAPES["tiny"] = (64, 96)
     tp.machine = lambda: {"gpu": "none"}
     joined = dist.init_process_group
-    dist.init_process_group = lambda *_, **__: None if dist.is_initialized() else joined("gloo")
+    dist.init_process_group = lambda *_, **__: joined("gloo")
     session = measure.Session
     agreement.Session = lambda group, watchdog: session(group, watchdog, torch.device("cpu"))  # type: ignore[assignment]
     agreement.GpuKernel, agreement.current_target = StandIn, lambda: target("sm_90")  # type: ignore[assignment]
-    common = ["--points", points, "--prepare", "0", "--samples", "3", "--batch", "2"]
-    status = 0
-    for out, budget in runs:
-        args = agreement.arguments([*common, "--out", out, "--budget", budget])
-        status |= agreement.run(args, time.monotonic())
-        dist.barrier()
-        if dist.get_rank() == 0:
-            shutil.copy(out, f"{out}.{budget}")  # what the next run goes on from
-        dist.barrier()
+    args = agreement.arguments(
+        ["--points", points, "--out", out, "--budget", budget, "--prepare", "0", "--samples", "3", "--batch", "2"]
+    )
+    status = agreement.run(args, time.monotonic())
+    dist.barrier()
     os._exit(status)
 
 
-def _ranks(points: Path, out: Path, *budgets: str) -> list[dict[str, Any]]:
-    """The reports after runs with these budgets, each of which goes on where the one before it ended."""
-    runs = ", ".join(f"({str(out)!r}, {budget!r})" for budget in budgets)
-    code = f"from tests.unit.test_agreement import run_on_cpu; run_on_cpu({str(points)!r}, {runs})"
-    variables = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    variables["PYTHONPATH"] = str(ROOT)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True,
-            env={**variables, "RANK": str(r), "LOCAL_RANK": str(r)},
-        )
-        for r in range(2)
-    ]  # fmt: skip
-    for rank in ranks:
-        _, error = rank.communicate(timeout=120)
-        assert rank.returncode == 0, error
-    return [json.loads(out.with_name(f"{out.name}.{budget}").read_text()) for budget in budgets]
+def _ranks(points: Path, out: Path, budget: str) -> dict[str, Any]:
+    run_on_two_ranks("tests.unit.test_agreement", [str(points), str(out), budget])
+    return json.loads(out.read_text())
 
 
 @pytest.mark.slow
@@ -262,8 +238,9 @@ def test_a_run_measures_every_point_and_records_failures(tmp_path: Path) -> None
     ]  # fmt: skip
     file, out = tmp_path / "points.json", tmp_path / "out.json"
     file.write_text(json.dumps({"points": points}))
-    early, found = _ranks(file, out, "0", "100")
+    early = _ranks(file, out, "0")
     assert "budget" in early["ended_early"] and not any("measured_us" in p for p in early["points"])
+    found = _ranks(file, out, "100")
     right, bad, broken, moved, other = found["points"]
     assert right["measured_us"] > 0 and len(right["samples_us"]) == 3 and right["error"] < 1e-2
     assert bad["measured_us"] is None and "off by 1.0" in bad["failure"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,9 +15,8 @@ import torch
 import torch.distributed as dist
 
 from benchmarks import measure, tables, tp
+from tests.unit.two_ranks import run_on_two_ranks
 from tilelink.runtime.cuda import timing
-
-ROOT = Path(__file__).parents[2]
 
 
 def row(name: str, kind: str, us: float | None, **more: Any) -> dict[str, Any]:
@@ -179,7 +176,7 @@ class Clock:
         return (other.at - self.at) * 1e3
 
 
-def run_on_cpu(out: str) -> None:
+def run(arguments: list[str]) -> None:
     """One rank of a small run of each operator: NCCL is gloo, and what needs a GPU fails and is recorded."""
     torch.cuda.Event = Clock  # type: ignore[assignment,misc]
     torch.cuda.synchronize = lambda *_: None
@@ -199,25 +196,14 @@ def run_on_cpu(out: str) -> None:
     )
     found["wrong"] = session.time([wrong], lambda: None, samples=2, warmups=0)[0]
     if session.rank == 0:
-        Path(out).write_text(json.dumps(found))
+        Path(arguments[0]).write_text(json.dumps(found))
     dist.barrier()
     os._exit(0)
 
 
 def test_a_run_measures_checks_and_records_failures(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    code = f"from tests.unit.test_benchmarks import run_on_cpu; run_on_cpu({str(out)!r})"
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                 "MASTER_PORT": "29700", "PYTHONPATH": str(ROOT)},
-        )
-        for r in range(2)
-    ]  # fmt: skip
-    for rank in ranks:
-        _, error = rank.communicate(timeout=120)
-        assert rank.returncode == 0, error
+    run_on_two_ranks("tests.unit.test_benchmarks", [str(out)])
     found = json.loads(out.read_text())
     assert (found["wrong"]["us"], found["wrong"]["error"]) == (None, 0.5)
     assert "off by 5.00e-01" in found.pop("wrong")["failure"]

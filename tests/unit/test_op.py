@@ -15,7 +15,7 @@ import torch
 import tilelink
 from tests.own_programs import FORWARD, MODULE, SEND_BACK, TEXT, doubled, weight_gradient
 from tests.runtime.fake_gpu import FakeGpu
-from tests.unit.test_ops import ROOT, run_on_two_ranks
+from tests.unit.two_ranks import ROOT, run_on_two_ranks
 from tilelink import compiler
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError

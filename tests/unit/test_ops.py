@@ -3,28 +3,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.unit.two_ranks import run_on_two_ranks
 from tilelink.errors import RankError, UnknownNameError
 from tilelink.ops import choice, operators, rows
 from tilelink.simulator.machine import Thresholds
-
-ROOT = Path(__file__).parents[2]
-RANKS = 2
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
 
 SCENARIOS = {
     "torch": (
@@ -57,25 +43,6 @@ The last of the first makes another group.
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_two_ranks(kind: str) -> None:
     run_on_two_ranks("tests.unit.ops_scenarios", SCENARIOS[kind])
-
-
-def run_on_two_ranks(module: str, scenarios: Sequence[str]) -> None:
-    """Runs a module with these arguments as two ranks of torch.distributed; fails where a rank does."""
-    variables = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-W", "error::DeprecationWarning:tilelink", "-m", module]
-    ranks = [
-        subprocess.Popen(
-            [*command, *scenarios], cwd=ROOT, env={**os.environ, **variables, "RANK": str(rank)},
-            stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(RANKS)
-    ]  # fmt: skip
-    try:
-        said = [rank.communicate(timeout=240)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * RANKS, "\n".join(said)[-6000:]
 
 
 def test_few_rows_are_not_fused() -> None:
