@@ -6,7 +6,6 @@ import atexit
 import importlib
 import json
 import os
-import runpy
 import signal
 import socket
 import subprocess
@@ -95,15 +94,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def run(arguments: list[str]) -> NoReturn:
-    """Run a script as torchrun does: in its folder, with what says which rank it is."""
-    (script,) = arguments
-    os.chdir(Path(script).parent)
-    sys.argv = arguments
-    runpy.run_path(script, run_name="__main__")
-    os._exit(0)
 
 
 if __name__ == "__main__":
