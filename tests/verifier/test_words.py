@@ -154,6 +154,7 @@ def test_what_words_cannot_prove_is_refused(name: str) -> None:
         (text(clauses="low_latency, slots(i=1)").replace("i=4, ", "").replace("i=2, ", ""), "several steps"),
         (text(add=WAIT + "\n        peer_tile_wait(parts[:, i, j])" + SUM), "peer"),
         (text().replace("parts low_latency, buffers 2", "x low_latency"), "x, which is in"),
+        (text().replace("    parts ", "    rows  : table [M] < M\n    parts ", 1), "entries of the table rows"),
     ],
 )
 def test_what_words_cannot_carry_is_refused_by_name(source: str, message: str) -> None:

@@ -98,6 +98,8 @@ def may_have_words(program: Program, tensor: Tensor) -> bool:
     """True if what a program says of a tensor lets words carry it, as far as that is known without a schedule."""
     if tensor.space != "symmetric" or tensor.bound is not None or tensor.sums or not tensor.shape:
         return False
+    if any(other.space == "table" for other in program.tensors):
+        return False
     every = [s for stage in program.stages for s in statements(stage.body)]
     kinds = {s.kind for s in every if isinstance(s, Notify | Wait) and s.region.tensor == tensor.name}
     return len(kinds) == 1 and not any(next(_of_statement("a stage", s, tensor.name), None) for s in every)
@@ -120,6 +122,10 @@ def _reasons(bound: Bound, tensor: BoundTensor) -> Iterator[_Refused]:
     if tensor.steps is not None:
         hint = "take `slots` or `low_latency` away"
         yield _Refused(reason="its slots hold several steps of a launch, and a flag has the launch alone", hint=hint)
+    for other in bound.source.tensors:
+        if other.space == "table":  # the pass looks at the accesses of all tiles
+            hint = f"take `low_latency` away, or give the entries with each launch: {other.name} : in [..] < N"
+            yield _Refused(reason=f"entries of the table {other.name} are not known to this clause", hint=hint)
     kinds = [kind for tensor, kind in bound.channels if tensor == name]
     if len(kinds) != 1:
         what = f"it has signals of the kinds {' and '.join(kinds)}" if kinds else "nobody notifies it or waits for it"
