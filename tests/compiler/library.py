@@ -59,7 +59,7 @@ def covering(cases: list[Case]) -> list[Case]:
 
 
 def said(case: Case) -> set[str]:
-    """What the schedule of a case says of each stage and tensor, without their names, numbers and orders of tiles."""
+    """The clauses of each stage and tensor in the schedule of a case, without names, numbers and orders of tiles."""
     lines = str(case[1]).splitlines()[1:]
     text = [line.strip().partition(" ")[2] for line in lines]
     return {re.sub(r"\d+|\([^()]*(\([^()]*\)[^()]*)*\)|(?<=^in )\w+", "", line) for line in text}

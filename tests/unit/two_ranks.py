@@ -56,7 +56,7 @@ def _serve() -> None:
 
 
 def _import() -> None:
-    """What ranks would import and read one by one: the scenarios, all that traces a function, and the library."""
+    """Import and read once, for all ranks, the scenarios, all that traces a function, and the library."""
     import torch
 
     from tilelink import compiler

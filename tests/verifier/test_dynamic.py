@@ -40,7 +40,7 @@ def kinds(plan: Plan, seeds: int = 40) -> set[str]:
 
 
 def every_failure(plan: Plan, seeds: int = 40) -> list[Failure]:
-    """What is met in each of some interleavings, not only in the first one that fails."""
+    """The failures of each of some interleavings, not only of the first one that fails."""
     script = Script(plan)
     return [failure for seed in range(seeds) for failure in check(script, [seed])]
 

@@ -131,7 +131,7 @@ def _script(role: Role, turns: int, tiles: int) -> tuple[Place, ...]:
 class _Model:
     """Rings and the steps of the roles that share them: the writer's, and the same ones for each reader.
 
-    A state is a list of integers, so that many are explored soon: the number of writes that have completed, the step of
+    A state is a tuple of integers, so that exploring many is fast: the number of completed writes, the step of
     each role, the writer first, each barrier, and what each buffer holds. A barrier is
     `2 * (missing arrivals + MANY * missing bytes) + phase`, and what a buffer holds is
     `3 * number of the buffer + content`. The writes and reads in flight follow from the steps of the roles and the
@@ -237,7 +237,7 @@ class _Model:
 
     @cached_property
     def _landings(self) -> tuple[_Act, ...]:
-        """What each write does when it completes. A buffer is loaded when the last write to it has completed."""
+        """The effect of each write when it completes. A buffer is loaded when the last write to it has completed."""
         last = {self.scripts[0][at][:2]: at for at in self._loads}
         found = list[_Act]()
         for at in self._loads:
@@ -365,9 +365,8 @@ class _Model:
     def _barrier(self, which: int, name: str, number: int) -> tuple[int, int]:
         """Return the place of a barrier in a state, and the arrivals of its phases."""
         ring = self.rings[which]
-        names = [one for one, _ in ring.barriers]
-        named = len(names) - 1 - names[::-1].index(name)
-        place = self._firsts[which][1] + number % ring.buffers * len(names) + named
+        named = {own: at for at, (own, _) in enumerate(ring.barriers)}[name]
+        place = self._firsts[which][1] + number % ring.buffers * len(ring.barriers) + named
         return place, ring.barriers[named][1]
 
     def _full(self, which: int) -> str:
