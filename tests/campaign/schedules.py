@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.products import products
-from tilelink.ir.program import For, Program, Stage, Tensor
+from tilelink.ir.program import For, Program, Stage, Tensor, Transfer
 from tilelink.ir.scalar import Param, Ranks, Whole
 from tilelink.ir.visitor import stage_regions, statements
 from tilelink.lowering.clauses.defer_notify import deferred_reason
@@ -40,6 +40,8 @@ def drawn(rng: random.Random, program: Program, count: int, tiles: Mapping[str, 
                 entries[stage.name]["on"] = "on sm(1)"
     if rng.random() < 0.4:
         _of_products(rng, program, entries)
+    if rng.random() < 0.2:
+        _of_messages(rng, program, entries)
     lines = [f"    {name} {', '.join(parts.values())}" for name, parts in entries.items()]
     lines += ["    reuse_wait off"] if off else []
     if not lines:
@@ -70,6 +72,26 @@ def _of_products(rng: random.Random, program: Program, entries: dict[str, dict[s
     own["tile"] = tiles_of(rng, program, stage, FEW)
     if key == "backfill":
         own["on"] = f"in {program.stages[program.stages.index(stage) - 1].name} epilogue"
+
+
+def _of_messages(rng: random.Random, program: Program, entries: dict[str, dict[str, str]]) -> None:
+    """Words of data and flag for a tensor that is written by pushes alone, for which few clauses leave room."""
+    moved = [s for stage in program.stages for s in statements(stage.body) if isinstance(s, Transfer)]
+    pulled = {s.target.tensor for s in moved if s.mode != "push"}
+    pushed = sorted({s.target.tensor for s in moved} - pulled)
+    fits = [name for name in pushed if program.tensor(name).space == "symmetric"]
+    if not fits or any(t.space == "table" for t in program.tensors):
+        return
+    tensor = rng.choice(fits)
+    own: dict[str, str] = {"low_latency": "low_latency"}
+    if rng.random() < 0.5:
+        own["buffers"] = f"buffers {rng.choice((1, 2, 2, 3))}"
+    entries[tensor] = own
+    for stage in program.stages:
+        named = {region.tensor for region in stage_regions(stage)}
+        if tensor in named and rng.random() < 0.7:
+            tiles = entries.get(stage.name, {}).get("tile")
+            entries[stage.name] = {"tile": tiles or tiles_of(rng, program, stage, FEW)}
 
 
 def _of_tensor(rng: random.Random, tensor: Tensor) -> tuple[str, str]:

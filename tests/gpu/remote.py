@@ -42,7 +42,7 @@ LIBRARY = (
     ("two_level_ag_gemm", "copy_sms"), ("two_level_gemm_rs", "copy_sms"),
     ("all_gather", "pull"), ("all_gather_ring", "ring"), ("reduce_scatter_pushed", "small"),
     ("all_reduce_two_shot_pushed", "large"), ("ag_gemm", None), ("gemm_rs_local_last", None),
-    ("expert_parallel", "fine"),
+    ("expert_parallel", "fine"), ("two_level_expert_parallel", None), ("gated_expert_parallel", None),
 )  # fmt: skip
 TRACED = ("two_level_all_gather", "two_level_gemm_rs", "all_gather_ring")
 SIZES = (128, 192, 160, 96)

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from tests.compiler.library import cases, in_turn, name
+from tests.exact_programs import Exact, differences, examples
 from tests.gpu.cases import (
     EVEN,
     Case,
@@ -233,6 +234,22 @@ def different_programs() -> None:
         checks.expect(error is None or "compile different programs" in str(error), f"it says {error}")
 
     together([next(case for case in cases() if case[1] is not None)], body, lambda case: str(name(case)))
+
+
+def exact() -> None:
+    """Selecting, sorting, operations of integers, and sums of 16 bits that many programs add to, bit by bit."""
+
+    def body(example: Exact, checks: Checks) -> None:
+        module = compiler.parse(example.text)
+        program = module.program()
+        schedule = module.schedule(example.schedule, program) if example.schedule else None
+        kernel = on_all(lambda: compiler.compile(program, schedule, dims=example.dims, dtype="bf16", device="cuda"))
+        for launch in range(5):
+            found = kernel({name: value.cuda() for name, value in example.given.items()})
+            for output in differences(found, example.wanted):
+                checks.expect(False, f"launch {launch}: {output} differs")
+
+    together(examples(dist.get_rank()), body, str)
 
 
 # Timelines ---------------------------------------------------------------------------------------------------

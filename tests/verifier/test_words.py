@@ -126,6 +126,10 @@ REFUSED = {
         "has pushed nothing of it",
     ),
     "a notify of another rank": (text(send=SEND.replace("j] @ q)", "j] @ (q + 1))")), "does not notify all of it"),
+    "a wait beyond the tensor": (  # whose channels cover what is read, as far as they are there
+        text(add=WAIT.replace("i,", "i + 2,") + SUM, clauses="low_latency, channel(m=6)"),
+        "reaches outside parts",
+    ),
     "an element twice": (text(send=SEND + SEND), "are sent twice"),
     "other data": (
         text(send=PUSH_OTHER, add=WAIT + SUM.replace("= acc", "= acc + other[0, i, j]")),

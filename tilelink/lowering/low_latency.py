@@ -87,6 +87,8 @@ def _with_words(bound: Bound, tensor: BoundTensor, place: Location | None) -> Bo
         raise ScheduleError(message, location=place, related=related, hint=refused.hint)
     ((_, kind),) = (key for key in bound.channels if key[0] == tensor.name)
     seen = _Seen(bound, tensor, kind)
+    if seen.faults:  # the rule `coverage` refuses them, and has to see the signals that words would replace
+        return bound
     carrying = _Carrying(tensor=tensor.name, kind=kind, carried=seen.carried)
     bodies = {name: carrying.body(stage.stage.body) for name, stage in bound.stages.items()}
     packed = _packed(bound, tensor, seen.accesses)
@@ -193,7 +195,8 @@ class _Seen:
     """The accesses and signals of a tensor in all tiles.
 
     accesses: of the tensor. carried: the pushes and reads that words can carry, and the notifies and waits that they
-    replace, by the numbers that the enumerator gives statements.
+    replace, by the numbers that the enumerator gives statements. faults: True if any statement of the program accesses
+    what does not exist.
     """
 
     def __init__(self, bound: Bound, tensor: BoundTensor, kind: str) -> None:
@@ -203,6 +206,7 @@ class _Seen:
         for stage in bound.stages.values():
             walker.stage(stage)
         a, s = walker.accesses(), walker.signals()
+        self.faults = bool(walker.faults)
         grid = bound.channels[tensor.name, kind]
         own = np.flatnonzero(a.tensor == tensor.number)
         told = (s.channel >= base[tensor.name, kind]) & (s.channel < base[tensor.name, kind] + grid.count)
