@@ -33,8 +33,15 @@ Case = tuple[Program, Schedule | None]
 
 
 def dims_of(program: Program, sizes: tuple[int, ...]) -> dict[str, Any]:
+    """The sizes in turn; multiples of its examples where a program has index tensors, whose dimensions are of a kind
+    each: rows, or how many experts a row has."""
+    if any(t.bound is not None for t in program.tensors):
+        times = 8 - sizes[0] // 8 % 8
+        own: dict[str, Any] = {p.name: p.example for p in program.params if p.example is not None}
+        more = {name: value * times if value >= 8 else value for name, value in own.items()}
+        return {**more, **groups(program, dist.get_world_size())}
     spare = [p.name for p in program.params if p.kind == "dim"]
-    values: dict[str, Any] = {dim: sizes[k % len(sizes)] for k, dim in enumerate(spare)}
+    values = {dim: sizes[k % len(sizes)] for k, dim in enumerate(spare)}
     values |= {p.name: {"f32": 0.5, "bool": True}[p.kind] for p in program.params if p.kind in ("f32", "bool")}
     return values | groups(program, dist.get_world_size())
 

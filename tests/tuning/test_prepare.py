@@ -26,7 +26,7 @@ from tilelink.cli import app, gpus, tune
 from tilelink.errors import DeadlineError, OutputError
 from tilelink.target import target
 from tilelink.tuning import measure, prepare
-from tilelink.tuning.prepare import LATE, Point, kept, program_of
+from tilelink.tuning.prepare import DIED, LATE, Point, kept, program_of
 
 ROOT = Path(__file__).parents[2]
 MODULE = compiler.load("all_gather")
@@ -222,6 +222,20 @@ def test_a_pool_that_is_late_is_ended() -> None:
     assert reasons == [LATE, LATE] and time.monotonic() - begin < 10
     _until(lambda: not multiprocessing.active_children(), 3.0)  # before they would end themselves
     assert prepare.prepare_all([point()], workers=1, seconds=0.0) == [LATE]
+
+
+class Dying:
+    """Ends the process that unpickles it, as a system that is out of memory does."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (9,)
+
+
+def test_a_process_that_dies_takes_no_other_point_with_it() -> None:
+    """The first pool dies of it, with two processes, and the second too, with one: the third prepares what is left."""
+    good = [point(ranks=9), point(ranks=10)]
+    reasons = prepare.prepare_all([Dying(), *good], workers=2, seconds=120)  # type: ignore[list-item]
+    assert reasons == [DIED, "", ""] and all(kept(one) is not None for one in good)
 
 
 def _until(true: Any, seconds: float = 20.0) -> None:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import connection
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 LATE = "not ready in time"
+DIED = "a process that prepared it, or one beside it, died"
 _log = logging.getLogger("tilelink.tuning")
 GRACE_S = 5.0
 """Seconds after its deadline within which a pool is ended; later its processes end themselves."""
@@ -161,26 +163,56 @@ def _expire(seconds: float) -> None:
 def prepare_all(points: Sequence[Point], *, workers: int, seconds: float) -> list[str]:
     """Prepare points with a pool of processes. Return for each point "" or the reason why it is not ready.
 
-    The pool is ended after `seconds`. Never raises: the ranks make the points that are not ready.
+    The pool is ended after `seconds`. Never raises: the ranks make the points that are not ready. A process that dies,
+    as those do that the system kills for their memory, ends its pool. The points that are left then get another pool,
+    with a quarter of the processes; a pool of one process that dies leaves out the point that it began with.
     """
     reasons = [LATE] * len(points)
-    if not points or seconds <= 0:
-        return reasons
+    left, end = list(range(len(points))), time.monotonic() + seconds
+    while left and (now := time.monotonic()) < end:
+        pool = _pool(workers, end - now)
+        intact = _prepare(pool, points, left, reasons, end)
+        _end(pool)
+        if intact:  # all are done, or late
+            break
+        left = [n for n in left if reasons[n] == DIED]
+        if workers == 1:
+            left = left[1:]
+        workers = max(1, workers // 4)
+    return reasons
+
+
+def _pool(workers: int, seconds: float) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(
+    return ProcessPoolExecutor(
         max_workers=workers, mp_context=context, initializer=_expire, initargs=(seconds + GRACE_S,)
     )
-    begin = time.monotonic()
+
+
+def _prepare(
+    pool: ProcessPoolExecutor, points: Sequence[Point], numbers: Sequence[int], reasons: list[str], end: float
+) -> bool:
+    """Write the reasons of points with these numbers. Return False if a process of the pool died."""
+    intact = True
+    for n in numbers:
+        reasons[n] = LATE
     try:
-        futures = {pool.submit(prepare, point): n for n, point in enumerate(points)}
-        done, _ = wait(futures, timeout=max(0.0, seconds - (time.monotonic() - begin)))
+        futures = {pool.submit(prepare, points[n]): n for n in numbers}
+        done, _ = wait(futures, timeout=max(0.0, end - time.monotonic()))
         for future in done:
             error = future.exception()
-            reasons[futures[future]] = f"{type(error).__name__}: {error}"[:400] if error else ""
+            died = isinstance(error, BrokenProcessPool)
+            intact &= not died
+            reason = DIED if died else f"{type(error).__name__}: {error}"[:400] if error else ""
+            reasons[futures[future]] = reason
+    except BrokenProcessPool:  # while points were given to it
+        intact = False
+        for n in numbers:
+            reasons[n] = DIED
     except Exception as error:
-        reasons = [f"{type(error).__name__}: {error}"[:400]] * len(points)
-    _end(pool)
-    return reasons
+        for n in numbers:
+            reasons[n] = f"{type(error).__name__}: {error}"[:400]
+    return intact
 
 
 def _end(pool: ProcessPoolExecutor) -> None:
