@@ -1,5 +1,6 @@
 """The operator library as test parameters."""
 
+import os
 import re
 from collections.abc import Iterable
 from itertools import cycle
@@ -18,11 +19,16 @@ SIZES = (24, 40, 36, 20)
 
 
 def cases() -> list[Case]:
-    """Every program with the built-in schedule and each of its own."""
+    """Every program with the built-in schedule and each of its own.
+
+    The variable TILELINK_TEST_PROGRAMS names some of them, with spaces between.
+    """
+    wanted = os.environ.get("TILELINK_TEST_PROGRAMS", "").split()
     return [
         (program, schedule)
         for module in compiler.library()
         for program in module.programs
+        if not wanted or program.name in wanted
         for schedule in (None, *module.schedules_of(program))
     ]
 

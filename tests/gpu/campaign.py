@@ -1,6 +1,6 @@
 """All tests on GPUs by one command, without pytest.
 
-    python -m tests.gpu.campaign --ranks 4 [--only NAME ...] [--logs FOLDER] --out FILE.json
+    python -m tests.gpu.campaign --ranks 4 [--only NAME ...] [--programs NAME ...] --out FILE.json
 
 starts each scenario by torchrun, prints a line about each, and goes on with the next one whatever happens. The first
 compiles what the others launch; all share TILELINK_CACHE and Triton's cache.
@@ -135,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=", ".join(LIMITS_S))
+    parser.add_argument("--programs", nargs="+", metavar="NAME", help="of the library; all of them if left out")
     parser.add_argument("--logs", type=Path, help="a folder for what the scenarios say; a temporary one if left out")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--remote", action="store_true", help="programs of several nodes, each GPU a node")
@@ -148,6 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             by_way = {way: remote.environment(way, given.ucx, remote.scratch()) for way in given.ways}
     except (ValueError, FileNotFoundError) as error:
         parser.error(str(error))
+    if given.programs:
+        os.environ["TILELINK_TEST_PROGRAMS"] = " ".join(given.programs)
     logs = given.logs or Path(tempfile.mkdtemp(prefix="tilelink-gpu-"))
     logs.mkdir(parents=True, exist_ok=True)
 

@@ -33,17 +33,19 @@ Case = tuple[Program, Schedule | None]
 
 
 def dims_of(program: Program, sizes: tuple[int, ...]) -> dict[str, Any]:
-    """The sizes in turn; multiples of its examples where a program has index tensors, whose dimensions are of a kind
-    each: rows, or how many experts a row has."""
+    """The sizes in turn, for the dimensions of a program; counts, as of layers or of experts a row, as their examples.
+
+    A program with index tensors gets multiples of its examples, since its rows, groups and places go together.
+    """
+    dims: dict[str, Any] = {p.name: p.example for p in program.params if p.kind == "dim"}
+    counts = {name: value for name, value in dims.items() if value is not None and value < 8}
     if any(t.bound is not None for t in program.tensors):
         times = 8 - sizes[0] // 8 % 8
-        own: dict[str, Any] = {p.name: p.example for p in program.params if p.example is not None}
-        more = {name: value * times if value >= 8 else value for name, value in own.items()}
-        return {**more, **groups(program, dist.get_world_size())}
-    spare = [p.name for p in program.params if p.kind == "dim"]
-    values = {dim: sizes[k % len(sizes)] for k, dim in enumerate(spare)}
+        values: dict[str, Any] = {name: value * times for name, value in dims.items()}
+    else:
+        values = {name: sizes[k % len(sizes)] for k, name in enumerate(dims)}
     values |= {p.name: {"f32": 0.5, "bool": True}[p.kind] for p in program.params if p.kind in ("f32", "bool")}
-    return values | groups(program, dist.get_world_size())
+    return {**values, **counts, **groups(program, dist.get_world_size())}
 
 
 def uneven(seed: int) -> tuple[int, ...]:

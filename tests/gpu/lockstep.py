@@ -7,6 +7,7 @@ errors, such as a late wait or an error of CUDA, end the scenario: what the GPUs
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -14,6 +15,9 @@ import torch.distributed as dist
 
 Case = TypeVar("Case")
 Value = TypeVar("Value")
+
+SLOW_S = 5.0
+"""Seconds after which a case is said to be slow."""
 
 
 class CaseError(Exception):
@@ -49,18 +53,20 @@ class Checks:
 def together(cases: Iterable[Case], body: Callable[[Case, Checks], None], name: Callable[[Case], str]) -> None:
     """Calls body(case, checks) for each case on all ranks. Collective. Raises CasesFailed after the last one.
 
-    Every tenth case is said as it begins, so that one that hangs is known from many that are slow.
+    Every tenth case is said as it begins, so that one that hangs is known from many that are slow, which are said too.
     """
     failed: list[str] = []
     for number, case in enumerate(cases):
         if number % 10 == 0 and dist.get_rank() == 0:
             print(f"case {number}: {name(case)}", flush=True)
-        checks = Checks()
+        checks, begin = Checks(), time.monotonic()
         try:
             body(case, checks)
             why = _said(name(case), checks.failures)
         except CaseError as error:
             why = f"{name(case)}: {error}"
+        if (seconds := time.monotonic() - begin) > SLOW_S and dist.get_rank() == 0:
+            print(f"slow: {name(case)}, {seconds:.0f} s", flush=True)
         if why:
             failed.append(why)
             if dist.get_rank() == 0:
