@@ -15,7 +15,8 @@ import torch.distributed as dist
 from tests.compiler.library import cases, groups
 from tests.gpu.lockstep import Checks, on_all
 from tilelink import compiler
-from tilelink.ir.program import Program
+from tilelink.ir.program import Program, Store
+from tilelink.ir.visitor import reads, statements
 from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.reference.run import Outputs
@@ -52,6 +53,15 @@ def uneven(seed: int) -> tuple[int, ...]:
     """Sizes that no tile divides; multiples of 8, as rows of bf16 that descriptors take must be."""
     chance = random.Random(seed)
     return tuple(8 * chance.randint(3, 80) for _ in range(4))
+
+
+def remembers(program: Program) -> bool:
+    """True if what a launch computes depends on those before it, by a tensor that is kept."""
+    kept = {t.name for t in program.tensors if t.space == "kept"}
+    stores = [s for stage in program.stages for s in statements(stage.body) if isinstance(s, Store)]
+    return any(
+        s.region.tensor in kept and (s.adds or s.region.tensor in {r.tensor for r in reads(s.value)}) for s in stores
+    )
 
 
 # Compiled ahead ----------------------------------------------------------------------------------------------

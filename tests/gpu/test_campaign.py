@@ -12,9 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.compiler.library import Case
+from tests.compiler.library import Case, cases
 from tests.gpu import campaign, sanitizer
 from tests.gpu.campaign import LIMITS_S, Outcome
+from tests.gpu.cases import remembers
 from tests.gpu.ranks import ROOT
 from tilelink import compiler
 
@@ -156,7 +157,7 @@ def test_every_scenario_is_there() -> None:
 
 
 def test_callers_meet_every_manner_of_launch() -> None:
-    from tests.compiler.library import cases, dims
+    from tests.compiler.library import dims
     from tests.gpu.callers import called, manner
 
     def manners(chosen: Iterable[Case]) -> set[tuple[bool, ...]]:
@@ -271,3 +272,8 @@ def test_ranks_that_outlive_the_first_one_are_killed(monkeypatch: pytest.MonkeyP
     ]
     assert sanitizer.ended(started, 50) == [0, -9]
     assert time.monotonic() - begin < 20
+
+
+def test_programs_that_remember_launches_are_known() -> None:
+    """momentum alone, of the library: in other kept tensors nothing is read that a launch has not written."""
+    assert {case[0].name for case in cases() if remembers(case[0])} == {"momentum"}
