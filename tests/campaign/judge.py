@@ -18,7 +18,7 @@ from tilelink.errors import AccountingError, BindingError, DeadlineError, Progre
 from tilelink.ir.program import Program
 from tilelink.reference.run import Outputs
 from tilelink.reference.run import run as reference
-from tilelink.reference.trial import order_error, random_inputs
+from tilelink.reference.trial import random_inputs, rounding_error
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
 
@@ -112,7 +112,7 @@ def _run(case: Case, program: Program, kernel: compiler.Kernel) -> Verdict:
             meant = reference(program, _with_tables(case, given), case.dims, dtype=case.dtype, kept=left)
             left = [one.kept for one in meant]
             every.append(meant)
-            apart = order_error(program, case.dtype, every)
+            apart = rounding_error(program, case.dtype, every)
             within = {t.name: t.within for t in program.tensors if t.within is not None}
             reason = compared(found, meant, within, apart)
             if number == len(outputs):

@@ -282,4 +282,4 @@ def test_launches_on_gpus_are_timed(product: str, monkeypatch: pytest.MonkeyPatc
 
 
 TIME = {"name": "product", "ranks": 2, "device": "H200", "samples_us": [12.0, 10.0, 30.5], "host_us": 7.2}
-ANSWER = {"errors": {"y": 0.0}, "odd": {}, "order_error": 0.0, "seconds": 0.0, "time": TIME}
+ANSWER = {"errors": {"y": 0.0}, "odd": {}, "rounding_error": 0.0, "seconds": 0.0, "time": TIME}

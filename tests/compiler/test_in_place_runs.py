@@ -251,7 +251,7 @@ def test_what_is_allowed_for_another_order_covers_it_and_little_more() -> None:
         kept = [one.kept for one in every[-1]] if every else None
         every.append(run(program, given, sizes, kept=kept))
     assert [one[0].added for one in every] == [{"x": 24, "total": 24}] * 2
-    apart = trial.order_error(program, "f32", every)
+    apart = trial.rounding_error(program, "f32", every)
     assert apart == torch.finfo(torch.bfloat16).eps * 48**0.5
     backwards = [{**one, "v": one["v"].flip(0)} for one in launches[0]]
     other = run(program, backwards, sizes)[0]

@@ -85,3 +85,38 @@ def test_the_default_seed_of_inputs_is_0() -> None:
     for draw in draws:
         default, same, other = (draw(**one, **seed)[0]["x"] for seed in ({}, {"seed": 0}, {"seed": 1}))
         assert torch.equal(default, same) and not torch.equal(default, other)
+
+
+ATTENTION = """
+program p(M = 8, K = 4, S = 12):
+    q : in    [M, K]
+    k : in    [S, K] bf16
+    t : local [S, K]{local}
+    y : out   [M, K]{result}
+    compute copy(s: S, d: K):
+        t[s, d] = k[s, d] * 2.0
+        producer_tile_notify(t[s, d])
+    compute f(i: M):
+        consumer_tile_wait(t[:, :])
+        state = online_softmax(f32)
+        for (s: S):
+            state = attend(state, q[i, :], k[s, :], {v}[s, :], 0.5)
+        y[i, :] = finish(state)
+"""
+
+
+@pytest.mark.parametrize(
+    ("local", "result", "v", "dtype", "unit"),
+    [
+        ("", "", "t", "f32", 0.0),
+        ("", "", "k", "f32", torch.finfo(torch.bfloat16).eps),  # the weights have the type of the values
+        (" f16", "", "t", "f32", torch.finfo(torch.float16).eps),
+        ("", " f8e4m3", "t", "f32", torch.finfo(torch.float8_e4m3fn).eps),
+        ("", " f32", "k", "bf16", 0.0),  # nothing is rounded to less than bf16, whose tolerance holds
+    ],
+)
+def test_results_may_be_apart_by_what_is_rounded_on_the_way(
+    local: str, result: str, v: str, dtype: str, unit: float
+) -> None:
+    program = texts.program(ATTENTION.format(local=local, result=result, v=v))
+    assert trial.rounding_error(program, dtype, []) == unit

@@ -109,8 +109,8 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
             worst[name] = max(worst.get(name, 0.0), trial.relative_error(*sides))
             if name not in odd and (found := trial.no_number(*sides)):
                 odd[name] = found
-    apart = trial.order_error(program, dtype, every)
-    answer: dict[str, Any] = {"errors": worst, "seconds": seconds, "odd": odd, "order_error": apart}
+    apart = trial.rounding_error(program, dtype, every)
+    answer: dict[str, Any] = {"errors": worst, "seconds": seconds, "odd": odd, "rounding_error": apart}
     if request["bench"]:
         answer["time"] = asdict(kernel.bench(given[0], made[0]))
     if request["trace"]:

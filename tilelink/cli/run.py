@@ -214,7 +214,7 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
                     odd[name] = found
             advance("comparing")
     report["seconds"] = round(result.seconds, 3)
-    return errors, odd, trial.order_error(program, report["dtype"], every)
+    return errors, odd, trial.rounding_error(program, report["dtype"], every)
 
 
 def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared:
@@ -230,13 +230,13 @@ def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared
         report["time"] = {"median_us": _timing(answer["time"]).median_us, **answer["time"]}
     if how.trace is not None:
         save_output(how.trace, answer["trace"])
-    return answer["errors"], answer["odd"], answer["order_error"]
+    return answer["errors"], answer["odd"], answer["rounding_error"]
 
 
 def _judged(report: Mapping[str, Any], compared: Compared, quiet: bool) -> dict[str, Any]:
     """Return the report with the verdict, and print it unless `quiet`. An error that is not a number is wrong."""
-    errors, odd, order_error = compared
-    tolerance = TOLERANCE[report["dtype"]] + order_error
+    errors, odd, rounding_error = compared
+    tolerance = TOLERANCE[report["dtype"]] + rounding_error
     allowed = {name: report["within"].get(name, tolerance) for name in errors}
     finite = {name: error if error < float("inf") else None for name, error in errors.items()}
     right = {name: error <= allowed[name] for name, error in errors.items()}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from tilelink.dtypes import DTYPES
 from tilelink.errors import BindingError
-from tilelink.ir.program import Program, Tensor
+from tilelink.ir.program import Attend, Program, Store, Tensor, Transfer
 from tilelink.ir.scalar import Scalar
+from tilelink.ir.typing import ELEMENT, infer
+from tilelink.ir.visitor import statements, value_of, values
 from tilelink.reference.dtypes import converted
 from tilelink.reference.routing import Routing, draw_indices
 from tilelink.reference.run import Outputs
@@ -41,7 +43,7 @@ def random_inputs(
     """
     generator, kind = torch.Generator().manual_seed(seed), Routing.parse(routing)
 
-    def values(tensor: Tensor) -> torch.Tensor:
+    def numbers(tensor: Tensor) -> torch.Tensor:
         shape = _shape(tensor, dims, ranks)
         dtype_of, kind = tensor.dtype or dtype, DTYPES[tensor.dtype or dtype]
         if tensor.low is not None and tensor.high is not None:
@@ -65,7 +67,7 @@ def random_inputs(
     def drawn(rank: int) -> dict[str, torch.Tensor]:
         indices = draw_indices(program, rank=rank, ranks=ranks, dims=dims, routing=kind, generator=generator)
         here = [tensor for tensor in inputs if has(program, tensor, rank, dims, ranks)]
-        return {t.name: values(t) if t.bound is None else indices[t.name] for t in here}
+        return {t.name: numbers(t) if t.bound is None else indices[t.name] for t in here}
 
     inputs = [tensor for tensor in program.tensors if tensor.is_given]
     return [[drawn(rank) for rank in range(ranks)] for _ in range(launches)]
@@ -102,21 +104,45 @@ def relative_error(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Ten
     return worst / largest if largest else float("inf")
 
 
-def order_error(program: Program, dtype: str, launches: Sequence[Sequence[Outputs]]) -> float:
-    """Return how far results may be apart, of the largest, because values were added in another order.
+def rounding_error(program: Program, dtype: str, launches: Sequence[Sequence[Outputs]]) -> float:
+    """Return how far correct results may be apart, of the largest, because of roundings that differ from launch to
+    launch or from schedule to schedule.
 
-    Each addition rounds to the element type of the sum, by half a unit in the last place at most. Of n additions of
-    random values the roundings add up to some sqrt(n) of that, in either of the two orders.
+    * A value that is rounded to a narrower type than `dtype` may lie close to the middle of two numbers of that type.
+      An error of the sum that it comes from then decides which of them it becomes. So may the weights of attention,
+      which are rounded to the type of the values.
+    * Values that are added to a tensor come in any order. Each addition rounds to the element type of the sum, by half
+      a unit in the last place at most. Of n additions of random values the roundings add up to some sqrt(n) of that, in
+      either of the two orders.
 
     launches: what the reference returned for each of them. A tensor that is kept has the roundings of all.
     """
-    worst = 0.0
+    own = torch.finfo(DTYPES[dtype]).eps
+    units = [torch.finfo(kind).eps for kind in _rounded_to(program, dtype)]
+    worst = max([unit for unit in units if unit > own], default=0.0)
     for tensor in program.tensors:
         if tensor.sums:
             counts = [max((one.added.get(tensor.name, 0) for one in every), default=0) for every in launches]
             count = sum(counts) if tensor.space == "kept" else max(counts, default=0)
             worst = max(worst, torch.finfo(DTYPES[tensor.dtype or dtype]).eps * count**0.5)
     return worst
+
+
+def _rounded_to(program: Program, dtype: str) -> Iterator[torch.dtype]:
+    """Yield the floating-point types of all that a program writes, and of values that have weights of attention."""
+    typing = infer(program)
+    for stage in program.stages:
+        for statement in statements(stage.body):
+            if isinstance(statement, Store | Transfer):
+                region = statement.region if isinstance(statement, Store) else statement.target
+                kind = DTYPES[program.tensor(region.tensor).dtype or dtype]
+                if kind.is_floating_point:
+                    yield kind
+            value = value_of(statement)
+            for part in values(value) if value is not None else ():
+                if isinstance(part, Attend):
+                    name = typing.stage(stage.name).type_of(part.v).dtype
+                    yield DTYPES[dtype if name == ELEMENT else name]
 
 
 def no_number(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str | None:
