@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tilelink.ir.program import (
     Barrier,
     Dot,
     For,
+    If,
     IndexDecl,
     Local,
     NetworkFence,
@@ -35,7 +37,7 @@ from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, 
 from tilelink.lowering.alike import is_fixed
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, expand, join
-from tilelink.lowering.guards import Chosen, Guard, Guards, numbered, parts_of, settled_choice
+from tilelink.lowering.guards import Chosen, Guard, Guards, iterations_of, numbered, parts_of, settled_choice
 from tilelink.lowering.hulls import hull, unknown
 from tilelink.lowering.places import DECIDED, GUARD, Fault, box, chosen, divides, in_table, partial, reach
 from tilelink.lowering.told import Execution, Told
@@ -382,7 +384,8 @@ class Enumerator(Walk):
             tile_map, rows = self._any_rank(number, kind, tile_map, rows)
         lo, hi, peer = self._bounds(tile_map, rows)
         peer = self._on_ranks(number, region, peer, rows)
-        guard = self._guard(stage, tile_map, rows)
+        loose = kind == WRITE or region.tensor in self._loosely_written
+        guard = self._guard(stage, tile_map, rows, rows.indices if loose else ())
         for d, span in enumerate(tile_map.spans):
             if span.gather is None or span.gather.launch:
                 continue
@@ -429,10 +432,32 @@ class Enumerator(Walk):
             guard[row] = self.guards.number((*self.guards.known[int(guard[row])], *parts))
         return guard
 
-    def _guard(self, stage: BoundStage, tile_map: TileMap, rows: Rows) -> Ints:
-        """Return what a launch decides of an access, for each row."""
-        templates = parts_of(tile_map, stage)
+    def _guard(self, stage: BoundStage, tile_map: TileMap, rows: Rows, around: Iterable[str] = ()) -> Ints:
+        """Return what a launch decides of an access, for each row. around: the indices whose iterations count too."""
+        templates = [*parts_of(tile_map, stage), *iterations_of(tile_map, stage, around)]
         return numbered(self.guards, templates, rows.rank, rows.indices, rows.guard)
+
+    @cached_property
+    def _loosely_written(self) -> frozenset[str]:
+        """The tensors that some statement writes in iterations that a launch may leave out."""
+        found: set[str] = set()
+
+        def look(stage: BoundStage, body: tuple[Statement, ...], around: tuple[str, ...]) -> None:
+            for statement in body:
+                match statement:
+                    case If(then=then, orelse=orelse):
+                        look(stage, (*then, *orelse), around)
+                    case For(indices=indices, body=inner):
+                        look(stage, inner, (*around, *(decl.name for decl in indices)))
+                    case Store(region=target) | Transfer(target=target):
+                        if iterations_of(self.bound.tile_map(stage.name, target), stage, around):
+                            found.add(target.tensor)
+                    case _:
+                        pass
+
+        for stage in self.bound.stages.values():
+            look(stage, stage.stage.body, tuple(decl.name for decl in stage.stage.indices))
+        return frozenset(found)
 
     def _inside(self, number: int, name: str, tile_map: TileMap, rows: Rows, lo: Ints, hi: Ints) -> None:
         """Note a fault if boxes extend beyond their tensor."""
@@ -459,7 +484,8 @@ class Enumerator(Walk):
             there = int(peer[outside][0])
             message = f"{print_region(region)} is on rank {there}, and the ranks are 0 to {self.bound.ranks - 1}"
             self._fault(number, outside, rows, message, "a rank modulo their number: (rank + 1) % ranks")
-        return np.clip(peer, 0, self.bound.ranks - 1)
+            return np.clip(peer, 0, self.bound.ranks - 1)
+        return peer
 
     def _on_members(self, number: int, region: Region, peer: Ints, rows: Rows) -> None:
         """Note a fault for a region of a tensor on a rank that does not have it."""

@@ -8,16 +8,31 @@ a launch, so its value does not change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from tilelink.ir.intervals import MAX_INT32, Bounds, Range
-from tilelink.ir.mapping import Span, TileMap, listed
+from tilelink.ir.intervals import Bounds, Range
+from tilelink.ir.mapping import CountedRange, Span, TileMap, listed
 from tilelink.ir.normal import at_most, normal
-from tilelink.ir.scalar import Compare, Env, Index, Int, Lookup, Rank, Scalar, add, evaluate, mul, rewrite, walk
+from tilelink.ir.scalar import (
+    Compare,
+    Env,
+    Index,
+    Int,
+    Lookup,
+    Rank,
+    Scalar,
+    add,
+    binary,
+    const,
+    evaluate,
+    mul,
+    rewrite,
+    walk,
+)  # fmt: skip
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.columns import Ints, distinct_rows
 
@@ -27,10 +42,18 @@ Entry = tuple[str, int, tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """Elements of a dimension before a stop that a launch decides. first: the first element of the tile."""
+    """Elements of a dimension before a stop that a launch decides."""
 
     dim: int
     stop: Scalar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """Elements of a dimension from a start on that a launch decides."""
+
+    dim: int
+    start: Scalar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +98,7 @@ class Chosen:
     holds: bool
 
 
-Part = Ended | Segment | Place | Listed | Chosen
+Part = Ended | Begun | Segment | Place | Listed | Chosen
 Guard = tuple[Part, ...]
 
 
@@ -163,6 +186,8 @@ class Guards:
         match part:
             case Ended(stop=stop):
                 return replace(part, stop=self.resolve(stop))
+            case Begun(start=start):
+                return replace(part, start=self.resolve(start))
             case Segment(start=start, stop=stop):
                 return replace(part, start=self.resolve(start), stop=None if stop is None else self.resolve(stop))
             case Place(at=at):
@@ -183,33 +208,36 @@ def entry_of(lookup: Lookup) -> Entry | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """A part of an access that a launch decides: one dimension, or whether the tile of a counted index is there.
+    """Along one dimension, what a launch decides of an access. tile: elements of a tile of the index.
 
-    dim: None for the latter. tile: elements of a tile of the index.
+    counted: the range of the index, if the coordinate is a number of that range.
     """
 
-    dim: int | None
-    span: Span | None
+    dim: int
+    span: Span
     scalars: frozenset[str]
     index: str | None
     tile: int
-    stop: Scalar | None = None
-    start: Scalar | None = None
+    counted: CountedRange | None = None
 
     @property
     def names(self) -> set[str]:
         """The indices that what a launch decides depends on."""
-        span = self.span
-        parts = [self.stop, self.start, *((span.start, span.limit, span.gather) if span is not None else ())]
+        parts = [self.span.start, self.span.limit, self.span.gather, *_ends(self.counted)]
         used = {e.name for part in parts if part is not None for e in walk(part) if isinstance(e, Index)}
         return used | ({self.index} if self.index is not None else set())
 
-    def part(self, rank: int, indices: Mapping[str, int]) -> Part:
-        """Return what a launch decides for one rank and one set of indices."""
-        if self.dim is None or self.span is None:
-            return self._there(rank, indices)
-        if self.stop is not None:
-            return Ended(dim=self.dim, stop=settled(self.stop, rank, indices))
+    def parts(self, rank: int, indices: Mapping[str, int]) -> Iterator[Part]:
+        """Yield what a launch decides for one rank and one set of indices."""
+        if self.counted is None:
+            yield self._of_span(rank, indices)
+            return
+        if self.counted.start is not None:
+            yield Begun(dim=self.dim, start=settled(self.counted.start, rank, indices))
+        if self.counted.stop is not None:
+            yield Ended(dim=self.dim, stop=settled(self.counted.stop, rank, indices))
+
+    def _of_span(self, rank: int, indices: Mapping[str, int]) -> Part:
         span = self.span
         if span.kind == "point":
             return Place(dim=self.dim, at=settled(span.start, rank, indices))
@@ -224,12 +252,6 @@ class Template:
         offset = indices[str(span.index)] * span.size
         return Segment(dim=self.dim, start=start, stop=stop, offset=offset, size=span.size)
 
-    def _there(self, rank: int, indices: Mapping[str, int]) -> Chosen:
-        first = mul(Index(name=str(self.index)), Int(value=self.tile))
-        first = first if self.start is None else add(self.start, first)
-        stop = self.stop or Int(value=MAX_INT32)
-        return Chosen(condition=settled(Compare(op="<", left=first, right=stop), rank, indices), holds=True)
-
     def _listed(self, dim: int, gather: Lookup, rank: int, indices: Mapping[str, int]) -> Listed:
         entries = listed(gather, self.scalars)
         assert entries is not None
@@ -243,27 +265,83 @@ class Template:
         return Listed(dim=dim, entries=lookup, along=entries.dim, first=first, last=first + self.tile)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Iteration:
+    """Whether an iteration of a counted index is there, for an access of which no dimension says it.
+
+    tile: elements of a tile of the index, None for an index that is a number. extent: elements of its dimension.
+    """
+
+    index: str
+    counted: CountedRange
+    tile: int | None
+    extent: int
+
+    @property
+    def names(self) -> set[str]:
+        """The indices that it depends on."""
+        ends = [part for part in _ends(self.counted) if part is not None]
+        return {self.index, *(e.name for end in ends for e in walk(end) if isinstance(e, Index))}
+
+    def parts(self, rank: int, indices: Mapping[str, int]) -> Iterator[Chosen]:
+        """Yield the conditions for one rank and one set of indices."""
+        start, stop, first = self.counted.start, self.counted.stop, Int(value=indices[self.index])
+        if self.tile is None:
+            if start is not None:
+                yield self._if(start, "<=", first, rank, indices)
+            if stop is not None:
+                yield self._if(first, "<", stop, rank, indices)
+            return
+        begin: Scalar = mul(first, Int(value=self.tile))
+        begin = begin if start is None else add(binary("max", start, const(0)), begin)
+        yield self._if(begin, "<", stop if stop is not None else const(self.extent), rank, indices)
+
+    def _if(self, left: Scalar, op: str, right: Scalar, rank: int, indices: Mapping[str, int]) -> Chosen:
+        return Chosen(condition=settled(Compare(op=op, left=left, right=right), rank, indices), holds=True)
+
+
+def _ends(counted: CountedRange | None) -> tuple[Scalar | None, ...]:
+    return (counted.start, counted.stop) if counted is not None else ()
+
+
 def parts_of(tile_map: TileMap, stage: BoundStage) -> list[Template]:
-    """Return what a launch decides of an access of a stage."""
+    """Return what a launch decides of an access of a stage, along its dimensions."""
     templates: list[Template] = []
-    covered: set[str] = set()
     for dim, span in enumerate(tile_map.spans):
-        index = span.index
-        if span.kind == "point" and isinstance(span.start, Index) and span.start.name in stage.parts:
-            index = span.start.name
-            part = stage.parts[index]
-            if part.start is None and part.stop is not None:  # as a tile of one element
-                covered.add(index)
-                templates.append(
-                    Template(dim=dim, span=span, scalars=stage.scalar_indices, index=index, tile=1, stop=part.stop)
-                )
-                continue
-        if span.counted and index is not None:
-            covered.add(index)
-        if span.at_launch:
-            tile = stage.tiles.get(str(index), 1)
-            templates.append(Template(dim=dim, span=span, scalars=stage.scalar_indices, index=index, tile=tile))
+        if (number := _number(span, stage)) is not None:
+            counted = stage.parts[number]
+            templates.append(
+                Template(dim=dim, span=span, scalars=stage.scalar_indices, index=number, tile=1, counted=counted)
+            )
+        elif span.at_launch:
+            tile = stage.tiles.get(str(span.index), 1)
+            templates.append(Template(dim=dim, span=span, scalars=stage.scalar_indices, index=span.index, tile=tile))
     return templates
+
+
+def iterations_of(tile_map: TileMap, stage: BoundStage, around: Iterable[str]) -> list[Iteration]:
+    """Return whether the iterations around an access are there, as far as no dimension of it says so.
+
+    around: the indices in scope.
+    """
+    said = {_number(span, stage) or (span.index if span.counted else None) for span in tile_map.spans}
+    left = [index for index in around if index in stage.parts and index not in said]
+    return [
+        Iteration(
+            index=index,
+            counted=stage.parts[index],
+            tile=None if index in stage.scalar_indices else stage.tiles[index],
+            extent=stage.extents[index],
+        )
+        for index in left
+    ]
+
+
+def _number(span: Span, stage: BoundStage) -> str | None:
+    """Return the counted index that a coordinate is, as a number, or None."""
+    if span.kind == "point" and isinstance(span.start, Index) and span.start.name in stage.parts:
+        return span.start.name
+    return None
 
 
 def settled_choice(choice: Chosen, rank: int, indices: Mapping[str, int]) -> Chosen:
@@ -290,7 +368,7 @@ def settled(expr: Scalar, rank: int, indices: Mapping[str, int]) -> Scalar:
 
 
 def numbered(
-    guards: Guards, templates: Sequence[Template], rank: Ints, indices: Mapping[str, Ints], outer: Ints
+    guards: Guards, templates: Sequence[Template | Iteration], rank: Ints, indices: Mapping[str, Ints], outer: Ints
 ) -> Ints:
     """Return the number of the guard of each row. outer: numbers of the guards of the branches around the access."""
     if not templates and not outer.any():
@@ -306,6 +384,6 @@ def numbered(
     return np.array(numbers, np.int64)[which]
 
 
-def _parts(templates: Sequence[Template], rank: int, indices: Mapping[str, int]) -> Iterator[Part]:
+def _parts(templates: Sequence[Template | Iteration], rank: int, indices: Mapping[str, int]) -> Iterator[Part]:
     for template in templates:
-        yield template.part(rank, indices)
+        yield from template.parts(rank, indices)

@@ -169,6 +169,11 @@ class HappensBefore:
         return s.task[rows], self.key(s.task[rows], s.position[rows]), self.plan.counters[rows]
 
     @cached_property
+    def _first_notify(self) -> Ints:
+        """task -> the place of its first notify among `_notifies`, with the number of all of them at the end."""
+        return np.searchsorted(self._notifies[0], np.arange(self.plan.tasks + 1))
+
+    @cached_property
     def _waits(self) -> tuple[Ints, Ints]:
         """(task x channel, first position) of all waits, by task x channel.
 
@@ -177,9 +182,10 @@ class HappensBefore:
         s = self.plan.signals
         rows = np.flatnonzero((s.kind == WAIT) & (s.guard == 0) & ~self._hidden)
         key = s.task[rows] * self._channels + self.plan.counters[rows]
-        order = np.lexsort((s.position[rows], key))
-        key, first = np.unique(key[order], return_index=True)
-        return key, s.position[rows][order][first]
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+        first = np.flatnonzero(np.diff(key, prepend=-1))
+        return key[first], np.minimum.reduceat(s.position[rows[order]], first) if len(first) else first
 
     @property
     def _channels(self) -> int:
@@ -192,8 +198,8 @@ class HappensBefore:
         result = np.zeros(len(task_a), bool)
         if not len(keys) or not len(task):
             return result
-        start, stop = np.searchsorted(task, task_a), np.searchsorted(task, task_a, side="right")
-        counts = stop - start
+        start = self._first_notify[task_a]
+        counts = self._first_notify[task_a + 1] - start
         pair = np.repeat(np.arange(len(task_a)), counts)
         within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         row = start[pair] + within

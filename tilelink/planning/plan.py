@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -121,6 +121,27 @@ class Plan:
         s = self.signals
         places = self.place(s.task, s.position)
         return np.where(s.later > 0, ((self.sequence[s.task] + 1) << SHIFT) | s.at, places)
+
+    def touching(self, tensors: Collection[int]) -> NDArray[np.bool_]:
+        """Mask of the accesses of these tensors, by their numbers."""
+        chosen = np.zeros(len(self.bound.tensors), bool)
+        chosen[list(tensors)] = True
+        return chosen[self.accesses.tensor]
+
+    @cached_property
+    def by_memory(self) -> Ints:
+        """The accesses tensor by tensor, those of a tensor rank by rank."""
+        return np.argsort(self.accesses.tensor * self.bound.ranks + self.accesses.peer, kind="stable")
+
+    @cached_property
+    def task_ranks(self) -> Ints:
+        """task -> the rank that runs it."""
+        return np.array([rank for _, rank, _ in self.workers], np.int64)[self.worker]
+
+    @cached_property
+    def task_kernels(self) -> Ints:
+        """task -> the number of its kernel."""
+        return np.array([number for number, _, _ in self.workers], np.int64)[self.worker]
 
     @cached_property
     def counters(self) -> Ints:

@@ -17,6 +17,8 @@ from tilelink.planning.plan import Plan
 
 MAX_ROWS = 2**18
 """Accesses of several ranks that are checked together, at most: this bounds the memory of the check."""
+FEW_COORDINATES = 2**12
+"""Coordinates of a dimension that are numbered one by one rather than searched for, besides some for each access."""
 ROOMY = 8
 """Cells per access, at most, in a check of several ranks together. More cells mean that the tiles of these ranks have
 different edges, and the ranks are checked apart."""
@@ -35,8 +37,22 @@ class Cells:
     @classmethod
     def between(cls, lo: Ints, hi: Ints, shape: tuple[int, ...], ranks: int = 1) -> Cells:
         """The cells between the edges of all boxes and of the tensor."""
-        edges = [np.unique(np.concatenate([lo[:, d], hi[:, d], [0, n]])) for d, n in enumerate(shape)]
+        edges: list[Ints] = []
+        for d, n in enumerate(shape):
+            if n > FEW_COORDINATES + 4 * len(lo):
+                edges.append(np.unique(np.concatenate([lo[:, d], hi[:, d], [0, n]])))
+                continue
+            there = np.zeros(max(n, int(hi[:, d].max(initial=0))) + 1, bool)
+            there[lo[:, d]] = there[hi[:, d]] = there[0] = there[n] = True
+            edges.append(np.flatnonzero(there))
         return cls(ranks=ranks, edges=tuple(edges))
+
+    def _places(self, d: int, ends: Ints) -> Ints:
+        """Return for each coordinate along a dimension the place of the first edge that is not below it."""
+        edges = self.edges[d]
+        if edges[-1] > FEW_COORDINATES + 4 * len(ends):
+            return np.searchsorted(edges, ends)
+        return np.searchsorted(edges, np.arange(edges[-1] + 1))[ends]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -47,23 +63,28 @@ class Cells:
         low, high = (np.empty((len(lo), 1 + len(self.edges)), np.int64) for _ in range(2))
         low[:, 0] = rank
         high[:, 0] = low[:, 0] + 1
-        for d, edges in enumerate(self.edges):
-            low[:, d + 1] = np.searchsorted(edges, lo[:, d])
-            high[:, d + 1] = np.searchsorted(edges, hi[:, d])
+        for d in range(len(self.edges)):
+            low[:, d + 1] = self._places(d, lo[:, d])
+            high[:, d + 1] = self._places(d, hi[:, d])
         return low, high
 
     def covering(self, ends: Ints) -> Ints:
         """Return ends of boxes, [rows, dims], in cell coordinates; one inside a cell is that of the cell."""
         cells = np.empty((len(ends), len(self.edges)), np.int64)
-        for d, edges in enumerate(self.edges):
-            cells[:, d] = np.searchsorted(edges, ends[:, d])
+        for d in range(len(self.edges)):
+            cells[:, d] = self._places(d, ends[:, d])
         return cells
 
     def paint(self, low: Ints, high: Ints, weight: Ints | int) -> Ints:
         """Return for each cell the sum of the weights of the boxes that cover it."""
-        grid = np.zeros([self.ranks, *(len(e) for e in self.edges)], np.int64)
-        for place, sign in _corners(low, high, grid.shape):
-            np.add.at(grid.reshape(-1), place, weight * sign)
+        shape = (self.ranks, *(len(e) for e in self.edges))
+        flat = np.zeros(prod(shape), np.int64)
+        for place, sign in _corners(low, high, shape):
+            if isinstance(weight, int):
+                flat += sign * weight * np.bincount(place, minlength=len(flat))
+            else:
+                np.add.at(flat, place, weight * sign)
+        grid = flat.reshape(shape)
         for d in range(1, grid.ndim):
             np.cumsum(grid, axis=d, out=grid)
         return np.ascontiguousarray(grid[(slice(None), *(slice(0, -1) for _ in self.edges))])
@@ -104,12 +125,14 @@ class Part:
 
     @cached_property
     def ranks(self) -> Ints:
-        return np.unique(self.plan.accesses.peer[self.every])
+        return np.flatnonzero(np.bincount(self.plan.accesses.peer[self.every]))
 
     @cached_property
     def rows(self) -> Ints:
-        a, dims = self.plan.accesses, self.dims
-        return self.every[(a.hi[self.every, :dims] > a.lo[self.every, :dims]).all(axis=1)]
+        a, there = self.plan.accesses, np.ones(len(self.every), bool)
+        for d in range(self.dims):
+            there &= a.hi[self.every, d] > a.lo[self.every, d]
+        return self.every[there]
 
     @cached_property
     def written(self) -> np.ndarray:
@@ -151,9 +174,9 @@ class Part:
 def parts(plan: Plan, chosen: np.ndarray) -> Iterator[Part]:
     """Yield the chosen accesses tensor by tensor, in the order of ranks. Ranks whose tiles have the same edges stay
     together."""
-    a, rows = plan.accesses, np.flatnonzero(chosen)
+    a = plan.accesses
     names = {t.number: name for name, t in plan.bound.tensors.items()}
-    order = rows[np.argsort(a.tensor[rows] * plan.bound.ranks + a.peer[rows], kind="stable")]
+    order = plan.by_memory[chosen[plan.by_memory]]
     starts = np.flatnonzero(np.diff(a.tensor[order], prepend=-1))
     for rows in np.split(order, starts[1:]) if len(order) else ():
         todo = [Part(plan=plan, name=names[int(a.tensor[rows[0]])], every=rows)]
@@ -167,8 +190,7 @@ def parts(plan: Plan, chosen: np.ndarray) -> Iterator[Part]:
 
 def of_tensors(plan: Plan, *spaces: str) -> np.ndarray:
     """Mask of the accesses whose tensor is in one of `spaces`."""
-    numbers = [t.number for t in plan.bound.tensors.values() if t.decl.space in spaces]
-    return np.isin(plan.accesses.tensor, numbers)
+    return plan.touching([t.number for t in plan.bound.tensors.values() if t.decl.space in spaces])
 
 
 Check = Callable[[Part], Iterator[VerificationError]]

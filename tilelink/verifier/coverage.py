@@ -40,9 +40,7 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
     yield from ended_outputs(plan)  # which says what to declare, where elements are never written
     touched = _touched(plan, placed)
     numbers = [plan.bound.tensors[name].number for name in placed]
-    for part in parts(
-        plan, ~of_tensors(plan, "in", "inout", "kept", "table") & ~np.isin(plan.accesses.tensor, numbers)
-    ):
+    for part in parts(plan, ~of_tensors(plan, "in", "inout", "kept", "table") & ~plan.touching(numbers)):
         touched |= {(part.name, rank) for rank in part.ranks.tolist()}
         yield from rank_by_rank(part, _covered)
     for tensor in plan.bound.tensors.values():

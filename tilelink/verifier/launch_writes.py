@@ -8,6 +8,8 @@ Three theorems, each about one promise of an index tensor:
   written through distinct entries are disjoint, and all entries together name each element once.
 * A range [0, n) ends at the same element for everybody who takes the same n. An entry is written once in a launch, so
   its copies are equal to it. So a reader that stops at n reads nothing which a writer that stops at n left out.
+  Ranges that begin at n, [n, M), do so alike. A write in an iteration that only a launch has, at a place that says
+  nothing of the iteration, is read where the same iteration is known to be there.
 
 In each case the elements are counted in the order of segments or entries, in which a launch decides nothing.
 """
@@ -27,7 +29,7 @@ from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Param, Rank, Sca
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.enumerate import READ, WRITE
-from tilelink.lowering.guards import Chosen, Ended, Guard, Listed, Place, Segment
+from tilelink.lowering.guards import Begun, Chosen, Ended, Guard, Listed, Place, Segment
 from tilelink.lowering.guards import Part as GuardPart
 from tilelink.lowering.told import name_of_value
 from tilelink.planning.plan import Plan
@@ -36,7 +38,7 @@ from tilelink.verifier.disjoint_places import repeated
 from tilelink.verifier.overlaps import pairs
 from tilelink.verifier.refusal import refuse, where
 
-Decided = TypeVar("Decided", Ended, Chosen)
+Decided = TypeVar("Decided", Ended, Begun, Chosen)
 
 
 def placed_tensors(plan: Plan) -> list[str]:
@@ -95,6 +97,12 @@ def ended_outputs(plan: Plan) -> Iterator[VerificationError]:
         if error is not None:
             yield error
             return
+    for tensor, row, part in _decided_writes(plan, Begun):
+        if plan.guards.bounds.of(part.start)[1] > 0:
+            message = f"writes {tensor.name} from {_said(part.start)} on, and what is before is to be defined too"
+            hint = "let the range begin at 0: where(c, a, b) chooses a value for each element"
+            yield _of(plan, CoverageError, row, message, hint)
+            return
 
 
 def chosen_outputs(plan: Plan) -> Iterator[VerificationError]:
@@ -121,7 +129,7 @@ def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of reads of elements that a launch may leave unwritten."""
     a = plan.accesses
     guarded = np.unique(a.tensor[(a.kind == WRITE) & (a.guard > 0)])
-    for part in parts(plan, np.isin(a.tensor, guarded) & ~of_tensors(plan, "in", "table", "inout", "kept")):
+    for part in parts(plan, plan.touching(guarded) & ~of_tensors(plan, "in", "table", "inout", "kept")):
         writes, reads = pairs(part, READ)
         some = np.flatnonzero(a.guard[writes] > 0)
         for write, read in _unlike(plan, writes[some], reads[some]):
@@ -229,6 +237,10 @@ def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, named: tuple[Gu
     theirs = named[0]
     if part in theirs:
         return True
+    if isinstance(part, Begun):
+        return any(
+            isinstance(o, Begun) and o.dim == part.dim and plan.guards.at_most(part.start, o.start) for o in theirs
+        )
     if not isinstance(part, Ended):
         return False
     left = binary("max", part.stop, const(0))  # no element is before an end below 0, and entries say 0 then
@@ -292,7 +304,9 @@ def _undefined(plan: Plan, name: str, write: int, read: int) -> VerificationErro
     a = plan.accesses
     left = next((part for part in plan.guards.of(int(a.guard[write]))), None)
     writer = where(plan, int(a.task[write]))
-    what = f"up to {_said(left.stop)}" if isinstance(left, Ended) else "in some launches only"
+    what = "in some launches only"
+    if isinstance(left, Ended | Begun):
+        what = f"up to {_said(left.stop)}" if isinstance(left, Ended) else f"from {_said(left.start)} on"
     message = f"reads {name} of rank {a.peer[read]}, which {writer} writes {what}"
     hint = "read the same part: a range with the same end here, which a peer may have sent along, or which is computed"
     hint += " alike: the same expression of integers, comparisons, minima and maxima, of the same elements"

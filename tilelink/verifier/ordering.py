@@ -39,10 +39,10 @@ def ordering(plan: Plan, order: Orders) -> Iterator[VerificationError]:
 
 def exclusive_writes(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals of unordered writes to one element, and of remote writes to tensors that are not symmetric."""
-    ranks = _rank_of(plan, plan.accesses.task)
+    ranks = plan.task_ranks[plan.accesses.task]
     placed = [t for t in map(plan.bound.tensors.get, placed_tensors(plan)) if t is not None]
     placed = [t.number for t in placed if t.decl.space == "out"]  # rule 1 shows that these are apart
-    for part in parts(plan, (plan.accesses.kind == WRITE) & ~np.isin(plan.accesses.tensor, placed)):
+    for part in parts(plan, (plan.accesses.kind == WRITE) & ~plan.touching(placed)):
         yield from rank_by_rank(part, lambda one: _check_writes(one, order, ranks))
 
 
@@ -94,19 +94,14 @@ class Orders:
         return not self.planned.before(a.task[pair], a.position[pair], a.task[back], a.position[back]).any()
 
 
-def _rank_of(plan: Plan, tasks: Ints) -> Ints:
-    ranks = np.array([rank for _, rank, _ in plan.workers])
-    return ranks[plan.worker[tasks]]
-
-
 def _inputs_of_peers(plan: Plan) -> Iterator[VerificationError]:
     """Yield a refusal of a read of a peer's input before that peer has entered the launch."""
     a = plan.accesses
     numbers = [t.number for t in plan.bound.tensors.values() if t.decl.space == "in"]
     entry = np.array([k.needs_entry for k in plan.bound.kernels])
-    kernel = np.array([n for n, _, _ in plan.workers])[plan.worker[a.task]]
-    far = np.isin(a.tensor, numbers) & (a.peer != _rank_of(plan, a.task)) & ~entry[kernel]
-    for row in np.flatnonzero(far)[:1]:
+    reads = np.flatnonzero(plan.touching(numbers))
+    far = (a.peer[reads] != plan.task_ranks[a.task[reads]]) & ~entry[plan.task_kernels[a.task[reads]]]
+    for row in reads[far][:1]:
         hint = "the kernel must wait for its peers' entry"
         message = "reads a peer's input before that peer has entered"
         yield refuse(OrderingError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
@@ -116,7 +111,7 @@ def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
     """Yield a refusal of a remote write to an output without a notify after it: the end of a launch waits for that."""
     a, s = plan.accesses, plan.signals
     outs = {t.number: t.name for t in plan.bound.tensors.values() if t.decl.space == "out"}
-    far = np.flatnonzero((a.kind == WRITE) & np.isin(a.tensor, list(outs)) & (a.peer != _rank_of(plan, a.task)))
+    far = np.flatnonzero((a.kind == WRITE) & plan.touching(outs) & (a.peer != plan.task_ranks[a.task]))
     if not len(far):
         return
     rows = np.flatnonzero(s.kind == NOTIFY)

@@ -112,9 +112,10 @@ class _Run:
     def __init__(self, plan: Plan, scripts: list[Ints], priority: tuple[str, ...], slots: int) -> None:
         self.plan = plan
         s = plan.signals
-        self.is_wait: list[bool] = (s.kind == WAIT).tolist()
-        self.key: list[int] = plan.counters.tolist()
-        self.scripts = [script.tolist() for script in scripts]
+        self.scripts = scripts
+        signs = np.where(s.kind == WAIT, ~plan.counters, plan.counters)
+        self.signals: list[list[int]] = [signs[script].tolist() for script in scripts]
+        """worker -> the counters of its notifies, and the complements of those of its waits, as in `scripts`."""
         self.cursor = [0] * len(scripts)
         grids = [plan.thresholds[k].reshape(plan.bound.ranks, -1) for k in plan.bound.channels]
         self.need: list[int] = np.concatenate(grids, axis=1).ravel().tolist() if grids else []
@@ -194,21 +195,19 @@ class _Run:
             waiting.extendleft(reversed(later))
 
     def _advance(self, worker: int) -> None:
-        script, at = self.scripts[worker], self.cursor[worker]
-        keys, is_wait, count, need, sleepers = self.key, self.is_wait, self.count, self.need, self.sleepers
-        for row in islice(script, at, None):
-            key = keys[row]
-            if is_wait[row]:
-                if count[key] < need[key]:
+        signals, begin = self.signals[worker], self.cursor[worker]
+        count, need, sleepers = self.count, self.need, self.sleepers
+        for at, key in enumerate(islice(signals, begin, None), begin):
+            if key < 0:
+                if count[~key] < need[~key]:
                     self.cursor[worker] = at
-                    sleepers.setdefault(key, []).append(worker)
+                    sleepers.setdefault(~key, []).append(worker)
                     return
             else:
                 count[key] += 1
                 if key in sleepers and count[key] >= need[key]:
                     self.ready.extend(sleepers.pop(key))
-            at += 1
-        self.cursor[worker] = at
+        self.cursor[worker] = len(signals)
         number, rank, program = self.plan.workers[worker]
         if deals(self.plan.bound.kernels[number]):
             if program and (number, rank) not in self.ended:
@@ -294,7 +293,7 @@ STEPS = (
 def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
     """Return the text about the task that has not notified what a row of plan.signals waits for, and a hint."""
     s = plan.signals
-    rows = [row for row in np.flatnonzero(s.kind != WAIT).tolist() if run.key[row] == run.key[wait]]
+    rows = np.flatnonzero((s.kind != WAIT) & (plan.counters == plan.counters[wait])).tolist()
     if (again := _refilled(plan, rows)) is not None:
         first, second = (where(plan, int(s.task[row])) for row in again)
         tensor = plan.channel_name(int(s.channel[wait]))[0]

@@ -33,7 +33,7 @@ from functools import cached_property
 import numpy as np
 
 from tilelink.errors import ReuseError, VerificationError
-from tilelink.lowering.columns import Ints
+from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan
@@ -96,13 +96,14 @@ def _meetings(plan: Plan, unprotected: np.ndarray, happens: HappensBefore) -> It
     tensor = np.concatenate([a.tensor, plan.channel_tensors[s.channel[notify]]])
     statement = np.concatenate([a.statement, s.statement[notify]])
     own = rank[plan.worker[task]]
-    rows = np.stack([kernel[plan.worker[task]], own, peer, tensor], axis=1)
-    far = np.flatnonzero((own != peer) & unprotected[rows[:, 0], tensor])
+    makes = kernel[plan.worker[task]]
+    far = np.flatnonzero((own != peer) & unprotected[makes, tensor])
     partners = _partners(plan, own[: len(a.task)]) if len(far) else {}
-    keys, first, group = np.unique(rows[far], axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(group.ravel(), kind="stable")
-    bounds = np.searchsorted(group.ravel()[order], np.arange(len(keys) + 1))
-    for n, (number, here, there, which) in enumerate(keys.tolist()):
+    columns = [column[far] for column in (makes, own, peer, tensor)]
+    first, group = distinct_rows(columns) if len(far) else (far, far)
+    order = np.argsort(group, kind="stable")
+    bounds = np.searchsorted(group[order], np.arange(len(first) + 1))
+    for n, (number, here, there, which) in enumerate(zip(*(column[first].tolist() for column in columns), strict=True)):
         mine = far[order[bounds[n] : bounds[n + 1]]]
         yield _Meeting(
             kernel=number,
@@ -113,16 +114,18 @@ def _meetings(plan: Plan, unprotected: np.ndarray, happens: HappensBefore) -> It
             positions=position[mine],
             statement=int(statement[far[first[n]]]),
         )
-    yield from _own_memory(plan, unprotected, kernel[plan.worker[a.task]], own[: len(a.task)], happens)
+    yield from _own_memory(plan, unprotected, makes[: len(a.task)], own[: len(a.task)], happens)
 
 
 def _partners(plan: Plan, own: Ints) -> Mapping[tuple[int, int, int], frozenset[int]]:
     """Return (tensor, rank that holds it, rank that accesses it) -> the ranks whose accesses conflict with its own."""
     a = plan.accesses
     shared = [t.number for t in plan.bound.tensors.values() if t.decl.symmetric]
-    rows = np.stack([a.tensor, a.peer, own, a.kind], axis=1)[np.isin(a.tensor, shared)]
+    rows = np.flatnonzero(plan.touching(shared))
+    columns = [column[rows] for column in (a.tensor, a.peer, own, a.kind)]
+    first = distinct_rows(columns)[0] if len(rows) else rows
     kinds: dict[tuple[int, int], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for tensor, owner, who, kind in np.unique(rows, axis=0).tolist():
+    for tensor, owner, who, kind in zip(*(column[first].tolist() for column in columns), strict=True):
         kinds[tensor, owner][who].add(kind)
     return {
         (*memory, who): frozenset(q for q, theirs in touch.items() if q != who and WRITE in mine | theirs)
@@ -144,7 +147,7 @@ def _own_memory(
     writes = (a.kind == WRITE) & here
     kept = here & of_tensors(plan, "kept")
     shared = np.intersect1d(a.tensor[writes | kept], a.tensor[own != a.peer])  # tensors that a peer accesses
-    for part in parts(plan, np.isin(a.tensor, shared) & ~of_tensors(plan, "in")):
+    for part in parts(plan, plan.touching(shared) & ~of_tensors(plan, "in")):
         number = plan.bound.tensors[part.name].number
         first, second = pairs(part, WRITE)
         if plan.bound.tensors[part.name].decl.in_place:

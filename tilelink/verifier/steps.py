@@ -36,7 +36,7 @@ def steps(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     stepped = [tensor.number for tensor in plan.bound.tensors.values() if tensor.steps is not None]
     if not stepped:
         return
-    chosen = np.isin(plan.accesses.tensor, stepped)
+    chosen = plan.touching(stepped)
     many = [*_several_steps(plan)]
     if many:
         yield from many

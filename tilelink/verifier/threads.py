@@ -35,7 +35,8 @@ class Threads:
             return np.zeros(len(first), bool)
         found = (worker[a.task[first]] == worker[a.task[second]]) & self._many[worker[a.task[first]]]
         rows = np.flatnonzero(found)
-        found[rows] = self._meetings[first[rows]] == self._meetings[second[rows]]
+        if len(rows):
+            found[rows] = self._met_before(first[rows]) == self._met_before(second[rows])
         for one in (first, second):  # what a put writes, no thread writes: a message does
             found &= ~(self._puts.late(a.task[one], a.position[one]) & (a.kind[one] == WRITE))
         found &= ~self._in_words[a.tensor[first]]  # a word orders its store and its loads itself, of any thread
@@ -69,19 +70,28 @@ class Threads:
         stored = [value_of(statement) for _, statement in self._plan.statements]
         return np.array([value is not None and mixes(value) for value in stored], bool)
 
-    @cached_property
-    def _meetings(self) -> Ints:
-        """access -> number of synchronisations before it, counted worker by worker in the order of their tasks.
+    def _met_before(self, rows: Ints) -> Ints:
+        """Return the number of synchronisations before accesses, counted worker by worker in the order of their tasks.
 
         Two accesses of one worker have the same number if its threads do not synchronise in between.
         """
-        plan, a, s = self._plan, self._plan.accesses, self._plan.signals
-        in_order = np.lexsort((plan.sequence, plan.worker))
+        a = self._plan.accesses
+        return np.searchsorted(self._meetings, (self._turn[a.task[rows]] << SHIFT) | a.position[rows], side="right")
+
+    @cached_property
+    def _turn(self) -> Ints:
+        """task -> its place among all tasks, worker by worker."""
+        plan = self._plan
         turn = np.empty(plan.tasks, np.int64)
-        turn[in_order] = np.arange(plan.tasks)
+        turn[np.lexsort((plan.sequence, plan.worker))] = np.arange(plan.tasks)
+        return turn
+
+    @cached_property
+    def _meetings(self) -> Ints:
+        """The synchronisations of all programs, in order."""
+        plan, s = self._plan, self._plan.signals
         waits = np.flatnonzero((s.kind == WAIT) & (s.guard == 0) & ~plan.by_words)
         quiets = np.flatnonzero(plan.network.kind == QUIET)
         task = np.concatenate([s.task[waits], plan.barriers.task, plan.network.task[quiets]])
         position = np.concatenate([s.position[waits], plan.barriers.position, plan.network.position[quiets]])
-        meetings = np.sort((turn[task] << SHIFT) | position)
-        return np.searchsorted(meetings, (turn[a.task] << SHIFT) | a.position, side="right")
+        return np.sort((self._turn[task] << SHIFT) | position)

@@ -49,7 +49,7 @@ def words(plan: Plan) -> Iterator[VerificationError]:
             yield from _accesses(plan, tensor)
             yield from _channels(plan, tensor)
     packed = [tensor.number for tensor in plan.bound.tensors.values() if tensor.packed]
-    for part in parts(plan, (plan.accesses.kind == WRITE) & np.isin(plan.accesses.tensor, packed)):
+    for part in parts(plan, (plan.accesses.kind == WRITE) & plan.touching(packed)):
         yield from rank_by_rank(part, _sent_once)
 
 
