@@ -13,8 +13,6 @@ Schedules and numbers of hops alternate on the same fresh data, and every result
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,12 +24,10 @@ if __package__ in (None, ""):
 import torch
 import torch.distributed as dist
 
-from benchmarks import tp
-from benchmarks.measure import Session, Variant, Watchdog
+from benchmarks import cases
+from benchmarks.measure import Session, Variant
 from benchmarks.tables import table, us
 from tilelink import compiler
-from tilelink.target import target as named_target
-from tilelink.tuning import prepare
 
 FILE = Path(__file__).with_suffix(".tl")
 COLUMNS = 256
@@ -126,71 +122,28 @@ def report(found: dict[str, Any], name: str) -> list[str]:
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = cases.parser(__doc__, samples=30)
     parser.add_argument("--bytes", default="512,4096,16384", help="sizes of messages")
     parser.add_argument("--hops", default="16,144", help="two numbers of hops, multiples of the number of ranks")
-    parser.add_argument("--samples", type=int, default=30)
-    parser.add_argument("--warmups", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds that one step may take before all is ended")
-    parser.add_argument("--workers", type=int, default=min(14, os.cpu_count() or 1), help="processes that compile")
-    parser.add_argument("--dry", type=int, help="only compile, for so many ranks of sm_90, without a GPU")
-    parser.add_argument("--commit", help="what to write for the commit where there is no git")
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
     args.bytes, args.hops = ([int(one) for one in text.split(",")] for text in (args.bytes, args.hops))
     return args
 
 
-def prepared(args: argparse.Namespace, ranks: int, machine: Any) -> None:
-    """Compile all kernels by a pool of processes."""
-    module = compiler.load(str(FILE))
-    program = module.program("hops")
-    points = [
-        prepare.Point(
-            program=program, schedule=module.schedule(schedule, program), dims=dims(size, hops), dtype="bf16",
-            ranks=ranks, target=machine, deadlines=(False,),
-        )
-        for size in args.bytes for hops in args.hops for schedule in SCHEDULES
-    ]  # fmt: skip
-    failed = [reason for reason in prepare.prepare_all(points, workers=args.workers, seconds=90.0) if reason]
-    print(f"{len(points) - len(failed)} of {len(points)} compiled", *failed[:5], sep="\n", flush=True)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     args = arguments(argv)
+    kernels = [("hops", one, dims(size, hops)) for size in args.bytes for hops in args.hops for one in SCHEDULES]
     if args.dry:
-        prepared(args, args.dry, named_target("sm_90"))
+        cases.prepared(FILE, kernels, args.dry, args.workers)
         return 0
-    os.environ.update(tp.ENVIRONMENT)
-    torch.cuda.set_device(local := int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", device_id=torch.device("cuda", local))
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    if rank == 0:
-        from tilelink.runtime.cuda.device import current_target
-
-        prepared(args, ranks, current_target())
-    dist.barrier()
-    found: dict[str, Any] = {
-        "benchmark": "hops", "ranks": ranks, "samples": args.samples, "warmups": args.warmups, "hops": args.hops,
-        "machine": tp.machine(), "commit": args.commit or tp.commit(), "command": tp.command(),
-        "schedules": FILE.read_text(), "cases": [], "ended_early": None,
-    }  # fmt: skip
-
-    def write(ended_early: str | None = None) -> None:
-        found["ended_early"] = ended_early
-        if rank == 0 and args.out:
-            args.out.write_text(json.dumps(found, indent=1) + "\n")
-
-    session = Session(dist.group.WORLD, Watchdog(args.limit, rank, on_end=write))  # type: ignore[arg-type]
+    run = cases.Run("hops", FILE, args, lambda _: kernels, hops=args.hops)
     for size in args.bytes:
-        found["cases"].append(measured(session, size, args))
-        write()
-        if rank == 0:
-            print("\n".join(lines(found["cases"][-1])), flush=True)
-    if rank == 0 and (hop := next((c["hop_us"]["words"] for c in found["cases"] if c["bytes"] == 4096), None)):
+        case = measured(run.session, size, args)
+        run.add(case, lines(case))
+    hop = next((case["hop_us"]["words"] for case in run.found["cases"] if case["bytes"] == 4096), None)
+    if run.rank == 0 and hop:
         print(f"4096 bytes by words: {hop:.2f} us a hop, at most {TARGET_US} are wanted", flush=True)
-    sys.stdout.flush()
-    os._exit(0)  # an orderly shutdown could wait for ranks that failed
+    run.end()
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ The routing is another one in each sample: uniform, or by Zipf's law with the ex
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,13 +27,11 @@ import torch
 import torch.distributed as dist
 
 import tilelink
-from benchmarks import tp
-from benchmarks.measure import Session, Variant, Watchdog
+from benchmarks import cases, tp
+from benchmarks.measure import Session, Variant
 from benchmarks.tables import ratio, table, us
 from tilelink import compiler
-from tilelink.settings import override, settings
-from tilelink.target import target as named_target
-from tilelink.tuning import prepare
+from tilelink.settings import override
 
 FILE = Path(__file__).with_suffix(".tl")
 EXPERTS = {"T": 8192, "N": 1792, "K": 4096, "E": 16}
@@ -72,9 +68,9 @@ def wide_shapes() -> list[tuple[str, int, int]]:
     return [(one.shape, one.N, one.K) for one in tp.problems("ag_gemm", "all", 8)]
 
 
-def wanted(args: argparse.Namespace, ranks: int) -> list[tuple[str, str, dict[str, int]]]:
+def wanted(args: argparse.Namespace, ranks: int) -> list[cases.Kernel]:
     """Return the program, schedule and sizes of each kernel that is measured."""
-    found: list[tuple[str, str, dict[str, int]]] = []
+    found: list[cases.Kernel] = []
     if "grouped" in args.parts:
         found += [(p, s, sizes(p)) for p in ("in_order", "gathered") for s in schedules(p)]
     if "rows" in args.parts:
@@ -342,7 +338,7 @@ def timed(session: Session, what: str, data: Any, made: Iterator[Made], args: ar
     return {"case": what, "rows": rows, "seconds": round(time.perf_counter() - begin, 1)}
 
 
-def cases(session: Session, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measured(session: Session, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if "grouped" in args.parts:
         for routing in ("uniform", "zipf"):
             data: Any = Grouped(session, routing)
@@ -423,73 +419,26 @@ def _host(case: dict[str, Any]) -> str:
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = cases.parser(__doc__, samples=20)
     parser.add_argument("--parts", default="grouped,dispatch,rows")
-    parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--warmups", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds that one step may take before all is ended")
     parser.add_argument("--seconds", type=float, default=200.0, help="begin no case after so many seconds")
-    parser.add_argument("--workers", type=int, default=min(14, os.cpu_count() or 1), help="processes that compile")
-    parser.add_argument("--dry", type=int, help="only compile, for so many ranks of sm_90, without a GPU")
-    parser.add_argument("--commit", help="what to write for the commit where there is no git")
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
     args.parts = args.parts.split(",")
     return args
 
 
-def prepared(args: argparse.Namespace, ranks: int, machine: Any) -> None:
-    """Compile all kernels by a pool of processes."""
-    module, begin = compiler.load(str(FILE)), time.monotonic()
-    points: list[prepare.Point] = []
-    for program, schedule, dims in wanted(args, ranks):
-        source = module.program(program)
-        points.append(prepare.Point(
-            program=source, schedule=module.schedule(schedule, source), dims=dims, dtype="bf16", ranks=ranks,
-            target=machine, deadlines=(settings().deadline is not None,),
-        ))  # fmt: skip
-    reasons = prepare.prepare_all(points, workers=args.workers, seconds=90.0)
-    failed = [reason for reason in reasons if reason]
-    print(f"{len(points) - len(failed)} of {len(points)} compiled in {time.monotonic() - begin:.0f} s", flush=True)
-    print(*failed[:5], sep="\n", flush=True)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     args, begin = arguments(argv), time.monotonic()
     if args.dry:
-        prepared(args, args.dry, named_target("sm_90"))
+        cases.prepared(FILE, wanted(args, args.dry), args.dry, args.workers)
         return 0
-    os.environ.update(tp.ENVIRONMENT)
-    torch.cuda.set_device(local := int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", device_id=torch.device("cuda", local))
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    if rank == 0:
-        from tilelink.runtime.cuda.device import current_target
-
-        prepared(args, ranks, current_target())
-    dist.barrier()
-    found: dict[str, Any] = {
-        "benchmark": "launch integers", "ranks": ranks, "samples": args.samples, "warmups": args.warmups,
-        "machine": tp.machine(), "commit": args.commit or tp.commit(), "command": tp.command(),
-        "schedules": FILE.read_text(), "cases": [], "ended_early": None,
-    }  # fmt: skip
-
-    def write(ended_early: str | None = None) -> None:
-        found["ended_early"] = ended_early
-        if rank == 0 and args.out:
-            args.out.write_text(json.dumps(found, indent=1) + "\n")
-
-    session = Session(dist.group.WORLD, Watchdog(args.limit, rank, on_end=write))  # type: ignore[arg-type]
-    for case in cases(session, args):
-        found["cases"].append(case)
-        write()
-        if rank == 0:
-            print("\n".join(lines(case)), flush=True)
-        if not session.agree(time.monotonic() - begin < args.seconds):
-            write("no time for more cases")
+    run = cases.Run("launch integers", FILE, args, lambda ranks: wanted(args, ranks))
+    for case in measured(run.session, args):
+        run.add(case, lines(case))
+        if not run.session.agree(time.monotonic() - begin < args.seconds):
+            run.write("no time for more cases")
             break
-    sys.stdout.flush()
-    os._exit(0)  # an orderly shutdown could wait for ranks that failed
+    run.end()
 
 
 if __name__ == "__main__":

@@ -648,14 +648,16 @@ def _is_bound(promise: Promise, given: Mapping[str, TensorSpec]) -> bool:
 
 def _check_parameter(artifact: Artifact, parameter: Any, where: str) -> None:
     names, signals = {t.name for t in artifact.tensors}, {g.signal for g in artifact.grids}
+    hint = "compile the program again"
     match parameter:
         case ThresholdsPointer(tensor=tensor, kind=kind) if (tensor, kind) not in signals:
-            raise DataError(f"{where} takes thresholds of {tensor} {kind}, which has no counters")
+            raise DataError(f"{where} takes thresholds of {tensor} {kind}, which has no counters", hint=hint)
         case TensorPointer() | PeersPointer() | Descriptor() | Boxes() if parameter.tensor not in names:
-            raise DataError(f"{where} takes {parameter.tensor!r}, which is no tensor of it")
+            raise DataError(f"{where} takes {parameter.tensor!r}, which is no tensor of it", hint=hint)
         case PeersPointer(tensor=tensor) if not artifact.tensor(tensor).symmetric:
-            raise DataError(f"{where} takes the copies of {tensor!r} that peers have, and it is not symmetric")
+            message = f"{where} takes the copies of {tensor!r} that peers have, and it is not symmetric"
+            raise DataError(message, hint=hint)
         case Boxes(owner=int(owner)) if not 0 <= owner < artifact.ranks:
-            raise DataError(f"{where} takes boxes of rank {owner}, of {artifact.ranks}")
+            raise DataError(f"{where} takes boxes of rank {owner}, of {artifact.ranks}", hint=hint)
         case _:
             pass

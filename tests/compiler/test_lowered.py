@@ -115,7 +115,7 @@ def test_a_program_that_was_read_is_planned_and_proved(schedule: str) -> None:
         ("        i = tile // 4\n", "        i = tile // 2\n", "the order of i leaves the 4 tiles", "one of 0 to 3"),
         ("        i = tile // 4\n", "        i = tile // 0\n", "the order of i leaves the 4 tiles", "one of 0 to 3"),
         ("        i = tile // 4\n", "        i = tile // 4\n" * 2, "i has two orders", "give each index one"),
-        ("        i = tile // 4\n", "        i = tile // 4\n        q = tile\n", "gemm has no index 'q'", ""),
+        ("        i = tile // 4\n", "        i = tile // 4\n        q = tile\n", "gemm has no index 'q'", "has i, j"),
         ("number 2, in gemm", "number 2, numbers, in gemm", "numbers is missing", "numbers[1, 2]"),
         ("number 2, in gemm", "number 2, numbers i, in gemm", "numbers is missing", "numbers[1, 2]"),
         ("stage gemm: number 0, ", "stage gemm: number 0, flatten 3, ", "flatten has a value", "flatten alone"),

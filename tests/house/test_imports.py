@@ -38,6 +38,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "ir.parameters",
         "ir.depth",
         "ir.groups",
+        "ir.visitor",
         "dtypes",
         "errors",
     ),

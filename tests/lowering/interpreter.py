@@ -20,11 +20,12 @@ import torch
 
 from tilelink.errors import ProgressError
 from tilelink.ir.program import IndexDecl, Notify, Region, Statement, Tensor
-from tilelink.ir.typing import infer
+from tilelink.ir.typing import Typing, infer
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.reference import boxes
-from tilelink.reference.run import WRITES, Task, _Machine, _Walker
+from tilelink.reference.memory import WRITES, Memory
 from tilelink.reference.scalars import Scope
+from tilelink.reference.walker import Task, Walker
 
 
 def run_lowered(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
@@ -42,11 +43,12 @@ def run_lowered(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> l
     machine.run()
     machine.check_outputs([machine.defined(rank) for rank in range(bound.ranks)])
     outs = [t.name for t in bound.program.tensors if t.is_result]
-    return [{name: tensors[name] for name in outs if name in tensors} for tensors in machine.memory]
+    return [{name: tensors[name] for name in outs if name in tensors} for tensors in machine.tensors]
 
 
 @dataclass(kw_only=True)
-class Machine(_Machine):
+class Machine(Memory):
+    typing: Typing
     bound: Bound
 
     def _cells(self, tensor: Tensor, given: torch.Tensor | None, rank: int) -> torch.Tensor:
@@ -54,7 +56,7 @@ class Machine(_Machine):
         cells, steps = super()._cells(tensor, given, rank), self.bound.tensors[tensor.name].steps
         return cells if steps is None else cells.narrow(steps[0], 0, steps[1]).clone()
 
-    def walkers(self) -> Iterator[_Walker]:
+    def walkers(self) -> Iterator[Walker]:
         for stage, rank in product(self.bound.stages.values(), range(self.ranks)):
             for number in range(stage.total):
                 yield self.tile(stage, rank, number)
@@ -64,7 +66,12 @@ class Machine(_Machine):
         scope = Scope(rank=rank, ranks=self.ranks, numbers=self.numbers, indices={"tile": number})
         values = {name: int(scope.value(expr)) for name, expr in stage.order.items()}
         typing = self.typing.stage(stage.name)
-        return Tile(machine=self, stage=stage.stage, typing=typing, rank=rank, bound=stage).at(values)
+        return Tile(memory=self, stage=stage.stage, typing=typing, rank=rank, bound=stage).at(values)
+
+    def count(self) -> None:
+        """Count the notifies of each element in advance, and mark all elements that a tile may write."""
+        for walker in self.walkers():
+            walker.count(walker.stage.body)
 
     def run(self) -> None:
         """Run all programs to their end, the kernels of a stream one after the other."""
@@ -163,7 +170,7 @@ def _split(body: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], tuple[St
 
 
 @dataclass(kw_only=True)
-class Tile(_Walker):
+class Tile(Walker):
     """A tile, with the sizes of the lowered program; the tiles at an edge are smaller.
 
     tiles: the elements of the tiles of indices, those of a counted range from its start on.
@@ -183,7 +190,7 @@ class Tile(_Walker):
         size, extent = self.bound.tiles[index], self.bound.extents[index]
         return slice(number * size, max(number * size, min(number * size + size, extent)))
 
-    def over(self, indices: tuple[IndexDecl, ...]) -> Iterator[_Walker]:
+    def over(self, indices: tuple[IndexDecl, ...]) -> Iterator[Walker]:
         sizes = [-(-self.bound.extents[d.name] // self.bound.tiles[d.name]) for d in indices]
         for point in product(*(range(n) for n in sizes)):
             if all(self._has(decl, number) for decl, number in zip(indices, point, strict=True)):
@@ -204,7 +211,7 @@ class Tile(_Walker):
                 self.parts[decl.name] = slice(start, max(start, min(entered.stop, entered.start + tile.stop)))
                 self.there = start < entered.stop
 
-    def _whole(self) -> _Walker:
+    def _whole(self) -> Walker:
         declared = self.typing.indices
         whole = {name: tile for name, tile in self.tiles.items() if declared[name].start is None}
         return replace(self, parts={**self.parts, **whole})
@@ -213,20 +220,20 @@ class Tile(_Walker):
         if self._steps(region) is None:
             return super().read(region)
         rank, parts = self.owner(region), self.box(region, "reads")
-        self.machine.require_written(rank, region.tensor, boxes.index(parts), "reads", region.location, self)
-        return boxes.read(self.machine.memory[rank][region.tensor], self._slots(region, parts))
+        self.memory.require_written(rank, region.tensor, boxes.index(parts), "reads", region.location, self)
+        return boxes.read(self.memory.tensors[rank][region.tensor], self._slots(region, parts))
 
     def write(self, region: Region, value: torch.Tensor) -> None:
         if self._steps(region) is None:
             super().write(region, value)
             return
         parts = self._slots(region, self.box(region, "writes"))
-        boxes.write(self.machine.memory[self.owner(region)][region.tensor], parts, value)
-        self._mark(self.machine.arrived, WRITES, region, "writes")
+        boxes.write(self.memory.tensors[self.owner(region)][region.tensor], parts, value)
+        self._mark(self.memory.arrived, WRITES, region, "writes")
 
     def _steps(self, region: Region) -> tuple[int, int] | None:
-        assert isinstance(self.machine, Machine)
-        return self.machine.bound.tensors[region.tensor].steps
+        assert isinstance(self.memory, Machine)
+        return self.memory.bound.tensors[region.tensor].steps
 
     def _slots(self, region: Region, parts: boxes.Parts) -> boxes.Parts:
         """Return where a step is in memory."""

@@ -17,7 +17,7 @@ from tests.lowering.interpreter import Machine, Program, Tile, _program
 from tilelink.ir.program import Notify, Region
 from tilelink.ir.typing import infer
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.reference.run import Task
+from tilelink.reference.walker import Task
 
 
 def run_roles(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> tuple[list[dict[str, torch.Tensor]], int]:
@@ -31,7 +31,7 @@ def run_roles(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> tup
     machine.run()
     machine.check_outputs([machine.defined(rank) for rank in range(bound.ranks)])
     outs = [t.name for t in bound.program.tensors if t.is_result]
-    return [{name: tensors[name] for name in outs} for tensors in machine.memory], machine.ahead
+    return [{name: tensors[name] for name in outs} for tensors in machine.tensors], machine.ahead
 
 
 @dataclass(kw_only=True)

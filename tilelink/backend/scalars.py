@@ -70,7 +70,8 @@ class ScalarPrinter:
             case Choose(selector=selector, values=values):
                 return self._choose(selector, values)
             case _:
-                raise EmitError(f"cannot render {type(expr).__name__}", location=expr.location)
+                hint = "kernels have integers for parameters and the number of ranks: emit what tilelink.compile binds"
+                raise EmitError(f"cannot render {type(expr).__name__}", location=expr.location, hint=hint)
 
     def _extreme(self, op: str, a: Scalar, b: Scalar) -> str:
         name = {"min": "tl.minimum", "max": "tl.maximum"}[op] if self.triton else op

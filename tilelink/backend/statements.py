@@ -259,7 +259,8 @@ class StatementEmitter:
                 self._loop(statement, 0)
                 self.inside -= 1
             case _:
-                raise EmitError(f"cannot render {type(statement).__name__}", location=statement.location)
+                hint = "stages consist of the statements of tilelink.ir.program"
+                raise EmitError(f"cannot render {type(statement).__name__}", location=statement.location, hint=hint)
 
     def _branches(self, branch: If) -> None:
         taken = on_all_ranks(branch.condition, self.values.addresses.bound.ranks)
@@ -285,7 +286,8 @@ class StatementEmitter:
         if self._notified_together(loop, count):
             return
         if loop.indices[depth].begin is not None:
-            raise EmitError(f"cannot render a loop over some tiles of {index}", location=loop.location)
+            hint = "a loop over some tiles adds one product: take its `begin` and `end` out"
+            raise EmitError(f"cannot render a loop over some tiles of {index}", location=loop.location, hint=hint)
         head = loop_head(loop, index, self.values.addresses, inner=self.inside > 1)
         with self.writer.block(nodes.Loop(index=index, over=head)):
             self._loop(loop, depth + 1)

@@ -185,7 +185,8 @@ class ValueEmitter:
             case UserCall(function=function, args=args):
                 return self._user_call(function, args, slices)
             case _:
-                raise EmitError(f"cannot render {type(value).__name__} here", location=value.location)
+                hint = "assign it to a name first, and use the name"
+                raise EmitError(f"cannot render {type(value).__name__} here", location=value.location, hint=hint)
 
     def _first_position(self, index: str) -> str:
         """Return the first element of an index's tile."""

@@ -48,7 +48,7 @@ def measure(group: dist.ProcessGroup, budget_s: float = 50.0) -> Timings:
             continue
         try:
             if clock.ranks == 1 and name in BETWEEN_RANKS:
-                raise RankError("there is one rank")
+                raise RankError("there is one rank", hint="calibrate with two ranks or more")
             found = list(measured(clock))
             torch.cuda.synchronize()
         except Exception as error:  # whatever it is, the other numbers can still be measured
@@ -178,7 +178,7 @@ def _push(clock: _Clock) -> Rows:
 def _bulk(clock: _Clock) -> Rows:
     """Yield TMA copies to the next rank. Raises RankError without TMA, since programs would load and store instead."""
     if not current_target().tma:
-        raise RankError("the GPU has no tensor memory accelerator")
+        raise RankError("the GPU has no tensor memory accelerator", hint="calibrate on sm_90")
     for rows in programs.BULK_ROWS:
         text = programs.BULK.format(
             sms=programs.BULK_SMS, programs=programs.BULK_PROGRAMS, rows=rows, columns=programs.BULK_COLUMNS

@@ -47,7 +47,8 @@ def on_gpus(
         except subprocess.TimeoutExpired as error:
             raise RankError(f"the ranks did not end within {error.timeout:g} s", hint=hint) from error
         if done.returncode or not answer.exists():
-            raise RankError("a rank failed", details=_first_failure(done.stderr))
+            hint = "the text is of the rank that failed first; CPU ranks run the same kernels, with --device cpu"
+            raise RankError("a rank failed", details=_first_failure(done.stderr), hint=hint)
         return read_json(answer)
 
 

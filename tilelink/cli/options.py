@@ -41,6 +41,8 @@ DEFAULT = "default"
 FOLDER = "name a file in a folder that exists"
 DEFAULT_DIMS = (80, 96, 48, 40, 56, 24)
 """Default sizes of tiled dimensions: small, and not multiples of the usual tiles."""
+LARGE_DIMS = (1024, 1024, 4096, 1024, 128, 64)
+"""Default sizes of dimensions where times are predicted or measured."""
 COUNTS = (4, 2, 3, 6)
 """Default sizes of dimensions without tiles of more than one element: numbers of layers, heads, experts, steps."""
 _BOOLS = {"true": True, "false": False}

@@ -14,6 +14,7 @@ from tilelink import compiler
 from tilelink.cli.notices import PLANNED_S, introduce, patience, say_built_in, tiles_of
 from tilelink.cli.options import (
     DEFAULT,
+    LARGE_DIMS,
     AsJson,
     CostName,
     DrawsCount,
@@ -47,8 +48,6 @@ from tilelink.simulator import Simulated
 from tilelink.simulator.machine import load_machine
 from tilelink.simulator.trace import save_trace
 
-SIZES = (1024, 1024, 4096, 1024, 128, 64)
-"""Default sizes of dimensions."""
 US = 1e6
 
 
@@ -76,7 +75,7 @@ def simulate(
         choices = choices_of(written, sets)
         chosen = with_choices(written, choices)
         scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
-        dims = dims_of(chosen, sets, SIZES)
+        dims = dims_of(chosen, sets, LARGE_DIMS)
         described = load_machine(machine)
         bound = compiler.bound(
             chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=described.processor, nodes=nodes

@@ -16,6 +16,7 @@ from rich.table import Table
 from tilelink import compiler
 from tilelink.cli import gpus
 from tilelink.cli.options import (
+    LARGE_DIMS,
     AsJson,
     CostName,
     DrawsCount,
@@ -46,8 +47,6 @@ from tilelink.search import STRATEGIES, Found, Tried
 from tilelink.simulator.machine import load_machine
 from tilelink.tuning import Database, Record, algorithms, distinct, key_of, rank
 
-SIZES = (1024, 1024, 4096, 1024, 128, 64)
-"""Default sizes of dimensions."""
 US = 1e6
 BUDGET_S = 60.0
 """Seconds of a search without a given budget."""
@@ -101,7 +100,7 @@ def tune(
         chosen = with_choices(written, choices)
         able = [one for one in module.programs if one != written and choices.keys() <= open_names(one).keys()]
         programs = algorithms([with_choices(one, choices) for one in able], chosen)
-        dims = dims_of(chosen, [*_shape(chosen, shape), *(sets or [])], SIZES)
+        dims = dims_of(chosen, [*_shape(chosen, shape), *(sets or [])], LARGE_DIMS)
         if measured:
             _require_measuring(ranks, nodes)
         options = {

@@ -305,7 +305,8 @@ class _Reader:
                     hint = f"{decl.name} = an expression over `tile`"
                     raise self.error(line.number, f"{line.name} has no order of {decl.name}", hint)
             if more := sorted(line.order.keys() - {decl.name for decl in stage.indices}):
-                hint = did_you_mean(more[0], [decl.name for decl in stage.indices])
+                there = [decl.name for decl in stage.indices]
+                hint = did_you_mean(more[0], there, f"it has {', '.join(there) or 'none'}")
                 raise self.error(line.number, f"{line.name} has no index {more[0]!r}", hint)
         tensors = [one.name for one in self.program.tensors]
         for line in self.found["channel"]:

@@ -45,6 +45,30 @@ def _of(threads: Threads, text: str, **fields: str) -> tl.constexpr:
     return tl.constexpr(text.format(**threads._asdict(), **fields))
 
 
+# The report of a wait that exceeds its budget: the rank's first one writes the debug block, others go to {otherwise}.
+# $3 debug block: budget in ns, tripped, stage, tile, channel, seen, expected, program; $2 expected, $4 stage, $5 tile,
+# $6 channel. {seen} puts into %word how much has come.
+_REPORT = """mov.u64 %now, 0;
+mov.u64 %word, 1;
+atom.relaxed.sys.global.cas.b64 %word, [$3+8], %now, %word;
+setp.ne.s64 %p, %word, 0;
+@%p bra {otherwise};
+cvt.s64.s32 %word, $4;
+st.global.b64 [$3+16], %word;
+cvt.s64.s32 %word, $5;
+st.global.b64 [$3+24], %word;
+cvt.s64.s32 %word, $6;
+st.global.b64 [$3+32], %word;
+{seen}
+st.global.b64 [$3+40], %word;
+cvt.s64.s32 %word, $2;
+st.global.b64 [$3+48], %word;
+mov.u32 %v, %ctaid.x;
+cvt.u64.u32 %word, %v;
+st.global.b64 [$3+56], %word;"""
+_REPORT_COUNTER = _REPORT.format(otherwise="DONE", seen="cvt.s64.s32 %word, %v;")
+_REPORT_WORDS = _REPORT.format(otherwise="TELL", seen="sub.s32 %v, $2, $1;\ncvt.s64.s32 %word, %v;")
+
 # $0 token, $1 counter, $2 target
 _POLL = """{{
 .reg .pred %p; .reg .b32 %v;
@@ -87,11 +111,11 @@ DONE:
 mov.u32 $0, 0;
 }}"""
 
-# $3 debug block: budget in ns, tripped, stage, tile, channel, seen, expected, program; $4 stage, $5 tile, $6 channel.
-# The rank's first wait that exceeds the budget writes the block. Once it is tripped, every wait returns at once.
-_POLL_WITH_DEADLINE = """{{
+# $0 token, $1 counter, $2 target, $3 debug block, $4 stage, $5 tile, $6 channel. Once the block is tripped, every wait
+# returns at once.
+_POLL_WITH_DEADLINE = f"""{{{{
 .reg .pred %p; .reg .b32 %v, %d; .reg .b64 %start, %now, %budget, %word;
-mov.u32 %v, {thread};
+mov.u32 %v, {{thread}};
 setp.ne.u32 %p, %v, 0;
 @%p bra DONE;
 ld.global.b64 %budget, [$3];
@@ -108,29 +132,12 @@ mov.u64 %now, %globaltimer;
 sub.s64 %now, %now, %start;
 setp.lt.s64 %p, %now, %budget;
 @%p bra POLL;
-mov.u64 %now, 0;
-mov.u64 %word, 1;
-atom.relaxed.sys.global.cas.b64 %word, [$3+8], %now, %word;
-setp.ne.s64 %p, %word, 0;
-@%p bra DONE;
-cvt.s64.s32 %word, $4;
-st.global.b64 [$3+16], %word;
-cvt.s64.s32 %word, $5;
-st.global.b64 [$3+24], %word;
-cvt.s64.s32 %word, $6;
-st.global.b64 [$3+32], %word;
-cvt.s64.s32 %word, %v;
-st.global.b64 [$3+40], %word;
-cvt.s64.s32 %word, $2;
-st.global.b64 [$3+48], %word;
-mov.u32 %v, %ctaid.x;
-cvt.u64.u32 %word, %v;
-st.global.b64 [$3+56], %word;
+{_REPORT_COUNTER}
 DONE:
-{barrier}
-{after}
+{{barrier}}
+{{after}}
 mov.u32 $0, 0;
-}}"""
+}}}}"""
 
 # $0 token, $1 signal, $2 value
 _SIGNAL = """{{
@@ -257,7 +264,7 @@ selp.b32 $0, 1, 0, %p;
 
 # The same until the time is over: thread 0 looks at the clock and at the debug block, reports, and tells all others.
 # $1 words that this thread misses, $2 words that it waits for, $3 debug block, $4 stage, $5 tile, $6 channel, $7 start
-WORDS_LATE_DEADLINE = tl.constexpr("""{
+WORDS_LATE_DEADLINE = tl.constexpr(f"""{{
 .reg .pred %p, %q; .reg .b32 %v, %late; .reg .b64 %now, %budget, %word;
 setp.ne.s32 %p, $1, 0;
 mov.u32 %late, 0;
@@ -275,31 +282,13 @@ mov.u64 %now, %globaltimer;
 sub.s64 %now, %now, $7;
 setp.ge.s64 %q, %now, %budget;
 @!%q bra TELL;
-mov.u64 %now, 0;
-mov.u64 %word, 1;
-atom.relaxed.sys.global.cas.b64 %word, [$3+8], %now, %word;
-setp.ne.s64 %p, %word, 0;
-@%p bra TELL;
-cvt.s64.s32 %word, $4;
-st.global.b64 [$3+16], %word;
-cvt.s64.s32 %word, $5;
-st.global.b64 [$3+24], %word;
-cvt.s64.s32 %word, $6;
-st.global.b64 [$3+32], %word;
-sub.s32 %v, $2, $1;
-cvt.s64.s32 %word, %v;
-st.global.b64 [$3+40], %word;
-cvt.s64.s32 %word, $2;
-st.global.b64 [$3+48], %word;
-mov.u32 %v, %ctaid.x;
-cvt.u64.u32 %word, %v;
-st.global.b64 [$3+56], %word;
+{_REPORT_WORDS}
 TELL:
 bar.red.or.pred %q, 0, %q;
 selp.b32 %late, 0, 1, %q;
 DONE:
 mov.u32 $0, %late;
-}""")
+}}""")
 
 _FENCE_PROXY = "fence.proxy.async.global;"
 _STORES_DONE = "cp.async.bulk.wait_group 0;\nfence.proxy.async.global;"

@@ -284,14 +284,9 @@ def signal_add(pointer, value, remote: tl.constexpr, tma: tl.constexpr = True):
         _release_amd(remote)
         tl.atomic_add(pointer, value, sem="release", scope="sys" if remote else "gpu")
     elif isa() == "ptx90" and tma:
-        if remote:
-            _signal_ptx(pointer, value, ADD_SYS_TMA)
-        else:
-            _signal_ptx(pointer, value, ADD_GPU_TMA)
-    elif remote:
-        _signal_ptx(pointer, value, ADD_SYS)
+        _signal_ptx(pointer, value, ADD_SYS_TMA if remote else ADD_GPU_TMA)
     else:
-        _signal_ptx(pointer, value, ADD_GPU)
+        _signal_ptx(pointer, value, ADD_SYS if remote else ADD_GPU)
 
 
 @triton.jit
@@ -302,14 +297,9 @@ def signal_set(pointer, value, remote: tl.constexpr, tma: tl.constexpr = True):
         _release_amd(remote)
         tl.atomic_xchg(pointer, value, sem="release", scope="sys" if remote else "gpu")
     elif isa() == "ptx90" and tma:
-        if remote:
-            _signal_ptx(pointer, value, SET_SYS_TMA)
-        else:
-            _signal_ptx(pointer, value, SET_GPU_TMA)
-    elif remote:
-        _signal_ptx(pointer, value, SET_SYS)
+        _signal_ptx(pointer, value, SET_SYS_TMA if remote else SET_GPU_TMA)
     else:
-        _signal_ptx(pointer, value, SET_GPU)
+        _signal_ptx(pointer, value, SET_SYS if remote else SET_GPU)
 
 
 @triton.jit

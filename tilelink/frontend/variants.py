@@ -12,13 +12,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tilelink.errors import BindingError, Location, ParseError, TileLinkError, UnknownNameError, did_you_mean
+from tilelink.errors import BindingError, Location, ParseError, UnknownNameError, did_you_mean
 from tilelink.frontend.syntax import ParamSyntax, ProgramSyntax, Source, TensorSyntax, VariantSyntax
 from tilelink.ir.parameters import holds_f32, rounded
 from tilelink.ir.program import DTYPES, ELEMENTWISE, INTEGERS, Program
 from tilelink.ir.words import DOTTED, NAME
 from tilelink.scheduling.schedule import Schedule
 
+PARSED = "variants are made of programs that were parsed, from text or from a Python function"
 OPEN = ("dtype", "function")
 """Kinds of parameters that are chosen before the program is built."""
 IDENTITY = "identity"
@@ -177,8 +178,7 @@ def variant(program: Program, name: str, **choices: Choice) -> Program:
     if NAME.fullmatch(name) is None:
         raise ParseError(f"{name!r} is not a name", hint="letters, digits and _")
     if not isinstance(program.template, Template):
-        hint = "variants are made of programs that were parsed, from text or from a Python function"
-        raise BindingError(f"{program.name} was not parsed", hint=hint)
+        raise BindingError(f"{program.name} was not parsed", hint=PARSED)
     return program.template.variant(program, name, choices)
 
 
@@ -211,7 +211,7 @@ def variant_of(syntax: VariantSyntax, programs: Mapping[str, Program], elsewhere
             raise ParseError(f"{name} is chosen twice", location=place, hint="choose it once")
         given[name] = value
     if not isinstance(base.template, Template):
-        raise TileLinkError(f"{base.name} has no variants", location=place)
+        raise BindingError(f"{base.name} was not parsed", location=place, hint=PARSED)
     return base.template.variant(base, syntax.name, given, place)
 
 

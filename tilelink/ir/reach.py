@@ -29,10 +29,11 @@ def reach_error(program: Program, region: Region) -> RemoteAccessError | None:
     tensor = program.tensor(region.tensor)
     if not away(region) or tensor.symmetric:
         return None
-    hint = f"declare it as {tensor.name} : {DECLARED[tensor.space]} [...]" if tensor.space in DECLARED else ""
+    hint = "read the table on the own rank, and send what it says"
+    if tensor.space in DECLARED:
+        hint = f"declare it as {tensor.name} : {DECLARED[tensor.space]} [...]"
     if tensor.space == "inout":
         hint = "its own rank sends what peers read, and writes what they send to a symmetric tensor"
-    hint = hint or "read the table on the own rank, and send what it says"
     message = f"peers cannot reach {tensor.name}, which is {tensor.space} and not symmetric"
     return RemoteAccessError(message, location=region.location, related=tensor.location, hint=hint)
 

@@ -93,7 +93,8 @@ def gathered(
         raise refusal
     for rank, (_, text, _) in enumerate(every):
         if text:
-            raise RankError(f"rank {rank} cannot make the call of {op} that this rank makes", details=text)
+            message = f"rank {rank} cannot make the call of {op} that this rank makes"
+            raise RankError(message, details=text, hint=f"mend the call of rank {rank}: all ranks make the same one")
     if different := [rank for rank, (other, *_) in enumerate(every) if other != what]:
         rank, other = different[0], every[different[0]][0]
         own_parts, others = ([part for part in one if part not in two] for one, two in ((what, other), (other, what)))

@@ -544,7 +544,9 @@ def op(
         hint = did_you_mean(unknown[0], there, f"it has {', '.join(there) or 'none'}")
         raise BindingError(f"{program.name} has no parameter {unknown[0]!r}", location=program.location, hint=hint)
     if tables is not None and (unknown := [n for n in tables if n not in {t.name for t in program.tensors}]):
-        raise BindingError(f"{program.name} has no table {unknown[0]!r}", location=program.location)
+        there = [tensor.name for tensor in program.tensors if tensor.space == "table"]
+        hint = did_you_mean(unknown[0], there, f"it has {', '.join(there) or 'none'}")
+        raise BindingError(f"{program.name} has no table {unknown[0]!r}", location=program.location, hint=hint)
     if any(name in signature.choices for name in fixed) and isinstance(program.template, Template):
         chosen = {name: value for name, value in fixed.items() if name in signature.choices}
         program.template.variant(program, program.name, chosen)  # or it raises

@@ -38,7 +38,8 @@ def check_operands(operator: Operator, given: Mapping[str, torch.Tensor], ranks:
     for name, tensor in given.items():
         check_kind(op, name, tensor, x)
         if not tensor.numel():
-            raise ShapeError(f"{name} of {op} is empty: {list(tensor.shape)}")
+            hint = "operands have elements: if there are none, leave the call out on all ranks"
+            raise ShapeError(f"{name} of {op} is empty: {list(tensor.shape)}", hint=hint)
     sizes: dict[str, int] = {}
     for operand in operator.operands:
         if operand.dims is not None and operand.name in given:

@@ -145,7 +145,7 @@ class Database:
 def _record(line: bytes, where: str) -> Record:
     record = checked(Record, parse_json(line, where), where)
     if record.seconds < 0:
-        raise DataError(f"seconds of {where} is {record.seconds}")
+        raise DataError(f"seconds of {where} is {record.seconds}", hint="a time is 0 or more: remove the line")
     return record
 
 

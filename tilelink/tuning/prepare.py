@@ -32,6 +32,7 @@ from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
 from tilelink.target import Target
+from tilelink.tuning.database import OWN
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -107,7 +108,7 @@ def kept(point: Point) -> Artifact | None:
     """
     try:
         if why := files.distrusted(point.file):
-            raise DataError(f"{point.file} is not used: {why}")
+            raise DataError(f"{point.file} is not used: {why}", hint=OWN)
         if not point.file.exists():
             return None
         artifact = read_artifact(point.file)

@@ -58,7 +58,7 @@ class Arena:
         if self._memory is None:
             raise ValueError("the arena is closed")
         if dtype not in DTYPES:
-            raise DtypeError(f"no program has tensors of {dtype}")
+            raise DtypeError(f"no program has tensors of {dtype}", hint=f"one of {', '.join(sorted(map(str, DTYPES)))}")
         count = _count(shape)
         size = _padded(count * dtype.itemsize)
         if size > self._size - self._used:

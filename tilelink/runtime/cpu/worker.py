@@ -51,7 +51,8 @@ def _answer(stream: BinaryIO) -> RunResult | TileLinkError:
         return RankError(f"the run could not start: {error}", hint="take smaller sizes, or fewer ranks or buffers")
     except Exception as error:
         summary = "".join(traceback.format_exception_only(error)).strip()
-        return RankError(f"the run could not start: {summary}", details=traceback.format_exc())
+        hint = "the traceback ends at what failed: importing a module that is called, or a generated one, say"
+        return RankError(f"the run could not start: {summary}", details=traceback.format_exc(), hint=hint)
 
 
 def _interrupt(*_: object) -> None:

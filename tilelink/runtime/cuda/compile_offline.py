@@ -88,5 +88,6 @@ def _full_signature(
     unknown = sorted((signature.keys() | constexprs.keys()) - set(names))
     missing = sorted(set(names) - signature.keys() - constexprs.keys())
     if unknown or missing:
-        raise BindingError(f"parameters without a type or value: {missing}; types of no parameter: {unknown}")
+        message = f"parameters without a type or value: {missing}; types of no parameter: {unknown}"
+        raise BindingError(message, hint="name each parameter in `signature`, or in `constexprs` with its value")
     return {name: "constexpr" if name in constexprs else signature[name] for name in names}

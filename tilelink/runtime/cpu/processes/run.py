@@ -88,7 +88,9 @@ def _first_error(run: Run, progress: SharedProgress, children: list[Child], reas
     failed = sorted((one for one in children if one.failed), key=_moment)
     # A reason counts only if no process failed: the guard does not run after a failure, but may notice one late.
     if not failed:
-        return DeadlineError(reason, waiting=tuple(_waits(run, progress, children, None))) if reason else None
+        waiting = tuple(_waits(run, progress, children, None))
+        hint = "take smaller sizes or fewer ranks, or give waits more time, by a longer deadline"
+        return DeadlineError(reason, waiting=waiting, hint=hint) if reason else None
     first = failed[0]
     process, outcome = run.processes[first.index], first.outcome
     if outcome is None:
@@ -106,9 +108,13 @@ def _first_error(run: Run, progress: SharedProgress, children: list[Child], reas
             program=process.program,
             details=outcome.details,
         )
-    message = f"{process} failed in {outcome.where}: {outcome.summary}"
     return RankError(
-        message, rank=process.rank, stream=process.stream, program=process.program, details=outcome.details
+        f"{process} failed in {outcome.where}: {outcome.summary}",
+        rank=process.rank,
+        stream=process.stream,
+        program=process.program,
+        details=outcome.details,
+        hint="the traceback ends at what failed; `tilelink show --stage source` prints the kernels",
     )
 
 
@@ -130,7 +136,7 @@ def _waits(run: Run, progress: SharedProgress, children: list[Child], blamed: Ch
 
 
 def _death(process: Process, where: str, status: int) -> RankError:
-    hint = None
+    hint = "stderr has what it wrote; a function that the program calls may have ended it"
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         message = f"{process} was killed by {name} in {where}"

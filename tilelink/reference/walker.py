@@ -1,0 +1,395 @@
+"""One task of a program: a coroutine that evaluates the statements of a tile and stops at its waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from tilelink.errors import AccountingError, CoverageError, OrderingError
+from tilelink.ir.printer import print_region
+from tilelink.ir.program import (
+    Assign,
+    Barrier,
+    For,
+    If,
+    IndexDecl,
+    NetworkFence,
+    NetworkQuiet,
+    Notify,
+    Region,
+    Stage,
+    Statement,
+    Store,
+    Transfer,
+    Wait,
+)
+from tilelink.ir.scalar import Block, Lookup, Ranks, Scalar, Whole
+from tilelink.ir.typing import Axis, StageTyping
+from tilelink.reference import boxes
+from tilelink.reference.dtypes import converted, typed
+from tilelink.reference.memory import WRITES, Counters, Memory, Need, Unwritten
+from tilelink.reference.races import Seen
+from tilelink.reference.scalars import Scope, along_table, at_launch, indices_of, tile
+from tilelink.reference.values import Evaluator
+
+T = TypeVar("T")
+Task = Generator[Need, None, None]
+LISTED = 8
+"""Maximum number of blocked tasks that an error lists."""
+
+
+def _signals(body: tuple[Statement, ...]) -> Iterator[Wait | Notify]:
+    """Yield the signals of a body."""
+    for statement in body:
+        match statement:
+            case Wait() | Notify():
+                yield statement
+            case If(then=then, orelse=orelse):
+                yield from _signals((*then, *orelse))
+            case For(body=inner):
+                yield from _signals(inner)
+            case _:
+                pass
+
+
+@dataclass(kw_only=True)
+class Walker:
+    """One task, or one iteration of a loop in it, with the values of its indices and names.
+
+    values: numbers of indices; that of a counted range is a step from its start until the range is entered. parts: the
+    elements of the tiles of other indices. there: False beyond the end of a counted range, where a task only signals.
+    decided: False where a launch decides whether a statement is executed, or how often. seen: the accesses that come
+    before what the task does next.
+    """
+
+    memory: Memory
+    stage: Stage
+    typing: StageTyping
+    rank: int
+    values: dict[str, int] = field(default_factory=dict[str, int])
+    parts: dict[str, slice] = field(default_factory=dict[str, slice])
+    there: bool = True
+    decided: bool = True
+    locals: dict[str, Any] = field(default_factory=dict[str, Any])
+    seen: Seen = field(default_factory=Seen)
+
+    def over(self, indices: tuple[IndexDecl, ...]) -> Iterator[Walker]:
+        """Yield a walker without names for each point: number indices run over their extent, others have one tile."""
+        sizes = [self._size(d) if d.name in self.typing.scalar_indices else 1 for d in indices]
+        decided = self.decided and not any(d.counted for d in indices)
+        whole = {d.name: slice(0, self._size(d)) for d in indices if d.name not in self.typing.scalar_indices}
+        for point in product(*(range(n) for n in sizes)):
+            named = {d.name: p for d, p in zip(indices, point, strict=True) if d.name not in whole}
+            yield replace(
+                self, values={**self.values, **named}, parts={**self.parts, **whole}, decided=decided, locals={}
+            )
+
+    def _size(self, index: IndexDecl) -> int:
+        return max(0, self.memory.number(index.extent))
+
+    def enter(self, indices: tuple[IndexDecl, ...]) -> None:
+        """Read the ends of counted ranges. Raises Unwritten if an entry has not been written yet."""
+        values, parts = dict(self.values), dict(self.parts)
+        for decl in (d for d in indices if d.counted):
+            scope = replace(self._scope(), indices=values)
+            start = max(0, int(scope.value(decl.start))) if decl.start is not None else 0
+            stop = self._size(decl)
+            stop = min(stop, int(scope.value(decl.stop))) if decl.stop is not None else stop
+            if decl.name in values:
+                values[decl.name] += start
+                there = values[decl.name] < stop
+            else:
+                parts[decl.name] = slice(start, max(start, stop))
+                there = start < stop
+            if not there:
+                self.there = False
+                return  # further ranges may depend on an index that has no value
+        self.values, self.parts = values, parts
+
+    # Scalars and regions -------------------------------------------------------------------------------------
+
+    def number(self, expr: Scalar) -> Any:
+        """Return the value of an expression."""
+        return self._scope().value(expr)
+
+    def _scope(self) -> Scope:
+        over_ranks = frozenset(n for n, d in self.typing.indices.items() if isinstance(d.extent, Ranks))
+        scope = self.memory.scope(self.rank, self)
+        return replace(scope, indices=self.values, over_ranks=over_ranks, part=self._part)
+
+    def _part(self, coord: Scalar) -> slice | None:
+        """Return the elements of the tile that a coordinate stands for, None for a number."""
+        along = tile(coord, self.typing.scalar_indices)
+        if along is None:
+            return None
+        offset, index = along
+        start = int(self.number(offset)) if offset is not None else 0
+        part = self.parts[index]
+        return slice(start + part.start, start + part.stop)
+
+    def owner(self, region: Region) -> int:
+        return self.rank if region.rank is None else int(self.number(region.rank)) % self.memory.ranks
+
+    def box(self, region: Region, verb: str) -> boxes.Parts:
+        """Return the box of elements that a region names. Raises CoverageError if some of them do not exist."""
+        if not self._placed(region.rank):
+            what = f"{verb} {print_region(region)}"
+            self.memory.require_there(self.owner(region), region.tensor, what, region.location, self)
+        dims, shape = self.memory.program.tensor(region.tensor).shape, self.memory.shape(region.tensor)
+        triples = zip(region.coords, shape, dims, strict=True)
+        parts = tuple(self._coordinate(c, n, isinstance(d, Ranks)) for c, n, d in triples)
+        if not boxes.inside(parts, shape):
+            message = f"{self} {verb} {print_region(region)} outside {region.tensor}, of shape {list(shape)}"
+            raise CoverageError(message, location=region.location, hint="guard the access with an if, or shift it")
+        return parts
+
+    def _coordinate(self, coord: Scalar | Whole, extent: int, over_ranks: bool) -> boxes.Part:
+        if isinstance(coord, Whole):
+            return slice(0, extent)
+        if isinstance(coord, Block):
+            start = int(self.number(coord.start))
+            return slice(start, start + self.memory.number(coord.size))
+        if isinstance(coord, Lookup) and (along_table(coord) or self._lists(coord)):
+            rows = self._scope().entry(coord).ravel()
+            return rows % self.memory.ranks if over_ranks else rows
+        if (part := self._part(coord)) is not None:
+            return part
+        value = int(self.number(coord))
+        return value % self.memory.ranks if over_ranks else value
+
+    def _lists(self, lookup: Lookup) -> bool:
+        """True if a look-up has an entry for each element of a tile."""
+        numbers = self.typing.scalar_indices
+        return any(isinstance(c, Scalar) and tile(c, numbers) is not None for c in lookup.coords)
+
+    def _placed(self, coord: Scalar | Whole | None) -> bool:
+        """True if only a launch decides the value of a coordinate, or where its tile begins."""
+        if coord is None or isinstance(coord, Whole):
+            return False
+        declared = self.typing.indices
+        return at_launch(coord) or any(declared[name].start is not None for name in indices_of(coord))
+
+    def read(self, region: Region) -> torch.Tensor:
+        """Return a copy of a region. Raises Unwritten if an element has not been written yet.
+
+        Raises CoverageError if no task writes some of its elements.
+        """
+        rank, parts, memory = self.owner(region), self.box(region, "reads"), self.memory
+        memory.require_there(rank, region.tensor, f"reads {print_region(region)}", region.location, self)
+        tensor = memory.program.tensor(region.tensor)
+        if not tensor.is_given and not tensor.known_early and not tensor.in_place:
+            what = f"reads {print_region(region)}" + (f" of rank {rank}" if rank != self.rank else "")
+            memory.require_written(rank, region.tensor, boxes.index(parts), what, region.location, self)
+        if tensor.in_place:
+            self._ordered(memory.races.read(self.seen, rank, tensor.name, boxes.index(parts)), "reads", region)
+        return boxes.read(memory.tensors[rank][region.tensor], parts)
+
+    def write(self, region: Region, value: torch.Tensor) -> None:
+        if self.memory.program.tensor(region.tensor).in_place:
+            where = boxes.index(self.box(region, "writes"))
+            ordered = self.memory.races.write(self.seen, self.owner(region), region.tensor, where)
+            self._ordered(ordered, "writes", region)
+        cells, dtype = self.memory.tensors[self.owner(region)][region.tensor], self.memory.dtype_of(region.tensor)
+        boxes.write(cells, self.box(region, "writes"), converted(value, dtype))
+        self._mark(self.memory.arrived, WRITES, region, "writes")
+
+    def add(self, region: Region, value: torch.Tensor) -> None:
+        """Add a value to a region, to an element as often as it is named."""
+        where = boxes.index(self.box(region, "adds to"))
+        self._ordered(self.memory.races.add(self.seen, self.rank, region.tensor, where), "adds to", region)
+        boxes.add(self.memory.tensors[self.rank][region.tensor], self.box(region, "adds to"), value)
+        self._mark(self.memory.arrived, WRITES, region, "adds to")
+
+    def _ordered(self, ordered: bool, does: str, region: Region) -> None:
+        """Raise OrderingError for an access of an element that another task accesses too, without an order."""
+        if not ordered:
+            message = (
+                f"{self} {does} {print_region(region)}, and no signal orders this after what another task does there"
+            )
+            hint = "notify and wait: a read of what is written comes after the write, one of what was there before it"
+            raise OrderingError(message, location=region.location, hint=hint)
+
+    def _told(self, kind: str, region: Region) -> None:
+        """Keep what a waiter for this notify knows."""
+        where = boxes.index(self._whole().box(region, "notifies"))
+        self.memory.races.told(self.seen, (self.owner(region), region.tensor, kind), where)
+
+    def __str__(self) -> str:
+        point = ", ".join(f"{n} = {v}" for n, v in self.values.items() if n in self.typing.scalar_indices)
+        return f"rank {self.rank}, {self.stage.name}" + (f" at {point}" if point else "")
+
+    # Counting ------------------------------------------------------------------------------------------------
+
+    def count(self, body: tuple[Statement, ...]) -> None:
+        """Add the notifies of a body to the expected counters, and the writes that it may make.
+
+        Raises AccountingError for a signal about which only a launch decides.
+        """
+        for statement in body:
+            match statement:
+                case Notify(kind=kind, region=region):
+                    self._require_known(statement)
+                    self._mark(self.memory.expected, kind, region, "notifies")
+                case Store(region=region) | Transfer(target=region):
+                    self._count_write(region)
+                    if isinstance(statement, Transfer) and statement.signal is not None:
+                        self._mark(self.memory.expected, statement.signal, region, "notifies")
+                case If(condition=condition, then=then, orelse=orelse) if self._placed(condition):
+                    for signal in _signals((*then, *orelse)):
+                        verb = "waits for" if isinstance(signal, Wait) else "notifies"
+                        message = f"{self} {verb} {print_region(signal.region)} in a branch that only a launch decides"
+                        hint = "take the signal out: a counted range, (i: M[: n]), leaves out data and no signals"
+                        raise AccountingError(message, location=signal.location, hint=hint)
+                    replace(self, decided=False).count((*then, *orelse))
+                case If(condition=condition, then=then, orelse=orelse):
+                    self.count(then if self.number(condition) else orelse)
+                case For(indices=indices, body=inner):
+                    for walker in self.over(indices):
+                        walker.count(inner)
+                case _:
+                    pass
+
+    def _require_known(self, notify: Notify) -> None:
+        region = notify.region
+        if any(map(self._placed, (*region.coords, region.rank))):
+            message = f"{self} notifies {print_region(region)}, whose place only a launch decides"
+            hint = "a range from 0 on, (i: M[: n]), notifies the same elements in every launch"
+            raise AccountingError(message, location=notify.location, hint=hint)
+
+    def _count_write(self, region: Region) -> None:
+        """Mark the elements that a statement may write: the very ones, unless a launch decides about them."""
+        places = (*region.coords, region.rank)
+        if self.decided and not any(map(self._placed, places)):
+            self._mark(self.memory.expected, WRITES, region, "writes")
+            return
+        dims, shape = self.memory.program.tensor(region.tensor).shape, self.memory.shape(region.tensor)
+        parts: list[slice] = []
+        for coord, size, dim in zip(region.coords, shape, dims, strict=True):
+            part: boxes.Part = slice(0, size)
+            if not self._placed(coord) and not (isinstance(coord, Lookup) and along_table(coord)):
+                part = self._coordinate(coord, size, isinstance(dim, Ranks))
+            first, last = (part.start, part.stop) if isinstance(part, slice) else (int(part), int(part) + 1)
+            parts.append(slice(min(max(0, first), size), min(max(0, last), size)))
+        anywhere = self._placed(region.rank)
+        for rank in range(self.memory.ranks) if anywhere else (self.owner(region),):
+            self.memory.counters(self.memory.expected, rank, region.tensor, WRITES)[tuple(parts)] += 1
+
+    def _mark(self, table: Counters, kind: str, region: Region, verb: str) -> None:
+        counters = self.memory.counters(table, self.owner(region), region.tensor, kind)
+        np.add.at(counters, boxes.index(self.box(region, verb)), 1)  # a row of a table may name an element twice
+
+    # Statements ----------------------------------------------------------------------------------------------
+
+    def task(self) -> Task:
+        """Run the task as a coroutine that yields each condition it waits for.
+
+        The ends of its ranges are read once they are written, whether or not waits at its start order that.
+        """
+        yield from self._once_written(lambda: self.enter(self.stage.indices))
+        yield from self._body(self.stage.body)
+
+    def _body(self, body: tuple[Statement, ...]) -> Task:
+        """Run statements; only the signals of those that are not there."""
+        for statement in body:
+            match statement:
+                case Wait():
+                    need = yield from self._once_written(lambda wait=statement: self._need(wait))
+                    if need is not None:
+                        yield need
+                        key = (need.rank, need.tensor, need.kind)
+                        self.memory.races.awaited(self.seen, key, need.where)
+                case Notify(kind=kind, region=region):
+                    self._told(kind, region)
+                    self._whole()._mark(self.memory.arrived, kind, region, "notifies")
+                case If(condition=condition, then=then, orelse=orelse) if self.there or any(_signals((*then, *orelse))):
+                    chosen = yield from self._once_written(lambda scalar=condition: self.number(scalar))
+                    yield from self._body(then if chosen else orelse)
+                case For(indices=indices, body=inner) if self.there or any(_signals(inner)):
+                    for walker in self.over(indices):
+                        walker.locals = self.locals
+                        if self.there:
+                            yield from walker._once_written(lambda one=walker, own=indices: one.enter(own))
+                        yield from walker._body(inner)
+                case If() | For():
+                    pass
+                case _ if self.there:
+                    yield from self._once_written(lambda one=statement: self._do(one))
+                case _:
+                    pass
+
+    def _once_written(self, attempt: Callable[[], T]) -> Generator[Need, None, T]:
+        """Return the result of an attempt once everything that it reads is written. A failed attempt has no effect."""
+        while True:
+            try:
+                return attempt()
+            except Unwritten as unwritten:
+                yield unwritten.need
+
+    def _whole(self) -> Walker:
+        """Return this walker with whole tiles of counted ranges from 0 on: signals are for these."""
+        declared = self.typing.indices
+        whole = {n: slice(0, self._size(declared[n])) for n in self.parts if declared[n].start is None}
+        return replace(self, parts={**self.parts, **whole})
+
+    def _need(self, wait: Wait) -> Need | None:
+        region = wait.region
+        if not self.there and any(map(self._placed, region.coords)):
+            return None  # entries beyond the end of a range name nothing
+        expected = self.memory.counters(self.memory.expected, self.rank, region.tensor, wait.kind)
+        where = boxes.index(self._whole().box(region, "waits for"))
+        if not (expected[where] > 0).all():
+            message = f"{self} waits for {print_region(region)}, which no stage notifies"
+            hint = "notify every part of the region, with the primitive that matches the wait"
+            raise AccountingError(message, location=wait.location, hint=hint)
+        what = f"waits for {print_region(region)}"
+        return Need(
+            rank=self.rank, tensor=region.tensor, kind=wait.kind, where=where, what=what, location=wait.location
+        )
+
+    def _do(self, statement: Statement) -> None:
+        evaluator = Evaluator(
+            typing=self.typing,
+            element=self.memory.dtype,
+            number=self.number,
+            read=self.read,
+            positions=self._positions,
+            locals=self.locals,
+        )
+        match statement:
+            case Assign(name=name, value=value):
+                self.locals[name] = self._shaped(name, evaluator(value))
+            case Store(region=region, value=value, adds=True):
+                self.add(region, evaluator(value))
+            case Store(region=region, value=value) | Transfer(target=region, source=value):
+                self.write(region, evaluator(value))
+                if isinstance(statement, Transfer) and statement.signal is not None:
+                    self._told(statement.signal, region)
+                    self._mark(self.memory.arrived, statement.signal, region, "notifies")
+            case Barrier() | NetworkFence() | NetworkQuiet():
+                pass  # a task is one thread here, and what it writes is there at once
+            case _:
+                raise TypeError(f"unknown statement {type(statement).__name__}")
+
+    def _shaped(self, name: str, value: Any) -> Any:
+        """A value assigned to a name, converted to the name's dtype and expanded to its shape."""
+        kind = self.typing.locals[name]
+        if not isinstance(value, torch.Tensor):
+            return value
+        return typed(value, kind.dtype).expand([self._extent(axis) for axis in kind.axes])
+
+    def _extent(self, axis: Axis) -> int:
+        if axis.index is not None:
+            part = self.parts.get(axis.index)
+            return part.stop - part.start if part is not None else self._size(self.typing.indices[axis.index])
+        return self.memory.number(axis.dim) if axis.dim is not None else 1
+
+    def _positions(self, index: str) -> torch.Tensor:
+        if index in self.typing.scalar_indices:
+            return torch.tensor([self.values[index]])
+        part = self.parts[index]
+        return torch.arange(part.start, part.stop)
