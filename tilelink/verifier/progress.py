@@ -30,6 +30,8 @@ from tilelink.planning.any_program import deals
 from tilelink.planning.plan import Plan
 from tilelink.verifier.refusal import refuse, where
 
+SEVERAL = 256
+"""Waits of a program that are looked at together."""
 MAX_ORDERS = 24
 """Priorities of the streams with waiting programs that are tried, at most."""
 
@@ -113,13 +115,20 @@ class _Run:
         self.plan = plan
         s = plan.signals
         self.scripts = scripts
-        signs = np.where(s.kind == WAIT, ~plan.counters, plan.counters)
-        self.signals: list[list[int]] = [signs[script].tolist() for script in scripts]
-        """worker -> the counters of its notifies, and the complements of those of its waits, as in `scripts`."""
+        waits = s.kind == WAIT
+        signs = np.where(waits, ~plan.counters, plan.counters)
+        self.waits = {n: plan.counters[script] for n, script in enumerate(scripts) if waits[script].all()}
+        """worker -> the counters of its waits, of a worker that notifies nobody."""
+        self.signals: list[list[int]] = [
+            signs[script].tolist() if n not in self.waits else [] for n, script in enumerate(scripts)
+        ]
+        """worker -> the counters of its notifies, and the complements of those of its waits, of the others."""
         self.cursor = [0] * len(scripts)
         grids = [plan.thresholds[k].reshape(plan.bound.ranks, -1) for k in plan.bound.channels]
         self.need: list[int] = np.concatenate(grids, axis=1).ravel().tolist() if grids else []
         self.count = [0] * len(self.need)
+        self.open = bytearray(wanted <= 0 for wanted in self.need)
+        """counter -> 1 if all its notifies have come."""
         self.sleepers: dict[int, list[int]] = {}
         self.ready: deque[int] = deque()
         self.free = [slots] * plan.bound.ranks
@@ -195,19 +204,10 @@ class _Run:
             waiting.extendleft(reversed(later))
 
     def _advance(self, worker: int) -> None:
-        signals, begin = self.signals[worker], self.cursor[worker]
-        count, need, sleepers = self.count, self.need, self.sleepers
-        for at, key in enumerate(islice(signals, begin, None), begin):
-            if key < 0:
-                if count[~key] < need[~key]:
-                    self.cursor[worker] = at
-                    sleepers.setdefault(~key, []).append(worker)
-                    return
-            else:
-                count[key] += 1
-                if key in sleepers and count[key] >= need[key]:
-                    self.ready.extend(sleepers.pop(key))
-        self.cursor[worker] = len(signals)
+        asleep = self._wait(worker) if worker in self.waits else self._signal(worker)
+        if asleep is not None:
+            self.sleepers.setdefault(asleep, []).append(worker)
+            return
         number, rank, program = self.plan.workers[worker]
         if deals(self.plan.bound.kernels[number]):
             if program and (number, rank) not in self.ended:
@@ -219,6 +219,36 @@ class _Run:
                     self._end(other)
         self._end(worker)
         self._admit(rank)
+
+    def _wait(self, worker: int) -> int | None:
+        """Go on with a worker that only waits. Return the counter that it has to wait for, or None at its end."""
+        waits, begin = self.waits[worker], self.cursor[worker]
+        there = np.frombuffer(self.open, np.uint8)
+        for at in range(begin, len(waits), SEVERAL):
+            some = waits[at : at + SEVERAL]
+            closed = there[some] == 0
+            if closed.any():
+                self.cursor[worker] = at + int(np.argmax(closed))
+                return int(waits[self.cursor[worker]])
+        self.cursor[worker] = len(waits)
+        return None
+
+    def _signal(self, worker: int) -> int | None:
+        """As `_wait`, for a worker that also notifies."""
+        signals, begin = self.signals[worker], self.cursor[worker]
+        count, need, sleepers = self.count, self.need, self.sleepers
+        for at, key in enumerate(islice(signals, begin, None), begin):
+            if key >= 0:
+                count[key] += 1
+                if count[key] >= need[key]:
+                    self.open[key] = 1
+                    if key in sleepers:
+                        self.ready.extend(sleepers.pop(key))
+            elif count[~key] < need[~key]:
+                self.cursor[worker] = at
+                return ~key
+        self.cursor[worker] = len(signals)
+        return None
 
     def _end(self, worker: int) -> None:
         number, rank, _ = block = self.blocks[worker]

@@ -87,24 +87,18 @@ def _meetings(plan: Plan, unprotected: np.ndarray, happens: HappensBefore) -> It
     unprotected: [kernels, tensors], True if no wait of the kernel protects the tensor.
     """
     a, s = plan.accesses, plan.signals
-    kernel = np.array([n for n, _, _ in plan.workers])
-    rank = np.array([r for _, r, _ in plan.workers])
-    notify = s.kind == NOTIFY
-    task = np.concatenate([a.task, s.task[notify]])
-    position = np.concatenate([a.position, s.position[notify]])
-    peer = np.concatenate([a.peer, s.peer[notify]])
-    tensor = np.concatenate([a.tensor, plan.channel_tensors[s.channel[notify]]])
-    statement = np.concatenate([a.statement, s.statement[notify]])
-    own = rank[plan.worker[task]]
-    makes = kernel[plan.worker[task]]
-    far = np.flatnonzero((own != peer) & unprotected[makes, tensor])
-    partners = _partners(plan, own[: len(a.task)]) if len(far) else {}
-    columns = [column[far] for column in (makes, own, peer, tensor)]
-    first, group = distinct_rows(columns) if len(far) else (far, far)
+    notify = np.flatnonzero(s.kind == NOTIFY)
+    events = (a.task, a.position, a.peer, a.tensor, a.statement)
+    told = (s.task, s.position, s.peer, plan.channel_tensors[s.channel], s.statement)
+    both = [_of_peers(plan, unprotected, *events), _of_peers(plan, unprotected, *(column[notify] for column in told))]
+    task, position, peer, tensor, statement = (np.concatenate(column) for column in zip(*both, strict=True))
+    partners = _partners(plan, plan.task_ranks[a.task]) if len(task) else {}
+    columns = [plan.task_kernels[task], plan.task_ranks[task], peer, tensor]
+    first, group = distinct_rows(columns) if len(task) else (task, task)
     order = np.argsort(group, kind="stable")
     bounds = np.searchsorted(group[order], np.arange(len(first) + 1))
     for n, (number, here, there, which) in enumerate(zip(*(column[first].tolist() for column in columns), strict=True)):
-        mine = far[order[bounds[n] : bounds[n + 1]]]
+        mine = order[bounds[n] : bounds[n + 1]]
         yield _Meeting(
             kernel=number,
             rank=here,
@@ -112,9 +106,17 @@ def _meetings(plan: Plan, unprotected: np.ndarray, happens: HappensBefore) -> It
             tensor=which,
             tasks=task[mine],
             positions=position[mine],
-            statement=int(statement[far[first[n]]]),
+            statement=int(statement[first[n]]),
         )
-    yield from _own_memory(plan, unprotected, makes[: len(a.task)], own[: len(a.task)], happens)
+    yield from _own_memory(plan, unprotected, plan.task_kernels[a.task], plan.task_ranks[a.task], happens)
+
+
+def _of_peers(
+    plan: Plan, unprotected: np.ndarray, task: Ints, position: Ints, peer: Ints, tensor: Ints, statement: Ints
+) -> tuple[Ints, ...]:
+    """Return those of some events (task, position, peer, tensor, statement) that are in unprotected memory of peers."""
+    far = np.flatnonzero((plan.task_ranks[task] != peer) & unprotected[plan.task_kernels[task], tensor])
+    return tuple(column[far] for column in (task, position, peer, tensor, statement))
 
 
 def _partners(plan: Plan, own: Ints) -> Mapping[tuple[int, int, int], frozenset[int]]:
