@@ -32,7 +32,7 @@ from tilelink.ir.scalar import (
     mul,
     rewrite,
     walk,
-)  # fmt: skip
+)
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.columns import Ints, distinct_rows
 
