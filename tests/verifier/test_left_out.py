@@ -90,3 +90,15 @@ def test_parts_that_begin_alike_are_alike() -> None:
         changed = tilelink.parse(text.replace(inner, inner.replace("M[b : n] by 1", other))).program()
         with pytest.raises(TileLinkError, match=r"reads h of rank 0, which .* writes (from|up to)"):
             tilelink.plan(changed, ranks=1, dims={"M": 6, "N": 4})
+
+
+@pytest.mark.parametrize(("bound", "well"), [("<= n", True), ("< n + 1", True), ("< n", True), ("<= M", False)])
+def test_an_end_is_no_more_than_the_bound_of_its_entry(bound: str, well: bool) -> None:
+    text = HEAD.format(size="M[: b]", rows="M").replace("b : in [] <= M", f"b : in [] {bound}")
+    text += LOOP.format(written="M[: n]", region="h[k, j]") + "        producer_tile_notify(h[:, :])\n"
+    program = tilelink.parse(text + TAKE.format(read="M[: b]", region="h[i, j]")).program()
+    if well:
+        tilelink.plan(program, ranks=1, dims={"M": 6, "N": 4})
+        return
+    with pytest.raises(TileLinkError, match="reads h of rank 0, which .* writes up to n"):
+        tilelink.plan(program, ranks=1, dims={"M": 6, "N": 4})

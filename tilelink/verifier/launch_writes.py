@@ -246,7 +246,17 @@ def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, named: tuple[Gu
     left = binary("max", part.stop, const(0))  # no element is before an end below 0, and entries say 0 then
     if any(isinstance(o, Ended) and o.dim == part.dim and plan.guards.at_most(o.stop, left) for o in theirs):
         return True
-    return any(_placed_before(plan, write, part, guard) for guard in named)
+    return any(_bounded_before(plan, part, guard) or _placed_before(plan, write, part, guard) for guard in named)
+
+
+def _bounded_before(plan: Plan, part: Ended, theirs: Guard) -> bool:
+    """True if a read ends at an entry whose own bound is no more than the end of a write."""
+    for other in theirs:
+        if isinstance(other, Ended) and other.dim == part.dim and isinstance(other.stop, Lookup):
+            bound = _bound_of_entry(plan, other.stop)
+            if bound is not None and plan.guards.at_most(plan.guards.resolve(binary("-", bound, const(1))), part.stop):
+                return True
+    return False
 
 
 def _placed_before(plan: Plan, write: int, part: Ended, theirs: Guard) -> bool:
