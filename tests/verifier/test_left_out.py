@@ -100,5 +100,5 @@ def test_an_end_is_no_more_than_the_bound_of_its_entry(bound: str, well: bool) -
     if well:
         tilelink.plan(program, ranks=1, dims={"M": 6, "N": 4})
         return
-    with pytest.raises(TileLinkError, match="reads h of rank 0, which .* writes up to n"):
+    with pytest.raises(TileLinkError, match=r"reads h of rank 0, which .* writes up to n"):
         tilelink.plan(program, ranks=1, dims={"M": 6, "N": 4})
