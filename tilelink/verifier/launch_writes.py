@@ -62,7 +62,7 @@ def placed_writes(plan: Plan) -> Iterator[VerificationError]:
     for name in placed_tensors(plan):
         tensor = plan.bound.tensors[name]
         rows = np.flatnonzero((a.tensor == tensor.number) & (a.kind == WRITE))
-        if tensor.decl.in_place:  # what is not written stays, and rule 5 asks whether writes are apart
+        if tensor.decl.in_place:  # what is not written stays, and exclusive_writes asks whether writes are apart
             yield from _named_twice(plan, name, rows)
             continue
         others = np.flatnonzero((a.tensor == tensor.number) & (a.kind == READ))
