@@ -104,7 +104,7 @@ schedule several for p:
 
 
 def select_inputs(M: int, N: int) -> Tensors:
-    """Many elements are equal, the ends of i32 are there, and divisors of 0."""
+    """Inputs of SELECT, with many equal elements, the ends of i32, and divisors of 0."""
     chance = torch.Generator().manual_seed(M)
     x = torch.randint(-3, 3, (M, N), generator=chance).float()
     a, b = (torch.randint(-40, 40, (M, N), generator=chance, dtype=torch.int32) for _ in range(2))
@@ -137,7 +137,7 @@ def _wrapped(value: Any) -> torch.Tensor:
 
 
 def order_inputs(M: int = 5, N: int = 13) -> Tensors:
-    """With NaN and both zeros, the ends of integers, and equal elements."""
+    """Inputs of ORDER, with NaN and both zeros, the ends of integers, and equal elements."""
     chance = torch.Generator().manual_seed(1)
     x = torch.randint(-3, 3, (M, N), generator=chance).float()
     x[0, 1], x[1, 2], x[2, 0], x[4, 4] = torch.nan, torch.inf, -torch.inf, -torch.nan
@@ -168,7 +168,7 @@ def ordered(given: Tensors) -> Tensors:
 
 
 def added_inputs(T: int, M: int, N: int, dtype: torch.dtype, seed: int = 0) -> Tensors:
-    """Small integers, so that sums of 16 bits are exact in whatever order."""
+    """Inputs of ADDED_TO: small integers, so that sums of 16 bits are exact in whatever order."""
     chance = torch.Generator().manual_seed(seed)
     v = torch.randint(-4, 5, (T, M, N), generator=chance).float()
     return {"v": v, "x": torch.randint(-8, 9, (M, N), generator=chance).to(dtype)}
@@ -215,8 +215,8 @@ def differences(found: Mapping[str, torch.Tensor], wanted: Tensors) -> Iterator[
     for name, value in wanted.items():
         mine = found[name].cpu()
         one, other = mine.double(), value.double()
-        long = not (mine.is_floating_point() or value.is_floating_point())
-        same = mine.long() == value.long() if long else (one == other) | (one.isnan() & other.isnan())
+        integers = not (mine.is_floating_point() or value.is_floating_point())
+        same = mine.long() == value.long() if integers else (one == other) | (one.isnan() & other.isnan())
         zeros = other == 0  # of both signs, each in its place: 1 / v tells them apart
         if mine.shape != value.shape or not same.all() or (one[zeros].signbit() != other[zeros].signbit()).any():
             yield name

@@ -858,3 +858,21 @@ def test_the_bound_of_an_entry_is_not_that_of_the_others() -> None:
     with pytest.raises(TileLinkError, match=r"reads x, of which a launch gives what is before n\[kind\[0\]\]"):
         plan(BOUNDS_OF_A_LIST)
     plan(BOUNDS_OF_A_LIST.replace("< n[kind] ", "< n[0] ").replace("n[kind[0]]", "n[0]"))
+
+
+SEGMENTS = """
+program p(C = 3, E = 2, M = 8, N = 4):
+    starts : in [E + 1] <= M offsets
+    x : in  [M, N]
+    y : out [C, M[: {end}], N]
+    compute f(c: C by 1, {segments}, j: N):
+        y[c, i, j] = x[i, j]
+"""
+
+
+def test_segments_end_where_each_place_is_defined() -> None:
+    """An end that depends on a coordinate is another one for each write, and not that of the first."""
+    every, first = "e: E, i: M[starts[e] : starts[e + 1]]", "i: M[starts[0] : starts[1]]"
+    plan(SEGMENTS.format(end="starts[E]", segments=every))
+    with pytest.raises(TileLinkError, match="writes y in several ways"):
+        plan(SEGMENTS.format(end="starts", segments=first))

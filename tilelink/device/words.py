@@ -9,8 +9,8 @@ part. An element of 64 bits has two words, the second one `HALF` words after the
 
 - send: each thread stores its words, relaxed at the scope of the system. Nothing is released.
 - receive: all words are loaded together, relaxed and volatile, and counted where their flags are old. One barrier tells
-  all threads whether there is such a word; if there is, all words are loaded again. So all threads of a program are
-  beyond the words when any of them is. What they return is what they loaded last: nothing is loaded again afterwards.
+  all threads whether there is such a word; if there is, all words are loaded again. So no thread of a program goes on
+  before all words are there. What they return is what they loaded last: nothing is loaded again afterwards.
 """
 
 import numpy as np
@@ -53,7 +53,7 @@ def _of_bits(bits, DTYPE: tl.constexpr):
 
 @portable
 def _first_of_two(tile):
-    """Return the elements of a tile at even places of its last axis, and the others, as vectors."""
+    """Return the elements of a tile at even places of its last axis, and those at odd places, as vectors."""
     return tl.split(tl.reshape(tile, (tile.numel // 2, 2)))
 
 

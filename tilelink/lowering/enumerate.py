@@ -229,7 +229,7 @@ class Enumerator(Walk):
                 self.faults.append(fault)
 
     def enter(self, stage: BoundStage, number: int, indices: tuple[IndexDecl, ...], rows: Rows) -> None:
-        """Note the entries of index tensors that the ends of counted ranges read."""
+        """Note the entries that the ends of counted ranges read, and the ends of loops over some tiles."""
         for decl in indices:
             for end in (decl.start, decl.stop):
                 for part in walk(end) if end is not None else ():

@@ -242,7 +242,7 @@ class Template:
         if span.kind == "point":
             return Place(dim=self.dim, at=settled(span.start, rank, indices))
         if span.gather is not None:
-            return self._listed(self.dim, span.gather, rank, indices)
+            return self._listed(span.gather, rank, indices)
         if span.index is None:
             return Segment(dim=self.dim, start=settled(span.start, rank, indices), stop=None, offset=0, size=span.size)
         stop = settled(span.limit or Int(value=span.extent), rank, indices)
@@ -252,7 +252,7 @@ class Template:
         offset = indices[str(span.index)] * span.size
         return Segment(dim=self.dim, start=start, stop=stop, offset=offset, size=span.size)
 
-    def _listed(self, dim: int, gather: Lookup, rank: int, indices: Mapping[str, int]) -> Listed:
+    def _listed(self, gather: Lookup, rank: int, indices: Mapping[str, int]) -> Listed:
         entries = listed(gather, self.scalars)
         assert entries is not None
         begin, first = entries.offset, indices[entries.index] * self.tile
@@ -262,7 +262,7 @@ class Template:
         coords = (*gather.coords[: entries.dim], begin, *gather.coords[entries.dim + 1 :])
         lookup = settled(replace(gather, coords=coords), rank, indices)
         assert isinstance(lookup, Lookup)
-        return Listed(dim=dim, entries=lookup, along=entries.dim, first=first, last=first + self.tile)
+        return Listed(dim=self.dim, entries=lookup, along=entries.dim, first=first, last=first + self.tile)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,9 +292,12 @@ class Iteration:
             if stop is not None:
                 yield self._if(first, "<", stop, rank, indices)
             return
-        begin: Scalar = mul(first, Int(value=self.tile))
-        begin = begin if start is None else add(binary("max", start, const(0)), begin)
-        yield self._if(begin, "<", stop if stop is not None else const(self.extent), rank, indices)
+        begin, end = mul(first, const(self.tile)), const(self.extent)
+        if start is None:  # every tile begins before the end of its dimension
+            yield self._if(begin, "<", stop if stop is not None else end, rank, indices)
+            return
+        begin = add(binary("max", start, const(0)), begin)
+        yield self._if(begin, "<", binary("min", stop, end) if stop is not None else end, rank, indices)
 
     def _if(self, left: Scalar, op: str, right: Scalar, rank: int, indices: Mapping[str, int]) -> Chosen:
         return Chosen(condition=settled(Compare(op=op, left=left, right=right), rank, indices), holds=True)

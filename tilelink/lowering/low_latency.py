@@ -62,7 +62,7 @@ from tilelink.ir.program import (
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import map_value, reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies
-from tilelink.lowering.clauses.low_latency import LOW_LATENCY
+from tilelink.lowering.clauses.low_latency import LOW_LATENCY, may_travel
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE, Accesses, Enumerator, number_channels, number_tasks
@@ -98,7 +98,7 @@ def _with_words(bound: Bound, tensor: BoundTensor, place: Location | None) -> Bo
 
 def may_have_words(program: Program, tensor: Tensor) -> bool:
     """True if what a program says of a tensor lets words carry it, as far as that is known without a schedule."""
-    if tensor.space != "symmetric" or tensor.bound is not None or tensor.sums or not tensor.shape:
+    if not may_travel(tensor):
         return False
     if any(other.space == "table" for other in program.tensors):
         return False

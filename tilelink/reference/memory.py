@@ -42,6 +42,14 @@ class Need:
     location: Location | None
 
 
+def has(program: Program, tensor: Tensor, rank: int, numbers: Numbers, ranks: int) -> bool:
+    """True if a rank has a tensor: it is in the group whose ranks have it, if there is one."""
+    if tensor.on is None:
+        return True
+    group = program.group(tensor.on)
+    return extent(group.start, numbers, ranks) <= rank < extent(group.stop, numbers, ranks)
+
+
 class Unwritten(Exception):
     """A read of elements that have not been written yet."""
 
@@ -108,11 +116,8 @@ class Memory:
                 cells[~mask] = torch.nan if cells.dtype.is_floating_point else -1
 
     def has(self, rank: int, tensor: Tensor) -> bool:
-        """True if a rank has a tensor: it is in the group whose ranks have it, if there is one."""
-        if tensor.on is None:
-            return True
-        group = self.program.group(tensor.on)
-        return self.number(group.start) <= rank < self.number(group.stop)
+        """True if a rank has a tensor."""
+        return has(self.program, tensor, rank, self.numbers, self.ranks)
 
     def require_there(self, rank: int, name: str, what: str, location: Location | None, who: object) -> None:
         """Raise CoverageError if a rank does not have a tensor."""
@@ -123,6 +128,7 @@ class Memory:
             raise CoverageError(message, location=location, related=tensor.location, hint=hint)
 
     def _cells(self, tensor: Tensor, given: torch.Tensor | None, rank: int) -> torch.Tensor:
+        """Return a tensor of a rank as a launch finds it. Raises BindingError if what is given does not fit."""
         shape = self.shape(tensor.name)
         kind = DTYPES[self.dtype_of(tensor.name)]
         if given is None and (tensor.is_given or tensor.known_early):
@@ -216,7 +222,7 @@ class Memory:
         return self._masks(rank, "out")
 
     def _masks(self, rank: int, space: str) -> dict[str, torch.Tensor]:
-        """Return the masks of the elements that are defined or given, of tensors that are so in part."""
+        """Return the masks of the elements that are defined (`out`) or given (`in`), of tensors declared so in part."""
         masks: dict[str, torch.Tensor] = {}
         for tensor in self.program.tensors:
             if not tensor.defined or tensor.space != space or not self.has(rank, tensor):

@@ -13,6 +13,7 @@ from tilelink.ir.scalar import Scalar
 from tilelink.ir.typing import ELEMENT, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.reference.dtypes import converted
+from tilelink.reference.memory import has
 from tilelink.reference.routing import Routing, draw_indices
 from tilelink.reference.run import Outputs
 from tilelink.reference.scalars import Numbers, extent
@@ -41,21 +42,19 @@ def random_inputs(
     kind of entries they have (reference/routing.py). Raises BindingError for a range whose ends are the wrong way
     round, and if there are no such entries.
     """
-    generator, kind = torch.Generator().manual_seed(seed), Routing.parse(routing)
+    generator, wanted = torch.Generator().manual_seed(seed), Routing.parse(routing)
 
     def numbers(tensor: Tensor) -> torch.Tensor:
         shape = _shape(tensor, dims, ranks)
         dtype_of, kind = tensor.dtype or dtype, DTYPES[tensor.dtype or dtype]
         if tensor.low is not None and tensor.high is not None:
-            return _between(_end(tensor.low, dims, ranks), _end(tensor.high, dims, ranks), tensor, shape, generator)
+            return between(_end(tensor.low, dims, ranks), _end(tensor.high, dims, ranks), tensor, shape)
         if kind.is_floating_point:
             return converted(torch.randn(shape, generator=generator), dtype_of)
         low, high = {"bool": (0, 2), "u8": (0, 17)}.get(dtype_of, (-8, 9))
         return torch.randint(low, high, shape, generator=generator, dtype=torch.int32).to(kind)
 
-    def _between(
-        low: float, high: float, tensor: Tensor, shape: tuple[int, ...], generator: torch.Generator
-    ) -> torch.Tensor:
+    def between(low: float, high: float, tensor: Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         if low > high:
             hint = "the largest value comes after `to`"
             raise BindingError(f"{tensor.name} is from {low} to {high}", location=tensor.location, hint=hint)
@@ -65,7 +64,7 @@ def random_inputs(
         return torch.randint(int(low), int(high) + 1, shape, generator=generator, dtype=torch.int64).to(kind)
 
     def drawn(rank: int) -> dict[str, torch.Tensor]:
-        indices = draw_indices(program, rank=rank, ranks=ranks, dims=dims, routing=kind, generator=generator)
+        indices = draw_indices(program, rank=rank, ranks=ranks, dims=dims, routing=wanted, generator=generator)
         here = [tensor for tensor in inputs if has(program, tensor, rank, dims, ranks)]
         return {t.name: numbers(t) if t.bound is None else indices[t.name] for t in here}
 
@@ -105,8 +104,9 @@ def relative_error(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Ten
 
 
 def rounding_error(program: Program, dtype: str, launches: Sequence[Sequence[Outputs]]) -> float:
-    """Return how far correct results may be apart, of the largest, because of roundings that differ from launch to
-    launch or from schedule to schedule.
+    """Return how far correct results may be apart, relative to the largest.
+
+    Roundings differ from launch to launch or from schedule to schedule:
 
     * A value that is rounded to a narrower type than `dtype` may lie close to the middle of two numbers of that type.
       An error of the sum that it comes from then decides which of them it becomes. So may the weights of attention,
@@ -155,14 +155,6 @@ def no_number(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor])
             element = f"{list(at)} of rank {rank} is {a:g} in the output and {b:g} in the reference"
             return f"{element}, the first of {int(not_finite.sum()):,} such elements of this rank"
     return None
-
-
-def has(program: Program, tensor: Tensor, rank: int, dims: Dims, ranks: int) -> bool:
-    """True if a rank has a tensor: it is in the group whose ranks have it, if there is one."""
-    if tensor.on is None:
-        return True
-    group = program.group(tensor.on)
-    return extent(group.start, dims, ranks) <= rank < extent(group.stop, dims, ranks)
 
 
 def _end(value: Scalar | float, dims: Dims, ranks: int) -> float:

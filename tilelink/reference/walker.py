@@ -39,8 +39,6 @@ from tilelink.reference.values import Evaluator
 
 T = TypeVar("T")
 Task = Generator[Need, None, None]
-LISTED = 8
-"""Maximum number of blocked tasks that an error lists."""
 
 
 def _signals(body: tuple[Statement, ...]) -> Iterator[Wait | Notify]:

@@ -1,6 +1,6 @@
 """Writes at places that a launch decides, and what a launch leaves undefined.
 
-Three theorems, each about one promise of an index tensor:
+Three theorems: of two promises of an index tensor, and of ranges with the same end.
 
 * `offsets`: the segments [starts[e], starts[e + 1]) of e = 0, ..., E - 1 are disjoint, and together they are
   [0, starts[E]). So tiles that are cut from segments are disjoint, and cover the elements before `starts[E]`.
@@ -25,7 +25,7 @@ import numpy as np
 from tilelink.errors import CoverageError, ExclusiveWriteError, VerificationError
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Store
-from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Param, Rank, Scalar, binary, const, rewrite, walk
+from tilelink.ir.scalar import Coordinate, Int, Lookup, Param, Rank, Scalar, binary, const, rewrite, walk
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.enumerate import READ, WRITE
@@ -62,7 +62,7 @@ def placed_writes(plan: Plan) -> Iterator[VerificationError]:
     for name in placed_tensors(plan):
         tensor = plan.bound.tensors[name]
         rows = np.flatnonzero((a.tensor == tensor.number) & (a.kind == WRITE))
-        if tensor.decl.in_place:  # what is not written stays, and rule 5 asks whether writes are apart
+        if tensor.decl.in_place:  # what is not written stays, and exclusive_writes asks whether writes are apart
             yield from _named_twice(plan, name, rows)
             continue
         others = np.flatnonzero((a.tensor == tensor.number) & (a.kind == READ))
@@ -133,13 +133,13 @@ def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
         writes, reads = pairs(part, READ)
         some = np.flatnonzero(a.guard[writes] > 0)
         for write, read in _unlike(plan, writes[some], reads[some]):
-            if not _defined(plan, write, read):
-                yield _undefined(plan, part.name, write, read)
+            if (left := _left_out(plan, write, read)) is not None:
+                yield _undefined(plan, part.name, write, read, left)
                 return
 
 
 def _unlike(plan: Plan, writes: Ints, reads: Ints) -> Iterator[tuple[int, int]]:
-    """Yield the first of the pairs of accesses that are alike in all that `_defined` looks at."""
+    """Yield the first of the pairs of accesses that are alike in all that `_left_out` looks at."""
     if not len(writes):
         return
     a = plan.accesses
@@ -211,8 +211,9 @@ def _ends_before(plan: Plan, part: GuardPart, dim: int, stop: Scalar) -> bool:
             return False  # another one for each entry
         case Place(at=Lookup() as entry) | Listed(entries=entry):
             bound = _bound_of_entry(plan, entry)
-            known = bound is not None and not any(isinstance(e, Coordinate) for e in walk(bound))
-            return known and bound is not None and plan.guards.at_most(plan.guards.resolve(bound), stop)
+            if bound is None or any(isinstance(e, Coordinate) for e in walk(bound)):
+                return False
+            return plan.guards.at_most(plan.guards.resolve(bound), stop)
         case Segment(stop=Lookup(table=table, coords=(*others, Int(value=number)))):
             match stop:
                 case Lookup(table=other, coords=(*same, Int(value=last))):
@@ -224,16 +225,20 @@ def _ends_before(plan: Plan, part: GuardPart, dim: int, stop: Scalar) -> bool:
             return False
 
 
-def _defined(plan: Plan, write: int, read: int) -> bool:
-    """True if a read names no element of a write's box that the write leaves out."""
+def _left_out(plan: Plan, write: int, read: int) -> GuardPart | None:
+    """Return what a launch decides of a write, by which it may leave out an element of its box that a read names."""
     a = plan.accesses
     read_guard = int(a.guard[read])
     named = plan.guards.of(read_guard), plan.guards.known[read_guard]  # the entry that the program names has the bound
-    return all(_leaves_out_nothing(plan, write, part, named) for part in plan.guards.of(int(a.guard[write])))
+    ours = plan.guards.of(int(a.guard[write]))
+    return next((part for part in ours if not _leaves_out_nothing(plan, write, part, named)), None)
 
 
 def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, named: tuple[Guard, Guard]) -> bool:
-    """named: the guard of the read, in terms of entries that are no copies of others, and as the program says it."""
+    """True if a read names only elements that a write has, as far as one part of the write's guard is concerned.
+
+    named: the guard of the read, in terms of entries that are no copies of others, and as the program says it.
+    """
     theirs = named[0]
     if part in theirs:
         return True
@@ -266,7 +271,7 @@ def _placed_before(plan: Plan, write: int, part: Ended, theirs: Guard) -> bool:
             bound = _bound_of_entry(plan, other.at)
             for place in theirs:
                 if isinstance(place, Place) and place.dim != part.dim:
-                    bound = _where(bound, place.at, plan, write, place.dim)
+                    bound = _bound_at(plan, bound, place, write)
             if bound is not None and plan.guards.at_most(plan.guards.resolve(bound), part.stop):
                 return True
     return False
@@ -301,18 +306,17 @@ def _bound_of_entry(plan: Plan, entry: Lookup) -> Scalar | None:
     return rewrite(bound, change)
 
 
-def _where(bound: Scalar | None, at: Scalar, plan: Plan, write: int, dim: int) -> Scalar | None:
-    """Return a bound for the launches in which a place is the one element that a write has along a dimension."""
-    a = plan.accesses
+def _bound_at(plan: Plan, bound: Scalar | None, place: Place, write: int) -> Scalar | None:
+    """Return a bound for the launches in which a place is the one element that a write has along its dimension."""
+    a, dim = plan.accesses, place.dim
     if bound is None or a.hi[write, dim] != a.lo[write, dim] + 1:
         return bound
     value = Int(value=int(a.lo[write, dim]))
-    return rewrite(bound, lambda expr: value if expr == at else None)
+    return rewrite(bound, lambda expr: value if expr == place.at else None)
 
 
-def _undefined(plan: Plan, name: str, write: int, read: int) -> VerificationError:
+def _undefined(plan: Plan, name: str, write: int, read: int, left: GuardPart) -> VerificationError:
     a = plan.accesses
-    left = next((part for part in plan.guards.of(int(a.guard[write]))), None)
     writer = where(plan, int(a.task[write]))
     what = "in some launches only"
     if isinstance(left, Ended | Begun):
@@ -391,7 +395,7 @@ class _Placed:
             if len(own) != 1 or not isinstance(own[0], Segment | Listed | Place):
                 yield self._mixed(row)
                 return
-            found = self._order(own[0])
+            found = self._order(row, own[0])
             if isinstance(found, str):
                 yield _of(self.plan, ExclusiveWriteError, row, *found.split("\n"))
                 return
@@ -409,11 +413,11 @@ class _Placed:
         hint = "write all of it in one way: by the segments of one tensor, or through the entries of one"
         return _of(self.plan, ExclusiveWriteError, row, message, hint)
 
-    def _order(self, part: Segment | Listed | Place) -> tuple[str, int, int, int] | str:
+    def _order(self, row: int, part: Segment | Listed | Place) -> tuple[str, int, int, int] | str:
         """Return (what orders the elements, first, end, number of all), or why nothing is known, and a hint."""
         match part:
             case Segment():
-                return self._segment(part)
+                return self._segment(row, part)
             case Listed(entries=Lookup() as entries, along=along, first=first, last=last):
                 number = self.plan.bound.tensors[entries.table].shape[along]
                 return self._entries(entries.table, str(entries), along, first, min(last, number), part.dim)
@@ -439,7 +443,7 @@ an output are written: entries of a permutation name each of them"
             )
         return which, first, last, number
 
-    def _segment(self, part: Segment) -> tuple[str, int, int, int] | str:
+    def _segment(self, row: int, part: Segment) -> tuple[str, int, int, int] | str:
         name = self.tensor.name
         unknown = f"writes {name} from {_said(part.start)} on, where other segments may be too\n"
         match part.start, part.stop:
@@ -460,8 +464,7 @@ an output are written: entries of a permutation name each of them"
                 + f"if the segments of {table} follow one another from 0 on, say so: {table} : in [...] <= M offsets"
             )
         end = self.tensor.decl.defined[part.dim] if self.tensor.decl.defined else None
-        at_row = self.rows[0]
-        last = _at(self.plan, int(at_row), end) if end is not None else None
+        last = _at(self.plan, row, end) if end is not None else None
         match last:
             case Lookup(table=other, coords=(*before, Int(value=segments))) if other == table and before == others:
                 pass
@@ -509,17 +512,9 @@ def _said(expr: Scalar) -> str:
             case _:
                 return None
 
-    ranks = {e.coords[0].value for e in _lookups(expr) if isinstance(e.coords[0], Int)}
+    ranks = {e.coords[0].value for e in walk(expr) if isinstance(e, Lookup) and isinstance(e.coords[0], Int)}
     text = print_scalar(rewrite(expr, change))
     return f"{text} of rank {', '.join(map(str, sorted(ranks)))}" if ranks else text
-
-
-def _lookups(expr: Scalar) -> Iterator[Lookup]:
-    if isinstance(expr, Lookup):
-        yield expr
-    elif isinstance(expr, Binary):
-        yield from _lookups(expr.left)
-        yield from _lookups(expr.right)
 
 
 def _of(plan: Plan, kind: type[VerificationError], row: int, message: str, hint: str) -> VerificationError:

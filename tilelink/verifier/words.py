@@ -104,6 +104,7 @@ def _writes(plan: Plan, statement: Statement, packed: set[str]) -> Iterator[tupl
 
 
 def _reads(plan: Plan, statement: Statement, packed: set[str]) -> Iterator[tuple[str, str]]:
+    channels = plan.bound.channels
     for read in _all_reads(statement):
         region = read.region
         if read.signal is None and region.tensor in packed:
@@ -111,7 +112,7 @@ def _reads(plan: Plan, statement: Statement, packed: set[str]) -> Iterator[tuple
             yield message, f"wait for what is read, before it and in the same tile: {_WAIT}({print_region(region)})"
         elif read.signal is not None and region.tensor not in packed:
             yield f"waits for words of {region.tensor}, whose memory has none", "a wait, and then a read"
-        elif read.signal is not None and (region.rank is not None or (region.tensor, read.signal) not in _keys(plan)):
+        elif read.signal is not None and (region.rank is not None or (region.tensor, read.signal) not in channels):
             hint = "read what is sent to the own rank, by the kind of its signals"
             yield f"waits for words of {print_region(region)}, which are not sent here", hint
 
@@ -122,10 +123,6 @@ def _programs(plan: Plan, name: str, statement: Statement, packed: set[str]) -> 
     if used & packed and (stage.transport is not Transport.STORES or stage.roles is not None):
         message = f"accesses {min(used & packed)} by words, and its programs do not load and store"
         yield message, "a stage on SMs, without tma_copy and roles"
-
-
-def _keys(plan: Plan) -> set[tuple[str, str]]:
-    return set(plan.bound.channels)
 
 
 def _all_reads(statement: Statement) -> list[Read]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from tilelink.errors import ScheduleError
-from tilelink.ir.program import Program
+from tilelink.ir.program import Program, Tensor
 from tilelink.lowering.clauses.clause import switch
 from tilelink.scheduling.words import Part
 
 
+def may_travel(tensor: Tensor) -> bool:
+    """True if words can carry a tensor, as far as its declaration says."""
+    return tensor.space == "symmetric" and tensor.bound is None and not tensor.sums and bool(tensor.shape)
+
+
 def _check(program: Program, part: Part) -> None:
     tensor = program.tensor(part.name)
-    if tensor.space == "symmetric" and tensor.bound is None and not tensor.sums and tensor.shape:
+    if may_travel(tensor):
         return
     kind = "an index tensor" if tensor.bound is not None else "declared sum" if tensor.sums else tensor.space
     what = kind if tensor.shape else "a single element"

@@ -47,7 +47,7 @@ def _check(program: Program, part: Part) -> None:
 
 
 def _apart(one: Sizes, other: Sizes, _: Numbers, __: int) -> float:
-    """Return how many times the number of slots must be doubled; all steps are as far from few as clauses can be."""
+    """Return how many times one number of slots must be doubled to give the other; 1 if only one of them is there."""
     if one and other:
         return ratio(one[0][1], other[0][1])
     return float(one != other)

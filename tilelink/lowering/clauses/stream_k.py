@@ -223,7 +223,7 @@ class _Stream(Split):
         for name, product in zip(self.sums, self.products, strict=True):
             body += self._partial(name, product, begin, end)
         mine = Compare(op="<=", left=self._begin(share, program), right=before)
-        handed = [self._handed(program, number, name) for number, name in enumerate(self.sums)]
+        handed = [self._handed(program, number) for number in range(len(self.sums))]
         given = [Store(region=region, value=Local(name=name)) for name, region in zip(self.sums, handed, strict=True)]
         told = Notify(kind="tile", region=self._all_of(program), location=location)
         rest = [s for s in self.stage.stage.body if not (isinstance(s, Wait) and any(s is one for one in self.leading))]
@@ -253,7 +253,7 @@ class _Stream(Split):
         stop = add(before, const(share.steps))
         body: list[Statement] = [Wait(kind="tile", region=self._all_of(other), location=location)]
         for number, name in enumerate(self.sums):
-            read = Read(region=self._handed(other, number, name))
+            read = Read(region=self._handed(other, number))
             value = Apply(op="add", args=(Local(name=name), read), location=location)
             body.append(Assign(name=name, value=value, location=location))
         condition = Compare(op="<", left=self._begin(share, other), right=stop)
@@ -262,12 +262,14 @@ class _Stream(Split):
 
     # Statements ---------------------------------------------------------------------------------------------
 
-    def _handed(self, program: Scalar, number: int, _: str) -> Region:
+    def _handed(self, program: Scalar, number: int) -> Region:
+        """Return the place of the part that a program hands on, of one of the products."""
         inside = (Index(name=self.within[name]) for name in (self.rows, self.columns))
         return Region(tensor=self.memory, coords=(program, const(number), *inside), location=self.stage.stage.location)
 
     def _all_of(self, program: Scalar) -> Region:
-        return replace(self._handed(program, 0, ""), coords=(program, Whole(), Whole(), Whole()))
+        """Return the place of all that a program hands on."""
+        return replace(self._handed(program, 0), coords=(program, Whole(), Whole(), Whole()))
 
     def _summed(self, value: Value) -> Value | None:
         """Return the name of the sum of a product."""
