@@ -78,7 +78,7 @@ def test_the_tolerance_of_an_output_judges_it(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("B = 5", "B = 0", "no size of B"),
-        ("B = 5", "B = 2.5", "no value of B"),
+        ("B = 5", "B = 2.5", "2.5 is no value of B: it is a dimension, an integer"),
         ("B = 5", "B = True", "no value of B"),
         ("causal: bool = True", "causal: bool = 1", "no value of causal"),
         ("n: i32 = -3", "n: i32 = 0.5", "no value of n"),

@@ -92,7 +92,7 @@ def of(declaration: str, body: str = "x[i] = x[i] + 1.0") -> str:
 
 MISTAKES = [
     (of("x : kept [M] < M"), "ParseError", 2, "x has a bound, and entries of index tensors stay as they are"),
-    (of("x : kept [M] i8 sum"), "ParseError", 2, "x cannot be added to in any order"),
+    (of("x : kept [M] i8 sum"), "ParseError", 2, "x cannot be a sum"),
     (of("x : kept [M] f32 from 0 to 1"), "ParseError", 2, "x has no range"),
     (of("x : kept [M[: 3]]"), "ParseError", 2, "a part of a dimension"),
     (of("x : kept [M] = 0"), "ParseError", 2, "only an input of the own rank may be left out"),

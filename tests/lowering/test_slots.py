@@ -14,7 +14,7 @@ from tests.verifier.dynamic import check as failures
 from tests.verifier.mutations import Case as Verified
 from tilelink import compiler
 from tilelink.compiler.lowered import parse_lowered
-from tilelink.errors import ParseError, ScheduleError, TileLinkError, TileSizeError
+from tilelink.errors import ParseError, ProgressError, ScheduleError, TileLinkError, TileSizeError
 from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
@@ -375,3 +375,29 @@ def test_two_slots_of_sharded_layers_are_proved_by_credits_alone() -> None:
 def test_the_program_of_sharded_layers_is_short() -> None:
     text = (LIBRARY / "fsdp.tl").read_text()
     assert len([line for line in text.splitlines() if line.strip() and not line.startswith("#")]) <= 30
+
+
+def test_a_slot_too_few_says_what_slots_need() -> None:
+    """A tile that writes the next step while it reads this one needs two."""
+    text = """
+program p(L = 4, M = 8):
+    x : in    [M]
+    h : local [L + 1, M]
+    y : out   [M]
+    compute begin(i: M):
+        h[0, i] = x[i]
+        peer_tile_notify(h[0, i])
+    compute layer(l: L by 1, i: M):
+        peer_tile_wait(h[l, i])
+        h[l + 1, i] = h[l, i] * 2.0
+        peer_tile_notify(h[l + 1, i])
+    compute take(i: M):
+        peer_tile_wait(h[L, i])
+        y[i] = h[L, i]
+schedule few for p:
+    h slots(l=1)
+"""
+    module = tilelink.parse(text)
+    with pytest.raises(ProgressError, match="waits for ever for h_free") as caught:
+        tilelink.plan(module.program(), module.schedules[0], ranks=1, dims={"L": 4, "M": 8})
+    assert "or give h more slots" in str(caught.value.hint)

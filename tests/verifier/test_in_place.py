@@ -9,7 +9,7 @@ import torch
 
 import tilelink
 from tests.verifier import dynamic
-from tilelink.errors import OrderingError, TileLinkError
+from tilelink.errors import ExclusiveWriteError, OrderingError, TileLinkError
 from tilelink.ir.typing import infer
 from tilelink.planning.plan import Plan
 from tilelink.reference import trial
@@ -251,3 +251,20 @@ def _reference(text: str) -> tuple[list[dict[str, torch.Tensor]], list[dict[str,
     sizes = {name: size for name, size in SIZES.items() if name in {p.name for p in program.params}}
     inputs = trial.random_inputs(program, ranks=2, dims=sizes, dtype="f32", launches=1)[0]
     return inputs, [dict(one) for one in run(program, inputs, sizes)]
+
+
+def test_what_is_added_through_repeated_entries_is_a_sum() -> None:
+    """The hint names the declaration that lets it be added, and not only the promise that entries differ."""
+    text = """
+program p(M = 6, T = 4, N = 4):
+    row : in    [T] < M
+    v   : in    [T, N]
+    d   : inout [M, N] f32{sum}
+    compute add(t: T, j: N):
+        d[row[t], j] += v[t, j]
+"""
+    sizes = {"M": 6, "T": 4, "N": 4}
+    with pytest.raises(ExclusiveWriteError, match="may name an element twice") as caught:
+        tilelink.plan(tilelink.parse(text.format(sum="")).program(), ranks=1, dims=sizes)
+    assert caught.value.hint is not None and "declare a sum: d : inout [...] f32 sum" in caught.value.hint
+    tilelink.plan(tilelink.parse(text.format(sum=" sum")).program(), ranks=1, dims=sizes)

@@ -114,7 +114,9 @@ def _example(scope: Scope, param: ParamSyntax) -> int | float | bool | None:
     fits = {"dim": (int,), "i32": (int,), "bool": (bool,), "f32": (int, float)}[param.kind]
     if number is None or type(number) not in fits:
         hint = "M = 256, n: i32 = 3, scale: f32 = 0.5 or causal: bool = True"
-        raise ParseError(f"no value of {param.name}", location=scope.location(param.example), hint=hint)
+        kinds = {"dim": "a dimension, an integer", "i32": "an integer", "bool": "True or False", "f32": "a number"}
+        message = f"{ast.unparse(param.example)} is no value of {param.name}: it is {kinds[param.kind]}"
+        raise ParseError(message, location=scope.location(param.example), hint=hint)
     if param.kind == "dim" and number < 1:
         hint = "a dimension has one element at least"
         raise ParseError(f"no size of {param.name}", location=scope.location(param.example), hint=hint)
@@ -212,7 +214,8 @@ def _tensor(scope: Scope, syntax: TensorSyntax, groups: Mapping[str, Group]) -> 
     if syntax.sums and (not in_place or syntax.dtype not in (None, *ADDED)):
         hint = f"{syntax.name} : {syntax.space if in_place else 'inout'} [...] f32 sum, bf16 sum or f16 sum, "
         hint += f"and {syntax.name}[...] += value in any order"
-        raise ParseError(f"{syntax.name} cannot be added to in any order", location=place, hint=hint)
+        message = f"{syntax.name} cannot be a sum: tensors in place of f32, bf16 or f16 can"
+        raise ParseError(message, location=place, hint=hint)
     if in_place and syntax.bound is not None:
         hint = f"{syntax.name} : {syntax.space} [...] i32 holds numbers; "
         hint += "coordinates and counts come from in, local and symmetric"

@@ -38,6 +38,13 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Binary, Index, Int, Rank, Ranks, Scalar
 from tilelink.ir.scalar import Param as ParamRef
 
+ELSEWHERE = {
+    "topk": "argmax in a loop `by 1`; or argsort(-v, axis=1) in a local tensor, the first of which a later stage reads",
+    "softmax": "e = exp(v - max(v, axis=1)[:, None]), divided by sum(e, axis=1)[:, None]; online_softmax for attention",
+    "mean": "sum(v, axis=1) / N",
+    "matmul": "dot(a, b)",
+}
+"""What other libraries call functions that are forms here."""
 _VALUE_OPS: dict[type[ast.operator], str] = {
     ast.Add: "add",
     ast.Sub: "sub",
@@ -184,6 +191,9 @@ class Scope(IntegerScope):
 
     def _call(self, node: ast.Call) -> Value:
         place = self.location(node)
+        if isinstance(node.func, ast.Name) and node.func.id in ELSEWHERE and node.func.id not in self.names():
+            hint = ELSEWHERE[node.func.id]
+            raise UnknownNameError(f"unknown function {node.func.id!r}", location=place, hint=hint)
         self.named_arguments(node, *(("axis",) if ast.unparse(node.func) in (*REDUCTIONS, *SCANS) else ()))
         if isinstance(node.func, ast.Attribute):
             return self._method(node, node.func)

@@ -351,6 +351,7 @@ def broadcast(left: tuple[Axis, ...], right: tuple[Axis, ...], value: Value | St
         if x != y and ONE not in (x, y):
             shapes = f"[{', '.join(map(str, left))}] and [{', '.join(map(str, right))}]"
             hint = f"axis {x} meets axis {y}; v[:, None] adds an axis, .T swaps two"
+            hint += ", and an index that is declared `by 1` is a number and no axis"
             raise ShapeError(f"shapes {shapes} do not fit", location=value.location, hint=hint)
     return tuple(y if x == ONE else x for x, y in zip(a, b, strict=True))
 

@@ -85,7 +85,9 @@ def _named_twice(plan: Plan, name: str, rows: Ints) -> Iterator[VerificationErro
             continue
         if (table := repeated(plan, row)) is not None:
             message = f"writes {name} through {table}, which may name an element twice"
-            hint = f"if no two entries of {table} are alike, say so: {table} : in [...] < M distinct"
+            hint = f"if no two entries of {table} are alike, declare {table} [...] < M distinct; "
+            space = plan.bound.tensors[name].decl.space
+            hint += f"to add where some are, declare a sum: {name} : {space} [...] f32 sum"
             yield _of(plan, ExclusiveWriteError, row, message, hint)
             return
 

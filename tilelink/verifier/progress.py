@@ -271,7 +271,7 @@ def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> Verific
     )
     who, hint = _missing(plan, run, int(first))
     freed = plan.bound.tensors[tensor].credits
-    if freed is not None and hint == ORDER:
+    if freed is not None:
         hint = STEPS.format(freed)
     message = f"waits for ever for {tensor} channel {list(cell)} ({kind} signals){who}" + (
         f"; {others}" if others else ""
