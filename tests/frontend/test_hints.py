@@ -46,3 +46,11 @@ def test_the_location_is_right_and_the_hint_helps(
     place = caught.value.location
     assert place is not None and (place.line, place.column) == (line, column), str(caught.value)
     assert message in str(caught.value) and hint in str(caught.value)
+
+
+def test_a_function_of_the_program_may_have_a_name_that_other_libraries_use() -> None:
+    text = (
+        HEAD.format("f").replace("(M, N, K)", "(M, N, K, mean: function = relu)")
+        + "        y[i, j] = mean(dot(x[i, :], w[j, :].T))\n"
+    )
+    compiler.check(compiler.parse(text).programs[0])

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.compiler.library import Case, cases
+from tests.compiler.library import Case, cases, dims
 from tests.gpu import campaign, sanitizer
 from tests.gpu.campaign import LIMITS_S, Outcome
 from tests.gpu.cases import remembers
@@ -157,7 +157,6 @@ def test_every_scenario_is_there() -> None:
 
 
 def test_callers_meet_every_manner_of_launch() -> None:
-    from tests.compiler.library import dims
     from tests.gpu.callers import called, manner
 
     def manners(chosen: Iterable[Case]) -> set[tuple[bool, ...]]:

@@ -44,7 +44,7 @@ ELSEWHERE = {
     "mean": "sum(v, axis=1) / N",
     "matmul": "dot(a, b)",
 }
-"""What other libraries call functions that are forms here."""
+"""Functions of other libraries -> how the language says them."""
 _VALUE_OPS: dict[type[ast.operator], str] = {
     ast.Add: "add",
     ast.Sub: "sub",
@@ -191,10 +191,10 @@ class Scope(IntegerScope):
 
     def _call(self, node: ast.Call) -> Value:
         place = self.location(node)
-        if isinstance(node.func, ast.Name) and node.func.id in ELSEWHERE and node.func.id not in self.names():
-            hint = ELSEWHERE[node.func.id]
-            raise UnknownNameError(f"unknown function {node.func.id!r}", location=place, hint=hint)
-        self.named_arguments(node, *(("axis",) if ast.unparse(node.func) in (*REDUCTIONS, *SCANS) else ()))
+        called = ast.unparse(node.func)
+        if called in ELSEWHERE and called not in (*self.choices.functions, *self.called.functions):
+            raise UnknownNameError(f"unknown function {called!r}", location=place, hint=ELSEWHERE[called])
+        self.named_arguments(node, *(("axis",) if called in (*REDUCTIONS, *SCANS) else ()))
         if isinstance(node.func, ast.Attribute):
             return self._method(node, node.func)
         if not isinstance(node.func, ast.Name):

@@ -384,8 +384,8 @@ class Enumerator(Walk):
             tile_map, rows = self._any_rank(number, kind, tile_map, rows)
         lo, hi, peer = self._bounds(tile_map, rows)
         peer = self._on_ranks(number, region, peer, rows)
-        loose = kind == WRITE or region.tensor in self._loosely_written
-        guard = self._guard(stage, tile_map, rows, rows.indices if loose else ())
+        conditional = kind == WRITE or region.tensor in self._conditionally_written
+        guard = self._guard(stage, tile_map, rows, rows.indices if conditional else ())
         for d, span in enumerate(tile_map.spans):
             if span.gather is None or span.gather.launch:
                 continue
@@ -438,7 +438,7 @@ class Enumerator(Walk):
         return numbered(self.guards, templates, rows.rank, rows.indices, rows.guard)
 
     @cached_property
-    def _loosely_written(self) -> frozenset[str]:
+    def _conditionally_written(self) -> frozenset[str]:
         """The tensors that some statement writes in iterations that a launch may leave out."""
         found: set[str] = set()
 

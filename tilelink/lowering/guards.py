@@ -267,7 +267,7 @@ class Template:
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration:
-    """Whether an iteration of a counted index is there, for an access of which no dimension says it.
+    """An iteration of a counted index that a launch may leave out, and with it an access of which no dimension says so.
 
     tile: elements of a tile of the index, None for an index that is a number. extent: elements of its dimension.
     """
@@ -323,7 +323,7 @@ def parts_of(tile_map: TileMap, stage: BoundStage) -> list[Template]:
 
 
 def iterations_of(tile_map: TileMap, stage: BoundStage, around: Iterable[str]) -> list[Iteration]:
-    """Return whether the iterations around an access are there, as far as no dimension of it says so.
+    """Return the iterations around an access that a launch may leave out, as far as no dimension of it says so.
 
     around: the indices in scope.
     """
