@@ -5,9 +5,11 @@
 starts each scenario by torchrun, prints a line about each, and goes on with the next one whatever happens. The first
 compiles what the others launch; all share TILELINK_CACHE and Triton's cache.
 
-    python -m tests.gpu.campaign --remote [--ways p2p tcp] [--ucx FOLDER] [--only NAME ...] --out FILE.json
+    python -m tests.gpu.campaign --remote [--ways p2p tcp] [--ucx FOLDER] [--nodes N] [--only NAME ...] --out FILE.json
 
-runs programs of several nodes, each GPU a node, with NVSHMEM in between: by pointers, and by UCX over TCP (remote.py).
+runs programs of several nodes with NVSHMEM in between, by pointers, and by UCX over TCP (remote.py). Each GPU is a
+node, or N nodes have the GPUs in equal parts; ranks of a node need pointers, so that --nodes is for the way p2p.
+NVSHMEM also starts with more ranks than GPUs: `--ranks 4` on two of them.
 All scenarios of a way run in the same ranks, which takes a quarter of the time.
 """
 
@@ -138,7 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--programs", nargs="+", metavar="NAME", help="of the library; all of them if left out")
     parser.add_argument("--logs", type=Path, help="a folder for what the scenarios say; a temporary one if left out")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--remote", action="store_true", help="programs of several nodes, each GPU a node")
+    parser.add_argument("--remote", action="store_true", help="programs of several nodes")
+    parser.add_argument("--nodes", type=int, help="of --remote; a node for each GPU if left out")
     parser.add_argument("--ways", nargs="+", choices=remote.WAYS, default=list(remote.WAYS))
     parser.add_argument("--ucx", help="the folder of the wheel libucx-cu13, for tcp")
     given = parser.parse_args(arguments)
@@ -149,6 +152,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             by_way = {way: remote.environment(way, given.ucx, remote.scratch()) for way in given.ways}
     except (ValueError, FileNotFoundError) as error:
         parser.error(str(error))
+    if given.nodes is not None:
+        if not given.remote or given.nodes < 1 or given.ranks % given.nodes:
+            parser.error(f"--nodes divides --ranks, {given.ranks}, and is for --remote")
+        if "tcp" in given.ways and given.nodes != given.ranks:
+            parser.error("ranks of a node need pointers, which the way tcp does not have: --ways p2p")
+        os.environ["TILELINK_TEST_NODES"] = str(given.nodes)
     if given.programs:
         os.environ["TILELINK_TEST_PROGRAMS"] = " ".join(given.programs)
     logs = given.logs or Path(tempfile.mkdtemp(prefix="tilelink-gpu-"))

@@ -37,14 +37,20 @@ def torchrun(gpus: int, *what: str, limit_s: int = LIMIT_S) -> subprocess.Comple
 def join(limit_s: int) -> int:
     """Makes this process a rank that lives no longer than so many seconds; returns its number.
 
+    Where there are more ranks than GPUs, they share them in turn.
+
     The alarm is not Python's: it ends a rank that waits inside CUDA too, and one whose launcher was killed.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(limit_s)
     rank, local = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    gpu = rank % torch.cuda.device_count()
+    torch.cuda.set_device(gpu)
+    if local > torch.cuda.device_count():  # NCCL takes one rank a GPU
+        dist.init_process_group("cpu:gloo,cuda:gloo")
+    else:
+        dist.init_process_group("nccl", device_id=torch.device("cuda", gpu))
     return rank
 
 
@@ -58,7 +64,7 @@ def run_scenarios(functions: Mapping[str, Any], names: Sequence[str], limit_s: i
         try:
             functions[name]()
             torch.cuda.synchronize()
-            dist.barrier(device_ids=[rank])
+            dist.barrier(device_ids=[torch.cuda.current_device()])
         except Exception as error:
             print(f"rank {rank}, {name}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
             status = 1

@@ -1,5 +1,8 @@
 # pyright: basic
-"""Programs of several nodes on the GPUs of one machine: each GPU is a node, and NVSHMEM is in between.
+"""Programs of several nodes on the GPUs of one machine, with NVSHMEM in between.
+
+Each GPU is a node, or TILELINK_TEST_NODES nodes have the GPUs in equal parts; then ranks of a node reach each other by
+pointers.
 
 There are two ways. By `p2p` NVSHMEM reaches the other GPU by a pointer, as in a node: puts are then stores.
 By `tcp` it may not, so that every byte and every signal goes through UCX over TCP, as on a network: the heap is in the
@@ -80,22 +83,27 @@ def library() -> list[Case]:
     return found
 
 
+def nodes() -> int:
+    """How many nodes the ranks are taken for: TILELINK_TEST_NODES, else one for each rank."""
+    return int(os.environ.get("TILELINK_TEST_NODES") or dist.get_world_size())
+
+
 def sizes_of(case: Case) -> dict[str, Any]:
-    """Sizes of a case: its own where it has some. `g` is 1: a rank is a node."""
+    """Sizes of a case: its own where it has some. `g` is the ranks of a node."""
     own = {p.name: p.example for p in case[0].params if p.example is not None}
-    return {**dims_of(case[0], SIZES), **{p.name: 1 for p in case[0].params if p.kind == "i32"}, **own}
+    of_a_node = dist.get_world_size() // nodes()
+    return {**dims_of(case[0], SIZES), **{p.name: of_a_node for p in case[0].params if p.kind == "i32"}, **own}
 
 
 def kernel_of(case: Case, dims: Mapping[str, object], deadline_s: float | None = None, *, trace: bool = False) -> Any:
-    nodes = dist.get_world_size()
-    options: dict[str, Any] = {"dims": dims, "dtype": "bf16", "nodes": nodes, "target": current_target()}
+    options: dict[str, Any] = {"dims": dims, "dtype": "bf16", "nodes": nodes(), "target": current_target()}
     options |= {"deadline_s": deadline_s, "trace": trace}
     return on_all(lambda: compiler.compile(*case, device="cuda", **options))
 
 
 def prepare_all(cases: Sequence[Case], *, deadline: bool = False, trace: bool = False) -> None:
     """Compiles by all cores of the host what the cases launch: linking takes seconds for each kernel."""
-    options: dict[str, Any] = {"nodes": dist.get_world_size(), "deadlines": (deadline or trace,), "trace": trace}
+    options: dict[str, Any] = {"nodes": nodes(), "deadlines": (deadline or trace,), "trace": trace}
     prepare([point(case, sizes_of(case), **options) for case in cases])
 
 
@@ -167,7 +175,7 @@ def remote_timelines() -> None:
     """Launches that are measured give the same results, and no wait ends before its notify on another node."""
 
     def body(case: Case, checks: Checks) -> None:
-        dims, nodes = sizes_of(case), dist.get_world_size()
+        dims, ranks = sizes_of(case), dist.get_world_size()
         kernel, known = kernel_of(case, dims, 20.0, trace=True), trial(case, dims, 2)
         for launch in range(2):
             known.verify(launch, kernel(known.given(launch)), checks, "measured")
@@ -175,7 +183,7 @@ def remote_timelines() -> None:
         checks.expect(found.dropped == 0, f"{found.dropped} spans were dropped")
         if dist.get_rank() == 0:
             print(f"{called(case)}: {found.clock}", flush=True)
-        plan = compiler.plan(*case, ranks=nodes, nodes=nodes, dims=dims, dtype="bf16", target=current_target())
+        plan = compiler.plan(*case, ranks=ranks, nodes=nodes(), dims=dims, dtype="bf16", target=current_target())
         judge_spans(plan, found, checks)
 
     traced = [one for one in library() if one[0].name in TRACED]
@@ -212,7 +220,7 @@ def remote_ops() -> None:
                 graph.replay()
                 near(found, expected, checks, f"replay {replay}")
 
-    with override(node_ranks=1):
+    with override(node_ranks=ranks // nodes()):
         ops.clear()
         together(list(calls), body, str)
     ops.clear()

@@ -20,10 +20,11 @@ def test_every_scenario_is_there_and_has_its_limit() -> None:
     assert campaign.chosen([], remote.LIMITS_S) == list(remote.LIMITS_S)
 
 
+@pytest.mark.parametrize("of_a_node", [1, 2])
 @pytest.mark.parametrize("case", remote.library(), ids=remote.called)
-def test_every_program_is_proved_on_two_nodes_of_one_rank(case: remote.Case) -> None:
-    dims = {p.name: 1 if p.kind == "i32" else 64 for p in case[0].params}
-    plan = compiler.plan(*case, ranks=2, nodes=2, dims=dims, dtype="bf16", target="sm_90")
+def test_every_program_is_proved_on_two_nodes(case: remote.Case, of_a_node: int) -> None:
+    dims = {p.name: p.example or (of_a_node if p.kind == "i32" else 64) for p in case[0].params}
+    plan = compiler.plan(*case, ranks=2 * of_a_node, nodes=2, dims=dims, dtype="bf16", target="sm_90")
     assert "dl.put" in compiler.source_of(plan) or "dl.get" in compiler.source_of(plan)
 
 
@@ -33,6 +34,26 @@ def test_without_what_a_way_needs_nothing_is_started(tmp_path: Path) -> None:
         remote.environment("tcp", None, tmp_path)
     with pytest.raises(SystemExit):
         campaign.main(["--remote", "--ways", "tcp"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--ranks", "4", "--nodes", "3", "--remote", "--ways", "p2p"], "divides --ranks, 4"),
+        (["--ranks", "4", "--nodes", "2"], "is for --remote"),
+        (["--ranks", "4", "--nodes", "2", "--remote", "--ucx", "."], "need pointers"),
+    ],
+)
+def test_nodes_that_cannot_be_are_refused(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def environment(*_: object) -> dict[str, str]:
+        return {}
+
+    monkeypatch.setattr(remote, "environment", environment)
+    with pytest.raises(SystemExit):
+        campaign.main(given)
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None and shutil.which("cc") is None, reason="no C compiler")
