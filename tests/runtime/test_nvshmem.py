@@ -281,6 +281,17 @@ def test_a_library_that_the_caller_has_started_is_taken_for_as_many_ranks(unstar
         started(unstarted, core, [0, 1], 1)
 
 
+def test_a_heap_without_room_is_named(unstarted: pytest.MonkeyPatch) -> None:
+    class Full(Core):
+        def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            raise ValueError(f"Failed to allocate memory of bytes {shape[0]}")  # its errors are classes of its own
+
+    library = started(unstarted, Full(), [0, 1], 0)
+    with pytest.raises(RankError, match="NVSHMEM's heap has no 4096 bytes for a kernel: Failed to allocate") as caught:
+        library.allocate(4096)
+    assert "NVSHMEM_SYMMETRIC_SIZE" in str(caught.value.hint)
+
+
 # Deadlines ---------------------------------------------------------------------------------------------------
 
 
