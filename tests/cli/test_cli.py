@@ -264,6 +264,18 @@ def test_doctor_says_what_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None
     assert "CPU ranks" not in done.stdout
 
 
+def test_doctor_goes_on_if_the_driver_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(command: list[str], *, timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *_: True)
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(doctor.subprocess, "run", never)
+    said = {one.name: one for one in doctor._links(2)}
+    assert said["peer access"].good
+    assert said["links"].good is None and "did not answer in 30 s" in said["links"].detail
+
+
 @pytest.mark.parametrize("command", ["check", "show --stage source", "show --stage plan", "simulate"])
 def test_nothing_that_runs_no_tensor_imports_torch(command: str, file: str) -> None:
     """The import of torch alone takes longer than most answers."""

@@ -196,6 +196,19 @@ def test_a_stage_that_cannot_have_roles_is_refused(case: str) -> None:
     assert place is not None and place.text is not None and place.text.strip().startswith("gemm ")
 
 
+def test_tiles_that_signal_another_node_cannot_have_roles() -> None:
+    """A signal of the network is sent by a whole program, and the storer is one warp of it."""
+    text = HEAD.replace("c : local ", "c : symmetric").replace("y : out       [M, N]\n    z", "z")
+    far = "producer_tile_notify(c[i, j] @ (rank + 1))"
+    lines = "".join(f"        {line}\n" for line in (WAIT, f"c[i, j] = {DOT}", far))
+    module = compiler.parse(text.format(body=lines, place=PLACE, more="", rest="on sm(4)"), "product.tl")
+    sizes: dict[str, Any] = {"M": 512, "N": 512, "K": 256}
+    options: dict[str, Any] = {"ranks": 2, "dims": sizes, "dtype": "bf16", "target": "sm_90"}
+    assert roles(compiler.bound(module.program(), module.schedules[0], **options)).consumers == 2
+    with pytest.raises(ScheduleError, match="gemm cannot have roles: it sends to another node"):
+        compiler.bound(module.program(), module.schedules[0], nodes=2, **options)
+
+
 def test_a_result_that_is_cut_at_the_end_of_rows_is_refused_where_others_follow() -> None:
     """TMA would store the rows of a box that are beyond the end of a shard into the next one."""
     text = HEAD.replace("c : local     [M, N]", "c : local     [2, M, N]").replace("c[i, j]", "c[1, i, j]")

@@ -17,6 +17,7 @@ from tilelink import compiler, load
 from tilelink.artifact import Artifact, SignalsPointer
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DeadlineError, RankError
+from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.nvshmem import bitcode, deadline, kernel, library, prepared
 from tilelink.runtime.nvshmem.deadline import Watch
 from tilelink.runtime.nvshmem.kernel import Linked, NvshmemKernel
@@ -189,6 +190,25 @@ def test_a_node_with_fewer_ranks_than_the_program_says_is_refused(machine: Machi
         NvshmemKernel(artifact, group, library=StandIn(1, 1))
 
 
+# Promises ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_index_tensors_are_checked_before_anything_is_issued_if_that_is_wanted(check: bool, machine: Machine) -> None:
+    artifact = artifact_of("expert_parallel", "fine")
+    assert artifact.promises
+    with override(check=check):
+        built = machine.built(artifact, 2)
+    wrong = {t.name: torch.full(t.shape, 99, dtype=dtype_of(t)) for t in artifact.tensors if t.is_given}
+    if check:
+        with pytest.raises(BindingError, match="of rank 2 is 99"):
+            built(wrong)
+        assert not machine.issued
+        machine.capturing = True  # the host must not wait there
+    built(wrong)
+    assert machine.issued
+
+
 # Groups ------------------------------------------------------------------------------------------------------
 
 
@@ -259,6 +279,17 @@ def test_a_library_that_the_caller_has_started_is_taken_for_as_many_ranks(unstar
     assert not core.asked
     with pytest.raises(RankError, match="runs here for 4 PEs"):
         started(unstarted, core, [0, 1], 1)
+
+
+def test_a_heap_without_room_is_named(unstarted: pytest.MonkeyPatch) -> None:
+    class Full(Core):
+        def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            raise ValueError(f"Failed to allocate memory of bytes {shape[0]}")  # its errors are classes of its own
+
+    library = started(unstarted, Full(), [0, 1], 0)
+    with pytest.raises(RankError, match="NVSHMEM's heap has no 4096 bytes for a kernel: Failed to allocate") as caught:
+        library.allocate(4096)
+    assert "NVSHMEM_SYMMETRIC_SIZE" in str(caught.value.hint)
 
 
 # Deadlines ---------------------------------------------------------------------------------------------------

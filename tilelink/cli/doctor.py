@@ -138,7 +138,12 @@ def _links(count: int) -> Iterator[Finding]:
     elif count > 1:
         yield Finding(name="peer access", good=True, detail=f"each of {count} GPUs reaches every other")
     if (tool := shutil.which("nvidia-smi")) and count > 1:
-        text = subprocess.run([tool, "topo", "-m"], capture_output=True, text=True, check=False, timeout=30).stdout
+        try:
+            text = subprocess.run([tool, "topo", "-m"], capture_output=True, text=True, check=False, timeout=30).stdout
+        except subprocess.TimeoutExpired:
+            advice = "see whether `nvidia-smi` alone answers; if not, the driver or a GPU needs a restart"
+            yield Finding(name="links", good=None, detail="nvidia-smi topo -m did not answer in 30 s", advice=advice)
+            return
         kinds = sorted({w for line in text.splitlines() if line.lstrip().startswith("GPU") for w in line.split()
                         if w.startswith(("NV", "PIX", "PXB", "PHB", "NODE", "SYS")) and w[2:3] != "I"})  # fmt: skip
         yield Finding(name="links", good=True, detail=", ".join(kinds) or "unknown")

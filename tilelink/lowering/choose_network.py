@@ -69,7 +69,8 @@ def choose_network(bound: Bound) -> Bound:
     carried = bound
     for name in bound.stages:
         carried = _carried(carried, name)
-    return replace(carried, kernels=tuple(replace(one, quiet=_puts(carried, one.name)) for one in carried.kernels))
+    quiet = {one.name: any(sends(carried.stages[name]) for name in one.stage_names) for one in carried.kernels}
+    return replace(carried, kernels=tuple(replace(one, quiet=quiet[one.name]) for one in carried.kernels))
 
 
 def reaches_other_nodes(bound: Bound, stage: BoundStage) -> bool:
@@ -77,9 +78,9 @@ def reaches_other_nodes(bound: Bound, stage: BoundStage) -> bool:
     return bound.nodes > 1 and any(edge.remote for edge in _edges(bound, stage))
 
 
-def _puts(bound: Bound, kernel: str) -> bool:
-    names = next(one.stage_names for one in bound.kernels if one.name == kernel)
-    every = (s for name in names for s in statements(bound.stages[name].stage.body))
+def sends(stage: BoundStage) -> bool:
+    """True if a stage, after this pass, puts or signals by the network."""
+    every = statements(stage.stage.body)
     return any(s.mode == "put" if isinstance(s, Transfer) else isinstance(s, Notify) and s.by_network for s in every)
 
 

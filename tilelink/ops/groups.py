@@ -90,6 +90,8 @@ class OfGroups(Generic[T]):
 def clear() -> None:
     """Forget all kernels and decisions of all groups, and free the memory of the kernels.
 
+    Kernels of several nodes keep theirs: NVSHMEM frees it collectively, or when the process ends.
+
     All ranks call it, when no operator is running any more.
     """
     for store in _stores:

@@ -164,8 +164,8 @@ def _messages(plan: Plan, puts: Puts) -> Iterator[NetworkError]:
             shape = bound.tensor_numbered(int(a.tensor[row])).shape
             if not contiguous(a.lo[[row]], a.hi[[row]], shape)[0]:
                 tensor = bound.tensor_numbered(int(a.tensor[row])).name
-                where = box(a.lo[row], a.hi[row], len(shape))
-                message = f"puts {tensor}{where} with a signal, which is several messages: its rows are apart in memory"
+                part = box(a.lo[row], a.hi[row], len(shape))
+                message = f"puts {tensor}{part} with a signal, which is several messages: its rows are apart in memory"
                 hint = "put it alone, then network_fence() and a notify; or let tiles have whole rows"
                 yield refuse(NetworkError, plan, message, task=int(a.task[row]), statement=number, hint=hint)
                 break

@@ -60,6 +60,7 @@ from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import map_value, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import carried, has_loop, parts, range_of, unfolded, unfolded_body
+from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, without
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.flatten import FLATTEN
@@ -194,6 +195,8 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
     for clause in WITHOUT_ROLES:
         if bound.schedule.stage(_written(bound, stage.name))[clause] != clause.default:
             return f"it has `{clause.name}`, which is for programs without roles"
+    if sends(stage):  # all threads of a program send together, and a role has some of them
+        return "it sends to another node"
     if reason := divided_reason(stage):
         return reason
     return conflict(bound, kernel, stage)

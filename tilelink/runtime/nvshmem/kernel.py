@@ -31,6 +31,8 @@ from tilelink.runtime.nvshmem.helper_kernels import await_outputs, close_launch,
 from tilelink.runtime.nvshmem.library import Library, Nvshmem
 from tilelink.runtime.nvshmem.memory import Memory
 from tilelink.runtime.order import kernels_in_order
+from tilelink.runtime.promises import broken_promise
+from tilelink.settings import settings
 
 
 class Arguments(OfOneNode):
@@ -92,6 +94,7 @@ class NvshmemKernel(MeasuredKernel):
             words = self._watch.words if self._watch else None
             self._arguments: Any = Arguments(artifact, memory, words, None)  # type: ignore[arg-type]
             self._compile(words)
+            self._promises = artifact.promises if settings().check else ()
             torch.cuda.synchronize(self.device)
             dist.barrier(group, device_ids=[self.device.index])
 
@@ -153,6 +156,8 @@ class NvshmemKernel(MeasuredKernel):
                 self._watch.check()
             arguments = self._arguments
             given = arguments.given.checked(inputs)
+            if self._promises and not capturing and (broken := broken_promise(self._promises, given, self._rank)):
+                raise broken.error()
             results = arguments.taken.checked(out, complete=False) if out else {}
             if results or arguments.in_place:
                 arguments.check_apart(given, results, self._memory.heap)

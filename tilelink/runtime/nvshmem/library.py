@@ -61,7 +61,18 @@ class Nvshmem:
         _started_for[:] = dist.get_process_group_ranks(group)
 
     def allocate(self, size: int) -> torch.Tensor:
-        memory = self._core.tensor((size,), dtype=torch.uint8)
+        """Allocate as `Library` says. nvshmem4py keeps the memory until the process ends.
+
+        Raises RankError if the heap has no room.
+        """
+        try:
+            memory = self._core.tensor((size,), dtype=torch.uint8)
+        except Exception as error:  # of nvshmem4py, whose classes differ between versions
+            hint = (
+                "set NVSHMEM_SYMMETRIC_SIZE to a larger heap, or compile fewer kernels: each keeps its memory until "
+                "the process ends"
+            )
+            raise RankError(f"NVSHMEM's heap has no {size} bytes for a kernel: {error}", hint=hint) from error
         memory.zero_()
         return memory
 
