@@ -49,6 +49,17 @@ def test_check_says_one_line(file: str) -> None:
     assert done.stdout == "twice: safe on 2 ranks, M=33, N=96: default (4 tiles), small (18 tiles)\n"
 
 
+@pytest.mark.parametrize("command", ["check", "simulate", "run", "tune"])
+def test_the_last_dimension_of_a_grid_is_a_node(command: str) -> None:
+    plain = [command, "two_level_all_gather", "-n", "6", "--set", "Ms=16", "--set", "K=16"]
+    plain += ["--trials", "2"] if command == "tune" else []
+    said = tilelink(*plain, "--nodes", "2")
+    assert said.exit_code == 0 and "g=3" in said.output and "ranks of a node" not in said.output
+    other = tilelink(*plain, "--nodes", "2", "--set", "g=2")
+    assert other.exit_code == 0 and "g=2 is not the 3 ranks of a node: --set g=3" in other.stderr
+    assert "g=1" in tilelink(*plain).output
+
+
 def test_check_as_json(file: str) -> None:
     report = json.loads(tilelink("check", file, "--schedule", "small", "--json").stdout)
     assert report["ok"] is True

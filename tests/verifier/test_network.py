@@ -14,7 +14,7 @@ from tilelink.compiler.lowered import parse_lowered
 from tilelink.errors import BindingError, ScheduleError
 from tilelink.frontend.parser import parse_text
 from tilelink.lowering.bind import bind
-from tilelink.lowering.bound import Bound
+from tilelink.lowering.bound import Bound, Transport
 from tilelink.lowering.enumerate import READ as READS
 from tilelink.lowering.enumerate import WRITE
 from tilelink.lowering.listing import listing
@@ -280,10 +280,19 @@ def test_what_is_right_inside_a_node_is_refused_with_the_reason() -> None:
         "OrderingError: rank 0, add tile (i=0): reads h of rank 0, where rank 2, send tile (i=0) puts from another "
         "node, and no signal follows that put"
     )
-    assert "network_fence()" in str(refusal.hint)
+    assert "in the stage that pushes it, after the push, and wait for h" in str(refusal.hint)
     (refusal,) = refusals(make_plan(edited(CASES["memory that is written early"])), limit=1)
     assert "may write before the put has read it" in refusal.message
-    assert "network_quiet()" in str(refusal.hint)
+    assert "wait for" in str(refusal.hint) and "reads its source late" in str(refusal.hint)
+
+
+def test_a_stage_that_sends_is_done_by_whole_programs() -> None:
+    bound = lowered(SENT)
+    assert refusals(make_plan(bound)) == []
+    for stage in ("send", "add"):
+        by_warps = replace(bound.stages[stage], transport=Transport.TMA)
+        found = refusals(make_plan(replace(bound, stages={**bound.stages, stage: by_warps})))
+        assert [one.rule for one in found] == ["network"] * (stage == "send"), found
 
 
 COUNTED = """program p(M, N):

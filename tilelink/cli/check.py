@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tilelink import compiler
+from tilelink.cli.notices import say_grid
 from tilelink.cli.options import (
     AsJson,
     Dtype,
@@ -24,6 +25,7 @@ from tilelink.cli.options import (
     designed_errors,
     dims_of,
     mistakes_of,
+    of_a_node,
     programs_with,
     random_tables,
     ranks_of,
@@ -91,7 +93,9 @@ def check(
         programs, without = programs_with(module, programs, schedule)
         for written in programs:
             choices = choices_of(written, sets)
-            one, dims = with_choices(written, choices), dims_of(written, sets)
+            one, dims = with_choices(written, choices), dims_of(written, sets, node_ranks=of_a_node(ranks, nodes))
+            if not as_json:
+                say_grid(one, dims, ranks, nodes)
             options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": target}
             tasks = _safe(module, one, schedule, options, wrong)
             where = ranks_of(ranks, nodes)

@@ -15,7 +15,7 @@ from tilelink import compiler
 from tilelink.cli.options import DEFAULT, ranks_of, ranks_text, schedule_name, values_text
 from tilelink.frontend.variants import open_names
 from tilelink.ir.program import Assign, Dot, For, If, Program, Read, Statement, Store, Transfer
-from tilelink.ir.scalar import Whole
+from tilelink.ir.scalar import Param, Whole
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.scheduling.schedule import Schedule
@@ -43,6 +43,15 @@ def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None) -> N
     choices = [text.strip() for text in sets if text.partition("=")[0].strip() in open_names(bound.source)]
     sizes = "".join(f", {text}" for text in (values_text(bound.numbers), *choices) if text)
     say(f"{what}{sizes}{also}: {tiles_of(bound):,} tiles")
+    say_grid(bound.source, bound.numbers, bound.ranks, bound.nodes)
+
+
+def say_grid(program: Program, values: Mapping[str, Any], ranks: int, nodes: int) -> None:
+    """Print that the rows of a program's grid are not its nodes, where there are several nodes."""
+    row, own = program.grid[-1].size if program.grid else None, ranks // nodes
+    if nodes == 1 or ranks % nodes or not isinstance(row, Param) or values.get(row.name, own) == own:
+        return
+    say(f"{program.name}: {row.name}={values[row.name]} is not the {own} ranks of a node: --set {row.name}={own}")
 
 
 def say_built_in(module: compiler.Module, program: Program, more: str = "") -> None:

@@ -133,8 +133,13 @@ def with_choices(program: Program, choices: Mapping[str, str | bool]) -> Program
     return variant(program, program.name, **choices) if choices else program
 
 
-def dims_of(program: Program, sets: list[str] | None, sizes: tuple[int, ...] = DEFAULT_DIMS) -> dict[str, Any]:
-    """Return a value for every parameter of the program: the given one, else a default."""
+def dims_of(
+    program: Program, sets: list[str] | None, sizes: tuple[int, ...] = DEFAULT_DIMS, *, node_ranks: int | None = None
+) -> dict[str, Any]:
+    """Return a value for every parameter of the program: the given one, else a default.
+
+    node_ranks: the ranks of a node, the default of the grid's last dimension; None on one node.
+    """
     kinds = open_names(program)
     given = dict(setting(text) for text in sets or [] if text.partition("=")[0].strip() not in kinds)
     names = {p.name: p.kind for p in program.params}
@@ -148,9 +153,16 @@ def dims_of(program: Program, sets: list[str] | None, sizes: tuple[int, ...] = D
     defaults |= {name: COUNTS[k % len(COUNTS)] for k, name in enumerate(small)}
     defaults |= {p.name: p.example for p in program.params if p.example is not None}
     usual = {name: DEFAULT_VALUES.get(kind, 1) for name, kind in names.items()}
+    if node_ranks and program.grid and isinstance(row := program.grid[-1].size, Param):
+        usual[row.name] = node_ranks
     values = {**usual, **defaults, **given}
     whole = {name for name, value in values.items() if isinstance(value, float) and value.is_integer()}
     return {name: int(v) if name in whole and names[name] in ("dim", "i32") else v for name, v in values.items()}
+
+
+def of_a_node(ranks: int, nodes: int) -> int | None:
+    """Return the ranks of a node, None on one node."""
+    return ranks // nodes if nodes > 1 else None
 
 
 def _tiled(program: Program) -> set[str]:

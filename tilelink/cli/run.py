@@ -33,6 +33,7 @@ from tilelink.cli.options import (
     choices_of,
     designed_errors,
     dims_of,
+    of_a_node,
     random_tables,
     ranks_of,
     ranks_text,
@@ -135,8 +136,8 @@ def run(
         for scheduled in todo:
             report: dict[str, Any] = {
                 "program": chosen.name, "schedule": schedule_name(scheduled), **ranks_of(ranks, nodes),
-                "dims": dims_of(chosen, sets), "choices": choices, "dtype": dtype.value, "launches": repeat,
-                "device": device.value,
+                "dims": dims_of(chosen, sets, node_ranks=of_a_node(ranks, nodes)), "choices": choices,
+                "dtype": dtype.value, "launches": repeat, "device": device.value,
                 "within": {t.name: t.within for t in chosen.tensors if t.within is not None},
             }  # fmt: skip
             bound = bound_of(chosen, scheduled, report)

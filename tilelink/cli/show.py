@@ -27,6 +27,7 @@ from tilelink.cli.options import (
     choices_of,
     designed_errors,
     dims_of,
+    of_a_node,
     random_tables,
     schedules_named,
     with_choices,
@@ -82,7 +83,7 @@ def show(
         options: dict[str, Any] = {
             "ranks": ranks,
             "nodes": nodes,
-            "dims": dims_of(chosen, sets, DIMS_ON_GPU if gpu else DEFAULT_DIMS),
+            "dims": dims_of(chosen, sets, DIMS_ON_GPU if gpu else DEFAULT_DIMS, node_ranks=of_a_node(ranks, nodes)),
             "dtype": (dtype or (Dtype.bf16 if gpu else Dtype.f32)).value,
             "target": target or ("sm_90" if gpu else "cpu"),
         }

@@ -33,6 +33,7 @@ from tilelink.cli.options import (
     cost_model,
     designed_errors,
     dims_of,
+    of_a_node,
     random_tables,
     ranks_of,
     ranks_text,
@@ -75,7 +76,7 @@ def simulate(
         choices = choices_of(written, sets)
         chosen = with_choices(written, choices)
         scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
-        dims = dims_of(chosen, sets, LARGE_DIMS)
+        dims = dims_of(chosen, sets, LARGE_DIMS, node_ranks=of_a_node(ranks, nodes))
         described = load_machine(machine)
         bound = compiler.bound(
             chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=described.processor, nodes=nodes

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tilelink import compiler
 from tilelink.cli import gpus
+from tilelink.cli.notices import say, say_grid
 from tilelink.cli.options import (
     LARGE_DIMS,
     AsJson,
@@ -34,8 +35,11 @@ from tilelink.cli.options import (
     designed_errors,
     dims_of,
     imported,
+    of_a_node,
     random_tables,
     ranks_of,
+    ranks_text,
+    values_text,
     with_choices,
     write,
 )
@@ -100,7 +104,11 @@ def tune(
         chosen = with_choices(written, choices)
         able = [one for one in module.programs if one != written and choices.keys() <= open_names(one).keys()]
         programs = algorithms([with_choices(one, choices) for one in able], chosen)
-        dims = dims_of(chosen, [*_shape(chosen, shape), *(sets or [])], LARGE_DIMS)
+        given = [*_shape(chosen, shape), *(sets or [])]
+        dims = dims_of(chosen, given, LARGE_DIMS, node_ranks=of_a_node(ranks, nodes))
+        if not as_json:
+            say(f"{chosen.name} on {ranks_text(ranks_of(ranks, nodes))}, {values_text(dims)}")
+            say_grid(chosen, dims, ranks, nodes)
         if measured:
             _require_measuring(ranks, nodes)
         options = {

@@ -109,7 +109,8 @@ def get(target, peers, rank, peer, offset, count):
     fence()
     tl.debug_barrier()
     source = symm_at(peers, rank, target) + offset
-    _getmem(target.to(tl.int64), source.to(tl.int64), _bytes(target, count), peer)
+    if count > 0:
+        _getmem(target.to(tl.int64), source.to(tl.int64), _bytes(target, count), peer)
     tl.debug_barrier()
 
 

@@ -10,6 +10,7 @@ This rule proves what that and the runtime rely on:
 * A counter of a rank is added to by the network alone, or from inside its node alone. An adapter's additions are atomic
   among themselves, and so are those of GPUs, but one of two that meet may be lost. The counters of the launch's
   announcements have one sender each.
+* All threads of a program put and signal together. So a stage that sends has no roles, and no copies by single warps.
 * A program waits until its puts have arrived before its rank announces the end of a launch: its kernel ends with a
   quiet, or the program has one after them. So a rank that is finished has nothing on its way, neither data nor signals.
 """
@@ -22,6 +23,8 @@ import numpy as np
 
 from tilelink.errors import NetworkError
 from tilelink.ir.program import Read, Region, Transfer
+from tilelink.lowering.bound import Transport
+from tilelink.lowering.choose_network import sends
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import NOTIFY, QUIET, READ, WRITE
 from tilelink.lowering.messages import axes, contiguous, is_held, is_plain, one_message
@@ -46,6 +49,10 @@ def network(plan: Plan) -> Iterator[NetworkError]:
     if bound.target.kind != "cpu" and (queued := [k for k in bound.kernels if k.on_copy_engine]):
         message = f"{queued[0].stage_names[0]} is on the copy engine, which GPUs of several nodes do not use"
         yield NetworkError(message, hint=f"put it on SMs: {queued[0].stage_names[0]} on sm(1)")
+    for stage in bound.stages.values():
+        if sends(stage) and (stage.roles is not None or stage.transport is Transport.TMA):
+            message = f"{stage.name} sends to another node from some of its program's warps"
+            yield NetworkError(message, hint="all threads of a program send together: no roles, and no copies by TMA")
     rank = np.array([r for _, r, _ in plan.workers], np.int64)
     puts = Puts(plan=plan)
     yield from _accesses(plan, rank, puts)
