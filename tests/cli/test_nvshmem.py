@@ -35,6 +35,12 @@ def test_without_the_package_only_that_is_said(monkeypatch: pytest.MonkeyPatch) 
     assert only.good is None and "pip install 'tilelink[nvshmem]'" in only.advice
 
 
+def test_half_of_the_package_is_not_enough(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
+    monkeypatch.setattr("tilelink.cli.nvshmem._spec", lambda name: name == "nvshmem")
+    said = found(installed)["NVSHMEM"]
+    assert said.good is False and "without cuda.core" in said.detail and "pip install" in said.advice
+
+
 def test_an_empty_folder_says_what_to_install(tmp_path: Path) -> None:
     said = found(tmp_path)
     assert said["NVSHMEM bitcode"].good is None

@@ -21,7 +21,7 @@ from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.nvshmem import bitcode, deadline, kernel, library, prepared
 from tilelink.runtime.nvshmem.deadline import Watch
 from tilelink.runtime.nvshmem.kernel import Linked, NvshmemKernel
-from tilelink.runtime.nvshmem.library import Nvshmem
+from tilelink.runtime.nvshmem.library import Nvshmem, on_every_rank
 from tilelink.settings import override
 
 CALLER = 1
@@ -254,6 +254,31 @@ def started(patch: pytest.MonkeyPatch, core: Core, members: list[int], rank: int
 def unstarted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(library, "_started_for", [])
     return monkeypatch
+
+
+def test_what_one_rank_lacks_is_an_error_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = [None] * 3
+    group: Any = SimpleNamespace(size=lambda: 3)
+
+    def gathered(rank: int) -> None:
+        def all_gather_object(every: list[Any], own: Any, group: Any) -> None:
+            told[rank] = own
+            every[:] = told
+
+        monkeypatch.setattr(library.dist, "all_gather_object", all_gather_object)
+
+    def lacking() -> None:
+        raise BindingError("no bitcode", hint="install it")
+
+    gathered(0)
+    on_every_rank(lambda: None, group)
+    gathered(1)
+    with pytest.raises(BindingError, match="no bitcode"):
+        on_every_rank(lacking, group)
+    gathered(2)
+    with pytest.raises(RankError, match="rank 1 cannot build the kernel: no bitcode") as caught:
+        on_every_rank(lambda: None, group)
+    assert caught.value.hint == "install it"
 
 
 def test_the_library_is_started_once_for_the_ranks_of_a_group(unstarted: pytest.MonkeyPatch) -> None:

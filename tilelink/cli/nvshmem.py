@@ -60,6 +60,9 @@ def _package() -> Part:
         except importlib.metadata.PackageNotFoundError:
             continue
     there = _spec("nvshmem")
+    if there and not _spec("cuda.core"):
+        detail = f"{', '.join(versions) or 'nvshmem4py'} without cuda.core, by which kernels are loaded"
+        return Part(name="NVSHMEM", good=False, detail=detail, advice=INSTALL)
     detail = ", ".join(versions) or ("nvshmem4py is there" if there else "nvshmem4py is not installed")
     return Part(name="NVSHMEM", good=True if there else None, detail=detail, advice="" if there else INSTALL)
 

@@ -28,7 +28,7 @@ from tilelink.runtime.nvshmem.buffers import emptying, filling
 from tilelink.runtime.nvshmem.clock import NetworkClocks
 from tilelink.runtime.nvshmem.deadline import Watch
 from tilelink.runtime.nvshmem.helper_kernels import await_outputs, close_launch, open_launch
-from tilelink.runtime.nvshmem.library import Library, Nvshmem
+from tilelink.runtime.nvshmem.library import Library, Nvshmem, on_every_rank, packages
 from tilelink.runtime.nvshmem.memory import Memory
 from tilelink.runtime.order import kernels_in_order
 from tilelink.runtime.promises import broken_promise
@@ -74,8 +74,8 @@ class NvshmemKernel(MeasuredKernel):
     ) -> None:  # fmt: skip
         """deadline_s: seconds that one wait may take; then every launch is waited for. None: no limit.
 
-        Raises RankError if the ranks build different programs or NVSHMEM does not start for them, BindingError for a
-        program with stages on copy engines, or without the device library.
+        Raises RankError if the ranks build different programs, if NVSHMEM does not start for them, or if another rank
+        lacks a part of it, and BindingError for a program with stages on copy engines, or without the device library.
         """
         if artifact.copy_programs:
             hint = "put them on SMs, `on sm(1)`: copy engines are for programs of one node"
@@ -84,6 +84,8 @@ class NvshmemKernel(MeasuredKernel):
         self._rank, self._group = dist.get_rank(group), group
         with torch.cuda.device(self.device), torch.inference_mode(False):
             agree(artifact.fingerprint, group, self.device)
+            if library is None:
+                on_every_rank(lambda: (packages(), libraries(_capability(self.device))), group)
             self._library = library or Nvshmem(group, self.device)
             self._link = Linked(self._library, lambda: libraries(_capability(self.device)))
             memory = self._memory = Memory(artifact, self._rank, self._library, self.device)

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
-from tilelink.errors import RankError
+from tilelink.errors import RankError, TileLinkError
 
 
 class Library(Protocol):
@@ -38,13 +39,7 @@ class Nvshmem:
 
         Raises RankError if the library is missing or does not start, or if it runs for other ranks.
         """
-        try:
-            import nvshmem.bindings as bindings
-            import nvshmem.core as core
-            from cuda.core import Device
-        except ImportError as error:
-            hint = "pip install 'tilelink[nvshmem]', and see `tilelink doctor`"
-            raise RankError(f"NVSHMEM is not installed: {error}", hint=hint) from error
+        core, bindings, Device = packages()
         self._core, self._bindings, self._rank = core, bindings, dist.get_rank(group)
         if _started(core):
             _check_group(core, group)
@@ -86,6 +81,37 @@ class Nvshmem:
 
     def register(self, module: int) -> None:
         self._bindings.cumodule_init(module)
+
+
+def packages() -> tuple[Any, Any, Any]:
+    """Return nvshmem4py's modules `core` and `bindings`, and CUDA's class Device. Raises RankError without them."""
+    try:
+        import nvshmem.bindings as bindings
+        import nvshmem.core as core
+        from cuda.core import Device
+    except ImportError as error:
+        hint = "pip install 'tilelink[nvshmem]', and see `tilelink doctor`"
+        raise RankError(f"NVSHMEM is not installed: {error}", hint=hint) from error
+    return core, bindings, Device
+
+
+def on_every_rank(check: Callable[[], object], group: dist.ProcessGroup) -> None:
+    """Make a check that raises a designed error on every rank, if it does on one: the others would wait for it.
+
+    Collective. A rank raises its own error, or a RankError that tells that of the first rank which has one.
+    """
+    own: TileLinkError | None = None
+    try:
+        check()
+    except TileLinkError as error:
+        own = error
+    every: list[Any] = [None] * group.size()
+    dist.all_gather_object(every, None if own is None else (own.message, own.hint), group=group)
+    if own is not None:
+        raise own
+    for rank, said in enumerate(every):
+        if said is not None:
+            raise RankError(f"rank {rank} cannot build the kernel: {said[0]}", hint=said[1])
 
 
 _started_for: list[int] = []
