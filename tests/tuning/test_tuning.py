@@ -285,7 +285,7 @@ def test_where_every_point_is_refused_the_commonest_reason_is_said(tmp_path: Pat
     file = tmp_path / "half.tl"
     file.write_text(text + "        if rank == 0:\n            y[i, j] = x[i, j]\n")
     done = CliRunner().invoke(app, ["tune", str(file), "-n", "2", "--trials", "9"])
-    assert done.exit_code == 1 and done.output.startswith("CoverageError: "), done.output
+    assert done.exit_code == 1 and done.stderr.splitlines()[1].startswith("CoverageError: "), done.output
 
 
 def test_an_interrupted_search_shows_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:

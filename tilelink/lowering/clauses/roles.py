@@ -551,11 +551,11 @@ ROLES: Clause[RolesChoice | None] = Clause(
         "consumers, multiply their rows of each tile, and one stores and notifies. The next tile is loaded while "
         "results are computed and stored. For stages with a kernel of their own whose tiles wait, multiply along "
         "a whole dimension, once or twice the same left operand, compute elementwise with it and with vectors of "
-        "columns that are inputs, store once in their own rank and notify. Or whose tiles have one loop that "
-        "carries a state: a turn waits, multiplies what all turns have in common, computes elementwise and along "
-        "rows, and adds the product of the result and another operand to a name (online softmax is such a loop; "
-        "`if t <= n:` around all of a turn may leave turns out). Needs `sm_90`, operands of 16 bits, and tiles of "
-        "64 rows or a multiple for each consumer; other processors run programs without roles. `in_flight=1`: "
-        "consumers wait for each product before they start the next one"
+        "columns that are inputs, store once in their own rank and notify, on several nodes no rank of another one. "
+        "Or whose tiles have one loop that carries a state: a turn waits, multiplies what all turns have in common, "
+        "computes elementwise and along rows, and adds the product of the result and another operand to a name (online "
+        "softmax is such a loop; `if t <= n:` around all of a turn may leave turns out). Needs `sm_90`, operands of "
+        "16 bits, and tiles of 64 rows or a multiple for each consumer; other processors run programs without roles. "
+        "`in_flight=1`: consumers wait for each product before they start the next one"
     ),
 )
