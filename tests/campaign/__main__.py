@@ -3,7 +3,7 @@
 With `--pairs` the cases are pairs of clauses on programs of the library, in an order that is drawn once. With
 `--launches` they are mutants of programs whose integers come with a launch (launches.py), with `--combined` of programs
 that combine such integers with slots, groups, additions and tensors in place (combined.py). With `--nodes` the ranks of
-every case are on several nodes.
+every case are on several nodes, where it has several ranks.
 
 `--only SEED` judges one and makes it smaller where it is wrong; `--file FILE` judges a saved one. Wrong ones are saved
 under `--out` with their reason. Returns 1 if there are any.
@@ -69,7 +69,7 @@ def _options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--wrong", type=int, default=20, help="stop at so many that are wrong in different ways")
     parser.add_argument("--only", type=int, help="one case by its number")
     parser.add_argument("--pairs", action="store_true", help="every two clauses together, on the library")
-    parser.add_argument("--nodes", action="store_true", help="every case on several nodes")
+    parser.add_argument("--nodes", action="store_true", help="every case of several ranks on several nodes")
     parser.add_argument("--launches", action="store_true", help="mutants of programs with integers of a launch")
     parser.add_argument("--combined", action="store_true", help="mutants of programs that combine what is new")
     parser.add_argument("--file", type=Path, help="one case that was saved")

@@ -22,7 +22,10 @@ def of_seed(seed: int) -> Verdict:
 
 
 def of_nodes(seed: int) -> Verdict:
-    """The verdict on the case of a number on several nodes: two where its ranks fill two, else one for each rank."""
+    """The verdict on the case of a number on several nodes: two where its ranks fill two, else one for each rank.
+
+    A case of one rank stays on one node.
+    """
     return judge(_on_nodes(case(seed)))
 
 
