@@ -11,8 +11,8 @@ schedule: None: the fastest that `tilelink tune --measure` found, else what `dec
 collective and torch's product; else the name of a schedule of the library's program ("h200"), "program:name", or a
 Schedule. A program that only communicates ("all_reduce_one_shot:few") runs next to torch's product. The first call with
 new sizes, dtype, group or schedule compiles a kernel and allocates symmetric memory, so all ranks must make their
-first calls in the same order, and before a CUDA graph is captured; `clear` gives the memory back. The first call of a
-group without a schedule waits for rank 0, which tells the others what was measured. As with other collectives, all
+first calls in the same order, and before a CUDA graph is captured; `clear` gives back that of one node. The first call
+of a group without a schedule waits for rank 0, which tells the others what was measured. As with other collectives, all
 ranks issue their calls in one order; kernels of operators wait for peers on all SMs, so those on several streams must
 not be issued in different orders either.
 rows: calls with any number of rows share the kernels of some numbers, `kernel_rows`; after calls with each of these,
