@@ -12,10 +12,10 @@ from typing import Any
 import typer
 
 from tilelink import compiler
-from tilelink.cli.options import DEFAULT, ranks_of, ranks_text, schedule_name, values_text
+from tilelink.cli.options import DEFAULT, last_dimension, ranks_of, ranks_text, schedule_name, values_text
 from tilelink.frontend.variants import open_names
 from tilelink.ir.program import Assign, Dot, For, If, Program, Read, Statement, Store, Transfer
-from tilelink.ir.scalar import Param, Whole
+from tilelink.ir.scalar import Whole
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.scheduling.schedule import Schedule
@@ -47,11 +47,10 @@ def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None) -> N
 
 
 def say_grid(program: Program, values: Mapping[str, Any], ranks: int, nodes: int) -> None:
-    """Print that the rows of a program's grid are not its nodes, where there are several nodes."""
-    row, own = program.grid[-1].size if program.grid else None, ranks // nodes
-    if nodes == 1 or ranks % nodes or not isinstance(row, Param) or values.get(row.name, own) == own:
-        return
-    say(f"{program.name}: {row.name}={values[row.name]} is not the {own} ranks of a node: --set {row.name}={own}")
+    """Print that the last dimension of a program's grid is not a node, where there are several nodes."""
+    last, own = last_dimension(program), ranks // nodes
+    if nodes > 1 and ranks % nodes == 0 and last is not None and values.get(last, own) != own:
+        say(f"{program.name}: {last}={values[last]} is not the {own} ranks of a node: --set {last}={own}")
 
 
 def say_built_in(module: compiler.Module, program: Program, more: str = "") -> None:

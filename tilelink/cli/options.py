@@ -153,11 +153,17 @@ def dims_of(
     defaults |= {name: COUNTS[k % len(COUNTS)] for k, name in enumerate(small)}
     defaults |= {p.name: p.example for p in program.params if p.example is not None}
     usual = {name: DEFAULT_VALUES.get(kind, 1) for name, kind in names.items()}
-    if node_ranks and program.grid and isinstance(row := program.grid[-1].size, Param):
-        usual[row.name] = node_ranks
+    if node_ranks and (last := last_dimension(program)):
+        usual[last] = node_ranks
     values = {**usual, **defaults, **given}
     whole = {name for name, value in values.items() if isinstance(value, float) and value.is_integer()}
     return {name: int(v) if name in whole and names[name] in ("dim", "i32") else v for name, v in values.items()}
+
+
+def last_dimension(program: Program) -> str | None:
+    """Return the parameter that is the size of the last dimension of a program's grid, or None."""
+    size = program.grid[-1].size if program.grid else None
+    return size.name if isinstance(size, Param) else None
 
 
 def of_a_node(ranks: int, nodes: int) -> int | None:

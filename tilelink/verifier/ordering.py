@@ -275,15 +275,14 @@ def _of_puts(plan: Plan, name: str, rank: int, write: int, other: int, order: Or
     who = where(plan, int(a.task[write]))
     if source and reads and order.unplanned(write, other):
         message = f"puts {name} of rank {rank}, which {who} may write before the put has read it"
-        hint = f"wait for {name} before it is put on, if what is written there should be put; if what was there before "
-        hint += "should be, let each tile and iteration have its own part, since a put reads its source late"
+        hint = f"wait for {name} before it is passed on, if what is written there should be put; if what was there "
+        hint += "before should be, let each tile and iteration have its own part, since a put reads its source late"
         return _of_pair(OrderingError, plan, message, write, other, hint)
     if put and order.unplanned(write, other):
         does, kind = ("reads", OrderingError) if reads else ("writes", ExclusiveWriteError)
         message = f"{does} {name} of rank {rank}, where {who} puts from another node, and no signal follows that put"
-        use = "reads" if reads else "writes"
         hint = f"notify {name} @ that rank in the stage that pushes it, after the push, and wait for {name} in the one "
-        hint += f"that {use} it; two pushes to one region are in no order: push to it once, or to regions apart"
+        hint += f"that {does} it; two pushes to one region are in no order: push to it once, or to regions apart"
         return _of_pair(kind, plan, message, write, other, hint)
     return None
 

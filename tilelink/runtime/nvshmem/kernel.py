@@ -86,7 +86,8 @@ class NvshmemKernel(MeasuredKernel):
             agree(artifact.fingerprint, group, self.device)
             if library is None:
                 on_every_rank(lambda: (packages(), libraries(_capability(self.device))), group)
-            self._library = library or Nvshmem(group, self.device)
+                library = Nvshmem(group, self.device)
+            self._library = library
             self._link = Linked(self._library, lambda: libraries(_capability(self.device)))
             memory = self._memory = Memory(artifact, self._rank, self._library, self.device)
             self._watch = None
