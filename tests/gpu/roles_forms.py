@@ -25,6 +25,8 @@ TEXT = """program relay(M, N, K):
     w : in        [N, K]
     u : in        [N, K]
     bias : in     [N]
+    r : in        [M, N]
+    g : symmetric [2, M, N]
     h : symmetric [2, M, K]
     c : local     [2, M, N]{dtype}
     y : out       [M, N]
@@ -33,9 +35,13 @@ TEXT = """program relay(M, N, K):
         tile_push_data(h[1, i, :] @ (rank + 1), x[i, :])
         producer_tile_notify(h[1, i, :] @ (rank + 1))
 
+    comm more(i: M, j: N):
+        tile_push_data(g[1, i, j] @ (rank + 1), r[i, j])
+        producer_tile_notify(g[1, i, j] @ (rank + 1))
+
     compute gemm(i: M, j: N):
         consumer_tile_wait(h[1, i, :])
-        c[1, i, j] = {value}
+{begin}        c[1, i, j] = {value}
         producer_tile_notify(c[1, i, j])
 
     compute keep(i: M, j: N):
@@ -46,10 +52,14 @@ schedule one for relay:
     send on copy_engine, tile(i={rows})
     gemm on sm, tile(i={i}, j={j}, k={k}), order(group(i, 4)), roles({roles}){more}
     keep on sm(1), tile(i={i}, j={j})
+    more on copy_engine, tile(i={rows}, j={j})
     h channel(i={rows}), buffers 2
+    g channel(i={rows}, j={j}), buffers 2
 """
 DOT = "dot(h[1, i, :], w[j, :].T)"
 OTHER = "dot(h[1, i, :], u[j, :].T)"
+LATER = f"acc = {DOT}\n", "consumer_tile_wait(g[1, i, j])\n"
+"""A product, and a wait for what is added to it."""
 TWO = "consumers=2, buffers=4"
 FORMS: dict[str, dict[str, Any]] = {
     "two consumers": {},
@@ -78,6 +88,15 @@ FORMS: dict[str, dict[str, Any]] = {
     "two products with a bias": {"value": f"relu({DOT} + bias[j]) + {OTHER}", "j": 128, "N": 1000},
     "halved tiles": {"M": 128 * 35, "N": 1024, "more": ", halve_tail"},
     "halved tiles that are cut": {"M": 128 * 35, "N": 1000, "more": ", halve_tail"},
+    "a tile that is added": {"value": f"relu({DOT} + bias[j]) + r[i, j]", "N": 1000},
+    "a wait after the product": {"begin": LATER, "value": "acc + g[1, i, j]"},
+    "a wait after the product, tiles that are cut": {"begin": LATER, "value": "acc + g[1, i, j] + r[i, j]", "N": 1000},
+    "a wait after the product, halved tiles": {
+        "begin": LATER,
+        "value": "acc * 0.5 + g[1, i, j]",
+        "M": 128 * 35,
+        "more": ", halve_tail",
+    },
     "many tiles": {"M": 8192, "N": 4096, "K": 1024},
 }
 
@@ -86,10 +105,11 @@ class Case:
     """A form with its tensors and its kernel."""
 
     def __init__(
-        self, *, value: str = DOT, i: int = 128, j: int = 256, k: int = 64, roles: str = TWO, more: str = "",
+        self, *, value: str = DOT, begin: tuple[str, ...] = (), i: int = 128, j: int = 256, k: int = 64, roles: str = TWO, more: str = "",
         dtype: str = "", M: int = 1280, N: int = 1024, K: int = 512, rows: int = 128,
     ) -> None:  # fmt: skip
-        text = TEXT.format(value=value, i=i, j=j, k=k, roles=roles, more=more, dtype=dtype, rows=rows)
+        lines = "".join(f"        {line}" for line in begin)
+        text = TEXT.format(value=value, begin=lines, i=i, j=j, k=k, roles=roles, more=more, dtype=dtype, rows=rows)
         module = compiler.parse(text, "relay.tl")
         plan = compiler.plan(
             module.program(), module.schedules[0], ranks=2, dims={"M": M, "N": N, "K": K}, dtype="bf16", target="sm_90"
@@ -101,14 +121,21 @@ class Case:
         self.w = torch.randn(N, K, dtype=torch.bfloat16, device="cuda") * 0.05
         self.u = torch.randn(N, K, dtype=torch.bfloat16, device="cuda") * 0.05
         self.bias = torch.randn(N, dtype=torch.bfloat16, device="cuda")
+        self.r = torch.randn(M, N, dtype=torch.bfloat16, device="cuda")
+        self.g = torch.randn(2, 2, M, N, dtype=torch.bfloat16, device="cuda")
         wide = torch.float32 if dtype else torch.bfloat16
         self.c = torch.full((2, M, N), float("nan"), dtype=wide, device="cuda")
         self.pad = torch.full((self.artifact.pad_size,), ALWAYS_SET, dtype=torch.int32, device="cuda")
-        given = {"h": self.h, "w": self.w, "u": self.u, "bias": self.bias, "c": self.c}
+        given = {"h": self.h, "w": self.w, "u": self.u, "bias": self.bias, "c": self.c, "r": self.r, "g": self.g}
         self.kernel = Alone(self.artifact, given, self.pad)
 
     def wanted(self, value: str) -> torch.Tensor:
         product = self.h[0, 1].float() @ self.w.float().t()
+        if "acc" in value:
+            sums = product * (0.5 if "0.5" in value else 1.0) + self.g[0, 1].float()
+            return sums + self.r.float() if "r[" in value else sums
+        if "r[" in value:
+            return torch.relu(product + self.bias.float()) + self.r.float()
         if OTHER in value:
             other = self.h[0, 1].float() @ self.u.float().t()
             bias = self.bias.float()
@@ -171,9 +198,33 @@ def check_late_rows(turns: int = 100) -> None:
         assert error < ALLOWED, f"off by {error:.1e} in launch {turn}"
 
 
+def check_late_addends(turns: int = 100) -> None:
+    """Consumers wait for tiles that arrive while the kernel runs, in any order."""
+    case = Case(M=4096, N=2048, K=1024, begin=LATER, value="acc + g[1, i, j]")
+    later, arrived = case.g[0, 1].cpu().pin_memory(), torch.full((8,), ALWAYS_SET, dtype=torch.int32).pin_memory()
+    (grid,) = (one for one in case.artifact.grids if one.tensor == "g")
+    first = grid.base + grid.count // 2  # of the second shard
+    wanted, aside = case.wanted("acc + g[1, i, j]"), torch.cuda.Stream()
+    for turn in range(turns):
+        case.g[0, 1].zero_()
+        case.c.fill_(float("nan"))
+        case.pad[grid.base : grid.base + grid.count] = 0
+        torch.cuda.synchronize()
+        case.kernel()
+        with torch.cuda.stream(aside):
+            for number in range(32):
+                at = (number * 5 + turn) % 32
+                rows = slice(at * 128, (at + 1) * 128)
+                case.g[0, 1, rows].copy_(later[rows], non_blocking=True)
+                case.pad[first + at * 8 : first + (at + 1) * 8].copy_(arrived, non_blocking=True)
+        torch.cuda.synchronize()
+        error = float(relative_error(case.c[1].float(), wanted))
+        assert error < ALLOWED, f"off by {error:.1e} in launch {turn}"
+
+
 def main() -> int:
     checks: list[tuple[str, Any]] = [(form, lambda form=form: check_form(form)) for form in FORMS]
-    checks += [("notifies", check_notifies), ("late rows", check_late_rows)]
+    checks += [("notifies", check_notifies), ("late rows", check_late_rows), ("late addends", check_late_addends)]
     return run_checks(checks)
 
 

@@ -120,12 +120,14 @@ class RolesContext:
     """The roles of a kernel's warps, each with its loops over tiles.
 
     count: number of consumers. rings: those of operands, and that of results. barriers: the same of (name, number in
-    source, arrivals of a phase). registers: of a thread of a consumer, and of the other roles.
+    source, arrivals of a phase). registers: of a thread of a consumer, and of the other roles. consumer_launch: what
+    consumers need to know of the launch to wait for signals and to load tensors by their pointers; None if they do not.
     """
 
     loader: tuple[LoopContext, ...]
     consumer: tuple[LoopContext, ...]
     storer: tuple[LoopContext, ...]
+    consumer_launch: LaunchContext | None
     count: int
     operands: tuple[RingContext, ...]
     results: RingContext

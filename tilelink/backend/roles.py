@@ -15,13 +15,14 @@ from tilelink import artifact
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Addresses
 from tilelink.backend.constants import BLOCKS, LEVEL, scaled, total
-from tilelink.backend.context import LoopContext, RingContext, RolesContext
+from tilelink.backend.context import LaunchContext, LoopContext, RingContext, RolesContext
 from tilelink.backend.statements import StatementEmitter
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
 from tilelink.backend.values import Slices, ValueEmitter
 from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
+from tilelink.ir.mapping import Span
 from tilelink.ir.products import operand_region, products_of
 from tilelink.ir.program import (
     ITEM_BYTES,
@@ -41,7 +42,7 @@ from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.carried import computes_with_places, parts
-from tilelink.lowering.clauses.roles import product_of, products_of_tile, vectors
+from tilelink.lowering.clauses.roles import addends, consumer_waits, product_of, products_of_tile
 from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Roles, Step, parts_of, right_operand
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
@@ -183,14 +184,20 @@ class Shared:
     def buffers(self) -> str:
         return self.number(self.roles.operands.buffers, "BUFFERS")
 
-    def context(self, stored: Region, loops: Mapping[str, tuple[LoopContext, ...]]) -> RolesContext:
-        """Return what a kernel's template reads. stored: the region of the results. loops: by the name of the role."""
+    def context(
+        self, stored: Region, loops: Mapping[str, tuple[LoopContext, ...]], consumer_launch: LaunchContext | None
+    ) -> RolesContext:
+        """Return what a kernel's template reads.
+
+        stored: the region of the results. loops: by the name of the role. consumer_launch: see RolesContext.
+        """
         results = f"{self.consumers} * {self.results}"
         rings, barriers = self.rings()
         return RolesContext(
             loader=loops["loader"],
             consumer=loops["consumer"],
             storer=loops["storer"],
+            consumer_launch=consumer_launch,
             count=self.roles.consumers,
             operands=rings,
             results=RingContext(
@@ -218,7 +225,8 @@ def uses_indices(stage: BoundStage) -> bool:
     numbers = [one.scalar for value in found for one in values(value) if isinstance(one, FromScalar)]
     if stage.roles is not None and stage.roles.kept is not None:
         return computes_with_places(parts(stage))
-    return bool(vectors(stage)) or any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
+    placed = any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
+    return placed or bool(addends(stage) or consumer_waits(stage))
 
 
 @dataclass(kw_only=True)
@@ -281,9 +289,11 @@ class Loader(_RoleEmitter):
         return self.places.operands
 
     def statement(self, statement: Statement) -> None:
-        sliced = sliced_product(self.values.addresses.stage, statement)
+        stage = self.values.addresses.stage
+        sliced = sliced_product(stage, statement)
         if isinstance(statement, Wait):
-            self._ordered(statement)
+            if not any(statement is one for one in consumer_waits(stage)):
+                self._ordered(statement)
         elif sliced is not None:
             self._loads(sliced)
         elif products_of(value_of(statement)):
@@ -358,25 +368,42 @@ class _ConsumerValueEmitter(ValueEmitter):
         return self.parts[0]
 
     def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
-        """Load a vector of the piece's columns."""
+        """Load a vector of the piece's columns, or a tile of its rows and columns."""
         addresses, writer = self.addresses, self.addresses.writer
         tensor = addresses.bound.tensors[value.region.tensor]
         spans = addresses.bound.memory_map(addresses.stage.name, value.region).spans
-        terms: list[str] = []
-        mask = ""
+        axes = addresses.typing.region_type(value.region).axes
+        wide = ".to(gl.int64)" if tensor.size >= 2**31 else ""
+        base = [addresses.after_waits(value.region, f"{tensor.name}_local" if tensor.buffers > 1 else tensor.name)]
+        places: list[str] = []
+        limits: list[str] = []
+        views = [""] if len(axes) == 1 else ["[None, :]", "[:, None]"]  # from the last axis on
         for span, stride in zip(spans, addresses.constants.strides(tensor), strict=True):
             if span.kind == "point":
-                terms.append(scaled(addresses.scalar(span.start, LEVEL["*"]), stride))
+                start = addresses.scalar(span.start, LEVEL["*"])
+                base.append(scaled(f"({start}){wide}" if wide and not start.isdigit() else start, stride))
                 continue
-            first = total([addresses.scalar(span.start, LEVEL["+"]), f"{self.piece} * {self.shared.piece}"])
-            columns = writer.shared("columns", f"{first} + roles.columns({self.part})")
-            terms.append(scaled(columns, stride))
+            is_column = span is spans[-1]
+            place = f"{self._positions(span, is_column=is_column, wide=wide)}{views[0 if is_column else 1]}"
+            places.append(scaled(place, stride))
             index = str(span.index)
             if addresses.stage.extents[index] % addresses.stage.tiles[index]:
-                mask = f", mask={columns} < {addresses.constants.extent(addresses.stage, index)}, other=0.0"
-        name = writer.let(writer.name(f"{tensor.name}_tile"), f"gl.load({total([tensor.name, *terms])}{mask})")
+                limits.append(f"({place} < {addresses.constants.extent(addresses.stage, index)})")
+        mask = f", mask={' & '.join(limits)}, other=0.0" if limits else ""
+        offsets = writer.shared("offsets", total(places)) if len(places) > 1 else total(places)
+        # Places in the tensor are added last: they are the same for all tensors of the tile.
+        name = writer.let(writer.name(f"{tensor.name}_tile"), f"gl.load({total(base)} + {offsets}{mask})")
         text = name if tensor.dtype == "f32" else f"{name}.to(gl.float32)"
-        return Tile(text=text, dtype="f32", axes=addresses.typing.region_type(value.region).axes)
+        return Tile(text=text, dtype="f32", axes=axes)
+
+    def _positions(self, span: Span, *, is_column: bool, wide: str) -> str:
+        """Return the name of the elements of the piece along a dimension. wide: suffix for 64 bits, or ""."""
+        first = self.addresses.scalar(span.start, LEVEL["+"])
+        if is_column:
+            text = total([first, f"{self.piece} * {self.shared.piece}", f"roles.columns({self.part})"])
+        else:
+            text = total([first, scaled("PART", self.shared.rows), f"roles.rows({self.part})"])
+        return self.addresses.writer.shared("columns" if is_column else "rows", f"({text}){wide}" if wide else text)
 
     def _dot(self, value: Dot, slices: Slices) -> Tile:
         part = next(part for dot, part in zip(self.shared.dots, self.parts, strict=True) if dot == value)
@@ -418,6 +445,8 @@ class Consumer(_RoleEmitter):
         self.comment(rest[0])
         acc = writer.name(product.name if product else "acc")
         self.multiply(acc)
+        for wait in consumer_waits(stage):
+            self._ordered(wait)
         assert isinstance(self.values, _ConsumerValueEmitter)
         accs = [acc]
         if shared.roles.products > 1:

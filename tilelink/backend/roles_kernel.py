@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tilelink.artifact import Boxes, TensorPointer
 from tilelink.backend.addresses import Addresses
-from tilelink.backend.context import KernelContext, LoopContext
+from tilelink.backend.context import KernelContext, LaunchContext, LoopContext
 from tilelink.backend.frame import Frame
 from tilelink.backend.loop_roles import LoopConsumer, LoopLoader, LoopShared
 from tilelink.backend.loops import turns
 from tilelink.backend.roles import Consumer, Loader, Shared, Storer, uses_indices
-from tilelink.ir.program import Store
+from tilelink.ir.program import Store, Wait
+from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.clauses.roles import addends, consumer_waits
 from tilelink.lowering.rings import Roles, widest_of
 
 
@@ -27,8 +31,9 @@ def roles_kernel(frame: Frame) -> KernelContext:
     }
     shared = _shared(frame.tile_head(widest, frame.writer()), roles, roles, boxes)
     (stored,) = (s.region for s in widest.stage.body if isinstance(s, Store))
-    context = shared.context(stored, loops)
-    named = {one.tensor for one in boxes.values()} - frame.usage.lookups
+    read, waits = _of_consumers(frame)
+    context = shared.context(stored, loops, _consumer_launch(frame, read | waits))
+    named = {one.tensor for one in boxes.values()} - frame.usage.lookups - read
     pointers = (one for one in frame.arguments if not isinstance(one, TensorPointer) or one.tensor not in named)
     return KernelContext(
         name=frame.kernel.name,
@@ -54,13 +59,36 @@ def _role(
         if not stage.total or stage.roles is None:
             continue
         needed = not issubclass(role, Consumer) or uses_indices(stage)
-        addresses = frame.tile_head(stage, writer, awaits=issubclass(role, Loader), places=needed)
+        addresses = frame.tile_head(stage, writer, awaits=_awaits(stage, role), places=needed)
         shared = _shared(addresses, stage.roles, widest, boxes)
         role.of(shared, places, frame.thresholds, frame.awaited_by_copy_engine).body(stage.stage.body)
         total = frame.constants.total(stage)
         first, step = turns(frame.kernel, loop, total)
         yield LoopContext(total=total, first=first, step=step, body=tuple(writer.nodes), before=before)
         writer.nodes, before = [], ()
+
+
+def _awaits(stage: BoundStage, role: type[Loader | Consumer | Storer]) -> bool:
+    """True if a role executes waits of a stage."""
+    later = len(consumer_waits(stage))
+    if issubclass(role, Consumer):
+        return later > 0
+    return issubclass(role, Loader) and sum(isinstance(s, Wait) for s in statements(stage.stage.body)) > later
+
+
+def _of_consumers(frame: Frame) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the tensors that consumers load by their pointers, and those that they wait for."""
+    stages = [stage for stage in frame.usage.stages if stage.roles is not None and not stage.roles.kept]
+    read = frozenset(one.region.tensor for stage in stages for one in addends(stage))
+    return read, frozenset(wait.region.tensor for stage in stages for wait in consumer_waits(stage))
+
+
+def _consumer_launch(frame: Frame, tensors: frozenset[str]) -> LaunchContext | None:
+    """Return what consumers need to know of a launch for such tensors, or None for nothing."""
+    launch = frame.launch()
+    buffers = tuple(one for one in launch.buffers if one.tensor in tensors)
+    waits = any(consumer_waits(stage) for stage in frame.usage.stages if stage.roles is not None)
+    return replace(launch, buffers=buffers) if buffers or waits else None
 
 
 def _shared(addresses: Addresses, roles: Roles, widest: Roles, boxes: dict[str, Boxes]) -> Shared:

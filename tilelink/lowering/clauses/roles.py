@@ -2,29 +2,36 @@
 
 One warp, the loader, waits for signals and loads the operands of products by the tensor memory accelerator (TMA) into a
 ring of buffers in shared memory. Each consumer, a group of four warps, multiplies some rows of every tile from the
-ring. Another warp, the storer, stores the results by TMA and notifies. So the operands of the next tile are loaded
-while consumers compute the results of a tile, and only the storer waits until stores are visible to peers.
+ring, and executes the waits after the product. Another warp, the storer, stores the results by TMA and notifies. So the
+operands of the next tile are loaded while consumers compute the results of a tile, and only the storer waits until
+stores are visible to peers.
 
-before: a program: wait; multiply, loading step by step; store; notify; the next tile
+before: a program: wait; multiply, loading step by step; wait again; compute; store; notify; the next tile
 after:  loader:    wait; load ...; wait for the next tile; load ...
-        consumers:       multiply ...; compute results; multiply the next tile ...
-        storer:                                 store; notify; store the next tile ...
+        consumers:       multiply ...; wait again; compute; multiply the next tile ...
+        storer:                                             store; notify; store the next tile ...
 
 The plan keeps the order of one program, tile after tile, and the roles keep all of it but one part: waits and loads of
-a tile may come before stores and notifies of the tiles before it. That cannot be observed. No tile of the kernel
-writes what a tile loads, and whatever else happens after a load or a wait of a tile happens after its stores too, which
-are in order. No notify depends on a later tile's wait, so roles never wait where the plan does not.
+a tile, and its consumers' waits, may come before stores and notifies of the tiles before it. That cannot be observed.
+No tile of the kernel writes what a tile loads or computes with, and whatever else happens after a load or a wait of a
+tile happens after its stores too, which are in order. No notify depends on a later tile's wait, and no role waits for
+one that executes a later statement of the plan, so roles never wait where the plan does not.
+
+A consumer may compute with what a loader has waited for: it reads after it has found a buffer of its tile full, which
+the loader has had filled after its waits.
 
 The clause is for stages with tiles of their own on SMs, which wait, multiply along a whole dimension, once or twice the
-same left operand, compute elementwise with the products, store one tile and notify. It is also for stages whose tiles
-have one loop that carries a state, such as online softmax (lowering/carried.py). On processors without the warpgroup
-products of `sm_90`, programs are those of plain Triton, as without the clause.
+same left operand, may wait again, compute elementwise with the products, store one tile and notify
+(lowering/straight_epilogue.py). It is also for stages whose tiles have one loop that carries a state, such as online
+softmax (lowering/carried.py). On processors without the warpgroup products of `sm_90`, programs are those of plain
+Triton, as without the clause.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from tilelink.capabilities import has_warpgroups
@@ -69,6 +76,7 @@ from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.rings import Roles, fit_together, kept_ring, operand_ring, result_ring, turning_ring, widest_of
 from tilelink.lowering.sink_waits import sliced_product
+from tilelink.lowering.straight_epilogue import once, straight, straightened
 from tilelink.lowering.transform import stage_writes
 from tilelink.scheduling.schedule import RolesChoice
 from tilelink.scheduling.words import check_count
@@ -142,9 +150,11 @@ def _apply(bound: Bound) -> Bound:
     Raises ScheduleError for a stage that cannot have them.
     """
     given = bound
-    for name, stage in bound.stages.items():
-        if bound.schedule.stage(_written(bound, name))[ROLES] is not None and has_loop(stage):
-            bound = unfolded(bound, name)
+    for name in bound.stages:
+        if bound.schedule.stage(_written(bound, name))[ROLES] is not None:
+            bound = straightened(bound, name)
+            if has_loop(bound.stages[name]):
+                bound = unfolded(bound, name)
     stages = dict(bound.stages)
     for name, stage in bound.stages.items():
         part = bound.schedule.stage(_written(bound, name))
@@ -246,8 +256,11 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     waits = next((n for n, s in enumerate(body) if not isinstance(s, Wait)), len(body))
     notifies = next((n for n, s in enumerate(reversed(body)) if not isinstance(s, Notify)), len(body))
     middle = body[waits : len(body) - notifies]
+    later = len(_late_waits(middle))
+    if later and isinstance(middle[0], Assign):
+        middle = (middle[0], *middle[1 + later :])
     if not middle or not all(isinstance(s, Assign | Store) for s in middle):
-        return "its tiles do more than to wait, multiply, compute, store and notify, in this order"
+        return "its tiles do more than to wait, multiply, wait, compute, store and notify, in this order"
     dots = products(statements(middle))
     if not dots or not products(middle[:1]):
         return "its tiles do not begin with a product"
@@ -267,6 +280,20 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     return next(filter(None, reasons), None)
 
 
+def _late_waits(body: tuple[Statement, ...]) -> tuple[Wait, ...]:
+    """Return the waits directly after the first statement."""
+    return tuple(takewhile(lambda s: isinstance(s, Wait), body[1:]))  # type: ignore[arg-type]
+
+
+def consumer_waits(stage: BoundStage) -> tuple[Wait, ...]:
+    """Return the waits that consumers execute: those after the product of a tile."""
+    if has_loop(stage):
+        return ()
+    body = stage.stage.body
+    first = next(n for n, s in enumerate(body) if products((s,)) or sliced_product(stage, s) is not None)
+    return _late_waits(body[first:])
+
+
 def _computed(value: Value) -> str | None:
     """Return why consumers cannot compute a value, or None."""
     match value:
@@ -279,7 +306,7 @@ def _computed(value: Value) -> str | None:
         case Apply(op=op, args=args) if op not in INTEGER_OPS:
             return next(filter(None, map(_computed, args)), None)
         case _:
-            return "what it computes with the product is not elementwise in the product, numbers and vectors of columns"
+            return "what it computes with the product is not elementwise in it, numbers, vectors of columns and tiles"
 
 
 def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
@@ -292,13 +319,19 @@ def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
 
 
 def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
-    """Return which operand a tile loads that the kernel writes: it may be loaded before a tile before it is stored."""
+    """Return what a tile loads or computes with that the kernel writes, or None.
+
+    It may be read before the tiles before it are stored.
+    """
     written = {r.tensor for name in kernel.stage_names for r in stage_writes(bound.stages[name].stage)}
     dots = products(statements(stage.stage.body)) if has_loop(stage) else products(stage_body(stage))
     for dot in dots:
         for read in (v for v in values(dot) if isinstance(v, Read)):
             if read.region.tensor in written:
                 return f"it multiplies {read.region.tensor}, which its own tiles write"
+    for read in addends(stage) if not has_loop(stage) else ():
+        if read.region.tensor in written:
+            return f"it computes with {read.region.tensor}, which its own tiles write"
     return None
 
 
@@ -329,9 +362,8 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
         return f"a block of {block} contracted elements is none of {', '.join(map(str, BLOCKS))}"
     if reason := _stored(bound, stage, target):
         return reason
-    along = str(bound.tile_map(stage.name, target).spans[-1].index)
-    for read in vectors(stage):
-        if reason := _vector(bound, stage, read.region, along):
+    for read in addends(stage):
+        if reason := _addend(bound, stage, read.region, target):
             return reason
     own = rows // consumers
     if own != power_of_two(own):
@@ -449,7 +481,7 @@ def _along(bound: Bound, stage: BoundStage, region: Region) -> int | None:
     return rows.size if points and rows.kind == "tile" and whole.kind == "whole" else None
 
 
-def vectors(stage: BoundStage) -> list[Read]:
+def addends(stage: BoundStage) -> list[Read]:
     """Return the regions that a stage computes with next to its product."""
     found: list[Read] = []
     for statement in stage_body(stage):
@@ -466,19 +498,18 @@ def _kept(value: Value, found: list[Read]) -> Value | None:
     return value if isinstance(value, Read | Dot) else None
 
 
-def _vector(bound: Bound, stage: BoundStage, region: Region, columns: str) -> str | None:
-    """Return why consumers cannot load a region to compute with it, or None.
-
-    Nothing orders their loads after waits, so that the region is one that nobody writes.
-    """
+def _addend(bound: Bound, stage: BoundStage, region: Region, target: Region) -> str | None:
+    """Return why consumers cannot load a region to compute with it, or None."""
     tensor, spans = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
-    if not tensor.constant or tensor.buffers > 1 or tensor.decl.space == "table":
-        return f"it computes with {region.tensor}, which is no input of its own rank"
+    if tensor.decl.space == "table" or tensor.packed:
+        return f"it computes with {region.tensor}, which is not in memory as it is"
     if tensor.dtype not in ("f16", "bf16", "f32"):
         return f"it computes with {region.tensor}, which holds {tensor.dtype}"
+    made = [span.index for span in bound.tile_map(stage.name, target).spans[-2:]]
     tiled = [span for span in spans if span.kind != "point"]
-    if [span.index for span in tiled] != [columns] or tiled[0].kind != "tile" or not _in_steps(stage, tiled[0]):
-        return f"it computes with {region.tensor}, which is no vector along the columns of its tiles"
+    plain = all(span.kind == "tile" and span.gather is None and _in_steps(stage, span) for span in tiled)
+    if not plain or [span.index for span in tiled] not in (made, made[1:]):
+        return f"it computes with {region.tensor}, which is no vector along the columns of its tiles, and no such tile"
     return None
 
 
@@ -516,9 +547,10 @@ def _in_steps(stage: BoundStage, span: Span) -> bool:
 
 
 def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
-    if not any(isinstance(s, For) for s in stage.body):
-        return roles_reason(stage.body)
-    found = carried(unfolded_body(stage.body, set()))
+    body = straight(stage.body, once)
+    if not any(isinstance(s, For) for s in body):
+        return roles_reason(body)
+    found = carried(unfolded_body(body, set()))
     return found if isinstance(found, str) else None
 
 
@@ -550,8 +582,9 @@ ROLES: Clause[RolesChoice | None] = Clause(
         "warps have roles: one waits and loads into a ring of buffers in shared memory, groups of four warps, the "
         "consumers, multiply their rows of each tile, and one stores and notifies. The next tile is loaded while "
         "results are computed and stored. For stages with a kernel of their own whose tiles wait, multiply along "
-        "a whole dimension, once or twice the same left operand, compute elementwise with it and with vectors of "
-        "columns that are inputs, store once in their own rank and notify, on several nodes no rank of another one. "
+        "a whole dimension, once or twice the same left operand, may wait again, compute elementwise with it and with "
+        "vectors of columns and tiles of their own rank that the kernel does not write (loops over up to 16 numbers "
+        "are unrolled), store once in their own rank and notify, on several nodes no rank of another one. "
         "Or whose tiles have one loop that carries a state: a turn waits, multiplies what all turns have in common, "
         "computes elementwise and along rows, and adds the product of the result and another operand to a name (online "
         "softmax is such a loop; `if t <= n:` around all of a turn may leave turns out). Needs `sm_90`, operands of "

@@ -1,0 +1,135 @@
+"""Epilogues of products without loops and branches, whose waits come first.
+
+The warps that multiply (lowering/clauses/roles.py) compute the epilogue of a tile piece by piece, from registers, after
+all of its waits. A loop over numbers is unrolled, and a branch that is the same on all ranks is taken or left out. The
+waits come before what is computed. That is the same for everybody: a tile that computes tells no one.
+
+before: acc = dot(x[rank, i, :], w[j, :].T)
+        for (q: 2 by 1):
+            wait(parts[(rank + 1 + q) % 3, i, j])
+            acc = acc + parts[(rank + 1 + q) % 3, i, j]
+        y[i, j] = acc
+after:  acc = dot(x[rank, i, :], w[j, :].T)
+        wait(parts[(rank + 1) % 3, i, j])
+        wait(parts[(rank + 2) % 3, i, j])
+        acc = acc + parts[(rank + 1) % 3, i, j]
+        acc = acc + parts[(rank + 2) % 3, i, j]
+        y[i, j] = acc
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from math import prod
+
+from tilelink.ir.products import products
+from tilelink.ir.program import Assign, For, Full, If, Statement, Wait
+from tilelink.ir.reach import on_all_ranks
+from tilelink.ir.scalar import Index, Scalar, const, substitute, walk
+from tilelink.ir.simplify import simplify
+from tilelink.ir.visitor import map_scalars, statements
+from tilelink.lowering.bound import Bound, BoundStage, with_bodies
+
+UNROLLED = 16
+"""Most iterations of a loop that is unrolled."""
+
+Expanded = Callable[[Statement], tuple[Statement, ...] | None]
+"""Returns the statements that stand for a loop or a branch, or None if it remains."""
+
+
+def straightened(bound: Bound, name: str) -> Bound:
+    """Return the bound program with a stage whose epilogue is straight, as far as it can be."""
+    stage = bound.stages[name]
+    body = straight(stage.stage.body, partial(_expanded, bound, stage))
+    bound = with_bodies(bound, {name: body})
+    left = {decl.name for s in statements(body) if isinstance(s, For) for decl in s.indices}
+    left |= {decl.name for decl in stage.stage.indices}
+    kept = replace(
+        bound.stages[name],
+        tiles={index: size for index, size in stage.tiles.items() if index in left},
+        extents={index: size for index, size in stage.extents.items() if index in left},
+        scalar_indices=stage.scalar_indices & left,
+    )
+    return replace(bound, stages={**bound.stages, name: kept})
+
+
+def straight(body: tuple[Statement, ...], expanded: Expanded) -> tuple[Statement, ...]:
+    """Return the statements of a tile that begins with waits and a product, with a straight epilogue.
+
+    Another body is returned as it is.
+    """
+    begin = next((n for n, s in enumerate(body) if not isinstance(s, Wait) and not _is_zero(s)), len(body))
+    if not products(statements(body[begin : begin + 1])):
+        return body
+    first = begin + 1
+    rest = tuple(_straight(body[first:], expanded))
+    computed = next((n for n, s in enumerate(rest) if not isinstance(s, Wait | Assign)), len(rest))
+    waits = tuple(s for s in rest[:computed] if isinstance(s, Wait))
+    others = tuple(s for s in rest[:computed] if not isinstance(s, Wait))
+    return (*body[:first], *waits, *others, *rest[computed:])
+
+
+def _straight(body: tuple[Statement, ...], expanded: Expanded) -> Iterator[Statement]:
+    for statement in body:
+        found = expanded(statement) if isinstance(statement, For | If) else None
+        if found is None:
+            yield statement
+        else:
+            yield from _straight(found, expanded)
+
+
+def _expanded(bound: Bound, stage: BoundStage, statement: Statement) -> tuple[Statement, ...] | None:
+    match statement:
+        case If(condition=condition, then=then, orelse=orelse):
+            taken = on_all_ranks(condition, bound.ranks)
+            return None if taken is None else then if taken else orelse
+        case For(indices=indices, body=body) if all(one.name in stage.scalar_indices for one in indices):
+            counts = [stage.count(one.name) for one in indices]
+            ends = any(one.name in stage.parts or one.begin is not None or one.end is not None for one in indices)
+            if ends or prod(counts) > UNROLLED or products(statements(body)):
+                return None
+            each = product(*map(range, counts))
+            names = [one.name for one in indices]
+            return tuple(
+                s
+                for numbers in each
+                for s in _with(bound, stage, body, dict(zip(names, map(const, numbers), strict=True)))
+            )
+        case _:
+            return None
+
+
+def _with(
+    bound: Bound, stage: BoundStage, body: tuple[Statement, ...], numbers: Mapping[str, Scalar]
+) -> tuple[Statement, ...]:
+    """Return the statements of an iteration."""
+    bounds = bound.bounds(stage.name)
+
+    def change(expr: Scalar) -> Scalar:
+        given = substitute(expr, numbers)
+        tiled = any(isinstance(e, Index) and e.name not in stage.scalar_indices for e in walk(given))
+        return given if tiled else simplify(given, bounds)  # the index of a tile is no number
+
+    return map_scalars(body, change)
+
+
+def once(statement: Statement) -> tuple[Statement, ...] | None:
+    """Return the statements of one iteration of a loop, and those of a branch without another side.
+
+    It is for a program without sizes, of which the form of an epilogue is asked.
+    """
+    match statement:
+        case If(then=then, orelse=()):
+            return then
+        case For(body=body) if not products(statements(body)):
+            return body
+        case _:
+            return None
+
+
+def _is_zero(statement: Statement) -> bool:
+    """True for the start of a product of slices."""
+    return isinstance(statement, Assign) and isinstance(statement.value, Full)
