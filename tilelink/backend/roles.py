@@ -6,7 +6,7 @@ steps at the rings between them are those of the lowered program (lowering/rings
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Self
@@ -49,6 +49,9 @@ from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 MAX_SWIZZLE = 128
 """Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
 
+
+LOADED_AHEAD = 2
+"""Most tiles that consumers add of which pieces are loaded ahead: a piece takes 32 registers of a thread."""
 
 Thresholds = Mapping[tuple[str, str], int | None]
 Signals = frozenset[tuple[str, str]]
@@ -349,6 +352,17 @@ class Loader(_RoleEmitter):
         )  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Begun:
+    """A tile that is loaded a piece ahead.
+
+    places: name of the pointers to its first piece. ahead: name of the next piece.
+    """
+
+    places: str
+    ahead: str
+
+
 @dataclass(kw_only=True)
 class _ConsumerValueEmitter(ValueEmitter):
     """Lowers the values of a consumer, in which its product is the piece that is computed.
@@ -360,6 +374,8 @@ class _ConsumerValueEmitter(ValueEmitter):
     computed: dict[str, str] = field(default_factory=dict[str, str])
     piece: str = ""
     """Number of the piece."""
+    begun: dict[Region, str] = field(default_factory=dict[Region, str])
+    """Region -> the name of its piece, of tiles that are loaded ahead."""
     parts: list[str] = field(default_factory=list[str])
     """The pieces of the products, in their order."""
 
@@ -369,12 +385,51 @@ class _ConsumerValueEmitter(ValueEmitter):
 
     def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
         """Load a vector of the piece's columns, or a tile of its rows and columns."""
+        name = self.begun.get(value.region)
+        if name is None:
+            places, mask = self._places(value.region, self.piece)
+            name = self.addresses.writer.let(
+                self.addresses.writer.name(f"{value.region.tensor}_tile"), f"gl.load({places}{mask})"
+            )
+        text = name if self.addresses.bound.tensors[value.region.tensor].dtype == "f32" else f"{name}.to(gl.float32)"
+        return Tile(text=text, dtype="f32", axes=self.addresses.typing.region_type(value.region).axes)
+
+    def begin(self, reads: Iterable[Read], like: str) -> dict[Region, _Begun]:
+        """Start to load the first piece of some tiles, before there is time for that. like: the first piece.
+
+        Tiles that are cut are loaded when they are needed.
+        """
+        writer, found = self.addresses.writer, dict[Region, _Begun]()
+        self.parts = [like]
+        for read in reads:
+            tensor = read.region.tensor
+            places, mask = self._places(read.region, None)
+            if read.region not in found and not mask:
+                one = _Begun(places=writer.name(f"{tensor}_places"), ahead=writer.name(f"{tensor}_ahead"))
+                writer.let(one.places, places)
+                writer.let(one.ahead, f"gl.load({one.places})")
+                found[read.region] = one
+        return found
+
+    def go_on(self, begun: Mapping[Region, _Begun]) -> None:
+        """Take the piece of each tile that is on its way, and start to load the next one."""
+        writer, shared = self.addresses.writer, self.shared
+        for region, one in begun.items():
+            self.begun[region] = writer.let(writer.name(f"{region.tensor}_tile"), one.ahead)
+            with writer.block(nodes.Branch(condition=f"{self.piece} + 1 < {shared.pieces}")):
+                writer.let(one.ahead, f"gl.load({one.places} + ({self.piece} + 1) * {shared.piece})")
+
+    def _places(self, region: Region, piece: str | None) -> tuple[str, str]:
+        """Return the pointers to a region's elements, and the end of the arguments of their load.
+
+        piece: the number of the piece, None for the first one.
+        """
         addresses, writer = self.addresses, self.addresses.writer
-        tensor = addresses.bound.tensors[value.region.tensor]
-        spans = addresses.bound.memory_map(addresses.stage.name, value.region).spans
-        axes = addresses.typing.region_type(value.region).axes
+        tensor = addresses.bound.tensors[region.tensor]
+        axes = addresses.typing.region_type(region).axes
+        spans = addresses.bound.memory_map(addresses.stage.name, region).spans
         wide = ".to(gl.int64)" if tensor.size >= 2**31 else ""
-        base = [addresses.after_waits(value.region, f"{tensor.name}_local" if tensor.buffers > 1 else tensor.name)]
+        base = [addresses.after_waits(region, f"{tensor.name}_local" if tensor.buffers > 1 else tensor.name)]
         places: list[str] = []
         limits: list[str] = []
         views = [""] if len(axes) == 1 else ["[None, :]", "[:, None]"]  # from the last axis on
@@ -383,27 +438,32 @@ class _ConsumerValueEmitter(ValueEmitter):
                 start = addresses.scalar(span.start, LEVEL["*"])
                 base.append(scaled(f"({start}){wide}" if wide and not start.isdigit() else start, stride))
                 continue
-            is_column = span is spans[-1]
-            place = f"{self._positions(span, is_column=is_column, wide=wide)}{views[0 if is_column else 1]}"
+            if span is spans[-1]:
+                place = f"{self._columns(span, piece, wide)}{views[0]}"
+            else:
+                place = f"{self._rows(span, wide)}{views[1]}"
             places.append(scaled(place, stride))
             index = str(span.index)
             if addresses.stage.extents[index] % addresses.stage.tiles[index]:
                 limits.append(f"({place} < {addresses.constants.extent(addresses.stage, index)})")
         mask = f", mask={' & '.join(limits)}, other=0.0" if limits else ""
+        # Places in the tensor are added last: they are the same for all tensors of the tile, and take registers.
         offsets = writer.shared("offsets", total(places)) if len(places) > 1 else total(places)
-        # Places in the tensor are added last: they are the same for all tensors of the tile.
-        name = writer.let(writer.name(f"{tensor.name}_tile"), f"gl.load({total(base)} + {offsets}{mask})")
-        text = name if tensor.dtype == "f32" else f"{name}.to(gl.float32)"
-        return Tile(text=text, dtype="f32", axes=axes)
+        return f"{total(base)} + {offsets}", mask
 
-    def _positions(self, span: Span, *, is_column: bool, wide: str) -> str:
-        """Return the name of the elements of the piece along a dimension. wide: suffix for 64 bits, or ""."""
+    def _columns(self, span: Span, piece: str | None, wide: str) -> str:
+        """Return the name of the columns of a piece. wide: suffix for 64 bits, or ""."""
         first = self.addresses.scalar(span.start, LEVEL["+"])
-        if is_column:
-            text = total([first, f"{self.piece} * {self.shared.piece}", f"roles.columns({self.part})"])
-        else:
-            text = total([first, scaled("PART", self.shared.rows), f"roles.rows({self.part})"])
-        return self.addresses.writer.shared("columns" if is_column else "rows", f"({text}){wide}" if wide else text)
+        ahead = [f"{piece} * {self.shared.piece}"] if piece is not None else []
+        return self._shared("columns", total([first, *ahead, f"roles.columns({self.part})"]), wide)
+
+    def _rows(self, span: Span, wide: str) -> str:
+        """Return the name of the rows of a consumer's part. wide: suffix for 64 bits, or ""."""
+        first = self.addresses.scalar(span.start, LEVEL["+"])
+        return self._shared("rows", total([first, scaled("PART", self.shared.rows), f"roles.rows({self.part})"]), wide)
+
+    def _shared(self, stem: str, text: str, wide: str) -> str:
+        return self.addresses.writer.shared(stem, f"({text}){wide}" if wide else text)
 
     def _dot(self, value: Dot, slices: Slices) -> Tile:
         part = next(part for dot, part in zip(self.shared.dots, self.parts, strict=True) if dot == value)
@@ -456,12 +516,14 @@ class Consumer(_RoleEmitter):
         for name, one in zip(pieces, accs, strict=True):
             writer.let(name, f"roles.pieces({one}, {shared.pieces})")
         parts = [writer.name("part") for _ in accs]
+        begun = self.values.begin(self._loaded_ahead(), f"{pieces[0]}[0]")
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
             for part, name in zip(parts, pieces, strict=True):
                 writer.let(part, f"{name}[{piece}]")
             if product:
                 self.values.computed[product.name] = parts[0]
             self.values.piece, self.values.parts = piece, parts
+            self.values.go_on(begun)
             for number, statement in enumerate(rest[1:] if product else rest):
                 if number or product:
                     self.comment(statement)
@@ -475,6 +537,12 @@ class Consumer(_RoleEmitter):
                 self._result(region, self.values.lower(value, {}))
             case _:
                 raise AssertionError(statement)
+
+    def _loaded_ahead(self) -> list[Read]:
+        """Return the tiles that consumers add and load a piece ahead: as many as they have registers for."""
+        stage, typing = self.values.addresses.stage, self.values.addresses.typing
+        tiles = [one for one in addends(stage) if len(typing.region_type(one.region).axes) > 1]
+        return tiles if len({one.region for one in tiles}) <= LOADED_AHEAD else []
 
     def multiply(self, acc: str) -> None:
         """Lower the product of a tile."""
