@@ -55,8 +55,15 @@ def shapes() -> list[dict[str, Any]]:
     for name in ("tp_4xH200", "tp_few_4xH200", "gemm_ar_4xH200"):
         report = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         for shape in report["shapes"]:
-            found[shape["op"], shape["shape"]] = shape | {"commit": report["commit"]}
+            found[shape["op"], shape["shape"]] = shape | {"commit": report["commit"], "gpu": report["gpu"]}
     return list(found.values())
+
+
+def with_roles() -> list[dict[str, Any]]:
+    """What two H100s measured of products whose warps have roles."""
+    files = (RESULTS / f"tp_roles_{op}_2xH100.json" for op in ("ag_gemm", "gemm_rs", "gemm_ar"))
+    reports = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [s | {"commit": r["commit"], "gpu": r["gpu"]} for r in reports for s in r["shapes"] if s["M"] == 8192]
 
 
 def request(op: str, M: int, N: int, K: int, ranks: int = 4, variant: str = "") -> Request:
@@ -69,17 +76,33 @@ def small_schedule(op: str) -> str:
     return small.schedule
 
 
+def among(monkeypatch: pytest.MonkeyPatch, names: set[str]) -> None:
+    """Let operators choose among schedules of which there are times, and the pairs."""
+    every = predict.gpu_schedules
+    monkeypatch.setattr(
+        predict,
+        "gpu_schedules",
+        lambda *asked: tuple((p, s) for p, s in every(*asked) if f"{p.name}:{s.name}" in names),
+    )
+
+
 def chosen(asked: Request, *records: Record, gpu: str = GPU) -> Schedule | str:
     found = {record.key: record for record in records}
     return decide(asked, gpu=gpu, versions=VERSIONS, records=found, processor=target("sm_90"))
 
 
-@pytest.mark.parametrize("shape", shapes(), ids=lambda shape: f"{shape['op']}-{shape['shape']}")
-def test_the_choice_is_not_slower_than_what_was_measured(shape: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "shape", [*shapes(), *with_roles()], ids=lambda shape: f"{shape['op']}-{shape['shape']}-{shape['ranks']}"
+)
+def test_the_choice_is_not_slower_than_what_was_measured(
+    shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     if why := CHANGED.get((shape["op"], shape["shape"], shape["commit"])):
         pytest.skip(why)
-    way = chosen(request(shape["op"], shape["M"], shape["N"], shape["K"], shape["ranks"]))
     ways = {row["name"]: row["us"] for row in shape["rows"] if row["kind"] == "ours" and row["us"] is not None}
+    among(monkeypatch, ways.keys())
+    asked = request(shape["op"], shape["M"], shape["N"], shape["K"], shape["ranks"])
+    way = chosen(asked, gpu=shape["gpu"])
     ways.pop("operator", None)
     ways["unfused"] = next(row["us"] for row in shape["rows"] if row["name"] == "cuBLAS+NCCL")
     name = f"{way.program}:{way.name}" if isinstance(way, Schedule) else way
@@ -97,9 +120,12 @@ def shares() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("shape", shares(), ids=lambda shape: f"{shape['op']}-{shape['shape']}")
-def test_the_choice_for_eight_ranks_is_not_slower_than_what_was_measured_of_a_share(shape: dict[str, Any]) -> None:
-    way = chosen(request(shape["op"], shape["M"], shape["N"], shape["K"], shape["ranks"]))
+def test_the_choice_for_eight_ranks_is_not_slower_than_what_was_measured_of_a_share(
+    shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ways = {row["name"]: row["us"] for row in shape["rows"] if row["kind"] == "ours"}
+    among(monkeypatch, ways.keys())
+    way = chosen(request(shape["op"], shape["M"], shape["N"], shape["K"], shape["ranks"]))
     own = program_of(shape["op"], "")
     name = f"{way.program}:{way.name}" if isinstance(way, Schedule) else f"{own}:{way}"
     assert ways[name] <= (1 + REGRET) * min(ways.values())

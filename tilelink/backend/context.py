@@ -122,6 +122,7 @@ class RolesContext:
     count: number of consumers. rings: those of operands, and that of results. barriers: the same of (name, number in
     source, arrivals of a phase). registers: of a thread of a consumer, and of the other roles. consumer_launch: what
     consumers need to know of the launch to wait for signals and to load tensors by their pointers; None if they do not.
+    far: functions that store in a peer's memory.
     """
 
     loader: tuple[LoopContext, ...]
@@ -134,6 +135,7 @@ class RolesContext:
     operand_barriers: tuple[tuple[str, str, int], ...]
     result_barriers: tuple[tuple[str, str, int], ...]
     registers: tuple[int, int]
+    far: tuple[FarContext, ...] = ()
 
     @property
     def rings(self) -> tuple[RingContext, ...]:
@@ -201,7 +203,10 @@ class KernelContext:
         """Return the names of its functions for programs or roles."""
         if self.tma_copy is not None:
             return (f"_{self.name}", *(far.name for far in self.tma_copy.far))
-        return tuple(f"_{self.name}_{role}" for role in ("loader", "consumer", "storer")) if self.roles else ()
+        if self.roles is None:
+            return ()
+        own = (f"_{self.name}_{role}" for role in ("loader", "consumer", "storer"))
+        return (*own, *(far.name for far in self.roles.far))
 
     @property
     def parameters(self) -> tuple[str, ...]:

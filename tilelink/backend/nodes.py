@@ -528,12 +528,18 @@ class FenceResult(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreResult(Node):
-    """The start of a store of a consumer's result from shared memory."""
+    """The start of a store of a consumer's result from shared memory.
+
+    boxes: a descriptor, or the function that stores at a rank. peer: that rank, or "". copies: the descriptors of all
+    ranks' copies, for that function.
+    """
 
     boxes: str
     row: str
     column: str
     slot: str
+    peer: str = ""
+    copies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

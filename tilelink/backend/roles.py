@@ -15,7 +15,7 @@ from tilelink import artifact
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Addresses
 from tilelink.backend.constants import BLOCKS, LEVEL, scaled, total
-from tilelink.backend.context import LaunchContext, LoopContext, RingContext, RolesContext
+from tilelink.backend.context import FarContext, LaunchContext, LoopContext, RingContext, RolesContext
 from tilelink.backend.statements import StatementEmitter
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
@@ -35,6 +35,7 @@ from tilelink.ir.program import (
     Region,
     Statement,
     Store,
+    Transfer,
     Wait,
 )
 from tilelink.ir.scalar import Index, walk
@@ -42,8 +43,8 @@ from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.carried import computes_with_places, parts
-from tilelink.lowering.clauses.roles import addends, consumer_waits, product_of, products_of_tile
-from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Roles, Step, parts_of, right_operand
+from tilelink.lowering.clauses.roles import addends, consumer_waits, product_of, products_of_tile, results_of
+from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Roles, Step, parts_of, right_operand, target_of
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 MAX_SWIZZLE = 128
@@ -93,6 +94,8 @@ class Shared:
     """Those of the stage of the kernel whose tiles have the most columns: its rings have their sizes."""
     boxes: dict[str, artifact.Boxes] = field(default_factory=dict[str, artifact.Boxes])
     """Descriptors that the kernel takes, by parameter."""
+    far: dict[str, FarContext] = field(default_factory=dict[str, FarContext])
+    """Functions that store in a peer's memory, by name."""
 
     @property
     def dot(self) -> Dot:
@@ -117,6 +120,20 @@ class Shared:
     def result(self, region: Region) -> str:
         return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces)
 
+    def like(self, region: Region) -> str:
+        """Return a descriptor of pieces of results in a region."""
+        if region.rank is None:
+            return self.result(region)
+        return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces, owner=0)
+
+    def results_at(self, kernel: str, region: Region) -> FarContext:
+        """Return the function of a kernel that stores pieces of results in the copy of any rank."""
+        rows, columns = self.roles.rows, self.roles.columns // self.roles.pieces
+        ranks = range(self.addresses.bound.ranks)
+        copies = tuple(self._descriptor(region, rows, columns, owner=rank) for rank in ranks)
+        name = f"_{kernel}_store_{region.tensor}"
+        return self.far.setdefault(name, FarContext(name=name, what="store", copies=copies))
+
     @property
     def pieces(self) -> str:
         return self.number(self.roles.pieces, "PIECES")
@@ -130,9 +147,10 @@ class Shared:
     def results(self) -> str:
         return self.number(self.roles.results.buffers, "RESULTS")
 
-    def _descriptor(self, region: Region, rows: int, columns: int) -> str:
-        item = ITEM_BYTES[self.addresses.bound.tensors[region.tensor].dtype]
-        one = artifact.Boxes(tensor=region.tensor, box=(rows, columns), swizzle=min(MAX_SWIZZLE, columns * item))
+    def _descriptor(self, region: Region, rows: int, columns: int, owner: int | None = None) -> str:
+        item, box = ITEM_BYTES[self.addresses.bound.tensors[region.tensor].dtype], (rows, columns)
+        swizzle = min(MAX_SWIZZLE, columns * item)
+        one = artifact.Boxes(tensor=region.tensor, box=box, swizzle=swizzle, owner=owner)
         return self.boxes.setdefault(one.name, one).name
 
     def number(self, value: int, *names: str) -> str:
@@ -204,11 +222,12 @@ class Shared:
             count=self.roles.consumers,
             operands=rings,
             results=RingContext(
-                name="result_ring", like=self.result(stored), shape=f"{results}, {self.rows}, {self.piece}"
+                name="result_ring", like=self.like(stored), shape=f"{results}, {self.rows}, {self.piece}"
             ),
             operand_barriers=barriers,
             result_barriers=tuple((name, results, arrivals) for name, arrivals in self.roles.results.barriers),
             registers=self.roles.registers,
+            far=tuple(self.far.values()),
         )
 
     def rings(self) -> tuple[tuple[RingContext, ...], tuple[tuple[str, str, int], ...]]:
@@ -501,6 +520,8 @@ class Consumer(_RoleEmitter):
         """
         shared, writer, stage = self.shared, self.writer, self.values.addresses.stage
         rest = [s for s in body if not isinstance(s, Wait | Notify) and not _is_zero(s)]
+        first = next(n for n, s in enumerate(rest) if isinstance(s, Store | Transfer))
+        rest = rest[: first + 1]  # all stores are of the same result
         product = sliced_product(stage, rest[0])
         self.comment(rest[0])
         acc = writer.name(product.name if product else "acc")
@@ -533,7 +554,7 @@ class Consumer(_RoleEmitter):
         match statement:
             case Assign(name=name, value=value):
                 self._assign(name, value)
-            case Store(region=region, value=value):
+            case Store(region=region, value=value) | Transfer(target=region, source=value):
                 self._result(region, self.values.lower(value, {}))
             case _:
                 raise AssertionError(statement)
@@ -599,9 +620,22 @@ class Consumer(_RoleEmitter):
         writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=shared.results))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """A place of a tile's results: the row and column of its first element, and otherwise as of nodes.StoreResult."""
+
+    boxes: str
+    row: str
+    column: str
+    peer: str = ""
+    copies: tuple[str, ...] = ()
+
+
 @dataclass(kw_only=True)
 class Storer(_RoleEmitter):
-    """The warp that stores results and notifies."""
+    """The warp that stores results and notifies. targets: the places of the tile's results, so far."""
+
+    targets: list[_Target] = field(default_factory=list[_Target])
 
     @classmethod
     def begin(cls, writer: Writer) -> Places:
@@ -615,30 +649,46 @@ class Storer(_RoleEmitter):
     def statement(self, statement: Statement) -> None:
         if isinstance(statement, Notify):
             self._ordered(statement)
-        elif isinstance(statement, Store):
+        elif isinstance(statement, Store | Transfer):
             self.comment(statement)
-            self._store_parts(statement.region)
+            self.targets.append(self._target(statement.region if isinstance(statement, Store) else statement.target))
+            if len(self.targets) == len(results_of(self.values.addresses.stage)):
+                self._store_parts()
 
-    def _store_parts(self, region: Region) -> None:
+    def _target(self, region: Region) -> _Target:
+        addresses = self.values.addresses
+        row, column = corner(addresses, region, load=False)
+        if region.rank is None:
+            return _Target(boxes=self.shared.result(region), row=row, column=column)
+        far = self.shared.results_at(addresses.bound.kernel_of[addresses.stage.name].name, region)
+        peer = self.writer.let(
+            self.writer.name("peer"), addresses.scalar(addresses.bound.tile_map(addresses.stage.name, region).rank)
+        )
+        return _Target(boxes=far.name, row=row, column=column, peer=peer, copies=far.copies)
+
+    def _store_parts(self) -> None:
         """Store the pieces of all consumers' parts, in the order in which consumers compute them."""
         shared, writer = self.shared, self.writer
-        row, column = corner(self.values.addresses, region, load=False)
         parts = parts_of(shared.roles.results.reader)
-        self._store_piece(parts.first, region, row, column)
+        self._store_piece(parts.first, "")
         if shared.roles.pieces > 1:
             piece = writer.name("piece")
             with writer.block(nodes.Loop(index=piece, over=f"gl.static_range(1, {shared.pieces})")):
-                self._store_piece(parts.each, region, row, f"{column} + {piece} * {shared.piece}")
-        self._store_steps(parts.last, region, row, column)
+                self._store_piece(parts.each, f" + {piece} * {shared.piece}")
+        self._store_steps(parts.last, "")
+        self.targets = []
 
-    def _store_piece(self, steps: tuple[Step, ...], region: Region, row: str, column: str) -> None:
-        self._store_steps(steps, region, row, column)
+    def _store_piece(self, steps: tuple[Step, ...], right: str) -> None:
+        self._store_steps(steps, right)
         if self.shared.roles.results.reader.released_late:
             self.writer.let(self.place.previous, self.place.slot)
         self.writer.add(nodes.Advance(slot=self.place.slot, phase=self.place.phase, buffers=self.shared.results))
 
-    def _store_steps(self, steps: tuple[Step, ...], region: Region, row: str, column: str) -> None:
-        """Lower steps of the rings of all consumers: each step is that of all parts before the next one."""
+    def _store_steps(self, steps: tuple[Step, ...], right: str) -> None:
+        """Lower steps of the rings of all consumers: each step is that of all parts before the next one.
+
+        right: what is added to the columns of the first piece.
+        """
         shared, writer = self.shared, self.writer
         loops = [list(some) for _, some in groupby(steps, lambda step: step.word == RETIRE)]
         late = not any(step.word == AWAIT for step in steps)
@@ -657,8 +707,14 @@ class Storer(_RoleEmitter):
                 )  # fmt: skip
                 for step in some:
                     if step.word == STORE:
-                        boxes, first = shared.result(region), f"{row} + {part} * {shared.rows}"
-                        writer.add(nodes.StoreResult(boxes=boxes, row=first, column=column, slot=place.slot))
+                        names = [target_of(number, len(self.targets)) for number in range(len(self.targets))]
+                        one = self.targets[names.index(step.what)]
+                        writer.add(
+                            nodes.StoreResult(
+                                boxes=one.boxes, row=f"{one.row} + {part} * {shared.rows}",
+                                column=f"{one.column}{right}", slot=place.slot, peer=one.peer, copies=one.copies,
+                            )
+                        )  # fmt: skip
                     else:
                         self.synchronize(step, place)
 

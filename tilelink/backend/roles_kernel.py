@@ -5,36 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilelink.artifact import Boxes, TensorPointer
+from tilelink.artifact import Boxes, PeersPointer, TensorPointer
 from tilelink.backend.addresses import Addresses
-from tilelink.backend.context import KernelContext, LaunchContext, LoopContext
+from tilelink.backend.context import FarContext, KernelContext, LaunchContext, LoopContext
 from tilelink.backend.frame import Frame
 from tilelink.backend.loop_roles import LoopConsumer, LoopLoader, LoopShared
 from tilelink.backend.loops import turns
 from tilelink.backend.roles import Consumer, Loader, Shared, Storer, uses_indices
-from tilelink.ir.program import Store, Wait
+from tilelink.ir.program import Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.clauses.roles import addends, consumer_waits
+from tilelink.lowering.clauses.roles import addends, consumer_waits, results_of
 from tilelink.lowering.rings import Roles, widest_of
 
 
 def roles_kernel(frame: Frame) -> KernelContext:
     """Return the context of a kernel whose warps have roles. All of its stages have the same."""
     boxes: dict[str, Boxes] = {}
+    far: dict[str, FarContext] = {}
     roles = widest_of(stage.roles for stage in frame.usage.stages if stage.roles is not None)
     widest = next(stage for stage in frame.usage.stages if stage.roles == roles)
     loader, consumer = (LoopLoader, LoopConsumer) if roles.kept else (Loader, Consumer)
     loops = {
-        name: tuple(_role(frame, role, roles, boxes))
+        name: tuple(_role(frame, role, roles, boxes, far))
         for name, role in (("loader", loader), ("consumer", consumer), ("storer", Storer))
     }
-    shared = _shared(frame.tile_head(widest, frame.writer()), roles, roles, boxes)
-    (stored,) = (s.region for s in widest.stage.body if isinstance(s, Store))
+    shared = _shared(frame.tile_head(widest, frame.writer()), roles, roles, boxes, far)
+    stored = results_of(widest)[0]
     read, waits = _of_consumers(frame)
     context = shared.context(stored, loops, _consumer_launch(frame, read | waits))
     named = {one.tensor for one in boxes.values()} - frame.usage.lookups - read
-    pointers = (one for one in frame.arguments if not isinstance(one, TensorPointer) or one.tensor not in named)
+    pointers = (
+        one for one in frame.arguments if not isinstance(one, TensorPointer | PeersPointer) or one.tensor not in named
+    )
     return KernelContext(
         name=frame.kernel.name,
         template="kernels/roles.py.j2",
@@ -48,7 +51,11 @@ def roles_kernel(frame: Frame) -> KernelContext:
 
 
 def _role(
-    frame: Frame, role: type[Loader | Consumer | Storer], widest: Roles, boxes: dict[str, Boxes]
+    frame: Frame,
+    role: type[Loader | Consumer | Storer],
+    widest: Roles,
+    boxes: dict[str, Boxes],
+    far: dict[str, FarContext],
 ) -> Iterator[LoopContext]:
     """Yield the loops over tiles of a role. Its places in the rings go on from loop to loop."""
     writer = frame.writer()
@@ -60,7 +67,7 @@ def _role(
             continue
         needed = not issubclass(role, Consumer) or uses_indices(stage)
         addresses = frame.tile_head(stage, writer, awaits=_awaits(stage, role), places=needed)
-        shared = _shared(addresses, stage.roles, widest, boxes)
+        shared = _shared(addresses, stage.roles, widest, boxes, far)
         role.of(shared, places, frame.thresholds, frame.awaited_by_copy_engine).body(stage.stage.body)
         total = frame.constants.total(stage)
         first, step = turns(frame.kernel, loop, total)
@@ -91,7 +98,9 @@ def _consumer_launch(frame: Frame, tensors: frozenset[str]) -> LaunchContext | N
     return replace(launch, buffers=buffers) if buffers or waits else None
 
 
-def _shared(addresses: Addresses, roles: Roles, widest: Roles, boxes: dict[str, Boxes]) -> Shared:
+def _shared(
+    addresses: Addresses, roles: Roles, widest: Roles, boxes: dict[str, Boxes], far: dict[str, FarContext]
+) -> Shared:
     """Return the numbers of roles, of a loop that carries a state or of a product."""
     kind = LoopShared if roles.kept else Shared
-    return kind(addresses=addresses, roles=roles, widest=widest, boxes=boxes)
+    return kind(addresses=addresses, roles=roles, widest=widest, boxes=boxes, far=far)

@@ -195,7 +195,7 @@ def _wait_amd(pointer, target, channel, debug_block, stage: tl.constexpr, tile):
 
 @triton.jit
 def _trip(debug_block, stage: tl.constexpr, tile, channel, seen, target):
-    one = tl.full((), 1, tl.int64)
+    one = tl.cast(1, tl.int64)
     if tl.atomic_cas(debug_block + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
         tl.store(debug_block + 2, stage)
         tl.store(debug_block + 3, tile)

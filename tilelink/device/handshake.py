@@ -205,7 +205,7 @@ def finish_launch(
         )
         pads, launch = _pads(signal_table, RANKS, BLOCK), tl.load(epoch_pointer + NUMBER)
         tl.debug_barrier()  # all threads of the program have stored before one of them counts it
-        left = tl.atomic_add(handshake_block + LEFT, tl.full((), 1, tl.int64), sem="acq_rel", scope="gpu")
+        left = tl.atomic_add(handshake_block + LEFT, tl.cast(1, tl.int64), sem="acq_rel", scope="gpu")
         if (on != 0) & ((left + 1) % programs == 0):
             exit_table = table.to(tl.pointer_type(tl.int32))
             await_exits(signals, launch, exit_table, exits.to(tl.int32), debug_block, STAGE)
@@ -304,7 +304,7 @@ def _report(debug_block, signals, counters, targets, mask, STAGE: tl.constexpr):
     seen = tl.load(signals + counters, mask=mask, other=0, volatile=True)
     channel = tl.min(tl.where(mask & (seen < targets), counters, 2147483647))
     first = mask & (counters == channel)
-    one = tl.full((), 1, tl.int64)
+    one = tl.cast(1, tl.int64)
     if tl.atomic_cas(debug_block + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
         tl.store(debug_block + 2, STAGE)
         tl.store(debug_block + 3, 0)

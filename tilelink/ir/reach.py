@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import product
+from math import prod
+from types import MappingProxyType
+
 from tilelink.errors import RemoteAccessError
 from tilelink.ir.program import Program, Region
 from tilelink.ir.scalar import RANK, Env, Index, Lookup, Scalar, evaluate, walk
 
+NOTHING: Mapping[str, int] = MappingProxyType({})
+MOST_VALUES = 4096
+"""Most combinations of indices for which an expression is evaluated."""
 DECLARED = {"in": "in symmetric", "out": "out symmetric", "local": "symmetric", "kept": "kept symmetric"}
 
 
@@ -14,12 +22,23 @@ def away(region: Region) -> bool:
     return region.rank is not None and region.rank != RANK
 
 
-def elsewhere(rank: Scalar, ranks: int) -> bool:
-    """True if an expression certainly names another rank than the one that evaluates it."""
-    if any(isinstance(e, Index | Lookup) for e in walk(rank)):
+def elsewhere(rank: Scalar, ranks: int, counts: Mapping[str, int] = NOTHING) -> bool:
+    """True if an expression certainly names another rank than the one that evaluates it.
+
+    counts: numbers of values of indices that the expression may have.
+    """
+    names = sorted({e.name for e in walk(rank) if isinstance(e, Index)})
+    if any(isinstance(e, Lookup) for e in walk(rank)) or not counts.keys() >= set(names):
+        return False
+    if prod(counts[name] for name in names) > MOST_VALUES:
         return False
     try:
-        return all(evaluate(rank, Env(rank=r, ranks=ranks, params={}, indices={})) % ranks != r for r in range(ranks))
+        return all(
+            evaluate(rank, Env(rank=r, ranks=ranks, params={}, indices=dict(zip(names, numbers, strict=True)))) % ranks
+            != r
+            for numbers in product(*(range(counts[name]) for name in names))
+            for r in range(ranks)
+        )
     except ZeroDivisionError:  # on a rank that never evaluates it
         return False
 

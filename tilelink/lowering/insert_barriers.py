@@ -44,13 +44,14 @@ from tilelink.lowering.transform import free_name
 def place_barriers(bound: Bound) -> Bound:
     """Return the bound program with all barriers that its programs on SMs need.
 
-    After this pass these programs have many threads.
+    After this pass these programs have many threads. Warps with roles need no barrier: no tile loads what a tile of the
+    kernel stores, one thread stores for all of them, and all stores of a tile are of the same result.
     """
     scratch = scratch_memories(bound)
     bodies = {
         name: _Placing(bound=bound, stage=stage, scratch=scratch).all_of(stage)
         for name, stage in bound.stages.items()
-        if stage.transport is not Transport.COPY_ENGINE
+        if stage.transport is not Transport.COPY_ENGINE and stage.roles is None
     }
     return replace(with_bodies(bound, bodies), many_threads=True)
 

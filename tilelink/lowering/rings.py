@@ -135,7 +135,8 @@ def fit_together(one: Roles, other: Roles) -> bool:
 
 
 def _of_any_width(roles: Roles) -> Roles:
-    return replace(roles, columns=0, pieces=0, operands=_of_any_size(roles.operands))
+    results = replace(roles.results, reader=replace(roles.results.reader, steps=()))  # one may store at more places
+    return replace(roles, columns=0, pieces=0, operands=_of_any_size(roles.operands), results=results)
 
 
 def _of_any_size(ring: Ring) -> Ring:
@@ -246,8 +247,13 @@ def turning_ring(*, buffers: int, consumers: int, ahead: bool, size: int) -> Rin
     )
 
 
-def result_ring(*, buffers: int) -> Ring:
-    """Return the ring of a consumer's results, which the storer stores.
+def target_of(number: int, targets: int) -> str:
+    """Return the name of one of the places that results are stored at, "" for the only one."""
+    return f"target{number}" if targets > 1 else ""
+
+
+def result_ring(*, buffers: int, targets: int = 1) -> Ring:
+    """Return the ring of a consumer's results, which the storer stores at some places.
 
     If there are several buffers, the storer starts to store one before the one before it has been read.
     """
@@ -260,8 +266,8 @@ def result_ring(*, buffers: int) -> Ring:
     )
     storer = (
         Step(word=AWAIT, what="staged"),
-        Step(word=STORE),
-        Step(word=RETIRE, number=behind),
+        *(Step(word=STORE, what=target_of(number, targets)) for number in range(targets)),
+        Step(word=RETIRE, number=behind * targets),
         Step(word=ARRIVE, what="drained", number=behind),
     )
     return Ring(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import lcm
+from math import inf, lcm
 
 from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED, Operator
 from tilelink.simulator.machine import Thresholds
@@ -27,17 +27,16 @@ def choose(
     operator = OPERATORS.get(op)
     if operator is None:
         return UNFUSED
-    if (fused_rows := operator.fused_rows) is not None:
-        least = max(fused_rows(thresholds), thresholds.fused_rank_rows * ranks)
-        if least <= M and _addressable(N, K, ranks):
-            return SCHEDULE
+    least = inf if operator.fused_rows is None else operator.fused_rows(thresholds, N, K, ranks)
+    if least <= M and _addressable(N, K, ranks):
+        return SCHEDULE
     return _small(operator, M, K if operator.gathers else N, ranks, variant, thresholds)
 
 
 def worth_asking(op: str, M: int, N: int, K: int, ranks: int, thresholds: Thresholds = DEFAULTS) -> bool:
     """True if the model is asked for a fused implementation where the rule has too few rows for one."""
     least = max(thresholds.modelled_rows, thresholds.modelled_rank_rows * ranks)
-    return op in OPERATORS and OPERATORS[op].fused_rows is not None and least <= M and _addressable(N, K, ranks)
+    return op in OPERATORS and OPERATORS[op].modelled and least <= M and _addressable(N, K, ranks)
 
 
 def _addressable(N: int, K: int, ranks: int) -> bool:

@@ -4,8 +4,9 @@ The rule (`choose`) says whether there are enough rows for a fused kernel, and w
 kernel of the library communicates next to torch's product. The model chooses among fused implementations if the rule
 fuses an all-gather or a reduce-scatter with a product, or if there are some hundred rows (`worth_asking`). It may also
 prefer the unfused pair. In all measurements on four H200s its first choice was the best or within 3 % of the best,
-although its prediction for the rule's choice was wrong by up to 12 %. The model is not used for all-reduces, for which
-it predicts up to twice the real speed, nor for fewer rows.
+although its prediction for the rule's choice was wrong by up to 12 %. The model is not used for fewer rows, nor for
+all-reduces: it predicts up to twice the real speed of the vendor's, and takes sums that a kernel sends while it
+multiplies for slower than they are. There the rule takes warps with roles where the sizes allow them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
 from tilelink.ops.choice import DEFAULTS, choose, worth_asking
-from tilelink.ops.operators import SCHEDULE, UNFUSED
+from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED
 from tilelink.ops.predict import (
     Candidate,
     Request,
@@ -38,6 +39,9 @@ SURE = 0.95
 """Largest predicted time of a fused implementation, relative to that of the rule's pair, for which it replaces it."""
 BETTER = 0.98
 """The same relative to the rule's fused implementation, for another one."""
+
+WITH_ROLES = f"{SCHEDULE}_roles"
+"""The schedule of the library whose warps have roles."""
 
 LONG = 60e-6
 """Least predicted seconds of a rule's pair that may be replaced: shorter predictions were up to 17 % too long."""
@@ -119,9 +123,10 @@ def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str
     rule = choose(request.op, *sizes, request.variant, thresholds=thresholds)
     if ":" in rule and (machine is None or request.ranks > machine.node_ranks):
         return UNFUSED, "own kernels only communicate on machines that are described, within a node"
-    asked = rule == SCHEDULE or worth_asking(request.op, *sizes, thresholds)
+    modelled = OPERATORS[request.op].modelled if request.op in OPERATORS else False
+    asked = modelled and (rule == SCHEDULE or worth_asking(request.op, *sizes, thresholds))
     if machine is None or not asked:
-        return rule, "the rule for such sizes"
+        return (_with_roles(request, machine) if rule == SCHEDULE else rule), "the rule for such sizes"
     candidates = fused_candidates(request, machine)
     if ":" in rule:
         return _if_sure(candidates, rule, pushed_seconds(request, machine), machine)
@@ -139,6 +144,15 @@ def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str
     if min(unfused, candidates[0].seconds) >= BETTER * usual.seconds:
         return rule, why
     return (UNFUSED if unfused <= candidates[0].seconds else candidates[0].schedule), why
+
+
+def _with_roles(request: Request, machine: Machine | None) -> Schedule | str:
+    """Return the schedule of the default program whose warps have roles if it fits, else SCHEDULE or UNFUSED."""
+    if machine is None:
+        return SCHEDULE
+    own = programs_for(request.op, request.variant)[0]
+    fitting = {one.schedule.name: one.schedule for one in feasible(request, machine.processor) if one.source == own}
+    return fitting.get(WITH_ROLES, SCHEDULE if SCHEDULE in fitting else UNFUSED)
 
 
 def _if_sure(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -70,7 +71,8 @@ class Operator:
     listed has no fused program, and an activation that is in no variant is taken after the kernel. base, variant: the
     operator whose rule chooses, and the variant that this one is of it; "" for an operator that chooses itself.
     f32_sums: whether ranks send each other f32. fused_rows: from how many rows on (of all ranks) one kernel multiplies
-    and communicates; None: the rule never fuses. unfused: takes the operands, the activation if there is one, and the
+    and communicates, for so many columns, contracted elements and ranks; None: the rule never fuses. modelled: whether
+    the model chooses among fused implementations. unfused: takes the operands, the activation if there is one, and the
     group. gradient: what `gradients` has for it; None: it has no gradient.
     """
 
@@ -85,7 +87,8 @@ class Operator:
     variant: str = ""
     f32_sums: bool = False
     small: SmallMessage | None = None
-    fused_rows: Callable[[Thresholds], int] | None = None
+    fused_rows: Callable[[Thresholds, int, int, int], float] | None = None
+    modelled: bool = False
     gradient: gradients.Gradient | None = field(default=None, repr=False)
 
     @property
@@ -142,6 +145,14 @@ _ANY = (Operand(name="x", dims=None),)
 _Y = (Output(name="y", columns="w"),)
 _LIKE_X = (Output(name="y", columns="x"),)
 
+
+def _reduced_rows(thresholds: Thresholds, N: int, K: int, ranks: int) -> float:
+    """Return the rows from which one kernel multiplies and sums on all ranks; infinity for products it is not for."""
+    if ranks > thresholds.fused_reduce_ranks or min(N, K) < thresholds.fused_reduce_side:
+        return inf
+    return max(thresholds.fused_reduce_rows, thresholds.fused_reduce_rank_rows * ranks)
+
+
 RECORDS = (
     Operator(
         name="ag_gemm",
@@ -159,7 +170,10 @@ RECORDS = (
         },
         unfused=unfused.ag_gemm,
         small=SmallMessage(schedule="all_gather_kept:more", limit=lambda thresholds: thresholds.small_gather_bytes),
-        fused_rows=lambda thresholds: thresholds.fused_gather_rows,
+        fused_rows=lambda thresholds, N, K, ranks: max(
+            thresholds.fused_gather_rows, thresholds.fused_rank_rows * ranks
+        ),
+        modelled=True,
         gradient=gradients.ag_gemm,
     ),
     Operator(
@@ -193,7 +207,10 @@ RECORDS = (
         small=SmallMessage(
             schedule="reduce_scatter_pushed:more", limit=lambda thresholds: thresholds.small_scatter_bytes
         ),
-        fused_rows=lambda thresholds: thresholds.fused_scatter_rows,
+        fused_rows=lambda thresholds, N, K, ranks: max(
+            thresholds.fused_scatter_rows, thresholds.fused_rank_rows * ranks
+        ),
+        modelled=True,
         gradient=gradients.gemm_rs,
     ),
     Operator(
@@ -214,13 +231,14 @@ RECORDS = (
         outputs=_Y,
         rows="kept",
         activation=True,
-        programs={"": "gemm_ar", "bias": "gemm_ar_bias"},
+        programs={"": "gemm_ar_local_last", "bias": "gemm_ar_bias"},
         unfused=unfused.gemm_ar,
         small=SmallMessage(
             schedule="all_reduce_two_shot_pushed:more",
             limit=lambda thresholds: thresholds.small_reduce_bytes,
             one_shot="all_reduce_one_shot_pushed:few",
         ),
+        fused_rows=_reduced_rows,
         gradient=gradients.gemm_ar,
     ),
     Operator(

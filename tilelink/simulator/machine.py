@@ -44,7 +44,8 @@ class Thresholds:
     """Numbers that choose between the implementations of an operator: sizes at which one becomes faster than another,
     and the rates of a vendor's libraries. The simulator does not read them.
 
-    The defaults are those measured on four H200s; a description may leave them out.
+    The defaults are those measured on four H200s, and for all-reduces on two and four H100s; a description may leave
+    them out.
     """
 
     fused_gather_rows: int = _number("rows", 1024)
@@ -53,6 +54,14 @@ class Thresholds:
     """Minimum rows, over all ranks, for one kernel that multiplies and scatters sums."""
     fused_rank_rows: int = _number("rows", 256)
     """Minimum rows of one rank for either kernel."""
+    fused_reduce_rows: int = _number("rows", 4096)
+    """Minimum rows, over all ranks, for one kernel that multiplies and sums on all ranks."""
+    fused_reduce_rank_rows: int = _number("rows", 1024)
+    """Minimum rows of one rank for that."""
+    fused_reduce_side: int = _number("elements", 2048)
+    """Minimum columns, and minimum contracted elements, of its product."""
+    fused_reduce_ranks: int = _number("ranks", 4)
+    """Maximum ranks for that: each rank sends its sums to all others while it multiplies its own rows."""
     modelled_rows: int = _number("rows", 512)
     """Minimum rows, over all ranks, from which the model may find a better fused schedule."""
     modelled_rank_rows: int = _number("rows", 128)

@@ -21,7 +21,7 @@ A consumer may compute with what a loader has waited for: it reads after it has 
 the loader has had filled after its waits.
 
 The clause is for stages with tiles of their own on SMs, which wait, multiply along a whole dimension, once or twice the
-same left operand, may wait again, compute elementwise with the products, store one tile and notify
+same left operand, may wait again, compute elementwise with the products, store one tile, at peers too, and notify
 (lowering/straight_epilogue.py). It is also for stages whose tiles have one loop that carries a state, such as online
 softmax (lowering/carried.py). On processors without the warpgroup products of `sm_90`, programs are those of plain
 Triton, as without the clause.
@@ -57,10 +57,12 @@ from tilelink.ir.program import (
     Stage,
     Statement,
     Store,
+    Transfer,
     Transpose,
     Value,
     Wait,
 )
+from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping
@@ -178,7 +180,9 @@ def _apply(bound: Bound) -> Bound:
             continue
         widest = widest_of(found.values())
         for name, roles in found.items():
-            stages[name] = replace(stages[name], roles=(own := replace(roles, results=widest.results)))
+            buffers, targets = widest.results.buffers, len(results_of(stages[name]))
+            ring = result_ring(buffers=buffers, targets=targets)
+            stages[name] = replace(stages[name], roles=(own := replace(roles, results=ring)))
             if not fit_together(own, widest):
                 message = f"the roles of {', '.join(kernel.stage_names)} in one kernel do not fit together"
                 hint = "give them the same rows of tiles, blocks, types and roles"
@@ -259,25 +263,43 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     later = len(_late_waits(middle))
     if later and isinstance(middle[0], Assign):
         middle = (middle[0], *middle[1 + later :])
-    if not middle or not all(isinstance(s, Assign | Store) for s in middle):
+    if not middle or not all(isinstance(s, Assign | Store | Transfer) for s in middle):
         return "its tiles do more than to wait, multiply, wait, compute, store and notify, in this order"
     dots = products(statements(middle))
     if not dots or not products(middle[:1]):
         return "its tiles do not begin with a product"
     if len(dots) not in PRODUCTS or any(dot.left != dots[0].left for dot in dots):
         return f"its tiles multiply {len(dots)} times, not once or twice the same left operand"
-    *others, last = middle
-    if not isinstance(last, Store) or any(isinstance(s, Store) for s in others):
-        return "its tiles do not end with their only store"
-    if last.region.rank is not None:
-        return "it stores in a peer's memory"
-    if last.adds:
-        return "it adds to memory where others may add, too"
+    if reason := _stores_reason(middle):
+        return reason
     for statement in middle:
         if (value := value_of(statement)) is not None and (reason := _computed(value)):
             return reason
     reasons = (_operand_reason(dots[0].left, "left", False), *(_operand_reason(d.right, "right", True) for d in dots))
     return next(filter(None, reasons), None)
+
+
+def _stores_reason(middle: tuple[Statement, ...]) -> str | None:
+    """Return why a storer cannot execute the stores of a tile, or None."""
+    stores = tuple(s for s in middle if isinstance(s, Store | Transfer))
+    if not stores or middle[-len(stores) :] != stores:
+        return "its tiles do not end with their only stores"
+    if any(isinstance(s, Transfer) and s.mode != "push" for s in stores):
+        return "it does not store what it computes alone"
+    if any(isinstance(s, Store) and s.adds for s in stores):
+        return "it adds to memory where others may add, too"
+    if len({value_of(s) for s in stores}) > 1:
+        return "it stores several values, and consumers hand one to the storer"
+    if len(stores) > 1 and products(stores):
+        return "it stores a product at several places: assign the product to a name before"
+    return None
+
+
+def results_of(stage: BoundStage) -> list[Region]:
+    """Return the regions in which the tiles of a stage store the same result."""
+    return [
+        s.region if isinstance(s, Store) else s.target for s in stage_body(stage) if isinstance(s, Store | Transfer)
+    ]
 
 
 def _late_waits(body: tuple[Statement, ...]) -> tuple[Wait, ...]:
@@ -323,7 +345,12 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
 
     It may be read before the tiles before it are stored.
     """
-    written = {r.tensor for name in kernel.stage_names for r in stage_writes(bound.stages[name].stage)}
+    written = {
+        region.tensor
+        for other in (bound.stages[name] for name in kernel.stage_names)
+        for region in stage_writes(other.stage)
+        if region.rank is None or not elsewhere(region.rank, bound.ranks, _numbers(other))
+    }
     dots = products(statements(stage.stage.body)) if has_loop(stage) else products(stage_body(stage))
     for dot in dots:
         for read in (v for v in values(dot) if isinstance(v, Read)):
@@ -335,6 +362,11 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     return None
 
 
+def _numbers(stage: BoundStage) -> dict[str, int]:
+    """Return the numbers of values of a stage's indices that are numbers."""
+    return {name: stage.extents[name] for name in stage.scalar_indices if name not in stage.parts}
+
+
 # How their work is divided ------------------------------------------------------------------------------------
 
 
@@ -342,13 +374,14 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     """Return the roles of a stage, or why its tiles do not allow them."""
     dots = products_of_tile(stage)
     left, rights = operand_region(dots[0].left), [operand_region(one.right) for one in dots]
-    (target,) = (s.region for s in stage_body(stage) if isinstance(s, Store))
+    targets = results_of(stage)
+    target = targets[0]
     rows, columns, *others = (_along(bound, stage, region) for region in (left, *rights))
     block, consumers = bound.contraction_block(stage.name), choice.consumers
     if rows is None or columns is None or any(other != columns for other in others):
         return "an operand of its product is not rows of whole dimensions, one block after the other"
     item, stored = _item(bound, left), _item(bound, target)
-    for region in (left, *rights, target):
+    for region in (left, *rights, *targets):
         if bound.tensors[region.tensor].shape[-1] * _item(bound, region) % ALIGNMENT:
             return f"rows of {region.tensor} are not multiples of {ALIGNMENT} bytes"
     types = {bound.tensors[region.tensor].dtype for region in (left, *rights)}
@@ -360,8 +393,11 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
         return f"{columns} columns of a tile are no power of two from {COLUMNS[0]} to {COLUMNS[1] // len(dots)}"
     if block not in BLOCKS:
         return f"a block of {block} contracted elements is none of {', '.join(map(str, BLOCKS))}"
-    if reason := _stored(bound, stage, target):
-        return reason
+    for region in targets:
+        if reason := _stored(bound, stage, region):
+            return reason
+        if bound.tensors[region.tensor].dtype != bound.tensors[target.tensor].dtype:
+            return f"{region.tensor} has other elements than {target.tensor}, and both get the same results"
     for read in addends(stage):
         if reason := _addend(bound, stage, read.region, target):
             return reason
@@ -395,7 +431,7 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
             products=len(dots),
         ),
         products=len(dots),
-        results=result_ring(buffers=results),
+        results=result_ring(buffers=results, targets=len(targets)),
     )
 
 
@@ -584,7 +620,7 @@ ROLES: Clause[RolesChoice | None] = Clause(
         "results are computed and stored. For stages with a kernel of their own whose tiles wait, multiply along "
         "a whole dimension, once or twice the same left operand, may wait again, compute elementwise with it and with "
         "vectors of columns and tiles of their own rank that the kernel does not write (loops over up to 16 numbers "
-        "are unrolled), store once in their own rank and notify, on several nodes no rank of another one. "
+        "are unrolled), store one result, at peers too, and notify, on several nodes no rank of another one. "
         "Or whose tiles have one loop that carries a state: a turn waits, multiplies what all turns have in common, "
         "computes elementwise and along rows, and adds the product of the result and another operand to a name (online "
         "softmax is such a loop; `if t <= n:` around all of a turn may leave turns out). Needs `sm_90`, operands of "
