@@ -11,6 +11,7 @@ import pytest
 from tests.backend.offline import compile_all
 from tests.backend.samples import in_dialect, numbered
 from tests.conftest import Golden
+from tests.lowering import test_roles_epilogue as epilogue
 from tests.runtime.ptx import text
 from tilelink import compiler
 from tilelink.artifact import Boxes, TensorPointer
@@ -246,3 +247,71 @@ def test_a_wait_of_a_loader_may_have_a_deadline() -> None:
     ptx = text(found)
     assert len(re.findall(r"atom\.relaxed\.sys\.global\.cas\.b64", ptx)) >= 1
     assert not re.search(r"bar\.sync\s+0;", ptx) and resources(found)["STACK"] == 0
+
+
+def test_consumers_wait_after_the_product_and_load_ahead_of_what_they_compute() -> None:
+    body = epilogue.BODY.replace("acc = acc + r[i, j]", "acc = acc + 1.0")
+    source = functions(emitted(epilogue.bound(body, ranks=3)).text)
+    kinds = {
+        "poll": r"token \+= dl\.wait\(", "first": r"\w+_ahead\w* = gl\.load\(\w+_places\w*\)", "piece": r"for piece",
+        "next": r"\w+_ahead\w* = gl\.load\(\w+_places\w* \+", "fill": r"result_ring", "multiply": r"acc\w* = roles\.multiply",
+    }  # fmt: skip
+    found = [kind for line in source["_gemm_consumer"] for kind, pattern in kinds.items() if re.match(pattern, line)]
+    assert found[-7:] == ["poll", "poll", "first", "first", "piece", "next", "next", "fill"][-7:]
+    assert found.index("poll") > max(n for n, kind in enumerate(found) if kind == "multiply")
+    assert not any("dl.wait(" in line for line in source["_gemm_loader"])
+    assert sum("_gemm_store_g(peer" in line for line in source["_gemm_storer"]) == 2 * 3
+    assert any(line.startswith("elif peer == 2") for line in source["_gemm_store_g"])
+    assert sum("dl.notify(" in line for line in source["_gemm_storer"]) == 4
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("has_deadline", [False, True])
+def test_an_epilogue_with_waits_and_peers_compiles_without_spills(ranks: int, has_deadline: bool) -> None:
+    made = epilogue.bound(ranks=ranks)
+    result = emitted(made)
+    kernel = next(one for one in result.kernels if one.name == "gemm")
+    function = store.load(store.save(result.text)).gemm
+    types, known = signature(kernel, made), {} if has_deadline else {"debug_block": None}
+    types |= {"debug_block": "*i64"} if has_deadline else {}
+    found = compile_source(function, types, known, "sm_90", num_warps=kernel.num_warps, num_stages=kernel.num_stages)
+    assert not re.search(r"bar\.sync\s+0;", text(found))
+    assert resources(found)["STACK"] == 0 and resources(found)["LOCAL"] == 0
+
+
+DIRECT = """program direct(Ms, N, K):
+    x     : in        [ranks, Ms, K]
+    w     : in        [N, K]
+    parts : symmetric [ranks, Ms, N]
+    y     : out       [Ms, N]
+
+    compute gemm(q: ranks - 1, i: Ms, j: N):
+        tile_push_data(parts[rank, i, j] @ (rank + 1 + q), dot(x[rank + 1 + q, i, :], w[j, :].T))
+        producer_tile_notify(parts[rank, i, j] @ (rank + 1 + q))
+
+    compute own(i: Ms, j: N):
+        acc = dot(x[rank, i, :], w[j, :].T)
+        for (q: ranks - 1):
+            consumer_tile_wait(parts[rank + 1 + q, i, j])
+            acc += parts[rank + 1 + q, i, j]
+        y[i, j] = acc
+
+schedule one for direct:
+    gemm on sm, tile(i=128, j=256, k=64), order(q, group(i, 8)), roles(consumers=2, buffers=4)
+    own in gemm epilogue, tile(i=128, j=256, k=64), roles(consumers=2, buffers=4)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_single_kernel_stores_at_peers_and_ends_the_launch(ranks: int) -> None:
+    """Nothing else tells peers that the launch has ended. Its own copy of what it stores at peers has no descriptor."""
+    module = compiler.parse(DIRECT, "direct.tl")
+    sizes = {"Ms": 1024, "N": 512, "K": 320}
+    plan = compiler.plan(module.program(), module.schedules[0], ranks=ranks, dims=sizes, dtype="bf16", target="sm_90")
+    result = emitted(plan.bound)
+    (kernel,) = result.kernels
+    boxes = {(one.tensor, one.owner) for one in kernel.parameters if isinstance(one, Boxes)}
+    assert boxes == {("x", None), ("w", None), ("y", None), *(("parts", rank) for rank in range(ranks))}
+    assert functions(result.text)["gemm"][-1].startswith("dl.finish_launch(")
+    (found,) = compile_all(plan.bound, result)
+    assert resources(found)["STACK"] == 0 and not re.search(r"bar\.sync\s+0;", text(found))

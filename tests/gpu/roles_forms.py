@@ -105,7 +105,8 @@ class Case:
     """A form with its tensors and its kernel."""
 
     def __init__(
-        self, *, value: str = DOT, begin: tuple[str, ...] = (), i: int = 128, j: int = 256, k: int = 64, roles: str = TWO, more: str = "",
+        self, *, value: str = DOT, begin: tuple[str, ...] = (), i: int = 128, j: int = 256, k: int = 64,
+        roles: str = TWO, more: str = "",
         dtype: str = "", M: int = 1280, N: int = 1024, K: int = 512, rows: int = 128,
     ) -> None:  # fmt: skip
         lines = "".join(f"        {line}" for line in begin)

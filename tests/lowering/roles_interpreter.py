@@ -1,8 +1,9 @@
-"""The interpreter of lowered programs with kernels whose warps have roles: a loader that runs ahead, and a storer.
+"""The interpreter of lowered programs with kernels whose warps have roles: a loader and a consumer that run ahead, and
+a storer.
 
-A loader executes the waits of a tile, reads its operands and computes what is stored, and goes on with the next tile.
-It is ahead as far as its waits allow, which is farther than any ring lets it be. The storer stores the results in
-order, and notifies.
+A loader executes the waits before the product of a tile, reads its operands and multiplies, and goes on with the next
+tile. The consumer executes the waits after the product and computes what is stored. Both are ahead as far as their
+waits allow, which is farther than any ring lets them be. The storer stores the results in order, and notifies.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.lowering.interpreter import Machine, Program, Tile, _program
 from tilelink.ir.program import Notify, Region
 from tilelink.ir.typing import infer
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.clauses.roles import consumer_waits
 from tilelink.reference.walker import Task
 
 
@@ -34,9 +36,16 @@ def run_roles(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> tup
     return [{name: tensors[name] for name in outs} for tensors in machine.tensors], machine.ahead
 
 
+def _multiplied(stage: BoundStage) -> int:
+    """How many statements of a tile the loader stands for: up to its product, or all if a loop carries a state."""
+    late = consumer_waits(stage)
+    body = stage.stage.body
+    return next((n for n, s in enumerate(body) if any(s is wait for wait in late)), len(body))
+
+
 @dataclass(kw_only=True)
 class Computed:
-    """The condition of a storer: tile `number` of a program has its result."""
+    """The condition of a role: tile `number` of a program has its product, or its result."""
 
     results: list[RoleTile]
     number: int
@@ -66,14 +75,19 @@ class RolesMachine(Machine):
     def program_of(self, kernel: Kernel, rank: int, number: int) -> Program:
         if self.bound.stages[kernel.loops[0].stages[0]].roles is None:
             return super().program_of(kernel, rank, number)
+        products: list[RoleTile] = []
         results: list[RoleTile] = []
         found = Program(at=f"rank {rank}, {kernel.name}, program {number}")
-        found.task = self.both(self.loader(kernel, rank, number, results), self.storer(kernel, rank, number, results))
+        found.task = self.together(
+            self.loader(kernel, rank, number, products),
+            self.consumer(kernel, number, products, results),
+            self.storer(kernel, number, results),
+        )
         return found
 
-    def both(self, loader: Task, storer: Task) -> Any:
-        """Run the loader as far as it gets, then the storer, again and again: each waits for itself."""
-        waiting: list[tuple[Task, Any]] = [(loader, None), (storer, None)]
+    def together(self, *roles: Task) -> Any:
+        """Run each role as far as it gets, again and again: each waits for itself."""
+        waiting: list[tuple[Task, Any]] = [(role, None) for role in roles]
         while waiting:
             left: list[tuple[Task, Any]] = []
             moved = False
@@ -98,15 +112,22 @@ class RolesMachine(Machine):
             if _program(loop, tile, kernel.programs) == number
         ]
 
-    def loader(self, kernel: Kernel, rank: int, number: int, results: list[RoleTile]) -> Task:
+    def loader(self, kernel: Kernel, rank: int, number: int, products: list[RoleTile]) -> Task:
         for stage, tile in self.own(kernel, number):
             plain = self.tile(stage, rank, tile)
             one = RoleTile(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
             yield from one.begin()
-            yield from one.statements(tuple(s for s in stage.stage.body if not isinstance(s, Notify)))
-            results.append(one)
+            yield from one.statements(stage.stage.body[: _multiplied(stage)])
+            products.append(one)
 
-    def storer(self, kernel: Kernel, rank: int, number: int, results: list[RoleTile]) -> Task:
+    def consumer(self, kernel: Kernel, number: int, products: list[RoleTile], results: list[RoleTile]) -> Task:
+        for at, (stage, _) in enumerate(self.own(kernel, number)):
+            yield Computed(results=products, number=at)  # type: ignore[misc]
+            rest = stage.stage.body[_multiplied(stage) :]
+            yield from products[at].statements(tuple(s for s in rest if not isinstance(s, Notify)))
+            results.append(products[at])
+
+    def storer(self, kernel: Kernel, number: int, results: list[RoleTile]) -> Task:
         for at, (stage, _) in enumerate(self.own(kernel, number)):
             yield Computed(results=results, number=at)  # type: ignore[misc]
             self.ahead = max(self.ahead, len(results) - at)

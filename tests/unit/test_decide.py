@@ -44,9 +44,11 @@ CHANGED = {
         "measured before gemm_rs_local_last had its parts loaded ahead and deferred its notifies",
     ("ag_gemm", "mlp-2@2048", "9783c7429abc32fbded05d80ef055e49790da197"):
         "measured before ag_gemm_in_place had a schedule with slices of K",
+    ("gemm_ar", "mlp-5@2048", "2eef7dc"):
+        "a rule by rows alone: of a smaller product so many rows took 1.18 times as long in one kernel",
 }  # fmt: skip
-"""What must be measured again on four GPUs before it says which way is best, and of which commit its times are: the way
-that is chosen has become faster since, or is new."""
+"""Times that do not say which way is best, and of which commit they are: the way that is chosen has become faster
+since, or is new, or the choice is known to be coarse."""
 
 
 def shapes() -> list[dict[str, Any]]:
@@ -55,15 +57,15 @@ def shapes() -> list[dict[str, Any]]:
     for name in ("tp_4xH200", "tp_few_4xH200", "gemm_ar_4xH200"):
         report = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         for shape in report["shapes"]:
-            found[shape["op"], shape["shape"]] = shape | {"commit": report["commit"], "gpu": report["gpu"]}
+            found[shape["op"], shape["shape"]] = shape | {"commit": report["commit"], "gpu": report["machine"]["gpu"]}
     return list(found.values())
 
 
 def with_roles() -> list[dict[str, Any]]:
-    """What two H100s measured of products whose warps have roles."""
-    files = (RESULTS / f"tp_roles_{op}_2xH100.json" for op in ("ag_gemm", "gemm_rs", "gemm_ar"))
-    reports = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    return [s | {"commit": r["commit"], "gpu": r["gpu"]} for r in reports for s in r["shapes"] if s["M"] == 8192]
+    """What two and four H100s measured of products whose warps have roles."""
+    names = ("ag_gemm_2xH100", "gemm_rs_2xH100", "gemm_ar_4xH100")
+    reports = [json.loads((RESULTS / f"tp_roles_{name}.json").read_text(encoding="utf-8")) for name in names]
+    return [s | {"commit": r["commit"], "gpu": r["machine"]["gpu"]} for r in reports for s in r["shapes"]]
 
 
 def request(op: str, M: int, N: int, K: int, ranks: int = 4, variant: str = "") -> Request:
@@ -291,7 +293,7 @@ def test_what_was_measured_is_taken() -> None:
     assert chosen(request("gemm_rs", 1000, 512, 512), other) == rule
     large = record("ag_gemm", "ag_gemm", "unfused", 3e-4, Ms=2048, N=3584, K=4096)
     way = chosen(request("ag_gemm", 8192, 3584, 4096))
-    assert isinstance(way, Schedule) and (way.program, way.name) == ("ag_gemm_in_place", "h200_early")
+    assert isinstance(way, Schedule) and (way.program, way.name) == ("ag_gemm_in_place", "h200_early_roles")
     assert chosen(request("ag_gemm", 8192, 3584, 4096), large) == "unfused"
 
 

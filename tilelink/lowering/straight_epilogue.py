@@ -19,7 +19,7 @@ after:  acc = dot(x[rank, i, :], w[j, :].T)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -43,7 +43,7 @@ Expanded = Callable[[Statement], tuple[Statement, ...] | None]
 def straightened(bound: Bound, name: str) -> Bound:
     """Return the bound program with a stage whose epilogue is straight, as far as it can be."""
     stage = bound.stages[name]
-    body = straight(stage.stage.body, partial(_expanded, bound, stage))
+    body = straight(stage.stage.body, partial(_expanded, bound, stage), stage.slices)
     bound = with_bodies(bound, {name: body})
     left = {decl.name for s in statements(body) if isinstance(s, For) for decl in s.indices}
     left |= {decl.name for decl in stage.stage.indices}
@@ -56,20 +56,32 @@ def straightened(bound: Bound, name: str) -> Bound:
     return replace(bound, stages={**bound.stages, name: kept})
 
 
-def straight(body: tuple[Statement, ...], expanded: Expanded) -> tuple[Statement, ...]:
+def straight(
+    body: tuple[Statement, ...], expanded: Expanded, slices: Collection[str] = frozenset()
+) -> tuple[Statement, ...]:
     """Return the statements of a tile that begins with waits and a product, with a straight epilogue.
 
-    Another body is returned as it is.
+    Another body is returned as it is. slices: as of after_product.
     """
-    begin = next((n for n, s in enumerate(body) if not isinstance(s, Wait) and not _is_zero(s)), len(body))
-    if not products(statements(body[begin : begin + 1])):
+    first = after_product(body, slices)
+    if first is None:
         return body
-    first = begin + 1
     rest = tuple(_straight(body[first:], expanded))
     computed = next((n for n, s in enumerate(rest) if not isinstance(s, Wait | Assign)), len(rest))
     waits = tuple(s for s in rest[:computed] if isinstance(s, Wait))
     others = tuple(s for s in rest[:computed] if not isinstance(s, Wait))
     return (*body[:first], *waits, *others, *rest[computed:])
+
+
+def after_product(body: tuple[Statement, ...], slices: Collection[str] = frozenset()) -> int | None:
+    """Return the number of the statement after the product that a body begins with, or None if it begins otherwise.
+
+    slices: the indices of loops over the slices of a product.
+    """
+    begin = next((n for n, s in enumerate(body) if not isinstance(s, Wait) and not _is_zero(s)), len(body))
+    first = body[begin : begin + 1]
+    sliced = any(isinstance(s, For) and s.indices[0].name in slices for s in first)
+    return begin + 1 if sliced or products(first) else None
 
 
 def _straight(body: tuple[Statement, ...], expanded: Expanded) -> Iterator[Statement]:

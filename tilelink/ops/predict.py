@@ -7,11 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
+from tilelink.capabilities import has_warpgroups
 from tilelink.compiler import library_module
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.shared_memory import does_not_fit
 from tilelink.ops.operators import SCHEDULE, program_of, variant_operator
 from tilelink.ops.unfused import ACTIVATIONS
@@ -154,9 +156,15 @@ def _is_safe(bound: Bound) -> bool:
 
 
 def feasible(request: Request, processor: Target) -> list[Bound]:
-    """Return the bound GPU schedules of the operator's programs that fit a processor at these sizes."""
+    """Return the bound GPU schedules of the operator's programs that fit a processor at these sizes.
+
+    Those with roles are for processors that have them: on others they would lack what the others have instead.
+    """
     found: list[Bound] = []
     for program, schedule in gpu_schedules(request.op, request.variant):
+        with_roles = any(part[ROLES] is not None for part in schedule.stages)
+        if with_roles and not has_warpgroups(processor):
+            continue
         if (dims := request.dims(program)) is not None:
             with suppress(TileLinkError):
                 bound = bind(program, schedule, dims, request.ranks, processor, request.dtype)

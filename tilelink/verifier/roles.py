@@ -2,8 +2,8 @@
 
 The other rules take the plan's order: a program executes the statements of a tile, then those of the next. Roles
 execute them in parallel (tilelink/lowering/clauses/roles.py). This rule shows that no other program can observe that:
-roles may divide the statements of a tile, no tile loads what a tile of the kernel writes, and the rings between roles
-are right (verifier/rings.py), with buffers of the sizes that the tiles have.
+roles may divide the statements of a tile, no tile loads or computes with what a tile of the kernel writes, and the
+rings between roles are right (verifier/rings.py), with buffers of the sizes that the tiles have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop, parts, range_of
 from tilelink.lowering.channel_waits import not_repeated
-from tilelink.lowering.clauses.roles import conflict, divided_reason, product_of, products_of_tile
+from tilelink.lowering.clauses.roles import conflict, divided_reason, product_of, products_of_tile, results_of
 from tilelink.lowering.rings import (
     CARRY,
     COMPUTE,
@@ -26,12 +26,14 @@ from tilelink.lowering.rings import (
     LEADING,
     LOAD,
     MULTIPLY,
+    STORE,
     TRAILING,
     Ring,
     Roles,
     fit_together,
     of_tile,
     right_operand,
+    target_of,
 )
 from tilelink.planning.plan import Plan
 from tilelink.verifier.rings import wrong, wrong_together
@@ -88,11 +90,16 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     wanted = {"left": rows * block * left}
     wanted |= {right_operand(number): columns * block * right for number in range(len(dots))}
     expected = sum(step.number for step in found.operands.writer.steps if step.word == EXPECT)
+    targets = len(results_of(stage))
     for wrong_one, what in (
         (found.rows * found.consumers != rows, f"its consumers multiply {found.rows} rows each, of {rows}"),
         (found.columns != columns, f"its consumers multiply {found.columns} columns, of {columns}"),
         (found.block != block, f"its buffers have {found.block} contracted elements, and a step {block}"),
         (found.products != len(dots), f"its consumers compute {found.products} products, of {len(dots)}"),
+        (
+            stored_at(found.results) != [target_of(number, targets) for number in range(targets)],
+            f"its storer stores {', '.join(stored_at(found.results)) or 'nothing'}, of {targets} places",
+        ),
         (
             loads != wanted or expected != sum(loads.values()),
             f"its loads are {loads}, of which a barrier expects {expected} bytes",
@@ -102,6 +109,11 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         if wrong_one:
             return what
     return None
+
+
+def stored_at(ring: Ring) -> list[str]:
+    """Return the places at which a storer stores each piece of a result, in its order."""
+    return [step.what for step in ring.reader.every if step.word == STORE]
 
 
 def _common(found: Roles) -> Iterator[tuple[bool, str]]:

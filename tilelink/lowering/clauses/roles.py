@@ -78,7 +78,7 @@ from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.rings import Roles, fit_together, kept_ring, operand_ring, result_ring, turning_ring, widest_of
 from tilelink.lowering.sink_waits import sliced_product
-from tilelink.lowering.straight_epilogue import once, straight, straightened
+from tilelink.lowering.straight_epilogue import UNROLLED, after_product, once, straight, straightened
 from tilelink.lowering.transform import stage_writes
 from tilelink.scheduling.schedule import RolesChoice
 from tilelink.scheduling.words import check_count
@@ -220,6 +220,8 @@ def divided_reason(stage: BoundStage) -> str | None:
     """Return why the statements of a stage's tiles cannot be divided among roles, or None."""
     if not has_loop(stage):
         return roles_reason(stage_body(stage))
+    if after_product(stage.stage.body, stage.slices) is not None:
+        return f"a loop after its product is over tiles, or over more than {UNROLLED} numbers or a part of them"
     found = carried(stage.stage.body)
     if isinstance(found, str):
         return found

@@ -1,0 +1,199 @@
+"""`roles`: waits after the product, tiles that are added to it, and results that are stored at several places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.lowering.roles_interpreter import run_roles
+from tilelink import compiler
+from tilelink.errors import RolesError, ScheduleError, VerificationError
+from tilelink.ir.program import Barrier, For, If, Wait
+from tilelink.ir.reach import elsewhere
+from tilelink.ir.scalar import RANK, Index, Scalar, add, binary, const
+from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.clauses.roles import consumer_waits, results_of
+from tilelink.lowering.listing import listing
+from tilelink.planning.plan import make_plan
+from tilelink.reference.run import run as reference
+from tilelink.reference.trial import random_inputs
+from tilelink.target import target
+from tilelink.verifier import refusals, verify
+
+TEXT = """program summed(M, N, K):
+    x     : in        [M, K]
+    w     : in        [N, K]
+    r     : in        [M, N]
+    parts : symmetric [2, M, N]
+    c     : local     [M, N]
+    g     : symmetric [ranks, M, N]
+    f     : symmetric [M, N] f32
+    y     : out       [M, N]
+    t     : out       [ranks, M, N]
+    u     : out       [M, N]
+
+    comm give(q: 2 by 1, i: M, j: N):
+        tile_push_data(parts[q, i, j] @ (rank + 1), r[i, j])
+        producer_tile_notify(parts[q, i, j] @ (rank + 1))
+
+    compute gemm(i: M, j: N):
+{body}
+    compute keep(i: M, j: N):
+        consumer_tile_wait(c[i, j])
+        y[i, j] = c[i, j]
+
+    compute told(q: ranks, i: M, j: N):
+        consumer_tile_wait(g[q, i, j])
+        t[q, i, j] = g[q, i, j]
+
+    comm wide(i: M, j: N):
+        tile_push_data(f[i, j] @ (rank + 1), r[i, j])
+        producer_tile_notify(f[i, j] @ (rank + 1))
+
+    compute widened(i: M, j: N):
+        consumer_tile_wait(f[i, j])
+        u[i, j] = f[i, j]
+
+schedule one for summed:
+    give on sm(1), tile(i=64)
+    gemm on sm, tile(i=128, j=128, k=64), order({order}), roles(consumers=2, buffers=4){more}
+    keep on sm(1), tile(i=64, j=128)
+    told on sm(1), tile(i=64, j=128)
+    wide on sm(1), tile(i=64)
+    widened on sm(1), tile(i=64, j=128)
+"""
+BODY = """acc = dot(x[i, :], w[j, :].T)
+for (q: 2 by 1):
+    consumer_tile_wait(parts[q, i, j])
+    acc += parts[q, i, j] * 0.5
+if ranks > 1:
+    acc = acc + r[i, j]
+c[i, j] = acc
+for (p: ranks):
+    tile_push_data(g[rank, i, j] @ p, acc)
+producer_tile_notify(c[i, j])
+for (p: ranks):
+    producer_tile_notify(g[rank, i, j] @ p)
+"""
+WAIT = "    consumer_tile_wait(parts[q, i, j])\n"
+
+
+def bound(
+    body: str = BODY, *, order: str = "i, j", more: str = "", ranks: int = 2, on: Any = "sm_90",
+    M: int = 256, N: int = 384, K: int = 128,
+) -> Bound:  # fmt: skip
+    lines = "".join(f"        {line}\n" for line in body.splitlines())
+    module = compiler.parse(TEXT.format(body=lines, order=order, more=more), "summed.tl")
+    sizes = {"M": M, "N": N, "K": K}
+    return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=sizes, dtype="bf16", target=on)
+
+
+def test_the_epilogue_of_the_lowered_program_is_straight_and_begins_with_its_waits() -> None:
+    made = bound(ranks=3)
+    stage = made.stages["gemm"]
+    body = stage.stage.body
+    assert not any(isinstance(s, For | If | Barrier) for s in statements(body))
+    assert [isinstance(s, Wait) for s in body] == [False, True, True, *[False] * (len(body) - 3)]
+    assert consumer_waits(stage) == body[1:3]
+    assert [region.tensor for region in results_of(stage)] == ["c", "g", "g", "g"]
+    assert set(stage.tiles) == {"i", "j"}  # the loops are gone
+    assert stage.roles is not None
+    assert [str(step) for step in stage.roles.results.reader.steps] == [
+        "await staged 0", "store target0", "store target1", "store target2", "store target3", "retire 4",
+        "arrive drained 1",
+    ]  # fmt: skip
+    verify(make_plan(made))
+    text = listing(made)
+    again = compiler.parse_lowered(text)
+    assert again.stages["gemm"].roles == stage.roles and listing(again) == text
+
+
+@pytest.mark.parametrize("on", ["cpu", "sm_80"])
+def test_other_processors_keep_the_loops(on: str) -> None:
+    body = bound(on=on).stages["gemm"].stage.body
+    assert sum(isinstance(s, For) for s in body) == 3
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("order", "more"), [("i, j", ""), ("group(i, 2)", ", halve_tail"), ("i = 2 step -1, j", "")])
+def test_roles_that_run_ahead_change_no_result(order: str, more: str, ranks: int) -> None:
+    made = bound(order=order, more=more, ranks=ranks, on=replace(target("sm_90"), sms=12), M=384, N=640, K=64)
+    assert made.stages["gemm"].roles is not None and ("gemm_rest" in made.stages) is bool(more)
+    verify(make_plan(made))
+    (inputs,) = random_inputs(made.source, ranks=ranks, dims=made.numbers, dtype="bf16", launches=1, seed=4)
+    wanted = reference(made.source, inputs, made.numbers, dtype="bf16")
+    found, ahead = run_roles(made, inputs)
+    for rank in range(ranks):
+        assert all(torch.equal(found[rank][name], wanted[rank][name]) for name in ("y", "t", "u"))
+    assert ahead > 1
+
+
+def test_a_wait_that_is_left_out_is_refused() -> None:
+    assert BODY.count(WAIT) == 1
+    with pytest.raises(VerificationError, match="parts"):
+        verify(make_plan(bound(BODY.replace(WAIT, ""))))
+
+
+REFUSED = {
+    "several values": (BODY.replace("@ p, acc)", "@ p, acc * 2.0)"), "stores several values"),
+    "a wait after what is computed": (
+        BODY.replace("c[i, j] = acc", "c[i, j] = acc\nconsumer_tile_wait(parts[0, i, j])"),
+        "in this order",
+    ),
+    "a store in between": (BODY.replace("if ranks", "c[i, j] = acc\nif ranks", 1), "end with their only stores"),
+    "a product at two places": (
+        BODY.replace("acc = acc + r", "acc = r").replace("c[i, j] = acc", "c[i, j] = dot(x[i, :], w[j, :].T)"),
+        "multiply|end with|several values",
+    ),
+    "a branch of some ranks": (BODY.replace("if ranks > 1", "if rank > 0"), "in this order"),
+    "many iterations": (
+        BODY.replace("for (q: 2 by 1):", "for (q: 2 by 1, s: 9 by 1):"),
+        "a loop after its product is over tiles, or over more than 16",
+    ),
+    "results of two types": (
+        BODY.replace("producer_tile_notify(c", "tile_push_data(f[i, j] @ (rank + 1), acc)\nproducer_tile_notify(c"),
+        "f has other elements than c",
+    ),
+    "rows of a peer": (BODY.replace("r[i, j]", "g[0, i, j]"), "computes with g, which its own tiles write"),
+    "a vector of rows": (
+        BODY.replace("r[i, j]", "x[i, 0][:, None]"),
+        "no vector along the columns of its tiles, and no",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_epilogue_that_roles_cannot_divide_is_refused(case: str) -> None:
+    body, reason = REFUSED[case]
+    with pytest.raises(ScheduleError, match=f"gemm cannot have roles: .*({reason})"):
+        bound(body, M=384, N=384)
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), [
+    ("store target1; ", "", "its storer stores target0, target2, of 3 places"),
+    ("store target0; store target1", "store target1; store target0", "its storer stores target1, target0"),
+    ("retire 3", "retire 4", "releases a buffer that it still reads"),
+])  # fmt: skip
+def test_stores_of_a_lowered_program_are_checked_as_they_are_printed(old: str, new: str, reason: str) -> None:
+    made = bound()
+    text = listing(made)
+    assert text.count(old) == 1
+    wrong = replace(made.stages["gemm"], roles=compiler.parse_lowered(text.replace(old, new)).stages["gemm"].roles)
+    found = refusals(make_plan(replace(made, stages={**made.stages, "gemm": wrong})))
+    assert any(isinstance(one, RolesError) and reason in one.message for one in found)
+
+
+@pytest.mark.parametrize(("rank", "counts", "wanted"), [
+    (add(RANK, const(1)), {}, True),
+    (add(add(RANK, const(1)), Index(name="q")), {"q": 3}, True),
+    (add(add(RANK, const(1)), Index(name="q")), {"q": 4}, False),  # round to the own rank
+    (add(RANK, Index(name="q")), {"q": 3}, False),
+    (add(add(RANK, const(1)), Index(name="q")), {}, False),  # nothing is known of it
+    (binary("*", Index(name="q"), Index(name="p")), {"q": 5000, "p": 5000}, False),  # too many to try
+])  # fmt: skip
+def test_a_rank_that_is_certainly_another_one(rank: Scalar, counts: dict[str, int], wanted: bool) -> None:
+    assert elsewhere(rank, 4, counts) is wanted
