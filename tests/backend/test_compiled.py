@@ -40,7 +40,7 @@ def test_library(case: library.Case, target: str) -> None:
     program, schedule = case
     if target in ("sm_80", "gfx942") and any(tensor.dtype in F8 for tensor in program.tensors):
         pytest.skip(f"{target} has no floats of 8 bits")
-    bound = bind(program, schedule, library.wide(program, 4), 4, named_target(target), "bf16")
+    bound = bind(program, schedule, library.fitted(case, library.wide(program, 4)), 4, named_target(target), "bf16")
     compiled = compile_all(bound, emitted(bound))
     assert all(k.asm for k in compiled)
     assert_lower_bounds(bound, compiled)

@@ -64,7 +64,7 @@ def test_golden(name: str, schedule: str, golden: Golden) -> None:
 def test_it_computes_the_same(case: library.Case, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SHIM))
     program, schedule = case
-    dims = library.dims(program, ranks)
+    dims = library.sizes(case, ranks)
     plan = compiler.plan(program, schedule, ranks=ranks, dims=dims, dialect="triton_dist")
     kernel = Kernel(plan=plan, emitted=emit(plan.bound, plan.thresholds), tables={})
     assert "from tilelink import device" not in kernel.source
@@ -118,7 +118,12 @@ def compiled(text: str, kernels: Any, bound: Any) -> list[str]:
 @pytest.mark.parametrize("case", library.in_turn(UNLIKE)[::2], ids=library.name)
 @pytest.mark.usefixtures("stand_in")
 def test_it_compiles(case: library.Case) -> None:
-    where: dict[str, Any] = {"ranks": 4, "dims": library.wide(case[0], 4), "target": "sm_90", "dialect": "triton_dist"}
+    where: dict[str, Any] = {
+        "ranks": 4,
+        "dims": library.fitted(case, library.wide(case[0], 4)),
+        "target": "sm_90",
+        "dialect": "triton_dist",
+    }
     plan = compiler.plan(*case, **where, dtype="bf16")
     emitted = emit(plan.bound, plan.thresholds)
     assert not any(isinstance(arg, Descriptor) for one in emitted.kernels for arg in one.parameters)

@@ -129,7 +129,7 @@ assert len(CASES) > 20
 
 @pytest.mark.parametrize("case", CASES[::2], ids=library.name)
 def test_the_library_is_generated_as_planned(case: library.Case) -> None:
-    dims = library.dims(case[0], 4)
+    dims = library.sizes(case, 4)
     plan = compiler.plan(*case, ranks=4, dims=dims, target="sm_90")
     both(plan, numbered(emit(plan.bound, plan.thresholds).text))
 

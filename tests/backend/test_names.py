@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.backend.samples import emitted, numbered
-from tests.compiler.library import SIZES, cases, in_turn
+from tests.compiler.library import SIZES, cases, fitted, in_turn
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.backend.names import DERIVED, FRAME, user_names
@@ -57,6 +57,7 @@ def test_every_name_that_is_no_users_is_one_of_the_frame(dialect: str, machine: 
     unknown: dict[str, str] = {}
     for program, schedule in in_turn(cases()):
         dims = {p.name: (SIZES[k % 4] if p.kind == "dim" else 2) for k, p in enumerate(program.params)}
+        dims = fitted((program, schedule), dims)
         try:
             bound = bind(program, schedule, dims, 4, target(machine), "bf16", dialect=dialect)
             text = numbered(emit(bound, make_plan(bound).thresholds).text)

@@ -10,6 +10,7 @@ from zlib import crc32
 from tilelink import compiler
 from tilelink.ir.program import If, Notify, Program, Transfer, Wait
 from tilelink.ir.visitor import statements
+from tilelink.lowering.clauses.roles import ROLES
 from tilelink.scheduling.schedule import Schedule
 
 Case = tuple[Program, Schedule | None]
@@ -121,6 +122,21 @@ def dims(program: Program, ranks: int) -> dict[str, int | float | bool]:
 def wide(program: Program, ranks: int) -> dict[str, int | float | bool]:
     """Sizes of more than a tile of a GPU; a program that gives examples has those."""
     return {p.name: {"K": 200}.get(p.name, 136) for p in program.params} | _given(program) | groups(program, ranks)
+
+
+def sizes(case: Case, ranks: int) -> dict[str, int | float | bool]:
+    """The sizes of `dims` that a case may have on any processor."""
+    return fitted(case, dims(case[0], ranks))
+
+
+def fitted(case: Case, values: dict[str, int | float | bool]) -> dict[str, int | float | bool]:
+    """Sizes of a case. Warps with roles store no rows beyond a tile, and take rows of multiples of 16 bytes."""
+    program, schedule = case
+    if schedule is None or all(part[ROLES] is None for part in schedule.stages):
+        return values
+    rows, *others = (p.name for p in program.params if p.kind == "dim")
+    more = {name: -(-int(values[name]) // 8) * 8 for name in others}
+    return values | more | {rows: -(-int(values[rows]) // 128) * 128}
 
 
 def _given(program: Program) -> dict[str, int | float | bool]:

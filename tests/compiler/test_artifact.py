@@ -25,7 +25,7 @@ RANKS = 4
 def made(case: library.Case, target: str = "sm_90", dialect: str = "triton") -> tuple[Artifact, str]:
     """The artifact of a case and the text of its module."""
     program, schedule = case
-    dims = library.dims(program, RANKS)
+    dims = library.sizes(case, RANKS)
     tables = trial.random_tables(program, ranks=RANKS, dims=dims, seed=0)
     dtype = "f32" if target == "cpu" else "bf16"
     where: dict[str, Any] = {"ranks": RANKS, "target": target, "dialect": dialect}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.compiler.library import cases, groups
+from tests.compiler.library import cases, fitted, groups
 from tests.gpu.lockstep import Checks, on_all
 from tilelink import compiler
 from tilelink.ir.program import Program, Store
@@ -55,6 +55,11 @@ def uneven(seed: int) -> tuple[int, ...]:
     return tuple(8 * chance.randint(3, 80) for _ in range(4))
 
 
+def uneven_dims(case: Case, seed: int) -> dict[str, Any]:
+    """The sizes of a case that no tile divides, as far as its schedule allows them."""
+    return fitted(case, dims_of(case[0], uneven(seed)))
+
+
 def remembers(program: Program) -> bool:
     """True if what a launch computes depends on those before it, by a tensor that is kept."""
     kept = {t.name for t in program.tensors if t.space == "kept"}
@@ -82,7 +87,7 @@ def even_points() -> list[Point]:
 
 
 def uneven_points() -> list[Point]:
-    return [point(case, dims_of(case[0], uneven(number)), deadlines=(False,)) for number, case in enumerate(cases())]
+    return [point(case, uneven_dims(case, number), deadlines=(False,)) for number, case in enumerate(cases())]
 
 
 def traced_points() -> list[Point]:

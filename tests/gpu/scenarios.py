@@ -29,6 +29,7 @@ from tests.gpu.cases import (
     traced_points,
     trial,
     uneven,
+    uneven_dims,
     uneven_points,
 )
 from tests.gpu.cases import tails as tails_of_library
@@ -71,15 +72,15 @@ def programs() -> None:
     """Several launches back to back without synchronisation, sizes even and uneven."""
     prepare([*even_points(), *uneven_points()])
 
-    def chosen() -> Iterator[tuple[Case, tuple[int, ...]]]:
+    def chosen() -> Iterator[tuple[Case, dict[str, Any]]]:
         for number, case in enumerate(cases()):
-            yield from ((case, sizes) for sizes in (EVEN, uneven(number)))
+            yield from ((case, dims) for dims in (dims_of(case[0], EVEN), uneven_dims(case, number)))
 
-    def body(which: tuple[Case, tuple[int, ...]], checks: Checks) -> None:
-        case, sizes = which
-        dims = dims_of(case[0], sizes)
+    def body(which: tuple[Case, dict[str, Any]], checks: Checks) -> None:
+        case, dims = which
+        is_even = dims == dims_of(case[0], EVEN)
         kernel = on_all(lambda: compiler.compile(*case, dims=dims, dtype="bf16", device="cuda"))
-        known = trial(case, dims, 7 if remembers(case[0]) else 3 if sizes == EVEN else 2)
+        known = trial(case, dims, 7 if remembers(case[0]) else 3 if is_even else 2)
         turns = 7 if remembers(case[0]) else 2
         ready = [known.given(launch) for launch in range(turns)]
         outputs = [kernel(ready[launch % turns]) for launch in range(7)]

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.compiler.library import Case, cases, dims
+from tests.compiler.library import Case, cases, sizes
 from tests.gpu import campaign, sanitizer
 from tests.gpu.campaign import LIMITS_S, Outcome
 from tests.gpu.cases import remembers
@@ -160,9 +160,7 @@ def test_callers_meet_every_manner_of_launch() -> None:
     from tests.gpu.callers import called, manner
 
     def manners(chosen: Iterable[Case]) -> set[tuple[bool, ...]]:
-        bounds = (
-            compiler.bound(*case, ranks=2, dims=dims(case[0], 2), dtype="bf16", target="sm_90") for case in chosen
-        )
+        bounds = (compiler.bound(*case, ranks=2, dims=sizes(case, 2), dtype="bf16", target="sm_90") for case in chosen)
         return {manner(bound) for bound in bounds}
 
     assert manners(cases()) <= manners(called())

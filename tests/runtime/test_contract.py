@@ -137,7 +137,7 @@ def told_apart(artifact: Artifact) -> Artifact:
 
 def artifact_for(case: library.Case, machine: str) -> Artifact:
     program, schedule = case
-    dims = library.dims(program, RANKS)
+    dims = library.sizes(case, RANKS)
     tables = trial.random_tables(program, ranks=RANKS, dims=dims, seed=0)
     plan = compiler.plan(program, schedule, ranks=RANKS, dims=dims, dtype="bf16", target=machine, tables=tables)
     return gpu_artifact(plan, tables)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.compiler.library import cases, dims, name
+from tests.compiler.library import cases, name, sizes
 from tilelink import compiler
 from tilelink.artifact import Artifact, HandshakePointer, KernelSpec, LaunchProtocol, SignalsPointer, SignalTablePointer
 from tilelink.compiler.cuda import gpu_artifact
@@ -89,7 +89,7 @@ def order_of(program: Artifact, rank: int) -> list[Any]:
 
 def gpu_of(case: Any) -> Artifact:
     program, schedule = case
-    plan = compiler.plan(program, schedule, ranks=RANKS, dims=dims(program, RANKS), dtype="bf16", target="sm_90")
+    plan = compiler.plan(program, schedule, ranks=RANKS, dims=sizes(case, RANKS), dtype="bf16", target="sm_90")
     return gpu_artifact(plan)
 
 

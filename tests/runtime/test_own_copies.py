@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.compiler.library import cases, dims, name
+from tests.compiler.library import cases, name, sizes
 from tilelink import compiler
 from tilelink.artifact import Artifact
 from tilelink.compiler.cuda import gpu_artifact
@@ -156,7 +156,7 @@ COPIED = [case for case in cases() if "copy_engine" in str(case[1])]
 @pytest.mark.parametrize("case", COPIED, ids=name)
 def test_the_plan_knows_what_is_issued_before_the_kernels(case: tuple[Program, Schedule]) -> None:
     program, schedule = case
-    plan = compiler.plan(program, schedule, ranks=3, dims=dims(program, 3), dtype="bf16", target="sm_90")
+    plan = compiler.plan(program, schedule, ranks=3, dims=sizes(case, 3), dtype="bf16", target="sm_90")
     artifact, own = gpu_artifact(plan), own_copies(plan)
     assert artifact.own_copies_first
     early = [one for rank in range(3) for one in recorded(artifact, rank).early[0]]
