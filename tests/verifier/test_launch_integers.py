@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import tilelink
 from tests.launch_programs import SMALL, examples
 from tilelink.errors import TileLinkError
 from tilelink.ir.link import link, strip
+from tilelink.verifier import launch_writes
 
 EXAMPLES = examples()
 
@@ -156,6 +159,55 @@ def test_a_changed_program_is_refused_with_what_would_help(name: str, old: str, 
         return
     with pytest.raises(TileLinkError, match=said):
         plan(text.replace(old, new, 1))
+
+
+ONE_END = """
+program p(M = 8, E = 3, C = 6):
+    count : in    [E] <= C
+    owner : in    [M] < E
+    slot  : in    [M] < count[owner]
+    x     : in    [E, C]
+    h     : local [E, C]
+    y     : out   [M]
+
+    compute fill(e: E by 1, c: C[: count[0]]):
+        h[e, c] = x[e, c]
+        producer_tile_notify(h[e, c])
+
+    compute take(i: M by 1):
+        consumer_tile_wait(h[owner[i], slot[i]])
+        y[i] = h[owner[i], slot[i]]
+"""
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_a_place_is_compared_with_the_end_of_each_part_that_it_may_be_in(part: int) -> None:
+    """All parts end at one count here, so a place below the count of another part is beyond that end."""
+    text = ONE_END.replace("count[0]", f"count[{part}]")
+    with pytest.raises(TileLinkError, match="or a place whose bound is that end"):
+        plan(text)
+    plan(text.replace("< count[owner]", f"< count[{part}]"))
+    plan(text.replace(f"C[: count[{part}]]", "C[: count[e]]"))
+
+
+def test_smaller_tiles_of_the_writer_are_no_more_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read at a place is compared with each part that it may be in, and not with each tile of it."""
+    asked = [0]
+    left_out = launch_writes._left_out
+
+    def counted(*args: Any) -> Any:
+        asked[0] += 1
+        return left_out(*args)
+
+    monkeypatch.setattr(launch_writes, "_left_out", counted)
+    program = tilelink.parse(text_of("gated_expert_parallel")).program()
+    numbers: list[int] = []
+    for tile in (32, 4):
+        schedule = tilelink.schedule(program).tile("work", c=tile).tile("dispatch", c=tile)
+        asked[0] = 0
+        tilelink.plan(program, schedule, ranks=2, dims={"M": 32, "H": 16, "k": 2})
+        numbers.append(asked[0])
+    assert numbers[0] == numbers[1] > 0
 
 
 def test_counts_of_what_changes_between_them_are_not_alike() -> None:
