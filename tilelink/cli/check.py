@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
 
 from tilelink import compiler
-from tilelink.cli.notices import say_grid
+from tilelink.cli.notices import progress, say_grid
 from tilelink.cli.options import (
     AsJson,
     Dtype,
@@ -38,6 +38,8 @@ from tilelink.cli.options import (
 )
 from tilelink.errors import Location, TileLinkError, UnknownNameError
 from tilelink.ir.program import Program
+from tilelink.planning.plan import Plan
+from tilelink.scheduling.schedule import Schedule
 
 TargetName = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")]
 
@@ -91,18 +93,19 @@ def check(
         wrong = _Mistakes()
         report: list[dict[str, Any]] = []
         programs, without = programs_with(module, programs, schedule)
-        for written in programs:
-            choices = choices_of(written, sets)
-            one, dims = with_choices(written, choices), dims_of(written, sets, node_ranks=of_a_node(ranks, nodes))
-            if not as_json:
-                say_grid(one, dims, ranks, nodes)
-            options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": target}
-            tasks = _safe(module, one, schedule, options, wrong)
-            where = ranks_of(ranks, nodes)
-            sums = {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums}
-            report.append(
-                {"program": one.name, **where, "dims": dims, "choices": choices, "tasks": tasks, "sums": sums}
-            )
+        with progress(quiet=as_json) as doing:
+            for written in programs:
+                choices = choices_of(written, sets)
+                one, dims = with_choices(written, choices), dims_of(written, sets, node_ranks=of_a_node(ranks, nodes))
+                if not as_json:
+                    say_grid(one, dims, ranks, nodes)
+                options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": target}
+                tasks = _safe(module, one, schedule, options, wrong, doing)
+                where = ranks_of(ranks, nodes)
+                sums = {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums}
+                report.append(
+                    {"program": one.name, **where, "dims": dims, "choices": choices, "tasks": tasks, "sums": sums}
+                )
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
         _print(report, list(wrong), as_json, list(skipped))
         if not as_json:
@@ -113,9 +116,17 @@ def check(
 
 
 def _safe(
-    module: compiler.Module, program: Program, schedule: str | None, options: Mapping[str, Any], wrong: _Mistakes
+    module: compiler.Module,
+    program: Program,
+    schedule: str | None,
+    options: Mapping[str, Any],
+    wrong: _Mistakes,
+    doing: Callable[[str], None],
 ) -> dict[str, int]:
-    """Return schedule name -> number of tiles, for the schedules with which a program is safe."""
+    """Return schedule name -> number of tiles, for the schedules with which a program is safe.
+
+    doing: called with what is done next.
+    """
     tasks: dict[str, int] = {}
     try:
         compiler.check(program)
@@ -124,13 +135,26 @@ def _safe(
         return tasks
     for scheduled in schedules_named(module, program, schedule):
         try:
-            tables = random_tables(program, options["dims"], options["ranks"])
-            plan = compiler.plan(program, scheduled, **options, tables=tables)
-            compiler.source_of(plan)  # a safe plan must also have a generated source
+            plan = _safe_plan(program, scheduled, options, doing)
             tasks[schedule_name(scheduled)] = plan.tasks
         except TileLinkError as error:
             wrong.add(error, program.name, schedule_name(scheduled))
     return tasks
+
+
+def _safe_plan(
+    program: Program, schedule: Schedule | None, options: Mapping[str, Any], doing: Callable[[str], None]
+) -> Plan:
+    """Return the plan of a program that is safe and has a generated source. Raises TileLinkError for any other."""
+
+    def stage(text: str) -> None:
+        doing(f"{program.name} with {schedule_name(schedule)}: {text}")
+
+    tables = random_tables(program, options["dims"], options["ranks"])
+    plan = compiler.plan(program, schedule, **options, tables=tables, on_stage=stage)
+    stage("generating its source")
+    compiler.source_of(plan)
+    return plan
 
 
 def _print(
