@@ -75,6 +75,20 @@ def test_mistakes_for_programs_to_read(unsafe: str) -> None:
     )
 
 
+def test_what_the_schedule_alone_orders_is_said(unsafe: str) -> None:
+    text = TEXT.replace("left : symmetric [M, N]", "left : symmetric [M, N]\n    h : local [M, N]")
+    text = text.replace("    compute ", "    compute half(i: M):\n        h[i, :] = x[i, :] * 0.5\n\n    compute ", 1)
+    Path(unsafe).write_text(text.replace("x[i, j] + left", "h[i, j] + left"))
+    done = check(unsafe, "--schedule", "default")
+    assert done.exit_code == 0, done.output
+    line = done.stdout.splitlines()[1]
+    assert line.startswith("  with default, add reads h after half has written it, because their kernels run one after")
+    (report,) = json.loads(check(unsafe, "--schedule", "default", "--json").stdout)["programs"]
+    assert line == f"  with default, {report['scheduled']['default'][0]}"
+    Path(unsafe).write_text(TEXT)
+    assert "with default, " not in check(unsafe).stdout
+
+
 def test_a_long_check_says_what_it_does(unsafe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On standard error, and not for programs that read the report."""
     Path(unsafe).write_text(TEXT)
