@@ -928,3 +928,78 @@ def test_segments_end_where_each_place_is_defined() -> None:
     plan(SEGMENTS.format(end="starts[E]", segments=every))
     with pytest.raises(TileLinkError, match="writes y in several ways"):
         plan(SEGMENTS.format(end="starts", segments=first))
+
+
+COMPUTED_SEGMENTS = """
+program p(M = 6, N = 4, E = 2):
+    let T = ranks * M
+    ids    : in        [M] i32 from 0 to 1
+    w      : in        [E, N]
+    every  : symmetric [ranks * M] i32
+    starts : local     [E + 1] <= ranks * M offsets
+    c      : inout     [ranks * M, N]
+    y      : out       [T[: starts[E]], N]
+
+    comm send(p: ranks, i: M):
+        tile_push_data(every[rank * M + i] @ p, ids[i])
+        producer_tile_notify(every[rank * M + i] @ p)
+
+    compute count():
+        consumer_tile_wait(every[:])
+        starts[:] = sum(i32(every[:][:, None] < pos(E + 1)[None, :]), axis=0)
+        producer_tile_notify(starts)
+
+    compute take(e: E, r: T[starts[e] : starts[e + 1]], j: N):
+        consumer_tile_wait(starts)
+        y[r, j] = c[r, j] * w[e, j]
+        c[r, j] = c[r, j] + 1.0
+"""
+ONE_BY_ONE = """        starts[0] = 0
+        starts[1 : E + 1] = cumsum(sum(i32(every[:][:, None] == pos(E)[None, :]), axis=0), axis=0)
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_segments_that_all_ranks_compute_alike_are_segments(ranks: int) -> None:
+    """Their ends are equal on all ranks, or a number: what is known of an entry does not hide what it promises."""
+    plan(COMPUTED_SEGMENTS, ranks)
+    lines = COMPUTED_SEGMENTS.splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if "starts[:] =" in line)
+    plan("".join([*lines[:at], ONE_BY_ONE, *lines[at + 1 :]]), ranks)
+    with pytest.raises(TileLinkError, match=r"writes y from starts\[0\] of rank 0 on, where other segments may be too"):
+        plan(COMPUTED_SEGMENTS.replace(" offsets", ""), ranks)
+    rising = COMPUTED_SEGMENTS.replace(" offsets", " rising").replace("y      : out       [T[: starts[E]], N]\n", "")
+    plan(
+        rising.replace("        y[r, j] = c[r, j] * w[e, j]\n", "").replace("    w      : in        [E, N]\n", ""),
+        ranks,
+    )
+
+
+def test_places_that_all_ranks_compute_alike_are_distinct() -> None:
+    text = """
+program p(M = 6, N = 4):
+    keys  : in        [M]
+    every : symmetric [M]
+    place : local     [M] < M distinct
+    c     : inout     [M, N]
+    y     : out       [M, N]
+
+    comm send(p: ranks):
+        if rank == 0:
+            tile_push_data(every[:] @ p, keys[:])
+            producer_tile_notify(every[:] @ p)
+
+    compute rank_of():
+        consumer_tile_wait(every[:])
+        place[:] = sum(i32(every[:][:, None] > every[:][None, :]), axis=1)
+        producer_tile_notify(place)
+
+    compute put(i: M by 1, j: N):
+        consumer_tile_wait(place[i])
+        y[place[i], j] = c[place[i], j]
+        c[place[i], j] = 1.0
+"""
+    for ranks in (1, 2, 3):
+        plan(text, ranks)
+    with pytest.raises(TileLinkError, match="which may name an element twice"):
+        plan(text.replace(" distinct", ""))

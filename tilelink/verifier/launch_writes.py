@@ -407,11 +407,15 @@ class _Placed:
         counted: list[tuple[int, int, int]] = []
         first: tuple[int, str, int] | None = None
         for row in self.rows.tolist():
-            own = guards.of(int(a.guard[row]))
+            own = guards.known[int(a.guard[row])]
             if len(own) != 1 or not isinstance(own[0], Segment | Listed | Place):
                 yield self._mixed(row)
                 return
-            found = self._order(row, own[0])
+            found = self._order(row, own[0])  # the entry that the program names has the promise
+            (same,) = guards.of(int(a.guard[row]))
+            if isinstance(found, str) and isinstance(same, Segment | Listed | Place):  # or what it is a copy of
+                copied = self._order(row, same)
+                found = found if isinstance(copied, str) else copied
             if isinstance(found, str):
                 yield _of(self.plan, ExclusiveWriteError, row, *found.split("\n"))
                 return
