@@ -383,6 +383,11 @@ class OwnCoordinate(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnRank(Variant):
+    """The number of the rank that is given the entries."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry(Variant):
     """The entry of an index tensor at as many numbers as it has dimensions.
 
@@ -412,7 +417,7 @@ class Promise:
     """
 
     tensor: str
-    bound: tuple[Constant | OwnCoordinate | Entry | Operation, ...]
+    bound: tuple[Constant | OwnCoordinate | OwnRank | Entry | Operation, ...]
     properties: tuple[str, ...]
     declared: str
     part: tuple[int, ...] | None = None
@@ -628,7 +633,7 @@ def _is_bound(promise: Promise, given: Mapping[str, TensorSpec]) -> bool:
     depth = 0
     for step in promise.bound:
         match step:
-            case Constant():
+            case Constant() | OwnRank():
                 depth += 1
             case OwnCoordinate(dim=dim):
                 dims = len(given[promise.tensor].shape) if promise.part is None else len(promise.part) - 1

@@ -776,8 +776,8 @@ def full(value: float, dtype: DType) -> Tile:
     _outside("full")
 
 
-def pos(index: Index | Dim) -> Tile:
-    """Return the element positions of an index's tile, or of a whole dimension, i32."""
+def pos(index: Int) -> Tile:
+    """Return the element positions of an index's tile, of a whole dimension, or along a size, `pos(N + 1)`, i32."""
     _outside("pos")
 
 

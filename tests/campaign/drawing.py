@@ -9,12 +9,13 @@ from functools import cache
 from typing import Any
 
 from tests.campaign.case import Case
+from tests.campaign.counted import KINDS, LAUNCH
 from tests.campaign.makers import MAKERS, RARE
 from tests.campaign.mistakes import spoiled
 from tests.campaign.movers import MOVERS
 from tests.campaign.schedules import drawn
 from tests.campaign.writer import Writer
-from tests.compiler.library import groups
+from tests.compiler.library import by_name, groups
 from tilelink import compiler
 from tilelink.errors import ParseError, ScheduleError
 from tilelink.ir.printer import print_program
@@ -63,11 +64,12 @@ def _of_nothing(rng: random.Random, seed: int) -> Case:
         text, kinds = spoiled(rng, text, rng.choice((1, 1, 2, 3)))
         features |= {f"mistake: {kind}" for kind in kinds} | ({"with a mistake"} if kinds else set())
     dtype = rng.choice(("f32", "f32", "f32", "f16", "bf16"))
+    routing = rng.choice(KINDS) if LAUNCH in features else "uniform"
     about = {"ranks": w.ranks, "dims": w.dims, "dtype": dtype}
     text, kinds = _scheduled(rng, text, about, rng.choice((0, 0, 1, 1, 2, 2, 3, 5, 8)), w.tiles)
     features |= {f"clause: {kind}" for kind in kinds} | {dtype, f"{w.ranks} ranks"}
     return Case(text=text, dims=w.dims, ranks=w.ranks, dtype=dtype, tables=w.tables, seed=seed, **_machine(rng),
-                features=tuple(sorted(features)))  # fmt: skip
+                routing=routing, features=tuple(sorted(features)))  # fmt: skip
 
 
 def _words(text: str) -> list[str]:
@@ -102,12 +104,12 @@ def _scheduled(
 
 
 @cache
-def _library() -> tuple[tuple[Program, tuple[Schedule, ...]], ...]:
-    return tuple((p, m.schedules_of(p)) for m in compiler.library() for p in m.programs)
+def _library() -> dict[str, tuple[Program, tuple[Schedule, ...]]]:
+    return {p.name: (p, m.schedules_of(p)) for m in compiler.library() for p in m.programs}
 
 
 def _of_library(rng: random.Random, seed: int) -> Case:
-    program, schedules = rng.choice(_library())
+    program, schedules = _library()[by_name(_library(), seed)]
     ranks = rng.choice((2, 2, 2, 3, 4)) if not groups(program, 1) else rng.choice((2, 4))
     sizes = rng.sample((8, 17, 24, 33, 40), 5)
     dims: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.campaign.counted import COUNTED
 from tests.campaign.tiled import TILED
 from tests.campaign.typed import TYPED
 from tests.campaign.writer import INDEX, PAIRS, Source, Writer, at
@@ -421,6 +422,6 @@ MAKERS: tuple[Callable[[Writer], None], ...] = (
     copy_out, copy_out, elementwise, elementwise, over_ranks, over_ranks, along, product, product, attention, positions,
     casts, integers, numbers, folded, shifted, onto_itself, gathered, gathered, by_ranks, own_rank, iterations,
     in_place, in_place, added, of_the_launch_before,
-    *TYPED, *TILED,
+    *TYPED, *TILED, *COUNTED,
 )  # fmt: skip
 RARE: tuple[Callable[[Writer], None], ...] = (deep,)

@@ -2,12 +2,14 @@
 
 import contextlib
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from tests.campaign import drawing
 from tests.campaign import judge as judging
 from tests.campaign.case import Case, read
 from tests.campaign.drawing import case
@@ -19,6 +21,7 @@ from tests.campaign.movers import MOVERS
 from tests.campaign.pairs import STAGE_CLAUSES, TENSOR_CLAUSES, WHOLE, pair_case, pairs
 from tests.campaign.report import ALIKE, Count
 from tests.campaign.writer import Writer
+from tests.compiler.library import by_name
 from tilelink import compiler
 from tilelink.errors import DeadlineError, TileLinkError
 
@@ -135,6 +138,28 @@ def test_integers_are_compared_exactly() -> None:
 def test_a_case_is_its_text() -> None:
     one = replace(case(7), dims={"M": 3, "f": float("nan")})
     assert str(read("# a remark\n" + str(one))) == str(one)
+
+
+def test_a_new_program_of_the_library_changes_its_own_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = drawing._library()
+    new = replace(library["all_gather"][0], name="new_gather", schedules=())
+    more = {"new_gather": (new, ()), **library}
+    mine = [number for number in range(400) if by_name(more, number) == "new_gather"]
+    others = [number for number in range(8) if number not in mine]
+
+    def drawn(numbers: list[int]) -> list[Case]:
+        return [drawing._of_library(random.Random(number), number) for number in numbers]
+
+    before = drawn(others)
+    monkeypatch.setattr(drawing, "_library", lambda: more)
+    assert drawn(others) == before
+    assert 0 < len(mine) < 20 and all("new_gather" in one.features for one in drawn(mine[:2]))
+
+
+def test_each_program_of_the_library_is_drawn() -> None:
+    names = [*drawing._library()]
+    count = Counter(by_name(names, number) for number in range(4000))
+    assert {*count} == {*names} and max(count.values()) < 3 * min(count.values())
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -1,13 +1,18 @@
 """What `tilelink check` says of mistakes: each once, with the schedules that show it."""
 
 import json
+import re
+import sys
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from tests.compiler.test_compiler import TEXT
-from tilelink.cli import app, options
+from tilelink.cli import app, notices, options
+from tilelink.compiler import pipeline
 
 UNSAFE = TEXT.replace("        consumer_tile_wait(left[i, :])\n", "")
 
@@ -68,6 +73,52 @@ def test_mistakes_for_programs_to_read(unsafe: str) -> None:
     assert "OrderingError" not in mistake["message"] and mistake["text"].startswith(
         "OrderingError: " + mistake["message"]
     )
+
+
+def test_what_the_schedule_alone_orders_is_said(unsafe: str) -> None:
+    text = TEXT.replace("left : symmetric [M, N]", "left : symmetric [M, N]\n    h : local [M, N]")
+    text = text.replace("    compute ", "    compute half(i: M):\n        h[i, :] = x[i, :] * 0.5\n\n    compute ", 1)
+    Path(unsafe).write_text(text.replace("x[i, j] + left", "h[i, j] + left"))
+    done = check(unsafe, "--schedule", "default")
+    assert done.exit_code == 0, done.output
+    line = done.stdout.splitlines()[1]
+    assert line.startswith("  with default, add reads h after half has written it, because their kernels run one after")
+    (report,) = json.loads(check(unsafe, "--schedule", "default", "--json").stdout)["programs"]
+    assert line == f"  with default, {report['scheduled']['default'][0]}"
+    Path(unsafe).write_text(TEXT)
+    assert "with default, " not in check(unsafe).stdout
+
+
+def test_a_long_check_says_what_it_does(unsafe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On standard error, and not for programs that read the report."""
+    Path(unsafe).write_text(TEXT)
+    assert not check(unsafe).stderr
+    done = Event()
+    verify = pipeline.verify
+
+    def said(text: str) -> None:
+        print(text, file=sys.stderr)
+        if "the rule ordering" in text:
+            done.set()
+
+    def waits_at_a_rule(plan: Any, on_rule: Any) -> None:
+        def at(rule: str) -> None:
+            on_rule(rule)
+            if rule == "ordering":
+                assert done.wait(20)
+
+        verify(plan, at)
+
+    monkeypatch.setattr(notices, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(notices, "say", said)
+    monkeypatch.setattr(pipeline, "verify", waits_at_a_rule)
+    found = check(unsafe, "--schedule", "default")
+    lines = found.stderr.splitlines()
+    assert found.exit_code == 0 and "safe on 4 ranks" in found.stdout
+    assert lines[0].startswith("after 0 s: ") and "--set gives smaller sizes" in lines[0]
+    assert re.match(r"after \d+ s: shift with default: the rule ordering for \d+ tiles", lines[-1])
+    done.set()
+    assert not check(unsafe, "--json").stderr
 
 
 def test_several_mistakes_of_a_text_are_a_list(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from hashlib import blake2b
 from itertools import cycle
 from typing import TypeVar
 from zlib import crc32
@@ -52,6 +53,14 @@ def in_turn(cases: Iterable[Case]) -> list[Case]:
     for case in cases:
         own.setdefault(case[0].name, []).append(case)
     return [found[crc32(name.encode()) % len(found)] for name, found in own.items()]
+
+
+def by_name(names: Collection[str], number: int) -> str:
+    """One of some names for a number. A further name changes only what those numbers mean that are for it from then on.
+
+    Each name has a hash with the number; the name with the largest one is taken.
+    """
+    return max(names, key=lambda one: blake2b(f"{number} {one}".encode(), digest_size=8).digest())
 
 
 def covering(cases: list[Case]) -> list[Case]:

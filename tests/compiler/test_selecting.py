@@ -65,6 +65,19 @@ def test_positions_count_from_the_start_of_an_axis_that_is_computed_in_blocks() 
     assert found["y"].tolist() == [299, 299, 299, 70, 299, 299, 299, 299]
 
 
+def test_positions_along_a_size_that_is_computed() -> None:
+    module = compiler.parse(
+        "program starts(M, E):\n    let ends = E + 1\n    ids : in [M] i32\n    y : out [ends] i32\n"
+        "    z : out [2 * E] i32\n"
+        "    compute f():\n        y[:] = sum(i32(ids[:][:, None] < pos(ends)[None, :]), axis=0)\n"
+        "        z[:] = pos(2 * E) * 3\n"
+    )
+    kernel = compiler.compile(module.program(), ranks=1, dims={"M": 6, "E": 3})
+    given = {"ids": torch.tensor([2, 0, 2, 1, 0, 2], dtype=torch.int32)}
+    for (found,) in (kernel([given]), kernel.reference([given])):
+        assert found["y"].tolist() == [0, 2, 3, 6] and found["z"].tolist() == [0, 3, 6, 9, 12, 15]
+
+
 def test_the_least_integer_and_nan_have_results_too() -> None:
     module = compiler.parse(
         "program edge(M):\n    n : in [M] i32\n    d : in [M] i32\n    x : in [1, M] f32\n    q : out [M] i32\n"

@@ -309,6 +309,10 @@ WRONG: dict[str, tuple[str, list[tuple[str, int, int, str]]]] = {
         body("c[i, j] = pos(Q)", Y),
         [("UnknownNameError", 11, 23, "unknown index or dimension 'Q'")],
     ),
+    "pos of what is no size": (
+        body("c[i, j] = pos(i + 1)", Y),
+        [("ParseError", 11, 19, "i + 1 is no size")],
+    ),
     "shape": (
         body("c[i, j] = x[i, :]", Y),
         [("ShapeError", 11, 9, "shapes [i, j] and [i, :K] do not fit")],

@@ -84,6 +84,7 @@ FEATURES: dict[str, list[Stage]] = {
     "sum and max": values("(sum(x[i, :], axis=1) + max(x[i, :], axis=-1) - min(x[i, :], axis=1))[:, None]"),
     "a product of products": values("dot(x[i, :], (w[j, :] * scale).T) * 0.5 - g[rank, i, j] / 3"),
     "numbers and positions": values("where(pos(i)[:, None] >= pos(j) + rank * M, scale * shift + rank, -1.5e-3)"),
+    "positions along a size": values("sum(where(pos(N + 1)[None, :] > pos(j)[:, None], 1, 0), axis=1) * g[0, i, j]"),
     "tables": values("g[own[i], rows[i], j] + where(rows[i] < shift, 1.0, 0.0)"),
     "rows of a table": [
         ("compute", "b: M, j: N", ["y[b, j] = g[own[b], rows[b], j] * f32(rows[b])"]),

@@ -204,7 +204,10 @@ def of_rank(program: str, place: str) -> str:
         ("(tp)", "(tp = tp + 1)", "(rank + 1) % ranks"),
         ("a = ranks[2 : 5]", "a[4]", "2 + 4 % 3"),
         ("a = ranks[2 : 5]", "a[ranks.a - 1]", "2 + (3 - 1) % 3"),
-        ("a = ranks[2 :]", "a[rank]", "2 + rank % (ranks - 2)"),
+        ("a = ranks[2 :]", "a[rank % ranks.a]", "2 + rank % (ranks - 2)"),
+        ("a = ranks[2 :]", "a[rank - 2]", "2 + (rank - 2)"),
+        ("a = ranks[: 2]", "a[rank]", "rank"),
+        ("(tp)", "(tp = rank + 1)", "(rank + 1) % ranks"),
         ("a = ranks[: 2]", "a[1]", "1"),
     ],
 )
@@ -302,6 +305,11 @@ def test_ranks_that_do_not_fit_are_refused(
         ("@ (tp = q)", "@ (tp = q, tp = 1)", "tp twice", "tp = 1"),
         ("@ (tp = q)", "@ rank()", "not a rank", "rank()"),
         ("@ (tp = q)", "@ rank(1)", "not a rank", "rank(1)"),
+        ("@ (tp = q)", "@ (tp = rank)", "rank counts all ranks, and this is a place of the coordinate tp", "rank"),
+        ("left[tp, i, :] @", "left[rank, i, :] @", "rank counts all ranks", "rank"),
+        ("left[tp + 1, i, j]", "left[1 + -rank, i, j]", "rank counts all ranks", "rank"),
+        ("sums[dp, i, j] @", "sums[rank * 2, i, j] @", "a place of the coordinate dp", "rank"),
+        ("n == dp + 1", "n == sums[rank, 0, 0]", "rank counts all ranks", "rank"),
         ("@ (tp = q)", "@ tp[q]", "tp is a coordinate of the grid, and no group", "tp[q]"),
         ("left[tp, i, :] @", "left[rank.sp, i, :] @", "unknown coordinate or group 'sp'", "rank.sp"),
         ("n == dp + 1", "n == dq + 1", "unknown name 'dq'", "dq"),
@@ -322,6 +330,10 @@ def test_mistakes_with_a_grid_are_said_where_they_are(old: str, new: str, messag
         ("@ experts[e]", "@ experts", "experts is a group, and an integer is needed here", "experts"),
         ("@ experts[e]", "@ experts[:]", "which rank of experts?", "experts[:]"),
         ("@ experts[e]", "@ (experts = e)", "experts is a group", "experts = e"),
+        ("@ experts[e]", "@ experts[rank]", "a place of the group experts", "rank"),
+        ("back[rank.experts", "back[rank", "a place of the group experts", "rank"),
+        ("back[rank.experts", "back[rank - A + 1", "a place of the group experts", "rank"),
+        ("@ attention[s]", "@ attention[rank + 1]", "a place of the group attention", "rank"),
         ("got[rank.attention", "got[rank.experts", "a rank outside of experts has no place in it", "rank.experts"),
         ("c: C) on attention", "c: C) on attentoin", "unknown group 'attentoin'", "attentoin"),
         ("x    : in        [experts", "x    : in        [expert", "unknown name 'expert'", "expert"),
@@ -339,6 +351,18 @@ def check_refused(program: str, old: str, new: str, message: str, underlined: st
     place = refused.value.location
     assert place is not None and place.text is not None, str(refused.value)
     assert place.text[place.column - 1 :][: place.length] == underlined and refused.value.hint
+
+
+def test_the_number_of_a_rank_is_a_place_where_it_is_that_of_the_group() -> None:
+    """So are its neighbours, in a stage of the group; and what is no more than the place of this rank."""
+    for old, new in (("got[rank.attention", "got[rank"), ("back[rank.experts", "back[rank - A")):
+        assert parsed(M2N.replace(old, new)) == parsed(M2N)
+    next_one = M2N.replace("got[rank.attention,", "got[rank + 1,")
+    assert parsed(next_one) == parsed(M2N.replace("rank.attention,", "rank.attention + 1,"))
+    with pytest.raises(TileLinkError, match=r"rank.experts is the place of this rank; if places repeat on purpose"):
+        parsed(M2N.replace("back[rank.experts", "back[rank"))
+    with pytest.raises(TileLinkError, match=r"rank.experts is the place of this rank, in a stage on experts; if"):
+        parsed(M2N.replace("@ experts[e]", "@ experts[rank]"))
 
 
 def test_a_place_in_a_group_outside_of_its_stages_is_refused() -> None:

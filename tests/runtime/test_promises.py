@@ -172,6 +172,46 @@ def test_random_inputs_are_given_no_more_than_there_is(routing: str) -> None:
             assert broken_promise(promises(PARTS, dims), given, rank) is None
 
 
+OF_RANK = """
+program p(M, N):
+    n : in  [] <= M
+    x : in  [M, N]
+    y : out [M[: n * rank], N]
+
+    compute f(i: M[: n * rank], j: N):
+        y[i, j] = x[i, j] * 2.0
+"""
+
+
+def test_an_end_may_depend_on_the_rank() -> None:
+    """So may what it promises: the entries that rank 1 takes are too many for rank 2."""
+    program, dims = compiler.parse(OF_RANK).program(), {"M": 6, "N": 2}
+    kernel = compiler.compile(program, ranks=RANKS, dims=dims)
+    given = [{"n": torch.tensor(n).int(), "x": torch.rand(6, 2)} for n in (6, 4, 3)]
+    own = promises(OF_RANK, dims)
+    assert [broken_promise(own, one, rank) for rank, one in enumerate(given)] == [None] * RANKS
+    for rank, (made, one) in enumerate(zip(kernel(given), given, strict=True)):
+        rows = rank * int(one["n"])
+        assert torch.equal(made["y"][:rows], one["x"][:rows] * 2.0)
+    broken = broken_promise(own, given[1], 2)
+    assert broken is not None and "the end of dimension 0 of y of rank 2 is 8" in str(broken.error())
+    artifact = gpu_artifact(kernel.plan)
+    assert from_json(artifact.to_json().encode(), "the text") == artifact
+    given[2]["n"] = torch.tensor(4).int()
+    for launch in (lambda: kernel(given), lambda: compiler.reference(program, given, dims=dims)):
+        with pytest.raises(BindingError, match="the end of dimension 0 of y of rank 2 is 8"):
+            launch()
+
+
+def test_entries_that_no_dimension_has_room_for_are_not_drawn() -> None:
+    """Nothing is there to be halved."""
+    with pytest.raises(
+        BindingError, match=r"no entries were found with which there is n \+ 7 of dimension 0 of y"
+    ) as told:
+        drawn(OF_RANK.replace("n * rank", "n + 7"), {"M": 6, "N": 2}, 1, "uniform")
+    assert told.value.location is not None and "say min(n + 7, M)" in (told.value.hint or "")
+
+
 SLOT = (OwnCoordinate(dim=0), Entry(tensor="m", modulo=()), Operation(op="+"))
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "no tensor": ({"tensor": "q"}, "a promise of 'q', which is no index tensor"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import tilelink
 from tests.launch_programs import SMALL, examples
 from tilelink.errors import TileLinkError
 from tilelink.ir.link import link, strip
+from tilelink.verifier import launch_writes
 
 EXAMPLES = examples()
 
@@ -156,6 +159,55 @@ def test_a_changed_program_is_refused_with_what_would_help(name: str, old: str, 
         return
     with pytest.raises(TileLinkError, match=said):
         plan(text.replace(old, new, 1))
+
+
+ONE_END = """
+program p(M = 8, E = 3, C = 6):
+    count : in    [E] <= C
+    owner : in    [M] < E
+    slot  : in    [M] < count[owner]
+    x     : in    [E, C]
+    h     : local [E, C]
+    y     : out   [M]
+
+    compute fill(e: E by 1, c: C[: count[0]]):
+        h[e, c] = x[e, c]
+        producer_tile_notify(h[e, c])
+
+    compute take(i: M by 1):
+        consumer_tile_wait(h[owner[i], slot[i]])
+        y[i] = h[owner[i], slot[i]]
+"""
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_a_place_is_compared_with_the_end_of_each_part_that_it_may_be_in(part: int) -> None:
+    """All parts end at one count here, so a place below the count of another part is beyond that end."""
+    text = ONE_END.replace("count[0]", f"count[{part}]")
+    with pytest.raises(TileLinkError, match="or a place whose bound is that end"):
+        plan(text)
+    plan(text.replace("< count[owner]", f"< count[{part}]"))
+    plan(text.replace(f"C[: count[{part}]]", "C[: count[e]]"))
+
+
+def test_smaller_tiles_of_the_writer_are_no_more_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read at a place is compared with each part that it may be in, and not with each tile of it."""
+    asked = [0]
+    left_out = launch_writes._left_out
+
+    def counted(*args: Any) -> Any:
+        asked[0] += 1
+        return left_out(*args)
+
+    monkeypatch.setattr(launch_writes, "_left_out", counted)
+    program = tilelink.parse(text_of("gated_expert_parallel")).program()
+    numbers: list[int] = []
+    for tile in (32, 4):
+        schedule = tilelink.schedule(program).tile("work", c=tile).tile("dispatch", c=tile)
+        asked[0] = 0
+        tilelink.plan(program, schedule, ranks=2, dims={"M": 32, "H": 16, "k": 2})
+        numbers.append(asked[0])
+    assert numbers[0] == numbers[1] > 0
 
 
 def test_counts_of_what_changes_between_them_are_not_alike() -> None:
@@ -876,3 +928,78 @@ def test_segments_end_where_each_place_is_defined() -> None:
     plan(SEGMENTS.format(end="starts[E]", segments=every))
     with pytest.raises(TileLinkError, match="writes y in several ways"):
         plan(SEGMENTS.format(end="starts", segments=first))
+
+
+COMPUTED_SEGMENTS = """
+program p(M = 6, N = 4, E = 2):
+    let T = ranks * M
+    ids    : in        [M] i32 from 0 to 1
+    w      : in        [E, N]
+    every  : symmetric [ranks * M] i32
+    starts : local     [E + 1] <= ranks * M offsets
+    c      : inout     [ranks * M, N]
+    y      : out       [T[: starts[E]], N]
+
+    comm send(p: ranks, i: M):
+        tile_push_data(every[rank * M + i] @ p, ids[i])
+        producer_tile_notify(every[rank * M + i] @ p)
+
+    compute count():
+        consumer_tile_wait(every[:])
+        starts[:] = sum(i32(every[:][:, None] < pos(E + 1)[None, :]), axis=0)
+        producer_tile_notify(starts)
+
+    compute take(e: E, r: T[starts[e] : starts[e + 1]], j: N):
+        consumer_tile_wait(starts)
+        y[r, j] = c[r, j] * w[e, j]
+        c[r, j] = c[r, j] + 1.0
+"""
+ONE_BY_ONE = """        starts[0] = 0
+        starts[1 : E + 1] = cumsum(sum(i32(every[:][:, None] == pos(E)[None, :]), axis=0), axis=0)
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_segments_that_all_ranks_compute_alike_are_segments(ranks: int) -> None:
+    """Their ends are equal on all ranks, or a number: what is known of an entry does not hide what it promises."""
+    plan(COMPUTED_SEGMENTS, ranks)
+    lines = COMPUTED_SEGMENTS.splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if "starts[:] =" in line)
+    plan("".join([*lines[:at], ONE_BY_ONE, *lines[at + 1 :]]), ranks)
+    with pytest.raises(TileLinkError, match=r"writes y from starts\[0\] of rank 0 on, where other segments may be too"):
+        plan(COMPUTED_SEGMENTS.replace(" offsets", ""), ranks)
+    rising = COMPUTED_SEGMENTS.replace(" offsets", " rising").replace("y      : out       [T[: starts[E]], N]\n", "")
+    plan(
+        rising.replace("        y[r, j] = c[r, j] * w[e, j]\n", "").replace("    w      : in        [E, N]\n", ""),
+        ranks,
+    )
+
+
+def test_places_that_all_ranks_compute_alike_are_distinct() -> None:
+    text = """
+program p(M = 6, N = 4):
+    keys  : in        [M]
+    every : symmetric [M]
+    place : local     [M] < M distinct
+    c     : inout     [M, N]
+    y     : out       [M, N]
+
+    comm send(p: ranks):
+        if rank == 0:
+            tile_push_data(every[:] @ p, keys[:])
+            producer_tile_notify(every[:] @ p)
+
+    compute rank_of():
+        consumer_tile_wait(every[:])
+        place[:] = sum(i32(every[:][:, None] > every[:][None, :]), axis=1)
+        producer_tile_notify(place)
+
+    compute put(i: M by 1, j: N):
+        consumer_tile_wait(place[i])
+        y[place[i], j] = c[place[i], j]
+        c[place[i], j] = 1.0
+"""
+    for ranks in (1, 2, 3):
+        plan(text, ranks)
+    with pytest.raises(TileLinkError, match="which may name an element twice"):
+        plan(text.replace(" distinct", ""))

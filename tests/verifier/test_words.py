@@ -7,7 +7,7 @@ import pytest
 import tilelink
 from tests.verifier.dynamic import check
 from tilelink.compiler import parse_lowered
-from tilelink.errors import OrderingError, ReuseError, ScheduleError, StageError, TileLinkError
+from tilelink.errors import OrderingError, ReuseError, ScheduleError, StageError, TileLinkError, WordsError
 from tilelink.frontend.checker import check as check_program
 from tilelink.ir.program import Notify, Transfer, Wait
 from tilelink.ir.visitor import received, statements, value_of
@@ -167,6 +167,82 @@ def test_what_words_cannot_carry_is_refused_by_name(source: str, message: str) -
     assert message in str(found.value)
 
 
+PRODUCT = """program p(M, N, K):
+    h     : in        [M, K]
+    w     : in        [N, K]
+    x     : in        [M, N]
+    parts : symmetric [ranks, M, N]
+    y     : out       [M, N]
+
+    comm send(q: ranks, i: M, j: N):
+        tile_push_data(parts[rank, i, j] @ q, x[i, j])
+        producer_tile_notify(parts[rank, i, j] @ q)
+
+    compute multiply(i: M, j: N):
+        consumer_tile_wait(parts[:, i, j])
+        total = dot(h[i, :], w[j, :].T)
+        for (q: ranks):
+            total += parts[q, i, j]
+        y[i, j] = total
+
+schedule s for p:
+    send on sm(2)
+    multiply on sm, tile(i=16, j=16, k=16), {clause}
+    parts low_latency, buffers 2
+"""
+WAIT_OF_PRODUCT = "        consumer_tile_wait(parts[:, i, j])\n"
+LATER = PRODUCT.replace(WAIT_OF_PRODUCT, "").replace("        for (q", WAIT_OF_PRODUCT + "        for (q")
+
+
+def divided(source: str, clause: str) -> Bound:
+    module = tilelink.parse(source.format(clause=clause))
+    program = module.program()
+    return bind(program, module.schedules_of(program)[0], {"M": 80, "N": 80, "K": 512}, 2, CPU, "f32")
+
+
+@pytest.mark.parametrize("clause", ["split_k_tail 4", "stream_k"])
+def test_a_wait_before_a_product_whose_tiles_are_divided_is_refused_by_name(clause: str) -> None:
+    """Programs that compute a part of a product would wait for words that they do not read."""
+    word = clause.split()[0]
+    with pytest.raises(ScheduleError) as found:
+        divided(PRODUCT, clause)
+    said = found.value
+    assert said.message.startswith(
+        "parts cannot have `low_latency`: multiply waits for parts[:, i, j] before its product"
+    )
+    assert f"with `{word}`" in said.message and "multiply_" not in str(said)
+    assert f"write consumer_tile_wait(parts[:, i, j]) after the product, before what reads it; or take `{word}`" in (
+        said.hint or ""
+    )
+    assert said.related is not None and said.related.text == WAIT_OF_PRODUCT.rstrip()
+    lowered = divided(LATER, clause)
+    assert len(lowered.stages) > 2, "tiles are divided"
+    verify(make_plan(lowered))
+
+
+def test_a_wait_for_what_nobody_reads_is_refused_as_before() -> None:
+    """It is no matter of the clause: the whole tiles do not read it either."""
+    with pytest.raises(WordsError, match="reads nothing of it afterwards"):
+        verify(make_plan(divided(PRODUCT.replace("total += parts[q, i, j]", "total += 1.0"), "split_k_tail 4")))
+
+
+def test_notifies_that_words_carry_cannot_be_deferred() -> None:
+    source = PRODUCT.replace(WAIT_OF_PRODUCT, "").replace("parts low_latency", "back low_latency")
+    source = source.replace("    y ", "    back  : symmetric [M, N]\n    y ").replace("        y[i, j] = total\n", "")
+    source = source.replace("        for (q: ranks):\n            total += parts[q, i, j]\n", """\
+        tile_push_data(back[i, j] @ rank, total)
+        producer_tile_notify(back[i, j])
+
+    compute keep(i: M, j: N):
+        consumer_tile_wait(back[i, j])
+        consumer_tile_wait(parts[:, i, j])
+        y[i, j] = back[i, j] + parts[0, i, j]
+""")  # fmt: skip
+    with pytest.raises(ScheduleError, match="words carry its notifies of back, which has `low_latency`"):
+        divided(source, "defer_notify")
+    divided(source.replace("back low_latency, buffers 2", "back buffers 2"), "defer_notify")
+
+
 # Mistakes of lowered programs ----------------------------------------------------------------------------------------
 
 SENT = "tile_send_data(parts[rank, i, j] @ q, x[i, j], producer_tile_notify)"
@@ -207,6 +283,15 @@ def test_each_mistake_of_a_lowered_program_is_refused(name: str) -> None:
     refused = refusals(done)
     assert refused
     assert rule is None or refused[0].rule == rule, refused
+
+
+def test_an_odd_tile_of_a_lowered_program_is_refused_with_what_to_do() -> None:
+    lowered = listing(bound(text().replace("j=8", "j=5"), dtype="bf16"))
+    assert ", packed 1" in lowered
+    spoiled = lowered.replace(", packed 1", ", packed 2")
+    refused = refusals(make_plan(parse_lowered(spoiled)))
+    assert "from column 5 on, and words have 2 elements" in str(refused[0])
+    assert "begin at multiples of 2, as tiles of an even size do" in (refused[0].hint or "")
 
 
 def test_the_checker_refuses_words_that_people_write() -> None:

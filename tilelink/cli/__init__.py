@@ -1,4 +1,4 @@
-"""The command line: `tilelink check|show|run|simulate|tune|calibrate FILE` and `tilelink doctor`, a module for each.
+"""The command line: `tilelink check|show|run|simulate|tune|calibrate FILE`, `list` and `doctor`, a module for each.
 
 FILE is a `.tl` file or a name of the operator library.
 """
@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-_COMMANDS = ("check", "show", "run", "simulate", "tune", "calibrate", "doctor")
+_COMMANDS = ("list", "check", "show", "run", "simulate", "tune", "calibrate", "doctor")
 """Names of the commands, of their modules, and of the functions there."""
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
 
 from tilelink import compiler
-from tilelink.cli.notices import say_grid
+from tilelink.cli.notices import progress, say_grid
 from tilelink.cli.options import (
     AsJson,
     Dtype,
@@ -38,8 +38,18 @@ from tilelink.cli.options import (
 )
 from tilelink.errors import Location, TileLinkError, UnknownNameError
 from tilelink.ir.program import Program
+from tilelink.scheduling.schedule import Schedule
+from tilelink.verifier.by_schedule import by_schedule
 
 TargetName = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Safe:
+    """A schedule with which a program is safe: the number of its tiles, and what it alone orders, in words."""
+
+    tasks: int
+    scheduled: list[str]
 
 
 @dataclass(kw_only=True)
@@ -91,18 +101,25 @@ def check(
         wrong = _Mistakes()
         report: list[dict[str, Any]] = []
         programs, without = programs_with(module, programs, schedule)
-        for written in programs:
-            choices = choices_of(written, sets)
-            one, dims = with_choices(written, choices), dims_of(written, sets, node_ranks=of_a_node(ranks, nodes))
-            if not as_json:
-                say_grid(one, dims, ranks, nodes)
-            options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": target}
-            tasks = _safe(module, one, schedule, options, wrong)
-            where = ranks_of(ranks, nodes)
-            sums = {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums}
-            report.append(
-                {"program": one.name, **where, "dims": dims, "choices": choices, "tasks": tasks, "sums": sums}
-            )
+        with progress(quiet=as_json) as doing:
+            for written in programs:
+                choices = choices_of(written, sets)
+                one, dims = with_choices(written, choices), dims_of(written, sets, node_ranks=of_a_node(ranks, nodes))
+                if not as_json:
+                    say_grid(one, dims, ranks, nodes)
+                options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": target}
+                plans = _safe(module, one, schedule, options, wrong, doing)
+                report.append(
+                    {
+                        "program": one.name,
+                        **ranks_of(ranks, nodes),
+                        "dims": dims,
+                        "choices": choices,
+                        "tasks": {name: safe.tasks for name, safe in plans.items()},
+                        "sums": {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums},
+                        "scheduled": {name: safe.scheduled for name, safe in plans.items() if safe.scheduled},
+                    }
+                )
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
         _print(report, list(wrong), as_json, list(skipped))
         if not as_json:
@@ -113,24 +130,45 @@ def check(
 
 
 def _safe(
-    module: compiler.Module, program: Program, schedule: str | None, options: Mapping[str, Any], wrong: _Mistakes
-) -> dict[str, int]:
-    """Return schedule name -> number of tiles, for the schedules with which a program is safe."""
-    tasks: dict[str, int] = {}
+    module: compiler.Module,
+    program: Program,
+    schedule: str | None,
+    options: Mapping[str, Any],
+    wrong: _Mistakes,
+    doing: Callable[[str], None],
+) -> dict[str, _Safe]:
+    """Return schedule name -> what is said of it, for the schedules with which a program is safe.
+
+    doing: called with what is done next.
+    """
+    found: dict[str, _Safe] = {}
     try:
         compiler.check(program)
     except TileLinkError as error:
         wrong.add(error, program.name)
-        return tasks
+        return found
     for scheduled in schedules_named(module, program, schedule):
         try:
-            tables = random_tables(program, options["dims"], options["ranks"])
-            plan = compiler.plan(program, scheduled, **options, tables=tables)
-            compiler.source_of(plan)  # a safe plan must also have a generated source
-            tasks[schedule_name(scheduled)] = plan.tasks
+            found[schedule_name(scheduled)] = _proved(program, scheduled, options, doing)
         except TileLinkError as error:
             wrong.add(error, program.name, schedule_name(scheduled))
-    return tasks
+    return found
+
+
+def _proved(
+    program: Program, schedule: Schedule | None, options: Mapping[str, Any], doing: Callable[[str], None]
+) -> _Safe:
+    """Prove a program with a schedule, and generate its source. Raises TileLinkError if either fails."""
+
+    def stage(text: str) -> None:
+        doing(f"{program.name} with {schedule_name(schedule)}: {text}")
+
+    tables = random_tables(program, options["dims"], options["ranks"])
+    plan = compiler.plan(program, schedule, **options, tables=tables, on_stage=stage)
+    stage("generating its source")
+    compiler.source_of(plan)
+    stage("what its schedule alone orders")
+    return _Safe(tasks=plan.tasks, scheduled=[str(one) for one in by_schedule(plan)])
 
 
 def _print(
@@ -152,6 +190,9 @@ def _print(
                 added = ", ".join(f"{name} ({dtype})" for name, dtype in one["sums"].items())
                 differ = "each addition rounds, so that launches differ in the last bits of sums"
                 write(f"  {added}: added to in any order; {differ}")
+            for text in dict.fromkeys(text for texts in one["scheduled"].values() for text in texts):
+                names = ", ".join(name for name, texts in one["scheduled"].items() if text in texts)
+                write(f"  with {names}, {text}")
     for mistake in wrong:
         typer.echo(str(mistake.error), err=True)
         if mistake.schedules:

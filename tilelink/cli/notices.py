@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
-from threading import Timer
+from threading import Event, Thread, Timer
+from time import monotonic
 from typing import Any
 
 import typer
@@ -73,6 +74,31 @@ def patience(what: str, seconds: float, quiet: bool = False) -> Generator[None]:
         yield
     finally:
         timer.cancel()
+
+
+@contextmanager
+def progress(quiet: bool = False) -> Generator[Callable[[str], None]]:
+    """Print what a command is doing after PATIENCE_S, and again after twice as long each time.
+
+    Yields the function that the block calls with what it does next.
+    """
+    doing, done, begin = ["beginning"], Event(), monotonic()
+
+    def watch() -> None:
+        interval, hint = PATIENCE_S, "; --set gives smaller sizes, --schedule takes one schedule"
+        while not done.wait(interval):
+            say(f"after {monotonic() - begin:.0f} s: {doing[0]}{hint}")
+            interval, hint = 2 * interval, ""
+
+    thread = Thread(target=watch, daemon=True)
+    if not quiet:
+        thread.start()
+    try:
+        yield lambda text: doing.__setitem__(0, text)
+    finally:
+        done.set()
+        if not quiet:
+            thread.join()  # so that no notice comes after the results
 
 
 # Estimates ---------------------------------------------------------------------------------------------------

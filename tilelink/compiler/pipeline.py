@@ -276,18 +276,28 @@ def plan(
     tables: Tables | None = None,
     nodes: int = 1,
     dialect: str = "triton",
+    on_stage: Callable[[str], None] | None = None,
 ) -> Plan:
     """Return the verified plan: every tile task of every rank.
 
     tables: name -> int array [ranks, *shape] of the dynamic mappings. nodes, dialect: as for `bound`.
+    on_stage: called with what is done next, in words, for those who wait for it.
 
     Raises what `bound` raises, BindingError and ShapeError for tables that do not fit, and VerificationError for a plan
     that is not safe.
     """
     where: dict[str, Any] = {"ranks": ranks, "nodes": nodes, "target": target, "dialect": dialect}
+
+    def say(stage: str) -> None:
+        if on_stage is not None:
+            on_stage(stage)
+
+    say("binding")
     numbers = bound(program, schedule, **where, dims=dims, dtype=dtype)
+    tiles = numbers.ranks * sum(stage.total for stage in numbers.stages.values())
+    say(f"planning {tiles:,} tiles")
     result = make_plan(numbers, checked_tables(numbers, tables or {}))
-    verify(result)
+    verify(result, lambda rule: say(f"the rule {rule} for {tiles:,} tiles"))
     return result
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilelink.artifact import Constant, Entry, Operation, OwnCoordinate, Promise
+from tilelink.artifact import Constant, Entry, Operation, OwnCoordinate, OwnRank, Promise
 from tilelink.ir.printer import print_tensor
-from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Ranks, Scalar, rewrite, walk
+from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Rank, Ranks, Scalar, rewrite, walk
 from tilelink.lowering.bound import Bound
 
-Step = Constant | OwnCoordinate | Entry | Operation
+Step = Constant | OwnCoordinate | OwnRank | Entry | Operation
 
 
 def promises_of(bound: Bound) -> tuple[Promise, ...]:
@@ -51,6 +51,8 @@ def _postfix(expr: Scalar, bound: Bound) -> Iterator[Step]:
             yield Constant(value=value)
         case Coordinate(dim=dim):
             yield OwnCoordinate(dim=dim)
+        case Rank():
+            yield OwnRank()
         case Binary(op=op, left=left, right=right):
             yield from _postfix(left, bound)
             yield from _postfix(right, bound)

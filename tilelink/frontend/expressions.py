@@ -35,7 +35,7 @@ from tilelink.ir.program import (
     Value,
     WholePositions,
 )
-from tilelink.ir.scalar import Binary, Index, Int, Rank, Ranks, Scalar
+from tilelink.ir.scalar import Binary, Index, Int, Rank, Ranks, Scalar, walk
 from tilelink.ir.scalar import Param as ParamRef
 
 ELSEWHERE = {
@@ -313,6 +313,14 @@ class Scope(IntegerScope):
         index = node.args[0]
         if isinstance(index, ast.Name) and (index.id in self.params or index.id == "ranks"):
             return WholePositions(dim=self.scalar(index), location=self.location(node))
+        if isinstance(index, ast.BinOp):  # as of `let W = N + 1`
+            size = self.scalar(index)
+            if all(isinstance(part, Binary | Int | ParamRef | Ranks) for part in walk(size)):
+                return WholePositions(dim=size, location=self.location(node))
+            hint = (
+                "pos(i) is of the tile of an index, pos(N + 1) of numbers and parameters; a shift is added: pos(i) + n"
+            )
+            raise ParseError(f"{ast.unparse(index)} is no size", location=self.location(node), hint=hint)
         if not (isinstance(index, ast.Name) and index.id in self.indices):
             dims = [name for name, param in self.params.items() if param.kind == "dim"]
             raise self.unknown(index, ast.unparse(index), "index or dimension", [*self.indices, *dims])

@@ -43,6 +43,8 @@ class Axis:
         """Return a place modulo the size."""
         if surely_within or place == self.own:
             return place
+        if isinstance(place, Binary) and (place.op, place.right) == ("%", self.size):
+            return place
         if isinstance(place, Int) and 0 <= place.value < (self.size.value if isinstance(self.size, Int) else 1):
             return place
         return Binary(op="%", left=place, right=self.size, location=place.location)

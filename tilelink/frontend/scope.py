@@ -269,6 +269,7 @@ class IntegerScope:
                     hint = f"{name}[i] is one of its ranks, from 0 on"
                     raise ParseError(f"which rank of {name}?", location=place, hint=hint)
                 axis, at = self.axes[name], self.inner().scalar(index)
+                self._check_place(index, at, axis)
                 return replace(axis.member(self.wrapped(at, axis)), location=place)
             case ast.Call(args=[], keywords=[_, *_] as named):
                 return replace(self._moved(node, named), location=place)
@@ -293,7 +294,9 @@ class IntegerScope:
                 raise ParseError(f"{name} is a group", location=self.location(one), hint=hint)
             if name in places:
                 raise ParseError(f"{name} twice", location=self.location(one), hint="give each coordinate one place")
-            places[name] = self.wrapped(self.inner().scalar(one.value), axis)
+            at = self.inner().scalar(one.value)
+            self._check_place(one.value, at, axis)
+            places[name] = self.wrapped(at, axis)
         return rank_at(self.axes, places, self.location(node))
 
     def _named_axis(self, node: ast.AST, name: str) -> Axis:
@@ -325,6 +328,26 @@ class IntegerScope:
     def wrapped(self, place: Scalar, axis: Axis) -> Scalar:
         """Return a place along a coordinate or in a group, modulo how many there are."""
         return axis.wrapped(place, isinstance(place, Index) and self.over.get(place.name) == axis.name)
+
+    def _check_place(self, node: ast.expr, place: Scalar, axis: Axis) -> None:
+        """Raise ParseError for a number of all ranks where one of a part of them is meant: modulo would hide it.
+
+        The place of this rank is one, however it is written. Where it is the number of the rank, so are its neighbours.
+        """
+        written = _plain_rank(node)
+        if written is None:
+            return
+        apart = normal(Binary(op="-", left=place, right=axis.own), _ANY)
+        inside = not axis.is_group or self.on in (axis.name, UNKNOWN)
+        moved = any(isinstance(part, Rank) for part in walk(apart))
+        if apart == Int(value=0) or (isinstance(axis.own, Rank) and inside and not moved):
+            return
+        name, of = axis.name, f"the group {axis.name}" if axis.is_group else f"the coordinate {axis.name}"
+        hint = f"rank.{name} is the place of this rank"
+        hint += "" if inside else f", in a stage on {name}"
+        hint += f"; if places repeat on purpose, write rank % ranks.{name}"
+        message = f"rank counts all ranks, and this is a place of {of}"
+        raise ParseError(message, location=self.location(written), hint=hint)
 
     def _compared(self, node: ast.Compare) -> Axis | None:
         """Return the coordinate or group whose places a comparison is about; None for plain integers."""
@@ -409,6 +432,7 @@ class IntegerScope:
         for position, side in enumerate(self.sides.get(tensor.name, ())[: len(coords)]):
             coord = coords[position]
             if side is not None and isinstance(coord, Scalar) and is_arithmetic(coord):
+                self._check_place(parts[position], coord, self.axes[side])
                 coords[position] = self.wrapped(coord, self.axes[side])
         return (*coords, *(Whole() for _ in range(len(tensor.shape) - len(parts))))
 
@@ -454,3 +478,16 @@ def _joined(op: str, parts: list[Scalar]) -> tuple[Scalar, ...]:
     """Flatten nested operations: `(a and b) and c` becomes `a and b and c`."""
     nested = [p.args if isinstance(p, Logic) and p.op == op else (p,) for p in parts]
     return tuple(part for group in nested for part in group)
+
+
+def _plain_rank(node: ast.expr) -> ast.Name | None:
+    """Return a `rank` that is a term or a factor of an expression, outside of quotients and remainders; else None."""
+    match node:
+        case ast.Name(id="rank"):
+            return node
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
+            return _plain_rank(left) or _plain_rank(right)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _plain_rank(operand)
+        case _:
+            return None

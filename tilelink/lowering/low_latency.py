@@ -41,6 +41,7 @@ import numpy as np
 
 from tilelink.errors import Location, ScheduleError
 from tilelink.ir.mapping import ChannelGrid
+from tilelink.ir.printer import print_region, print_statement
 from tilelink.ir.program import (
     Assign,
     Attend,
@@ -64,6 +65,8 @@ from tilelink.ir.visitor import map_value, reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies
 from tilelink.lowering.clauses.low_latency import LOW_LATENCY, may_travel
 from tilelink.lowering.clauses.roles import ROLES
+from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE, Accesses, Enumerator, number_channels, number_tasks
 from tilelink.scheduling.schedule import CopyEngine
@@ -81,14 +84,12 @@ def low_latency(bound: Bound) -> Bound:
 
 
 def _with_words(bound: Bound, tensor: BoundTensor, place: Location | None) -> Bound:
-    for refused in _reasons(bound, tensor):
-        message = f"{tensor.name} cannot have `low_latency`: {refused.reason}"
-        related = refused.statement.location if refused.statement is not None else None
-        raise ScheduleError(message, location=place, related=related, hint=refused.hint)
+    _refuse(tensor, place, _reasons(bound, tensor))
     ((_, kind),) = (key for key in bound.channels if key[0] == tensor.name)
     seen = _Seen(bound, tensor, kind)
     if seen.faults:  # the rule `coverage` refuses them, and has to see the signals that words would replace
         return bound
+    _refuse(tensor, place, _parted(bound, tensor.name, seen.carried))
     carrying = _Carrying(tensor=tensor.name, kind=kind, carried=seen.carried)
     bodies = {name: carrying.body(stage.stage.body) for name, stage in bound.stages.items()}
     packed = _packed(bound, tensor, seen.accesses)
@@ -114,6 +115,49 @@ class _Refused:
     reason: str
     hint: str
     statement: Statement | None = None
+
+
+def _refuse(tensor: BoundTensor, place: Location | None, reasons: Iterator[_Refused]) -> None:
+    """Raises ScheduleError for the first reason."""
+    for refused in reasons:
+        message = f"{tensor.name} cannot have `low_latency`: {refused.reason}"
+        related = refused.statement.location if refused.statement is not None else None
+        raise ScheduleError(message, location=place, related=related, hint=refused.hint)
+
+
+def _parted(bound: Bound, name: str, carried: set[int]) -> Iterator[_Refused]:
+    """Yield the waits that a clause has parted from what is read: programs that multiply alone have them.
+
+    carried: as in `_Seen`.
+    """
+    written = {stage.name: stage for stage in bound.source.stages}
+    number = 0
+    for stage in bound.stages.values():
+        for statement in statements(stage.stage.body):
+            left = isinstance(statement, Wait) and statement.region.tensor == name and number not in carried
+            number += 1
+            if not left or stage.name in written:
+                continue
+            for own in written.values():
+                every = list(statements(own.body))
+                waits = [s for s in every if isinstance(s, Wait) and s.region.tensor == name]
+                wait = next((s for s in waits if s.location == statement.location), None)
+                clause = _dividing(bound, own.name)
+                if wait is None or clause is None or not any(_read(s, name) for s in every):
+                    continue
+                reason = f"{own.name} waits for {print_region(wait.region)} before its product, and with "
+                reason += f"`{clause}` other programs than those that read it compute products of the last tiles"
+                hint = f"write {print_statement(wait)[0]} after the product, before what reads it; or take "
+                hint += f"`{clause}` away"
+                yield _Refused(reason=reason, hint=hint, statement=wait)
+
+
+def _dividing(bound: Bound, stage: str) -> str | None:
+    """Return the clause by which some programs of a stage multiply alone, or None."""
+    part = bound.schedule.stage(stage)
+    if part[SPLIT_K_TAIL] is not None:
+        return SPLIT_K_TAIL.name
+    return STREAM_K.name if part[STREAM_K] else None
 
 
 def _reasons(bound: Bound, tensor: BoundTensor) -> Iterator[_Refused]:

@@ -145,6 +145,13 @@ class _Draw:
                         if self._scope(before).value(end) <= shape[dim]:
                             break
                         self._halve(end, before)
+                    else:
+                        element = f"{tensor.name}{list(before)}" if before else tensor.name
+                        what = f"{print_scalar(end)} of dimension {dim} of {element}"
+                        message = f"no entries were found with which there is {what} on rank {self.rank}"
+                        hint = f"it is {shape[dim]} at most: take another size, or say min({print_scalar(end)}, "
+                        hint += f"{print_scalar(tensor.shape[dim])})"
+                        raise BindingError(message, location=tensor.location, hint=hint)
 
     def _halve(self, end: Scalar, at: tuple[int, ...]) -> None:
         """Halve the entries of which an end is made; those that rise are halved together."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tilelink.artifact import Constant, Entry, Operation, OwnCoordinate, Promise
+from tilelink.artifact import Constant, Entry, Operation, OwnCoordinate, OwnRank, Promise
 from tilelink.errors import BindingError, Location
 
 Tensors = Mapping[str, torch.Tensor]
@@ -72,7 +72,7 @@ def broken_promise(promises: Sequence[Promise], tensors: Tensors, rank: int) -> 
 
     promises: in the order of their declarations, because a bound may be an entry of a tensor before.
     """
-    checks = [check for promise in promises if _is_here(promise, tensors) for check in _checks(promise, tensors)]
+    checks = [check for promise in promises if _is_here(promise, tensors) for check in _checks(promise, tensors, rank)]
     if not checks:
         return None
     rows: list[list[int]] = torch.stack([check.result() for check in checks]).tolist()
@@ -100,13 +100,13 @@ def _is_here(promise: Promise, tensors: Tensors) -> bool:
     return named <= tensors.keys() and (promise.part is not None or promise.tensor in tensors)
 
 
-def _checks(promise: Promise, tensors: Tensors) -> list[_Check]:
+def _checks(promise: Promise, tensors: Tensors, rank: int) -> list[_Check]:
     if promise.part is not None:
-        return _end(promise, promise.part, tensors)
+        return _end(promise, promise.part, tensors, rank)
     entries = tensors[promise.tensor].long()
     if not entries.numel():
         return []
-    bound = _bound(promise, entries.shape, entries.device, tensors).expand(entries.shape)
+    bound = _bound(promise, entries.shape, entries.device, tensors, rank).expand(entries.shape)
     wrong = (entries < 0) | (entries >= bound)
     checks = [_check(promise, entries, wrong, bound, "it is in [0, {other})")]
     if entries.ndim and {"rising", "offsets"} & {*promise.properties}:
@@ -132,11 +132,11 @@ def _checks(promise: Promise, tensors: Tensors) -> list[_Check]:
     return checks
 
 
-def _end(promise: Promise, part: tuple[int, ...], tensors: Tensors) -> list[_Check]:
+def _end(promise: Promise, part: tuple[int, ...], tensors: Tensors, rank: int) -> list[_Check]:
     """Return the check that a dimension has all that a tensor is declared to have of it."""
     *before, size = part
     device = next(iter(tensors.values())).device
-    ends = _bound(promise, before, device, tensors).expand(before)
+    ends = _bound(promise, before, device, tensors, rank).expand(before)
     most = torch.full((), size, device=device).expand(before)
     return [_check(promise, ends, ends > size, most, "it is {other} at most")] if ends.numel() else []
 
@@ -146,13 +146,15 @@ def _check(promise: Promise, entries: torch.Tensor, wrong: torch.Tensor, other: 
     return _Check(promise=promise, entries=entries, fails=wrong.any(), at=at, other=other.flatten()[at], why=why)
 
 
-def _bound(promise: Promise, shape: Sequence[int], device: torch.device, tensors: Tensors) -> torch.Tensor:
+def _bound(promise: Promise, shape: Sequence[int], device: torch.device, tensors: Tensors, rank: int) -> torch.Tensor:
     """Return the bounds of all entries of a tensor of a shape; they broadcast to it."""
     stack: list[torch.Tensor] = []
     for step in promise.bound:
         match step:
             case Constant(value=value):
                 stack.append(torch.full((), value, device=device))
+            case OwnRank():
+                stack.append(torch.full((), rank, device=device))
             case OwnCoordinate(dim=dim):
                 along = [-1 if d == dim else 1 for d in range(len(shape))]
                 stack.append(torch.arange(shape[dim], device=device).reshape(along))

@@ -44,17 +44,22 @@ def rules(plan: Plan) -> Iterator[tuple[str, Iterator[VerificationError]]]:
         yield name, rule(plan, order)
 
 
-def refusals(plan: Plan, limit: int = 10) -> list[VerificationError]:
-    """Return up to `limit` refusals of the first rule that the plan breaks; an empty list for a safe plan."""
-    for _, of_rule in rules(plan):
+def refusals(plan: Plan, limit: int = 10, on_rule: Callable[[str], None] | None = None) -> list[VerificationError]:
+    """Return up to `limit` refusals of the first rule that the plan breaks; an empty list for a safe plan.
+
+    on_rule: called with the name of each rule before it is checked.
+    """
+    for name, of_rule in rules(plan):
+        if on_rule is not None:
+            on_rule(name)
         errors = list(islice(of_rule, limit))
         if errors:
             return errors
     return []
 
 
-def verify(plan: Plan) -> None:
-    """Raises VerificationError, the first refusal, if the plan breaks a rule."""
-    errors = refusals(plan, limit=1)
+def verify(plan: Plan, on_rule: Callable[[str], None] | None = None) -> None:
+    """Raises VerificationError, the first refusal, if the plan breaks a rule. on_rule: as for `refusals`."""
+    errors = refusals(plan, limit=1, on_rule=on_rule)
     if errors:
         raise errors[0]

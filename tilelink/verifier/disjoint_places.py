@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tilelink.ir.scalar import Int, Lookup, Scalar
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.guards import Listed, Place, Segment
+from tilelink.lowering.guards import Guard, Listed, Place, Segment
 from tilelink.lowering.guards import Part as GuardPart
 from tilelink.planning.plan import Plan
 
@@ -45,13 +45,17 @@ def repeated(plan: Plan, row: int) -> str | None:
 
 
 def _apart(plan: Plan, one: int, other: int) -> bool:
-    parts = [
-        (ours, theirs)
-        for ours in plan.guards.of(one)
-        for theirs in plan.guards.of(other)
-        if getattr(ours, "dim", None) == getattr(theirs, "dim", -1)
-    ]
-    return any(_different_entries(plan, *pair) or _different_segments(plan, *pair) for pair in parts)
+    """True if the parts of two guards are apart along a dimension, by the entries that the program names, which have
+    the promises, or by those that these are copies of."""
+    known = plan.guards.known
+    pairs = [*_pairs(known[one], known[other]), *_pairs(plan.guards.of(one), plan.guards.of(other))]
+    return any(_different_entries(plan, *pair) or _different_segments(plan, *pair) for pair in pairs)
+
+
+def _pairs(one: Guard, other: Guard) -> list[tuple[GuardPart, GuardPart]]:
+    """Return the pairs of parts that are about one dimension."""
+    every = ((ours, theirs) for ours in one for theirs in other)
+    return [pair for pair in every if getattr(pair[0], "dim", None) == getattr(pair[1], "dim", -1)]
 
 
 def _different_entries(plan: Plan, one: GuardPart, other: GuardPart) -> bool:

@@ -147,13 +147,27 @@ def _unlike(plan: Plan, writes: Ints, reads: Ints) -> Iterator[tuple[int, int]]:
     a = plan.accesses
     ours, theirs = a.guard[writes], a.guard[reads]
     dims = sorted(set[int]().union(*(_placed(plan.guards.of(guard)) for guard in np.unique(theirs).tolist())))
-    first, _ = distinct_rows([ours, theirs, *a.lo[writes][:, dims].T, *a.hi[writes][:, dims].T])
+    columns = [ours, theirs, *(_one_element(plan, writes, dim) for dim in dims)]
+    first, _ = distinct_rows(columns)
     yield from zip(writes[np.sort(first)].tolist(), reads[np.sort(first)].tolist(), strict=True)
 
 
 def _placed(guard: Guard) -> set[int]:
     """Return the dimensions along which an access names a place, where it matters what a write's box is there."""
     return {part.dim for part in guard if isinstance(part, Place)}
+
+
+def _one_element(plan: Plan, writes: Ints, dim: int) -> Ints:
+    """Return where writes are along a dimension if they have one element there, and -1 otherwise.
+
+    Also -1 for those that a launch ends along this dimension alone: no bound of another one is asked for (`_bound_at`).
+    """
+    a = plan.accesses
+    lo, guards = a.lo[writes, dim], a.guard[writes]
+    known, number = np.unique(guards, return_inverse=True)
+    ends = [{part.dim for part in plan.guards.of(guard) if isinstance(part, Ended)} for guard in known.tolist()]
+    asked = np.array([bool(own - {dim}) for own in ends], bool)[number.ravel()]
+    return np.where(asked & (a.hi[writes, dim] == lo + 1), lo, -1)
 
 
 def ungiven_reads(plan: Plan) -> Iterator[VerificationError]:
@@ -393,11 +407,15 @@ class _Placed:
         counted: list[tuple[int, int, int]] = []
         first: tuple[int, str, int] | None = None
         for row in self.rows.tolist():
-            own = guards.of(int(a.guard[row]))
+            own = guards.known[int(a.guard[row])]
             if len(own) != 1 or not isinstance(own[0], Segment | Listed | Place):
                 yield self._mixed(row)
                 return
-            found = self._order(row, own[0])
+            found = self._order(row, own[0])  # the entry that the program names has the promise
+            (same,) = guards.of(int(a.guard[row]))
+            if isinstance(found, str) and isinstance(same, Segment | Listed | Place):  # or what it is a copy of
+                copied = self._order(row, same)
+                found = found if isinstance(copied, str) else copied
             if isinstance(found, str):
                 yield _of(self.plan, ExclusiveWriteError, row, *found.split("\n"))
                 return

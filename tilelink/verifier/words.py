@@ -148,7 +148,12 @@ def _accesses(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
     last = len(tensor.shape) - 1
     for row in np.flatnonzero(own & (a.lo[:, last] % tensor.packed != 0))[:1]:
         message = f"accesses {tensor.name} from column {a.lo[row, last]} on, and words have {tensor.packed} elements"
-        hint = "packed 1 has a word for each element"
+        hint = (
+            f"let tiles and slices along the last dimension begin at multiples of {tensor.packed}, as tiles of an even "
+        )
+        hint += (
+            "size do; `low_latency` in a schedule takes words of fewer elements where they do not, which are more bytes"
+        )
         yield refuse(WordsError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
 
 

@@ -137,6 +137,8 @@ def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str 
     part = bound.schedule.stage(stage.name)
     if part[SPLIT_K_TAIL] or part[STREAM_K]:
         return "its last tiles are divided"
+    if carried := _carried(bound, stage):
+        return f"words carry its notifies of {carried}, which has `low_latency`"
     if reason := deferred_reason(stage.stage.body):
         return reason
     for notify in closing_notifies(stage.stage.body):
@@ -145,6 +147,15 @@ def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str 
         if not all(channels.count == 1 for channels in tile_map.channel_range(grid)):
             return f"a tile touches several channels of {notify.region.tensor}"
     return None
+
+
+def _carried(bound: Bound, stage: BoundStage) -> str | None:
+    """Return a tensor that a stage notifies as it is written, and no more, because words carry the signals; or None."""
+    own = next((one for one in bound.source.stages if one.name == stage.name), None)
+    if own is None or any(isinstance(s, Notify) for s in statements(stage.stage.body)):
+        return None
+    told = (s.region.tensor for s in statements(own.body) if isinstance(s, Notify))
+    return next((name for name in told if bound.tensors[name].packed), None)
 
 
 def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
