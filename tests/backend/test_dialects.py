@@ -118,12 +118,8 @@ def compiled(text: str, kernels: Any, bound: Any) -> list[str]:
 @pytest.mark.parametrize("case", library.in_turn(UNLIKE)[::2], ids=library.name)
 @pytest.mark.usefixtures("stand_in")
 def test_it_compiles(case: library.Case) -> None:
-    where: dict[str, Any] = {
-        "ranks": 4,
-        "dims": library.fitted(case, library.wide(case[0], 4)),
-        "target": "sm_90",
-        "dialect": "triton_dist",
-    }
+    dims = library.fitted(case, library.wide(case[0], 4))
+    where: dict[str, Any] = {"ranks": 4, "dims": dims, "target": "sm_90", "dialect": "triton_dist"}
     plan = compiler.plan(*case, **where, dtype="bf16")
     emitted = emit(plan.bound, plan.thresholds)
     assert not any(isinstance(arg, Descriptor) for one in emitted.kernels for arg in one.parameters)

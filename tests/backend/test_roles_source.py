@@ -254,7 +254,8 @@ def test_consumers_wait_after_the_product_and_load_ahead_of_what_they_compute() 
     source = functions(emitted(epilogue.bound(body, ranks=3)).text)
     kinds = {
         "poll": r"token \+= dl\.wait\(", "first": r"\w+_ahead\w* = gl\.load\(\w+_places\w*\)", "piece": r"for piece",
-        "next": r"\w+_ahead\w* = gl\.load\(\w+_places\w* \+", "fill": r"result_ring", "multiply": r"acc\w* = roles\.multiply",
+        "next": r"\w+_ahead\w* = gl\.load\(\w+_places\w* \+", "fill": r"result_ring",
+        "multiply": r"acc\w* = roles\.multiply",
     }  # fmt: skip
     found = [kind for line in source["_gemm_consumer"] for kind, pattern in kinds.items() if re.match(pattern, line)]
     assert found[-7:] == ["poll", "poll", "first", "first", "piece", "next", "next", "fill"][-7:]

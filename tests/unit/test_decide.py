@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def small_schedule(op: str) -> str:
     return small.schedule
 
 
-def among(monkeypatch: pytest.MonkeyPatch, names: set[str]) -> None:
+def among(monkeypatch: pytest.MonkeyPatch, names: Collection[str]) -> None:
     """Let operators choose among schedules of which there are times, and the pairs."""
     every = predict.gpu_schedules
     monkeypatch.setattr(
