@@ -123,14 +123,18 @@ def test_every_tile_is_begun_by_its_program(first: int, width: int | None) -> No
     assert sorted(found) == list(enumerate(loop.program(np.arange(total), programs)))
 
 
-CASES = [case for case in library.unlike() if case[1] and any(" in " in str(stage) for stage in case[1].stages)]
+CASES = [
+    case
+    for case in library.unlike()
+    if case[1] and any(" in " in str(stage) for stage in case[1].stages) and "roles(" not in str(case[1])
+]
 assert len(CASES) > 20
 
 
 @pytest.mark.parametrize("case", CASES[::2], ids=library.name)
 def test_the_library_is_generated_as_planned(case: library.Case) -> None:
     dims = library.sizes(case, 4)
-    plan = compiler.plan(*case, ranks=4, dims=dims, target="sm_90")
+    plan = compiler.plan(*case, ranks=4, dims=dims, dtype="bf16", target="sm_90")
     both(plan, numbered(emit(plan.bound, plan.thresholds).text))
 
 

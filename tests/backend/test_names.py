@@ -25,11 +25,16 @@ from tilelink.target import target
 STEMS = (
     r"acc|k|c|v|offs|offs_\w+|\w+_tile|\w+_remote|channel|end_\w+|held|held_tile|total|pad|step|box|number|row|column"
     r"|best|place|rising|top|sums|first_\w+|segment|within|there|ends"
+    r"|slot|phase|previous|turn|part|piece|pieces|rows|columns|offsets|\w+_places|\w+_ahead"
 )
-NUMBERED = re.compile(rf"({STEMS})|.*_[0-9]+|.*_boxes_[0-9]+x[0-9]+(_at_[0-9]+)?|THRESHOLDS_.*")
+NUMBERED = re.compile(rf"({STEMS})|.*_[0-9]+|.*_boxes_[0-9]+x[0-9]+(_swizzled)?(_at_[0-9]+)?|THRESHOLDS_.*")
 """Temporaries, which a writer keeps apart from the names of users, and names that tell what they are by themselves."""
 FAR = re.compile(r"_.*_(load|store)_.*")
 """Functions in which no name of a user stands."""
+ROLE = re.compile(r"_.*_(loader|consumer|storer)")
+"""Functions of roles, for which the emitter refuses stages with their names."""
+CONSTANT = re.compile(r"\b(\w+): gl\.constexpr = ")
+"""Constants of functions in Gluon, which are kept apart from the names of users."""
 
 
 def used(text: str) -> set[str]:
@@ -39,7 +44,8 @@ def used(text: str) -> set[str]:
         table = tables.pop()
         tables += [one for one in table.get_children() if not FAR.fullmatch(one.get_name())]
         found |= {s.get_name() for s in table.get_symbols()}
-    return {name for name in found if not NUMBERED.fullmatch(name) and not FAR.fullmatch(name)}
+    found -= set(CONSTANT.findall(text))
+    return {name for name in found if not any(one.fullmatch(name) for one in (NUMBERED, FAR, ROLE))}
 
 
 def users(bound: Bound) -> set[str]:

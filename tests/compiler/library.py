@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from hashlib import blake2b
 from itertools import cycle
 from typing import TypeVar
@@ -138,14 +138,14 @@ def sizes(case: Case, ranks: int) -> dict[str, int | float | bool]:
     return fitted(case, dims(case[0], ranks))
 
 
-def fitted(case: Case, values: dict[str, int | float | bool]) -> dict[str, int | float | bool]:
-    """Sizes of a case. Warps with roles store no rows beyond a tile, and take rows of multiples of 16 bytes."""
+def fitted(case: Case, values: Mapping[str, int | float | bool]) -> dict[str, int | float | bool]:
+    """Sizes of a case. Warps with roles store no rows beyond a tile, and take whole tiles and rows of 16 bytes."""
     program, schedule = case
     if schedule is None or all(part[ROLES] is None for part in schedule.stages):
-        return values
+        return dict(values)
     rows, *others = (p.name for p in program.params if p.kind == "dim")
-    more = {name: -(-int(values[name]) // 8) * 8 for name in others}
-    return values | more | {rows: -(-int(values[rows]) // 128) * 128}
+    more = {name: max(256, -(-int(values[name]) // 8) * 8) for name in others}
+    return {**values, **more, rows: -(-int(values[rows]) // 128) * 128}
 
 
 def _given(program: Program) -> dict[str, int | float | bool]:

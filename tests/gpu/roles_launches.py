@@ -28,11 +28,16 @@ from tilelink.ir.printer import print_scalar
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FILE = str(BENCHMARKS / "roles.tl")
-DIMS = {"ag_gemm": {"Ms": 1920, "N": 1280, "K": 1024}, "gemm_rs": {"Ms": 1920, "N": 1024, "K": 1280}}
+DIMS = {
+    "ag_gemm": {"Ms": 1920, "N": 1280, "K": 1024},
+    "gemm_rs": {"Ms": 1920, "N": 1024, "K": 1280},
+    "gemm_ar": {"Ms": 1920, "N": 1024, "K": 1280},
+}
 """More tiles than an H100 has SMs."""
 CASES = {
     "ag_gemm": ("ag_gemm:h200_roles", "ag_gemm_in_place:h200_roles", "ag_gemm_in_place:h200_early_roles"),
     "gemm_rs": ("gemm_rs_scatter:h200_roles", "gemm_rs_local_last:h200_roles", "gemm_rs_local_last:h200_early_roles"),
+    "gemm_ar": ("gemm_ar_local_last:h200_roles",),
 }
 ATTENTION = {
     "attention": {"H": 8, "S": 1024, "D": 128, "scale": 0.125},
@@ -56,7 +61,7 @@ class Launches:
         self.w = torch.randn(dims["N"], dims["K"], dtype=torch.bfloat16, device="cuda")
         rows = ranks * dims["Ms"]
         self.every = torch.empty(rows, dims["K"], dtype=torch.bfloat16, device="cuda")
-        out = (ranks, dims["Ms"], dims["N"]) if op == "ag_gemm" else (dims["Ms"], dims["N"])
+        out = (dims["Ms"], dims["N"]) if op == "gemm_rs" else (ranks, dims["Ms"], dims["N"])
         self.y = torch.empty(out, dtype=torch.bfloat16, device="cuda")
         self.worst = torch.zeros((), device="cuda")
 
@@ -75,7 +80,11 @@ class Launches:
         else:
             whole = (self.x.view(-1, self.x.shape[-1]) @ self.w.t()).float()
             wanted = torch.empty(self.y.shape, device="cuda")
-            dist.reduce_scatter_tensor(wanted, whole)
+            if self.op == "gemm_ar":
+                dist.all_reduce(whole)
+                wanted.copy_(whole.view(self.y.shape))
+            else:
+                dist.reduce_scatter_tensor(wanted, whole)
         off = (self.y.float() - wanted).abs().max() / wanted.abs().max()
         torch.maximum(self.worst, torch.nan_to_num(off, nan=9e9), out=self.worst)
 

@@ -48,6 +48,11 @@ def code(text: str, depth: int) -> str:
     return "".join(f"{'    ' * depth}{line}\n" for line in text.split("\n") if line.strip())
 
 
+def _is_using(text: str, words: str) -> bool:
+    """True if source has some words in its code. A comment may have them in the name of a file."""
+    return any(words in line and not line.lstrip().startswith("#") for line in text.split("\n"))
+
+
 @cache
 def environment() -> Environment:
     """Return the Jinja environment of the package's templates."""
@@ -58,4 +63,6 @@ def environment() -> Environment:
     filters: dict[str, Any] = made.filters
     names: dict[str, Any] = made.globals
     filters["code"], names["body"] = code, body
+    tests: dict[str, Any] = made.tests
+    tests["using"] = _is_using
     return made
