@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.backend.offline import compile_all
@@ -78,6 +78,7 @@ def same(left: object, right: object, renamed: dict[str, str]) -> bool:
 
 @pytest.mark.parametrize("where", ["on sm", "on copy_engine"])
 @settings(max_examples=40)
+@example(file="tiles.")  # the module of the device library that code imports if it uses it
 @given(file=FILES)
 def test_no_name_of_a_file_becomes_code(where: str, file: str) -> None:
     assert ast.dump(tree(source(PLAIN, where, file))) == plain(where)
