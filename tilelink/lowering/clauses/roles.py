@@ -306,7 +306,7 @@ def results_of(stage: BoundStage) -> list[Region]:
 
 def _late_waits(body: tuple[Statement, ...]) -> tuple[Wait, ...]:
     """Return the waits directly after the first statement."""
-    return tuple(takewhile(lambda s: isinstance(s, Wait), body[1:]))  # type: ignore[arg-type]
+    return tuple(s for s in takewhile(lambda s: isinstance(s, Wait), body[1:]) if isinstance(s, Wait))
 
 
 def consumer_waits(stage: BoundStage) -> tuple[Wait, ...]:
