@@ -31,7 +31,16 @@ def expressible(cases: list[library.Case]) -> list[library.Case]:
     return [case for case in known if case[1] is None or case[1].reuse_wait]
 
 
-CASES, UNLIKE = expressible(library.cases()), expressible(library.unlike())
+CASES = library.covering(expressible(library.cases()))
+NAMES = [str(library.name(case)) for case in CASES]
+DIFFERENT = (
+    "gemm_rs_ring_carried-copy_sms", "two_level_all_reduce-default", "all_reduce_two_shot_pushed-large",
+    "ag_gemm_ring-copy_sms", "gemm_rs_reduce_last-copy_engine", "m2n-copy_sms", "ag_gemm_in_place-h200_copy_sms",
+    "ag_gemm_ring-h200_slices", "ag_gemm_f8_rows-copy_sms", "all_gather-pull", "all_reduce_two_shot-large",
+    "fsdp-default", "gemm_rs_ring-ring", "gemm_rs_slots-default", "two_level_ag_gemm-default",
+)  # fmt: skip
+"""What is run: these have every form of a call of the language that the library has, which a test here holds."""
+RUN = [case for case, name in zip(CASES, NAMES, strict=True) if name in DIFFERENT]
 GOLDEN = [("ag_gemm", "slices"), ("gemm_rs_ring", "ring"), ("gemm_ar", "after"), ("all_reduce_two_shot", "default")]
 DIMS = {"Ms": 100, "N": 136, "K": 200}
 WAITS = """
@@ -60,7 +69,7 @@ def test_golden(name: str, schedule: str, golden: Golden) -> None:
     golden(f"triton_dist_{name}", text)
 
 
-@pytest.mark.parametrize(("case", "ranks"), library.spread(library.covering(UNLIKE)[::2], 3, 4), ids=library.name)
+@pytest.mark.parametrize(("case", "ranks"), library.spread(RUN, 3, 4), ids=library.name)
 def test_it_computes_the_same(case: library.Case, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SHIM))
     program, schedule = case
@@ -84,9 +93,6 @@ def source(number: int) -> str:
     return compiler.source(program, schedule, ranks=3, dims=library.dims(program, 3), dialect="triton_dist")
 
 
-NAMES = [str(library.name(case)) for case in CASES]
-
-
 @pytest.mark.parametrize("number", range(len(CASES)), ids=NAMES)
 def test_it_uses_nothing_but_that_language(number: int) -> None:
     text = source(number)
@@ -94,6 +100,20 @@ def test_it_uses_nothing_but_that_language(number: int) -> None:
     offered = {"rank", "num_ranks", "symm_at", "wait", "consume_token", "notify"}
     assert set(re.findall(r"\bdl\.(\w+)", code)) <= offered
     assert not re.search(r"\b(debug_block|signal_table|\w+_peers)\b", code)
+
+
+def forms(text: str) -> set[str]:
+    """The calls of the language in a text, without what names and integers they are of."""
+    calls = re.findall(r"(?m)^[^#\n]*?\b(dl\.\w+\(.*)", text)
+    plain = (re.sub(r"\b(?!(dl|rank|num_ranks|symm_at|wait|consume_token|notify|signal)\b)\w+", "_", c) for c in calls)
+    return {re.sub(r"_(\W+_\b)*", "_", one) for one in plain}
+
+
+def test_what_is_run_has_every_form() -> None:
+    every = {form: name for number, name in enumerate(NAMES) for form in forms(source(number))}
+    told = {form for name in DIFFERENT for form in forms(source(NAMES.index(name)))}
+    assert len(told) > 30
+    assert not {every[form]: form for form in every.keys() - told}, "run one of these too"
 
 
 @pytest.fixture
@@ -115,7 +135,7 @@ def compiled(text: str, kernels: Any, bound: Any) -> list[str]:
     return result
 
 
-@pytest.mark.parametrize("case", library.in_turn(UNLIKE)[::2], ids=library.name)
+@pytest.mark.parametrize("case", RUN[::2], ids=library.name)
 @pytest.mark.usefixtures("stand_in")
 def test_it_compiles(case: library.Case) -> None:
     dims = library.fitted(case, library.wide(case[0], 4))

@@ -6,15 +6,19 @@ import multiprocessing
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton
+import triton.language as tl
+from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
 from tests.runtime import device_expected as expected
 from tests.runtime import device_kernels as kernels
 from tilelink.device import handshake, monitor
-from tilelink.device.interpreted import number
+from tilelink.device.interpreted import number, reader
+from tilelink.runtime.cpu.interpreter import ArrayTypes
 
 EPOCHS = 12
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -103,6 +107,40 @@ def test_low_level() -> None:
 
 def test_all_counters_are_waited_for() -> None:
     expected.check_wait_all("cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_a_counter_is_read_by_its_width_and_stays_as_it_is(dtype: torch.dtype) -> None:
+    counters = torch.tensor([5, -(2**31), 2**31 - 1], dtype=dtype)
+    for at in range(3):
+        place = interpreter.TensorHandle(np.array([counters[at:].data_ptr()], np.uint64), tl.pointer_type(tl.int32))
+        wide = tl.int32 if dtype == torch.int32 else tl.int64
+        read = reader(tl.tensor(place, tl.pointer_type(wide)))
+        assert read() == counters[at] == read()
+        counters[at] = 7
+        assert read() == 7
+    assert counters.tolist() == [7, 7, 7]
+
+
+def test_types_of_arrays_are_those_of_the_interpreter() -> None:
+    asked = interpreter._get_np_dtype
+    remembered = ArrayTypes(asked)
+    scalars = [
+        tl.int1,
+        tl.int8,
+        tl.uint8,
+        tl.int32,
+        tl.int64,
+        tl.uint64,
+        tl.bfloat16,
+        tl.float16,
+        tl.float32,
+        tl.float8e5,
+    ]
+    for scalar in scalars * 2:
+        pointer = tl.pointer_type(scalar)
+        for one in (scalar, pointer, tl.block_type(scalar, [4]), tl.block_type(pointer, [2, 2])):
+            assert remembered(one) == asked(one), one
 
 
 def test_notifies_together() -> None:

@@ -131,11 +131,15 @@ def library_module(name: str) -> Module:
     """
     if (path := PROGRAMS / f"{name}.tl") in _library_files():
         return _parse_file(path)  # most names are those of files, so that not all files need to be read
-    modules = library()
-    for module in modules:
+    head = re.compile(rf"^program\s+{re.escape(name)}\b", re.MULTILINE)
+    for path in _library_files():
+        if not head.search(files.read(path).decode("utf-8-sig")):
+            continue  # to parse all files takes longer than most commands
+        module = _parse_file(path)
         for program in module.programs:
             if program.name == name:
                 return Module(file=module.file, programs=(program,), schedules=module.schedules_of(program))
+    modules = library()
     names = sorted({p.name for m in modules for p in m.programs} | {Path(m.file).stem for m in modules})
     hint = did_you_mean(name, names) or f"write a path, or a name of the library: {', '.join(names)}"
     raise UnknownNameError(f"no program {name!r} in the library", hint=hint)

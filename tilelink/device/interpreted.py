@@ -6,10 +6,12 @@ reported to monitor.py, which traces, delays, and ends a wait that exceeds its d
 """
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import triton.language as tl
+from triton._C.libtriton import interpreter
 
 from tilelink.device import monitor, network, tracing
 from tilelink.device.mode import BLOCK, number
@@ -30,8 +32,8 @@ def wait(signals, channel, target, debug_block, stage, tile, trace=None, scope=B
     expected = wrapped(number(target))
     where = {"channel": number(channel), "expected": expected, "stage": number(stage), "tile": number(tile)}
     monitor.record("wait", where["stage"], where["tile"], where["channel"], expected)
-    pointer = signals + channel
-    while wrapped((seen := number(signal_read(pointer))) - expected) < 0:
+    read = reader(signals + channel)
+    while wrapped((seen := read()) - expected) < 0:
         monitor.poll(seen=seen, **where)
     tracing.end(trace, tracing.WAIT, stage, tile, channel, 0, scope)
     return 0
@@ -87,6 +89,17 @@ def signal_set(pointer, value, remote, tma=True):
 
 def signal_read(pointer):
     return tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
+
+
+def reader(pointer: Any) -> Callable[[], int]:
+    """`signal_read` of one counter, again and again: the interpreter's atomic operation, whose operands are made once.
+
+    A wait looks many times, and the interpreter would check the types of the same operands each time.
+    """
+    place = np.array([number(pointer)], np.uint64)
+    nothing, always = np.zeros(1, f"i{pointer.dtype.element_ty.primitive_bitwidth // 8}"), np.ones(1, bool)
+    add, acquire = interpreter.RMW_OP.ADD, interpreter.MEM_SEMANTIC.ACQUIRE
+    return lambda: int(interpreter.atomic_rmw(add, place, nothing, always, acquire)[0])
 
 
 def fence():

@@ -117,12 +117,14 @@ class _Run:
         self.scripts = scripts
         waits = s.kind == WAIT
         signs = np.where(waits, ~plan.counters, plan.counters)
-        self.waits = {n: plan.counters[script] for n, script in enumerate(scripts) if waits[script].all()}
-        """worker -> the counters of its waits, of a worker that notifies nobody."""
-        self.signals: list[list[int]] = [
-            signs[script].tolist() if n not in self.waits else [] for n, script in enumerate(scripts)
-        ]
-        """worker -> the counters of its notifies, and the complements of those of its waits, of the others."""
+        self.signals: list[list[int]] = []
+        """worker -> until its last notify, the counters of its notifies and the complements of those of its waits."""
+        self.waits: list[Ints] = []
+        """worker -> the counters of its signals; after its last notify it only waits."""
+        for script in scripts:
+            notifies = np.flatnonzero(~waits[script])
+            self.signals.append(signs[script[: notifies[-1] + 1 if len(notifies) else 0]].tolist())
+            self.waits.append(plan.counters[script])
         self.cursor = [0] * len(scripts)
         grids = [plan.thresholds[k].reshape(plan.bound.ranks, -1) for k in plan.bound.channels]
         self.need: list[int] = np.concatenate(grids, axis=1).ravel().tolist() if grids else []
@@ -204,7 +206,7 @@ class _Run:
             waiting.extendleft(reversed(later))
 
     def _advance(self, worker: int) -> None:
-        asleep = self._wait(worker) if worker in self.waits else self._signal(worker)
+        asleep = self._signal(worker) if self.cursor[worker] < len(self.signals[worker]) else self._wait(worker)
         if asleep is not None:
             self.sleepers.setdefault(asleep, []).append(worker)
             return
@@ -221,7 +223,7 @@ class _Run:
         self._admit(rank)
 
     def _wait(self, worker: int) -> int | None:
-        """Go on with a worker that only waits. Return the counter that it has to wait for, or None at its end."""
+        """Go on with a worker that only waits now. Return the counter that it has to wait for, or None at its end."""
         waits, begin = self.waits[worker], self.cursor[worker]
         there = np.frombuffer(self.open, np.uint8)
         for at in range(begin, len(waits), SEVERAL):
@@ -234,7 +236,7 @@ class _Run:
         return None
 
     def _signal(self, worker: int) -> int | None:
-        """As `_wait`, for a worker that also notifies."""
+        """As `_wait`, for a worker that has notifies left."""
         signals, begin = self.signals[worker], self.cursor[worker]
         count, need, sleepers = self.count, self.need, self.sleepers
         for at, key in enumerate(islice(signals, begin, None), begin):
@@ -248,7 +250,7 @@ class _Run:
                 self.cursor[worker] = at
                 return ~key
         self.cursor[worker] = len(signals)
-        return None
+        return self._wait(worker)
 
     def _end(self, worker: int) -> None:
         number, rank, _ = block = self.blocks[worker]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -40,11 +40,30 @@ def prepare() -> None:
     if not isinstance(interpreter_builder.create_atomic_rmw, _Atomics):
         builder: Any = interpreter_builder
         builder.create_atomic_rmw = _Atomics(builder.create_atomic_rmw)
+    if not isinstance(interpreter._get_np_dtype, ArrayTypes):
+        interpreter._get_np_dtype = ArrayTypes(interpreter._get_np_dtype)
     interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     interpreter._patch_lang = lambda _: _Kept()
     for one in pkgutil.iter_modules(device.__path__, f"{device.__name__}."):
         rewrite(importlib.import_module(one.name))
     rewrite(host_signals)
+
+
+@dataclass(frozen=True)
+class ArrayTypes:
+    """The type of an array by that of a tensor: the interpreter's function, which makes a table of all at each call.
+
+    It is asked at every operation. The name of a scalar type, or of a pointer, says all of it.
+    """
+
+    of: Callable[[Any], Any]
+    known: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, dtype: Any) -> Any:
+        name = dtype.scalar.name
+        if name not in self.known:
+            self.known[name] = self.of(dtype)
+        return self.known[name]
 
 
 def rewrite(module: ModuleType) -> None:
