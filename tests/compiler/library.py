@@ -138,10 +138,15 @@ def sizes(case: Case, ranks: int) -> dict[str, int | float | bool]:
     return fitted(case, dims(case[0], ranks))
 
 
+def has_roles(case: Case) -> bool:
+    """True if the schedule of a case gives warps roles."""
+    return case[1] is not None and any(part[ROLES] is not None for part in case[1].stages)
+
+
 def fitted(case: Case, values: Mapping[str, int | float | bool]) -> dict[str, int | float | bool]:
     """Sizes of a case. Warps with roles store no rows beyond a tile, and take whole tiles and rows of 16 bytes."""
-    program, schedule = case
-    if schedule is None or all(part[ROLES] is None for part in schedule.stages):
+    program, _ = case
+    if not has_roles(case):
         return dict(values)
     rows, *others = (p.name for p in program.params if p.kind == "dim")
     more = {name: max(256, -(-int(values[name]) // 8) * 8) for name in others}

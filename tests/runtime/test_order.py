@@ -297,8 +297,10 @@ def test_queues_whose_waits_may_come_first_are_told_from_others(case: Any) -> No
     """A graph may put its branches into the one queue in any order."""
     program = gpu_of(case)
     left = stuck(program, [waits_first(program, rank) for rank in range(RANKS)])
-    assert program.free_waits == (not left)
-    assert program.free_waits != case[0].name.startswith("all_gather_ring"), "no other needs its queue as it is"
+    assert not (program.free_waits and left)
+    needs = ("all_gather_ring", "gemm_ar_local_last", "gemm_ar_bias", "gemm_ar_f32")  # a copy waits for one before it
+    assert program.free_waits != case[0].name.startswith(needs), "no other needs its queue as it is"
+    assert left or not case[0].name.startswith("all_gather_ring")
 
 
 def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest.MonkeyPatch) -> None:
