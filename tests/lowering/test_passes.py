@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.compiler.library import Case, cases, fitted, has_roles, in_turn, name
+from tests.compiler.library import Case, cases, has_roles, in_turn, name
 from tilelink import compiler
 from tilelink.cli import app
 from tilelink.frontend.parser import parse_text
@@ -49,7 +49,7 @@ schedule filled for product:
 
 def on_the_way(case: Case, ranks: int, dims: dict[str, Any], target: Target = CPU) -> dict[str, Bound]:
     found: dict[str, Bound] = {}
-    options: dict[str, Any] = {"dtype": "bf16"} if has_roles(case) else {}
+    options: dict[str, Any] = {"dtype": "bf16"} if has_roles(case) and target.kind == "cuda" else {}
     compiler.bound(
         *case, ranks=ranks, dims=dims, target=target, on_step=lambda one, bound: found.update({one: bound}), **options
     )
@@ -59,7 +59,7 @@ def on_the_way(case: Case, ranks: int, dims: dict[str, Any], target: Target = CP
 def sizes(case: Case) -> dict[str, Any]:
     own = [param for param in case[0].params if param.kind == "dim"]
     numbers = {param.name: 1 for param in case[0].params if param.kind != "dim"}
-    return fitted(case, {param.name: (24, 20, 16)[n % 3] for n, param in enumerate(own)} | numbers)
+    return {param.name: (24, 20, 16)[n % 3] for n, param in enumerate(own)} | numbers
 
 
 @pytest.mark.parametrize("schedule", ["parts", "filled"])

@@ -17,6 +17,8 @@ from tilelink.ir.program import Notify, Wait
 from tilelink.ir.typing import infer
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
+from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.enumerate import WAIT, WRITE
 from tilelink.planning.plan import Plan, make_plan
@@ -171,8 +173,9 @@ def drawn(count: int) -> Iterator[Plan]:
 
 
 def last(schedule: Schedule, stage: str) -> bool:
-    """Whether no other stage runs behind the tiles of this one in its kernel."""
-    return not any(f"in {stage} epilogue" in str(part) for part in schedule.stages)
+    """Whether no other stage runs after the tiles of this one in its kernel, and its tail may be divided."""
+    others = schedule.stage(stage)[HALVE_TAIL] or schedule.stage(stage)[ROLES] is not None
+    return not others and not any(f"in {stage} epilogue" in str(part) for part in schedule.stages)
 
 
 def test_what_it_becomes_is_safe() -> None:
