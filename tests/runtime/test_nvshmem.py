@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,10 +105,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
+@cache
 def artifact_of(name: str, schedule: str | None, ranks: int = 4, nodes: int = 2) -> Artifact:
     module = load(name)
     program = module.program(name)
-    dims = {p.name: 64 if p.kind == "dim" else ranks // nodes for p in program.params}
+    dims = {p.name: p.example or 64 if p.kind == "dim" else ranks // nodes for p in program.params}
     chosen = module.schedule(schedule, program) if schedule else None
     return gpu_artifact(
         compiler.plan(program, chosen, ranks=ranks, nodes=nodes, dims=dims, dtype="bf16", target="sm_90")
