@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from tests.lowering.interpreter import Machine, Program, Tile, _program
-from tilelink.ir.program import Notify, Region
+from tilelink.ir.program import Notify, Region, Wait
 from tilelink.ir.typing import infer
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.clauses.roles import consumer_waits
+from tilelink.lowering.straight_epilogue import after_product
 from tilelink.reference.walker import Task
 
 
@@ -38,9 +39,7 @@ def run_roles(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> tup
 
 def _multiplied(stage: BoundStage) -> int:
     """How many statements of a tile the loader stands for: up to its product, or all if a loop carries a state."""
-    late = consumer_waits(stage)
-    body = stage.stage.body
-    return next((n for n, s in enumerate(body) if any(s is wait for wait in late)), len(body))
+    return after_product(stage.stage.body, stage.slices) or len(stage.stage.body)
 
 
 @dataclass(kw_only=True)
@@ -124,7 +123,8 @@ class RolesMachine(Machine):
         for at, (stage, _) in enumerate(self.own(kernel, number)):
             yield Computed(results=products, number=at)  # type: ignore[misc]
             rest = stage.stage.body[_multiplied(stage) :]
-            yield from products[at].statements(tuple(s for s in rest if not isinstance(s, Notify)))
+            yield from products[at].statements(consumer_waits(stage))
+            yield from products[at].statements(tuple(s for s in rest if not isinstance(s, Notify | Wait)))
             results.append(products[at])
 
     def storer(self, kernel: Kernel, number: int, results: list[RoleTile]) -> Task:

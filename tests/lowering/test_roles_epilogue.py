@@ -10,7 +10,7 @@ import torch
 
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
-from tilelink.errors import RolesError, ScheduleError, VerificationError
+from tilelink.errors import OrderingError, RolesError, ScheduleError, VerificationError
 from tilelink.ir.program import Barrier, For, If, Wait
 from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import RANK, Index, Scalar, add, binary, const
@@ -92,13 +92,13 @@ def bound(
     return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=sizes, dtype="bf16", target=on)
 
 
-def test_the_epilogue_of_the_lowered_program_is_straight_and_begins_with_its_waits() -> None:
+def test_the_epilogue_of_the_lowered_program_is_straight() -> None:
     made = bound(ranks=3)
     stage = made.stages["gemm"]
     body = stage.stage.body
     assert not any(isinstance(s, For | If | Barrier) for s in statements(body))
-    assert [isinstance(s, Wait) for s in body] == [False, True, True, *[False] * (len(body) - 3)]
-    assert consumer_waits(stage) == body[1:3]
+    assert [n for n, s in enumerate(body) if isinstance(s, Wait)] == [1, 3]
+    assert consumer_waits(stage) == (body[1], body[3])
     assert [region.tensor for region in results_of(stage)] == ["c", "g", "g", "g"]
     assert set(stage.tiles) == {"i", "j"}  # the loops are gone
     assert stage.roles is not None
@@ -136,6 +136,20 @@ def test_a_wait_that_is_left_out_is_refused() -> None:
     assert BODY.count(WAIT) == 1
     with pytest.raises(VerificationError, match="parts"):
         verify(make_plan(bound(BODY.replace(WAIT, ""))))
+
+
+EARLY = "acc += parts[1, i, j]\nfor (q: 2 by 1):"
+"""A load before its wait, which consumers execute after all waits."""
+
+
+@pytest.mark.parametrize("clause", [", roles(consumers=2, buffers=4)", ""])
+def test_a_load_before_its_wait_is_refused_with_roles_too(clause: str) -> None:
+    text = TEXT.replace(", roles(consumers=2, buffers=4)", clause)
+    lines = "".join(f"        {line}\n" for line in BODY.replace("for (q: 2 by 1):", EARLY).splitlines())
+    module = compiler.parse(text.format(body=lines, order="i, j", more=""), "summed.tl")
+    sizes = {"M": 256, "N": 384, "K": 128}
+    with pytest.raises(OrderingError, match="reads parts"):
+        compiler.plan(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
 
 
 REFUSED = {

@@ -1,8 +1,10 @@
-"""Epilogues of products without loops and branches, whose waits come first.
+"""Epilogues of products without loops and branches.
 
 The warps that multiply (lowering/clauses/roles.py) compute the epilogue of a tile piece by piece, from registers, after
-all of its waits. A loop over numbers is unrolled, and a branch that is the same on all ranks is taken or left out. The
-waits come before what is computed. That is the same for everybody: a tile that computes tells no one.
+all of its waits. A loop over numbers is unrolled, and a branch that is the same on all ranks is taken or left out.
+
+The waits stay where they are. To move them before what is computed, as those warps do, orders more than the program
+says: rules that saw them there would accept a load that comes too early in it.
 
 before: acc = dot(x[rank, i, :], w[j, :].T)
         for (q: 2 by 1):
@@ -11,8 +13,8 @@ before: acc = dot(x[rank, i, :], w[j, :].T)
         y[i, j] = acc
 after:  acc = dot(x[rank, i, :], w[j, :].T)
         wait(parts[(rank + 1) % 3, i, j])
-        wait(parts[(rank + 2) % 3, i, j])
         acc = acc + parts[(rank + 1) % 3, i, j]
+        wait(parts[(rank + 2) % 3, i, j])
         acc = acc + parts[(rank + 2) % 3, i, j]
         y[i, j] = acc
 """
@@ -66,11 +68,7 @@ def straight(
     first = after_product(body, slices)
     if first is None:
         return body
-    rest = tuple(_straight(body[first:], expanded))
-    computed = next((n for n, s in enumerate(rest) if not isinstance(s, Wait | Assign)), len(rest))
-    waits = tuple(s for s in rest[:computed] if isinstance(s, Wait))
-    others = tuple(s for s in rest[:computed] if not isinstance(s, Wait))
-    return (*body[:first], *waits, *others, *rest[computed:])
+    return (*body[:first], *_straight(body[first:], expanded))
 
 
 def after_product(body: tuple[Statement, ...], slices: Collection[str] = frozenset()) -> int | None:

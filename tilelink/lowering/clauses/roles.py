@@ -17,8 +17,9 @@ No tile of the kernel writes what a tile loads or computes with, and whatever el
 tile happens after its stores too, which are in order. No notify depends on a later tile's wait, and no role waits for
 one that executes a later statement of the plan, so roles never wait where the plan does not.
 
-A consumer may compute with what a loader has waited for: it reads after it has found a buffer of its tile full, which
-the loader has had filled after its waits.
+Consumers execute all waits after the product before they compute, piece by piece. Nobody can tell this from the plan,
+where some waits follow loads: a tile that computes tells no one. A consumer may compute with what a loader has waited
+for: it reads after it has found a buffer of its tile full, which the loader has had filled after its waits.
 
 The clause is for stages with tiles of their own on SMs, which wait, multiply along a whole dimension, once or twice the
 same left operand, may wait again, compute elementwise with the products, store one tile, at peers too, and notify
@@ -262,9 +263,8 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     waits = next((n for n, s in enumerate(body) if not isinstance(s, Wait)), len(body))
     notifies = next((n for n, s in enumerate(reversed(body)) if not isinstance(s, Notify)), len(body))
     middle = body[waits : len(body) - notifies]
-    later = len(_late_waits(middle))
-    if later and isinstance(middle[0], Assign):
-        middle = (middle[0], *middle[1 + later :])
+    late = _late_waits(middle)
+    middle = tuple(s for s in middle if not any(s is wait for wait in late))
     if not middle or not all(isinstance(s, Assign | Store | Transfer) for s in middle):
         return "its tiles do more than to wait, multiply, wait, compute, store and notify, in this order"
     dots = products(statements(middle))
@@ -305,8 +305,9 @@ def results_of(stage: BoundStage) -> list[Region]:
 
 
 def _late_waits(body: tuple[Statement, ...]) -> tuple[Wait, ...]:
-    """Return the waits directly after the first statement."""
-    return tuple(s for s in takewhile(lambda s: isinstance(s, Wait), body[1:]) if isinstance(s, Wait))
+    """Return the waits among what follows the first statement, up to the first store."""
+    computing = takewhile(lambda s: isinstance(s, Assign | Wait), body)
+    return tuple(s for s in computing if isinstance(s, Wait))
 
 
 def consumer_waits(stage: BoundStage) -> tuple[Wait, ...]:
