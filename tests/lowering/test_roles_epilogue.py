@@ -10,6 +10,7 @@ import torch
 
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
+from tilelink.backend.emit import emit
 from tilelink.errors import OrderingError, RolesError, ScheduleError, VerificationError
 from tilelink.ir.program import Barrier, For, If, Wait
 from tilelink.ir.reach import elsewhere
@@ -24,6 +25,7 @@ from tilelink.reference.trial import random_inputs
 from tilelink.target import target
 from tilelink.verifier import refusals, verify
 
+ROLES = ("loader", "consumer")
 TEXT = """program summed(M, N, K):
     x     : in        [M, K]
     w     : in        [N, K]
@@ -211,3 +213,45 @@ def test_stores_of_a_lowered_program_are_checked_as_they_are_printed(old: str, n
 ])  # fmt: skip
 def test_a_rank_that_is_certainly_another_one(rank: Scalar, counts: dict[str, int], wanted: bool) -> None:
     assert elsewhere(rank, 4, counts) is wanted
+
+
+SLICED = """program sliced(Ms, N, K):
+    x     : in        [Ms, K]
+    w     : in        [N, K]
+    r     : in        [Ms, N]
+    xs    : symmetric [Ms, K]
+    parts : symmetric [Ms, N]
+    y     : out       [Ms, N]
+
+    comm send(i: Ms):
+        tile_push_data(xs[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(xs[i, :] @ (rank + 1))
+
+    comm give(i: Ms, j: N):
+        tile_push_data(parts[i, j] @ (rank + 1), r[i, j])
+        producer_tile_notify(parts[i, j] @ (rank + 1))
+
+    compute gemm(i: Ms, j: N):
+        consumer_tile_wait(xs[i, :])
+        acc = dot(xs[i, :], w[j, :].T)
+        consumer_tile_wait(parts[i, j])
+        y[i, j] = acc + parts[i, j]
+
+schedule one for sliced:
+    send on sm(4), tile(i=128, k=512)
+    give on sm(4), tile(i=128, j=256)
+    gemm on sm, tile(i=128, j=256, k=64), roles(consumers=2, buffers=4)
+    xs channel(i=128, k=512)
+"""
+
+
+def test_consumers_execute_the_waits_after_a_product_of_slices() -> None:
+    """The loader waits for each slice, and consumers for what is added."""
+    module = compiler.parse(SLICED, "sliced.tl")
+    sizes = {"Ms": 256, "N": 512, "K": 2048}
+    plan = compiler.plan(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+    stage = plan.bound.stages["gemm"]
+    assert stage.slices and [wait.region.tensor for wait in consumer_waits(stage)] == ["parts"]
+    source = emit(plan.bound, plan.thresholds).text
+    loader, consumer = (source.partition(f"def _gemm_{role}(")[2].partition("@gluon")[0] for role in ROLES)
+    assert loader.count("dl.wait(") == consumer.count("dl.wait(") == 1 and "PARTS_SIGNALS" in consumer

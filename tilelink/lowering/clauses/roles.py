@@ -263,7 +263,7 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     waits = next((n for n, s in enumerate(body) if not isinstance(s, Wait)), len(body))
     notifies = next((n for n, s in enumerate(reversed(body)) if not isinstance(s, Notify)), len(body))
     middle = body[waits : len(body) - notifies]
-    late = _late_waits(middle)
+    late = _late_waits(middle[1:]) if middle and isinstance(middle[0], Assign) else ()
     middle = tuple(s for s in middle if not any(s is wait for wait in late))
     if not middle or not all(isinstance(s, Assign | Store | Transfer) for s in middle):
         return "its tiles do more than to wait, multiply, wait, compute, store and notify, in this order"
@@ -305,18 +305,15 @@ def results_of(stage: BoundStage) -> list[Region]:
 
 
 def _late_waits(body: tuple[Statement, ...]) -> tuple[Wait, ...]:
-    """Return the waits among what follows the first statement, up to the first store."""
+    """Return the waits among what follows a product, up to the first store."""
     computing = takewhile(lambda s: isinstance(s, Assign | Wait), body)
     return tuple(s for s in computing if isinstance(s, Wait))
 
 
 def consumer_waits(stage: BoundStage) -> tuple[Wait, ...]:
     """Return the waits that consumers execute: those after the product of a tile."""
-    if has_loop(stage):
-        return ()
-    body = stage.stage.body
-    first = next(n for n, s in enumerate(body) if products((s,)) or sliced_product(stage, s) is not None)
-    return _late_waits(body[first:])
+    after = None if has_loop(stage) else after_product(stage.stage.body, stage.slices)
+    return () if after is None else _late_waits(stage.stage.body[after:])
 
 
 def _computed(value: Value) -> str | None:
