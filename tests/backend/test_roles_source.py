@@ -249,12 +249,12 @@ def test_a_wait_of_a_loader_may_have_a_deadline() -> None:
     assert not re.search(r"bar\.sync\s+0;", ptx) and resources(found)["STACK"] == 0
 
 
-def test_consumers_wait_after_the_product_and_load_ahead_of_what_they_compute() -> None:
+def test_consumers_wait_after_the_product_and_prefetch_what_they_add() -> None:
     body = epilogue.BODY.replace("acc = acc + r[i, j]", "acc = acc + 1.0")
     source = functions(emitted(epilogue.bound(body, ranks=3)).text)
     kinds = {
-        "poll": r"token \+= dl\.wait\(", "first": r"\w+_ahead\w* = gl\.load\(\w+_places\w*\)", "piece": r"for piece",
-        "next": r"\w+_ahead\w* = gl\.load\(\w+_places\w* \+", "fill": r"result_ring",
+        "poll": r"token \+= dl\.wait\(", "first": r"\w+_next\w* = gl\.load\(\w+_pointers\w*\)", "piece": r"for piece",
+        "next": r"\w+_next\w* = gl\.load\(\w+_pointers\w* \+", "fill": r"result_ring",
         "multiply": r"acc\w* = roles\.multiply",
     }  # fmt: skip
     found = [kind for line in source["_gemm_consumer"] for kind, pattern in kinds.items() if re.match(pattern, line)]

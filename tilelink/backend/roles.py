@@ -51,8 +51,8 @@ MAX_SWIZZLE = 128
 """Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
 
 
-LOADED_AHEAD = 2
-"""Most tiles that consumers add of which pieces are loaded ahead: a piece takes 32 registers of a thread."""
+PREFETCHED_TILES = 2
+"""Most tiles that consumers add of which pieces are prefetched: a piece takes 32 registers of a thread."""
 
 Thresholds = Mapping[tuple[str, str], int | None]
 Signals = frozenset[tuple[str, str]]
@@ -117,20 +117,13 @@ class Shared:
     def rights(self) -> list[str]:
         return [self._descriptor(operand_region(dot.right), self.roles.columns, self.roles.block) for dot in self.dots]
 
-    def result(self, region: Region) -> str:
-        return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces)
-
-    def like(self, region: Region) -> str:
-        """Return a descriptor of pieces of results in a region."""
-        if region.rank is None:
-            return self.result(region)
-        return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces, owner=0)
+    def result(self, region: Region, owner: int | None = None) -> str:
+        """Return the descriptor of pieces of results in the copy of a rank, None for the own one."""
+        return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces, owner)
 
     def results_at(self, kernel: str, region: Region) -> FarContext:
         """Return the function of a kernel that stores pieces of results in the copy of any rank."""
-        rows, columns = self.roles.rows, self.roles.columns // self.roles.pieces
-        ranks = range(self.addresses.bound.ranks)
-        copies = tuple(self._descriptor(region, rows, columns, owner=rank) for rank in ranks)
+        copies = tuple(self.result(region, rank) for rank in range(self.addresses.bound.ranks))
         name = f"_{kernel}_store_{region.tensor}"
         return self.far.setdefault(name, FarContext(name=name, what="store", copies=copies))
 
@@ -213,6 +206,7 @@ class Shared:
         stored: the region of the results. loops: by the name of the role. consumer_launch: see RolesContext.
         """
         results = f"{self.consumers} * {self.results}"
+        like = self.result(stored, None if stored.rank is None else 0)
         rings, barriers = self.rings()
         return RolesContext(
             loader=loops["loader"],
@@ -221,9 +215,7 @@ class Shared:
             consumer_launch=consumer_launch,
             count=self.roles.consumers,
             operands=rings,
-            results=RingContext(
-                name="result_ring", like=self.like(stored), shape=f"{results}, {self.rows}, {self.piece}"
-            ),
+            results=RingContext(name="result_ring", like=like, shape=f"{results}, {self.rows}, {self.piece}"),
             operand_barriers=barriers,
             result_barriers=tuple((name, results, arrivals) for name, arrivals in self.roles.results.barriers),
             registers=self.roles.registers,
@@ -372,14 +364,14 @@ class Loader(_RoleEmitter):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Begun:
-    """A tile that is loaded a piece ahead.
+class _Prefetch:
+    """A tile of which the next piece is loaded while one is computed.
 
-    places: name of the pointers to its first piece. ahead: name of the next piece.
+    pointers: name of the pointers to its first piece. next: name of the next piece.
     """
 
-    places: str
-    ahead: str
+    pointers: str
+    next: str
 
 
 @dataclass(kw_only=True)
@@ -393,8 +385,8 @@ class _ConsumerValueEmitter(ValueEmitter):
     computed: dict[str, str] = field(default_factory=dict[str, str])
     piece: str = ""
     """Number of the piece."""
-    begun: dict[Region, str] = field(default_factory=dict[Region, str])
-    """Region -> the name of its piece, of tiles that are loaded ahead."""
+    prefetched: dict[Region, str] = field(default_factory=dict[Region, str])
+    """Region -> the name of its piece, of tiles that are prefetched."""
     parts: list[str] = field(default_factory=list[str])
     """The pieces of the products, in their order."""
 
@@ -404,41 +396,41 @@ class _ConsumerValueEmitter(ValueEmitter):
 
     def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
         """Load a vector of the piece's columns, or a tile of its rows and columns."""
-        name = self.begun.get(value.region)
+        name = self.prefetched.get(value.region)
         if name is None:
-            places, mask = self._places(value.region, self.piece)
+            pointers, mask = self._pointers(value.region, self.piece)
             name = self.addresses.writer.let(
-                self.addresses.writer.name(f"{value.region.tensor}_tile"), f"gl.load({places}{mask})"
+                self.addresses.writer.name(f"{value.region.tensor}_tile"), f"gl.load({pointers}{mask})"
             )
         text = name if self.addresses.bound.tensors[value.region.tensor].dtype == "f32" else f"{name}.to(gl.float32)"
         return Tile(text=text, dtype="f32", axes=self.addresses.typing.region_type(value.region).axes)
 
-    def begin(self, reads: Iterable[Read], like: str) -> dict[Region, _Begun]:
-        """Start to load the first piece of some tiles, before there is time for that. like: the first piece.
+    def prefetch(self, reads: Iterable[Read], like: str) -> dict[Region, _Prefetch]:
+        """Start to load the first piece of some tiles. like: the first piece of the product.
 
         Tiles that are cut are loaded when they are needed.
         """
-        writer, found = self.addresses.writer, dict[Region, _Begun]()
+        writer, found = self.addresses.writer, dict[Region, _Prefetch]()
         self.parts = [like]
         for read in reads:
             tensor = read.region.tensor
-            places, mask = self._places(read.region, None)
+            pointers, mask = self._pointers(read.region, None)
             if read.region not in found and not mask:
-                one = _Begun(places=writer.name(f"{tensor}_places"), ahead=writer.name(f"{tensor}_ahead"))
-                writer.let(one.places, places)
-                writer.let(one.ahead, f"gl.load({one.places})")
+                one = _Prefetch(pointers=writer.name(f"{tensor}_pointers"), next=writer.name(f"{tensor}_next"))
+                writer.let(one.pointers, pointers)
+                writer.let(one.next, f"gl.load({one.pointers})")
                 found[read.region] = one
         return found
 
-    def go_on(self, begun: Mapping[Region, _Begun]) -> None:
+    def take_prefetched(self, fetched: Mapping[Region, _Prefetch]) -> None:
         """Take the piece of each tile that is on its way, and start to load the next one."""
         writer, shared = self.addresses.writer, self.shared
-        for region, one in begun.items():
-            self.begun[region] = writer.let(writer.name(f"{region.tensor}_tile"), one.ahead)
+        for region, one in fetched.items():
+            self.prefetched[region] = writer.let(writer.name(f"{region.tensor}_tile"), one.next)
             with writer.block(nodes.Branch(condition=f"{self.piece} + 1 < {shared.pieces}")):
-                writer.let(one.ahead, f"gl.load({one.places} + ({self.piece} + 1) * {shared.piece})")
+                writer.let(one.next, f"gl.load({one.pointers} + ({self.piece} + 1) * {shared.piece})")
 
-    def _places(self, region: Region, piece: str | None) -> tuple[str, str]:
+    def _pointers(self, region: Region, piece: str | None) -> tuple[str, str]:
         """Return the pointers to a region's elements, and the end of the arguments of their load.
 
         piece: the number of the piece, None for the first one.
@@ -537,14 +529,14 @@ class Consumer(_RoleEmitter):
         for name, one in zip(pieces, accs, strict=True):
             writer.let(name, f"roles.pieces({one}, {shared.pieces})")
         parts = [writer.name("part") for _ in accs]
-        begun = self.values.begin(self._loaded_ahead(), f"{pieces[0]}[0]")
+        fetched = self.values.prefetch(self._prefetched(), f"{pieces[0]}[0]")
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
             for part, name in zip(parts, pieces, strict=True):
                 writer.let(part, f"{name}[{piece}]")
             if product:
                 self.values.computed[product.name] = parts[0]
             self.values.piece, self.values.parts = piece, parts
-            self.values.go_on(begun)
+            self.values.take_prefetched(fetched)
             for number, statement in enumerate(rest[1:] if product else rest):
                 if number or product:
                     self.comment(statement)
@@ -559,11 +551,11 @@ class Consumer(_RoleEmitter):
             case _:
                 raise AssertionError(statement)
 
-    def _loaded_ahead(self) -> list[Read]:
-        """Return the tiles that consumers add and load a piece ahead: as many as they have registers for."""
+    def _prefetched(self) -> list[Read]:
+        """Return the tiles that consumers add and prefetch, or none if there are more than registers for them."""
         stage, typing = self.values.addresses.stage, self.values.addresses.typing
         tiles = [one for one in addends(stage) if len(typing.region_type(one.region).axes) > 1]
-        return tiles if len({one.region for one in tiles}) <= LOADED_AHEAD else []
+        return tiles if len({one.region for one in tiles}) <= PREFETCHED_TILES else []
 
     def multiply(self, acc: str) -> None:
         """Lower the product of a tile."""
