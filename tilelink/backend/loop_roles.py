@@ -16,7 +16,8 @@ from tilelink.backend import nodes
 from tilelink.backend.addresses import Slices
 from tilelink.backend.constants import BLOCKS, scaled, total
 from tilelink.backend.context import RingContext
-from tilelink.backend.roles import NOWHERE, Consumer, Loader, Place, Places, Shared, Signals, Thresholds
+from tilelink.backend.roles import NOWHERE, Consumer, Loader, Place, Places, Signals, Thresholds
+from tilelink.backend.roles_shared import Shared
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
 from tilelink.backend.values import ValueEmitter

@@ -6,28 +6,23 @@ steps at the rings between them are those of the lowered program (lowering/rings
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Self
 
-from tilelink import artifact
 from tilelink.backend import nodes
-from tilelink.backend.addresses import Addresses
-from tilelink.backend.constants import BLOCKS, LEVEL, scaled, total
-from tilelink.backend.context import FarContext, LaunchContext, LoopContext, RingContext, RolesContext
+from tilelink.backend.consumer_values import ConsumerValueEmitter
+from tilelink.backend.roles_shared import Shared
 from tilelink.backend.statements import StatementEmitter
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
-from tilelink.backend.values import Slices, ValueEmitter
+from tilelink.backend.values import ValueEmitter
 from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
-from tilelink.ir.mapping import Span
 from tilelink.ir.products import operand_region, products_of
 from tilelink.ir.program import (
-    ITEM_BYTES,
     Assign,
-    Dot,
     FromScalar,
     Full,
     Notify,
@@ -39,17 +34,12 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Index, walk
-from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.carried import computes_with_places, parts
-from tilelink.lowering.clauses.roles import addends, consumer_waits, product_of, products_of_tile, results_of
-from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Roles, Step, parts_of, right_operand, target_of
+from tilelink.lowering.clauses.roles import addends, consumer_waits, results_of
+from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Step, parts_of, right_operand, target_of
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
-
-MAX_SWIZZLE = 128
-"""Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
-
 
 PREFETCHED_TILES = 2
 """Most tiles that consumers add of which pieces are prefetched: a piece takes 32 registers of a thread."""
@@ -82,155 +72,6 @@ class Places:
         """Return the statements before the first tile."""
         names = [name for place in (self.operands, self.results) for name in (place.slot, place.phase, place.previous)]
         return tuple(nodes.Let(name=name, value="0") for name in names if name)
-
-
-@dataclass(kw_only=True)
-class Shared:
-    """Numbers and descriptors that the roles of a kernel share, by their names in the source."""
-
-    addresses: Addresses
-    roles: Roles
-    widest: Roles
-    """Those of the stage of the kernel whose tiles have the most columns: its rings have their sizes."""
-    boxes: dict[str, artifact.Boxes] = field(default_factory=dict[str, artifact.Boxes])
-    """Descriptors that the kernel takes, by parameter."""
-    far: dict[str, FarContext] = field(default_factory=dict[str, FarContext])
-    """Functions that store in a peer's memory, by name."""
-
-    @property
-    def dot(self) -> Dot:
-        return product_of(self.addresses.stage)
-
-    @property
-    def left(self) -> str:
-        return self._descriptor(operand_region(self.dot.left), self.roles.rows, self.roles.block)
-
-    @property
-    def right(self) -> str:
-        return self.rights[0]
-
-    @property
-    def dots(self) -> list[Dot]:
-        return products_of_tile(self.addresses.stage)
-
-    @property
-    def rights(self) -> list[str]:
-        return [self._descriptor(operand_region(dot.right), self.roles.columns, self.roles.block) for dot in self.dots]
-
-    def result(self, region: Region, owner: int | None = None) -> str:
-        """Return the descriptor of pieces of results in the copy of a rank, None for the own one."""
-        return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces, owner)
-
-    def results_at(self, kernel: str, region: Region) -> FarContext:
-        """Return the function of a kernel that stores pieces of results in the copy of any rank."""
-        copies = tuple(self.result(region, rank) for rank in range(self.addresses.bound.ranks))
-        name = f"_{kernel}_store_{region.tensor}"
-        return self.far.setdefault(name, FarContext(name=name, what="store", copies=copies))
-
-    @property
-    def pieces(self) -> str:
-        return self.number(self.roles.pieces, "PIECES")
-
-    @property
-    def piece(self) -> str:
-        """Return the columns of a piece."""
-        return self.number(self.roles.columns // self.roles.pieces, "PIECE_COLUMNS")
-
-    @property
-    def results(self) -> str:
-        return self.number(self.roles.results.buffers, "RESULTS")
-
-    def _descriptor(self, region: Region, rows: int, columns: int, owner: int | None = None) -> str:
-        item, box = ITEM_BYTES[self.addresses.bound.tensors[region.tensor].dtype], (rows, columns)
-        swizzle = min(MAX_SWIZZLE, columns * item)
-        one = artifact.Boxes(tensor=region.tensor, box=box, swizzle=swizzle, owner=owner)
-        return self.boxes.setdefault(one.name, one).name
-
-    def number(self, value: int, *names: str) -> str:
-        return self.addresses.constants.number(BLOCKS, value, *names)
-
-    @property
-    def consumers(self) -> str:
-        return self.number(self.roles.consumers, "CONSUMERS")
-
-    @property
-    def rows(self) -> str:
-        return self.number(self.roles.rows, "CONSUMER_ROWS")
-
-    @property
-    def columns(self) -> str:
-        axis = self.addresses.typing.type_of(self.dot).axes[-1]
-        return self.addresses.constants.block(self.addresses.stage, axis, self.roles.columns)
-
-    @property
-    def all_columns(self) -> str:
-        """Return the columns of all products side by side."""
-        return self.columns if self.roles.products == 1 else f"{self.roles.products} * {self.columns}"
-
-    @property
-    def narrow(self) -> tuple[str, str] | None:
-        """Return the first row and the rows of the part of a buffer that products multiply, or None for all of it."""
-        return ("0", self.all_columns) if self.roles.columns < self.widest.columns else None
-
-    def place_of(self, number: int) -> tuple[str, str] | None:
-        """Return the first row and the rows of the part of a buffer that a right operand takes, or None for all."""
-        if self.roles.products == 1:
-            return self.narrow
-        return (f"{number} * {self.columns}" if number > 1 else self.columns if number else "0"), self.columns
-
-    @property
-    def block(self) -> str:
-        return self.addresses.constants.step(self.addresses.stage, self.roles.block)
-
-    @property
-    def inner(self) -> str:
-        """Return the contracted elements."""
-        axis = self.addresses.typing.type_of(self.dot.left).axes[-1]
-        return self.addresses.constants.elements_of(self.addresses.stage, axis)
-
-    @property
-    def steps(self) -> int:
-        """Return the number of buffers that a tile's product takes."""
-        axis = self.addresses.typing.type_of(self.dot.left).axes[-1]
-        return -(-self.addresses.extent(axis) // self.roles.block)
-
-    @property
-    def buffers(self) -> str:
-        return self.number(self.roles.operands.buffers, "BUFFERS")
-
-    def context(
-        self, stored: Region, loops: Mapping[str, tuple[LoopContext, ...]], consumer_launch: LaunchContext | None
-    ) -> RolesContext:
-        """Return what a kernel's template reads.
-
-        stored: the region of the results. loops: by the name of the role. consumer_launch: see RolesContext.
-        """
-        results = f"{self.consumers} * {self.results}"
-        like = self.result(stored, None if stored.rank is None else 0)
-        rings, barriers = self.rings()
-        return RolesContext(
-            loader=loops["loader"],
-            consumer=loops["consumer"],
-            storer=loops["storer"],
-            consumer_launch=consumer_launch,
-            count=self.roles.consumers,
-            operands=rings,
-            results=RingContext(name="result_ring", like=like, shape=f"{results}, {self.rows}, {self.piece}"),
-            operand_barriers=barriers,
-            result_barriers=tuple((name, results, arrivals) for name, arrivals in self.roles.results.barriers),
-            registers=self.roles.registers,
-            far=tuple(self.far.values()),
-        )
-
-    def rings(self) -> tuple[tuple[RingContext, ...], tuple[tuple[str, str, int], ...]]:
-        """Return the rings of operands, and their barriers."""
-        left = f"{self.buffers} * {self.consumers}, {self.rows}, {self.block}"
-        right = f"{self.buffers}, {self.all_columns}, {self.block}"
-        rings = (
-            RingContext(name="left_ring", like=self.left, shape=left),
-            RingContext(name="right_ring", like=self.right, shape=right),
-        )
-        return rings, tuple((name, self.buffers, arrivals) for name, arrivals in self.roles.operands.barriers)
 
 
 def uses_indices(stage: BoundStage) -> bool:
@@ -363,136 +204,13 @@ class Loader(_RoleEmitter):
         )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Prefetch:
-    """A tile of which the next piece is loaded while one is computed.
-
-    pointers: name of the pointers to its first piece. next: name of the next piece.
-    """
-
-    pointers: str
-    next: str
-
-
-@dataclass(kw_only=True)
-class _ConsumerValueEmitter(ValueEmitter):
-    """Lowers the values of a consumer, in which its product is the piece that is computed.
-
-    computed: name of a product of slices -> the name of its piece. parts: the same of other products.
-    """
-
-    shared: Shared
-    computed: dict[str, str] = field(default_factory=dict[str, str])
-    piece: str = ""
-    """Number of the piece."""
-    prefetched: dict[Region, str] = field(default_factory=dict[Region, str])
-    """Region -> the name of its piece, of tiles that are prefetched."""
-    parts: list[str] = field(default_factory=list[str])
-    """The pieces of the products, in their order."""
-
-    @property
-    def part(self) -> str:
-        return self.parts[0]
-
-    def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
-        """Load a vector of the piece's columns, or a tile of its rows and columns."""
-        name = self.prefetched.get(value.region)
-        if name is None:
-            pointers, mask = self._pointers(value.region, self.piece)
-            name = self.addresses.writer.let(
-                self.addresses.writer.name(f"{value.region.tensor}_tile"), f"gl.load({pointers}{mask})"
-            )
-        text = name if self.addresses.bound.tensors[value.region.tensor].dtype == "f32" else f"{name}.to(gl.float32)"
-        return Tile(text=text, dtype="f32", axes=self.addresses.typing.region_type(value.region).axes)
-
-    def prefetch(self, reads: Iterable[Read], like: str) -> dict[Region, _Prefetch]:
-        """Start to load the first piece of some tiles. like: the first piece of the product.
-
-        Tiles that are cut are loaded when they are needed.
-        """
-        writer, found = self.addresses.writer, dict[Region, _Prefetch]()
-        self.parts = [like]
-        for read in reads:
-            tensor = read.region.tensor
-            pointers, mask = self._pointers(read.region, None)
-            if read.region not in found and not mask:
-                one = _Prefetch(pointers=writer.name(f"{tensor}_pointers"), next=writer.name(f"{tensor}_next"))
-                writer.let(one.pointers, pointers)
-                writer.let(one.next, f"gl.load({one.pointers})")
-                found[read.region] = one
-        return found
-
-    def take_prefetched(self, fetched: Mapping[Region, _Prefetch]) -> None:
-        """Take the piece of each tile that is on its way, and start to load the next one."""
-        writer, shared = self.addresses.writer, self.shared
-        for region, one in fetched.items():
-            self.prefetched[region] = writer.let(writer.name(f"{region.tensor}_tile"), one.next)
-            with writer.block(nodes.Branch(condition=f"{self.piece} + 1 < {shared.pieces}")):
-                writer.let(one.next, f"gl.load({one.pointers} + ({self.piece} + 1) * {shared.piece})")
-
-    def _pointers(self, region: Region, piece: str | None) -> tuple[str, str]:
-        """Return the pointers to a region's elements, and the end of the arguments of their load.
-
-        piece: the number of the piece, None for the first one.
-        """
-        addresses, writer = self.addresses, self.addresses.writer
-        tensor = addresses.bound.tensors[region.tensor]
-        axes = addresses.typing.region_type(region).axes
-        spans = addresses.bound.memory_map(addresses.stage.name, region).spans
-        wide = ".to(gl.int64)" if tensor.size >= 2**31 else ""
-        base = [addresses.after_waits(region, f"{tensor.name}_local" if tensor.buffers > 1 else tensor.name)]
-        places: list[str] = []
-        limits: list[str] = []
-        views = [""] if len(axes) == 1 else ["[None, :]", "[:, None]"]  # from the last axis on
-        for span, stride in zip(spans, addresses.constants.strides(tensor), strict=True):
-            if span.kind == "point":
-                start = addresses.scalar(span.start, LEVEL["*"])
-                base.append(scaled(f"({start}){wide}" if wide and not start.isdigit() else start, stride))
-                continue
-            if span is spans[-1]:
-                place = f"{self._columns(span, piece, wide)}{views[0]}"
-            else:
-                place = f"{self._rows(span, wide)}{views[1]}"
-            places.append(scaled(place, stride))
-            index = str(span.index)
-            if addresses.stage.extents[index] % addresses.stage.tiles[index]:
-                limits.append(f"({place} < {addresses.constants.extent(addresses.stage, index)})")
-        mask = f", mask={' & '.join(limits)}, other=0.0" if limits else ""
-        # Places in the tensor are added last: they are the same for all tensors of the tile, and take registers.
-        offsets = writer.shared("offsets", total(places)) if len(places) > 1 else total(places)
-        return f"{total(base)} + {offsets}", mask
-
-    def _columns(self, span: Span, piece: str | None, wide: str) -> str:
-        """Return the name of the columns of a piece. wide: suffix for 64 bits, or ""."""
-        first = self.addresses.scalar(span.start, LEVEL["+"])
-        ahead = [f"{piece} * {self.shared.piece}"] if piece is not None else []
-        return self._shared("columns", total([first, *ahead, f"roles.columns({self.part})"]), wide)
-
-    def _rows(self, span: Span, wide: str) -> str:
-        """Return the name of the rows of a consumer's part. wide: suffix for 64 bits, or ""."""
-        first = self.addresses.scalar(span.start, LEVEL["+"])
-        return self._shared("rows", total([first, scaled("PART", self.shared.rows), f"roles.rows({self.part})"]), wide)
-
-    def _shared(self, stem: str, text: str, wide: str) -> str:
-        return self.addresses.writer.shared(stem, f"({text}){wide}" if wide else text)
-
-    def _dot(self, value: Dot, slices: Slices) -> Tile:
-        part = next(part for dot, part in zip(self.shared.dots, self.parts, strict=True) if dot == value)
-        return Tile(text=part, dtype="f32", axes=self.addresses.typing.type_of(value).axes)
-
-    def _named_value(self, name: str, dtype: str, axes: tuple[Axis, ...], raw: bool) -> Tile:
-        if name in self.computed:
-            return Tile(text=self.computed[name], dtype="f32", axes=axes)
-        return super()._named_value(name, dtype, axes, raw)
-
-
 @dataclass(kw_only=True)
 class Consumer(_RoleEmitter):
     """The warps that multiply and compute some rows of a tile."""
 
     @classmethod
     def of(cls, shared: Shared, places: Places, thresholds: Thresholds, awaited: Signals) -> Self:
-        values = _ConsumerValueEmitter(addresses=shared.addresses, shared=shared)
+        values = ConsumerValueEmitter(addresses=shared.addresses, shared=shared)
         return cls(values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, places=places)
 
     @classmethod
@@ -520,7 +238,7 @@ class Consumer(_RoleEmitter):
         self.multiply(acc)
         for wait in consumer_waits(stage):
             self._ordered(wait)
-        assert isinstance(self.values, _ConsumerValueEmitter)
+        assert isinstance(self.values, ConsumerValueEmitter)
         accs = [acc]
         if shared.roles.products > 1:
             accs = [writer.name("acc") for _ in shared.dots]

@@ -1,0 +1,138 @@
+"""Values of a consumer in Gluon: pieces of its products, and the vectors and tiles that it computes with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tilelink.backend import nodes
+from tilelink.backend.constants import LEVEL, scaled, total
+from tilelink.backend.roles_shared import Shared
+from tilelink.backend.tiles import Tile
+from tilelink.backend.values import Slices, ValueEmitter
+from tilelink.ir.mapping import Span
+from tilelink.ir.program import Dot, Read, Region
+from tilelink.ir.typing import Axis
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prefetch:
+    """A tile of which the next piece is loaded while one is computed.
+
+    pointers: name of the pointers to its first piece. next: name of the next piece.
+    """
+
+    pointers: str
+    next: str
+
+
+@dataclass(kw_only=True)
+class ConsumerValueEmitter(ValueEmitter):
+    """Lowers the values of a consumer, in which its product is the piece that is computed.
+
+    computed: name of a product of slices -> the name of its piece. parts: the same of other products.
+    """
+
+    shared: Shared
+    computed: dict[str, str] = field(default_factory=dict[str, str])
+    piece: str = ""
+    """Number of the piece."""
+    prefetched: dict[Region, str] = field(default_factory=dict[Region, str])
+    """Region -> the name of its piece, of tiles that are prefetched."""
+    parts: list[str] = field(default_factory=list[str])
+    """The pieces of the products, in their order."""
+
+    @property
+    def part(self) -> str:
+        return self.parts[0]
+
+    def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
+        """Load a vector of the piece's columns, or a tile of its rows and columns."""
+        name = self.prefetched.get(value.region)
+        if name is None:
+            pointers, mask = self._pointers(value.region, self.piece)
+            name = self.addresses.writer.let(
+                self.addresses.writer.name(f"{value.region.tensor}_tile"), f"gl.load({pointers}{mask})"
+            )
+        text = name if self.addresses.bound.tensors[value.region.tensor].dtype == "f32" else f"{name}.to(gl.float32)"
+        return Tile(text=text, dtype="f32", axes=self.addresses.typing.region_type(value.region).axes)
+
+    def prefetch(self, reads: Iterable[Read], like: str) -> dict[Region, _Prefetch]:
+        """Start to load the first piece of some tiles. like: the first piece of the product.
+
+        Tiles that are cut are loaded when they are needed.
+        """
+        writer, found = self.addresses.writer, dict[Region, _Prefetch]()
+        self.parts = [like]
+        for read in reads:
+            tensor = read.region.tensor
+            pointers, mask = self._pointers(read.region, None)
+            if read.region not in found and not mask:
+                one = _Prefetch(pointers=writer.name(f"{tensor}_pointers"), next=writer.name(f"{tensor}_next"))
+                writer.let(one.pointers, pointers)
+                writer.let(one.next, f"gl.load({one.pointers})")
+                found[read.region] = one
+        return found
+
+    def take_prefetched(self, fetched: Mapping[Region, _Prefetch]) -> None:
+        """Take the piece of each tile that is on its way, and start to load the next one."""
+        writer, shared = self.addresses.writer, self.shared
+        for region, one in fetched.items():
+            self.prefetched[region] = writer.let(writer.name(f"{region.tensor}_tile"), one.next)
+            with writer.block(nodes.Branch(condition=f"{self.piece} + 1 < {shared.pieces}")):
+                writer.let(one.next, f"gl.load({one.pointers} + ({self.piece} + 1) * {shared.piece})")
+
+    def _pointers(self, region: Region, piece: str | None) -> tuple[str, str]:
+        """Return the pointers to a region's elements, and the end of the arguments of their load.
+
+        piece: the number of the piece, None for the first one.
+        """
+        addresses, writer = self.addresses, self.addresses.writer
+        tensor = addresses.bound.tensors[region.tensor]
+        axes = addresses.typing.region_type(region).axes
+        spans = addresses.bound.memory_map(addresses.stage.name, region).spans
+        wide = ".to(gl.int64)" if tensor.size >= 2**31 else ""
+        base = [addresses.after_waits(region, f"{tensor.name}_local" if tensor.buffers > 1 else tensor.name)]
+        places: list[str] = []
+        limits: list[str] = []
+        views = [""] if len(axes) == 1 else ["[None, :]", "[:, None]"]  # from the last axis on
+        for span, stride in zip(spans, addresses.constants.strides(tensor), strict=True):
+            if span.kind == "point":
+                start = addresses.scalar(span.start, LEVEL["*"])
+                base.append(scaled(f"({start}){wide}" if wide and not start.isdigit() else start, stride))
+                continue
+            if span is spans[-1]:
+                place = f"{self._columns(span, piece, wide)}{views[0]}"
+            else:
+                place = f"{self._rows(span, wide)}{views[1]}"
+            places.append(scaled(place, stride))
+            index = str(span.index)
+            if addresses.stage.extents[index] % addresses.stage.tiles[index]:
+                limits.append(f"({place} < {addresses.constants.extent(addresses.stage, index)})")
+        mask = f", mask={' & '.join(limits)}, other=0.0" if limits else ""
+        # Places in the tensor are added last: they are the same for all tensors of the tile, and take registers.
+        offsets = writer.shared("offsets", total(places)) if len(places) > 1 else total(places)
+        return f"{total(base)} + {offsets}", mask
+
+    def _columns(self, span: Span, piece: str | None, wide: str) -> str:
+        """Return the name of the columns of a piece. wide: suffix for 64 bits, or ""."""
+        first = self.addresses.scalar(span.start, LEVEL["+"])
+        ahead = [f"{piece} * {self.shared.piece}"] if piece is not None else []
+        return self._shared("columns", total([first, *ahead, f"roles.columns({self.part})"]), wide)
+
+    def _rows(self, span: Span, wide: str) -> str:
+        """Return the name of the rows of a consumer's part. wide: suffix for 64 bits, or ""."""
+        first = self.addresses.scalar(span.start, LEVEL["+"])
+        return self._shared("rows", total([first, scaled("PART", self.shared.rows), f"roles.rows({self.part})"]), wide)
+
+    def _shared(self, stem: str, text: str, wide: str) -> str:
+        return self.addresses.writer.shared(stem, f"({text}){wide}" if wide else text)
+
+    def _dot(self, value: Dot, slices: Slices) -> Tile:
+        part = next(part for dot, part in zip(self.shared.dots, self.parts, strict=True) if dot == value)
+        return Tile(text=part, dtype="f32", axes=self.addresses.typing.type_of(value).axes)
+
+    def _named_value(self, name: str, dtype: str, axes: tuple[Axis, ...], raw: bool) -> Tile:
+        if name in self.computed:
+            return Tile(text=self.computed[name], dtype="f32", axes=axes)
+        return super()._named_value(name, dtype, axes, raw)

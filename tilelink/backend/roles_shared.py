@@ -1,0 +1,171 @@
+"""Numbers, descriptors and functions that the roles of a kernel share, by their names in the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tilelink import artifact
+from tilelink.backend.addresses import Addresses
+from tilelink.backend.constants import BLOCKS
+from tilelink.backend.context import FarContext, LaunchContext, LoopContext, RingContext, RolesContext
+from tilelink.ir.products import operand_region
+from tilelink.ir.program import (
+    ITEM_BYTES,
+    Dot,
+    Region,
+)
+from tilelink.lowering.clauses.roles import product_of, products_of_tile
+from tilelink.lowering.rings import Roles
+
+MAX_SWIZZLE = 128
+"""Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
+
+
+@dataclass(kw_only=True)
+class Shared:
+    """Numbers and descriptors that the roles of a kernel share, by their names in the source."""
+
+    addresses: Addresses
+    roles: Roles
+    widest: Roles
+    """Those of the stage of the kernel whose tiles have the most columns: its rings have their sizes."""
+    boxes: dict[str, artifact.Boxes] = field(default_factory=dict[str, artifact.Boxes])
+    """Descriptors that the kernel takes, by parameter."""
+    far: dict[str, FarContext] = field(default_factory=dict[str, FarContext])
+    """Functions that store in a peer's memory, by name."""
+
+    @property
+    def dot(self) -> Dot:
+        return product_of(self.addresses.stage)
+
+    @property
+    def left(self) -> str:
+        return self._descriptor(operand_region(self.dot.left), self.roles.rows, self.roles.block)
+
+    @property
+    def right(self) -> str:
+        return self.rights[0]
+
+    @property
+    def dots(self) -> list[Dot]:
+        return products_of_tile(self.addresses.stage)
+
+    @property
+    def rights(self) -> list[str]:
+        return [self._descriptor(operand_region(dot.right), self.roles.columns, self.roles.block) for dot in self.dots]
+
+    def result(self, region: Region, owner: int | None = None) -> str:
+        """Return the descriptor of pieces of results in the copy of a rank, None for the own one."""
+        return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces, owner)
+
+    def results_at(self, kernel: str, region: Region) -> FarContext:
+        """Return the function of a kernel that stores pieces of results in the copy of any rank."""
+        copies = tuple(self.result(region, rank) for rank in range(self.addresses.bound.ranks))
+        name = f"_{kernel}_store_{region.tensor}"
+        return self.far.setdefault(name, FarContext(name=name, what="store", copies=copies))
+
+    @property
+    def pieces(self) -> str:
+        return self.number(self.roles.pieces, "PIECES")
+
+    @property
+    def piece(self) -> str:
+        """Return the columns of a piece."""
+        return self.number(self.roles.columns // self.roles.pieces, "PIECE_COLUMNS")
+
+    @property
+    def results(self) -> str:
+        return self.number(self.roles.results.buffers, "RESULTS")
+
+    def _descriptor(self, region: Region, rows: int, columns: int, owner: int | None = None) -> str:
+        item, box = ITEM_BYTES[self.addresses.bound.tensors[region.tensor].dtype], (rows, columns)
+        swizzle = min(MAX_SWIZZLE, columns * item)
+        one = artifact.Boxes(tensor=region.tensor, box=box, swizzle=swizzle, owner=owner)
+        return self.boxes.setdefault(one.name, one).name
+
+    def number(self, value: int, *names: str) -> str:
+        return self.addresses.constants.number(BLOCKS, value, *names)
+
+    @property
+    def consumers(self) -> str:
+        return self.number(self.roles.consumers, "CONSUMERS")
+
+    @property
+    def rows(self) -> str:
+        return self.number(self.roles.rows, "CONSUMER_ROWS")
+
+    @property
+    def columns(self) -> str:
+        axis = self.addresses.typing.type_of(self.dot).axes[-1]
+        return self.addresses.constants.block(self.addresses.stage, axis, self.roles.columns)
+
+    @property
+    def all_columns(self) -> str:
+        """Return the columns of all products side by side."""
+        return self.columns if self.roles.products == 1 else f"{self.roles.products} * {self.columns}"
+
+    @property
+    def narrow(self) -> tuple[str, str] | None:
+        """Return the first row and the rows of the part of a buffer that products multiply, or None for all of it."""
+        return ("0", self.all_columns) if self.roles.columns < self.widest.columns else None
+
+    def place_of(self, number: int) -> tuple[str, str] | None:
+        """Return the first row and the rows of the part of a buffer that a right operand takes, or None for all."""
+        if self.roles.products == 1:
+            return self.narrow
+        return (f"{number} * {self.columns}" if number > 1 else self.columns if number else "0"), self.columns
+
+    @property
+    def block(self) -> str:
+        return self.addresses.constants.step(self.addresses.stage, self.roles.block)
+
+    @property
+    def inner(self) -> str:
+        """Return the contracted elements."""
+        axis = self.addresses.typing.type_of(self.dot.left).axes[-1]
+        return self.addresses.constants.elements_of(self.addresses.stage, axis)
+
+    @property
+    def steps(self) -> int:
+        """Return the number of buffers that a tile's product takes."""
+        axis = self.addresses.typing.type_of(self.dot.left).axes[-1]
+        return -(-self.addresses.extent(axis) // self.roles.block)
+
+    @property
+    def buffers(self) -> str:
+        return self.number(self.roles.operands.buffers, "BUFFERS")
+
+    def context(
+        self, stored: Region, loops: Mapping[str, tuple[LoopContext, ...]], consumer_launch: LaunchContext | None
+    ) -> RolesContext:
+        """Return what a kernel's template reads.
+
+        stored: the region of the results. loops: by the name of the role. consumer_launch: see RolesContext.
+        """
+        results = f"{self.consumers} * {self.results}"
+        like = self.result(stored, None if stored.rank is None else 0)
+        rings, barriers = self.rings()
+        return RolesContext(
+            loader=loops["loader"],
+            consumer=loops["consumer"],
+            storer=loops["storer"],
+            consumer_launch=consumer_launch,
+            count=self.roles.consumers,
+            operands=rings,
+            results=RingContext(name="result_ring", like=like, shape=f"{results}, {self.rows}, {self.piece}"),
+            operand_barriers=barriers,
+            result_barriers=tuple((name, results, arrivals) for name, arrivals in self.roles.results.barriers),
+            registers=self.roles.registers,
+            far=tuple(self.far.values()),
+        )
+
+    def rings(self) -> tuple[tuple[RingContext, ...], tuple[tuple[str, str, int], ...]]:
+        """Return the rings of operands, and their barriers."""
+        left = f"{self.buffers} * {self.consumers}, {self.rows}, {self.block}"
+        right = f"{self.buffers}, {self.all_columns}, {self.block}"
+        rings = (
+            RingContext(name="left_ring", like=self.left, shape=left),
+            RingContext(name="right_ring", like=self.right, shape=right),
+        )
+        return rings, tuple((name, self.buffers, arrivals) for name, arrivals in self.roles.operands.barriers)
