@@ -75,10 +75,11 @@ def wanted(args: argparse.Namespace, ranks: int) -> list[cases.Kernel]:
         found += [(p, s, sizes(p)) for p in ("in_order", "gathered") for s in schedules(p)]
     if "rows" in args.parts:
         for p in ("any_rows", "these_rows"):
-            found += [(p, "wide", sizes(p, N, K)) for _, N, K in wide_shapes()]
+            found += [(p, s, sizes(p, N, K)) for _, N, K in wide_shapes() for s in ("wide", "roles")]
         _, N, K = wide_shapes()[1]
         found += [("any_rows", schedule, sizes("any_rows", N, K)) for schedule in ("few", "some")]
         found += [("these_rows", schedule, sizes("these_rows", N, K, M)) for M, schedule in FEW.items()]
+        found += [("these_rows", "roles", sizes("these_rows", N, K, M)) for M, one in FEW.items() if one == "wide"]
     if "dispatch" in args.parts and ranks > 1:
         found += [("dispatch", s, sizes("dispatch")) for s in schedules("dispatch")]
     return found
@@ -190,6 +191,10 @@ class Rows(Data):
 
     def made(self, schedule: str) -> Iterator[Made]:
         N, K = self.w.shape
+
+        def named(name: str, own: str) -> str:
+            return name if own == schedule else f"{name}, {own}"
+
         yield (
             "cuBLAS",
             "gemm",
@@ -198,22 +203,22 @@ class Rows(Data):
             ),
         )
 
-        def these() -> Variant:
+        def these(schedule: str = schedule) -> Variant:
             kernel = compiled("these_rows", schedule, sizes("these_rows", N, K, self.count))
             given = {"x": self.x[: self.count], "w": self.w}
             return Variant(
-                name="compiled for it", kind="library", run=lambda: kernel(given, out={"y": self.few})["y"],
-                expected=lambda: self.want, outputs=(self.few,),
+                name=named("compiled for it", schedule), kind="library",
+                run=lambda: kernel(given, out={"y": self.few})["y"], expected=lambda: self.want, outputs=(self.few,),
             )  # fmt: skip
 
-        def any_number(graph: bool = False) -> Variant:
+        def any_number(schedule: str = schedule, graph: bool = False) -> Variant:
             kernel = compiled("any_rows", schedule, sizes("any_rows", N, K))
             given = {"x": self.x, "w": self.w, "m": self.m}
             run: Callable[[], Any] = lambda: kernel(given, out={"y": self.y})["y"]  # noqa: E731
             if graph:
                 run = captured(run, self.y)
             return Variant(
-                name="any number, in a graph" if graph else "any number", kind="ours", run=run,
+                name="any number, in a graph" if graph else named("any number", schedule), kind="ours", run=run,
                 expected=lambda: self.want, outputs=(self.y,), settle=lambda found: found[: self.count],
             )  # fmt: skip
 
@@ -229,6 +234,9 @@ class Rows(Data):
 
         yield "compiled for it", "library", these
         yield "any number", "ours", any_number
+        if schedule == "wide":
+            yield "compiled for it, roles", "library", lambda: these("roles")
+            yield "any number, roles", "ours", lambda: any_number("roles")
         yield "any number, in a graph", "ours", lambda: any_number(graph=True)
         yield "operator, compiled for it", "ours", lambda: operator("these_rows", {})
         yield "operator, any number", "ours", lambda: operator("any_rows", {"M": MOST})

@@ -11,6 +11,7 @@ import pytest
 from tests.backend.offline import compile_all
 from tests.backend.samples import in_dialect, numbered
 from tests.conftest import Golden
+from tests.lowering import test_roles_counted as counted
 from tests.lowering import test_roles_epilogue as epilogue
 from tests.runtime.ptx import text
 from tilelink import compiler
@@ -316,3 +317,35 @@ def test_a_single_kernel_stores_at_peers_and_ends_the_launch(ranks: int) -> None
     assert functions(result.text)["gemm"][-1].startswith("dl.finish_launch(")
     (found,) = compile_all(plan.bound, result)
     assert resources(found)["STACK"] == 0 and not re.search(r"bar\.sync\s+0;", text(found))
+
+
+def test_the_rows_of_a_tile_that_a_launch_cuts_are_stored_by_consumers() -> None:
+    source = functions(emitted(counted.bound()).text)
+    consumer, storer = source["_product_consumer"], source["_product_storer"]
+    at = consumer.index("if whole:")
+    assert "result_ring.index" in consumer[at + 1] and consumer[at + 2] == "else:"
+    assert re.match(r"roles\.store_rows\(y \+ \w+, .*, mask=\(rows\w*\[:, None\] < end_r\)\)$", consumer[at + 3])
+    assert [line.split("(")[0] for line in consumer[at + 4 : at + 6]] == ["roles.fence", "roles.arrive"]
+    places = [n for n, line in enumerate(storer) if line.startswith("roles.store_part(")]
+    assert places and all(storer[n - 1] == "if whole:" for n in places)
+    for lines in (consumer, storer, source["_product_loader"]):  # every role takes the same tiles
+        assert sum(line.startswith("for number in range(pid, tl.max(ends, 0), num_programs):") for line in lines) == 1
+        assert "if first_r < end_r:" in lines
+
+
+def test_what_consumers_store_is_stored_before_the_storer_is_told() -> None:
+    made = counted.bound(T=8192, N=1792, K=4096, E=40)
+    (found,) = (
+        one for one, kernel in zip(compile_all(made, emitted(made)), made.kernels, strict=True)
+        if kernel.name == "product"
+    )  # fmt: skip
+    ptx = text(found)
+    events = {
+        "rows": r"st\.global\.b32 \[ %rd\d+ \+ 0 \], \{", "meet": r"bar\.sync\s+\d+, 128",
+        "arrive": r"mbarrier\.arrive", "fence": r"fence\.proxy\.async",
+    }  # fmt: skip
+    lines = [kind for line in ptx.splitlines() for kind, pattern in events.items() if re.search(pattern, line)]
+    ends = [n for n, kind in enumerate(lines) if kind == "rows" and lines[n + 1] != "rows"]
+    assert len(ends) == 2 * 2 and all(lines[n + 1] == "meet" for n in ends)  # two pieces of two consumers
+    assert not re.search(r"bar\.sync\s+0;", ptx)
+    assert resources(found)["STACK"] == 0 and resources(found)["LOCAL"] == 0

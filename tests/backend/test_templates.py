@@ -25,7 +25,7 @@ OF_PEERS = (
 OF_ROLES = (
     nodes.Advance, nodes.AwaitPlace, nodes.ExpectBytes, nodes.ArrivePlace, nodes.LoadOperand, nodes.Accumulator,
     nodes.MultiplyPlace, nodes.LeadingProduct, nodes.TrailingProduct, nodes.RetireProducts, nodes.FillResult,
-    nodes.FenceResult, nodes.StoreResult, nodes.RetireStores,
+    nodes.FenceResult, nodes.StoreResult, nodes.StoreRows, nodes.RetireStores,
 )  # fmt: skip
 """Statements of dialects in which warps may have roles, and of those that extend them."""
 

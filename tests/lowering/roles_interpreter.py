@@ -79,8 +79,8 @@ class RolesMachine(Machine):
         found = Program(at=f"rank {rank}, {kernel.name}, program {number}")
         found.task = self.together(
             self.loader(kernel, rank, number, products),
-            self.consumer(kernel, number, products, results),
-            self.storer(kernel, number, results),
+            self.consumer(kernel, rank, number, products, results),
+            self.storer(kernel, rank, number, results),
         )
         return found
 
@@ -102,33 +102,35 @@ class RolesMachine(Machine):
             if waiting and not moved:
                 yield next(need for _, need in waiting if not isinstance(need, Computed))
 
-    def own(self, kernel: Kernel, number: int) -> list[tuple[BoundStage, int]]:
+    def own(self, kernel: Kernel, rank: int, number: int) -> list[tuple[BoundStage, int]]:
         """Return the tiles of a program, in order."""
         return [
             (self.bound.stages[loop.stages[0]], tile)
             for loop in kernel.loops
-            for tile in range(self.bound.stages[loop.stages[0]].total)
-            if _program(loop, tile, kernel.programs) == number
+            for turn, tile in enumerate(self.walked(loop, rank))
+            if _program(loop, turn, kernel.programs) == number
         ]
 
     def loader(self, kernel: Kernel, rank: int, number: int, products: list[RoleTile]) -> Task:
-        for stage, tile in self.own(kernel, number):
+        for stage, tile in self.own(kernel, rank, number):
             plain = self.tile(stage, rank, tile)
             one = RoleTile(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
             yield from one.begin()
             yield from one.statements(stage.stage.body[: _multiplied(stage)])
             products.append(one)
 
-    def consumer(self, kernel: Kernel, number: int, products: list[RoleTile], results: list[RoleTile]) -> Task:
-        for at, (stage, _) in enumerate(self.own(kernel, number)):
+    def consumer(
+        self, kernel: Kernel, rank: int, number: int, products: list[RoleTile], results: list[RoleTile]
+    ) -> Task:
+        for at, (stage, _) in enumerate(self.own(kernel, rank, number)):
             yield Computed(results=products, number=at)  # type: ignore[misc]
             rest = stage.stage.body[_multiplied(stage) :]
             yield from products[at].statements(consumer_waits(stage))
             yield from products[at].statements(tuple(s for s in rest if not isinstance(s, Notify | Wait)))
             results.append(products[at])
 
-    def storer(self, kernel: Kernel, number: int, results: list[RoleTile]) -> Task:
-        for at, (stage, _) in enumerate(self.own(kernel, number)):
+    def storer(self, kernel: Kernel, rank: int, number: int, results: list[RoleTile]) -> Task:
+        for at, (stage, _) in enumerate(self.own(kernel, rank, number)):
             yield Computed(results=results, number=at)  # type: ignore[misc]
             self.ahead = max(self.ahead, len(results) - at)
             results[at].store()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tilelink.backend.frame import Frame
 from tilelink.backend.nodes import Let, Node
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.words import integer
@@ -21,6 +22,7 @@ from tilelink.backend.writer import Writer
 from tilelink.ir.intervals import Bounds
 from tilelink.ir.scalar import Index, Scalar, substitute, walk
 from tilelink.ir.sizes import power_of_two
+from tilelink.lowering.bound import Loop
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.compact_tiles import with_numbers
 
@@ -34,8 +36,21 @@ class CompactLoop:
     total: str
 
 
-def compact_loop(compact: Compact, writer: Writer, scalar: ScalarPrinter, across: str) -> CompactLoop:
-    """Return the head of the loop, and add the statements that compute `tile` to the writer. across: in source."""
+def walked_loop(frame: Frame, loop: Loop, writer: Writer, numbers: str = "tl.arange(0, {})") -> CompactLoop | None:
+    """Return the head of a loop over compact numbers, or None for a loop over all tiles.
+
+    The statements that compute `tile` are added to the writer. numbers: 0, 1, ... below a power of two, in source.
+    """
+    if loop.compact is None:
+        return None
+    stage = frame.bound.stages[loop.stages[0]]
+    scalar = replace(frame.printer(stage), bases=frame.bases(awaits=False))
+    others = [decl.name for decl in stage.stage.indices if decl.name != loop.compact.index]
+    named = (frame.constants.count(stage, one) for one in others if stage.count(one) == loop.compact.across)
+    return _compact_loop(loop.compact, writer, scalar, next(named, integer(loop.compact.across)), numbers)
+
+
+def _compact_loop(compact: Compact, writer: Writer, scalar: ScalarPrinter, across: str, numbers: str) -> CompactLoop:
     segments, counts, ends, number = (writer.name(stem) for stem in ("segment", "there", "ends", "number"))
     scalar = replace(scalar, names=None)
     there = _printed(compact.there, compact, scalar, segment=segments)
@@ -44,7 +59,7 @@ def compact_loop(compact: Compact, writer: Writer, scalar: ScalarPrinter, across
         writer.let("tile", tile)
         return CompactLoop(before=(Let(name=counts, value=there),), number=number, total=_times(counts, across))
     block, last = power_of_two(compact.segments), integer(compact.segments - 1)
-    lanes, spare = f"tl.arange(0, {block})", block != compact.segments
+    lanes, spare = numbers.format(block), block != compact.segments
     if spare or SEGMENT not in walk(compact.there):
         there = f"tl.where({lanes} <= {last}, {there}, 0)"
     before = (

@@ -50,9 +50,10 @@ class ConsumerValueEmitter(ValueEmitter):
         """Load a vector of the piece's columns, or a tile of its rows and columns."""
         name = self.prefetched.get(value.region)
         if name is None:
-            pointers, mask = self._pointers(value.region, self.piece)
+            pointers, mask = self.pointers(value.region, self.piece)
+            there = f", mask={mask}, other=0.0" if mask else ""
             name = self.addresses.writer.let(
-                self.addresses.writer.name(f"{value.region.tensor}_tile"), f"gl.load({pointers}{mask})"
+                self.addresses.writer.name(f"{value.region.tensor}_tile"), f"gl.load({pointers}{there})"
             )
         text = name if self.addresses.bound.tensors[value.region.tensor].dtype == "f32" else f"{name}.to(gl.float32)"
         return Tile(text=text, dtype="f32", axes=self.addresses.typing.region_type(value.region).axes)
@@ -66,8 +67,8 @@ class ConsumerValueEmitter(ValueEmitter):
         self.parts = [like]
         for read in reads:
             tensor = read.region.tensor
-            pointers, mask = self._pointers(read.region, None)
-            if read.region not in found and not mask:
+            if read.region not in found and not self._is_cut(read.region):
+                pointers, _ = self.pointers(read.region, None)
                 one = _Prefetch(pointers=writer.name(f"{tensor}_pointers"), next=writer.name(f"{tensor}_next"))
                 writer.let(one.pointers, pointers)
                 writer.let(one.next, f"gl.load({one.pointers})")
@@ -82,8 +83,15 @@ class ConsumerValueEmitter(ValueEmitter):
             with writer.block(nodes.Branch(condition=f"{self.piece} + 1 < {shared.pieces}")):
                 writer.let(one.next, f"gl.load({one.pointers} + ({self.piece} + 1) * {shared.piece})")
 
-    def _pointers(self, region: Region, piece: str | None) -> tuple[str, str]:
-        """Return the pointers to a region's elements, and the end of the arguments of their load.
+    def _is_cut(self, region: Region) -> bool:
+        """True if some tile of a region has fewer elements than others."""
+        stage = self.addresses.stage
+        spans = self.addresses.bound.memory_map(stage.name, region).spans
+        tiled = [span for span in spans if span.kind != "point"]
+        return any(one.counted or stage.extents[str(one.index)] % stage.tiles[str(one.index)] for one in tiled)
+
+    def pointers(self, region: Region, piece: str | None, *, load: bool = True) -> tuple[str, str]:
+        """Return the pointers to a region's elements, for a load or a store, and the mask of those there are, or "".
 
         piece: the number of the piece, None for the first one.
         """
@@ -92,7 +100,8 @@ class ConsumerValueEmitter(ValueEmitter):
         axes = addresses.typing.region_type(region).axes
         spans = addresses.bound.memory_map(addresses.stage.name, region).spans
         wide = ".to(gl.int64)" if tensor.size >= 2**31 else ""
-        base = [addresses.after_waits(region, f"{tensor.name}_local" if tensor.buffers > 1 else tensor.name)]
+        place = f"{tensor.name}_local" if tensor.buffers > 1 else tensor.name
+        base = [addresses.after_waits(region, place, load=load)]
         places: list[str] = []
         limits: list[str] = []
         views = [""] if len(axes) == 1 else ["[None, :]", "[:, None]"]  # from the last axis on
@@ -107,12 +116,13 @@ class ConsumerValueEmitter(ValueEmitter):
                 place = f"{self._rows(span, wide)}{views[1]}"
             places.append(scaled(place, stride))
             index = str(span.index)
-            if addresses.stage.extents[index] % addresses.stage.tiles[index]:
+            if span.counted:
+                limits.append(f"({place} < {addresses.end(span)})")
+            elif addresses.stage.extents[index] % addresses.stage.tiles[index]:
                 limits.append(f"({place} < {addresses.constants.extent(addresses.stage, index)})")
-        mask = f", mask={' & '.join(limits)}, other=0.0" if limits else ""
         # Places in the tensor are added last: they are the same for all tensors of the tile, and take registers.
         offsets = writer.shared("offsets", total(places)) if len(places) > 1 else total(places)
-        return f"{total(base)} + {offsets}", mask
+        return f"{total(base)} + {offsets}", " & ".join(limits)
 
     def _columns(self, span: Span, piece: str | None, wide: str) -> str:
         """Return the name of the columns of a piece. wide: suffix for 64 bits, or ""."""
@@ -122,7 +132,7 @@ class ConsumerValueEmitter(ValueEmitter):
 
     def _rows(self, span: Span, wide: str) -> str:
         """Return the name of the rows of a consumer's part. wide: suffix for 64 bits, or ""."""
-        first = self.addresses.scalar(span.start, LEVEL["+"])
+        first = self.addresses.start(span, LEVEL["+"])
         return self._shared("rows", total([first, scaled("PART", self.shared.rows), f"roles.rows({self.part})"]), wide)
 
     def _shared(self, stem: str, text: str, wide: str) -> str:

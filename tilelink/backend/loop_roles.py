@@ -120,7 +120,7 @@ class LoopLoader(Loader):
         assert isinstance(self.shared, LoopShared)
         return self.shared
 
-    def body(self, body: tuple[Statement, ...]) -> None:
+    def tile(self, body: tuple[Statement, ...]) -> None:
         tile, writer, stage = self.loop.tile, self.writer, self.values.addresses.stage
         constants, addresses = self.values.addresses.constants, self.values.addresses
         for wait in tile.waits:
@@ -316,7 +316,7 @@ class LoopConsumer(Consumer):
         assert isinstance(self.values, _TurnValues)
         return self.values
 
-    def body(self, body: tuple[Statement, ...]) -> None:
+    def tile(self, body: tuple[Statement, ...]) -> None:
         tile, writer, shared = self.loop.tile, self.writer, self.loop
         self.sums = summed(tile)
         for statement in tile.begin:

@@ -522,6 +522,15 @@ class FillResult(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoreRows(Node):
+    """A store of a piece of a consumer's result to memory, of a tile that is cut. mask: elements that there are."""
+
+    pointers: str
+    value: str
+    mask: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FenceResult(Node):
     """A fence that makes such a result visible to the tensor memory accelerator."""
 

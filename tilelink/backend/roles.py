@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Self
 
 from tilelink.backend import nodes
+from tilelink.backend.constants import LEVEL, total
 from tilelink.backend.consumer_values import ConsumerValueEmitter
 from tilelink.backend.roles_shared import Shared
 from tilelink.backend.statements import StatementEmitter
@@ -81,7 +82,7 @@ def uses_indices(stage: BoundStage) -> bool:
     if stage.roles is not None and stage.roles.kept is not None:
         return computes_with_places(parts(stage))
     placed = any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
-    return placed or bool(addends(stage) or consumer_waits(stage))
+    return placed or bool(addends(stage) or consumer_waits(stage) or stage.parts)
 
 
 @dataclass(kw_only=True)
@@ -103,6 +104,24 @@ class _RoleEmitter(StatementEmitter):
         raise NotImplementedError
 
     def body(self, body: tuple[Statement, ...]) -> None:
+        """Lower what the role executes of a tile: its signals also if a launch has no such tile."""
+        counted = [decl.name for decl in self.values.addresses.stage.stage.indices if decl.counted]
+        if not counted:
+            self.tile(body)
+            return
+        before, middle, after = self.divided(body)
+        self.signals(before)
+        with self.writer.block(nodes.Branch(condition=self.is_there(counted))):
+            self.tile(middle)
+        self.signals(after)
+
+    def signals(self, body: tuple[Statement, ...]) -> None:
+        """Lower waits or notifies around a tile that need not be there."""
+        for statement in body:
+            self.statement(statement)
+
+    def tile(self, body: tuple[Statement, ...]) -> None:
+        """Lower statements of a tile that is there, or of all tiles."""
         for statement in body:
             self.statement(statement)
 
@@ -112,6 +131,15 @@ class _RoleEmitter(StatementEmitter):
 
     def comment(self, statement: Statement) -> None:
         self.writer.add(nodes.Comment(text=statement_comment(statement)))
+
+    def whole(self) -> str | None:
+        """Emit whether all rows of the tile are there, and return its name; None if a launch cuts no tile."""
+        addresses = self.values.addresses
+        if not self.shared.roles.cut:
+            return None
+        rows = addresses.bound.memory_map(addresses.stage.name, results_of(addresses.stage)[0]).spans[-2]
+        stop = total([addresses.start(rows, LEVEL["+"]), addresses.constants.tile(addresses.stage, str(rows.index))])
+        return self.writer.shared("whole", f"{stop} <= {addresses.end(rows)}")
 
     def synchronize(self, step: Step, place: Place) -> None:
         """Lower a step at a barrier."""
@@ -223,7 +251,10 @@ class Consumer(_RoleEmitter):
     def place(self) -> Place:
         return self.places.operands
 
-    def body(self, body: tuple[Statement, ...]) -> None:
+    def signals(self, body: tuple[Statement, ...]) -> None:
+        """Lower nothing: the loader and the storer have the signals around a tile."""
+
+    def tile(self, body: tuple[Statement, ...]) -> None:
         """Lower the product of a tile, and then what is computed with it, piece by piece.
 
         A thread has few registers besides its part of the product, so that no piece is computed before it is needed.
@@ -247,6 +278,7 @@ class Consumer(_RoleEmitter):
         for name, one in zip(pieces, accs, strict=True):
             writer.let(name, f"roles.pieces({one}, {shared.pieces})")
         parts = [writer.name("part") for _ in accs]
+        self.whole()  # before the loop over pieces, which shares it
         fetched = self.values.prefetch(self._prefetched(), f"{pieces[0]}[0]")
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
             for part, name in zip(parts, pieces, strict=True):
@@ -322,12 +354,26 @@ class Consumer(_RoleEmitter):
         for step in shared.roles.results.writer.steps:
             match step.word:
                 case "fill":
-                    writer.add(nodes.FillResult(slot=slot, value=value))
+                    self._fill(slot, value)
                 case "fence":
                     writer.add(nodes.FenceResult())
                 case _:
                     self.synchronize(step, replace(place, slot=slot))
         writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=shared.results))
+
+    def _fill(self, slot: str, value: str) -> None:
+        """Hand over a piece in shared memory, or store its rows if the tile is cut: a box would have more rows."""
+        writer, filled = self.writer, nodes.FillResult(slot=slot, value=value)
+        if (whole := self.whole()) is None:
+            writer.add(filled)
+            return
+        with writer.block(nodes.Branch(condition=whole)):
+            writer.add(filled)
+        with writer.block(nodes.Otherwise()):
+            assert isinstance(self.values, ConsumerValueEmitter)
+            for one in results_of(self.values.addresses.stage):
+                pointers, mask = self.values.pointers(one, self.values.piece, load=False)
+                writer.add(nodes.StoreRows(pointers=pointers, value=value, mask=mask))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,6 +392,8 @@ class Storer(_RoleEmitter):
     """The warp that stores results and notifies. targets: the places of the tile's results, so far."""
 
     targets: list[_Target] = field(default_factory=list[_Target])
+    is_whole: str | None = None
+    """Name of whether all rows of the tile are there, None if a launch decides none."""
 
     @classmethod
     def begin(cls, writer: Writer) -> Places:
@@ -361,7 +409,9 @@ class Storer(_RoleEmitter):
             self._ordered(statement)
         elif isinstance(statement, Store | Transfer):
             self.comment(statement)
-            self.targets.append(self._target(statement.region if isinstance(statement, Store) else statement.target))
+            region = statement.region if isinstance(statement, Store) else statement.target
+            self.targets.append(self._target(region))
+            self.is_whole = self.whole()
             if len(self.targets) == len(results_of(self.values.addresses.stage)):
                 self._store_parts()
 
@@ -416,17 +466,26 @@ class Storer(_RoleEmitter):
                     previous=ahead + self.place.previous,
                 )  # fmt: skip
                 for step in some:
-                    if step.word == STORE:
-                        names = [target_of(number, len(self.targets)) for number in range(len(self.targets))]
-                        one = self.targets[names.index(step.what)]
-                        writer.add(
-                            nodes.StoreResult(
-                                boxes=one.boxes, row=f"{one.row} + {part} * {shared.rows}",
-                                column=f"{one.column}{right}", slot=place.slot, peer=one.peer, copies=one.copies,
-                            )
-                        )  # fmt: skip
+                    if step.word == STORE and self.is_whole is not None:
+                        with writer.block(nodes.Branch(condition=self.is_whole)):
+                            writer.add(self._stored(step, place, part, right))
+                    elif step.word == STORE:
+                        writer.add(self._stored(step, place, part, right))
                     else:
                         self.synchronize(step, place)
+
+    def _stored(self, step: Step, place: Place, part: str, right: str) -> nodes.StoreResult:
+        """Return the store of a piece at one of the tile's places."""
+        names = [target_of(number, len(self.targets)) for number in range(len(self.targets))]
+        one = self.targets[names.index(step.what)]
+        return nodes.StoreResult(
+            boxes=one.boxes,
+            row=f"{one.row} + {part} * {self.shared.rows}",
+            column=f"{one.column}{right}",
+            slot=place.slot,
+            peer=one.peer,
+            copies=one.copies,
+        )
 
 
 def _is_zero(statement: Statement) -> bool:

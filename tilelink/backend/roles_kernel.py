@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tilelink.artifact import Boxes, PeersPointer, TensorPointer
 from tilelink.backend.addresses import Addresses
+from tilelink.backend.compact import walked_loop
 from tilelink.backend.context import FarContext, KernelContext, LaunchContext, LoopContext
 from tilelink.backend.frame import Frame
 from tilelink.backend.loop_roles import LoopConsumer, LoopLoader, LoopShared
@@ -67,12 +68,14 @@ def _role(
         if not stage.total or stage.roles is None:
             continue
         needed = not issubclass(role, Consumer) or uses_indices(stage)
+        walked = walked_loop(frame, loop, writer, "roles.segments({})")
         addresses = frame.tile_head(stage, writer, awaits=_awaits(stage, role), places=needed)
         shared = _shared(addresses, stage.roles, widest, boxes, far)
         role.of(shared, places, frame.thresholds, frame.awaited_by_copy_engine).body(stage.stage.body)
-        total = frame.constants.total(stage)
+        total = walked.total if walked else frame.constants.total(stage)
         first, step = turns(frame.kernel, loop, total)
-        yield LoopContext(total=total, first=first, step=step, body=tuple(writer.nodes), before=before)
+        made = LoopContext(total=total, first=first, step=step, body=tuple(writer.nodes), before=before)
+        yield replace(made, before=(*before, *walked.before), number=walked.number) if walked else made
         writer.nodes, before = [], ()
 
 
@@ -85,10 +88,13 @@ def _awaits(stage: BoundStage, role: type[Loader | Consumer | Storer]) -> bool:
 
 
 def _of_consumers(frame: Frame) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the tensors that consumers load by their pointers, and those that they wait for."""
+    """Return the tensors that consumers access by their pointers, and those that they wait for."""
     stages = [stage for stage in frame.usage.stages if stage.roles is not None and not stage.roles.kept]
     read = frozenset(one.region.tensor for stage in stages for one in addends(stage))
-    return read, frozenset(wait.region.tensor for stage in stages for wait in consumer_waits(stage))
+    cut = (stage for stage in stages if stage.roles is not None and stage.roles.cut)
+    return read | {region.tensor for stage in cut for region in results_of(stage)}, frozenset(
+        wait.region.tensor for stage in stages for wait in consumer_waits(stage)
+    )
 
 
 def _consumer_launch(frame: Frame, tensors: frozenset[str]) -> LaunchContext | None:

@@ -105,20 +105,27 @@ class StatementEmitter:
 
     def _counted_body(self, body: tuple[Statement, ...], counted: Sequence[str]) -> None:
         """Lower the body of a stage whose tiles need not be there. One that is not makes its signals alone."""
-        waits = next((number for number, one in enumerate(body) if not self._for_every_tile(one)), len(body))
-        notifies = len(closing_notifies(body[waits:]))
-        middle = body[waits : len(body) - notifies]
-        self._body(body[:waits])
-        conditions = [self._is_there(index) for index in counted]
-        there = conditions[0] if len(conditions) == 1 else " & ".join(f"({one})" for one in conditions)
-        with self.writer.block(nodes.Branch(condition=there)):
+        before, middle, after = self.divided(body)
+        self._body(before)
+        with self.writer.block(nodes.Branch(condition=self.is_there(counted))):
             names = undeclared(middle)
             for number, statement in enumerate(middle):
                 for name in names[number]:
                     self._declare(name)
                 self._ordered(statement)
         self._signals_otherwise(middle)
-        self._body(body[len(body) - notifies :])
+        self._body(after)
+
+    def divided(self, body: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], ...]:
+        """Return the waits of every tile, what only a tile executes that is there, and the notifies of every tile."""
+        waits = next((number for number, one in enumerate(body) if not self._for_every_tile(one)), len(body))
+        notifies = len(closing_notifies(body[waits:]))
+        return body[:waits], body[waits : len(body) - notifies], body[len(body) - notifies :]
+
+    def is_there(self, counted: Sequence[str]) -> str:
+        """Return the condition that the tile has elements of these counted indices."""
+        conditions = [self._is_there(index) for index in counted]
+        return conditions[0] if len(conditions) == 1 else " & ".join(f"({one})" for one in conditions)
 
     def _signals_otherwise(self, body: tuple[Statement, ...]) -> None:
         signals = only_signals(body, self._placed)

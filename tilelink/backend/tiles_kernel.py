@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilelink.backend.compact import CompactLoop, compact_loop
+from tilelink.backend.compact import walked_loop
 from tilelink.backend.context import KernelContext, LoopContext
 from tilelink.backend.deferred_notifies import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
@@ -13,7 +13,7 @@ from tilelink.backend.loops import turns, turns_text
 from tilelink.backend.nodes import Comment, TileEnd
 from tilelink.backend.statements import StatementEmitter
 from tilelink.backend.values import ValueEmitter
-from tilelink.backend.words import comment, integer
+from tilelink.backend.words import comment
 from tilelink.backend.writer import Writer
 from tilelink.lowering.bound import BoundStage, Loop
 
@@ -44,7 +44,7 @@ def _loop(frame: Frame, loop: Loop, descriptors: Descriptors, modules: set[str])
     total, held = frame.constants.total(stage), None
     if stage.given_in is not None:
         held = deferred(stage, writer, frame.awaited_by_copy_engine)
-    walked = _walked(frame, loop, writer)
+    walked = walked_loop(frame, loop, writer)
     for name in loop.stages:
         _tile(frame, frame.bound.stages[name], writer, descriptors, modules, held)
     assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
@@ -58,17 +58,6 @@ def _loop(frame: Frame, loop: Loop, descriptors: Descriptors, modules: set[str])
     if walked is None:
         return made
     return replace(made, total=walked.total, before=(*before, *walked.before), number=walked.number)
-
-
-def _walked(frame: Frame, loop: Loop, writer: Writer) -> CompactLoop | None:
-    """Return the head of a loop over compact numbers, or None for a loop over all tiles."""
-    if loop.compact is None:
-        return None
-    stage = frame.bound.stages[loop.stages[0]]
-    scalar = replace(frame.printer(stage), bases=frame.bases(awaits=False))
-    others = [decl.name for decl in stage.stage.indices if decl.name != loop.compact.index]
-    named = (frame.constants.count(stage, one) for one in others if stage.count(one) == loop.compact.across)
-    return compact_loop(loop.compact, writer, scalar, next(named, integer(loop.compact.across)))
 
 
 def _tile(

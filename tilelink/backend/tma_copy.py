@@ -27,7 +27,7 @@ def corner(addresses: Addresses, region: Region, *, load: bool, column: bool = T
     shape = addresses.constants.shape(tensor)
     terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.buffers > 1 else []
     for dim, span in enumerate(spans[:-1]):
-        terms.append(scaled(addresses.scalar(span.start, LEVEL["*"]), times(shape[dim + 1 : -1])))
+        terms.append(scaled(addresses.start(span, LEVEL["*"]), times(shape[dim + 1 : -1])))
     row = writer.let(writer.name("row"), addresses.after_waits(region, total(terms), load=load))
     return row, writer.let(writer.name("column"), addresses.scalar(spans[-1].start)) if column else ""
 

@@ -497,9 +497,10 @@ class _Reader:
         rings = {one.name: self._ring(one) for one in line.rings}
         try:
             registers = sizes.pop("registers"), sizes.pop("other_registers")
+            cut = {0: False, 1: True}[sizes.pop("cut", 0)]
             return Roles(
                 registers=registers, operands=rings.pop("operands"), results=rings.pop("results"),
-                kept=rings.pop("kept", None), **sizes,
+                kept=rings.pop("kept", None), cut=cut, **sizes,
             )  # fmt: skip
         except (KeyError, TypeError):
             hint = "roles(consumers=, rows=, columns=, block=, pieces=, registers=, other_registers=), and below it "

@@ -44,10 +44,11 @@ def compact(number, there, ends, across):
     there, ends: for each segment the tiles of the index that are there, and the number after its last one. across:
     numbers for each tile of the index.
     """
+    before = ends - there * across
+    is_own = (before <= number) & (number < ends)
     segment = tl.sum((ends <= number).to(tl.int32), 0)
-    own = tl.sum(tl.where(tl.arange(0, ends.shape[0]) == segment, there, 0), 0)
-    end = tl.sum(tl.where(tl.arange(0, ends.shape[0]) == segment, ends, 0), 0)
-    return segment, number - (end - own * across), own
+    first, own = tl.sum(tl.where(is_own, before, 0), 0), tl.sum(tl.where(is_own, there, 0), 0)
+    return segment, number - first, own
 
 
 @portable

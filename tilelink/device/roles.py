@@ -23,12 +23,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 __all__ = [
     "across", "arrive", "barriers", "columns", "expect", "fence", "filled", "filled_rows", "following", "halves",
     "load", "load_parts", "multiply", "multiply_rows", "operand", "partial_sums", "pieces", "retire", "row_max",
-    "row_min", "row_sum", "rows", "stored", "store_part", "wait", "whole_sums", "zeros",
+    "row_min", "row_sum", "rows", "segments", "stored", "store_part", "store_rows", "wait", "whole_sums", "zeros",
 ]  # fmt: skip
 
 # Names since Triton 3.9.
 _load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 _store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+# A name since Triton 3.7.
+_threads_meet = getattr(gl, "barrier", None) or getattr(gl, "thread_barrier")  # noqa: B009
 
 
 @gluon.jit
@@ -38,6 +40,12 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
     for one in gl.static_range(COUNT):
         mbarrier.init(made.index(one), count=ARRIVALS)
     return made
+
+
+@gluon.jit
+def segments(COUNT: gl.constexpr):
+    """Return the numbers 0, 1, ... below a power of two, all of them in each of the role's warps."""
+    return gl.arange(0, COUNT, layout=gl.BlockedLayout([max(1, COUNT // 32)], [32], [gl.num_warps()], [0]))
 
 
 @gluon.jit
@@ -204,6 +212,13 @@ def columns(like):
 def rows(like):
     """Return the numbers of the rows of a tile."""
     return gl.arange(0, like.shape[0], layout=gl.SliceLayout(1, like.type.layout))
+
+
+@gluon.jit
+def store_rows(pointers, value, mask):
+    """Store the elements of a piece that there are to memory, before the role's next arrival."""
+    gl.store(pointers, value, mask=mask)
+    _threads_meet()
 
 
 @gluon.jit

@@ -49,7 +49,7 @@ def obstacle(bound: Bound, kernel: Kernel) -> str | None:
     if kernel.dynamic:
         return "its programs take tiles by a counter"
     stage = bound.stages[kernel.stage_names[0]]
-    if stage.transport is not Transport.STORES or stage.roles is not None or stage.flat or stage.given_in is not None:
+    if stage.transport is not Transport.STORES or stage.flat or stage.given_in is not None:
         return "its programs do not execute a tile after the other"
     if not stage.total or kernel.loops[0].width is not None:
         return "not all of its programs have tiles"

@@ -20,7 +20,6 @@ from tilelink.lowering.clauses.clause import Clause
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
-from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
@@ -55,10 +54,6 @@ REASONS: dict[Clause[Any], tuple[str, str]] = {
     TMA_COPY: (
         "TMA copies whole boxes, whose places are known when a kernel is compiled",
         "take tma_copy away: on sm(n) with num_warps 8 copies by loads and stores",
-    ),
-    ROLES: (
-        "its loader takes whole tiles at places that are known when a kernel is compiled",
-        "take roles away: num_stages and num_warps set how plain kernels load",
     ),
 }
 """Clause that needs to know the tiles or places of a stage when it is compiled -> why, and what to do."""

@@ -102,7 +102,9 @@ class Roles:
     operand, side by side in a consumer's registers, each of so many columns. kept: the ring of what all turns of such a
     loop multiply; None for a product along a whole dimension.
     pieces: number of pieces, side by side, in which a consumer hands its part to the storer. results: one such ring for
-    each consumer. registers: of a thread of a consumer, and of the other roles.
+    each consumer. registers: of a thread of a consumer, and of the other roles. cut: True if a launch decides where the
+    rows of a tile end. The rows of a tile that is cut are stored by the consumers, and at `fill` and `store` of such a
+    tile there is nothing to do.
     """
 
     consumers: int
@@ -115,6 +117,7 @@ class Roles:
     results: Ring
     kept: Ring | None = None
     products: int = 1
+    cut: bool = False
 
     @property
     def rings(self) -> tuple[Ring, ...]:

@@ -17,7 +17,15 @@ from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop, parts, range_of
 from tilelink.lowering.channel_waits import not_repeated
-from tilelink.lowering.clauses.roles import conflict, divided_reason, product_of, products_of_tile, results_of
+from tilelink.lowering.clauses.roles import (
+    conflict,
+    divided_reason,
+    is_cut,
+    launch_reason,
+    product_of,
+    products_of_tile,
+    results_of,
+)
 from tilelink.lowering.rings import (
     CARRY,
     COMPUTE,
@@ -62,7 +70,8 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         other = bound.stages[loop.stages[0]].roles
         if len(loop.stages) > 1 or loop.width is not None or other is None or not fit_together(found, other):
             return "another stage in its kernel has no roles that fit together with its own"
-    reason = divided_reason(stage) or conflict(bound, kernel, stage) or _turns(bound, stage)
+    reason = divided_reason(stage) or launch_reason(bound, stage) or conflict(bound, kernel, stage)
+    reason = reason or _turns(bound, stage)
     if has_loop(stage) != (found.kept is not None):
         return "its rings are those of tiles of another form"
     if found.kept is not None:
@@ -96,6 +105,12 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         (found.columns != columns, f"its consumers multiply {found.columns} columns, of {columns}"),
         (found.block != block, f"its buffers have {found.block} contracted elements, and a step {block}"),
         (found.products != len(dots), f"its consumers compute {found.products} products, of {len(dots)}"),
+        (
+            found.cut != is_cut(bound, stage),
+            "its consumers store the rows of tiles that are cut, and none is"
+            if found.cut
+            else "a launch cuts its tiles, and its consumers do not store the rows of a tile that is cut",
+        ),
         (
             stored_at(found.results) != [target_of(number, targets) for number in range(targets)],
             f"its storer stores {', '.join(stored_at(found.results)) or 'nothing'}, of {targets} places",

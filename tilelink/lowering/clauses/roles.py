@@ -30,7 +30,7 @@ Triton, as without the clause.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
@@ -50,6 +50,7 @@ from tilelink.ir.program import (
     For,
     FromScalar,
     Full,
+    If,
     Literal,
     Local,
     Notify,
@@ -64,10 +65,10 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.reach import elsewhere
-from tilelink.ir.scalar import Index, const, mul
+from tilelink.ir.scalar import Index, Lookup, Scalar, at_launch, const, mul, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping
-from tilelink.ir.visitor import map_value, statements, value_of, values
+from tilelink.ir.visitor import map_value, scalars_of, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import carried, has_loop, parts, range_of, unfolded, unfolded_body
 from tilelink.lowering.choose_network import sends
@@ -212,9 +213,39 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
             return f"it has `{clause.name}`, which is for programs without roles"
     if sends(stage):  # all threads of a program send together, and a role has some of them
         return "it sends to another node"
-    if reason := divided_reason(stage):
-        return reason
-    return conflict(bound, kernel, stage)
+    return divided_reason(stage) or launch_reason(bound, stage) or conflict(bound, kernel, stage)
+
+
+def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
+    """Return why roles cannot have what only a launch decides of a stage, or None."""
+    found = [e for scalar in stage_scalars(stage.stage) for e in walk(scalar) if isinstance(e, Lookup)]
+    for one in found:
+        if not bound.tensors[one.table].constant:
+            return f"its roles read {one.table} at different times, and it is written while programs run"
+    if any(decl.counted for decl in stage.stage.indices) and consumer_waits(stage):
+        return "it waits after its product, also for tiles that are not there"
+    return _decided_reason(stage.stage)
+
+
+def _decided_reason(stage: Stage) -> str | None:
+    """Return why roles cannot have what only a launch decides, for any sizes, or None."""
+    counted = {decl.name for decl in stage.indices if decl.counted}
+    for statement in statements(stage.body):
+        match statement:
+            case For(indices=indices) if any(decl.counted for decl in indices):
+                return "only a launch decides how many turns its loop has"
+            case Wait() | Notify() if any(_decided(expr, counted) for expr in scalars_of(statement)):
+                return "only a launch decides for which channels its tiles wait or notify"
+            case If(condition=condition) if at_launch(condition):
+                return "only a launch decides which statements of a tile are executed"
+            case _:
+                pass
+    return None
+
+
+def _decided(expr: Scalar, counted: Collection[str]) -> bool:
+    """True if a launch decides the value of an expression, or which values a counted index in it has."""
+    return at_launch(expr) or any(isinstance(e, Index) and e.name in counted for e in walk(expr))
 
 
 def divided_reason(stage: BoundStage) -> str | None:
@@ -362,6 +393,13 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     return None
 
 
+def is_cut(bound: Bound, stage: BoundStage) -> bool:
+    """True if a launch decides where the rows of a stage's tiles of results end."""
+    return not has_loop(stage) and any(
+        bound.tile_map(stage.name, region).spans[-2].counted for region in results_of(stage)
+    )
+
+
 def _numbers(stage: BoundStage) -> dict[str, int]:
     """Return the numbers of values of a stage's indices that are numbers."""
     return {name: stage.extents[name] for name in stage.scalar_indices if name not in stage.parts}
@@ -432,6 +470,7 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
         ),
         products=len(dots),
         results=result_ring(buffers=results, targets=len(targets)),
+        cut=is_cut(bound, stage),
     )
 
 
@@ -543,7 +582,7 @@ def _addend(bound: Bound, stage: BoundStage, region: Region, target: Region) -> 
         return f"it computes with {region.tensor}, which holds {tensor.dtype}"
     made = [span.index for span in bound.tile_map(stage.name, target).spans[-2:]]
     tiled = [span for span in spans if span.kind != "point"]
-    plain = all(span.kind == "tile" and span.gather is None and _in_steps(stage, span) for span in tiled)
+    plain = all(one.kind == "tile" and one.gather is None and (one.counted or _in_steps(stage, one)) for one in tiled)
     if not plain or [span.index for span in tiled] not in (made, made[1:]):
         return f"it computes with {region.tensor}, which is no vector along the columns of its tiles, and no such tile"
     return None
@@ -559,16 +598,31 @@ def _stored(bound: Bound, stage: BoundStage, region: Region, *, whole: bool = Fa
     kind = "whole" if whole else "tile"
     if not all(span.kind == "point" for span in others) or rows.kind != "tile" or columns.kind != kind:
         return f"it does not store tiles of {'whole rows' if whole else 'rows and columns'} of {region.tensor}"
-    if not _in_steps(stage, rows) or not (whole or _in_steps(stage, columns)):
+    if rows.counted or columns.counted:
+        reason = _cut_reason(region, rows, columns, whole=whole)
+        if reason is not None:
+            return reason
+    if not (rows.counted or _in_steps(stage, rows)) or not (whole or _in_steps(stage, columns)):
         return f"its tiles of {region.tensor} do not begin with the dimensions"
     if not whole and not _uncut(stage, columns) and stage.extents[str(columns.index)] != columns.extent:
         return f"the end of {columns.index} cuts a tile of {region.tensor}"
     alone = tensor.buffers == 1 and all(size == 1 for size in tensor.shape[:-2])
     ends = alone and stage.extents[str(rows.index)] == rows.extent
-    if not _uncut(stage, rows) and not ends:
+    if not rows.counted and not _uncut(stage, rows) and not ends:
         return f"the end of {rows.index} cuts a tile of {region.tensor}, and other rows follow it in memory"
-    if tensor.dtype not in ("bf16", "f16", "f32"):
-        return f"it stores {tensor.dtype}"
+    return None if tensor.dtype in ("bf16", "f16", "f32") else f"it stores {tensor.dtype}"
+
+
+def _cut_reason(region: Region, rows: Span, columns: Span, *, whole: bool) -> str | None:
+    """Return why consumers cannot store the rows of a tile that ends where a launch decides, or None."""
+    if columns.counted:
+        return f"only a launch decides where the columns of its tiles of {region.tensor} end"
+    if whole:
+        return f"only a launch decides where the rows of its tiles of {region.tensor} end, and its loop carries a state"
+    if rows.end is not None:
+        return f"its rows of {region.tensor} may end beyond the dimension"
+    if region.rank is not None:
+        return f"it stores in a peer's memory, and only a launch decides where its rows of {region.tensor} end"
     return None
 
 
@@ -583,6 +637,8 @@ def _in_steps(stage: BoundStage, span: Span) -> bool:
 
 
 def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
+    if reason := _decided_reason(stage):
+        return reason
     body = straight(stage.body, once)
     if not any(isinstance(s, For) for s in body):
         return roles_reason(body)
@@ -623,8 +679,9 @@ ROLES: Clause[RolesChoice | None] = Clause(
         "are unrolled), store one result, at peers too, and notify, on several nodes no rank of another one. "
         "Or whose tiles have one loop that carries a state: a turn waits, multiplies what all turns have in common, "
         "computes elementwise and along rows, and adds the product of the result and another operand to a name (online "
-        "softmax is such a loop; `if t <= n:` around all of a turn may leave turns out). Needs `sm_90`, operands of "
-        "16 bits, and tiles of 64 rows or a multiple for each consumer; other processors run programs without roles. "
+        "softmax is such a loop; `if t <= n:` around all of a turn may leave turns out). A launch may decide where the "
+        "rows of tiles begin and end, by tensors that are given with it: consumers store the rows of a tile that is cut, "
+        "in memory of their own rank. Needs `sm_90`, operands of 16 bits, and tiles of 64 rows or a multiple for each consumer; other processors run programs without roles. "
         "`in_flight=1`: consumers wait for each product before they start the next one"
     ),
 )
