@@ -680,8 +680,9 @@ ROLES: Clause[RolesChoice | None] = Clause(
         "Or whose tiles have one loop that carries a state: a turn waits, multiplies what all turns have in common, "
         "computes elementwise and along rows, and adds the product of the result and another operand to a name (online "
         "softmax is such a loop; `if t <= n:` around all of a turn may leave turns out). A launch may decide where the "
-        "rows of tiles begin and end, by tensors that are given with it: consumers store the rows of a tile that is cut, "
-        "in memory of their own rank. Needs `sm_90`, operands of 16 bits, and tiles of 64 rows or a multiple for each consumer; other processors run programs without roles. "
+        "rows of tiles begin and end, by tensors given with it: consumers store the rows of a tile that is cut, in memory "
+        "of their own rank. Needs `sm_90`, operands of 16 bits, and tiles of 64 rows or a multiple for each consumer; "
+        "other processors run programs without roles. "
         "`in_flight=1`: consumers wait for each product before they start the next one"
     ),
 )
