@@ -165,7 +165,6 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     "two wide products": ((WAIT, f"c[i, j] = {DOT} * {DOT}", TELL), {}, "256 columns of a tile are no power of two"),
     "a tile that is written": ((WAIT, f"c[i, j] = {DOT} + c[i, j]", TELL), {}, "computes with c, which its own tiles"),
     "a vector that is written": ((WAIT, f"c[i, j] = {DOT} + c[0, j]", TELL), {}, "computes with c, which its own"),
-    "a vector of rows": ((WAIT, f"c[i, j] = {DOT} + a[i, 0][:, None]", TELL), {}, "a, which is no vector along"),
     "a sum": ((WAIT, f"c[i, j] = {DOT} + sum(b[j, :], axis=1)", TELL), {}, "is not elementwise"),
     "a computed operand": ((WAIT, "c[i, j] = dot(exp(h[0, i, :]), b[j, :].T)", TELL), {}, "left operand"),
     "rows of a tile": ((), {"place": PLACE.replace("i=128", "i=64")}, "64 rows of a tile are not 2 times"),

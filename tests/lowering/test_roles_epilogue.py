@@ -175,10 +175,6 @@ REFUSED = {
         "f has other elements than c",
     ),
     "rows of a peer": (BODY.replace("r[i, j]", "g[0, i, j]"), "computes with g, which its own tiles write"),
-    "a vector of rows": (
-        BODY.replace("r[i, j]", "x[i, 0][:, None]"),
-        "no vector along the columns of its tiles, and no",
-    ),
 }
 
 

@@ -50,13 +50,23 @@ class ConsumerValueEmitter(ValueEmitter):
         """Load a vector of the piece's columns, or a tile of its rows and columns."""
         name = self.prefetched.get(value.region)
         if name is None:
-            pointers, mask = self.pointers(value.region, self.piece)
-            there = f", mask={mask}, other=0.0" if mask else ""
-            name = self.addresses.writer.let(
-                self.addresses.writer.name(f"{value.region.tensor}_tile"), f"gl.load({pointers}{there})"
-            )
+            name = self._loaded(value.region, self.addresses.writer.name(f"{value.region.tensor}_tile"))
         text = name if self.addresses.bound.tensors[value.region.tensor].dtype == "f32" else f"{name}.to(gl.float32)"
         return Tile(text=text, dtype="f32", axes=self.addresses.typing.region_type(value.region).axes)
+
+    def _loaded(self, region: Region, name: str) -> str:
+        pointers, mask = self.pointers(region, self.piece)
+        there = f", mask={mask}, other=0.0" if mask else ""
+        return self.addresses.writer.let(name, f"gl.load({pointers}{there})")
+
+    def load_rows(self, reads: Iterable[Read], like: str) -> None:
+        """Load the vectors along the rows of a tile, which all of its pieces have. like: the first piece."""
+        self.parts = [like]
+        for read in reads:
+            (*_, last) = self.addresses.typing.region_type(read.region).axes
+            if str(last.index) != self._column:
+                name = self.addresses.writer.name(f"{read.region.tensor}_tile")
+                self.prefetched[read.region] = self._loaded(read.region, name)
 
     def prefetch(self, reads: Iterable[Read], like: str) -> dict[Region, _Prefetch]:
         """Start to load the first piece of some tiles. like: the first piece of the product.
@@ -110,10 +120,10 @@ class ConsumerValueEmitter(ValueEmitter):
                 start = addresses.scalar(span.start, LEVEL["*"])
                 base.append(scaled(f"({start}){wide}" if wide and not start.isdigit() else start, stride))
                 continue
-            if span is spans[-1]:
+            if str(span.index) == self._column:
                 place = f"{self._columns(span, piece, wide)}{views[0]}"
             else:
-                place = f"{self._rows(span, wide)}{views[1]}"
+                place = f"{self._rows(span, wide)}{views[-1]}"
             places.append(scaled(place, stride))
             index = str(span.index)
             if span.counted:
@@ -123,6 +133,11 @@ class ConsumerValueEmitter(ValueEmitter):
         # Places in the tensor are added last: they are the same for all tensors of the tile, and take registers.
         offsets = writer.shared("offsets", total(places)) if len(places) > 1 else total(places)
         return f"{total(base)} + {offsets}", " & ".join(limits)
+
+    @property
+    def _column(self) -> str:
+        """Return the index of the columns of a product."""
+        return str(self.addresses.typing.type_of(self.shared.dot).axes[-1].index)
 
     def _columns(self, span: Span, piece: str | None, wide: str) -> str:
         """Return the name of the columns of a piece. wide: suffix for 64 bits, or ""."""

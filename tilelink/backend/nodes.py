@@ -473,6 +473,8 @@ class Accumulator(Node):
     name: str
     rows: str
     columns: str
+    bits: int = 16
+    """Of an element of the operands."""
 
 
 @dataclass(frozen=True, kw_only=True)

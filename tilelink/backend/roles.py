@@ -23,6 +23,7 @@ from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
 from tilelink.ir.products import operand_region, products_of
 from tilelink.ir.program import (
+    ITEM_BYTES,
     Assign,
     FromScalar,
     Full,
@@ -39,7 +40,19 @@ from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.carried import computes_with_places, parts
 from tilelink.lowering.clauses.roles import addends, consumer_waits, results_of
-from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Step, parts_of, right_operand, target_of
+from tilelink.lowering.rings import (
+    AWAIT,
+    EXPECT,
+    LOAD,
+    MULTIPLY,
+    RETIRE,
+    STORE,
+    SUM,
+    Step,
+    parts_of,
+    right_operand,
+    target_of,
+)
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 PREFETCHED_TILES = 2
@@ -279,6 +292,7 @@ class Consumer(_RoleEmitter):
             writer.let(name, f"roles.pieces({one}, {shared.pieces})")
         parts = [writer.name("part") for _ in accs]
         self.whole()  # before the loop over pieces, which shares it
+        self.values.load_rows(addends(stage), f"{pieces[0]}[0]")
         fetched = self.values.prefetch(self._prefetched(), f"{pieces[0]}[0]")
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
             for part, name in zip(parts, pieces, strict=True):
@@ -311,7 +325,10 @@ class Consumer(_RoleEmitter):
         """Lower the product of a tile."""
         shared, writer = self.shared, self.writer
         parts = parts_of(shared.roles.operands.reader)
-        writer.add(nodes.Accumulator(name=acc, rows=shared.rows, columns=shared.all_columns))
+        writer.add(self._zeros(acc))
+        if any(step.word == SUM for step in parts.each):
+            self._sum_products(parts.each, acc)
+            return
         self._multiply_place(parts.first, acc, first=True)
         if shared.steps > 1:
             loop = nodes.Loop(index=writer.name("k"), over=f"range({shared.block}, {shared.inner}, {shared.block})")
@@ -319,6 +336,26 @@ class Consumer(_RoleEmitter):
                 self._multiply_place(parts.each, acc, first=False)
         for step in parts.last:
             self._multiply_step(step, acc, Place(slot=self.place.previous), first=False)
+
+    def _zeros(self, name: str) -> nodes.Accumulator:
+        shared = self.shared
+        left = shared.addresses.bound.tensors[operand_region(shared.dot.left).tensor]
+        bits = 8 * ITEM_BYTES[left.dtype]
+        return nodes.Accumulator(name=name, rows=shared.rows, columns=shared.all_columns, bits=bits)
+
+    def _sum_products(self, steps: tuple[Step, ...], acc: str) -> None:
+        """Lower the product of a tile, of which the product of each place is added to the sums."""
+        shared, writer = self.shared, self.writer
+        k, product = writer.name("k"), writer.name("product")
+        with writer.block(nodes.Loop(index=k, over=f"range(0, {shared.inner}, {shared.block})")):
+            for step in steps:
+                if step.word == MULTIPLY:
+                    writer.add(self._zeros(product))
+                if step.word == SUM:
+                    writer.let(acc, f"{acc} + {product}")
+                else:
+                    self._multiply_step(step, product, self.place, first=True)
+            writer.add(nodes.Advance(slot=self.place.slot, phase=self.place.phase, buffers=shared.buffers))
 
     def _multiply_place(self, steps: tuple[Step, ...], acc: str, *, first: bool) -> None:
         place = self.place

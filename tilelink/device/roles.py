@@ -88,9 +88,9 @@ def load_parts(boxes, row, column, full, slot, ring, PARTS: gl.constexpr, ROWS: 
 
 
 @gluon.jit
-def zeros(ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Return an accumulator of a consumer's products."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+def zeros(ROWS: gl.constexpr, COLUMNS: gl.constexpr, ELEMENT_BITS: gl.constexpr = 16):
+    """Return an accumulator of a consumer's products. ELEMENT_BITS: of an operand."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 256 // ELEMENT_BITS])
     return gl.zeros([ROWS, COLUMNS], gl.float32, layout)
 
 

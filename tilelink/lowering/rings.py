@@ -19,6 +19,7 @@ steps. So the protocol that is verified is the one that runs.
     arrive BARRIER n    arrive for the place n before the current one
     compute             compute with the product that is complete
     carry               bring what a loop carries up to what was computed
+    sum                 add the product of the place to the sums of the tile
 
 A role may take several places in a turn: a step with `next` is at the place after the current one. Such a role has
 other steps in the first turn of a tile, and some after its last one.
@@ -29,8 +30,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE, COMPUTE, CARRY = WORDS = (
-    "await", "expect", "load", "fill", "fence", "multiply", "store", "retire", "arrive", "compute", "carry",
+AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE, COMPUTE, CARRY, SUM = WORDS = (
+    "await", "expect", "load", "fill", "fence", "multiply", "store", "retire", "arrive", "compute", "carry", "sum",
 )  # fmt: skip
 KEPT, LEADING, TRAILING = "kept", "leading", "trailing"
 """Operands of the products of a loop that carries a state: what all its turns multiply, and what each turn multiplies
@@ -152,13 +153,17 @@ def right_operand(number: int) -> str:
     return f"right{number or ''}"
 
 
-def operand_ring(*, buffers: int, consumers: int, ahead: int, left: int, right: int, products: int = 1) -> Ring:
+def operand_ring(
+    *, buffers: int, consumers: int, ahead: int, left: int, right: int, products: int = 1, sums: bool = False
+) -> Ring:
     """Return the ring of a product's operands, of `left` and `right` bytes in a buffer.
 
     products: number of products of the same left operand, with as many right operands in a buffer. ahead: 1 if a
     consumer starts a product before the one before it has ended, and then releases the buffer of that; 0 if it waits
-    for each product.
+    for each product. sums: True if tensor cores add with fewer bits than the sums of a tile have (8-bit floats): each
+    product is added to them.
     """
+    ahead = 0 if sums else ahead
     loader = (
         Step(word=AWAIT, what="empty", number=1),
         Step(word=EXPECT, what="full", number=left + products * right),
@@ -170,6 +175,7 @@ def operand_ring(*, buffers: int, consumers: int, ahead: int, left: int, right: 
         Step(word=MULTIPLY),
         Step(word=RETIRE, number=ahead),
         Step(word=ARRIVE, what="empty", number=ahead),
+        *([Step(word=SUM)] if sums else ()),
     )
     return Ring(
         name="operands",

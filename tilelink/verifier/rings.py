@@ -290,7 +290,7 @@ class _Model:
                 return _writing(self._unwritable(at), slot, 3 * number + WRITTEN)
             case "arrive":
                 return self._arriving(which, step.what, number - step.number, 0)
-            case "multiply" | "store" | "retire" | "compute" | "carry":
+            case "multiply" | "store" | "retire" | "compute" | "carry" | "sum":
                 return _refused(f"`{step.word}` is no step of a {ring.writer.name}")
             case _:
                 return self._ordered(which, number, step)
@@ -312,6 +312,8 @@ class _Model:
                 if any(self._operands.get(one) == wanted for one in reading):
                     return _refused(f"a {ring.reader.name} computes with a product that is in flight")
                 return _nothing
+            case "sum":
+                return _refused(f"a {ring.reader.name} adds a product that is in flight") if reading else _nothing
             case "retire":
                 return _nothing
             case "load" | "fill":

@@ -21,6 +21,7 @@ from tilelink.lowering.clauses.roles import (
     conflict,
     divided_reason,
     is_cut,
+    is_summed,
     launch_reason,
     product_of,
     products_of_tile,
@@ -35,6 +36,7 @@ from tilelink.lowering.rings import (
     LOAD,
     MULTIPLY,
     STORE,
+    SUM,
     TRAILING,
     Ring,
     Roles,
@@ -106,6 +108,10 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         (found.block != block, f"its buffers have {found.block} contracted elements, and a step {block}"),
         (found.products != len(dots), f"its consumers compute {found.products} products, of {len(dots)}"),
         (
+            summed(found.operands) != is_summed(bound, stage),
+            "its consumers add up products of 8-bit floats in f32, one of a buffer at a time, and those of no others",
+        ),
+        (
             found.cut != is_cut(bound, stage),
             "its consumers store the rows of tiles that are cut, and none is"
             if found.cut
@@ -124,6 +130,15 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         if wrong_one:
             return what
     return None
+
+
+def summed(ring: Ring) -> bool | None:
+    """True if roles add the product of each place to the sums of a tile, None if they do so in another way."""
+    words = [step.word for step in ring.reader.steps if step.word in (MULTIPLY, SUM)]
+    others = [step.word for step in (*(ring.reader.first or ()), *(ring.reader.last or ()))]
+    if SUM not in (*words, *others):
+        return False
+    return True if words == [MULTIPLY, SUM] and not others else None
 
 
 def stored_at(ring: Ring) -> list[str]:

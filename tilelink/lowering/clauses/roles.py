@@ -93,8 +93,11 @@ GROUP_ROWS = 64
 """Rows of a product of one group of four warps (PTX ISA, wgmma)."""
 COLUMNS = (16, 256)
 """Fewest and most columns of such a product."""
-BLOCKS = (32, 64, 128)
-"""Contracted elements of a buffer: rows of 64 to 256 bytes, which TMA writes as products read them."""
+BLOCK_BYTES = (64, 128, 256)
+"""Bytes of a row of a buffer, of contracted elements: TMA writes such rows as products read them."""
+WIDE, NARROW = ("bf16", "f16"), ("f8e4m3", "f8e5m2")
+"""Types of operands. Tensor cores add products of the narrow ones with fewer bits than f32 has: consumers add up those
+of buffers."""
 REGISTERS = {2: (232, 40), 3: (160, 32)}
 """Consumers -> registers of a thread of a consumer, and of the other roles.
 
@@ -359,7 +362,7 @@ def _computed(value: Value) -> str | None:
         case Apply(op=op, args=args) if op not in INTEGER_OPS:
             return next(filter(None, map(_computed, args)), None)
         case _:
-            return "what it computes with the product is not elementwise in it, numbers, vectors of columns and tiles"
+            return "what it computes with the product is not elementwise in it, numbers, vectors and tiles"
 
 
 def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
@@ -400,6 +403,11 @@ def is_cut(bound: Bound, stage: BoundStage) -> bool:
     )
 
 
+def is_summed(bound: Bound, stage: BoundStage) -> bool:
+    """True if consumers add the products of buffers to the sums of a tile, in f32."""
+    return bound.tensors[operand_region(product_of(stage).left).tensor].dtype in NARROW
+
+
 def _numbers(stage: BoundStage) -> dict[str, int]:
     """Return the numbers of values of a stage's indices that are numbers."""
     return {name: stage.extents[name] for name in stage.scalar_indices if name not in stage.parts}
@@ -423,14 +431,15 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
         if bound.tensors[region.tensor].shape[-1] * _item(bound, region) % ALIGNMENT:
             return f"rows of {region.tensor} are not multiples of {ALIGNMENT} bytes"
     types = {bound.tensors[region.tensor].dtype for region in (left, *rights)}
-    if len(types) > 1 or not types <= {"bf16", "f16"}:
-        return f"its operands are {' and '.join(sorted(types))}, not both bf16 or f16"
+    if len(types) > 1 or not types <= {*WIDE, *NARROW}:
+        return f"its operands are {' and '.join(sorted(types))}, not both {' or '.join((*WIDE, *NARROW))}"
     if rows % (GROUP_ROWS * consumers):
         return f"{rows} rows of a tile are not {consumers} times a multiple of {GROUP_ROWS}"
     if columns != power_of_two(columns) or not COLUMNS[0] <= columns <= COLUMNS[1] // len(dots):
         return f"{columns} columns of a tile are no power of two from {COLUMNS[0]} to {COLUMNS[1] // len(dots)}"
-    if block not in BLOCKS:
-        return f"a block of {block} contracted elements is none of {', '.join(map(str, BLOCKS))}"
+    if block * item not in BLOCK_BYTES:
+        fitting = ", ".join(str(size // item) for size in BLOCK_BYTES)
+        return f"a block of {block} contracted elements is none of {fitting}"
     for region in targets:
         if reason := _stored(bound, stage, region):
             return reason
@@ -442,7 +451,9 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     own = rows // consumers
     if own != power_of_two(own):
         return f"{own} rows of a consumer are no power of two"
-    held, limit = own * columns * len(dots) // 128, LAUNCH_REGISTERS[consumers]
+    sums = is_summed(bound, stage)
+    held = own * columns * len(dots) * (1 + sums) // 128
+    limit = REGISTERS[consumers][0] if sums else LAUNCH_REGISTERS[consumers]
     if held + SPARE_REGISTERS > limit:
         return f"its consumers hold {held} values in each thread, and {limit - SPARE_REGISTERS} fit its registers"
     sizes = rows * block * item, columns * block * item
@@ -467,6 +478,7 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
             left=sizes[0],
             right=sizes[1],
             products=len(dots),
+            sums=sums,
         ),
         products=len(dots),
         results=result_ring(buffers=results, targets=len(targets)),
@@ -583,8 +595,10 @@ def _addend(bound: Bound, stage: BoundStage, region: Region, target: Region) -> 
     made = [span.index for span in bound.tile_map(stage.name, target).spans[-2:]]
     tiled = [span for span in spans if span.kind != "point"]
     plain = all(one.kind == "tile" and one.gather is None and (one.counted or _in_steps(stage, one)) for one in tiled)
-    if not plain or [span.index for span in tiled] not in (made, made[1:]):
-        return f"it computes with {region.tensor}, which is no vector along the columns of its tiles, and no such tile"
+    if not plain or [span.index for span in tiled] not in (made, made[:1], made[1:]):
+        return (
+            f"it computes with {region.tensor}, which is no vector along the rows or columns of its tiles, and no tile"
+        )
     return None
 
 
@@ -675,14 +689,15 @@ ROLES: Clause[RolesChoice | None] = Clause(
         "consumers, multiply their rows of each tile, and one stores and notifies. The next tile is loaded while "
         "results are computed and stored. For stages with a kernel of their own whose tiles wait, multiply along "
         "a whole dimension, once or twice the same left operand, may wait again, compute elementwise with it and with "
-        "vectors of columns and tiles of their own rank that the kernel does not write (loops over up to 16 numbers "
-        "are unrolled), store one result, at peers too, and notify, on several nodes no rank of another one. "
+        "vectors of rows or columns and tiles of their own rank that the kernel does not write (loops over up to 16 "
+        "numbers are unrolled), store one result, at peers too, and notify, on several nodes no rank of another one. "
         "Or whose tiles have one loop that carries a state: a turn waits, multiplies what all turns have in common, "
         "computes elementwise and along rows, and adds the product of the result and another operand to a name (online "
         "softmax is such a loop; `if t <= n:` around all of a turn may leave turns out). A launch may decide where the "
-        "rows of tiles begin and end, by tensors given with it: consumers store the rows of a tile that is cut, in memory "
-        "of their own rank. Needs `sm_90`, operands of 16 bits, and tiles of 64 rows or a multiple for each consumer; "
-        "other processors run programs without roles. "
+        "rows of tiles begin and end, by tensors given with it: consumers store the rows of a tile that is cut, in "
+        "memory of their own rank. Needs `sm_90`, operands of 16 bits or 8-bit floats, and tiles of 64 rows or a "
+        "multiple for each consumer; other processors run programs without roles. Products of 8-bit floats are added "
+        "up in f32 for each buffer, of up to 256 elements, in registers of their own: 64 x 128 elements a consumer. "
         "`in_flight=1`: consumers wait for each product before they start the next one"
     ),
 )
