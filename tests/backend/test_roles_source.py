@@ -349,3 +349,15 @@ def test_what_consumers_store_is_stored_before_the_storer_is_told() -> None:
     assert len(ends) == 2 * 2 and all(lines[n + 1] == "meet" for n in ends)  # two pieces of two consumers
     assert not re.search(r"bar\.sync\s+0;", ptx)
     assert resources(found)["STACK"] == 0 and resources(found)["LOCAL"] == 0
+
+
+def test_consumers_may_wait_for_what_they_do_not_read() -> None:
+    """Of such a tensor, which has several buffers, they know the signals alone."""
+    body = epilogue.BODY.replace("    acc += parts[q, i, j] * 0.5\n", "    acc += 1.0\n")
+    made = epilogue.bound(body, M=128, N=128, K=64)
+    result = emitted(made)
+    kernel = next(one for one in result.kernels if one.name == "gemm")
+    assert made.tensors["parts"].buffers > 1
+    assert not any(isinstance(one, TensorPointer) and one.tensor == "parts" for one in kernel.parameters)
+    assert "parts_local" not in "\n".join(functions(result.text)["_gemm_consumer"])
+    compile_all(made, result)

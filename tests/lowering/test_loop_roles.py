@@ -211,6 +211,9 @@ def test_numbers_that_do_not_fit_are_refused(change: dict[str, Any], reason: str
     ("compute; retire 0 next", "retire 0 next", "does not multiply, compute"),
     ("multiply trailing next; ", "", "does not multiply, compute"),
     ("; fence", "", "in the ring of results"),
+    ("await staged 0; store;", "await staged 0;", "in a form that no kernel has"),
+    ("vacant 2\n", "vacant 2\n            loader first: await vacant 1; expect ready 16384; load kept 16384\n",
+     "in a form that no kernel has"),
 ])  # fmt: skip
 def test_steps_of_a_lowered_program_are_checked_as_they_are_printed(old: str, new: str, reason: str) -> None:
     made = bound()

@@ -12,7 +12,7 @@ from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.errors import OrderingError, RolesError, ScheduleError, VerificationError
-from tilelink.ir.program import Barrier, For, If, Wait
+from tilelink.ir.program import Assign, Barrier, For, Full, If, Wait
 from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import RANK, Index, Scalar, add, binary, const
 from tilelink.ir.visitor import statements
@@ -163,7 +163,24 @@ REFUSED = {
     "a store in between": (BODY.replace("if ranks", "c[i, j] = acc\nif ranks", 1), "end with their only stores"),
     "a product at two places": (
         BODY.replace("acc = acc + r", "acc = r").replace("c[i, j] = acc", "c[i, j] = dot(x[i, :], w[j, :].T)"),
-        "multiply|end with|several values",
+        "multiply|end with|several values|it waits between its products",
+    ),
+    "a wait between products": (
+        BODY.replace("acc = acc + r[i, j]", "acc = acc + dot(x[i, :], w[j, :].T)"),
+        "it waits between its products",
+    ),
+    "a constant that a loop changes": (
+        BODY.replace("for (q: 2 by 1):", "z = zeros(f32)\nfor (q: 2 by 1, s: 9 by 1):").replace(
+            "    acc += parts", "    z = z + 1.0\n    acc += z * parts"
+        ),
+        "over more than 16",
+    ),
+    "many iterations of nested loops": (
+        BODY.replace(
+            "for (q: 2 by 1):\n    consumer_tile_wait(parts[q, i, j])\n    acc +=",
+            "for (s: 9 by 1):\n    for (q: 2 by 1):\n        consumer_tile_wait(parts[q, i, j])\n        acc +=",
+        ),
+        "over more than 16|in this order",
     ),
     "a branch of some ranks": (BODY.replace("if ranks > 1", "if rank > 0"), "in this order"),
     "many iterations": (
@@ -251,3 +268,72 @@ def test_consumers_execute_the_waits_after_a_product_of_slices() -> None:
     source = emit(plan.bound, plan.thresholds).text
     loader, consumer = (source.partition(f"def _gemm_{role}(")[2].partition("@gluon")[0] for role in ROLES)
     assert loader.count("dl.wait(") == consumer.count("dl.wait(") == 1 and "PARTS_SIGNALS" in consumer
+
+
+RING = """program ring(M, N, K):
+    x  : in        [M, K]
+    w  : in        [N, K]
+    xs : symmetric [ranks, M, K]
+    y  : out       [ranks, M, N]
+
+    comm send(p: ranks, i: M):
+        tile_push_data(xs[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(xs[rank, i, :] @ p)
+
+    compute gemm(i: M, j: N, s: ranks):
+        consumer_tile_wait(xs[{first}, i, :])
+        acc = dot(xs[(rank + s) % ranks, i, :], w[j, :].T)
+        consumer_tile_wait(xs[(rank + s + 1) % ranks, i, :])
+        y[(rank + s) % ranks, i, j] = acc
+
+schedule one for ring:
+    send on copy_engine
+    gemm on sm(1), tile(i=128, j=128, k=64), order(i, j, s){roles}
+"""
+
+
+@pytest.mark.parametrize(("first", "roles", "is_refused"), [
+    ("rank", ", roles(consumers=2, buffers=4)", True),
+    ("rank", "", False),  # a program executes the wait of a tile before the next tile
+    ("(rank + s) % ranks", ", roles(consumers=2, buffers=4)", False),
+])  # fmt: skip
+def test_a_load_does_not_rely_on_a_wait_after_the_product_of_an_earlier_tile(
+    first: str, roles: str, is_refused: bool
+) -> None:
+    """The loader is ahead of consumers, which execute that wait."""
+    module = compiler.parse(RING.format(first=first, roles=roles), "ring.tl")
+    sizes = {"M": 256, "N": 256, "K": 128}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=3, dims=sizes, dtype="bf16", target="sm_90")
+    found = refusals(make_plan(made))
+    assert bool(found) is is_refused
+    if found:
+        assert isinstance(found[0], RolesError) and "a wait after the product of an earlier tile" in found[0].message
+
+
+@pytest.mark.parametrize("body", [
+    "acc = dot(x[i, :], w[j, :].T)\nb = acc * 2.0\nacc = zeros(f32)\nacc = acc + b + full(1.5, f32)",
+    "acc = zeros(f32)\nacc += dot(x[i, :], w[j, :].T)",
+    "one = full(1.0, f32)\nacc = dot(x[i, :], w[j, :].T) + one\none = acc * 0.5\nacc = acc + one",
+])  # fmt: skip
+def test_constants_of_a_tile_are_part_of_what_is_computed(body: str) -> None:
+    begin, end = BODY.index("acc ="), BODY.index("c[i, j] =")
+    made = bound(BODY[:begin] + body + "\n" + BODY[end:], M=128, N=128, K=64)
+    assert not any(isinstance(s.value, Full) for s in made.stages["gemm"].stage.body if isinstance(s, Assign))
+    verify(make_plan(made))
+    (inputs,) = random_inputs(made.source, ranks=2, dims=made.numbers, dtype="bf16", launches=1, seed=6)
+    wanted = reference(made.source, inputs, made.numbers, dtype="bf16")
+    found, _ = run_roles(made, inputs)
+    assert all(torch.equal(found[rank]["y"], wanted[rank]["y"]) for rank in range(2))
+
+
+def test_the_operands_of_two_products_of_slices_are_loaded_once() -> None:
+    text = SLICED.replace("acc + parts", "acc * more + parts").replace("j=256", "j=128").replace(
+        "w[j, :].T)\n", "w[j, :].T)\n        more = dot(xs[i, :], v[j, :].T)\n"
+    ).replace("    r     : in", "    v     : in        [N, K]\n    r     : in")  # fmt: skip
+    module = compiler.parse(text, "sliced.tl")
+    sizes = {"Ms": 256, "N": 512, "K": 2048}
+    plan = compiler.plan(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+    assert plan.bound.stages["gemm"].slices
+    source = emit(plan.bound, plan.thresholds).text
+    loader = source[source.index("def _gemm_loader(") : source.index("def _gemm_consumer(")]
+    assert loader.count("roles.load(v_boxes") == loader.count("roles.load(w_boxes") == 1

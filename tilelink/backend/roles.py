@@ -191,6 +191,7 @@ class Loader(_RoleEmitter):
             if not any(statement is one for one in consumer_waits(stage)):
                 self._ordered(statement)
         elif sliced is not None:
+            self.loaded = True
             self._loads(sliced)
         elif products_of(value_of(statement)):
             self.comment(statement)

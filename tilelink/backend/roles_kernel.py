@@ -35,7 +35,7 @@ def roles_kernel(frame: Frame) -> KernelContext:
     shared = _shared(frame.tile_head(widest, frame.writer()), roles, roles, boxes, far)
     stored = results_of(widest)[0]
     read, waits = _of_consumers(frame)
-    context = shared.context(stored, loops, _consumer_launch(frame, read | waits))
+    context = shared.context(stored, loops, _consumer_launch(frame, read, waits))
     named = {one.tensor for one in boxes.values()} - frame.usage.lookups - read
     pointers = (
         one for one in frame.arguments if not isinstance(one, TensorPointer | PeersPointer) or one.tensor not in named
@@ -97,10 +97,12 @@ def _of_consumers(frame: Frame) -> tuple[frozenset[str], frozenset[str]]:
     )
 
 
-def _consumer_launch(frame: Frame, tensors: frozenset[str]) -> LaunchContext | None:
-    """Return what consumers need to know of a launch for such tensors, or None for nothing."""
+def _consumer_launch(frame: Frame, read: frozenset[str], awaited: frozenset[str]) -> LaunchContext | None:
+    """Return what consumers need to know of a launch for tensors that they access or wait for, or None for nothing."""
     launch = frame.launch()
-    buffers = tuple(one for one in launch.buffers if one.tensor in tensors)
+    buffers = tuple(
+        replace(one, by_pointer=one.tensor in read) for one in launch.buffers if one.tensor in read | awaited
+    )
     waits = any(consumer_waits(stage) for stage in frame.usage.stages if stage.roles is not None)
     return replace(launch, buffers=buffers) if buffers or waits else None
 

@@ -28,15 +28,15 @@ from itertools import product
 from math import prod
 
 from tilelink.ir.products import products
-from tilelink.ir.program import Assign, For, Full, If, Statement, Wait
+from tilelink.ir.program import Assign, For, Full, If, Local, Statement, Value, Wait
 from tilelink.ir.reach import on_all_ranks
 from tilelink.ir.scalar import Index, Scalar, const, substitute, walk
 from tilelink.ir.simplify import simplify
-from tilelink.ir.visitor import map_scalars, statements
+from tilelink.ir.visitor import map_scalars, map_values, statements
 from tilelink.lowering.bound import Bound, BoundStage, with_bodies
 
 UNROLLED = 16
-"""Most iterations of a loop that is unrolled."""
+"""Most iterations of loops that are unrolled, of all that are nested together."""
 
 Expanded = Callable[[Statement], tuple[Statement, ...] | None]
 """Returns the statements that stand for a loop or a branch, or None if it remains."""
@@ -68,7 +68,37 @@ def straight(
     first = after_product(body, slices)
     if first is None:
         return body
-    return (*body[:first], *_straight(body[first:], expanded))
+    return _without_constants((*body[:first], *_straight(body[first:], expanded)), slices)
+
+
+def _without_constants(body: tuple[Statement, ...], slices: Collection[str]) -> tuple[Statement, ...]:
+    """Return statements in which names of constants are replaced by them: `total = zeros(f32)` takes no registers.
+
+    The start of the sums of a product of slices stays.
+    """
+    sums = {s.name for loop in body if _is_sliced(loop, slices) for s in statements((loop,)) if isinstance(s, Assign)}
+    inside = {s.name for one in body if isinstance(one, For | If) for s in statements((one,)) if isinstance(s, Assign)}
+    known: dict[str, Full] = {}
+
+    def change(value: Value) -> Value | None:
+        return known.get(value.name) if isinstance(value, Local) else None
+
+    found: list[Statement] = []
+    for statement in body:
+        match statement:
+            case Assign(name=name, value=Full() as value) if name not in sums | inside:
+                known[name] = value
+                continue
+            case _:
+                found += map_values((statement,), change)
+        if isinstance(statement, Assign):
+            known.pop(statement.name, None)
+    return tuple(found)
+
+
+def _is_sliced(statement: Statement, slices: Collection[str]) -> bool:
+    """True for the loop over the slices of a product."""
+    return isinstance(statement, For) and statement.indices[0].name in slices
 
 
 def after_product(body: tuple[Statement, ...], slices: Collection[str] = frozenset()) -> int | None:
@@ -78,17 +108,19 @@ def after_product(body: tuple[Statement, ...], slices: Collection[str] = frozens
     """
     begin = next((n for n, s in enumerate(body) if not isinstance(s, Wait) and not _is_zero(s)), len(body))
     first = body[begin : begin + 1]
-    sliced = any(isinstance(s, For) and s.indices[0].name in slices for s in first)
+    sliced = any(_is_sliced(s, slices) for s in first)
     return begin + 1 if sliced or products(first) else None
 
 
-def _straight(body: tuple[Statement, ...], expanded: Expanded) -> Iterator[Statement]:
+def _straight(body: tuple[Statement, ...], expanded: Expanded, room: int = UNROLLED) -> Iterator[Statement]:
+    """Yield straight statements. room: iterations that loops may have."""
     for statement in body:
         found = expanded(statement) if isinstance(statement, For | If) else None
-        if found is None:
+        times = len(found) // len(statement.body) if found and isinstance(statement, For) else 1
+        if found is None or times > room:
             yield statement
         else:
-            yield from _straight(found, expanded)
+            yield from _straight(found, expanded, room // times)
 
 
 def _expanded(bound: Bound, stage: BoundStage, statement: Statement) -> tuple[Statement, ...] | None:
@@ -141,5 +173,5 @@ def once(statement: Statement) -> tuple[Statement, ...] | None:
 
 
 def _is_zero(statement: Statement) -> bool:
-    """True for the start of a product of slices."""
+    """True for a constant before a product, such as the start of its sums."""
     return isinstance(statement, Assign) and isinstance(statement.value, Full)

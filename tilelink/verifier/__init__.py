@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from tilelink.errors import VerificationError
 from tilelink.planning.any_program import together
@@ -11,6 +11,7 @@ from tilelink.planning.plan import Plan
 from tilelink.planning.steps import in_memory
 from tilelink.verifier.accounting import accounting
 from tilelink.verifier.coverage import coverage
+from tilelink.verifier.loads_ahead import loads_ahead
 from tilelink.verifier.network import network
 from tilelink.verifier.ordering import Orders, exclusive_writes, ordering
 from tilelink.verifier.progress import progress
@@ -32,7 +33,7 @@ RULES: dict[str, Rule] = {
     "exclusive_writes": exclusive_writes,
     "steps": steps,
     "reuse": lambda _, order: reuse(in_memory(order.planned.plan), order.planned),
-    "roles": lambda plan, _: roles(plan),
+    "roles": lambda plan, order: chain(roles(plan), loads_ahead(plan, order)),
 }
 """In the order in which they are checked: a later rule may assume what the earlier ones proved."""
 

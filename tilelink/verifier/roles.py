@@ -9,6 +9,7 @@ rings between roles are right (verifier/rings.py), with buffers of the sizes tha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from tilelink.errors import RolesError, VerificationError
@@ -18,14 +19,19 @@ from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop, parts, range_of
 from tilelink.lowering.channel_waits import not_repeated
 from tilelink.lowering.clauses.roles import (
+    MAX_BUFFERS,
+    MIN_RESULTS,
+    REGISTERS,
     conflict,
     divided_reason,
     is_cut,
     is_summed,
     launch_reason,
+    loop_roles_of,
     product_of,
     products_of_tile,
     results_of,
+    roles_of,
 )
 from tilelink.lowering.rings import (
     CARRY,
@@ -42,10 +48,13 @@ from tilelink.lowering.rings import (
     Roles,
     fit_together,
     of_tile,
+    result_ring,
     right_operand,
     target_of,
+    widest_of,
 )
 from tilelink.planning.plan import Plan
+from tilelink.scheduling.schedule import RolesChoice
 from tilelink.verifier.rings import wrong, wrong_together
 
 SM_REGISTERS = 65536
@@ -72,13 +81,42 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         other = bound.stages[loop.stages[0]].roles
         if len(loop.stages) > 1 or loop.width is not None or other is None or not fit_together(found, other):
             return "another stage in its kernel has no roles that fit together with its own"
+    if not 2 <= found.operands.buffers <= MAX_BUFFERS or found.consumers not in REGISTERS:
+        return f"{found.consumers} consumers and a ring of {found.operands.buffers} buffers are none that warps have"
     reason = divided_reason(stage) or launch_reason(bound, stage) or conflict(bound, kernel, stage)
     reason = reason or _turns(bound, stage)
     if has_loop(stage) != (found.kept is not None):
         return "its rings are those of tiles of another form"
     if found.kept is not None:
-        return reason or _loop_sizes(bound, stage, found, found.kept) or _loop_rings(stage, found, found.kept)
-    return reason or _sizes(bound, stage, found) or _rings(bound, stage, found)
+        reason = reason or _loop_sizes(bound, stage, found, found.kept) or _loop_rings(stage, found, found.kept)
+    else:
+        reason = reason or _sizes(bound, stage, found) or _rings(bound, stage, found)
+    return reason or _unlike_made(bound, stage, found)
+
+
+def _unlike_made(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
+    """Return how roles differ from all that the clause makes of a stage, or None: kernels have no others.
+
+    What was explored may be right in another form, which templates do not know.
+    """
+    targets = 1 if has_loop(stage) else len(results_of(stage))
+    results = result_ring(buffers=found.results.buffers, targets=targets)
+    every: list[Roles] = []
+    for in_flight in (1, 2):
+        choice = RolesChoice(consumers=found.consumers, buffers=found.operands.buffers, in_flight=in_flight)
+        made = loop_roles_of(bound, stage, choice) if has_loop(stage) else roles_of(bound, stage, choice)
+        if isinstance(made, str):
+            return made
+        every.append(made)
+    if all(found != replace(made, results=results) for made in every):
+        return "its rings have steps or numbers in a form that no kernel has"
+    kernel = bound.kernel_of[stage.name]
+    others = (bound.stages[name].roles for name in kernel.stage_names)
+    if found == widest_of(roles for roles in others if roles is not None):
+        least, most = min(found.pieces, MIN_RESULTS), every[0].results.buffers
+        if not least <= found.results.buffers <= most:
+            return f"{found.results.buffers} buffers of results are not {least} to {most}, which an SM has room for"
+    return None
 
 
 def _turns(bound: Bound, stage: BoundStage) -> str | None:

@@ -293,11 +293,17 @@ def _joined(stage: BoundStage) -> Iterator[Statement]:
 
 def roles_reason(body: tuple[Statement, ...]) -> str | None:
     """Return why the statements of a tile cannot be divided among roles, or None."""
+    if any(
+        isinstance(s, Assign) and isinstance(s.value, Full) and not _starts_sums(body[n:]) for n, s in enumerate(body)
+    ):
+        return "it gives a name a constant, and another value in a loop or a branch"
     body = tuple(s for s in body if not (isinstance(s, Assign) and isinstance(s.value, Full)))
     waits = next((n for n, s in enumerate(body) if not isinstance(s, Wait)), len(body))
     notifies = next((n for n, s in enumerate(reversed(body)) if not isinstance(s, Notify)), len(body))
     middle = body[waits : len(body) - notifies]
     late = _late_waits(middle[1:]) if middle and isinstance(middle[0], Assign) else ()
+    if late and products(middle[middle.index(late[0]) :]):
+        return "it waits between its products, whose operands are loaded together"
     middle = tuple(s for s in middle if not any(s is wait for wait in late))
     if not middle or not all(isinstance(s, Assign | Store | Transfer) for s in middle):
         return "its tiles do more than to wait, multiply, wait, compute, store and notify, in this order"
@@ -313,6 +319,16 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
             return reason
     reasons = (_operand_reason(dots[0].left, "left", False), *(_operand_reason(d.right, "right", True) for d in dots))
     return next(filter(None, reasons), None)
+
+
+def _starts_sums(body: tuple[Statement, ...]) -> bool:
+    """True if a constant is the start of the sums of a product of slices, which follows it."""
+    start, following = body[0], next((s for s in body[1:] if not isinstance(s, Wait)), None)
+    match following:
+        case Assign(name=name, value=Apply(op="add", args=(Local(name=begun), Dot()))):
+            return isinstance(start, Assign) and start.name == name == begun
+        case _:
+            return False
 
 
 def _stores_reason(middle: tuple[Statement, ...]) -> str | None:
