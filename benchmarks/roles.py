@@ -18,7 +18,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from tilelink.artifact import (
     PeersPointer,
     SignalsPointer,
     SignalTablePointer,
+    TensorSpec,
 )
 from tilelink.generated import file_of, load_module
 from tilelink.ir.program import Program
@@ -58,11 +59,15 @@ from tilelink.tuning import prepare
 
 OPERATORS = {
     "ag_gemm": ("ag_gemm", "h200"), "gemm_rs": ("gemm_rs_scatter", "h200"), "ag_gemm_gated": ("ag_gemm_gated", "h200"),
+    "ag_gemm_f8": ("ag_gemm_f8_rows", "h200"),
 }  # fmt: skip
 """Operator -> the program and the schedule without roles. The stage `gemm` multiplies."""
 GATED = "ag_gemm_gated"
 """The operator that multiplies twice: silu of the one product times the other. The vendor's are one product of both
 weights, and then torch's functions."""
+NARROW = "ag_gemm_f8"
+"""The operator of 8-bit floats with a scale for each row of both operands. The vendor's is `torch._scaled_mm`, which
+adds up in f32 as we do; its fast accumulation, with fewer bits, and the product in bf16 are timed beside it."""
 FORMS = {
     "4 buffers": "roles(consumers=2, buffers=4)",
     "halved tail": "roles(consumers=2, buffers=4), halve_tail",
@@ -73,6 +78,14 @@ FORMS = {
 
 {bands of n} is its order with groups of n tiles.
 """
+NARROW_FORMS = {
+    "256 elements a buffer": "tile(i=128, j=128, k=256), num_stages off, roles(consumers=2, buffers=3)",
+    "256 elements a buffer, halved tail": (
+        "tile(i=128, j=128, k=256), num_stages off, roles(consumers=2, buffers=3), halve_tail"
+    ),
+    "128 elements a buffer": "num_stages off, roles(consumers=2, buffers=6)",
+}
+"""The same of products of 8-bit floats."""
 ALWAYS_SET = 2**30
 """Value of all counters when no wait is to wait."""
 
@@ -106,11 +119,17 @@ LATE = Case(op="ag_gemm", shape="late rows", ranks=8, M=8192, N=1792, K=4096)
 def cases(ops: Sequence[str], shapes: str, ranks: Sequence[int]) -> Iterator[Case]:
     for op in ops:
         for of in ranks:
-            for problem in tp.problems("ag_gemm" if op == GATED else op, shapes, of):
+            for problem in tp.problems("ag_gemm" if op in (GATED, NARROW) else op, shapes, of):
                 yield Case(op=op, shape=problem.shape, ranks=of, M=problem.M, N=problem.N, K=problem.K)
 
 
-def schedules(op: str, forms: Sequence[str]) -> tuple[Program, dict[str, Schedule]]:
+def forms_of(op: str, wanted: Sequence[str]) -> dict[str, str]:
+    """Return the forms of an operator: those of these names, or all."""
+    every = NARROW_FORMS if op == NARROW else FORMS
+    return {name: form for name, form in every.items() if name in (wanted or every)}
+
+
+def schedules(op: str, forms: Mapping[str, str]) -> tuple[Program, dict[str, Schedule]]:
     """Return the program of an operator, and its schedule without roles and with each form of roles."""
     file, name = op, OPERATORS[op][1]
     module = compiler.load(file)
@@ -120,16 +139,16 @@ def schedules(op: str, forms: Sequence[str]) -> tuple[Program, dict[str, Schedul
     bands = {f"bands of {n}": re.sub(r"group\(i, \d+\)", f"group(i, {n})", order) for n in (4, 16)}
     text = "\n".join(
         f"schedule form_{n} for {program.name} like {name}:\n"
-        f"    gemm {FORMS[form].format(**bands)}{', flatten off' if 'flatten' in str(plain) else ''}"
+        f"    gemm {form.format(**bands)}{', flatten off' if 'flatten' in str(plain) else ''}"
         f"{', split_k_tail off' if 'split_k_tail' in str(plain) else ''}\n"
-        for n, form in enumerate(forms)
+        for n, form in enumerate(forms.values())
     )
     parsed = compiler.parse(f"{program}\n{plain}\n{text}")
     return program, {"plain": plain, **dict(zip(forms, parsed.schedules[1:], strict=True))}
 
 
 def points(case: Case, machine: Target, forms: Sequence[str]) -> dict[str, prepare.Point]:
-    program, every = schedules(case.op, forms)
+    program, every = schedules(case.op, forms_of(case.op, forms))
     return {
         name: prepare.Point(
             program=program, schedule=schedule, dims=case.dims, dtype="bf16", ranks=case.ranks, target=machine,
@@ -189,6 +208,7 @@ class Product:
         self.case = case
         self.given: dict[str, torch.Tensor] = {}
         weights = 2 if case.op == GATED else 1
+        self.dtype = torch.float8_e4m3fn if case.op == NARROW else torch.bfloat16
         self.w = torch.empty(weights * case.N, case.K, dtype=torch.bfloat16, device="cuda")
         self.y = torch.empty(case.M, case.N, dtype=torch.bfloat16, device="cuda")
         self.want = torch.empty_like(self.y)
@@ -196,11 +216,42 @@ class Product:
         self.result = "c" if case.op == "gemm_rs" else "y"
 
     def refresh(self) -> None:
-        self.x.normal_()
         self.w.normal_(0, 0.02)
+        if self.case.op != NARROW:
+            self.x.normal_()
+            return
+        self.wide = torch.randn(self.case.M, self.case.K, dtype=torch.bfloat16, device="cuda")
+        for narrow, scale, wide in (
+            (self.x, self.scales[0].view(-1), self.wide),
+            (self.given["w"], self.given["w_scale"], self.w),
+        ):
+            scale.copy_(wide.abs().amax(1).float() / torch.finfo(self.dtype).max)
+            narrow.copy_((wide / scale[:, None]).to(self.dtype))
+
+    @property
+    def scales(self) -> torch.Tensor:
+        return self.given["scales"]
+
+    def scaled(self, *, fast: bool = False) -> None:
+        """Multiply 8-bit floats as the vendor does. fast: with fewer bits than f32 in the sums."""
+        scales = self.scales[0].view(-1, 1), self.given["w_scale"].view(1, -1)
+        torch._scaled_mm(
+            self.x, self.given["w"].t(), *scales, out_dtype=torch.bfloat16, use_fast_accum=fast, out=self.want
+        )
+
+    def others(self) -> dict[str, Callable[[], None]]:
+        """Return what else is timed beside the vendor's product."""
+        if self.case.op != NARROW:
+            return {}
+        return {
+            "cuBLAS, fast accumulation": lambda: self.scaled(fast=True),
+            "cuBLAS, bf16": lambda: torch.mm(self.wide, self.w.t(), out=self.want),
+        }
 
     def vendor(self) -> None:
-        if self.case.op == GATED:
+        if self.case.op == NARROW:
+            self.scaled()
+        elif self.case.op == GATED:
             gate, up = torch.mm(self.x, self.w.t()).chunk(2, dim=1)
             torch.mul(torch.nn.functional.silu(gate), up, out=self.want)
         else:
@@ -211,13 +262,21 @@ class Product:
         tensor = artifact.tensor(self.left)
         if self.left not in self.given:  # launch 1 uses the first buffer of a tensor that peers write
             buffers = tensor.buffers if tensor.symmetric else 1
-            self.given[self.left] = torch.zeros((buffers, *tensor.shape), dtype=torch.bfloat16, device="cuda")
+            self.given[self.left] = torch.zeros((buffers, *tensor.shape), dtype=self.dtype, device="cuda")
+            if self.case.op == NARROW:
+                self._scaled(artifact.tensor("scales"))
         if pad is None:
             pad = torch.full((artifact.pad_size,), ALWAYS_SET, dtype=torch.int32, device="cuda")
-        weights = {"w": self.w}
+        weights = {} if self.case.op == NARROW else {"w": self.w}
         if self.case.op == GATED:
             weights = dict(zip(("w_gate", "w_up"), self.w.chunk(2), strict=True))
         return Alone(artifact, {**self.given, **weights, self.result: self.y}, pad)
+
+    def _scaled(self, scales: TensorSpec) -> None:
+        """Make the tensors of 8-bit floats and of scales."""
+        self.given["scales"] = torch.zeros((scales.buffers, *scales.shape), dtype=torch.float32, device="cuda")
+        self.given["w"] = torch.zeros(self.w.shape, dtype=self.dtype, device="cuda")
+        self.given["w_scale"] = torch.zeros(self.case.N, dtype=torch.float32, device="cuda")
 
     @property
     def x(self) -> torch.Tensor:
@@ -267,7 +326,7 @@ def measure(
     if not runs:
         return row
     with dog.step("timing"):
-        seen = microseconds({"cuBLAS": product.vendor, **runs}, args.samples, flush)
+        seen = microseconds({"cuBLAS": product.vendor, **product.others(), **runs}, args.samples, flush)
     row["us"] = {name: round(statistics.median(times), 1) for name, times in seen.items()}
     row["samples"] = {name: [round(one, 1) for one in times] for name, times in seen.items()}
     return row
@@ -357,16 +416,17 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--op", default="ag_gemm,gemm_rs", help=f"some of {', '.join(OPERATORS)}")
     parser.add_argument("--shapes", default="all")
     parser.add_argument("--of", default="8,2", help="numbers of ranks")
-    parser.add_argument("--forms", default=";".join(FORMS), help="names of forms, with ; between them")
+    parser.add_argument("--forms", default="", help="names of forms, with ; between them; default: all")
     parser.add_argument("--samples", type=int, default=9)
     parser.add_argument("--limit", type=float, default=30.0, help="seconds that one step may take")
     parser.add_argument("--seconds", type=float, default=190.0, help="begin no case after so many seconds")
     parser.add_argument("--workers", type=int, default=min(14, os.cpu_count() or 1), help="processes that compile")
     parser.add_argument("--prepare", type=float, default=90.0, help="seconds for them")
     parser.add_argument("--dry", action="store_true", help="only compile, for sm_90, without a GPU")
+    parser.add_argument("--commit", help="what to write for the commit where there is no git")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
-    args.forms = args.forms.split(";")
+    args.forms = [name for name in args.forms.split(";") if name]
     return args
 
 
@@ -375,7 +435,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     every = list(cases(args.op.split(","), args.shapes, [int(n) for n in args.of.split(",")]))
     machine = named_target("sm_90") if args.dry else _machine()
     wanted = [(case, name, point) for case in every for name, point in points(case, machine, args.forms).items()]
-    wanted.append((LATE, "late rows", points(LATE, machine, args.forms[:1])[args.forms[0]]))
+    rows_late = next(iter(forms_of(LATE.op, args.forms)), next(iter(FORMS)))
+    wanted.append((LATE, "late rows", points(LATE, machine, [rows_late])[rows_late]))
     reasons = prepare.prepare_all([p for *_, p in wanted], workers=args.workers, seconds=args.prepare)
     print(f"{reasons.count('')} of {len(wanted)} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
     for (case, name, _), reason in zip(wanted, reasons, strict=True):
@@ -385,7 +446,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     flush, rows = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda"), []
     report: dict[str, Any] = {
-        "benchmark": "roles", "machine": tp.machine(), "commit": tp.commit(), "samples": args.samples, "rows": rows,
+        "benchmark": "roles", "machine": tp.machine(), "commit": args.commit or tp.commit(), "samples": args.samples, "rows": rows,
         "ended_early": None,
     }  # fmt: skip
 
@@ -403,8 +464,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append(row := measure(case, args, machine, flush, dog))
         print("\n".join(lines(row)), flush=True)
         write()
-    print(*[geometric(rows, name) for name in ("plain", *args.forms)], sep="\n", flush=True)
-    report["late"] = late(machine, args.forms[0], dog)
+    every_form = dict.fromkeys(form for case in every for form in forms_of(case.op, args.forms))
+    print(*[geometric(rows, name) for name in ("plain", *every_form)], sep="\n", flush=True)
+    report["late"] = late(machine, rows_late, dog)
     print(report["late"], flush=True)
     write()
     sys.stdout.flush()
