@@ -446,8 +446,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     flush, rows = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda"), []
     report: dict[str, Any] = {
-        "benchmark": "roles", "machine": tp.machine(), "commit": args.commit or tp.commit(), "samples": args.samples, "rows": rows,
-        "ended_early": None,
+        "benchmark": "roles", "machine": tp.machine(), "commit": args.commit or tp.commit(), "samples": args.samples,
+        "rows": rows, "ended_early": None,
     }  # fmt: skip
 
     def write(early: str | None = None) -> None:
