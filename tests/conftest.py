@@ -1,6 +1,7 @@
 """Fixtures and options that all tests share."""
 
 import difflib
+import gc
 import importlib.util
 import os
 import sys
@@ -35,6 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, needed in needs.items():
         if needed > found:
             item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device(s), found {found}"))
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what is there before the first test, and stays until the last, out of the search for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 def _devices_needed(item: pytest.Item) -> int:
