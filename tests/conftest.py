@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -36,6 +37,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, needed in needs.items():
         if needed > found:
             item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device(s), found {found}"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives each worker neighbouring tests, which share what they compute, and one that has none left some of another.
+
+    Otherwise tests are dealt out in turn, and a worker that gets the last slow file ends long after the others.
+    """
+    from xdist.scheduler import WorkStealingScheduling  # pyright: ignore[reportMissingTypeStubs]
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 def pytest_collection_finish() -> None:
