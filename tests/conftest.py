@@ -1,10 +1,13 @@
 """Fixtures and options that all tests share."""
 
 import difflib
+import gc
 import importlib.util
 import os
+import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -36,6 +39,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device(s), found {found}"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives each worker neighbouring tests, which share what they compute, and one that has none left some of another.
+
+    Otherwise tests are dealt out in turn, and a worker that gets the last slow file ends long after the others.
+    """
+    from xdist.scheduler import WorkStealingScheduling  # pyright: ignore[reportMissingTypeStubs]
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what is there before the first test, and stays until the last, out of the search for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)
+
+
 def _devices_needed(item: pytest.Item) -> int:
     return max((count for mark, count in GPU_MARKERS.items() if item.get_closest_marker(mark)), default=0)
 
@@ -52,8 +73,20 @@ def _cuda_devices() -> int:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
     """Tests and the processes they start write to a cache of their own, and never find yesterday's."""
     folder = tmp_path_factory.mktemp("cache")
-    with settings.environment(TILELINK_CACHE=str(folder), TILELINK_DEADLINE=None):
+    with settings.environment(TILELINK_CACHE=str(folder), TILELINK_DEADLINE=None, **_bytecode(tmp_path_factory)):
         yield
+
+
+def _bytecode(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+    """Variables with which processes keep bytecode in a folder of the run, where none is kept beside the sources.
+
+    Tests start hundreds of processes. Compiling the package takes half of the time that its imports take.
+    """
+    if not sys.dont_write_bytecode:
+        return {}
+    own = tmp_path_factory.getbasetemp()
+    of_run = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own  # that of a worker is in that of the run
+    return {"PYTHONDONTWRITEBYTECODE": None, "PYTHONPYCACHEPREFIX": str(of_run / "bytecode")}
 
 
 class Golden:

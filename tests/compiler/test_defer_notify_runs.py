@@ -15,8 +15,7 @@ SIZES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("name", ["gemm_rs_local_last", "nested"])
+@pytest.mark.parametrize(("name", "ranks"), [("gemm_rs_local_last", 2), ("nested", 3)])
 def test_runs_as_planned(name: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tiles a program, products of more than two steps, uneven edges, launches behind one another."""
     dims = SIZES[name]

@@ -98,8 +98,7 @@ def parts(text: str) -> tuple[Program, list[Schedule | None]]:
     return program, [None, *module.schedules_of(program)]
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 4])
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(("number", "ranks"), [(0, 1), (0, 3), (1, 4)])
 @pytest.mark.parametrize("text", [FLOATS, INTEGERS], ids=["floats", "integers"])
 def test_ranks_compute_what_is_meant_bit_by_bit(text: str, number: int, ranks: int) -> None:
     program, schedules = parts(text)

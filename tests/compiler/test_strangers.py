@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("ranks", [4, 5])
-@pytest.mark.parametrize("name", sorted(SIZES))
+@pytest.mark.parametrize(("name", "ranks"), list(zip(sorted(SIZES), cycle((4, 5)), strict=False)))
 def test_matches_the_reference(name: str, ranks: int) -> None:
     sets = [word for size in SIZES[name] for word in ("--set", size)]
     done = CliRunner().invoke(app, ["run", str(FOLDER / f"{name}.tl"), "--ranks", str(ranks), "--repeat", "2", *sets])

@@ -18,7 +18,7 @@ from tests.runtime import device_expected as expected
 from tests.runtime import device_kernels as kernels
 from tilelink.device import handshake, monitor
 from tilelink.device.interpreted import number, reader
-from tilelink.runtime.cpu.interpreter import ArrayTypes
+from tilelink.runtime.cpu.interpreter import ArrayTypes, Unwrap, like_others, of_known_shapes
 
 EPOCHS = 12
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -111,7 +111,8 @@ def test_all_counters_are_waited_for() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
 def test_a_counter_is_read_by_its_width_and_stays_as_it_is(dtype: torch.dtype) -> None:
-    counters = torch.tensor([5, -(2**31), 2**31 - 1], dtype=dtype)
+    widest = 2**31 if dtype == torch.int32 else 2**63
+    counters = torch.tensor([5, -widest, widest - 1], dtype=dtype)
     for at in range(3):
         place = interpreter.TensorHandle(np.array([counters[at:].data_ptr()], np.uint64), tl.pointer_type(tl.int32))
         wide = tl.int32 if dtype == torch.int32 else tl.int64
@@ -141,6 +142,49 @@ def test_types_of_arrays_are_those_of_the_interpreter() -> None:
         pointer = tl.pointer_type(scalar)
         for one in (scalar, pointer, tl.block_type(scalar, [4]), tl.block_type(pointer, [2, 2])):
             assert remembered(one) == asked(one), one
+
+
+SCALARS = (tl.int1, tl.int32, tl.uint8, tl.bfloat16, tl.float32, tl.pointer_type(tl.int8), tl.pointer_type(tl.float32))
+
+
+def test_types_of_blocks_are_those_of_the_interpreter() -> None:
+    init = of_known_shapes(tl.block_type.__init__)
+    shapes = ([1], [4], [4, 4], [16, 1], [tl.constexpr(4), tl.constexpr(4)], tl.tuple([tl.constexpr(4), 4]))
+    for scalar in SCALARS * 2:
+        for shape in shapes:
+            made = tl.block_type.__new__(tl.block_type)
+            init(made, scalar, shape)
+            wanted = tl.block_type(scalar, shape)
+            assert vars(made).keys() == vars(wanted).keys() and made.element_ty is scalar
+            assert (made.shape.values, made.numel, made.name) == (wanted.shape.values, wanted.numel, wanted.name)
+            assert {*map(type, made.shape.values)} == {int}
+    made = tl.block_type.__new__(tl.block_type)
+    for wrong in ([3], [4.0], []):
+        with pytest.raises((TypeError, ValueError)):
+            init(made, tl.int32, wrong)
+
+
+def test_tensors_are_those_of_the_interpreter() -> None:
+    init = like_others(tl.tensor.__init__)
+    for scalar in SCALARS * 2:
+        for one in (scalar, tl.block_type(scalar, [4]), tl.block_type(scalar, [2, 2]), tl.block_type(scalar, [4, 1])):
+            handle = object()
+            made = tl.tensor.__new__(tl.tensor)
+            init(made, handle, one)
+            wanted = tl.tensor(handle, one)
+            assert vars(made).keys() == vars(wanted).keys()
+            assert made.handle is handle and made.type is one and made.dtype is one.scalar
+            assert [size.value for size in made.shape] == [size.value for size in wanted.shape]
+            assert made.numel.value == wanted.numel.value
+
+
+def test_values_of_constants_are_those_of_the_interpreter() -> None:
+    of = tl.core._unwrap_if_constexpr
+    remembered = Unwrap(of)
+    size = tl.constexpr(4)
+    for one in (4, True, 0.5, "a", None, tl.int32, size, tl.constexpr(None), [size, 3], (size, [size]), tl.tensor):
+        assert repr(remembered(one)) == repr(of(one)) and type(remembered(one)) is type(of(one))
+    assert [type(one) for one in remembered(tl.tuple([size, 3])).values] == [int, int]
 
 
 def test_notifies_together() -> None:

@@ -399,9 +399,9 @@ class Enumerator(Walk):
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
         self._on_members(number, region, peer, rows)
         n = len(rows.task)
-        tensor = np.full(n, self.bound.tensors[region.tensor].number)
+        tensor = _alike(self.bound.tensors[region.tensor].number, n)
         position = rows.position + (1 if kind == WRITE else 0)
-        row = (rows.task, position, np.full(n, kind), peer, tensor, np.full(n, number), guard, lo, hi)
+        row = (rows.task, position, _alike(kind, n), peer, tensor, _alike(number, n), guard, lo, hi)
         self._accesses.append(row)
 
     def _any_rank(self, number: int, kind: int, tile_map: TileMap, rows: Rows) -> tuple[TileMap, Rows]:
@@ -541,10 +541,10 @@ class Enumerator(Walk):
             (
                 rows.task[source],
                 position,
-                np.full(len(source), kind),
+                _alike(kind, len(source)),
                 peer[source],
                 self.channel_base[key] + channel,
-                np.full(len(source), number),
+                _alike(number, len(source)),
                 later,
                 at,
                 guard[source],
@@ -596,6 +596,11 @@ class Enumerator(Walk):
     def transfers(self) -> Transfers:
         names = ("task", "position", "tensor", "peer", "offset", "elements")
         return Transfers(**dict(zip(names, join(self._transfers, 6, 0), strict=True)))
+
+
+def _alike(value: int, rows: int) -> Ints:
+    """Return a column of one value, which takes no memory before it is joined with others."""
+    return np.broadcast_to(np.int64(value), (rows,))
 
 
 def _sums_steps(statement: Statement) -> bool:

@@ -148,14 +148,16 @@ class Part:
     @cached_property
     def boxes(self) -> tuple[Ints, Ints]:
         """`rows` in cell coordinates."""
-        a, rows = self.plan.accesses, self.rows
-        return self.cells.locate(a.lo[rows], a.hi[rows], np.searchsorted(self.ranks, a.peer[rows]))
+        return self._located(self.rows)
 
     @cached_property
     def count(self) -> Ints:
         """Number of writes of each cell."""
-        low, high = self.boxes
-        return self.cells.paint(low[self.written], high[self.written], 1)
+        return self.cells.paint(*self._located(self.rows[self.written]), 1)  # reads are often far more
+
+    def _located(self, rows: Ints) -> tuple[Ints, Ints]:
+        a = self.plan.accesses
+        return self.cells.locate(a.lo[rows], a.hi[rows], np.searchsorted(self.ranks, a.peer[rows]))
 
     @property
     def fits(self) -> bool:

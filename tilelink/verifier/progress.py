@@ -116,21 +116,30 @@ class _Run:
         s = plan.signals
         self.scripts = scripts
         waits = s.kind == WAIT
-        signs = np.where(waits, ~plan.counters, plan.counters)
+        every = np.concatenate(scripts) if scripts else np.zeros(0, np.int64)
+        counters, waits = plan.counters[every], waits[every]
+        signs = np.where(waits, ~counters, counters)
+        ends = np.cumsum([len(script) for script in scripts])
+        notifies = np.append(-1, np.flatnonzero(~waits))
+        last = notifies[np.searchsorted(notifies, ends) - 1].tolist()
         self.signals: list[list[int]] = []
         """worker -> until its last notify, the counters of its notifies and the complements of those of its waits."""
         self.waits: list[Ints] = []
         """worker -> the counters of its signals; after its last notify it only waits."""
-        for script in scripts:
-            notifies = np.flatnonzero(~waits[script])
-            self.signals.append(signs[script[: notifies[-1] + 1 if len(notifies) else 0]].tolist())
-            self.waits.append(plan.counters[script])
+        for begin, end, notify in zip([0, *ends.tolist()], ends.tolist(), last, strict=False):
+            self.signals.append(signs[begin : notify + 1].tolist() if notify >= begin else [])
+            self.waits.append(counters[begin:end])
         self.cursor = [0] * len(scripts)
         grids = [plan.thresholds[k].reshape(plan.bound.ranks, -1) for k in plan.bound.channels]
         self.need: list[int] = np.concatenate(grids, axis=1).ravel().tolist() if grids else []
         self.count = [0] * len(self.need)
         self.open = bytearray(wanted <= 0 for wanted in self.need)
         """counter -> 1 if all its notifies have come."""
+        self.opened = np.frombuffer(self.open, np.uint8)
+        """The same as an array."""
+        kernels = plan.bound.kernels
+        self.on_copy_engine = [kernel.on_copy_engine for kernel in kernels]
+        self.dealt = [deals(kernel) for kernel in kernels]
         self.sleepers: dict[int, list[int]] = {}
         self.ready: deque[int] = deque()
         self.free = [slots] * plan.bound.ranks
@@ -196,7 +205,7 @@ class _Run:
             while waiting and self._started(waiting[0]):
                 worker = waiting.popleft()
                 block = self.blocks[worker]
-                free = self.plan.bound.kernels[block[0]].on_copy_engine or block in self.running
+                free = self.on_copy_engine[block[0]] or block in self.running
                 if free or self.free[rank] > 0:
                     self.free[rank] -= 0 if free else 1
                     self.running.setdefault(block, self.plan.bound.kernels[block[0]].programs_per_cta)
@@ -211,7 +220,7 @@ class _Run:
             self.sleepers.setdefault(asleep, []).append(worker)
             return
         number, rank, program = self.plan.workers[worker]
-        if deals(self.plan.bound.kernels[number]):
+        if self.dealt[number]:
             if program and (number, rank) not in self.ended:
                 self.held.setdefault((number, rank), []).append(worker)
                 return
@@ -224,13 +233,12 @@ class _Run:
 
     def _wait(self, worker: int) -> int | None:
         """Go on with a worker that only waits now. Return the counter that it has to wait for, or None at its end."""
-        waits, begin = self.waits[worker], self.cursor[worker]
-        there = np.frombuffer(self.open, np.uint8)
+        waits, begin, there = self.waits[worker], self.cursor[worker], self.opened
         for at in range(begin, len(waits), SEVERAL):
-            some = waits[at : at + SEVERAL]
-            closed = there[some] == 0
-            if closed.any():
-                self.cursor[worker] = at + int(np.argmax(closed))
+            seen = there[waits[at : at + SEVERAL]]
+            first = int(seen.argmin())  # 0 is a closed one
+            if not seen[first]:
+                self.cursor[worker] = at + first
                 return int(waits[self.cursor[worker]])
         self.cursor[worker] = len(waits)
         return None
@@ -256,7 +264,7 @@ class _Run:
         number, rank, _ = block = self.blocks[worker]
         self.unfinished[number, rank] -= 1
         self.running[block] -= 1
-        if not self.running[block] and not self.plan.bound.kernels[number].on_copy_engine:
+        if not self.running[block] and not self.on_copy_engine[number]:
             self.free[rank] += 1
 
 

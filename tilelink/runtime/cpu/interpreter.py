@@ -42,6 +42,10 @@ def prepare() -> None:
         builder.create_atomic_rmw = _Atomics(builder.create_atomic_rmw)
     if not isinstance(interpreter._get_np_dtype, ArrayTypes):
         interpreter._get_np_dtype = ArrayTypes(interpreter._get_np_dtype)
+    if not isinstance(tl.core._unwrap_if_constexpr, Unwrap):
+        tl.core._unwrap_if_constexpr = Unwrap(tl.core._unwrap_if_constexpr)
+        tl.tensor.__init__ = like_others(tl.tensor.__init__)
+        tl.block_type.__init__ = of_known_shapes(tl.block_type.__init__)
     interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     interpreter._patch_lang = lambda _: _Kept()
     for one in pkgutil.iter_modules(device.__path__, f"{device.__name__}."):
@@ -64,6 +68,61 @@ class ArrayTypes:
         if name not in self.known:
             self.known[name] = self.of(dtype)
         return self.known[name]
+
+
+@dataclass(frozen=True)
+class Unwrap:
+    """The value of a constant: the interpreter's function, which looks for lists and tuples first.
+
+    It is asked of every argument of an operation and of every size of a shape. Most are tensors and numbers.
+    """
+
+    of: Callable[[Any], Any]
+
+    def __call__(self, o: Any) -> Any:
+        kind = type(o)
+        if kind is tl.constexpr:
+            return o.value
+        return o if kind in _PLAIN else self.of(o)
+
+
+_PLAIN = frozenset({int, bool, float, str, type(None), tl.tensor, tl.dtype, tl.pointer_type, tl.block_type})
+"""Types of what is no constant and has none in it."""
+
+
+def like_others(make: Callable[..., None]) -> Callable[..., None]:
+    """Return the initialisation of tl.tensor, `make`, that gives a tensor what another one of its type has.
+
+    Every operation makes a tensor, and with it constants for its shape.
+    """
+    known: dict[str, dict[str, Any]] = {}
+
+    def init(self: Any, handle: Any, type: Any) -> None:
+        if type.name in known:
+            self.__dict__.update(known[type.name], handle=handle, type=type, dtype=type.scalar)
+            return
+        make(self, handle, type)
+        known[type.name] = {n: v for n, v in self.__dict__.items() if n not in ("handle", "type", "dtype")}
+
+    return init
+
+
+def of_known_shapes(make: Callable[..., None]) -> Callable[..., None]:
+    """Return the initialisation of tl.block_type, `make`, that checks and names the type of a shape once."""
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def init(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = [one.value if type(one) is tl.constexpr else one for one in shape]
+        key = (type(shape), element_ty.name, *sizes)
+        if {*map(type, sizes)} != {int}:  # 4.0 is the same key as 4, and no size
+            make(self, element_ty, shape)
+        elif key in known:
+            self.__dict__.update(known[key], element_ty=element_ty)
+        else:
+            make(self, element_ty, shape)
+            known[key] = dict(self.__dict__)
+
+    return init
 
 
 def rewrite(module: ModuleType) -> None:
