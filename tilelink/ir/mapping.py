@@ -53,6 +53,9 @@ class Span:
     """One past the last element that the index reaches, possibly beyond the dimension; None if it surely is not."""
     counted: bool = False
     """True if a launch decides where it ends, or where it begins."""
+    named: Scalar | None = None
+    """The one element of a point as the program names it: what a launch decides is known of the index or the entry in
+    it. `start` is simpler, 0 for one that can only be 0."""
 
     @property
     def at_launch(self) -> bool:
@@ -274,7 +277,7 @@ def _span(
         return Span(kind="gather", start=const(0), size=named, extent=extent, gather=coord, index=entries.index)
     tile = tile_index(coord, scalars)
     if tile is None:
-        return Span(kind="point", start=coord, size=1, extent=extent)
+        return Span(kind="point", start=coord, size=1, extent=extent, named=coord)
     offset, name = tile
     start = add(offset, mul(Index(name=name), const(tiles[name])))
     if name in counted:

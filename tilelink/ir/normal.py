@@ -53,7 +53,7 @@ def _at_most(left: Scalar, right: Scalar, bounds: Bounds) -> bool:
     The left one is taken as the maximum of minima, the right one as the minimum of maxima: then each of the minima has
     an operand that is no more than an operand of each of the maxima.
     """
-    if left == right:
+    if _smallest(_sum(_variables(right), _variables(left), -1), bounds) >= 0:
         return True
     return all(
         any(_smallest(_sum(_variables(most), _variables(least), -1), bounds) >= 0 for least in some for most in others)
