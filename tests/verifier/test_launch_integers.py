@@ -268,6 +268,7 @@ def test_counts_of_counts_that_are_alike_are_alike(count: str) -> None:
     plan(of_counts(count))
     plan(of_counts(count, count, "again"))
     plan(of_counts("n[0] + n[1]", "both // 2", "again"))
+    plan(of_counts(count, "both * 1", "again"))  # of an entry without dimensions that is alike on all ranks
 
 
 @pytest.mark.parametrize("count", SUMS)

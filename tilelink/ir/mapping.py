@@ -313,7 +313,8 @@ def _counted_span(
 
 
 def tile_index(coord: Scalar | Whole, scalar_indices: frozenset[str]) -> tuple[Scalar, str] | None:
-    """Return (offset, index name) if the coordinate is a tile index or `offset + index`, else None."""
+    """Return (offset, index name) if the coordinate is a tile index, or one to which a number is added or from which
+    one is subtracted, else None."""
     match coord:
         case Index(name=name) if name not in scalar_indices:
             return const(0), name
@@ -321,5 +322,7 @@ def tile_index(coord: Scalar | Whole, scalar_indices: frozenset[str]) -> tuple[S
             return offset, name
         case Binary(op="+", left=Index(name=name), right=offset) if name not in scalar_indices:
             return offset, name
+        case Binary(op="-", left=Index(name=name), right=offset) if name not in scalar_indices:
+            return binary("-", const(0), offset), name
         case _:
             return None

@@ -189,7 +189,7 @@ class Origins:
         return self._known[key]
 
     def _found(self, key: tuple[str, int], shape: tuple[int, ...], given: bool) -> NDArray[np.int64]:
-        cells = self._numbered(key) + np.arange(prod(shape), dtype=np.int64).reshape(shape)
+        cells = np.asarray(self._numbered(key) + np.arange(prod(shape), dtype=np.int64).reshape(shape))
         if given:
             return cells
         times = np.zeros(shape, np.int64)

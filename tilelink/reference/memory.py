@@ -191,7 +191,7 @@ class Memory:
         return found
 
     def check_stored(self, rank: int, name: str, where: tuple[Any, ...], store: Location | None) -> None:
-        """Raise CoverageError if one of the entries of an index tensor that a stage has stored is beyond the bound."""
+        """Raise PromiseError if one of the entries of an index tensor that a stage has stored is beyond the bound."""
         if name in self._index_tensors:
             values = self.tensors[rank][name].numpy().astype(np.int64)
             stored = np.zeros(values.shape, bool)
@@ -199,7 +199,7 @@ class Memory:
             check_stored(self.program.tensor(name), values, stored, self.ends[name], rank, store)
 
     def check_computed(self) -> None:
-        """Raise CoverageError if an index tensor that stages have written breaks a promise of its declaration."""
+        """Raise PromiseError if an index tensor that stages have written breaks a promise of its declaration."""
         for rank, tensors in enumerate(self.tensors):
             index = [t for t in self.program.tensors if t.name in self._index_tensors and self.has(rank, t)]
             entries = {t.name: tensors[t.name].numpy().astype(np.int64) for t in index}

@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 import torch
 
-from tilelink.errors import BindingError, CoverageError, Location, TileLinkError
+from tilelink.errors import BindingError, Location, PromiseError, TileLinkError
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Tensor
 from tilelink.ir.scalar import Lookup, Scalar
@@ -40,7 +40,7 @@ def check_computed(
     """Check what the proof assumes of the index tensors that stages have written, at the end of a launch.
 
     entries: of all index tensors, as they were stored. written: masks of those that there are.
-    Raises CoverageError for the first entry that breaks a promise, or that is not below the entry that bounds it. An
+    Raises PromiseError for the first entry that breaks a promise, or that is not below the entry that bounds it. An
     entry with a bound that was not written is not checked: nothing can be read up to that bound. Bounds of numbers are
     checked when an entry is stored.
     """
@@ -55,7 +55,7 @@ def check_computed(
         if tensor.bound is None or tensor.space in ("in", "table"):
             continue
         values, there = entries[tensor.name], written[tensor.name]
-        own = _Entries(tensor=tensor, values=values, there=there, scope=scope, error=CoverageError)
+        own = _Entries(tensor=tensor, values=values, there=there, scope=scope, error=PromiseError)
         if at_launch(tensor.bound):
             own.check_bound()
         own.check_properties()
@@ -64,7 +64,7 @@ def check_computed(
 def check_stored(
     tensor: Tensor, values: np.ndarray, stored: np.ndarray, end: int, rank: int, store: Location | None
 ) -> None:
-    """Raise CoverageError for the first entry that a stage stores which is not in [0, end).
+    """Raise PromiseError for the first entry that a stage stores which is not in [0, end).
 
     values: all entries of the tensor of a rank. stored: mask of those that the stage stores. end: the bound, or the
     largest that it may be. store: where the program stores them.
@@ -72,7 +72,7 @@ def check_stored(
     for at in np.argwhere(stored & ((values < 0) | (values >= end)))[:1]:
         message = f"{_element(tensor, tuple(at.tolist()))} of rank {rank} is {values[tuple(at)]}"
         hint = f"it is stored here, and {_declared(tensor, end)}: mask it with where, or limit it with minimum"
-        raise CoverageError(message, location=store, related=tensor.location, hint=hint)
+        raise PromiseError(message, location=store, related=tensor.location, hint=hint)
 
 
 class _NotThereError(Exception):

@@ -69,10 +69,10 @@ def run(
 
     Raises BindingError if an input or a parameter is missing or does not fit, or if an index tensor breaks a promise of
     its declaration. Raises CoverageError for a region or a lookup outside its tensor, for a read of elements that no
-    task writes, for a defined output element that is not written exactly once, and for an entry of an index tensor that
-    a stage stores beyond its bound, or against a promise. Raises OrderingError for an access
-    to a tensor that is written in place, if no signal orders it and that of another task. Raises AccountingError for a
-    wait without matching notifies, and for a signal that only a launch decides about, and ProgressError if all
+    task writes, and for a defined output element that is not written exactly once; PromiseError, one of these, for an
+    entry that a stage stores in an index tensor beyond its bound, or against a promise. Raises OrderingError for an
+    access to a tensor that is written in place, if no signal orders it and that of another task. Raises AccountingError
+    for a wait without matching notifies, and for a signal that only a launch decides about, and ProgressError if all
     remaining tasks are blocked.
     """
     if ranks is not None and ranks != len(inputs):
