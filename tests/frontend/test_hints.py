@@ -32,7 +32,7 @@ program p(M, N, K):
         ("y[i, j] = topk(x[i, :], 2, axis=1)", "f", 7, 19, "unknown function 'topk'", "argmax in a loop `by 1`"),
         ("y[i, j] = mean(x[i, :], axis=1)", "f", 7, 19, "unknown function 'mean'", "sum(v, axis=1) / N"),
         ("v = max(x[i, :], axis=1)\n        y[i, j] = v", "f", 8, 9, "do not fit", "declared `by 1` is a number"),
-        ("y[i, j] = x[i, j] * w[None, j, :]", "f", 7, 29, "None is no coordinate of w", "w[:, :][None, :, :]"),
+        ("y[i, j] = x[i, j] * w[None, j, :]", "f", 7, 31, "None is no coordinate", "w[j, :][None, :, :]"),
         (
             "v = x[2 * i, :]\n        y[i, j] = sum(v, axis=1)", "f", 8, 19, "needs 2 axes",
             "i is a number, and no axis, by the arithmetic of x[2 * i, :] in line 7",

@@ -429,10 +429,11 @@ class IntegerScope:
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         added = [isinstance(part, ast.Constant) and part.value is None for part in parts]
         if any(added):
-            message = f"None is no coordinate of {tensor.name}"
-            hint = f"name the region first, then add the axis: {tensor.name}[{', '.join(':' for _ in tensor.shape)}]"
-            hint += f"[{', '.join('None' if one else ':' for one in added)}]"
-            raise ShapeError(message, location=self.location(node), related=tensor.location, hint=hint)
+            own = ", ".join(ast.unparse(part) for part, one in zip(parts, added, strict=True) if not one)
+            axes = ", ".join("None" if one else ":" for one in added)
+            hint = f"the region comes first, then the axis is added to it: {tensor.name}[{own}][{axes}]"
+            place = self.location(parts[added.index(True)])
+            raise ParseError("None is no coordinate", location=place, related=tensor.location, hint=hint)
         if len(parts) > len(tensor.shape) or (tensor.shape and not parts):
             message = f"{tensor.name} has {len(tensor.shape)} dimensions, not {len(parts)}"
             raise ShapeError(message, location=self.location(node), related=tensor.location, hint="one coordinate each")
