@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tilelink.backend.names import FRAME
+import tilelink
+from tilelink.backend.names import DERIVED, FRAME
+from tilelink.errors import TileLinkError
 from tilelink.frontend.parser import parse_text
 
 ROOT = Path(__file__).parents[1]
@@ -83,8 +85,18 @@ for rank in range(3):
 
 def test_the_names_that_the_language_page_forbids_are_forbidden() -> None:
     text = (ROOT / "docs" / "language.md").read_text()
-    (listed,) = re.findall(r"kernels use for themselves \((.*?), \.\.\.\)", text, re.S)
-    assert set(re.findall(r"`(\w+)`", listed)) <= FRAME
+    (listed,) = re.findall(r"\bThe\s+names\s+are\s+(.*?)\.\n\n", text, re.S)
+    assert set(re.findall(r"`(\w+)`", listed)) == FRAME
+    (derived,) = re.findall(r"of a tensor\s+`x`\s+these are (.*?)\. The\s+names", text, re.S)
+    assert set(re.findall(r"`x_(\w+)`", derived)) == set(DERIVED)
+
+
+@pytest.mark.parametrize("name", sorted(FRAME))
+def test_a_name_that_kernels_use_is_refused_with_another_one(name: str) -> None:
+    text = "program p(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n"
+    text += f"        {name} = x[i]\n        y[i] = {name}\n"
+    with pytest.raises(TileLinkError, match=rf"(?s){name}"):
+        tilelink.compile(tilelink.parse(text).program(), ranks=1, dims={"M": 8})
 
 
 def test_the_code_of_the_search_page_runs(tmp_path: Path) -> None:

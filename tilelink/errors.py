@@ -243,6 +243,10 @@ class CoverageError(VerificationError):
     rule = "coverage"
 
 
+class PromiseError(CoverageError):
+    """An entry that a stage has stored in an index tensor is beyond its bound, or breaks a promise."""
+
+
 class OrderingError(VerificationError):
     """Rule 2: a read is not ordered after the write it depends on."""
 

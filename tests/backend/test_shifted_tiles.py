@@ -76,3 +76,34 @@ def test_copy_engines_move_no_more() -> None:
     plan = kernel.plan.accesses
     assert plan.hi[:, 0].max() == 40
     assert (plan.hi[:, 0] - plan.lo[:, 0]).min() == 4
+
+
+SUBTRACTED = """
+program window(M = 20, N = 6, K = 24):
+    x : in  [K, N]
+    y : out [M, N]
+    s : out [M]
+    compute f(i: M, j: N):
+        y[i, j] = x[SHIFTED, j] * 2.0
+    compute sums(i: M):
+        s[i] = sum(x[SHIFTED, :], axis=1)
+schedule t for window:
+    f    on sm, tile(i=8, j=4)
+    sums on sm, tile(i=8)
+"""
+DIMS = {"M": 20, "N": 6, "K": 24}
+
+
+@pytest.mark.parametrize(
+    ("shifted", "first"),
+    [("i - (M - K)", 4), ("M - M - (M - K) + i", 4), ("i - (0 - 3)", 3), ("i - rank", 0), ("i + 2", 2)],
+)
+def test_what_is_subtracted_from_an_index_is_an_offset_like_what_is_added(shifted: str, first: int) -> None:
+    """The tile stays a tile: of a sum along the other axis one axis is left."""
+    module = compiler.parse(SUBTRACTED.replace("SHIFTED", shifted))
+    kernel = compiler.compile(module.programs[0], module.schedules[0], ranks=1, dims=DIMS)
+    (inputs,) = random_inputs(module.programs[0], ranks=1, dims=DIMS, dtype="f32", launches=1, seed=1)
+    outputs, expected = kernel(inputs), kernel.reference(inputs)
+    assert expected[0]["y"].equal(inputs[0]["x"][first : first + 20] * 2.0)
+    for name in ("y", "s"):
+        assert relative_error([outputs[0][name]], [expected[0][name]]) < 1e-5, name

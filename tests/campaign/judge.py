@@ -14,7 +14,15 @@ import torch
 
 from tests.campaign.case import Case
 from tilelink import compiler
-from tilelink.errors import AccountingError, BindingError, DeadlineError, ProgressError, SeveralErrors, TileLinkError
+from tilelink.errors import (
+    AccountingError,
+    BindingError,
+    DeadlineError,
+    ProgressError,
+    PromiseError,
+    SeveralErrors,
+    TileLinkError,
+)
 from tilelink.ir.program import Program
 from tilelink.reference.run import Outputs
 from tilelink.reference.run import run as reference
@@ -121,6 +129,8 @@ def _run(case: Case, program: Program, kernel: compiler.Kernel) -> Verdict:
                 return Verdict(case=case, outcome="wrong", step="compare", reason=f"launch {number - 1}: {reason}")
     except (AccountingError, ProgressError) as error:  # it has one tile for an index
         return Verdict(case=case, outcome="not followed", step=step, error=type(error).__name__, reason=error.message)
+    except PromiseError as error:  # of what stages compute no step before knows it
+        return Verdict(case=case, outcome="refused", step=step, error="PromiseError", reason=error.message)
     except Exception as error:  # a refusal is for the steps before
         return _wrong(case, step, error)
     return Verdict(case=case, outcome="right", step="compare")

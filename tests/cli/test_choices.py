@@ -283,3 +283,13 @@ def test_launches_on_gpus_are_timed(product: str, monkeypatch: pytest.MonkeyPatc
 
 TIME = {"name": "product", "ranks": 2, "device": "H200", "samples_us": [12.0, 10.0, 30.5], "host_us": 7.2}
 ANSWER = {"errors": {"y": 0.0}, "odd": {}, "rounding_error": 0.0, "seconds": 0.0, "time": TIME}
+
+
+def test_a_routing_of_a_program_without_index_inputs_is_said_to_have_no_effect(tmp_path: Path) -> None:
+    path = tmp_path / "plain.tl"
+    path.write_text(
+        "program plain(M = 8):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n        y[i] = x[i]\n"
+    )
+    said = "--routing one has no effect: plain has no index tensor that a launch brings"
+    assert said in tilelink("run", str(path), "--ranks", "1", "--routing", "one").output
+    assert "has no effect" not in tilelink("run", str(path), "--ranks", "1").output

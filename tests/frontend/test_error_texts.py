@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.house import sources
-from tilelink import compiler, data, errors, settings
+from tilelink import compiler, data, errors, reference, settings
 from tilelink.errors import TileLinkError
 from tilelink.ir.scalar import add, const
 from tilelink.lowering.listing import listing
@@ -116,6 +117,12 @@ schedule s for p:
     plan = compiler.plan(module.program(), module.schedules[0], ranks=2, dims={"M": 8, "N": 8})
     tensors = {**plan.bound.tensors, "h": replace(plan.bound.tensors["h"], steps=(0, 1))}
     return verify(replace(plan, bound=replace(plan.bound, tensors=tensors)))
+
+
+def beyond_its_bound() -> object:
+    text = "program p(M):\n    n : local [] <= M\n    x : in [M]\n    y : out [M]\n    compute f():\n        n[] = 9\n"
+    text += "        producer_tile_notify(n)\n    compute g(i: M):\n        y[i] = x[i]\n"
+    return reference.run(compiler.parse(text, "wrong.tl").program(), [{"x": torch.zeros(8)}], {"M": 8})
 
 
 def wrong_numbers() -> object:
@@ -394,6 +401,18 @@ NetworkError: rank 0, f tile (i=0, j=0): reads x of rank 1, on another node, by 
             y[i, j] = x[i, j] @ (rank + 1) * 2.0
             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   hint: fetch the region first: tile_pull_data(a local region, ... @ rank), then read that""",
+    ),
+    "PromiseError": (
+        beyond_its_bound,
+        """\
+PromiseError: n of rank 0 is 9
+  at wrong.tl:6:9
+            n[] = 9
+            ^^^
+  see wrong.tl:2:5
+        n : local [] <= M
+        ^
+  hint: it is stored here, and entries of n lie in [0, 9): mask it with where, or limit it with minimum""",
     ),
     "StepsError": (
         fewer_slots,

@@ -32,6 +32,11 @@ program p(M, N, K):
         ("y[i, j] = topk(x[i, :], 2, axis=1)", "f", 7, 19, "unknown function 'topk'", "argmax in a loop `by 1`"),
         ("y[i, j] = mean(x[i, :], axis=1)", "f", 7, 19, "unknown function 'mean'", "sum(v, axis=1) / N"),
         ("v = max(x[i, :], axis=1)\n        y[i, j] = v", "f", 8, 9, "do not fit", "declared `by 1` is a number"),
+        ("y[i, j] = x[i, j] * w[None, j, :]", "f", 7, 31, "None is no coordinate", "w[j, :][None, :, :]"),
+        (
+            "v = x[2 * i, :]\n        y[i, j] = sum(v, axis=1)", "f", 8, 19, "needs 2 axes",
+            "i is a number, and no axis, by the arithmetic of x[2 * i, :] in line 7",
+        ),
         ("y[i, j] = x[i, :].numpy()", "f", 7, 19, "unknown method 'numpy'", "a tile has .T and .to(f32)"),
         ("y[i, j] @ (rank + 1) += 1.0", "f", 7, 30, "did not expect '+='", "a dimension over them, and a sum of it"),
         ("y[i, j] @ (rank + 1) = 1.0", "f", 7, 30, "did not expect '='", "tile_push_data(target @ r, value) writes"),
@@ -54,3 +59,11 @@ def test_a_function_of_the_program_may_have_a_name_that_other_libraries_use() ->
         + "        y[i, j] = mean(dot(x[i, :], w[j, :].T))\n"
     )
     compiler.check(compiler.parse(text).programs[0])
+
+
+def test_a_part_of_a_size_that_is_an_expression_has_a_name() -> None:
+    text = "program p(M):\n    n : in [] <= M\n    x : in [ranks * M[: n]]\n    y : out [M]\n"
+    text += "    compute f(i: M):\n        y[i] = 1.0\n"
+    with pytest.raises(TileLinkError) as caught:
+        compiler.parse(text)
+    assert "let L = ranks * M, and L[a : b]" in str(caught.value)

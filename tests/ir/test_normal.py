@@ -89,8 +89,13 @@ BELOW = [
     ("max(n, m)", "n + m"),
     ("min(n, 3)", "min(n + 1, 3)"),
     ("0", "n * m"),
+    ("max(min(n - 4, 3), 0)", "min(max(n - 4, 0), 3)"),
+    ("min(max(n - 4, 0), 3)", "max(min(n - 4, 3), 0)"),
+    ("min(max(n, m), max(n, 3))", "max(n, min(m, 3))"),
+    ("min(max(n - 4, 0), m)", "min(max(n, 0), m)"),
 ]
-NOT_BELOW = [("n + 1", "n"), ("n", "n // 2"), ("n", "n // 2 * 2"), ("max(n, m)", "n"), ("n", "min(n, m)"), ("n", "m")]
+NOT_BELOW = [("n + 1", "n"), ("n", "n // 2"), ("n", "n // 2 * 2"), ("max(n, m)", "n"), ("n", "min(n, m)"), ("n", "m"),
+             ("min(max(n, 3), m)", "min(n, m)"), ("max(n, min(m, 3))", "min(max(n, 3), m)")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("left", "right"), BELOW)

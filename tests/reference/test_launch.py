@@ -57,14 +57,21 @@ program computed(M):
     ("declared", "values", "hint"),
     [
         ("< M distinct", [0, 1, 1, 2], r"own\[2\] of rank 0 is 1.*distinct, and own\[1\] is 1 too"),
-        ("< M distinct", [9, 0, 8, 1], r"own\[2\] of rank 0 is 3.*distinct, and own\[0\] is 3 too"),
+        (
+            "< M",
+            [0, 1, 4, 2],
+            r"own\[2\] of rank 0 is 4.*own\[:\] = v.*see .*own : local.*entries of own lie in \[0, 4\)",
+        ),
+        ("<= M", [0, 1, 4, 5], r"own\[3\] of rank 0 is 5.*own\[:\] = v.*entries of own lie in \[0, 5\)"),
+        ("< M", [0, -1, 2, 3], r"own\[1\] of rank 0 is -1.*own\[:\] = v.*entries of own lie in \[0, 4\)"),
         ("<= M rising", [0, 2, 1, 3], r"own\[2\] of rank 0 is 1.*rising, and own\[1\] before it is 2"),
         ("<= M offsets", [1, 2, 3, 4], r"own\[0\] of rank 0 is 1.*offsets, the first of which is 0"),
         ("< n", [0, 1, 2, 0], r"own\[2\] of rank 0 is 2.*below n, which is 2 there"),
+        ("< n", [0, 4, 1, 0], r"own\[1\] of rank 0 is 4.*own\[:\] = v.*lie in \[0, 4\) at most, below n"),
     ],
 )
 def test_what_stages_compute_keeps_its_promises(declared: str, values: list[int], hint: str) -> None:
-    """The proof assumes them, so a program that breaks one is told so; entries count as they serve: clamped."""
+    """The proof assumes them, so a program that breaks one is told so; what counts is what was stored."""
     program = texts.program(COMPUTED.format(declared=declared))
     given = {"n": torch.tensor(2, dtype=torch.int32), "v": torch.tensor(values, dtype=torch.int32)}
     with pytest.raises(CoverageError, match="(?s)" + hint):
@@ -73,12 +80,56 @@ def test_what_stages_compute_keeps_its_promises(declared: str, values: list[int]
     assert run(program, [given | {"v": right}], {"M": 4})[0]["y"].tolist() == right.tolist()
 
 
-def test_computed_places_that_a_launch_does_not_write_are_found() -> None:
+BEYOND = """
+program beyond(T = 4, C = 3):
+    x     : in        [C]
+    count : local     [] <= C
+    owner : local     [T] < ranks
+    slot  : local     [T] < count
+    got   : symmetric [C]
+    y     : out       [T]
+
+    compute place(t: T):
+        slot[t] = minimum(pos(t), {most})
+        producer_tile_notify(slot[t])
+    compute size():
+        count[] = {count}
+        producer_tile_notify(count)
+    comm send(c: C[: count]):
+        consumer_tile_wait(count)
+        tile_push_data(got[c] @ (rank + 1), x[0 + c])
+        producer_tile_notify(got[c] @ (rank + 1))
+    compute take(t: T by 1):
+        consumer_tile_wait(slot[t])
+        consumer_tile_wait(got[slot[t]])
+        y[t] = got[slot[t]]
+"""
+
+
+@pytest.mark.parametrize(
+    ("most", "count", "message"),
+    [
+        ("T", "C", r"slot\[3\] of rank 0 is 3\n.*slot\[t\] = min.*lie in \[0, 3\) at most, below count"),
+        ("2", "C - 1", r"slot\[2\] of rank 0 is 2\n.*slot  : local.*lie below count, which is 2 there"),
+    ],
+)
+def test_a_bound_is_blamed_and_not_the_read_that_it_misleads(most: str, count: str, message: str) -> None:
+    """The largest value of the bound is no excuse either: kernels would read another row than the program says."""
+    given = [{"x": torch.arange(3.0)} for _ in range(2)]
+    with pytest.raises(CoverageError, match="(?s)" + message):
+        run(texts.program(BEYOND.format(most=most, count=count)), given, {"T": 4, "C": 3})
+    right = run(texts.program(BEYOND.format(most="2", count="C")), given, {"T": 4, "C": 3})
+    assert right[0]["y"].tolist() == [0.0, 1.0, 2.0, 2.0]
+
+
+def test_computed_places_beyond_what_a_launch_writes_are_found() -> None:
     module = tilelink.load("gated_expert_parallel")
     text = str(module.program()).replace("cumsum(chosen, axis=0) - 1", "cumsum(chosen, axis=0)")
     dims = {"M": 6, "H": 4, "k": 2}
     given = random_inputs(texts.program(text), dims, 3, "f32", seed=1)
-    with pytest.raises(CoverageError, match=r"reads back.* parts of which no stage writes in this launch"):
+    with pytest.raises(
+        CoverageError, match=r"(?s)slot\[4, 1\] of rank 0 is 4\n.*lie below count\[owner\], which is 4 there"
+    ):
         run(texts.program(text), given, dims)
     run(module.program(), given, dims)
 
@@ -190,19 +241,30 @@ program told(M):
 """
 
 
-@pytest.mark.parametrize(("m", "rows"), [(0, 0), (1, 2), (2, 4), (4, 4)])
-def test_an_entry_that_a_stage_writes_is_clamped_to_its_bound(m: int, rows: int) -> None:
-    given = [{"x": torch.arange(4.0), "m": torch.tensor(m, dtype=torch.int32)}] * 2
+def test_an_entry_that_a_peer_is_told_is_the_end_of_a_range() -> None:
+    given = [{"x": torch.arange(4.0), "m": torch.tensor(1, dtype=torch.int32)}] * 2
     for out in run(texts.program(TOLD), given, {"M": 4}):
-        assert out["y"][:rows].tolist() == list(range(rows)) and out["y"][rows:].isnan().all()
+        assert out["y"][:2].tolist() == [0.0, 1.0] and out["y"][2:].isnan().all()
 
 
-def test_an_entry_that_is_a_place_is_clamped_too() -> None:
+@pytest.mark.parametrize(("m", "told"), [(0, -1), (2, 5), (4, 11)])
+def test_an_entry_beyond_its_bound_that_a_peer_is_told_is_refused_as_that_of_the_peer(m: int, told: int) -> None:
+    """Kernels clamp it: nothing is accessed that is not there, and what they return is not what the program says."""
+    given = [{"x": torch.arange(4.0), "m": torch.tensor(m, dtype=torch.int32)}] * 2
+    with pytest.raises(CoverageError, match=rf"(?s)n\[0\] of rank 1 is {told}\n.*lie in \[0, 5\)"):
+        run(texts.program(TOLD), given, {"M": 4})
+
+
+@pytest.mark.parametrize("wrong", [-3, 3, 2**31 - 1])
+def test_an_entry_beyond_its_bound_that_is_a_place_is_refused(wrong: int) -> None:
     text = "program p(M, T):\n    c : local [T] < M\n    v : in [T] i32\n    x : in [M]\n    y : out [T]\n"
     text += "    compute g(i: T):\n        c[i] = v[i]\n"
     text += "    compute f(i: T):\n        y[i] = x[c[i]]\n"
-    given = {"v": torch.tensor([-3, 1, 3, 2**31 - 1], dtype=torch.int32), "x": torch.arange(3.0)}
+    given = {"v": torch.tensor([0, 1, 2, 2], dtype=torch.int32), "x": torch.arange(3.0)}
     assert texts.one(text, {"M": 3, "T": 4}, **given)["y"].tolist() == [0.0, 1.0, 2.0, 2.0]
+    given["v"][1] = wrong
+    with pytest.raises(CoverageError, match=rf"c\[1\] of rank 0 is {wrong}\n"):
+        texts.one(text, {"M": 3, "T": 4}, **given)
 
 
 @pytest.mark.parametrize(("m", "first", "last"), [(0, 0, 0), (2, 0, 2), (3, 1, 3), (6, 4, 4), (9, 7, 4)])

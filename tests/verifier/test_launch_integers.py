@@ -9,7 +9,7 @@ import pytest
 
 import tilelink
 from tests.launch_programs import SMALL, examples
-from tilelink.errors import TileLinkError
+from tilelink.errors import BindingError, TileLinkError
 from tilelink.ir.link import link, strip
 from tilelink.verifier import launch_writes
 
@@ -208,6 +208,176 @@ def test_smaller_tiles_of_the_writer_are_no_more_questions(monkeypatch: pytest.M
         tilelink.plan(program, schedule, ranks=2, dims={"M": 32, "H": 16, "k": 2})
         numbers.append(asked[0])
     assert numbers[0] == numbers[1] > 0
+
+
+OF_COUNTS = """
+program p(M = 6, N = 4):
+    let MM = 2 * M
+    ids   : in        [M] i32 from 0 to 1
+    own   : in        [M] i32 from 0 to 1
+    every : symmetric [ranks, M] i32
+    n     : local     [2] <= M                    # of each kind, of rank 0
+    both  : local     [] <= MM
+    again : local     [] <= MM
+    xs    : symmetric [ranks, MM, N]
+    z     : in        [MM, N]
+    y     : out       [ranks, MM[: {end}], N]
+
+    comm share(p: ranks):
+        tile_push_data(every[rank, :] @ p, ids[:])
+        producer_tile_notify(every[rank, :] @ p)
+    compute count(e: 2 by 1):
+        consumer_tile_wait(every[0, :])
+        n[e] = sum(where({counted} == e, 1, 0), axis=0)
+        producer_tile_notify(n[e])
+    compute add():
+        consumer_tile_wait(n[:])
+        both[] = {both}
+        producer_tile_notify(both)
+    compute add_again():
+        consumer_tile_wait(n[:])
+        consumer_tile_wait(both)
+        again[] = {again}
+        producer_tile_notify(again)
+    comm send(p: ranks, i: MM[: both]):
+        consumer_tile_wait(both)
+        tile_push_data(xs[rank, i, :] @ p, z[i, :])
+        producer_tile_notify(xs[rank, i, :] @ p)
+    compute take(s: ranks, i: MM[: {end}], j: N):
+        consumer_tile_wait({end})
+        consumer_tile_wait(xs[s, i, j])
+        y[s, i, j] = xs[s, i, j]
+"""
+SUMS = [
+    "n[0]",
+    "n[0] + n[1]",
+    "n[0] + 1",
+    "n[0] * 2",
+    "minimum(n[0] + n[1], 4)",
+    "sum(n[:], axis=0)",
+    "max(n[:], axis=0)",
+]
+
+
+def of_counts(both: str, again: str = "0", end: str = "both", counted: str = "every[0, :]") -> str:
+    return OF_COUNTS.format(both=both, again=again, end=end, counted=counted)
+
+
+@pytest.mark.parametrize("count", SUMS)
+def test_counts_of_counts_that_are_alike_are_alike(count: str) -> None:
+    plan(of_counts(count))
+    plan(of_counts(count, count, "again"))
+    plan(of_counts("n[0] + n[1]", "both // 2", "again"))
+    plan(of_counts(count, "both * 1", "again"))  # of an entry without dimensions that is alike on all ranks
+
+
+@pytest.mark.parametrize("count", SUMS)
+def test_counts_of_counts_that_are_not_are_not(count: str) -> None:
+    end = r"(both|n\[0\]|min\(n\[0\], 12\))"
+    refused = rf"reads xs of rank 0, which rank 1, send .* writes up to {end} of rank 1, and reads up to \1 of rank 0"
+    with pytest.raises(TileLinkError, match=refused):
+        plan(of_counts(count, counted="own[:]"))
+    with pytest.raises(TileLinkError, match=refused):
+        plan(of_counts(count, counted="every[rank, :]").replace("every[0, :])", "every[rank, :])"))
+    with pytest.raises(
+        TileLinkError, match=r"reads xs of rank 0, which rank 0, send .* writes up to (both|n.0.|min.*) of rank 0"
+    ):
+        plan(of_counts(count, f"1 + ({count})", "again"))
+    with pytest.raises(
+        TileLinkError, match=r"reads xs of rank 0, which rank 0, send .* writes up to (both|n.0.|min.*) of rank 0"
+    ):
+        plan(of_counts("n[0] + n[1]", "n[0] + n[0]", "again"))
+
+
+def test_a_minimum_of_a_maximum_is_a_maximum_of_a_minimum() -> None:
+    """What is above 0 of a part of n is the same, clamped first from above or first from below."""
+    plan(CLAMPED_PARTS.format(count="maximum(minimum(n - s * Ms, Ms), 0)"))
+    plan(CLAMPED_PARTS.format(count="minimum(maximum(n - s * Ms, 0), Ms)"))
+    with pytest.raises(
+        TileLinkError, match=r"writes up to min\(10, m\) of rank 0, and reads up to max\(min\(10, m\), 1\) of"
+    ):
+        plan(CLAMPED_PARTS.format(count="maximum(minimum(n - s * Ms, Ms), 1)"))
+
+
+CLAMPED_PARTS = """
+program clamped(Ms = 10, N = 12):
+    let M = ranks * Ms
+    m  : in        [] <= M
+    x  : in        [Ms, N]
+    n  : symmetric [] <= M
+    ms : local     [ranks] <= Ms
+    xs : symmetric [ranks, Ms, N]
+    y  : out       [ranks, Ms[: ms], N]
+
+    comm tell(p: ranks):
+        if rank == 0:
+            tile_push_data(n[] @ p, m)
+            producer_tile_notify(n[] @ p)
+    compute sizes(s: ranks):
+        consumer_tile_wait(n)
+        ms[s] = {count}
+        producer_tile_notify(ms[s])
+    comm gather(p: ranks, i: Ms[: n - rank * Ms]):
+        consumer_tile_wait(n)
+        tile_push_data(xs[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(xs[rank, i, :] @ p)
+    compute take(s: ranks, i: Ms[: ms[s]], j: N):
+        consumer_tile_wait(ms[s])
+        consumer_tile_wait(xs[s, i, j])
+        y[s, i, j] = xs[s, i, j]
+"""
+
+
+ONES = [(name, dim.name) for name in EXAMPLES for dim in EXAMPLES[name].program.params if dim.kind == "dim"]
+
+
+@pytest.mark.parametrize(("name", "dim"), ONES)
+def test_examples_are_safe_where_a_dimension_has_one_element(name: str, dim: str) -> None:
+    """An index, or an entry, that can only be 0 is still there or not, as a launch decides."""
+    for ranks in (1, 2):
+        try:
+            tilelink.plan(EXAMPLES[name].program, ranks=ranks, dims={**EXAMPLES[name].sizes, dim: 1})
+        except BindingError:  # a size that the program does not have
+            continue
+
+
+ONE_PLACE = """
+program p(T = 4, C = 1, M = 1, N = 4):
+    m     : in        [] <= M
+    count : in        [ranks] <= C
+    x     : in        [ranks, C, N]
+    z     : in        [M, N]
+    owner : in        [T] < ranks
+    slot  : in        [T] < {bound}
+    n     : symmetric [ranks] <= C
+    got   : symmetric [ranks, C, N]
+    y     : out       [T, N]
+    w     : out       [M[: m], N]
+
+    comm tell(p: ranks):
+        tile_push_data(n[rank] @ p, count[p])
+        producer_tile_notify(n[rank] @ p)
+    compute back(s: ranks, c: C[: n[s]]):
+        consumer_tile_wait(n[s])
+        tile_push_data(got[rank, c, :] @ s, x[s, c, :])
+        producer_tile_notify(got[rank, c, :] @ s)
+    compute take(t: T by 1):
+        consumer_tile_wait(got[owner[t], slot[t], :])
+        y[t, :] = got[owner[t], slot[t], :]
+    compute copy(i: M[: {end}] by 1, j: N):
+        w[i, j] = z[i, j]
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("size", [1, 2])
+def test_one_place_is_a_place_with_a_bound(ranks: int, size: int) -> None:
+    text = ONE_PLACE.replace("C = 1, M = 1", f"C = {size}, M = {size}")
+    plan(text.format(bound="count[owner]", end="m"), ranks)
+    with pytest.raises(TileLinkError, match=r"reads got of rank 0, which rank 0, back .* writes up to"):
+        plan(text.format(bound="C", end="m"), ranks)
+    with pytest.raises(TileLinkError, match="writes w"):
+        plan(text.format(bound="count[owner]", end="m - 1"), ranks)
 
 
 def test_counts_of_what_changes_between_them_are_not_alike() -> None:

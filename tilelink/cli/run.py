@@ -128,6 +128,8 @@ def run(
         todo = schedules_named(module, chosen, None if every else schedule or DEFAULT)
         if schedule is None and not every and not as_json:
             say_built_in(module, chosen, ", --all each of them")
+        if routing != "uniform" and not any(t.bound is not None and t.space == "in" for t in chosen.tensors):
+            say(f"--routing {routing} has no effect: {chosen.name} has no index tensor that a launch brings")
         how = _How(
             file=file, seed=seed or 0, deadline=deadline, trace=trace, quiet=as_json, bench=bench, routing=routing,
             delay=DELAY_S if delay is None and seed is not None else delay,

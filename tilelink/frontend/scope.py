@@ -181,6 +181,8 @@ class IntegerScope:
                 raise self.unknown(node.value, name, "index tensor", [*self.tensors])
             case ast.Subscript(value=ast.Name(id=name)) if name in self.params or name == "ranks":
                 hint = f"an index runs over a part of a dimension: (i: {name}[a : b])"
+                if isinstance(node.slice, ast.Slice):
+                    hint += f"; a part of another size has a name for the size: let L = ranks * {name}, and L[a : b]"
                 raise ParseError(f"{name} is no index tensor", location=place, hint=hint)
             case ast.Call(func=ast.Name(id=name)) if name not in FUNCTIONS:
                 raise self.unknown(node, name, "function", ["min", "max", *self.called.functions])
@@ -425,6 +427,13 @@ class IntegerScope:
 
     def _coords(self, node: ast.Subscript, tensor: Tensor) -> tuple[Scalar | Whole, ...]:
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        added = [isinstance(part, ast.Constant) and part.value is None for part in parts]
+        if any(added):
+            own = ", ".join(ast.unparse(part) for part, one in zip(parts, added, strict=True) if not one)
+            axes = ", ".join("None" if one else ":" for one in added)
+            hint = f"the region comes first, then the axis is added to it: {tensor.name}[{own}][{axes}]"
+            place = self.location(parts[added.index(True)])
+            raise ParseError("None is no coordinate", location=place, related=tensor.location, hint=hint)
         if len(parts) > len(tensor.shape) or (tensor.shape and not parts):
             message = f"{tensor.name} has {len(tensor.shape)} dimensions, not {len(parts)}"
             raise ShapeError(message, location=self.location(node), related=tensor.location, hint="one coordinate each")

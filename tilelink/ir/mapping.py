@@ -53,6 +53,9 @@ class Span:
     """One past the last element that the index reaches, possibly beyond the dimension; None if it surely is not."""
     counted: bool = False
     """True if a launch decides where it ends, or where it begins."""
+    named: Scalar | None = None
+    """The one element of a point as the program names it: what a launch decides is known of the index or the entry in
+    it. `start` is simpler, 0 for one that can only be 0."""
 
     @property
     def at_launch(self) -> bool:
@@ -274,7 +277,7 @@ def _span(
         return Span(kind="gather", start=const(0), size=named, extent=extent, gather=coord, index=entries.index)
     tile = tile_index(coord, scalars)
     if tile is None:
-        return Span(kind="point", start=coord, size=1, extent=extent)
+        return Span(kind="point", start=coord, size=1, extent=extent, named=coord)
     offset, name = tile
     start = add(offset, mul(Index(name=name), const(tiles[name])))
     if name in counted:
@@ -310,7 +313,8 @@ def _counted_span(
 
 
 def tile_index(coord: Scalar | Whole, scalar_indices: frozenset[str]) -> tuple[Scalar, str] | None:
-    """Return (offset, index name) if the coordinate is a tile index or `offset + index`, else None."""
+    """Return (offset, index name) if the coordinate is a tile index, or one to which a number is added or from which
+    one is subtracted, else None."""
     match coord:
         case Index(name=name) if name not in scalar_indices:
             return const(0), name
@@ -318,5 +322,7 @@ def tile_index(coord: Scalar | Whole, scalar_indices: frozenset[str]) -> tuple[S
             return offset, name
         case Binary(op="+", left=Index(name=name), right=offset) if name not in scalar_indices:
             return offset, name
+        case Binary(op="-", left=Index(name=name), right=offset) if name not in scalar_indices:
+            return binary("-", const(0), offset), name
         case _:
             return None

@@ -48,17 +48,35 @@ def at_most(left: Scalar, right: Scalar, bounds: Bounds) -> bool:
 
 
 def _at_most(left: Scalar, right: Scalar, bounds: Bounds) -> bool:
-    match left, right:
-        case Binary(op="max"), _:
-            return all(_at_most(one, right, bounds) for one in _operands(left))
-        case _, Binary(op="min"):
-            return all(_at_most(left, one, bounds) for one in _operands(right))
-        case Binary(op="min"), _ if any(_at_most(one, right, bounds) for one in _operands(left)):
-            return True
-        case _, Binary(op="max") if any(_at_most(left, one, bounds) for one in _operands(right)):
-            return True
+    """True if one expression in normal form is proved to be no more than another one.
+
+    The left one is taken as the maximum of minima, the right one as the minimum of maxima: then each of the minima has
+    an operand that is no more than an operand of each of the maxima.
+    """
+    if _smallest(_sum(_variables(right), _variables(left), -1), bounds) >= 0:
+        return True
+    return all(
+        any(_smallest(_sum(_variables(most), _variables(least), -1), bounds) >= 0 for least in some for most in others)
+        for some in _clauses(left, "max", "min")
+        for others in _clauses(right, "min", "max")
+    )
+
+
+def _clauses(expr: Scalar, outer: str, inner: str) -> list[tuple[Scalar, ...]]:
+    """Return the operands of an expression as the `outer` of `inner`s, max of min or min of max.
+
+    Each of the two distributes over the other one. What would have too many operands is an operand itself.
+    """
+    match expr:
+        case Binary(op=op, left=left, right=right) if op in (outer, inner):
+            first, second = _clauses(left, outer, inner), _clauses(right, outer, inner)
+            if op == outer:
+                return [*first, *second]
+            if len(first) * len(second) <= MAX_TERMS:
+                return [tuple(dict.fromkeys((*one, *other))) for one in first for other in second]
+            return [(expr,)]
         case _:
-            return _smallest(_sum(_variables(right), _variables(left), -1), bounds) >= 0
+            return [(expr,)]
 
 
 def _smallest(total: Polynomial, bounds: Bounds) -> int:

@@ -81,6 +81,17 @@ def _numbers_in_region(program: Program, region: Region, scalars: frozenset[str]
     return numbers
 
 
+def place_of_number(program: Program, stage: Stage, name: str) -> Region | None:
+    """Return the first region of a stage with a coordinate that is arithmetic of an index other than a shift."""
+    for statement in statements(stage.body):
+        for region in _regions(statement):
+            if not any(coord == Index(name=name) for coord in region.coords) and name in _numbers_in_region(
+                program, region, frozenset()
+            ):
+                return region
+    return None
+
+
 def _names_in_part(decl: IndexDecl) -> set[str]:
     """The indices that decide which part of its dimension another index runs over."""
     return {name for end in (decl.start, decl.stop, decl.begin, decl.end) if end is not None for name in _names(end)}

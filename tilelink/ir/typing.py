@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilelink.errors import ConsequenceError, DtypeError, Mistakes, ShapeError
 from tilelink.ir.depth import deep
 from tilelink.ir.identity import ByIdentity
 from tilelink.ir.mapping import listed, selects_many, tile_index
-from tilelink.ir.numbers import batch_indices, carried_along, outliving, used_as_numbers
-from tilelink.ir.printer import print_scalar
+from tilelink.ir.numbers import batch_indices, carried_along, outliving, place_of_number, used_as_numbers
+from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
     BITWISE,
     INTEGER_OPS,
@@ -409,8 +409,21 @@ def _infer_stage(program: Program, stage: Stage, mistakes: Mistakes) -> StageTyp
         typing, collected = _typed(program, stage, indices, typing.scalar_indices | more)
     typing, collected = first if collected.errors else (typing, collected)
     for error in collected.errors:
+        if isinstance(error, ShapeError):
+            _say_numbers(error, typing, typing.scalar_indices - scalars)
         mistakes.add(error)
     return typing
+
+
+def _say_numbers(error: ShapeError, typing: StageTyping, names: Iterable[str]) -> None:
+    """Add to the hint which indices are numbers, and so without axes, by the arithmetic of a coordinate."""
+    for name in sorted(names):
+        region = place_of_number(typing.program, typing.stage, name)
+        if region is not None:
+            where = f" in line {region.location.line}" if region.location is not None else ""
+            error.hint = (
+                f"{error.hint}; {name} is a number, and no axis, by the arithmetic of {print_region(region)}{where}"
+            )
 
 
 def _typed(

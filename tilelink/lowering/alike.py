@@ -7,13 +7,14 @@ kernel, nor are products and sums that one kernel may round once and another one
 
 An element is known by where it is from. An input does not change. An element that one statement writes once in a launch
 is what it is when it is read: the rule of ordering proves that reads come after it. If the statement copies it, from an
-input or a peer, it is that element. Of a tensor that launches change in place nothing is known: a read may come before
-the write, and then has what was there.
+input or a peer, it is that element. If it stores a value that another one stores too, computed alike, the two are one
+element for what is computed from them: a sum of counts is alike wherever the counts are. Of a tensor that launches
+change in place nothing is known: a read may come before the write, and then has what was there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import prod
@@ -58,6 +59,8 @@ ELEMENTS = 1 << 20
 """Elements of a tensor of a rank up to which it is known where they are from."""
 UNKNOWN = -1
 
+Element = tuple[str, int, tuple[int, ...]]
+"""An element of a tensor: its name, the rank, the place."""
 At = tuple[int | None, ...]
 Form = tuple[Any, ...]
 """An expression as nested tuples: equal ones have equal results."""
@@ -123,6 +126,7 @@ class Origins:
     _written: dict[tuple[str, int], list[_Written]] = field(default_factory=dict[Any, Any])
     _known: dict[tuple[str, int], NDArray[np.int64] | None] = field(default_factory=dict[Any, Any])
     _first: dict[tuple[str, int], int] = field(default_factory=dict[Any, Any])
+    _alike: dict[tuple[str, int], dict[tuple[int, ...], int]] = field(default_factory=dict[Any, Any])
 
     @classmethod
     def of(cls, bound: Bound) -> Origins:
@@ -145,6 +149,32 @@ class Origins:
             return None
         return "elements", self.bound.tensors[read.tensor].dtype, found.shape, sha256(found.tobytes()).digest()
 
+    def alike(self, groups: Iterable[Collection[Element]]) -> bool:
+        """Note that the elements of each group have one value: they are one element. True if any of that is new.
+
+        Of an element that is written more than once nothing is known all the same.
+        """
+        known: dict[tuple[str, int], dict[tuple[int, ...], int]] = {}
+        for group in groups:
+            number = self._number(min(group))
+            for name, rank, place in group:
+                known.setdefault((name, rank), {})[place] = number
+        if known == self._alike:
+            return False
+        self._alike = known
+        self._known.clear()
+        return True
+
+    def _number(self, element: Element) -> int:
+        name, rank, place = element
+        shape = self.bound.tensors[name].shape
+        within = int(np.ravel_multi_index(place, shape)) if shape else 0
+        return self._numbered((name, rank)) + within
+
+    def _numbered(self, key: tuple[str, int]) -> int:
+        """Return the number of the first element of a tensor of a rank."""
+        return self._first.setdefault(key, len(self._first) * ELEMENTS)
+
     def _same_kind(self, one: str, other: str) -> bool:
         a, b = self.bound.tensors[one], self.bound.tensors[other]
         return a.dtype == b.dtype and self.bound.entries.get(one) == self.bound.entries.get(other)
@@ -159,8 +189,7 @@ class Origins:
         return self._known[key]
 
     def _found(self, key: tuple[str, int], shape: tuple[int, ...], given: bool) -> NDArray[np.int64]:
-        first = self._first.setdefault(key, len(self._first) * ELEMENTS)
-        cells = first + np.arange(prod(shape), dtype=np.int64).reshape(shape)
+        cells = np.asarray(self._numbered(key) + np.arange(prod(shape), dtype=np.int64).reshape(shape))
         if given:
             return cells
         times = np.zeros(shape, np.int64)
@@ -170,6 +199,8 @@ class Origins:
             source = None if row.origin is None else self._cells(row.origin.tensor, row.origin.rank)
             if source is not None and row.origin is not None and row.origin.shape == row.target.shape:
                 cells[there] = source[row.origin.slices].reshape(cells[there].shape)
+        for place, number in self._alike.get(key, {}).items():
+            cells[place] = number
         return np.where(times == 1, cells, UNKNOWN)
 
 

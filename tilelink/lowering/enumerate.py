@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -32,7 +32,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, const, walk
+from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, at_launch, const, walk
 from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, received, statements
 from tilelink.lowering.alike import is_fixed
 from tilelink.lowering.bound import Bound, BoundStage
@@ -385,7 +385,9 @@ class Enumerator(Walk):
         lo, hi, peer = self._bounds(tile_map, rows)
         peer = self._on_ranks(number, region, peer, rows)
         conditional = kind == WRITE or region.tensor in self._conditionally_written
-        guard = self._guard(stage, tile_map, rows, rows.indices if conditional else ())
+        guard = self._guard(
+            stage, tile_map, rows, rows.indices if conditional else (), self._bounded if kind == READ else ()
+        )
         for d, span in enumerate(tile_map.spans):
             if span.gather is None or span.gather.launch:
                 continue
@@ -432,10 +434,26 @@ class Enumerator(Walk):
             guard[row] = self.guards.number((*self.guards.known[int(guard[row])], *parts))
         return guard
 
-    def _guard(self, stage: BoundStage, tile_map: TileMap, rows: Rows, around: Iterable[str] = ()) -> Ints:
-        """Return what a launch decides of an access, for each row. around: the indices whose iterations count too."""
-        templates = [*parts_of(tile_map, stage), *iterations_of(tile_map, stage, around)]
+    def _guard(
+        self,
+        stage: BoundStage,
+        tile_map: TileMap,
+        rows: Rows,
+        around: Iterable[str] = (),
+        named: Collection[str] = (),
+    ) -> Ints:
+        """Return what a launch decides of an access, for each row. around: the indices whose iterations count too.
+
+        named: tables whose entries are places also where they can only be 0.
+        """
+        templates = [*parts_of(tile_map, stage, named), *iterations_of(tile_map, stage, around)]
         return numbered(self.guards, templates, rows.rank, rows.indices, rows.guard)
+
+    @cached_property
+    def _bounded(self) -> frozenset[str]:
+        """The index tensors with bounds that are entries: where there is such an entry, what bounds it is above 0."""
+        decls = [tensor.decl for tensor in self.bound.tensors.values()]
+        return frozenset(one.name for one in decls if one.bound is not None and at_launch(one.bound))
 
     @cached_property
     def _conditionally_written(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ a launch, so its value does not change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -26,6 +26,7 @@ from tilelink.ir.scalar import (
     Rank,
     Scalar,
     add,
+    at_launch,
     binary,
     const,
     evaluate,
@@ -223,7 +224,7 @@ class Template:
     @property
     def names(self) -> set[str]:
         """The indices that what a launch decides depends on."""
-        parts = [self.span.start, self.span.limit, self.span.gather, *_ends(self.counted)]
+        parts = [_place(self.span), self.span.limit, self.span.gather, *_ends(self.counted)]
         used = {e.name for part in parts if part is not None for e in walk(part) if isinstance(e, Index)}
         return used | ({self.index} if self.index is not None else set())
 
@@ -240,7 +241,7 @@ class Template:
     def _of_span(self, rank: int, indices: Mapping[str, int]) -> Part:
         span = self.span
         if span.kind == "point":
-            return Place(dim=self.dim, at=settled(span.start, rank, indices))
+            return Place(dim=self.dim, at=settled(_place(span), rank, indices))
         if span.gather is not None:
             return self._listed(span.gather, rank, indices)
         if span.index is None:
@@ -307,8 +308,11 @@ def _ends(counted: CountedRange | None) -> tuple[Scalar | None, ...]:
     return (counted.start, counted.stop) if counted is not None else ()
 
 
-def parts_of(tile_map: TileMap, stage: BoundStage) -> list[Template]:
-    """Return what a launch decides of an access of a stage, along its dimensions."""
+def parts_of(tile_map: TileMap, stage: BoundStage, named: Collection[str] = ()) -> list[Template]:
+    """Return what a launch decides of an access of a stage, along its dimensions.
+
+    named: tables whose entries are places also where they can only be 0.
+    """
     templates: list[Template] = []
     for dim, span in enumerate(tile_map.spans):
         if (number := _number(span, stage)) is not None:
@@ -316,7 +320,7 @@ def parts_of(tile_map: TileMap, stage: BoundStage) -> list[Template]:
             templates.append(
                 Template(dim=dim, span=span, scalars=stage.scalar_indices, index=number, tile=1, counted=counted)
             )
-        elif span.at_launch:
+        elif span.at_launch or _tables(_place(span)) & {*named}:
             tile = stage.tiles.get(str(span.index), 1)
             templates.append(Template(dim=dim, span=span, scalars=stage.scalar_indices, index=span.index, tile=tile))
     return templates
@@ -342,9 +346,18 @@ def iterations_of(tile_map: TileMap, stage: BoundStage, around: Iterable[str]) -
 
 def _number(span: Span, stage: BoundStage) -> str | None:
     """Return the counted index that a coordinate is, as a number, or None."""
-    if span.kind == "point" and isinstance(span.start, Index) and span.start.name in stage.parts:
-        return span.start.name
+    if span.kind == "point" and isinstance(span.named, Index) and span.named.name in stage.parts:
+        return span.named.name
     return None
+
+
+def _tables(expr: Scalar) -> set[str]:
+    return {part.table for part in walk(expr) if isinstance(part, Lookup)}
+
+
+def _place(span: Span) -> Scalar:
+    """Return where a span begins; for a point whose place does not need a launch, as the program names it."""
+    return span.start if span.named is None or at_launch(span.start) else span.named
 
 
 def settled_choice(choice: Chosen, rank: int, indices: Mapping[str, int]) -> Chosen:

@@ -12,10 +12,9 @@ bound. Of a tensor that the program writes, the stored number is an entry of a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.program import Apply, Assign, For, FromScalar, Literal, Local, Read, Region, Statement, Value
-from tilelink.ir.scalar import Binary, Compare, Int, Logic, Lookup, Scalar, binary, const, walk
+from tilelink.ir.scalar import Binary, Compare, Int, Logic, Lookup, Scalar, Whole, binary, const, walk
 from tilelink.ir.typing import ONE, Axis
 from tilelink.ir.visitor import local_names, statements
 from tilelink.lowering.alike import Box, Form, Forms, Origins, box, is_fixed, settled_form
@@ -149,23 +148,29 @@ class Told:
             self._origins.write(box(self.bound, stage, target, targets, row), origin, bool(sure[row]))
 
     def settle(self) -> None:
-        """Note which values are alike, after all stages."""
-        alike: dict[Any, list[Entry]] = {}
+        """Note which values are alike, after all stages: what is computed from values that are alike is alike too."""
+        alike = self._alike()
+        while self._origins.alike(_stored(alike)):
+            alike = self._alike()
+        for number, entries in enumerate(alike):
+            table, rank, place = entries[0]
+            name = f"{table}={number}"
+            value = Lookup(table=name, coords=tuple(map(const, (rank, *place))), launch=True)
+            self.guards.ranges[name] = (MIN_INT32, MAX_INT32)
+            for entry in entries:
+                self.guards.equal(entry, value)
+                if _is_stored(entry[0]):  # what was stored in it: the entry is that, clamped
+                    tensor = entry[0].removesuffix(OF_STATEMENT)
+                    self.guards.equal((tensor, *entry[1:]), self._clamped(tensor, value))
+
+    def _alike(self) -> list[list[Entry]]:
+        """Return the entries and names that are alike, as far as it is known which elements are."""
+        alike: dict[Form, list[Entry]] = {}
         for entry, form in self._forms.items():
             found = settled_form(form, self._origins, self.guards.resolve)
             if found is not None and entry not in self._twice:
                 alike.setdefault(found, []).append(entry)
-        for number, entries in enumerate(alike.values()):
-            if len(entries) > 1:
-                table, rank, _ = entries[0]
-                name = f"{table.partition(OF_STATEMENT)[0]}{OF_STATEMENT}={number}"
-                value = Lookup(table=name, coords=(const(rank),), launch=True)
-                self.guards.ranges[name] = (MIN_INT32, MAX_INT32)
-                for entry in entries:
-                    self.guards.equal(entry, value)
-                    tensor = entry[0].removesuffix(OF_STATEMENT)
-                    if tensor != entry[0]:  # what was stored in it: the entry is that, clamped
-                        self.guards.equal((tensor, *entry[1:]), self._clamped(tensor, value))
+        return [entries for entries in alike.values() if len(entries) > 1]
 
     def note(self, entry: Entry, form: Form | None) -> None:
         """Note the form of the value that an entry is equal to."""
@@ -295,10 +300,24 @@ class _Sources:
         return Lookup(table=table, coords=tuple(map(const, (at.rank, *entry))), launch=True)
 
 
-def name_of_value(table: str) -> str | None:
-    """Return the name whose value is an entry of a table of a guard; None for an index tensor."""
-    name, sign, _ = table.partition(OF_STATEMENT)
-    return name if sign else None
+def _stored(alike: Sequence[Sequence[Entry]]) -> Iterator[list[Entry]]:
+    """Yield the elements of index tensors in which values that are alike are stored."""
+    for entries in alike:
+        stored = [(table[: -len(OF_STATEMENT)], rank, place) for table, rank, place in entries if _is_stored(table)]
+        if len(stored) > 1:
+            yield stored
+
+
+def _is_stored(table: str) -> bool:
+    """True if a table of a guard has the numbers that are stored in an index tensor."""
+    return table.endswith(OF_STATEMENT)
+
+
+def named_entry(lookup: Lookup) -> tuple[str, tuple[Scalar | Whole, ...]]:
+    """Return an entry of a guard as a program names it: a name or an index tensor, and the coordinates."""
+    name, sign, statement = lookup.table.partition(OF_STATEMENT)
+    assigned = sign and statement.partition("=")[0]
+    return name, lookup.coords[2 if assigned else 1 :]  # the rank comes first, and of a name then the task
 
 
 def _long(axes: Sequence[Axis]) -> tuple[Axis, ...]:

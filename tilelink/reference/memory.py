@@ -17,7 +17,7 @@ from tilelink.ir.parameters import Numbers
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Program, Tensor
 from tilelink.ir.scalar import Lookup, Scalar
-from tilelink.reference.promises import check_computed, check_promises
+from tilelink.reference.promises import check_computed, check_promises, check_stored
 from tilelink.reference.races import Races
 from tilelink.reference.scalars import Scope, Where, extent
 
@@ -174,28 +174,39 @@ class Memory:
     @cached_property
     def largest(self) -> dict[str, int]:
         """index tensor -> the largest of its entries where they serve as integers, below the largest of its bounds."""
+        return {name: max(0, end - 1) for name, end in self.ends.items()}
+
+    @cached_property
+    def ends(self) -> dict[str, int]:
+        """index tensor -> its bound, the largest value of one that is an entry."""
         found: dict[str, int] = {}
 
         def fetch(lookup: Lookup, _: Where) -> np.ndarray:
-            return np.array(found[lookup.table])
+            return np.array(max(0, found[lookup.table] - 1))
 
         for tensor in self.program.tensors:
             if tensor.bound is not None:
                 scope = replace(self.scope(0), fetch=fetch)
-                end = int(replace(scope, coordinates=(0,) * len(tensor.shape)).value(tensor.bound))
-                found[tensor.name] = max(0, end - 1)
+                found[tensor.name] = int(replace(scope, coordinates=(0,) * len(tensor.shape)).value(tensor.bound))
         return found
 
+    def check_stored(self, rank: int, name: str, where: tuple[Any, ...], store: Location | None) -> None:
+        """Raise PromiseError if one of the entries of an index tensor that a stage has stored is beyond the bound."""
+        if name in self._index_tensors:
+            values = self.tensors[rank][name].numpy().astype(np.int64)
+            stored = np.zeros(values.shape, bool)
+            stored[where] = True
+            check_stored(self.program.tensor(name), values, stored, self.ends[name], rank, store)
+
     def check_computed(self) -> None:
-        """Raise CoverageError if an index tensor that stages have written breaks a promise of its declaration."""
+        """Raise PromiseError if an index tensor that stages have written breaks a promise of its declaration."""
         for rank, tensors in enumerate(self.tensors):
             index = [t for t in self.program.tensors if t.name in self._index_tensors and self.has(rank, t)]
-            raw = {t.name: tensors[t.name].numpy().astype(np.int64) for t in index}
-            entries = {name: np.clip(values, 0, self.largest[name]) for name, values in raw.items()}
+            entries = {t.name: tensors[t.name].numpy().astype(np.int64) for t in index}
             given = {t.name for t in index if t.is_given or t.known_early}
             written = {
                 name: values >= 0 if name in given else self.counters(self.arrived, rank, name, WRITES) > 0
-                for name, values in raw.items()
+                for name, values in entries.items()
             }
             check_computed(index, entries, written, self.scope(rank))
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 import torch
 
-from tilelink.errors import BindingError, CoverageError, TileLinkError
+from tilelink.errors import BindingError, Location, PromiseError, TileLinkError
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Tensor
 from tilelink.ir.scalar import Lookup, Scalar
@@ -39,9 +39,10 @@ def check_computed(
 ) -> None:
     """Check what the proof assumes of the index tensors that stages have written, at the end of a launch.
 
-    entries: of all index tensors, as they serve as integers: clamped. written: masks of those that there are.
-    Raises CoverageError for the first entry that breaks a promise, or that is not below the entry that bounds it. An
-    entry with a bound that was not written is not checked: nothing can be read up to that bound.
+    entries: of all index tensors, as they were stored. written: masks of those that there are.
+    Raises PromiseError for the first entry that breaks a promise, or that is not below the entry that bounds it. An
+    entry with a bound that was not written is not checked: nothing can be read up to that bound. Bounds of numbers are
+    checked when an entry is stored.
     """
 
     def fetch(lookup: Lookup, where: Where) -> np.ndarray:
@@ -54,10 +55,24 @@ def check_computed(
         if tensor.bound is None or tensor.space in ("in", "table"):
             continue
         values, there = entries[tensor.name], written[tensor.name]
-        own = _Entries(tensor=tensor, values=values, there=there, scope=scope, error=CoverageError)
+        own = _Entries(tensor=tensor, values=values, there=there, scope=scope, error=PromiseError)
         if at_launch(tensor.bound):
             own.check_bound()
         own.check_properties()
+
+
+def check_stored(
+    tensor: Tensor, values: np.ndarray, stored: np.ndarray, end: int, rank: int, store: Location | None
+) -> None:
+    """Raise PromiseError for the first entry that a stage stores which is not in [0, end).
+
+    values: all entries of the tensor of a rank. stored: mask of those that the stage stores. end: the bound, or the
+    largest that it may be. store: where the program stores them.
+    """
+    for at in np.argwhere(stored & ((values < 0) | (values >= end)))[:1]:
+        message = f"{_element(tensor, tuple(at.tolist()))} of rank {rank} is {values[tuple(at)]}"
+        hint = f"it is stored here, and {_declared(tensor, end)}: mask it with where, or limit it with minimum"
+        raise PromiseError(message, location=store, related=tensor.location, hint=hint)
 
 
 class _NotThereError(Exception):
@@ -141,4 +156,15 @@ class _Entries:
         raise self.error(message, location=self.tensor.location, hint=promise)
 
     def _element(self, at: At) -> str:
-        return f"{self.tensor.name}{list(at)}" if at else self.tensor.name
+        return _element(self.tensor, at)
+
+
+def _element(tensor: Tensor, at: At) -> str:
+    return f"{tensor.name}{list(at)}" if at else tensor.name
+
+
+def _declared(tensor: Tensor, end: int) -> str:
+    """Return what the bound of a tensor says, in words. end: the bound, or the largest that it may be."""
+    assert tensor.bound is not None
+    promise = f"entries of {tensor.name} lie in [0, {end})"
+    return f"{promise} at most, below {print_scalar(tensor.bound)}" if at_launch(tensor.bound) else promise

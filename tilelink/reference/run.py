@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import torch
 
-from tilelink.errors import BindingError, CoverageError, ProgressError
+from tilelink.errors import BindingError, CoverageError, ProgressError, TileLinkError
 from tilelink.ir.depth import deep
 from tilelink.ir.groups import check_groups
 from tilelink.ir.parameters import Numbers, check_numbers
@@ -67,13 +67,12 @@ def run(
     written once, whether or not the program orders it after the write. A read of a tensor that is written in place
     does not: it has what was there before, or what a write before it has left.
 
-    Entries of index tensors that stages write are clamped to their bounds where they are used as integers.
-
     Raises BindingError if an input or a parameter is missing or does not fit, or if an index tensor breaks a promise of
     its declaration. Raises CoverageError for a region or a lookup outside its tensor, for a read of elements that no
-    task writes, and for a defined output element that is not written exactly once. Raises OrderingError for an access
-    to a tensor that is written in place, if no signal orders it and that of another task. Raises AccountingError for a
-    wait without matching notifies, and for a signal that only a launch decides about, and ProgressError if all
+    task writes, and for a defined output element that is not written exactly once; PromiseError, one of these, for an
+    entry that a stage stores in an index tensor beyond its bound, or against a promise. Raises OrderingError for an
+    access to a tensor that is written in place, if no signal orders it and that of another task. Raises AccountingError
+    for a wait without matching notifies, and for a signal that only a launch decides about, and ProgressError if all
     remaining tasks are blocked.
     """
     if ranks is not None and ranks != len(inputs):
@@ -88,7 +87,11 @@ def run(
         )
     memory.fill(inputs, kept)
     _count(memory, typing)
-    _go(memory, typing)
+    try:
+        _go(memory, typing)
+    except TileLinkError:
+        memory.check_computed()  # of an entry that breaks a promise all else may be a consequence
+        raise
     memory.check_computed()
     masks = [memory.defined(rank) for rank in range(memory.ranks)]
     memory.check_outputs(masks)

@@ -215,6 +215,8 @@ def tile(coord: Scalar, numbers: frozenset[str]) -> tuple[Scalar | None, str] | 
             return offset, name
         case Binary(op="+", left=Index(name=name), right=offset) if name not in numbers:
             return offset, name
+        case Binary(op="-", left=Index(name=name), right=offset) if name not in numbers:
+            return Binary(op="-", left=Int(value=0), right=offset), name
         case _:
             return None
 

@@ -193,7 +193,9 @@ class Walker:
             ordered = self.memory.races.write(self.seen, self.owner(region), region.tensor, where)
             self._ordered(ordered, "writes", region)
         cells, dtype = self.memory.tensors[self.owner(region)][region.tensor], self.memory.dtype_of(region.tensor)
-        boxes.write(cells, self.box(region, "writes"), converted(value, dtype))
+        parts = self.box(region, "writes")
+        boxes.write(cells, parts, converted(value, dtype))
+        self.memory.check_stored(self.owner(region), region.tensor, boxes.index(parts), region.location)
         self._mark(self.memory.arrived, WRITES, region, "writes")
 
     def add(self, region: Region, value: torch.Tensor) -> None:

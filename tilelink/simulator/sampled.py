@@ -6,7 +6,7 @@ elements, the channels and the tiles that are there are known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -196,7 +196,14 @@ class _Sampled(Enumerator):
         if there.any():
             super().visit(stage, number, statement, rows if there.all() else rows.pick(there))
 
-    def _guard(self, stage: BoundStage, tile_map: TileMap, rows: Rows, around: Iterable[str] = ()) -> Ints:
+    def _guard(
+        self,
+        stage: BoundStage,
+        tile_map: TileMap,
+        rows: Rows,
+        around: Iterable[str] = (),
+        named: Collection[str] = (),
+    ) -> Ints:
         return np.zeros(len(rows.task), np.int64)  # nothing is left to a launch
 
     def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: Rows) -> None:

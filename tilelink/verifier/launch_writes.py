@@ -25,13 +25,13 @@ import numpy as np
 from tilelink.errors import CoverageError, ExclusiveWriteError, VerificationError
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Store
-from tilelink.ir.scalar import Coordinate, Int, Lookup, Param, Rank, Scalar, binary, const, rewrite, walk
+from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Param, Rank, Scalar, binary, const, rewrite, walk
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.enumerate import READ, WRITE
 from tilelink.lowering.guards import Begun, Chosen, Ended, Guard, Listed, Place, Segment
 from tilelink.lowering.guards import Part as GuardPart
-from tilelink.lowering.told import name_of_value
+from tilelink.lowering.told import named_entry
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Cells, of_tensors, parts
 from tilelink.verifier.disjoint_places import repeated
@@ -101,7 +101,7 @@ def ended_outputs(plan: Plan) -> Iterator[VerificationError]:
             return
     for tensor, row, part in _decided_writes(plan, Begun):
         if plan.guards.bounds.of(part.start)[1] > 0:
-            message = f"writes {tensor.name} from {_said(part.start)} on, and what is before is to be defined too"
+            message = f"writes {tensor.name} from {_said(plan, part.start)} on, and what is before is to be defined too"
             hint = "let the range begin at 0: where(c, a, b) chooses a value for each element"
             yield _of(plan, CoverageError, row, message, hint)
             return
@@ -110,7 +110,7 @@ def ended_outputs(plan: Plan) -> Iterator[VerificationError]:
 def chosen_outputs(plan: Plan) -> Iterator[VerificationError]:
     """Yield a refusal of an output that is written in some launches only."""
     for tensor, row, part in _decided_writes(plan, Chosen):
-        message = f"writes {tensor.name} in some launches only: {_said(part.condition)}"
+        message = f"writes {tensor.name} in some launches only: {_said(plan, part.condition)}"
         hint = "write it in every launch: where(c, a, b) chooses a value, and 0 is one"
         yield _of(plan, CoverageError, row, message, hint)
         return
@@ -184,7 +184,7 @@ def ungiven_reads(plan: Plan) -> Iterator[VerificationError]:
             for dim, end in enumerate(tensor.decl.defined):
                 stop = None if end is None else _stop_of(plan, row, tensor, dim, end)
                 if stop is not None and not any(_ends_before(plan, part, dim, stop) for part in _guard(plan, row)):
-                    message = f"reads {tensor.name}, of which a launch gives what is before {_said(stop)}"
+                    message = f"reads {tensor.name}, of which a launch gives what is before {_said(plan, stop)}"
                     hint = (
                         "read it in a range with that end, (i: M[: m]), or through entries below it: rows : in [T] < m"
                     )
@@ -336,8 +336,8 @@ def _undefined(plan: Plan, name: str, write: int, read: int, left: GuardPart) ->
     writer = where(plan, int(a.task[write]))
     what = "in some launches only"
     if isinstance(left, Ended | Begun):
-        what = f"up to {_said(left.stop)}" if isinstance(left, Ended) else f"from {_said(left.start)} on"
-    message = f"reads {name} of rank {a.peer[read]}, which {writer} writes {what}"
+        what = f"up to {_said(plan, left.stop)}" if isinstance(left, Ended) else f"from {_said(plan, left.start)} on"
+    message = f"reads {name} of rank {a.peer[read]}, which {writer} writes {what}" + _own_end(plan, read, left)
     hint = "read the same part: a range with the same end here, which a peer may have sent along, or which is computed"
     hint += " alike: the same expression of integers, comparisons, minima and maxima, of the same elements"
     if isinstance(left, Ended):
@@ -346,20 +346,37 @@ def _undefined(plan: Plan, name: str, write: int, read: int, left: GuardPart) ->
     return refuse(CoverageError, plan, message, task=task, statement=statement, related=related, hint=hint)
 
 
+def _own_end(plan: Plan, read: int, left: GuardPart) -> str:
+    """Return what a launch decides of a read along the dimension in which a write leaves something out, as text."""
+    if not isinstance(left, Ended | Begun):
+        return ""
+    for part in _guard(plan, read):
+        match part:
+            case Ended(dim=left.dim, stop=stop) if isinstance(left, Ended):
+                return f", and reads up to {_said(plan, stop)}"
+            case Begun(dim=left.dim, start=start) if isinstance(left, Begun):
+                return f", and reads from {_said(plan, start)} on"
+            case Place(dim=left.dim, at=at):
+                return f", and reads at {_said(plan, at)}"
+            case _:
+                pass
+    return ", and reads all of that dimension"
+
+
 def _ends_right(plan: Plan, tensor: BoundTensor, row: int, part: Ended) -> VerificationError | None:
     """Return the refusal of a write to an output that is not all of what is defined, or None."""
     name, decl = tensor.name, tensor.decl
     end = decl.defined[part.dim] if decl.defined else None
     if end is None:
-        message = f"writes {name} up to {_said(part.stop)} only, and all of dimension {part.dim} is to be defined"
+        message = f"writes {name} up to {_said(plan, part.stop)} only, and all of dimension {part.dim} is to be defined"
         sizes = [print_scalar(n) + ("[: n]" if d == part.dim else "") for d, n in enumerate(decl.shape)]
         hint = f"say which part is defined: {name} : out [{', '.join(sizes)}], with n as in the range"
         return _of(plan, CoverageError, row, message, hint)
     defined = _stop_of(plan, row, tensor, part.dim, end)
     if defined == part.stop:
         return None
-    text, here = print_scalar(end), _said(defined)
-    message = f"writes {name} up to {_said(part.stop)}, and it is to be defined up to {text}"
+    text, here = print_scalar(end), _said(plan, defined)
+    message = f"writes {name} up to {_said(plan, part.stop)}, and it is to be defined up to {text}"
     message += f", here {here}" if here != text else ""
     return _of(plan, CoverageError, row, message, "let both have the same end")
 
@@ -445,8 +462,8 @@ class _Placed:
                 *others, last = (c.value for c in coords if isinstance(c, Int))  # the first one is the rank
                 return self._entries(at.table, f"{at.table} {others}", len(others) - 1, last, last + 1, part.dim)
             case Place(at=at):
-                return f"writes {self.tensor.name} at {_said(at)}, and other writes may be there too\nwrite through \
-distinct entries: place : in [T] < T distinct, and y[place[i], :]"
+                said = f"writes {self.tensor.name} at {_said(self.plan, at)}, and other writes may be there too\n"
+                return said + "write through distinct entries: place : in [T] < T distinct, and y[place[i], :]"
 
     def _entries(
         self, table: str, which: str, along: int, first: int, last: int, dim: int
@@ -465,7 +482,7 @@ an output are written: entries of a permutation name each of them"
 
     def _segment(self, row: int, part: Segment) -> tuple[str, int, int, int] | str:
         name = self.tensor.name
-        unknown = f"writes {name} from {_said(part.start)} on, where other segments may be too\n"
+        unknown = f"writes {name} from {_said(self.plan, part.start)} on, where other segments may be too\n"
         match part.start, part.stop:
             case Lookup(table=table, coords=(*others, Int(value=number))), Lookup(coords=(*same, Int(value=after))) if (
                 others == same and after == number + 1 and part.stop.table == table
@@ -520,15 +537,29 @@ an output are written: entries of a permutation name each of them"
             yield CoverageError(message, location=self.tensor.decl.location, hint=hint)
 
 
-def _said(expr: Scalar) -> str:
-    """Return an expression of a guard as text: an entry with the rank that holds it."""
+def _said(plan: Plan, expr: Scalar) -> str:
+    """Return an expression of a guard as text: an entry with the rank that holds it, without its clamp to its bound."""
+
+    def unclamped(part: Scalar) -> Scalar:
+        match part:
+            case (
+                Binary(op="min" | "max" as op, left=Int(value=end), right=inner)
+                | Binary(op="min" | "max" as op, left=inner, right=Int(value=end))
+            ):
+                entry = unclamped(inner)
+                ends = plan.bound.entries.get(named_entry(entry)[0]) if isinstance(entry, Lookup) else None
+                return entry if ends is not None and end == ends[op == "min"] else part
+            case _:
+                return part
 
     def change(part: Scalar) -> Scalar | None:
         match part:
-            case Lookup(table=table, coords=(_, _, *element)) if (name := name_of_value(table)) is not None:
-                return replace(part, table=name, coords=tuple(element)) if element else Param(name=name)
-            case Lookup(coords=(Int(), *coords)):
-                return replace(part, coords=tuple(rewrite(c, change) for c in coords if isinstance(c, Scalar)))
+            case Binary(op="min" | "max") if isinstance(entry := unclamped(part), Lookup):
+                return change(entry)
+            case Lookup(coords=(Int(), *_)):
+                name, coords = named_entry(part)
+                inner = tuple(rewrite(c, change) for c in coords if isinstance(c, Scalar))
+                return replace(part, table=name, coords=inner) if inner else Param(name=name)
             case _:
                 return None
 
