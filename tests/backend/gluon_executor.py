@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -39,7 +39,9 @@ from triton.runtime.jit import JITCallable
 
 from tests.lowering.roles_interpreter import RolesMachine
 from tilelink import device
-from tilelink.artifact import Boxes, KernelSpec, NumPrograms, PeersPointer, Rank, SignalsPointer, TensorPointer
+from tilelink.artifact import (
+    Boxes, EpochPointer, KernelSpec, NumPrograms, PeersPointer, Rank, SignalsPointer, SignalTablePointer, TensorPointer,
+)  # fmt: skip
 from tilelink.backend import store
 from tilelink.backend.emit import emit
 from tilelink.device import numeric, roles, tiles
@@ -179,13 +181,14 @@ def _layout(*_: Any) -> None:
 
 @dataclass(frozen=True)
 class Pointer:
-    """The address of an element of a tensor, or of those of a tile."""
+    """The address of an element of a tensor, or of those of a tile. stored: where stores go."""
 
     elements: torch.Tensor
+    stored: torch.Tensor
     offset: Any = 0
 
     def __add__(self, other: Any) -> Pointer:
-        return Pointer(self.elements, self.offset + other)
+        return Pointer(self.elements, self.stored, self.offset + other)
 
     def places(self, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the offsets and which of them count. Raises Fault for one outside of the tensor."""
@@ -199,19 +202,21 @@ class Pointer:
 
 @dataclass(frozen=True, kw_only=True)
 class Descriptor:
-    """Boxes of a tensor in memory, whose elements are rows of its last dimension."""
+    """Boxes of a tensor in memory, whose elements are rows of its last dimension. stored: where stores go."""
 
     tensor: str
     rows: torch.Tensor
+    stored: torch.Tensor
     box: tuple[int, int]
     dtype: torch.dtype
     layout: None = None
 
-    def part(self, row: int, column: int) -> torch.Tensor:
+    def part(self, rows: torch.Tensor, at: Sequence[Any]) -> torch.Tensor:
         """Return what there is of a box in the tensor."""
+        row, column = int(at[0]), int(at[1])
         if row < 0 or column < 0:
             raise Fault(f"a box of {self.tensor} at row {row} and column {column}")
-        return self.rows[row : row + self.box[0], column : column + self.box[1]]
+        return rows[row : row + self.box[0], column : column + self.box[1]]
 
 
 @dataclass(kw_only=True)
@@ -485,7 +490,7 @@ class Operations:
     def store(self, pointer: Pointer, value: Any, mask: Any = None) -> None:
         at, counts = pointer.places(mask)
         value = _value(value).expand(at.shape)
-        pointer.elements[at[counts]] = value[counts].as_subclass(torch.Tensor)
+        pointer.stored[at[counts]] = value[counts].as_subclass(torch.Tensor)
         self.block.pause()
 
     def init(self, barrier: Barrier, count: int) -> None:
@@ -509,7 +514,7 @@ class Operations:
     def load_box(self, boxes: Descriptor, at: Sequence[Any], full: Barrier, buffer: Buffer) -> None:
         if tuple(buffer.data.shape) != boxes.box or buffer.data.dtype != boxes.dtype:
             raise Fault(f"a box of {boxes.box} in a buffer of {tuple(buffer.data.shape)}")
-        source = boxes.part(int(at[0]), int(at[1]))
+        source = boxes.part(boxes.rows, at)
         size = buffer.data.numel() * buffer.data.element_size()
         buffer.data.fill_(NAN)
         self.block.record("load", buffer.ring.name, buffer.slot, size)
@@ -527,7 +532,7 @@ class Operations:
             raise Fault(f"a box of {boxes.box} from a buffer of {tuple(buffer.data.shape)}")
         if any(buffer.place in role.unfenced for role in self.block.roles):
             raise Fault("a buffer is stored that was written without a fence")
-        one = BoxStore(buffer=buffer, target=boxes.part(int(at[0]), int(at[1])))
+        one = BoxStore(buffer=buffer, target=boxes.part(boxes.stored, at))
         self.block.running.stores.append(one)
         self.block.flying += [one.read, one.write]
         self.block.record("store", boxes.tensor, buffer.slot)
@@ -578,9 +583,6 @@ class Late:
 
     def hide(self) -> None:
         self.seen.fill_(NAN)
-
-    def show(self) -> None:
-        self.seen.copy_(self.arrived)
 
     def wait(self, channel: int, target: int, launch: int) -> None:
         """Show what a counter is for, if the target is the number of arrivals that this launch brings it to."""
@@ -694,6 +696,17 @@ class Rebinding:
 
 
 @dataclass(kw_only=True)
+class Run:
+    """What a run has stored, [rank][name], and what has happened: (rank, program, events) for each program.
+
+    In `memory` what the kernel stores is NaN where it has not stored it. Each tensor has all of its buffers.
+    """
+
+    memory: list[dict[str, torch.Tensor]]
+    events: list[tuple[int, int, list[Event]]] = field(default_factory=list[tuple[int, int, list[Event]]])
+
+
+@dataclass(kw_only=True)
 class Kernel:
     """A kernel whose warps have roles, ready to run. source: of its module, that of the plan by default."""
 
@@ -721,41 +734,48 @@ class Kernel:
         """The names of the tensors that it stores."""
         return {region.tensor for name in self.stages for region in results_of(self.bound.stages[name])}
 
-    def run(self, memory: Memory, launch: int, seed: int) -> list[tuple[int, int, list[Event]]]:
-        """Run all programs of all ranks on a memory. Return (rank, program, events) of each."""
+    def run(self, final: Memory, launch: int, seed: int) -> Run:
+        """Run all programs of all ranks. final: [rank][name], all tensors at the end of the launch."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # each thread of Python would start others for itself
         try:
-            return self._programs(memory, launch, random.Random(seed))
+            return self._programs(final, launch, random.Random(seed))
         finally:
             torch.set_num_threads(threads)
 
-    def _programs(self, memory: Memory, launch: int, order: random.Random) -> list[tuple[int, int, list[Event]]]:
-        found: list[tuple[int, int, list[Event]]] = []
+    def _programs(self, final: Memory, launch: int, order: random.Random) -> Run:
+        run = Run(memory=[{name: self._stored(name, x, launch) for name, x in one.items()} for one in final])
         for rank in range(self.bound.ranks):
-            late = self._late(memory[rank], rank)
-            function, args = self._function(launch, late), self._args(memory, rank)
+            arrived = {name: self._in_buffers(name, x, launch) for name, x in final[rank].items()}
+            late = [self._late(signal, arrived[signal[0]], rank) for signal in self._awaited(arrived)]
+            function, args = self._function(launch, late), self._args(run.memory, arrived, rank, launch)
             for program in order.sample(range(self.spec.programs), self.spec.programs):
                 self.operations.block = Block(random=random.Random(order.random()), number=program)
                 for one in late:
                     one.hide()
-                try:
-                    function(*args)
-                finally:
-                    for one in late:
-                        one.show()
-                found.append((rank, program, self.operations.block.events))
-        return found
+                function(*args)
+                run.events.append((rank, program, self.operations.block.events))
+        return run
 
-    def _late(self, own: Mapping[str, torch.Tensor], rank: int) -> list[Late]:
-        signals = [s for s in self.spec.awaits if s[0] not in self.results and own[s[0]].is_floating_point()]
-        return [
-            Late(
-                grid=self.bound.channels[signal], arrived=own[signal[0]].clone(), seen=own[signal[0]],
-                thresholds=self.plan.thresholds[signal].reshape(self.bound.ranks, -1)[rank],
-            )
-            for signal in signals
-        ]  # fmt: skip
+    def _in_buffers(self, name: str, tensor: torch.Tensor, launch: int) -> torch.Tensor:
+        """Return a tensor in the buffer of a launch. The others are NaN."""
+        buffers = self.bound.tensors[name].buffers
+        nothing = NAN if tensor.is_floating_point() else 0
+        made = torch.full((buffers, *tensor.shape), nothing, dtype=tensor.dtype)
+        made[(launch - 1) % buffers] = tensor
+        return made
+
+    def _stored(self, name: str, tensor: torch.Tensor, launch: int) -> torch.Tensor:
+        """Return the memory of a tensor in which the kernel stores."""
+        made = self._in_buffers(name, tensor, launch)
+        return made.fill_(NAN) if name in self.results else made
+
+    def _awaited(self, arrived: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, str]]:
+        yield from (signal for signal in sorted(self.spec.awaits) if arrived[signal[0]].is_floating_point())
+
+    def _late(self, signal: tuple[str, str], arrived: torch.Tensor, rank: int) -> Late:
+        thresholds = self.plan.thresholds[signal].reshape(self.bound.ranks, -1)[rank]
+        return Late(grid=self.bound.channels[signal], arrived=arrived.clone(), seen=arrived, thresholds=thresholds)
 
     def _function(self, launch: int, late: list[Late]) -> Callable[..., None]:
         one = self.operations
@@ -777,27 +797,33 @@ class Kernel:
         kernel = Rebinding(names={}, modules={**again.modules, **library})
         return kernel.one(vars(self.module)[self.spec.name])
 
-    def _args(self, memory: Memory, rank: int) -> list[Any]:
-        ranks = range(self.bound.ranks)
+    def _args(self, memory: Memory, own: Mapping[str, torch.Tensor], rank: int, launch: int) -> list[Any]:
+        """Return the arguments of a rank. own: its tensors as it reads them; it stores in `memory`."""
 
         def arg(one: Any) -> Any:
             match one:
-                case Boxes():
-                    tensor = memory[rank if one.owner is None else one.owner][one.tensor]
-                    rows = tensor.view(-1, tensor.shape[-1])
-                    return Descriptor(tensor=one.tensor, rows=rows, box=one.box, dtype=tensor.dtype)
-                case TensorPointer():
-                    return Pointer(memory[rank][one.tensor].view(-1))
-                case PeersPointer():
-                    return [Pointer(memory[peer][one.tensor].view(-1)) for peer in ranks]
+                case Boxes(tensor=name, owner=owner):
+                    read = own[name] if owner in (None, rank) else memory[owner][name]
+                    stored = memory[rank if owner is None else owner][name]
+                    rows, target = (x.view(-1, x.shape[-1]) for x in (read, stored))
+                    return Descriptor(tensor=name, rows=rows, stored=target, box=one.box, dtype=read.dtype)
+                case TensorPointer(tensor=name):
+                    return Pointer(own[name].view(-1), memory[rank][name].view(-1))
+                case PeersPointer(tensor=name):
+                    return [Pointer(peer[name].view(-1), peer[name].view(-1)) for peer in memory]
                 case Rank():
                     return rank
                 case NumPrograms():
                     return self.spec.programs
                 case SignalsPointer():
                     return rank
+                case SignalTablePointer():
+                    return list(range(self.bound.ranks))
+                case EpochPointer():
+                    number = torch.tensor([launch])
+                    return Pointer(number, number)
                 case _:
-                    return list(ranks) if "SignalTable" in type(one).__name__ else 0
+                    return 0
 
         return [arg(one) for one in self.spec.parameters]
 
@@ -817,21 +843,7 @@ def of_lowered(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> Ro
     return machine
 
 
-def memory_before(kernel: Kernel, final: Memory, launch: int) -> list[dict[str, torch.Tensor]]:
-    """Return the memory that a kernel begins with: all that its launch brings but what it stores, which is NaN."""
-    made: list[dict[str, torch.Tensor]] = []
-    for tensors in final:
-        made.append({})
-        for name, tensor in tensors.items():
-            buffers = kernel.bound.tensors[name].buffers
-            nothing = NAN if tensor.is_floating_point() else 0
-            made[-1][name] = torch.full((buffers, *tensor.shape), nothing, dtype=tensor.dtype)
-            if name not in kernel.results:
-                made[-1][name][(launch - 1) % buffers] = tensor
-    return made
-
-
-def differences(kernel: Kernel, found: Memory, final: Memory, launch: int, tolerance: float = 0.0) -> Iterable[str]:
+def differences(kernel: Kernel, found: Memory, final: Memory, launch: int, tolerance: float = 0.0) -> Iterator[str]:
     """Yield where a kernel has not stored what the lowered program has."""
     for rank, name in product(range(len(final)), sorted(kernel.results)):
         wanted, buffers = final[rank][name].float(), found[rank][name].float()

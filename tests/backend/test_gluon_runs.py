@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.backend.gluon_executor import Event, Fault, Kernel, Stuck, differences, memory_before, of_lowered
+from tests.backend.gluon_executor import Event, Fault, Kernel, Run, Stuck, differences, of_lowered
 from tests.backend.test_roles_source import DIRECT
 from tests.lowering import test_loop_roles as loops
 from tests.lowering import test_roles_counted as counted
@@ -23,7 +23,6 @@ from tests.lowering import test_roles_epilogue as epilogue
 from tests.lowering import test_roles_f8 as narrow
 from tests.lowering.roles_interpreter import RolesMachine
 from tilelink import compiler
-from tilelink.backend.emit import emit
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.clauses.roles import results_of
 from tilelink.lowering.rings import (
@@ -151,9 +150,6 @@ class Prepared:
     plan: Plan
     machine: RolesMachine
 
-    def kernel(self, stage: str, source: str = "") -> Kernel:
-        return Kernel(plan=self.plan, stage=stage, source=source)
-
 
 def whole_numbers(made: Bound) -> Inputs:
     """Return inputs of small whole numbers, whose sums are the same in each order."""
@@ -182,16 +178,15 @@ def prepared(name: str) -> Prepared:
     return Prepared(plan=plan, machine=machine)
 
 
-def run(name: str, launch: int, seed: int, source: str = "") -> tuple[Kernel, list[tuple[int, int, list[Event]]]]:
+def run(name: str, launch: int, seed: int, source: str = "") -> tuple[Kernel, Run]:
     """Run the kernel of a case, and compare what it stores with what the lowered program does."""
     case, ready = CASES[name], prepared(name)
-    kernel = ready.kernel(case.stage, source)
+    kernel = Kernel(plan=ready.plan, stage=case.stage, source=source)
     final = ready.machine.tensors
-    memory = memory_before(kernel, final, launch)
-    events = kernel.run(memory, launch, seed)
-    found = list(differences(kernel, memory, final, launch, case.near))
-    assert not found, found
-    return kernel, events
+    found = kernel.run(final, launch, seed)
+    wrong = list(differences(kernel, found.memory, final, launch, case.near))
+    assert not wrong, wrong
+    return kernel, found
 
 
 # Steps -------------------------------------------------------------------------------------------------------
@@ -361,9 +356,9 @@ def check_order(ready: Prepared, kernel: Kernel, rank: int, program: int, events
 def test_source_does_what_was_verified(name: str) -> None:
     ready = prepared(name)
     for seed in range(2):
-        kernel, runs = run(name, launch=1 + 2 * seed, seed=seed)
+        kernel, found = run(name, launch=1 + 2 * seed, seed=seed)
         tiles = 0
-        for rank, program, events in runs:
+        for rank, program, events in found.events:
             check_order(ready, kernel, rank, program, events)
             tiles += check_steps(kernel, events)
         assert tiles > 0
@@ -397,11 +392,10 @@ def test_wrong_source_is_found(mutant: str) -> None:
     """In each of some orders: what is computed or the steps are other ones."""
     name = "waits after the product, and stores at peers"
     old, new = MUTANTS[mutant]
-    kernel = prepared(name).kernel("gemm")
-    text = kernel.source
+    text = Kernel(plan=prepared(name).plan, stage="gemm").source
     assert old in text
     for seed in range(3):
         with pytest.raises((AssertionError, Fault, Stuck)):
-            kernel, runs = run(name, 1, seed, text.replace(old, new))
-            for _, _, events in runs:
+            kernel, found = run(name, 1, seed, text.replace(old, new))
+            for _, _, events in found.events:
                 check_steps(kernel, events)
