@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +42,7 @@ from tests.lowering.roles_interpreter import RolesMachine
 from tilelink import device
 from tilelink.artifact import (
     Boxes, EpochPointer, KernelSpec, NumPrograms, PeersPointer, Rank, SignalsPointer, SignalTablePointer, TensorPointer,
+    ThresholdsPointer,
 )  # fmt: skip
 from tilelink.backend import store
 from tilelink.backend.emit import emit
@@ -570,32 +572,73 @@ class Operations:
 
 
 @dataclass(kw_only=True)
-class Late:
-    """A tensor of which a program sees what it has waited for. arrived: all of it. thresholds: of a launch."""
+class Counters:
+    """The counters of a tensor in a launch. thresholds: [rank][counter], arrivals of a launch."""
 
     grid: ChannelGrid
-    arrived: torch.Tensor
-    seen: torch.Tensor
     thresholds: Any
+    launch: int
 
     def has(self, channel: int) -> bool:
         return 0 <= channel - self.grid.base < self.grid.buffers * self.grid.count
 
+    def place(self, channel: int) -> tuple[int, tuple[int | slice, ...]]:
+        """Return the number of a counter, and the elements that it is for, which are in the buffer of the launch."""
+        buffer, number = divmod(channel - self.grid.base, self.grid.count)
+        if buffer != (self.launch - 1) % self.grid.buffers:
+            raise Fault(f"launch {self.launch} uses counters of buffer {buffer} of {self.grid.tensor}")
+        part: list[slice] = []
+        left = number
+        for count, size in zip(reversed(self.grid.counts), reversed(self.grid.sizes), strict=True):
+            left, at = divmod(left, count)
+            part.insert(0, slice(at * size, (at + 1) * size))
+        return number, (buffer, *part)
+
+
+@dataclass(kw_only=True)
+class Late(Counters):
+    """A tensor of which a program of `rank` sees what it has waited for. arrived: all of it."""
+
+    rank: int
+    arrived: torch.Tensor
+    seen: torch.Tensor
+
     def hide(self) -> None:
         self.seen.fill_(NAN)
 
-    def wait(self, channel: int, target: int, launch: int) -> None:
-        """Show what a counter is for, if the target is the number of arrivals that this launch brings it to."""
-        buffer, linear = divmod(channel - self.grid.base, self.grid.count)
-        generation = (launch - 1) // self.grid.buffers + 1
-        if buffer != (launch - 1) % self.grid.buffers or target != generation * int(self.thresholds[linear]):
-            raise Fault(f"a wait of launch {launch} for {target} arrivals in buffer {buffer} of {self.grid.tensor}")
-        part: list[slice] = []
-        for count, size in zip(reversed(self.grid.counts), reversed(self.grid.sizes), strict=True):
-            linear, at = divmod(linear, count)
-            part.insert(0, slice(at * size, (at + 1) * size))
-        place = (buffer, *part)
+    def wait(self, channel: int, target: int) -> None:
+        """Show what a counter is for. The target is the number of arrivals that this launch brings it to."""
+        number, place = self.place(channel)
+        generation = (self.launch - 1) // self.grid.buffers + 1
+        if target != generation * int(self.thresholds[self.rank][number]):
+            raise Fault(f"launch {self.launch} waits for {target} arrivals at counter {number} of {self.grid.tensor}")
         self.seen[place] = self.arrived[place]
+
+
+@dataclass(kw_only=True)
+class Given(Counters):
+    """A tensor that a kernel stores and notifies. memory: [rank], as it is stored. counts: (rank, counter) -> notifies.
+
+    alone: True if no other kernel notifies these counters.
+    """
+
+    memory: list[torch.Tensor]
+    alone: bool
+    counts: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+
+    def notify(self, rank: int, channel: int) -> None:
+        number, place = self.place(channel)
+        self.counts[rank, number] += 1
+        complete = self.counts[rank, number] == int(self.thresholds[rank][number])
+        if complete and self.alone and bool(self.memory[rank][place].isnan().any()):
+            raise Fault(f"counter {number} of {self.grid.tensor} says what is not in memory")
+
+    def missing(self) -> Iterator[str]:
+        """Yield the counters of which the kernel has not given each arrival once."""
+        for rank, row in enumerate(self.thresholds if self.alone else []):
+            for number, wanted in enumerate(row):
+                if self.counts[rank, number] != int(wanted):
+                    yield f"{self.counts[rank, number]} arrivals of {wanted} at counter {number} of {self.grid.tensor}"
 
 
 @dataclass(kw_only=True)
@@ -605,6 +648,7 @@ class Signals:
     operations: Operations
     launch: int
     late: list[Late]
+    given: list[Given]
     WARP: str = "warp"
     BLOCK: str = "block"
 
@@ -612,26 +656,29 @@ class Signals:
         return _value(self.launch)
 
     def wait(self, signals: Any, channel: Any, target: Any, **_: Any) -> int:
+        return self.wait_all(signals, channel, 1, target)
+
+    def wait_all(self, signals: Any, first: Any, count: int, target: Any, step: int = 1, **_: Any) -> int:
         block = self.operations.block
-        for one in self.late:
-            if one.has(int(channel)):
-                one.wait(int(channel), int(target), self.launch)
-        block.record("wait", number=int(channel))
+        for channel in range(int(first), int(first) + int(count) * step, step):
+            for one in self.late:
+                if one.has(channel):
+                    one.wait(channel, int(target))
+            block.record("wait", number=channel)
         block.pause()
         return 0
 
-    def wait_all(self, *_: Any, **__: Any) -> int:
-        return 0
-
-    def notify(self, pad: int, channel: Any, rank: Any, tma: bool = True, **_: Any) -> None:
+    def notify(self, pad: int, channel: Any, rank: Any, scope: str = BLOCK, **_: Any) -> None:
         block = self.operations.block
         if int(rank) != pad:
             raise Fault("a notify at the pad of another rank")
+        if scope != self.WARP:
+            raise Fault("a notify of a role is not one of a warp, which waits for its stores")
         for one in block.running.stores:
-            if tma:
-                one.write()
-            elif one.held is None:
-                raise Fault("a notify while a store still reads shared memory")
+            one.write()
+        for one in self.given:
+            if one.has(int(channel)):
+                one.notify(pad, int(channel))
         block.record("notify", slot=pad, number=int(channel))
         block.pause()
 
@@ -703,6 +750,7 @@ class Run:
     """
 
     memory: list[dict[str, torch.Tensor]]
+    given: list[Given] = field(default_factory=list[Given])
     events: list[tuple[int, int, list[Event]]] = field(default_factory=list[tuple[int, int, list[Event]]])
 
 
@@ -718,6 +766,7 @@ class Kernel:
     def __post_init__(self) -> None:
         emitted = emit(self.bound, self.plan.thresholds)
         self.spec: KernelSpec = next(k for k in emitted.kernels if k.name == self.bound.kernel_of[self.stage].name)
+        self.others = [one for one in (*emitted.kernels, *emitted.copy_programs) if one is not self.spec]
         self.source = self.source or emitted.text
         self.module = store.load(store.save(self.source))
 
@@ -745,10 +794,11 @@ class Kernel:
 
     def _programs(self, final: Memory, launch: int, order: random.Random) -> Run:
         run = Run(memory=[{name: self._stored(name, x, launch) for name, x in one.items()} for one in final])
+        run.given = [self._given(s, run.memory, launch) for s in sorted(self.spec.notifies) if s[0] in self.results]
         for rank in range(self.bound.ranks):
             arrived = {name: self._in_buffers(name, x, launch) for name, x in final[rank].items()}
-            late = [self._late(signal, arrived[signal[0]], rank) for signal in self._awaited(arrived)]
-            function, args = self._function(launch, late), self._args(run.memory, arrived, rank, launch)
+            late = [self._late(signal, arrived[signal[0]], rank, launch) for signal in self._awaited(arrived)]
+            function, args = self._function(launch, late, run.given), self._args(run.memory, arrived, rank, launch)
             for program in order.sample(range(self.spec.programs), self.spec.programs):
                 self.operations.block = Block(random=random.Random(order.random()), number=program)
                 for one in late:
@@ -773,11 +823,19 @@ class Kernel:
     def _awaited(self, arrived: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, str]]:
         yield from (signal for signal in sorted(self.spec.awaits) if arrived[signal[0]].is_floating_point())
 
-    def _late(self, signal: tuple[str, str], arrived: torch.Tensor, rank: int) -> Late:
-        thresholds = self.plan.thresholds[signal].reshape(self.bound.ranks, -1)[rank]
-        return Late(grid=self.bound.channels[signal], arrived=arrived.clone(), seen=arrived, thresholds=thresholds)
+    def _late(self, signal: tuple[str, str], arrived: torch.Tensor, rank: int, launch: int) -> Late:
+        return Late(**self._counters(signal, launch), rank=rank, arrived=arrived.clone(), seen=arrived)
 
-    def _function(self, launch: int, late: list[Late]) -> Callable[..., None]:
+    def _given(self, signal: tuple[str, str], memory: Memory, launch: int) -> Given:
+        alone = not any(signal in one.notifies for one in self.others)
+        own = [tensors[signal[0]] for tensors in memory]
+        return Given(**self._counters(signal, launch), memory=own, alone=alone)
+
+    def _counters(self, signal: tuple[str, str], launch: int) -> dict[str, Any]:
+        thresholds = self.plan.thresholds[signal].reshape(self.bound.ranks, -1)
+        return {"grid": self.bound.channels[signal], "thresholds": thresholds, "launch": launch}
+
+    def _function(self, launch: int, late: list[Late], given: list[Given]) -> Callable[..., None]:
         one = self.operations
         language = _language()
         for name in ("program_id", "allocate_shared_memory", "warp_specialize", "load", "store"):
@@ -791,7 +849,7 @@ class Kernel:
             "warpgroup_mma": one.multiply, "warpgroup_mma_wait": one.retire, "fence_async_shared": one.fence,
             "following": _following, "_threads_meet": lambda: None, "INTERPRETED": False,
         }  # fmt: skip
-        signals = Signals(operations=one, launch=launch, late=late)
+        signals = Signals(operations=one, launch=launch, late=late, given=given)
         again = Rebinding(names=names, modules={id(tl): language, id(gl): language, id(device): signals})
         library = {id(module): SimpleNamespace(**again.globals_of(vars(module))) for module in (roles, tiles, numeric)}
         kernel = Rebinding(names={}, modules={**again.modules, **library})
@@ -819,6 +877,9 @@ class Kernel:
                     return rank
                 case SignalTablePointer():
                     return list(range(self.bound.ranks))
+                case ThresholdsPointer(tensor=name, kind=kind):
+                    row = torch.as_tensor(self.plan.thresholds[name, kind].reshape(self.bound.ranks, -1)[rank])
+                    return Pointer(row, row)
                 case EpochPointer():
                     number = torch.tensor([launch])
                     return Pointer(number, number)
@@ -843,13 +904,15 @@ def of_lowered(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> Ro
     return machine
 
 
-def differences(kernel: Kernel, found: Memory, final: Memory, launch: int, tolerance: float = 0.0) -> Iterator[str]:
-    """Yield where a kernel has not stored what the lowered program has."""
+def differences(kernel: Kernel, run: Run, final: Memory, launch: int, tolerance: float = 0.0) -> Iterator[str]:
+    """Yield where a kernel has not stored what the lowered program has, and what it has not notified as planned."""
     for rank, name in product(range(len(final)), sorted(kernel.results)):
-        wanted, buffers = final[rank][name].float(), found[rank][name].float()
+        wanted, buffers = final[rank][name].float(), run.memory[rank][name].float()
         own = (launch - 1) % len(buffers)
         close = torch.isclose(buffers[own], wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
         if not bool(close.all()):
             yield f"{name} of rank {rank} differs at {int((~close).sum())} of {close.numel()} elements"
         if not bool(torch.cat([buffers[:own], buffers[own + 1 :]]).isnan().all()):
             yield f"another buffer of {name} of rank {rank} is written"
+    for one in run.given:
+        yield from one.missing()

@@ -184,7 +184,7 @@ def run(name: str, launch: int, seed: int, source: str = "") -> tuple[Kernel, Ru
     kernel = Kernel(plan=ready.plan, stage=case.stage, source=source)
     final = ready.machine.tensors
     found = kernel.run(final, launch, seed)
-    wrong = list(differences(kernel, found.memory, final, launch, case.near))
+    wrong = list(differences(kernel, found, final, launch, case.near))
     assert not wrong, wrong
     return kernel, found
 
@@ -364,6 +364,10 @@ def test_source_does_what_was_verified(name: str) -> None:
         assert tiles > 0
 
 
+NOTIFY = (
+    "dl.notify(signals, C_SIGNALS + i * 2 + j, rank, debug_block=debug_block, stage=1, tile=tile, remote=False, "
+    "tma=False, scope=dl.WARP)"
+)
 MUTANTS = {
     "a loader does not wait for room": ("roles.wait(empty_barriers, slot, phase ^ 1)", "pass"),
     "a loader waits for another phase": ("roles.wait(empty_barriers, slot, phase ^ 1)", "roles.wait(empty_barriers, slot, phase)"),
@@ -383,6 +387,9 @@ MUTANTS = {
     "room before a store has read": ("roles.stored(FLYING=0)", "pass"),
     "no wait for signals": ("token += dl.wait(signals, parts_buffer * PARTS_CHANNELS + channel", "(lambda *_, **__: 0)(signals, parts_buffer + channel"),
     "a wait for another counter": ("parts_buffer * PARTS_CHANNELS + 8 + channel_1", "parts_buffer * PARTS_CHANNELS + channel_1"),
+    "a notify before its data": ("        peer_2 = 1\n", f"        peer_2 = 1\n        {NOTIFY}\n"),
+    "a notify that is left out": (NOTIFY, "pass"),
+    "a notify of another rank": (NOTIFY, NOTIFY.replace("signals", "signal_table[1 - rank]")),
     "a wait for an earlier launch": ("target=parts_generation", "target=parts_generation - 1"),
 }
 
