@@ -1,5 +1,5 @@
 # pyright: basic
-"""An executor of the Gluon source of a kernel whose warps have roles, in Python: what the source does is seen, not read.
+"""An executor, in Python, of the Gluon source of a kernel whose warps have roles: what the source does is seen.
 
 The functions of the emitted module, and those of device/roles.py and device/numeric.py that they call, run as they are
 written. Stand-ins take the place of Gluon's own operations. What is modelled:
@@ -41,11 +41,19 @@ from triton.runtime.jit import JITCallable
 from tests.lowering.roles_interpreter import RolesMachine
 from tilelink import device
 from tilelink.artifact import (
-    Boxes, EpochPointer, KernelSpec, NumPrograms, PeersPointer, Rank, SignalsPointer, SignalTablePointer, TensorPointer,
+    Boxes,
+    EpochPointer,
+    KernelSpec,
+    NumPrograms,
+    PeersPointer,
+    Rank,
+    SignalsPointer,
+    SignalTablePointer,
+    TensorPointer,
     ThresholdsPointer,
-)  # fmt: skip
+)
 from tilelink.backend import store
-from tilelink.backend.emit import emit
+from tilelink.backend.context import Emitted
 from tilelink.device import numeric, roles, tiles
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.typing import infer
@@ -150,7 +158,7 @@ def _folded(x: Value, axis: int, function: Callable[[Any, Any], Any]) -> Value:
     """Return a reduction along an axis whose size is a power of two."""
     while x.shape[axis] > 1:
         x = function(*x.chunk(2, axis))
-    return x.squeeze(axis)
+    return x.squeeze(axis)  # type: ignore[return-value]
 
 
 def _of_one(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
@@ -756,19 +764,19 @@ class Run:
 
 @dataclass(kw_only=True)
 class Kernel:
-    """A kernel whose warps have roles, ready to run. source: of its module, that of the plan by default."""
+    """The kernel of a stage whose warps have roles, ready to run. source: of its module, if not what is emitted."""
 
     plan: Plan
+    emitted: Emitted
     stage: str
     source: str = ""
     operations: Operations = field(default_factory=Operations)
 
     def __post_init__(self) -> None:
-        emitted = emit(self.bound, self.plan.thresholds)
+        emitted = self.emitted
         self.spec: KernelSpec = next(k for k in emitted.kernels if k.name == self.bound.kernel_of[self.stage].name)
         self.others = [one for one in (*emitted.kernels, *emitted.copy_programs) if one is not self.spec]
-        self.source = self.source or emitted.text
-        self.module = store.load(store.save(self.source))
+        self.module = store.load(store.save(self.source or emitted.text))
 
     @property
     def bound(self) -> Bound:
@@ -845,9 +853,10 @@ class Kernel:
             MBarrierLayout=lambda: Barrier, init=one.init, wait=one.wait, arrive=one.arrive, expect=one.expect
         )
         names = {
-            "mbarrier": barrier, "cast": _cast, "tma": SimpleNamespace(store_wait=one.stored), "_load": one.load_box, "_store": one.store_box,
-            "warpgroup_mma": one.multiply, "warpgroup_mma_wait": one.retire, "fence_async_shared": one.fence,
-            "following": _following, "_threads_meet": lambda: None, "INTERPRETED": False,
+            "mbarrier": barrier, "cast": _cast, "tma": SimpleNamespace(store_wait=one.stored), "_load": one.load_box,
+            "_store": one.store_box, "warpgroup_mma": one.multiply, "warpgroup_mma_wait": one.retire,
+            "fence_async_shared": one.fence, "following": _following, "_threads_meet": lambda: None,
+            "INTERPRETED": False,
         }  # fmt: skip
         signals = Signals(operations=one, launch=launch, late=late, given=given)
         again = Rebinding(names=names, modules={id(tl): language, id(gl): language, id(device): signals})
