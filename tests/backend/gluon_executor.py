@@ -28,7 +28,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -762,6 +762,11 @@ class Run:
     events: list[tuple[int, int, list[Event]]] = field(default_factory=list[tuple[int, int, list[Event]]])
 
 
+@cache
+def _module(source: str) -> ModuleType:
+    return store.load(store.save(source))
+
+
 @dataclass(kw_only=True)
 class Kernel:
     """The kernel of a stage whose warps have roles, ready to run. source: of its module, if not what is emitted."""
@@ -776,7 +781,7 @@ class Kernel:
         emitted = self.emitted
         self.spec: KernelSpec = next(k for k in emitted.kernels if k.name == self.bound.kernel_of[self.stage].name)
         self.others = [one for one in (*emitted.kernels, *emitted.copy_programs) if one is not self.spec]
-        self.module = store.load(store.save(self.source or emitted.text))
+        self.module = _module(self.source or emitted.text)
 
     @property
     def bound(self) -> Bound:

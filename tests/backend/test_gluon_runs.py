@@ -440,6 +440,8 @@ MUTANTS = {
         "parts_buffer * PARTS_CHANNELS + channel_1",
     ),
     "a notify before its data": ("        peer_2 = 1\n", f"        peer_2 = 1\n        {NOTIFY}\n"),
+    "one product less in flight": ("acc_1 = roles.retire(acc_1, FLYING=1)", "acc_1 = roles.retire(acc_1, FLYING=0)"),
+    "no store in flight": ("roles.stored(FLYING=3 * CONSUMERS)", "roles.stored(FLYING=0)"),
     "a notify that is left out": (NOTIFY, "pass"),
     "a notify of another rank": (NOTIFY, NOTIFY.replace("signals", "signal_table[1 - rank]")),
     "a wait for an earlier launch": ("target=parts_generation", "target=parts_generation - 1"),
