@@ -91,7 +91,16 @@ class ConsumerValueEmitter(ValueEmitter):
         for region, one in fetched.items():
             self.prefetched[region] = writer.let(writer.name(f"{region.tensor}_tile"), one.next)
             with writer.block(nodes.Branch(condition=f"{self.piece} + 1 < {shared.pieces}")):
-                writer.let(one.next, f"gl.load({one.pointers} + ({self.piece} + 1) * {shared.piece})")
+                ahead = scaled(f"({self.piece} + 1) * {shared.piece}", self._stride(region))
+                writer.let(one.next, f"gl.load({one.pointers} + {ahead})")
+
+    def _stride(self, region: Region) -> str:
+        """Return how far apart two columns of a product are in a tile that is added to it."""
+        addresses = self.addresses
+        spans = addresses.bound.memory_map(addresses.stage.name, region).spans
+        strides = addresses.constants.strides(addresses.bound.tensors[region.tensor])
+        pairs = zip(spans, strides, strict=True)
+        return next(stride for span, stride in pairs if span.kind != "point" and str(span.index) == self._column)
 
     def _is_cut(self, region: Region) -> bool:
         """True if some tile of a region has fewer elements than others."""

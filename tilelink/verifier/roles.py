@@ -24,14 +24,13 @@ from tilelink.lowering.clauses.roles import (
     REGISTERS,
     conflict,
     divided_reason,
+    every_roles_of,
     is_cut,
     is_summed,
     launch_reason,
-    loop_roles_of,
     product_of,
     products_of_tile,
     results_of,
-    roles_of,
 )
 from tilelink.lowering.rings import (
     CARRY,
@@ -54,7 +53,6 @@ from tilelink.lowering.rings import (
     widest_of,
 )
 from tilelink.planning.plan import Plan
-from tilelink.scheduling.schedule import RolesChoice
 from tilelink.verifier.rings import wrong, wrong_together
 
 SM_REGISTERS = 65536
@@ -101,13 +99,9 @@ def _unlike_made(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     """
     targets = 1 if has_loop(stage) else len(results_of(stage))
     results = result_ring(buffers=found.results.buffers, targets=targets)
-    every: list[Roles] = []
-    for in_flight in (1, 2):
-        choice = RolesChoice(consumers=found.consumers, buffers=found.operands.buffers, in_flight=in_flight)
-        made = loop_roles_of(bound, stage, choice) if has_loop(stage) else roles_of(bound, stage, choice)
-        if isinstance(made, str):
-            return made
-        every.append(made)
+    every = every_roles_of(bound, stage, consumers=found.consumers, buffers=found.operands.buffers)
+    if isinstance(every, str):
+        return every
     if all(found != replace(made, results=results) for made in every):
         return "its rings have steps or numbers in a form that no kernel has"
     kernel = bound.kernel_of[stage.name]

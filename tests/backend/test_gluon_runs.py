@@ -1,0 +1,461 @@
+# pyright: basic
+"""The Gluon source of kernels whose warps have roles, executed: what it computes, and which steps each role makes.
+
+tests/backend/gluon_executor.py says what an execution models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+import pytest
+import torch
+
+from tests.backend.gluon_executor import Event, Fault, Kernel, Run, Stuck, differences, of_lowered
+from tests.backend.test_roles_source import DIRECT
+from tests.lowering import test_loop_roles as loops
+from tests.lowering import test_roles_counted as counted
+from tests.lowering import test_roles_epilogue as epilogue
+from tests.lowering import test_roles_f8 as narrow
+from tests.lowering.roles_interpreter import RolesMachine
+from tilelink import compiler
+from tilelink.backend.context import Emitted
+from tilelink.backend.emit import emit
+from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.clauses.roles import results_of
+from tilelink.lowering.rings import (
+    ARRIVE,
+    AWAIT,
+    CARRY,
+    COMPUTE,
+    EXPECT,
+    FENCE,
+    FILL,
+    KEPT,
+    LEADING,
+    LOAD,
+    MULTIPLY,
+    RETIRE,
+    STORE,
+    SUM,
+    TRAILING,
+    Ring,
+    Role,
+    Roles,
+    Step,
+    of_tile,
+    parts_of,
+    taken,
+)
+from tilelink.planning.plan import Plan, make_plan
+from tilelink.reference.run import run as reference
+from tilelink.reference.trial import random_inputs
+from tilelink.target import target
+from tilelink.verifier import verify
+
+Inputs = Sequence[Mapping[str, torch.Tensor]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Tensors here are small: more threads take longer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# Stages with roles -------------------------------------------------------------------------------------------
+
+FORMS = """program forms(M, N, K):
+    x    : in        [M, K]
+    w    : in        [N, K]
+    v    : in        [N, K]
+    bias : in        [N]
+    r    : in        [M, N]
+    e    : in        [M] f32
+    h    : symmetric [M, K]
+    y    : out       [M, N]{dtype}
+
+    comm send(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+
+    compute gemm(i: M, j: N):
+        consumer_tile_wait(h[i, :])
+        y[i, j] = {value}
+
+schedule one for forms:
+    send on sm(1), tile(i=64){channel}
+    gemm on sm, tile(i={i}, j={j}, k=64), roles({roles}){more}
+"""
+DOT, OTHER = "dot(h[i, :], w[j, :].T)", "dot(h[i, :], v[j, :].T)"
+BRANCHES = """acc = dot(x[i, :], w[j, :].T)
+if ranks > 2:
+    acc = acc + 1.0
+else:
+    acc = acc * 2.0 + r[i, j]
+for (q: 2 by 1):
+    consumer_tile_wait(parts[q, i, j])
+    acc += parts[q, i, j] * 0.5
+half = acc * 0.5
+consumer_tile_wait(f[i, j])
+half = maximum(half, 0.0) + f[i, j]
+c[i, j] = half
+for (p: ranks):
+    tile_push_data(g[rank, i, j] @ p, half)
+producer_tile_notify(c[i, j])
+for (p: ranks):
+    producer_tile_notify(g[rank, i, j] @ p)
+"""
+
+
+def form(
+    value: str = DOT, *, i: int = 128, j: int = 128, roles: str = "consumers=2, buffers=3", more: str = "",
+    dtype: str = "", channel: str = "", sms: int = 5, ranks: int = 2, M: int = 256, N: int = 256, K: int = 192,
+) -> Bound:  # fmt: skip
+    text = FORMS.format(value=value, i=i, j=j, roles=roles, more=more, dtype=dtype, channel=channel)
+    module = compiler.parse(text, "forms.tl")
+    on = replace(target("sm_90"), sms=sms)
+    sizes = {"M": M, "N": N, "K": K}
+    return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=sizes, dtype="bf16", target=on)
+
+
+def direct() -> Bound:
+    module = compiler.parse(DIRECT.replace("j=256", "j=128"), "direct.tl")
+    sizes = {"Ms": 256, "N": 256, "K": 64}
+    on = replace(target("sm_90"), sms=3)
+    return compiler.bound(module.program(), module.schedules[0], ranks=3, dims=sizes, dtype="bf16", target=on)
+
+
+def cut(starts: list[int], order: str = "e, group(r, 2), j") -> tuple[Bound, Inputs]:
+    return counted.bound(order=order, on=replace(target("sm_90"), sms=4)), counted.inputs(starts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A stage with roles. made: the lowered program, and its inputs if they are not any. near: how near results are."""
+
+    made: Callable[[], Bound | tuple[Bound, Inputs]]
+    stage: str = "gemm"
+    near: float = 0.0
+
+
+SMALL: dict[str, Any] = {"M": 256, "N": 256, "K": 128, "on": replace(target("sm_90"), sms=6)}
+CASES = {
+    "a product": Case(made=form),
+    "one turn": Case(made=lambda: form(K=64)),
+    "one product in flight": Case(made=lambda: form(roles="consumers=2, buffers=2, in_flight=1")),
+    "three consumers": Case(made=lambda: form(i=192, M=384, roles="consumers=3, buffers=4")),
+    "two products": Case(made=lambda: form(f"maximum({DOT}, 0.0) * 0.5 + {OTHER}")),
+    "f32 results": Case(made=lambda: form(f"{DOT} + r[i, j]", dtype=" f32")),
+    "a bias, and vectors of rows": Case(made=lambda: form(f"({DOT} + bias[j]) * e[i][:, None] + r[i, j]")),
+    "ragged tiles": Case(made=lambda: form(f"{DOT} + bias[j] + r[i, j]", M=200, N=200, K=72)),
+    "halved tiles": Case(made=lambda: form(f"{DOT} + r[i, j]", more=", halve_tail", sms=6, M=384, N=256, K=128)),
+    "halved tiles of two products": Case(
+        made=lambda: form(f"maximum({DOT}, 0.0) + {OTHER}", more=", halve_tail", sms=6, M=384, N=256, K=64)
+    ),
+    "slices that arrive": Case(made=lambda: form(channel="\n    h channel(k=64)")),
+    "waits after the product, and stores at peers": Case(made=lambda: epilogue.bound(**SMALL)),
+    "branches and late waits": Case(made=lambda: epilogue.bound(BRANCHES, **SMALL)),
+    "several stages": Case(made=direct),
+    "8-bit floats": Case(made=lambda: narrow.bound(value=f"{narrow.SCALED} + z[i, j, 1]", buffers=2)),
+    "tiles that a launch cuts": Case(made=lambda: cut([0, 100, 101, 301]), stage="product", near=2e-2),
+    "tiles of which a launch has some": Case(made=lambda: cut([0, 0, 256, 256], "j, e, r"), stage="product", near=2e-2),
+    "online softmax": Case(made=lambda: loops.bound(N=2, sms=3), stage="attn", near=2e-2),
+    "a causal loop, one product in flight": Case(
+        made=lambda: loops.bound(loops.GUARDED, N=3, sms=3, roles="consumers=2, buffers=2, in_flight=1"),
+        stage="attn", near=2e-2,
+    ),
+    "a linear loop": Case(made=lambda: loops.bound(loops.LINEAR, N=2, sms=3), stage="attn", near=2e-2),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A case whose lowered program has run. machine: its memory at the end."""
+
+    plan: Plan
+    emitted: Emitted
+    machine: RolesMachine
+
+
+def whole_numbers(made: Bound) -> Inputs:
+    """Return inputs of small whole numbers, whose sums are the same in each order."""
+    (given,) = random_inputs(made.source, ranks=made.ranks, dims=made.numbers, dtype=made.dtype, launches=1, seed=1)
+    by = torch.Generator().manual_seed(1)
+
+    def number(x: torch.Tensor) -> torch.Tensor:
+        return torch.randint(-2, 3, x.shape, generator=by).to(x.dtype) if x.is_floating_point() else x
+
+    return [{name: number(x) for name, x in one.items()} for one in given]
+
+
+@cache
+def prepared(name: str) -> Prepared:
+    """Return a case whose lowered program is proven, and computes what the reference does."""
+    made = CASES[name].made()
+    bound, inputs = made if isinstance(made, tuple) else (made, whole_numbers(made))
+    plan = make_plan(bound)
+    verify(plan)
+    machine = of_lowered(bound, inputs)
+    wanted = reference(bound.source, inputs, bound.numbers, dtype=bound.dtype)
+    for rank, outputs in enumerate(wanted):
+        for result, tensor in outputs.items():
+            found = machine.tensors[rank][result].float()
+            assert torch.allclose(found, tensor.float(), rtol=2e-2, atol=2e-2, equal_nan=True), result
+    return Prepared(plan=plan, emitted=emit(bound, plan.thresholds), machine=machine)
+
+
+def run(name: str, launch: int, seed: int, source: str = "") -> tuple[Kernel, Run]:
+    """Run the kernel of a case, and compare what it stores with what the lowered program does."""
+    case, ready = CASES[name], prepared(name)
+    kernel = Kernel(plan=ready.plan, emitted=ready.emitted, stage=case.stage, source=source)
+    final = ready.machine.tensors
+    found = kernel.run(final, launch, seed)
+    wrong = list(differences(kernel, found, final, launch, case.near))
+    assert not wrong, wrong
+    return kernel, found
+
+
+# Steps -------------------------------------------------------------------------------------------------------
+
+RINGS = {"left_ring": "left", "right_ring": "right", "kept_ring": KEPT, "streamed_ring": "streamed"}
+LOADED = {LEADING: "streamed", TRAILING: "streamed"}
+MULTIPLIED = {"left_ring": "", "kept_ring": LEADING, "registers": TRAILING}
+UNSEEN = (COMPUTE, CARRY, SUM)
+"""Steps that only a role itself sees."""
+Told = tuple[str, str, int, int]
+"""A step as it was executed: its word, what it is for, its place in the ring, and its number."""
+
+
+def merged(several: Iterable[Told]) -> list[Told]:
+    """Return steps with the loads of a buffer as one: that of a left operand has a part for each consumer."""
+    found: list[Told] = []
+    for (word, what, slot), some in groupby(several, lambda one: one[:3]):
+        if word == LOAD:
+            found.append((word, what, slot, sum(one[3] for one in some)))
+        else:
+            found += [*some]
+    return found
+
+
+def seen(event: Event, consumers: int) -> Told:
+    """Return what an event tells of a step."""
+    what, slot = event.what.removesuffix("_barriers"), event.slot
+    if event.word == LOAD:
+        what = RINGS[what]
+        slot = slot // consumers if what in ("left", KEPT) else slot
+    elif event.word == MULTIPLY:
+        what = MULTIPLIED[what]
+    return event.word, what, slot, event.number
+
+
+def told(ring: Ring, place: int, step: Step) -> Told:
+    """Return what an execution of a step at a place of a ring tells. Places are counted from the first tile on."""
+    if step.word in (FENCE, RETIRE):
+        return step.word, "", 0, step.number
+    place -= step.number if step.word == ARRIVE else 0
+    turn, slot = divmod(place, ring.buffers)
+    what = LOADED.get(step.what, step.what.rstrip("0123456789")) if step.word == LOAD else step.what
+    number = (turn + step.number) % 2 if step.word == AWAIT else step.number if step.word in (EXPECT, LOAD) else 0
+    return step.word, what, slot, number
+
+
+def of_role(ring: Ring, role: Role, turns: Sequence[int]) -> list[list[Told]]:
+    """Return the steps of a role at a ring in each tile, of so many turns each."""
+    found: list[list[Told]] = []
+    first = 0
+    for number in turns:
+        found.append([told(ring, first + at, step) for at, step in of_tile(role, number) if step.word not in UNSEEN])
+        first += taken(role, number)
+    return found
+
+
+def of_operands(tiles: Sequence[tuple[Roles, int]], *, loads: bool) -> list[Told]:
+    """Return the steps at the rings of operands and of what is kept, of the loader or of a consumer."""
+    found: list[Told] = []
+    first = 0
+    for tile, (roles, turns) in enumerate(tiles):
+        ring, kept = roles.operands, roles.kept
+        role = ring.writer if loads else ring.reader
+        own = [(first + at, step) for at, step in of_tile(role, turns) if step.word not in UNSEEN]
+        own_told = [told(ring, at, step) for at, step in own]
+        first += taken(role, turns)
+        if kept is None:
+            found += own_told
+            continue
+        steps = kept.writer.steps if loads else kept.reader.steps
+        around = [told(kept, tile, step) for step in steps if step.word not in (MULTIPLY, RETIRE)]
+        released = [one for one in around if one[0] == ARRIVE]
+        end = len(own_told) - (0 if loads else len(parts_of(role).last))
+        found += [*(one for one in around if one not in released), *own_told[:end], *released, *own_told[end:]]
+    return merged(found)
+
+
+def of_results(tiles: Sequence[tuple[BoundStage, Roles]], *, stores: bool) -> list[Told]:
+    """Return the steps at the ring of one consumer's results, of that consumer or of the storer."""
+    found: list[Told] = []
+    first = 0
+    for stage, roles in tiles:
+        ring = roles.results
+        targets = [region.tensor for region in results_of(stage)]
+        role = ring.reader if stores else ring.writer
+        for at, step in of_tile(role, roles.pieces):
+            one = told(ring, first + at, step)
+            if step.word == STORE:
+                one = (STORE, targets[int(step.what.removeprefix("target") or 0)], *one[2:])
+            if not (roles.cut and step.word in (FILL, STORE)):
+                found.append((FILL, "result_ring", *one[2:]) if step.word == FILL else one)
+        first += taken(role, roles.pieces)
+    return found
+
+
+def at_operands(events: Sequence[Event], role: str, roles: Roles) -> list[Told]:
+    """Return the steps of a role at the rings of operands and of what is kept."""
+    every = [seen(event, roles.consumers) for event in events if event.role == role]
+    words, barriers = (LOAD, MULTIPLY, RETIRE), ("full", "empty", "ready", "vacant")
+    return merged(one for one in every if one[0] in words or one[1] in barriers)
+
+
+def at_results(events: Sequence[Event], role: str, consumer: int, roles: Roles) -> list[Told]:
+    """Return the steps of a role at the ring of a consumer's results. Reads in flight are those of all consumers."""
+    first = consumer * roles.results.buffers
+    found: list[Told] = []
+    for one in (seen(event, roles.consumers) for event in events if event.role == role):
+        word, what, slot, number = one
+        if word == RETIRE and role == "storer":
+            assert number % roles.consumers == 0
+            found.append((word, what, slot, number // roles.consumers))
+        elif word == FENCE:
+            found.append(one)
+        elif word not in (FILL, STORE, AWAIT, ARRIVE) or slot - first not in range(roles.results.buffers):
+            continue
+        elif (word in (FILL, STORE) and not roles.cut) or what in ("staged", "drained"):
+            found.append((word, what, slot - first, number))
+    return found
+
+
+def tiles_of(kernel: Kernel, events: Sequence[Event]) -> list[tuple[BoundStage, int]]:
+    """Return the stage of each tile that a loader loads, and how many turns it takes."""
+    stages = {stage.number: stage for stage in kernel.bound.stages.values()}
+    found: list[tuple[BoundStage, int]] = []
+    for event in (one for one in events if one.role == "loader"):
+        if event.word == "tile":
+            found.append((stages[event.slot], 0))
+        elif (event.word, event.what) == (EXPECT, "full_barriers"):
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+    return [(stage, turns_of(stage, places, kernel.bound)) for stage, places in found if places]
+
+
+def turns_of(stage: BoundStage, places: int, bound: Bound) -> int:
+    """Return how many turns of a tile take so many places: all of its product, or as a condition has them."""
+    roles = stage.roles
+    assert roles is not None
+    turns = next(n for n in range(1, places + 1) if taken(roles.operands.writer, n) == places)
+    assert roles.kept is not None or turns == -(-int(bound.numbers["K"]) // roles.block)
+    return turns
+
+
+def check_steps(kernel: Kernel, events: Sequence[Event]) -> int:
+    """Check that each role of a program has made the steps of the lowered program. Return how many tiles it had."""
+    tiles = [(stage, stage.roles, turns) for stage, turns in tiles_of(kernel, events) if stage.roles is not None]
+    if not tiles:
+        return 0
+    turns = [(own, number) for _, own, number in tiles]
+    results = [(stage, own) for stage, own, _ in tiles]
+    one = tiles[0][1]
+    assert at_operands(events, "loader", one) == of_operands(turns, loads=True)
+    for consumer in range(one.consumers):
+        name = f"consumer{consumer}"
+        assert at_operands(events, name, one) == of_operands(turns, loads=False)
+        assert at_results(events, name, consumer, one) == of_results(results, stores=False)
+        assert at_results(events, "storer", consumer, one) == of_results(results, stores=True)
+    return len(tiles)
+
+
+def check_order(ready: Prepared, kernel: Kernel, rank: int, program: int, events: Sequence[Event]) -> None:
+    """Check that all roles of a program take the tiles that it has, in their order."""
+    lowered = kernel.bound.kernel_of[kernel.stage]
+    own = [(stage.number, tile) for stage, tile in ready.machine.own(lowered, rank, program)]
+    for role in ("loader", "storer"):
+        assert [(one.slot, one.number) for one in events if (one.role, one.word) == (role, "tile")] == own
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_source_does_what_was_verified(name: str) -> None:
+    ready = prepared(name)
+    for seed in range(2):
+        kernel, found = run(name, launch=1 + 2 * seed, seed=seed)
+        tiles = 0
+        for rank, program, events in found.events:
+            check_order(ready, kernel, rank, program, events)
+            tiles += check_steps(kernel, events)
+        assert tiles > 0
+
+
+NOTIFY = (
+    "dl.notify(signals, C_SIGNALS + i * 2 + j, rank, debug_block=debug_block, stage=1, tile=tile, remote=False, "
+    "tma=False, scope=dl.WARP)"
+)
+MUTANTS = {
+    "a loader does not wait for room": ("roles.wait(empty_barriers, slot, phase ^ 1)", "pass"),
+    "a loader waits for another phase": (
+        "roles.wait(empty_barriers, slot, phase ^ 1)",
+        "roles.wait(empty_barriers, slot, phase)",
+    ),
+    "a consumer does not wait for operands": ("roles.wait(full_barriers, slot, phase)", "pass"),
+    "a load of another buffer": ("right_ring.index(slot))\n", "right_ring.index(slot ^ 1))\n"),
+    "a load of other columns": (", row_1, k, ", ", row_1, 0, "),
+    "fewer bytes": ("BYTES=32768", "BYTES=16384"),
+    "a consumer does not release": ("roles.arrive(empty_barriers, previous)", "pass"),
+    "a consumer releases another buffer": (
+        "roles.arrive(empty_barriers, previous)",
+        "roles.arrive(empty_barriers, slot)",
+    ),
+    "a product is used in flight": ("acc_1 = roles.retire(acc_1, FLYING=0)", "pass"),
+    "a consumer does not wait for a result's room": (
+        "roles.wait(drained_barriers, PART * RESULTS + place, turn ^ 1)",
+        "pass",
+    ),
+    "no fence": ("roles.fence()", "pass"),
+    "the storer is not told": ("roles.arrive(staged_barriers, PART * RESULTS + place)", "pass"),
+    "the storer does not wait": ("roles.wait(staged_barriers, part * RESULTS + place, turn)", "pass"),
+    "a store at another rank": ("peer_2 = 1", "peer_2 = 0"),
+    "a store that is left out": (
+        "roles.store_part(c_boxes_64x64_swizzled, row + part * CONSUMER_ROWS",
+        "(lambda *_: 0)(c_boxes_64x64_swizzled, row",
+    ),
+    "room before a store has read": ("roles.stored(FLYING=0)", "pass"),
+    "no wait for signals": (
+        "token += dl.wait(signals, parts_buffer * PARTS_CHANNELS + channel",
+        "(lambda *_, **__: 0)(signals, parts_buffer + channel",
+    ),
+    "a wait for another counter": (
+        "parts_buffer * PARTS_CHANNELS + 8 + channel_1",
+        "parts_buffer * PARTS_CHANNELS + channel_1",
+    ),
+    "a notify before its data": ("        peer_2 = 1\n", f"        peer_2 = 1\n        {NOTIFY}\n"),
+    "one product less in flight": ("acc_1 = roles.retire(acc_1, FLYING=1)", "acc_1 = roles.retire(acc_1, FLYING=0)"),
+    "no store in flight": ("roles.stored(FLYING=3 * CONSUMERS)", "roles.stored(FLYING=0)"),
+    "a notify that is left out": (NOTIFY, "pass"),
+    "a notify of another rank": (NOTIFY, NOTIFY.replace("signals", "signal_table[1 - rank]")),
+    "a wait for an earlier launch": ("target=parts_generation", "target=parts_generation - 1"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_wrong_source_is_found(mutant: str) -> None:
+    """What is computed, the steps, or the notifies are other ones."""
+    name = "waits after the product, and stores at peers"
+    old, new = MUTANTS[mutant]
+    text = prepared(name).emitted.text
+    assert old in text
+    with pytest.raises((AssertionError, Fault, Stuck)):
+        kernel, found = run(name, 1, 0, text.replace(old, new))
+        for _, _, events in found.events:
+            check_steps(kernel, events)
