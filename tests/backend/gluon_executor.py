@@ -38,7 +38,6 @@ import triton.language as tl
 from triton.experimental.gluon import language as gl
 from triton.runtime.jit import JITCallable
 
-from tests.lowering.roles_interpreter import RolesMachine
 from tilelink import device
 from tilelink.artifact import (
     Boxes,
@@ -56,9 +55,8 @@ from tilelink.backend import store
 from tilelink.backend.context import Emitted
 from tilelink.device import numeric, roles, tiles
 from tilelink.ir.mapping import ChannelGrid
-from tilelink.ir.typing import infer
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.clauses.roles import results_of
+from tilelink.lowering.role_statements import results_of
 from tilelink.planning.plan import Plan
 
 Memory = Sequence[Mapping[str, torch.Tensor]]
@@ -904,18 +902,6 @@ class Kernel:
 
 
 # What should come out ----------------------------------------------------------------------------------------
-
-
-def of_lowered(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> RolesMachine:
-    """Return the memory of all ranks after the lowered program has run."""
-    machine = RolesMachine(
-        program=bound.program, numbers=bound.numbers, ranks=bound.ranks, dtype=bound.dtype,
-        typing=infer(bound.program), bound=bound,
-    )  # fmt: skip
-    machine.fill(inputs)
-    machine.count()
-    machine.run()
-    return machine
 
 
 def differences(kernel: Kernel, run: Run, final: Memory, launch: int, tolerance: float = 0.0) -> Iterator[str]:

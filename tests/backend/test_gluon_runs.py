@@ -15,18 +15,17 @@ from typing import Any
 import pytest
 import torch
 
-from tests.backend.gluon_executor import Event, Fault, Kernel, Run, Stuck, differences, of_lowered
+from tests.backend.gluon_executor import Event, Fault, Kernel, Run, Stuck, differences
 from tests.backend.test_roles_source import DIRECT
 from tests.lowering import test_loop_roles as loops
 from tests.lowering import test_roles_counted as counted
 from tests.lowering import test_roles_epilogue as epilogue
 from tests.lowering import test_roles_f8 as narrow
-from tests.lowering.roles_interpreter import RolesMachine
+from tests.lowering.roles_interpreter import RolesMachine, machine_after
 from tilelink import compiler
 from tilelink.backend.context import Emitted
 from tilelink.backend.emit import emit
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.clauses.roles import results_of
 from tilelink.lowering.rings import (
     ARRIVE,
     AWAIT,
@@ -51,6 +50,7 @@ from tilelink.lowering.rings import (
     parts_of,
     taken,
 )
+from tilelink.lowering.role_statements import results_of
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs
@@ -202,7 +202,7 @@ def prepared(name: str) -> Prepared:
     bound, inputs = made if isinstance(made, tuple) else (made, whole_numbers(made))
     plan = make_plan(bound)
     verify(plan)
-    machine = of_lowered(bound, inputs)
+    machine = machine_after(bound, inputs)
     wanted = reference(bound.source, inputs, bound.numbers, dtype=bound.dtype)
     for rank, outputs in enumerate(wanted):
         for result, tensor in outputs.items():

@@ -18,13 +18,21 @@ from tests.lowering.interpreter import Machine, Program, Tile, _program
 from tilelink.ir.program import Notify, Region, Wait
 from tilelink.ir.typing import infer
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.clauses.roles import consumer_waits
+from tilelink.lowering.role_statements import consumer_waits
 from tilelink.lowering.straight_epilogue import after_product
 from tilelink.reference.walker import Task
 
 
 def run_roles(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> tuple[list[dict[str, torch.Tensor]], int]:
     """Run one launch. Return [rank][name], the outputs, and how many tiles a loader was ahead at most."""
+    machine = machine_after(bound, inputs)
+    machine.check_outputs([machine.defined(rank) for rank in range(bound.ranks)])
+    outs = [t.name for t in bound.program.tensors if t.is_result]
+    return [{name: tensors[name] for name in outs} for tensors in machine.tensors], machine.ahead
+
+
+def machine_after(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> RolesMachine:
+    """Return the memory of all ranks after one launch."""
     machine = RolesMachine(
         program=bound.program, numbers=bound.numbers, ranks=bound.ranks, dtype=bound.dtype,
         typing=infer(bound.program), bound=bound,
@@ -32,9 +40,7 @@ def run_roles(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> tup
     machine.fill(inputs)
     machine.count()
     machine.run()
-    machine.check_outputs([machine.defined(rank) for rank in range(bound.ranks)])
-    outs = [t.name for t in bound.program.tensors if t.is_result]
-    return [{name: tensors[name] for name in outs} for tensors in machine.tensors], machine.ahead
+    return machine
 
 
 def _multiplied(stage: BoundStage) -> int:

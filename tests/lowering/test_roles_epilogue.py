@@ -17,8 +17,8 @@ from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import RANK, Index, Scalar, add, binary, const
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.clauses.roles import consumer_waits, results_of
 from tilelink.lowering.listing import listing
+from tilelink.lowering.role_statements import consumer_waits, results_of
 from tilelink.planning.plan import make_plan
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs

@@ -120,6 +120,6 @@ def test_vectors_of_rows_are_loaded_once_and_places_follow_the_index() -> None:
     pieces = next(n for n, line in enumerate(lines) if line.startswith("for piece in gl.static_range("))
     rows = [n for n, line in enumerate(lines) if "= gl.load(u + " in line]
     columns = [n for n, line in enumerate(lines) if "= gl.load(v + " in line]
-    assert len(rows) == 1 < 2 and rows[0] < pieces < columns[0]
+    assert len(rows) == 1 and rows[0] < pieces < columns[0]
     (place,) = {line for line in lines if line.startswith("offsets") and "[:, None]" in line and "* 2" in line}
     assert "rows" in place.split("[:, None]")[0] and "columns" in place.split("[None, :]")[0].split("+")[-1]

@@ -19,7 +19,8 @@ from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.visitor import statements
 from tilelink.lowering.clauses.flatten import FLATTEN, flat_reason
 from tilelink.lowering.clauses.order import ORDER
-from tilelink.lowering.clauses.roles import ROLES, roles_reason
+from tilelink.lowering.clauses.roles import ROLES
+from tilelink.lowering.role_statements import roles_reason
 from tilelink.lowering.straight_epilogue import once, straight
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule

@@ -39,7 +39,6 @@ from tilelink.ir.scalar import Index, walk
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.carried import computes_with_places, parts
-from tilelink.lowering.clauses.roles import addends, consumer_waits, results_of
 from tilelink.lowering.rings import (
     AWAIT,
     EXPECT,
@@ -53,6 +52,7 @@ from tilelink.lowering.rings import (
     right_operand,
     target_of,
 )
+from tilelink.lowering.role_statements import addends, consumer_waits, results_of
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 PREFETCHED_TILES = 2

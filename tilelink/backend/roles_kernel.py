@@ -17,8 +17,8 @@ from tilelink.backend.roles_shared import Shared
 from tilelink.ir.program import Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.clauses.roles import addends, consumer_waits, results_of
 from tilelink.lowering.rings import Roles, widest_of
+from tilelink.lowering.role_statements import addends, consumer_waits, results_of
 
 
 def roles_kernel(frame: Frame) -> KernelContext:

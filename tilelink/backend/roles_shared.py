@@ -15,8 +15,8 @@ from tilelink.ir.program import (
     Dot,
     Region,
 )
-from tilelink.lowering.clauses.roles import product_of, products_of_tile
 from tilelink.lowering.rings import Roles
+from tilelink.lowering.role_statements import product_of, products_of_tile
 
 MAX_SWIZZLE = 128
 """Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""

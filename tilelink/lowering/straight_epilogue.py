@@ -1,7 +1,8 @@
-"""Epilogues of products without loops and branches.
+"""Epilogues of products without loops, branches and names of constants.
 
 The warps that multiply (lowering/clauses/roles.py) compute the epilogue of a tile piece by piece, from registers, after
-all of its waits. A loop over numbers is unrolled, and a branch that is the same on all ranks is taken or left out.
+all of its waits. A loop over numbers is unrolled, and a branch that is the same on all ranks is taken or left out. A
+constant stands where its name was.
 
 The waits stay where they are. To move them before what is computed, as those warps do, orders more than the program
 says: rules that saw them there would accept a load that comes too early in it.

@@ -22,9 +22,8 @@ from tilelink.ir.products import operand_region
 from tilelink.ir.program import Statement
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.carried import has_loop
-from tilelink.lowering.clauses.roles import consumer_waits, products_of_tile
-from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import READ, WAIT
+from tilelink.lowering.role_statements import consumer_waits, products_of_tile
 from tilelink.planning.any_program import apart
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan
@@ -84,11 +83,7 @@ def _early(part: Part, order: Orders, ahead: HappensBefore, tasks: np.ndarray) -
         return known.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
 
     early = before(order.planned) & ~before(ahead)
-    yield from (_refusal(plan, part.name, int(writes[n]), int(reads[n])) for n in _some(early))
-
-
-def _some(mask: np.ndarray) -> Ints:
-    return np.flatnonzero(mask)[:3]
+    yield from (_refusal(plan, part.name, int(writes[n]), int(reads[n])) for n in np.flatnonzero(early)[:3])
 
 
 def _refusal(plan: Plan, name: str, write: int, read: int) -> VerificationError:

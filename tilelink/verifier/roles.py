@@ -23,14 +23,10 @@ from tilelink.lowering.clauses.roles import (
     MIN_RESULTS,
     REGISTERS,
     conflict,
-    divided_reason,
     every_roles_of,
     is_cut,
     is_summed,
     launch_reason,
-    product_of,
-    products_of_tile,
-    results_of,
 )
 from tilelink.lowering.rings import (
     CARRY,
@@ -52,6 +48,7 @@ from tilelink.lowering.rings import (
     target_of,
     widest_of,
 )
+from tilelink.lowering.role_statements import divided_reason, product_of, products_of_tile, results_of
 from tilelink.planning.plan import Plan
 from tilelink.verifier.rings import wrong, wrong_together
 

@@ -30,9 +30,8 @@ Triton, as without the clause.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 from typing import Any
 
 from tilelink.capabilities import has_warpgroups
@@ -40,35 +39,18 @@ from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import Span
 from tilelink.ir.products import operand_region, products
 from tilelink.ir.program import (
-    INTEGER_OPS,
     ITEM_BYTES,
-    Apply,
-    Assign,
-    Cast,
-    Dot,
-    Expand,
     For,
-    FromScalar,
-    Full,
-    If,
-    Literal,
-    Local,
-    Notify,
     Read,
     Region,
     Stage,
-    Statement,
     Store,
-    Transfer,
-    Transpose,
-    Value,
-    Wait,
 )
 from tilelink.ir.reach import elsewhere
-from tilelink.ir.scalar import Index, Lookup, Scalar, at_launch, const, mul, walk
+from tilelink.ir.scalar import Index, Lookup, const, mul, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping
-from tilelink.ir.visitor import map_value, scalars_of, stage_scalars, statements, value_of, values
+from tilelink.ir.visitor import stage_scalars, statements, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import carried, has_loop, parts, range_of, unfolded, unfolded_body
 from tilelink.lowering.choose_network import sends
@@ -79,16 +61,24 @@ from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.rings import Roles, fit_together, kept_ring, operand_ring, result_ring, turning_ring, widest_of
-from tilelink.lowering.sink_waits import sliced_product
-from tilelink.lowering.straight_epilogue import UNROLLED, after_product, once, straight, straightened
+from tilelink.lowering.role_statements import (
+    addends,
+    consumer_waits,
+    decided_reason,
+    divided_reason,
+    product_of,
+    products_of_tile,
+    results_of,
+    roles_reason,
+    stage_body,
+)
+from tilelink.lowering.straight_epilogue import once, straight, straightened
 from tilelink.lowering.transform import stage_writes
 from tilelink.scheduling.schedule import RolesChoice
 from tilelink.scheduling.words import check_count
 
 WITHOUT_ROLES: tuple[Clause[Any], ...] = (FLATTEN, DEFER_NOTIFY, SPLIT_K_TAIL, STREAM_K)
 """Clauses for programs whose warps have no roles."""
-PRODUCTS = (1, 2)
-"""Numbers of products of a tile. Two are side by side in registers, as one product of twice the columns."""
 GROUP_ROWS = 64
 """Rows of a product of one group of four warps (PTX ISA, wgmma)."""
 COLUMNS = (16, 256)
@@ -227,167 +217,7 @@ def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
             return f"its roles read {one.table} at different times, and it is written while programs run"
     if any(decl.counted for decl in stage.stage.indices) and consumer_waits(stage):
         return "it waits after its product, also for tiles that are not there"
-    return _decided_reason(stage.stage)
-
-
-def _decided_reason(stage: Stage) -> str | None:
-    """Return why roles cannot have what only a launch decides, for any sizes, or None."""
-    counted = {decl.name for decl in stage.indices if decl.counted}
-    for statement in statements(stage.body):
-        match statement:
-            case For(indices=indices) if any(decl.counted for decl in indices):
-                return "only a launch decides how many turns its loop has"
-            case Wait() | Notify() if any(_decided(expr, counted) for expr in scalars_of(statement)):
-                return "only a launch decides for which channels its tiles wait or notify"
-            case If(condition=condition) if at_launch(condition):
-                return "only a launch decides which statements of a tile are executed"
-            case _:
-                pass
-    return None
-
-
-def _decided(expr: Scalar, counted: Collection[str]) -> bool:
-    """True if a launch decides the value of an expression, or which values a counted index in it has."""
-    return at_launch(expr) or any(isinstance(e, Index) and e.name in counted for e in walk(expr))
-
-
-def divided_reason(stage: BoundStage) -> str | None:
-    """Return why the statements of a stage's tiles cannot be divided among roles, or None."""
-    if not has_loop(stage):
-        return roles_reason(stage_body(stage))
-    if after_product(stage.stage.body, stage.slices) is not None:
-        return f"a loop after its product is over tiles, or over more than {UNROLLED} numbers or a part of them"
-    found = carried(stage.stage.body)
-    if isinstance(found, str):
-        return found
-    store = found.after[-1]
-    return "it stores in a peer's memory" if isinstance(store, Store) and store.region.rank is not None else None
-
-
-def stage_body(stage: BoundStage) -> tuple[Statement, ...]:
-    """Return the statements of a tile, with a product that waits for its slices as one statement."""
-    return tuple(_joined(stage))
-
-
-def product_of(stage: BoundStage) -> Dot:
-    """Return the product of a stage with roles, of all slices, or the first of several."""
-    return products_of_tile(stage)[0]
-
-
-def products_of_tile(stage: BoundStage) -> list[Dot]:
-    """Return the products of a stage with roles."""
-    return products(stage_body(stage))
-
-
-def _joined(stage: BoundStage) -> Iterator[Statement]:
-    for statement in stage.stage.body:
-        product = sliced_product(stage, statement)
-        if product is None:
-            yield statement
-            continue
-        yield from (replace(wait, region=product.of_all(wait.region)) for wait in product.waits)
-        location = statement.location
-        whole = Apply(op="add", args=(Local(name=product.name, location=location), product.whole), location=location)
-        yield Assign(name=product.name, value=whole, location=location)
-
-
-def roles_reason(body: tuple[Statement, ...]) -> str | None:
-    """Return why the statements of a tile cannot be divided among roles, or None."""
-    if any(
-        isinstance(s, Assign) and isinstance(s.value, Full) and not _starts_sums(body[n:]) for n, s in enumerate(body)
-    ):
-        return "it gives a name a constant, and another value in a loop or a branch"
-    body = tuple(s for s in body if not (isinstance(s, Assign) and isinstance(s.value, Full)))
-    waits = next((n for n, s in enumerate(body) if not isinstance(s, Wait)), len(body))
-    notifies = next((n for n, s in enumerate(reversed(body)) if not isinstance(s, Notify)), len(body))
-    middle = body[waits : len(body) - notifies]
-    late = _late_waits(middle[1:]) if middle and isinstance(middle[0], Assign) else ()
-    if late and products(middle[middle.index(late[0]) :]):
-        return "it waits between its products, whose operands are loaded together"
-    middle = tuple(s for s in middle if not any(s is wait for wait in late))
-    if not middle or not all(isinstance(s, Assign | Store | Transfer) for s in middle):
-        return "its tiles do more than to wait, multiply, wait, compute, store and notify, in this order"
-    dots = products(statements(middle))
-    if not dots or not products(middle[:1]):
-        return "its tiles do not begin with a product"
-    if len(dots) not in PRODUCTS or any(dot.left != dots[0].left for dot in dots):
-        return f"its tiles multiply {len(dots)} times, not once or twice the same left operand"
-    if reason := _stores_reason(middle):
-        return reason
-    for statement in middle:
-        if (value := value_of(statement)) is not None and (reason := _computed(value)):
-            return reason
-    reasons = (_operand_reason(dots[0].left, "left", False), *(_operand_reason(d.right, "right", True) for d in dots))
-    return next(filter(None, reasons), None)
-
-
-def _starts_sums(body: tuple[Statement, ...]) -> bool:
-    """True if a constant is the start of the sums of a product of slices, which follows it."""
-    start, following = body[0], next((s for s in body[1:] if not isinstance(s, Wait)), None)
-    match following:
-        case Assign(name=name, value=Apply(op="add", args=(Local(name=begun), Dot()))):
-            return isinstance(start, Assign) and start.name == name == begun
-        case _:
-            return False
-
-
-def _stores_reason(middle: tuple[Statement, ...]) -> str | None:
-    """Return why a storer cannot execute the stores of a tile, or None."""
-    stores = tuple(s for s in middle if isinstance(s, Store | Transfer))
-    if not stores or middle[-len(stores) :] != stores:
-        return "its tiles do not end with their only stores"
-    if any(isinstance(s, Transfer) and s.mode != "push" for s in stores):
-        return "it does not store what it computes alone"
-    if any(isinstance(s, Store) and s.adds for s in stores):
-        return "it adds to memory where others may add, too"
-    if len({value_of(s) for s in stores}) > 1:
-        return "it stores several values, and consumers hand one to the storer"
-    if len(stores) > 1 and products(stores):
-        return "it stores a product at several places: assign the product to a name before"
-    return None
-
-
-def results_of(stage: BoundStage) -> list[Region]:
-    """Return the regions in which the tiles of a stage store the same result."""
-    return [
-        s.region if isinstance(s, Store) else s.target for s in stage_body(stage) if isinstance(s, Store | Transfer)
-    ]
-
-
-def _late_waits(body: tuple[Statement, ...]) -> tuple[Wait, ...]:
-    """Return the waits among what follows a product, up to the first store."""
-    computing = takewhile(lambda s: isinstance(s, Assign | Wait), body)
-    return tuple(s for s in computing if isinstance(s, Wait))
-
-
-def consumer_waits(stage: BoundStage) -> tuple[Wait, ...]:
-    """Return the waits that consumers execute: those after the product of a tile."""
-    after = None if has_loop(stage) else after_product(stage.stage.body, stage.slices)
-    return () if after is None else _late_waits(stage.stage.body[after:])
-
-
-def _computed(value: Value) -> str | None:
-    """Return why consumers cannot compute a value, or None."""
-    match value:
-        case Dot() | Local() | Literal() | FromScalar() | Full():
-            return None
-        case Read(region=region):
-            return None if region.rank is None else "it computes with what a peer has"
-        case Cast(value=inner) | Expand(value=inner):
-            return _computed(inner)
-        case Apply(op=op, args=args) if op not in INTEGER_OPS:
-            return next(filter(None, map(_computed, args)), None)
-        case _:
-            return "what it computes with the product is not elementwise in it, numbers, vectors and tiles"
-
-
-def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
-    inner = value.value if isinstance(value, Transpose) else value
-    if not isinstance(inner, Read) or inner.region.rank is not None:
-        return f"the {side} operand of its product is not a region of its own rank"
-    if isinstance(value, Transpose) is not transposed:
-        return f"the contracted dimension of the {side} operand is not its last one in memory"
-    return None
+    return decided_reason(stage.stage)
 
 
 def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
@@ -456,14 +286,8 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     if block * item not in BLOCK_BYTES:
         fitting = ", ".join(str(size // item) for size in BLOCK_BYTES)
         return f"a block of {block} contracted elements is none of {fitting}"
-    for region in targets:
-        if reason := _stored(bound, stage, region):
-            return reason
-        if bound.tensors[region.tensor].dtype != bound.tensors[target.tensor].dtype:
-            return f"{region.tensor} has other elements than {target.tensor}, and both get the same results"
-    for read in addends(stage):
-        if reason := _addend(bound, stage, read.region, target):
-            return reason
+    if reason := _epilogue_reason(bound, stage, targets):
+        return reason
     own = rows // consumers
     if own != power_of_two(own):
         return f"{own} rows of a consumer are no power of two"
@@ -500,6 +324,18 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
         results=result_ring(buffers=results, targets=len(targets)),
         cut=is_cut(bound, stage),
     )
+
+
+def _epilogue_reason(bound: Bound, stage: BoundStage, targets: Sequence[Region]) -> str | None:
+    """Return why results cannot be computed or stored at some places, or None."""
+    target = targets[0]
+    for region in targets:
+        if reason := _stored(bound, stage, region):
+            return reason
+        if bound.tensors[region.tensor].dtype != bound.tensors[target.tensor].dtype:
+            return f"{region.tensor} has other elements than {target.tensor}, and both get the same results"
+    reasons = (_addend(bound, stage, read.region, target) for read in addends(stage))
+    return next(filter(None, reasons), None)
 
 
 def every_roles_of(bound: Bound, stage: BoundStage, *, consumers: int, buffers: int) -> list[Roles] | str:
@@ -596,23 +432,6 @@ def _along(bound: Bound, stage: BoundStage, region: Region) -> int | None:
     return rows.size if points and rows.kind == "tile" and whole.kind == "whole" else None
 
 
-def addends(stage: BoundStage) -> list[Read]:
-    """Return the regions that a stage computes with next to its product."""
-    found: list[Read] = []
-    for statement in stage_body(stage):
-        value = value_of(statement)
-        if value is not None:
-            map_value(value, lambda one: _kept(one, found))
-    return found
-
-
-def _kept(value: Value, found: list[Read]) -> Value | None:
-    """Keep a region that is no operand of a product, and visit nothing inside a product."""
-    if isinstance(value, Read):
-        found.append(value)
-    return value if isinstance(value, Read | Dot) else None
-
-
 def _addend(bound: Bound, stage: BoundStage, region: Region, target: Region) -> str | None:
     """Return why consumers cannot load a region to compute with it, or None."""
     tensor, spans = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
@@ -679,7 +498,7 @@ def _in_steps(stage: BoundStage, span: Span) -> bool:
 
 
 def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
-    if reason := _decided_reason(stage):
+    if reason := decided_reason(stage):
         return reason
     body = straight(stage.body, once)
     if not any(isinstance(s, For) for s in body):

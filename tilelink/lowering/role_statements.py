@@ -1,0 +1,224 @@
+"""Statements of a tile that roles of warps divide among them: which tiles have such statements, and which these are.
+
+A tile waits, multiplies, waits again, computes, stores and notifies, in this order. The loader executes the waits
+before the product, consumers those after it and what is computed, and the storer the stores and the notifies (see
+lowering/clauses/roles.py, which gives a stage its roles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from itertools import takewhile
+
+from tilelink.ir.products import products
+from tilelink.ir.program import (
+    INTEGER_OPS,
+    Apply,
+    Assign,
+    Cast,
+    Dot,
+    Expand,
+    For,
+    FromScalar,
+    Full,
+    If,
+    Literal,
+    Local,
+    Notify,
+    Read,
+    Region,
+    Stage,
+    Statement,
+    Store,
+    Transfer,
+    Transpose,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import Index, Scalar, at_launch, walk
+from tilelink.ir.visitor import map_value, scalars_of, statements, value_of
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.carried import carried, has_loop
+from tilelink.lowering.sink_waits import sliced_product
+from tilelink.lowering.straight_epilogue import UNROLLED, after_product
+
+PRODUCTS = (1, 2)
+"""Numbers of products of a tile. Two are side by side in registers, as one product of twice the columns."""
+
+
+def divided_reason(stage: BoundStage) -> str | None:
+    """Return why the statements of a stage's tiles cannot be divided among roles, or None."""
+    if not has_loop(stage):
+        return roles_reason(stage_body(stage))
+    if after_product(stage.stage.body, stage.slices) is not None:
+        return f"a loop after its product is over tiles, or over more than {UNROLLED} numbers or a part of them"
+    found = carried(stage.stage.body)
+    if isinstance(found, str):
+        return found
+    store = found.after[-1]
+    return "it stores in a peer's memory" if isinstance(store, Store) and store.region.rank is not None else None
+
+
+def roles_reason(body: tuple[Statement, ...]) -> str | None:
+    """Return why the statements of a tile cannot be divided among roles, or None."""
+    if any(
+        isinstance(s, Assign) and isinstance(s.value, Full) and not _starts_sums(body[n:]) for n, s in enumerate(body)
+    ):
+        return "it gives a name a constant, and another value in a loop or a branch"
+    body = tuple(s for s in body if not (isinstance(s, Assign) and isinstance(s.value, Full)))
+    waits = next((n for n, s in enumerate(body) if not isinstance(s, Wait)), len(body))
+    notifies = next((n for n, s in enumerate(reversed(body)) if not isinstance(s, Notify)), len(body))
+    middle = body[waits : len(body) - notifies]
+    late = _late_waits(middle[1:]) if middle and isinstance(middle[0], Assign) else ()
+    if late and products(middle[middle.index(late[0]) :]):
+        return "it waits between its products, whose operands are loaded together"
+    middle = tuple(s for s in middle if not any(s is wait for wait in late))
+    if not middle or not all(isinstance(s, Assign | Store | Transfer) for s in middle):
+        return "its tiles do more than to wait, multiply, wait, compute, store and notify, in this order"
+    dots = products(statements(middle))
+    if not dots or not products(middle[:1]):
+        return "its tiles do not begin with a product"
+    if len(dots) not in PRODUCTS or any(dot.left != dots[0].left for dot in dots):
+        return f"its tiles multiply {len(dots)} times, not once or twice the same left operand"
+    if reason := _stores_reason(middle):
+        return reason
+    for statement in middle:
+        if (value := value_of(statement)) is not None and (reason := _computed(value)):
+            return reason
+    reasons = (_operand_reason(dots[0].left, "left", False), *(_operand_reason(d.right, "right", True) for d in dots))
+    return next(filter(None, reasons), None)
+
+
+def _starts_sums(body: tuple[Statement, ...]) -> bool:
+    """True if a constant is the start of the sums of a product of slices, which follows it."""
+    start, following = body[0], next((s for s in body[1:] if not isinstance(s, Wait)), None)
+    match following:
+        case Assign(name=name, value=Apply(op="add", args=(Local(name=begun), Dot()))):
+            return isinstance(start, Assign) and start.name == name == begun
+        case _:
+            return False
+
+
+def _stores_reason(middle: tuple[Statement, ...]) -> str | None:
+    """Return why a storer cannot execute the stores of a tile, or None."""
+    stores = tuple(s for s in middle if isinstance(s, Store | Transfer))
+    if not stores or middle[-len(stores) :] != stores:
+        return "its tiles do not end with their only stores"
+    if any(isinstance(s, Transfer) and s.mode != "push" for s in stores):
+        return "it does not store what it computes alone"
+    if any(isinstance(s, Store) and s.adds for s in stores):
+        return "it adds to memory where others may add, too"
+    if len({value_of(s) for s in stores}) > 1:
+        return "it stores several values, and consumers hand one to the storer"
+    if len(stores) > 1 and products(stores):
+        return "it stores a product at several places: assign the product to a name before"
+    return None
+
+
+def _computed(value: Value) -> str | None:
+    """Return why consumers cannot compute a value, or None."""
+    match value:
+        case Dot() | Local() | Literal() | FromScalar() | Full():
+            return None
+        case Read(region=region):
+            return None if region.rank is None else "it computes with what a peer has"
+        case Cast(value=inner) | Expand(value=inner):
+            return _computed(inner)
+        case Apply(op=op, args=args) if op not in INTEGER_OPS:
+            return next(filter(None, map(_computed, args)), None)
+        case _:
+            return "what it computes with the product is not elementwise in it, numbers, vectors and tiles"
+
+
+def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
+    inner = value.value if isinstance(value, Transpose) else value
+    if not isinstance(inner, Read) or inner.region.rank is not None:
+        return f"the {side} operand of its product is not a region of its own rank"
+    if isinstance(value, Transpose) is not transposed:
+        return f"the contracted dimension of the {side} operand is not its last one in memory"
+    return None
+
+
+def decided_reason(stage: Stage) -> str | None:
+    """Return why roles cannot have what only a launch decides, for any sizes, or None."""
+    counted = {decl.name for decl in stage.indices if decl.counted}
+    for statement in statements(stage.body):
+        match statement:
+            case For(indices=indices) if any(decl.counted for decl in indices):
+                return "only a launch decides how many turns its loop has"
+            case Wait() | Notify() if any(_decided(expr, counted) for expr in scalars_of(statement)):
+                return "only a launch decides for which channels its tiles wait or notify"
+            case If(condition=condition) if at_launch(condition):
+                return "only a launch decides which statements of a tile are executed"
+            case _:
+                pass
+    return None
+
+
+def _decided(expr: Scalar, counted: Collection[str]) -> bool:
+    """True if a launch decides the value of an expression, or which values a counted index in it has."""
+    return at_launch(expr) or any(isinstance(e, Index) and e.name in counted for e in walk(expr))
+
+
+def stage_body(stage: BoundStage) -> tuple[Statement, ...]:
+    """Return the statements of a tile, with a product that waits for its slices as one statement."""
+    return tuple(_joined(stage))
+
+
+def _joined(stage: BoundStage) -> Iterator[Statement]:
+    for statement in stage.stage.body:
+        product = sliced_product(stage, statement)
+        if product is None:
+            yield statement
+            continue
+        yield from (replace(wait, region=product.of_all(wait.region)) for wait in product.waits)
+        location = statement.location
+        whole = Apply(op="add", args=(Local(name=product.name, location=location), product.whole), location=location)
+        yield Assign(name=product.name, value=whole, location=location)
+
+
+def product_of(stage: BoundStage) -> Dot:
+    """Return the product of a stage with roles, of all slices, or the first of several."""
+    return products_of_tile(stage)[0]
+
+
+def products_of_tile(stage: BoundStage) -> list[Dot]:
+    """Return the products of a stage with roles."""
+    return products(stage_body(stage))
+
+
+def results_of(stage: BoundStage) -> list[Region]:
+    """Return the regions in which the tiles of a stage store the same result."""
+    return [
+        s.region if isinstance(s, Store) else s.target for s in stage_body(stage) if isinstance(s, Store | Transfer)
+    ]
+
+
+def addends(stage: BoundStage) -> list[Read]:
+    """Return the regions that a stage computes with next to its product."""
+    found: list[Read] = []
+    for statement in stage_body(stage):
+        value = value_of(statement)
+        if value is not None:
+            map_value(value, lambda one: _kept(one, found))
+    return found
+
+
+def _kept(value: Value, found: list[Read]) -> Value | None:
+    """Keep a region that is no operand of a product, and visit nothing inside a product."""
+    if isinstance(value, Read):
+        found.append(value)
+    return value if isinstance(value, Read | Dot) else None
+
+
+def consumer_waits(stage: BoundStage) -> tuple[Wait, ...]:
+    """Return the waits that consumers execute: those after the product of a tile."""
+    after = None if has_loop(stage) else after_product(stage.stage.body, stage.slices)
+    return () if after is None else _late_waits(stage.stage.body[after:])
+
+
+def _late_waits(body: tuple[Statement, ...]) -> tuple[Wait, ...]:
+    """Return the waits among what follows a product, up to the first store."""
+    computing = takewhile(lambda s: isinstance(s, Assign | Wait), body)
+    return tuple(s for s in computing if isinstance(s, Wait))
