@@ -112,6 +112,14 @@ def await_all(signals, out, first, target, debug_block, COUNT: tl.constexpr, STE
 
 
 @triton.jit
+def await_each(signals, out, first, target, debug_block, COUNT: tl.constexpr):
+    """Waits for COUNT counters, of which every third one is left out, then adds 1 to a number."""
+    places = tl.arange(0, COUNT)
+    token = dl.wait_each(signals, first + places, places % 3 != 2, target, debug_block, 2, 0)
+    tl.store(out, dl.consume_token(tl.load(out) + 1, token))
+
+
+@triton.jit
 def tell_each(x, signals, signal_table, debug_block, first, skipped, COUNT: tl.constexpr, BLOCK: tl.constexpr):
     """Stores a tile, then adds to a counter of each of COUNT ranks but one: to counter 2 of rank 0, 3 of rank 1, ...
 

@@ -96,6 +96,26 @@ def test_a_wait_for_all_polls_side_by_side_before_a_barrier(target: str) -> None
     assert {"clock", "trip"} <= set(events(text(debug)))
 
 
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("target", NVIDIA)
+def test_a_wait_for_each_has_one_barrier_that_no_counter_decides(target: str, debug: bool) -> None:
+    """Warps read counters at different times. If one branched to a barrier by what it read, the others would not."""
+    kernel, types, values = PORTABLE["await_each"]
+    types, values = dict(types), dict(values)
+    if debug:
+        types["debug_block"] = "*i64"
+        del values["debug_block"]
+    ptx = text(compile_source(kernel, types, values, target))
+    assert ptx.count("bar.sync") == 1
+    found = events(ptx, "poll", "barrier", "proxy", "store")
+    if debug:
+        found = [kind for at, kind in enumerate(found) if kind != "store" or at > found.index("barrier")]
+    assert found == ["poll", "barrier"] + ["proxy"] * (target == "sm_90") + ["store"]
+    barrier = ptx.index("bar.sync")
+    after = set(re.findall(r"^\s*(\$?\w+):", ptx[barrier:], re.M))
+    assert not after & set(re.findall(r"\bbra(?:\.uni)?\s+(\$?\w+)", ptx[:barrier])), "all threads come to the barrier"
+
+
 TOGETHER = {
     "store": r"st\.global\.v4\.b32",
     "barrier": r"bar\.sync",
@@ -253,6 +273,11 @@ PORTABLE: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
         kernels.translate,
         {"own": "*fp32", "table": "*i64", "out": "*fp32", "rank": "i32", "peer": "i32"},
         {},
+    ),
+    "await_each": (
+        kernels.await_each,
+        {"signals": "*i32", "out": "*i32", "first": "i32", "target": "i32"},
+        {"debug_block": None, "COUNT": 16},
     ),
     "await_all": (
         kernels.await_all,

@@ -6,7 +6,7 @@ They are constexpr globals: Triton hashes those into a kernel's cache key, so a 
 - notify: every thread of the program arrives at a barrier, then one thread releases. A release by one thread without
   the barrier would publish only its own stores. Before that, TMA stores (the asynchronous proxy) are waited for until
   they are *written*, hence wait_group without .read, and fenced against the ordinary proxy.
-- wait: one thread polls with acquire, then the barrier releases the others, then a proxy fence orders TMA loads. The
+- wait: one thread, or each for its elements, polls with acquire, then the barrier releases the others, then a proxy fence orders TMA loads. The
   difference of counter and target is compared with zero: counters only grow, and this is correct when they wrap.
 - the result of each text is a zero that the compiler does not know. Added to the coordinates of a load it is a data
   dependence, the only thing that keeps a software-pipelined loop from loading before it waits.
@@ -45,6 +45,20 @@ def _of(threads: Threads, text: str, **fields: str) -> tl.constexpr:
     return tl.constexpr(text.format(**threads._asdict(), **fields))
 
 
+def _poll(threads: Threads, text: str, after: str) -> tl.constexpr:
+    """Return the text of a wait for one counter, which the first thread polls for the others."""
+    return _of(threads, text, only=_IF_FIRST.format(**threads._asdict()), after=after)
+
+
+def _poll_each(text: str, chosen: str) -> tl.constexpr:
+    """Return the text of a wait that each thread performs for its elements, if the operand `chosen` is not zero.
+
+    It has no barrier: a thread may have several elements. BARRIER follows.
+    """
+    only = f"setp.eq.s32 %p, {chosen}, 0;\n@%p bra DONE;"
+    return tl.constexpr(text.format(only=only, barrier="", after=""))
+
+
 # The report of a wait that exceeds its budget: the rank's first one writes the debug block, others go to {otherwise}.
 # $3 debug block: budget in ns, tripped, stage, tile, channel, seen, expected, program; $2 expected, $4 stage, $5 tile,
 # $6 channel. {seen} puts into %word how much has come.
@@ -69,12 +83,13 @@ st.global.b64 [$3+56], %word;"""
 _REPORT_COUNTER = _REPORT.format(otherwise="DONE", seen="cvt.s64.s32 %word, %v;")
 _REPORT_WORDS = _REPORT.format(otherwise="TELL", seen="sub.s32 %v, $2, $1;\ncvt.s64.s32 %word, %v;")
 
-# $0 token, $1 counter, $2 target
+_IF_FIRST = "mov.u32 %v, {thread};\nsetp.ne.u32 %p, %v, 0;\n@%p bra DONE;"
+"""Only the first thread polls."""
+
+# $0 token, $1 counter, $2 target. {only}: which threads poll; the others go to DONE
 _POLL = """{{
 .reg .pred %p; .reg .b32 %v;
-mov.u32 %v, {thread};
-setp.ne.u32 %p, %v, 0;
-@%p bra DONE;
+{only}
 POLL:
 ld.acquire.sys.global.b32 %v, [$1];
 sub.s32 %v, %v, $2;
@@ -111,13 +126,11 @@ DONE:
 mov.u32 $0, 0;
 }}"""
 
-# $0 token, $1 counter, $2 target, $3 debug block, $4 stage, $5 tile, $6 channel. Once the block is tripped, every wait
-# returns at once.
+# $0 token, $1 counter, $2 target, $3 debug block, $4 stage, $5 tile, $6 channel; {only} as above. Once the block is
+# tripped, every wait returns at once.
 _POLL_WITH_DEADLINE = f"""{{{{
 .reg .pred %p; .reg .b32 %v, %d; .reg .b64 %start, %now, %budget, %word;
-mov.u32 %v, {{thread}};
-setp.ne.u32 %p, %v, 0;
-@%p bra DONE;
+{{only}}
 ld.global.b64 %budget, [$3];
 mov.u64 %start, %globaltimer;
 POLL:
@@ -296,12 +309,14 @@ _ADD = "red.release.{scope}.global.add.u32 [$1], $2"
 _SET = "st.release.{scope}.global.b32 [$1], $2"
 
 
-POLL = _of(BLOCK_THREADS, _POLL, after="")
-POLL_TMA = _of(BLOCK_THREADS, _POLL, after=_FENCE_PROXY)
+POLL = _poll(BLOCK_THREADS, _POLL, after="")
+POLL_TMA = _poll(BLOCK_THREADS, _POLL, after=_FENCE_PROXY)
 POLL_ALL = _of(BLOCK_THREADS, _POLL_ALL, after="")
 POLL_ALL_TMA = _of(BLOCK_THREADS, _POLL_ALL, after=_FENCE_PROXY)
-POLL_DEADLINE = _of(BLOCK_THREADS, _POLL_WITH_DEADLINE, after="")
-POLL_DEADLINE_TMA = _of(BLOCK_THREADS, _POLL_WITH_DEADLINE, after=_FENCE_PROXY)
+POLL_DEADLINE = _poll(BLOCK_THREADS, _POLL_WITH_DEADLINE, after="")
+POLL_DEADLINE_TMA = _poll(BLOCK_THREADS, _POLL_WITH_DEADLINE, after=_FENCE_PROXY)
+POLL_EACH = _poll_each(_POLL, chosen="$3")
+POLL_EACH_DEADLINE = _poll_each(_POLL_WITH_DEADLINE, chosen="$7")
 TRACE_BEGIN = _of(BLOCK_THREADS, _TRACE_BEGIN)
 TRACE_END = _of(BLOCK_THREADS, _TRACE_END, before="")
 TRACE_END_ALL = _of(BLOCK_THREADS, _TRACE_END, before=BLOCK_THREADS.barrier)
@@ -324,9 +339,9 @@ QUIET_TMA = tl.constexpr("cp.async.bulk.wait_group 0; fence.proxy.async.global; 
 
 
 # Programs of one warp copy by TMA, so all of their variants are the TMA ones.
-WARP_POLL = _of(WARP_THREADS, _POLL, after=_FENCE_PROXY)
+WARP_POLL = _poll(WARP_THREADS, _POLL, after=_FENCE_PROXY)
 WARP_POLL_ALL = _of(WARP_THREADS, _POLL_ALL, after=_FENCE_PROXY)
-WARP_POLL_DEADLINE = _of(WARP_THREADS, _POLL_WITH_DEADLINE, after=_FENCE_PROXY)
+WARP_POLL_DEADLINE = _poll(WARP_THREADS, _POLL_WITH_DEADLINE, after=_FENCE_PROXY)
 WARP_ADD_GPU = _of(WARP_THREADS, _SIGNAL, before=_STORES_DONE, operation=_ADD.format(scope="gpu"))
 WARP_ADD_SYS = _of(WARP_THREADS, _SIGNAL, before=_STORES_DONE, operation=_ADD.format(scope="sys"))
 WARP_PUBLISH = tl.constexpr(f"{_STORES_DONE}\n{WARP_THREADS.barrier}\nmov.u32 $0, 0;")

@@ -29,6 +29,8 @@ from tilelink.device.assembly import (
     POLL_ALL_TMA,
     POLL_DEADLINE,
     POLL_DEADLINE_TMA,
+    POLL_EACH,
+    POLL_EACH_DEADLINE,
     POLL_TMA,
     QUIET_TMA,
     READ,
@@ -120,37 +122,42 @@ def wait_each(signals, channels, mask, target, debug_block, stage: tl.constexpr,
 
     channels: vector of integers. mask: of its shape. target: one for all of them, or one for each.
 
-    All counters are read together. A counter that is late is waited for alone, which has the deadline of `wait`: after
-    as many such waits as there are counters, all have come, or a deadline has passed.
+    Each thread polls the counters of its elements, so that all are waited for in parallel, and a barrier follows.
+    No thread branches on a counter that it has read: two warps that have read it at different times would go to
+    different barriers.
     """
+    pointers = signals + tl.where(mask, channels, 0)
     aim = tl.where(mask, tl.cast(target, tl.int32), 0)
-    late = _latest(signals, channels, mask, aim)
-    token = tl.cast(0, tl.int32)
-    waits = tl.cast(0, tl.int32)
-    while (late >= 0) & (waits < channels.numel):
-        wanted = tl.max(tl.where(mask & (channels == late), aim, -2147483648), axis=0)  # alike wherever it is listed
-        token += wait(signals, late, wanted, debug_block, stage, tile)
-        late = _latest(signals, channels, mask, aim)
-        waits += 1
     if isa() == "amdgcn":
-        tl.debug_barrier()
-        zero = tl.inline_asm_elementwise(AMD_TOKEN, "=s,v", [late], dtype=tl.int32, is_pure=False, pack=1)
-    elif isa() == "ptx90":
-        zero = tl.inline_asm_elementwise(BARRIER_TMA, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+        token = _wait_each_amd(signals, channels, mask, aim, debug_block, stage, tile)
     else:
-        zero = tl.inline_asm_elementwise(BARRIER, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
-    return token + zero * 1024
+        chosen = tl.where(mask, 1, 0)
+        if debug_block is None:
+            arguments = [pointers, aim, chosen]
+            tl.inline_asm_elementwise(POLL_EACH, "=r,l,r,r", arguments, dtype=tl.int32, is_pure=False, pack=1)
+        else:
+            where = tl.where(mask, channels, 0).to(tl.int32)
+            arguments = [pointers, aim, debug_block.to(tl.int64), stage, tl.cast(tile, tl.int32), where, chosen]
+            tl.inline_asm_elementwise(
+                POLL_EACH_DEADLINE, "=r,l,r,l,r,r,r,r", arguments, dtype=tl.int32, is_pure=False, pack=1
+            )
+        barrier: tl.constexpr = BARRIER_TMA if isa() == "ptx90" else BARRIER
+        token = tl.inline_asm_elementwise(barrier, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    return token * 1024
 
 
 @triton.jit
-def _latest(signals, channels, mask, aim):
-    """Return one of the counters that have not reached `aim`, or -1."""
-    pointers = signals + tl.where(mask, channels, 0)
-    if isa() == "amdgcn":
-        seen = tl.atomic_add(pointers, tl.where(mask, 0, 0), sem="acquire", scope="sys")
-    else:
-        seen = tl.inline_asm_elementwise(READ, "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1)
-    return tl.max(tl.where(mask & (seen - aim < 0), channels, -1), axis=0)
+def _wait_each_amd(signals, channels, mask, aim, debug_block, stage: tl.constexpr, tile):
+    # One after the other, each by a scalar atomic, whose result all threads share.
+    token = tl.cast(0, tl.int32)
+    places = tl.arange(0, channels.numel)
+    for number in range(0, channels.numel):
+        here = (places == number) & mask
+        if tl.max(tl.where(here, 1, 0), axis=0) != 0:
+            channel = tl.max(tl.where(here, channels, 0), axis=0)
+            wanted = tl.max(tl.where(here, aim, -2147483648), axis=0)
+            token += _wait_amd(signals + channel, wanted, channel, debug_block, stage, tile)
+    return token
 
 
 @triton.jit
