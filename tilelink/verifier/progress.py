@@ -154,6 +154,8 @@ class _Run:
         """(kernel, rank) -> programs without tiles that have a slot until the kernel's first program has ended."""
         self.turn: dict[tuple[str, int], int] = {}
         """(stream, rank) -> number of its kernels known to have ended."""
+        self.short = [False] * plan.bound.ranks
+        """rank -> True if a worker that could start found no slot."""
 
     def _pending(self, priority: tuple[str, ...]) -> list[list[deque[int]]]:
         """Return per rank and stream the workers that still need a slot, in the order in which they would get one."""
@@ -200,6 +202,8 @@ class _Run:
         return done >= kernel.position
 
     def _admit(self, rank: int) -> None:
+        """Start the workers of a rank that can. Others can only when a kernel has ended there, or a slot is free."""
+        self.short[rank] = False
         for waiting in self.pending[rank]:
             later: list[int] = []
             while waiting and self._started(waiting[0]):
@@ -212,6 +216,7 @@ class _Run:
                     self.ready.append(worker)
                 else:
                     later.append(worker)
+            self.short[rank] |= bool(later)
             waiting.extendleft(reversed(later))
 
     def _advance(self, worker: int) -> None:
@@ -229,7 +234,8 @@ class _Run:
                 for other in self.held.pop((number, rank), ()):
                     self._end(other)
         self._end(worker)
-        self._admit(rank)
+        if self.short[rank] or not self.unfinished[number, rank]:
+            self._admit(rank)
 
     def _wait(self, worker: int) -> int | None:
         """Go on with a worker that only waits now. Return the counter that it has to wait for, or None at its end."""
@@ -258,7 +264,7 @@ class _Run:
                 self.cursor[worker] = at
                 return ~key
         self.cursor[worker] = len(signals)
-        return self._wait(worker)
+        return self._wait(worker) if len(signals) < len(self.waits[worker]) else None
 
     def _end(self, worker: int) -> None:
         number, rank, _ = block = self.blocks[worker]
