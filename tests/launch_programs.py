@@ -175,6 +175,21 @@ program told(M = 20, N = 8):
         consumer_tile_wait(vs[s, i, j])
         z[s, i, j] = vs[s, i, j]
 
+program exchange(C = 12, N = 4):
+    number : in        [ranks, ranks] <= C replicated
+    x      : in        [ranks, C, N]
+    xs     : symmetric [ranks, C, N]
+    y      : out       [ranks, N]
+    comm send(p: ranks, c: C[: number[rank, p]]):
+        tile_push_data(xs[rank, c, :] @ p, x[p, c, :])
+        producer_tile_notify(xs[rank, c, :] @ p)
+    compute take(s: ranks, j: N):
+        acc = zeros(f32)
+        for (c: C[: number[s, rank]] by 1):
+            consumer_tile_wait(xs[s, c, :])
+            acc += xs[s, c, j]
+        y[s, j] = acc
+
 program alike(M = 12, N = 4, E = 2):
     ids   : in        [M] i32 from 0 to 1
     every : symmetric [ranks, M] i32
@@ -256,6 +271,37 @@ class Example:
         for stage, tiles in self.tiles.items():
             small = small.tile(stage, **tiles)
         return [None, small]
+
+
+def drawn(example: Example, kind: str, ranks: int) -> list[Tensors]:
+    """Return inputs of all ranks for a launch of an example."""
+    every = [example.inputs(kind, example.sizes, ranks) for _ in range(ranks)]
+    return replicated(example.program, every)
+
+
+def replicated(program: tilelink.Program, every: list[Tensors]) -> list[Tensors]:
+    """Return the inputs of all ranks, with those of rank 0 for index tensors of which all have the same."""
+    alike = {t.name: every[0][t.name] for t in program.tensors if "replicated" in t.properties}
+    return [own | alike for own in every]
+
+
+def _batch_parts(kind: str, d: Sizes, ranks: int) -> Tensors:
+    return _rows_inputs(kind, d, ranks) | {"x": torch.randn(ranks, d["Ms"], d["K"])}
+
+
+def _sums_of_batch(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    rows = int(every[rank]["m"])
+    return {"y": [(slice(0, rows), sum((one["x"][rank, :rows] @ one["w"].T for one in every), torch.zeros(())))]}
+
+
+def _exchange_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    number = torch.stack([counts(kind, ranks, d["C"]) for _ in range(ranks)]).int()
+    return {"number": number, "x": torch.randn(ranks, d["C"], d["N"])}
+
+
+def _exchange_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    rows = every[rank]["number"][:, rank].tolist()
+    return {"y": [(s, every[s]["x"][rank, :n].sum(0)) for s, n in enumerate(rows)]}
 
 
 def _rows_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
@@ -474,6 +520,8 @@ def examples() -> dict[str, Example]:
 
     every = (
         of("ag_gemm_rows", _rows_inputs, _rows_expected, gather={"i": 16}, gemm={"i": 16, "j": 16}),
+        of("ag_gemm_batch", _rows_inputs, _rows_expected, gather={"i": 16}, gemm={"i": 16, "j": 16}),
+        of("gemm_rs_batch", _batch_parts, _sums_of_batch, gemm={"i": 16, "j": 16}, reduce={"i": 8, "j": 8}),
         of("grouped_gemm", _grouped_inputs, _grouped_expected, gather={"i": 8}, product={"r": 16, "j": 16}),
         of("expert_parallel", _experts_inputs, _experts_expected, dispatch={"c": 8}, work={"c": 8}),
         of("gated_expert_parallel", _gated_inputs, _gated_expected, dispatch={"c": 8}, work={"c": 8}),
@@ -496,6 +544,7 @@ def examples() -> dict[str, Example]:
         of("choose", _choose_inputs, _choose_expected, g={"j": 4}),
         of("ends", _ends_inputs, _ends_expected, f={"i": 8, "j": 4}, g={"i": 4}, h={"i": 8}, k={"i": 4}),
         of("told", _told_inputs, _told_expected, send={"i": 8}, found={"i": 4}, take={"i": 8}, keep={"j": 4}),
+        of("exchange", _exchange_inputs, _exchange_expected, send={"c": 4}, take={"j": 4}),
         of("alike", _alike_inputs, _alike_expected, share={"i": 8}, send={"i": 8}, take={"i": 8}),
     )
     return {one.program.name: one for one in every}

@@ -365,7 +365,7 @@ class SignalGrid:
 # Promises ----------------------------------------------------------------------------------------------------
 
 OPERATIONS = frozenset({"+", "-", "*", "//", "%", "^", "min", "max"})
-PROMISES = frozenset({"distinct", "rising", "offsets"})
+PROMISES = frozenset({"distinct", "rising", "offsets", "replicated"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -363,6 +363,7 @@ def input(
     distinct: builtins.bool = False,
     rising: builtins.bool = False,
     offsets: builtins.bool = False,
+    replicated: builtins.bool = False,
     symmetric: builtins.bool = False,
     low: Int | int | None = None,
     high: Int | int | None = None,
@@ -375,6 +376,7 @@ def input(
     distinct: builtins.bool = False,
     rising: builtins.bool = False,
     offsets: builtins.bool = False,
+    replicated: builtins.bool = False,
     symmetric: builtins.bool = False,
     low: Int | int | None = None,
     high: Int | int | None = None,
@@ -388,7 +390,8 @@ def input(*shape: Int | int, **options: Any) -> Any:
     commands draw for it.
 
     bound, at_most: make it an index tensor, whose entries are integers in [0, bound), or in [0, at_most]. distinct: no
-    two entries are alike. rising: none is below the one before. offsets: rising, from 0 on. The proof assumes these.
+    two entries are alike. rising: none is below the one before. offsets: rising, from 0 on.
+    replicated: all ranks are given the same entries. The proof assumes these.
 
     on: the group whose ranks alone have it.
     """

@@ -124,7 +124,8 @@ def _other_range(rng: random.Random, lines: Lines) -> Lines:
 
 def _other_promise(rng: random.Random, lines: Lines) -> Lines:
     """Take a promise away, or make a bound inclusive, exclusive or another one."""
-    others = ((" distinct", ""), (" offsets", ""), (" offsets", " rising"), (" <= ", " < "), (" < ", " <= "))
+    others = ((" distinct", ""), (" offsets", ""), (" offsets", " rising"), (" <= ", " < "), (" < ", " <= "),
+              (" replicated", ""))  # fmt: skip
     old, new = rng.choice((*others, ("count[owner]", "C"), (" by 1", "")))
     at = [n for n, line in enumerate(lines) if old in line]
     if not at:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tilelink
-from tests.launch_programs import examples, wrong
+from tests.launch_programs import drawn, examples, wrong
 from tilelink import compiler
 from tilelink.compiler import assembly
 from tilelink.errors import BindingError, CoverageError
@@ -25,7 +25,7 @@ def test_one_kernel_is_right_for_every_routing(name: str, number: int) -> None:
     example = EXAMPLES[name]
     ranks = 3 + number
     kernel = tilelink.compile(example.program, example.schedules[number], ranks=ranks, dims=example.sizes)
-    launches = [[example.inputs(kind, example.sizes, ranks) for _ in range(ranks)] for kind in example.kinds]
+    launches = [drawn(example, kind, ranks) for kind in example.kinds]
     run = kernel.run(launches, seed=number, max_delay_s=0.002)  # back to back, in every buffer twice
     for kind, inputs, outputs in zip(example.kinds, launches, run.outputs, strict=True):
         for rank in range(ranks):
@@ -36,7 +36,7 @@ def test_one_kernel_is_right_for_every_routing(name: str, number: int) -> None:
 def test_a_rank_that_is_alone_serves_itself(name: str) -> None:
     example = EXAMPLES[name]
     kernel = tilelink.compile(example.program, example.schedules[1], ranks=1, dims=example.sizes)
-    inputs = [example.inputs("uniform", example.sizes, 1)]
+    inputs = drawn(example, "uniform", 1)
     assert not wrong(kernel(inputs)[0], example.expected(inputs, 0, example.sizes))
 
 
@@ -109,7 +109,7 @@ def test_tiles_are_rearranged_where_a_launch_decides_places_alone(value: str, cl
 def test_an_entry_beyond_its_bound_touches_no_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     example = EXAMPLES["pull"]
     kernel = tilelink.compile(example.program, None, ranks=3, dims=example.sizes)
-    inputs = [example.inputs("uniform", example.sizes, 3) for _ in range(3)]
+    inputs = drawn(example, "uniform", 3)
     inputs[1]["row"][0] = 10_000_000
     inputs[1]["src"][1] = -5
     with pytest.raises(BindingError, match=r"src\[1\] of rank 1 is -5"):
@@ -124,7 +124,7 @@ def test_an_entry_beyond_its_bound_touches_no_other_memory(monkeypatch: pytest.M
 def test_an_end_beyond_its_dimension_is_that_of_the_dimension(monkeypatch: pytest.MonkeyPatch) -> None:
     example = EXAMPLES["ends"]
     kernel = tilelink.compile(example.program, example.schedules[1], ranks=2, dims=example.sizes)
-    inputs = [example.inputs("full", example.sizes, 2) for _ in range(2)]
+    inputs = drawn(example, "full", 2)
     inputs[1]["n"].fill_(17)
     with pytest.raises(BindingError, match="the end of dimension 0 of v of rank 1 is 34"):
         kernel(inputs)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from tests.gpu.lockstep import Checks, together
-from tests.launch_programs import Example, Tensors, examples, wrong
+from tests.launch_programs import Example, Tensors, examples, replicated, wrong
 from tilelink import compiler
 
 ROUNDS = 3
@@ -28,6 +28,8 @@ def _check(case: tuple[Example, int], checks: Checks) -> None:
         inputs = example.inputs(kind, example.sizes, ranks)
         every: list[Tensors] = [{} for _ in range(ranks)]
         dist.all_gather_object(every, inputs)
+        every = replicated(example.program, every)
+        inputs = every[rank]
         outputs = kernel({name: tensor.cuda() for name, tensor in inputs.items()})
         found = {name: tensor.cpu() for name, tensor in outputs.items()}
         for output in wrong(found, example.expected(every, rank, example.sizes), atol=TOLERANCE):

@@ -13,8 +13,11 @@ from tests.lowering.interpreter import run_lowered
 from tilelink import compiler
 from tilelink.errors import ParseError, TilesError
 from tilelink.lowering.bound import Bound, Kernel
+from tilelink.lowering.compact_tiles import obstacle
+from tilelink.lowering.enumerate import READ, WRITE
 from tilelink.lowering.listing import listing
 from tilelink.planning.any_program import apart, together
+from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.planning.traces import differences, most_spans
 from tilelink.reference.trial import compared, random_inputs, relative_error
@@ -198,10 +201,67 @@ program sends(M = 32, N = 8):
 """
 
 
-def test_tiles_with_signals_keep_their_turns() -> None:
-    program = tilelink.parse(SENDS.replace("y : out       [M, N]", "y : out       [M[: n], N]")).program()
-    plan = tilelink.plan(program, ranks=2, dims={"M": 32, "N": 8})
-    assert all(loop.compact is None for kernel in plan.bound.kernels for loop in kernel.loops)
+TAKES = (
+    SENDS.replace("y : out       [M, N]", "y : out       [M[: n], N]")
+    .replace("[] <= M", "[] <= M replicated")
+    .replace("y[i, j] = x[i, j]", "y[i, j] = h[i, j]")
+)
+"""Its tiles wait for the rows that a launch has."""
+LATER = """
+    compute last(j: N):
+        z[j] = x[0, j]
+"""
+OFF = """
+schedule small for sends:
+    reuse_wait off
+"""
+
+
+def _takes(text: str) -> tuple[Bound, Kernel]:
+    module = tilelink.parse(text)
+    schedule = module.schedules[0] if module.schedules else None
+    bound = tilelink.plan(module.program(), schedule, ranks=2, dims={"M": 32, "N": 8}).bound
+    return bound, next(kernel for kernel in bound.kernels if kernel.name == "take")
+
+
+def test_tiles_that_wait_are_passed_over_with_their_waits() -> None:
+    bound, kernel = _takes(TAKES)
+    assert obstacle(bound, kernel) is None and kernel.loops[0].compact is not None
+    assert all(loop.compact is None for loop in bound.kernel_of["send"].loops), "its tiles notify"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (TAKES.replace("    y :", "    z : out [N]\n    y :") + LATER, "a later kernel on its stream"),
+        (TAKES + OFF, "reuse_wait off"),
+        (TAKES.replace("consumer_", "if ranks > 0:\n            consumer_"), "a branch"),
+    ],
+)  # fmt: skip
+def test_tiles_whose_waits_others_may_need_keep_their_turns(text: str, reason: str) -> None:
+    bound, kernel = _takes(text)
+    assert reason in (obstacle(bound, kernel) or "") and kernel.loops[0].compact is None
+
+
+def test_a_wait_that_a_launch_leaves_out_orders_its_tile_alone() -> None:
+    bound, _ = _takes(TAKES)
+    plan = apart(make_plan(bound))
+    order, a = HappensBefore(plan=plan), plan.accesses
+    h = bound.tensors["h"].number
+    write, read = (np.flatnonzero((a.tensor == h) & (a.kind == kind)) for kind in (WRITE, READ))
+    first, second = (grid.ravel() for grid in np.meshgrid(write, read))
+    same = (a.peer[first] == a.peer[second]) & (a.lo[first, 0] == a.lo[second, 0])
+    same |= plan.task_ranks[a.task[first]] == plan.task_ranks[a.task[second]]  # an earlier kernel
+    one, other = (a.task[first], a.position[first]), (a.task[second], a.position[second])
+    for few in (0, 4):  # by a search from each event, and along a line
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tilelink.planning.happens_before.FEW", few or len(first))
+            patch.setattr(HappensBefore, "_one_hop", lambda self, *events: np.zeros(len(events[0]), bool))
+            assert (HappensBefore(plan=plan).before(*one, *other) == same).all()
+    takers = {n for n, (kernel, _, _) in enumerate(plan.workers) if bound.kernels[kernel].name == "take"}
+    for sender in set(plan.worker[a.task[write]].tolist()):
+        rank = plan.workers[sender][1]
+        assert all(plan.workers[worker][1] == rank for worker in order.reach(sender, -1) if worker in takers)
 
 
 def test_a_count_alone_has_one_segment() -> None:

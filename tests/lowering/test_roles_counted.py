@@ -166,8 +166,8 @@ REFUSED = {
         "only a launch decides where the columns of its tiles of y end",
     ),
     "a wait for places": (
-        "i: M[: m], j: N", ["consumer_tile_wait(h[i, :])", "y[i, j] = dot(h[i, :], w[j, :].T)"],
-        "only a launch decides for which channels its tiles wait or notify",
+        "i: M[m :], j: N", ["consumer_tile_wait(h[i, :])", "y[i, j] = dot(h[i, :], w[j, :].T)"],
+        "only a launch decides for which channels its tiles wait",
     ),
     "rows that an index tensor lists": (
         "i: M[: m], j: N", ["y[i, j] = dot(x[at[i], :], w[j, :].T)"], "is not rows of whole dimensions",

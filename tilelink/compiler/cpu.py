@@ -186,11 +186,12 @@ class Kernel:
             raise BindingError(f"inputs of {len(given)} ranks for a kernel of {self.bound.ranks}", hint=hint)
         complete = tuple(self._inputs(rank, one, goes_on=goes_on) for rank, one in enumerate(given))
         if promises := self._promises:
-            from tilelink.runtime.promises import broken_promise
+            from tilelink.runtime.promises import broken_promise, broken_replication
 
-            for rank, tensors in enumerate(complete):
-                if (broken := broken_promise(promises, tensors, rank)) is not None:
-                    raise broken.error(self.bound.tensors[broken.tensor].decl.location)
+            each = (broken_promise(promises, tensors, rank) for rank, tensors in enumerate(complete))
+            broken = next((one for one in each if one is not None), None) or broken_replication(promises, complete)
+            if broken is not None:
+                raise broken.error(self.bound.tensors[broken.tensor].decl.location)
         return complete
 
     @cached_property

@@ -111,16 +111,18 @@ def _drawn(
     import torch
 
     from tilelink.reference.routing import Routing as Kind
-    from tilelink.reference.routing import draw_indices
+    from tilelink.reference.routing import draw_indices, replicated_entries
 
     generator, kind = torch.Generator().manual_seed(seed), Kind.parse(routing)
-    by_rank = [
-        draw_indices(
+    alike: dict[str, Ints] = {}
+    by_rank: list[dict[str, torch.Tensor]] = []
+    for rank in range(ranks):
+        own = draw_indices(
             program, rank=rank, ranks=ranks, dims=dims, routing=kind, generator=generator, spaces=spaces,
-            known={name: np.asarray(entries[rank]) for name, entries in known.items()},
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
+            known={name: np.asarray(entries[rank]) for name, entries in known.items()}, replicated=alike,
+        )  # fmt: skip
+        alike |= replicated_entries(program, own)
+        by_rank.append(own)
     return {name: np.stack([own[name].numpy() for own in by_rank]).astype(np.int64) for name in by_rank[0]}
 
 
@@ -175,7 +177,7 @@ def _check(program: Program, given: Sequence[Tensor], launch: Mapping[str, Ints]
     """Raise BindingError for the first entry that breaks a promise of its declaration."""
     import torch
 
-    from tilelink.reference.promises import check_promises
+    from tilelink.reference.promises import check_promises, check_replicated
     from tilelink.reference.scalars import Scope, Where
 
     for rank in range(ranks):
@@ -187,3 +189,5 @@ def _check(program: Program, given: Sequence[Tensor], launch: Mapping[str, Ints]
         shapes = {t.name: t.shape for t in program.tensors}
         scope = Scope(rank=rank, ranks=ranks, numbers=dims, dims=shapes, fetch=fetch)
         check_promises(given, {name: torch.from_numpy(np.asarray(entries)) for name, entries in own.items()}, scope)
+    by_rank = [{name: torch.from_numpy(np.asarray(of[rank])) for name, of in launch.items()} for rank in range(ranks)]
+    check_replicated(given, by_rank)

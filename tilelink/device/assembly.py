@@ -6,8 +6,9 @@ They are constexpr globals: Triton hashes those into a kernel's cache key, so a 
 - notify: every thread of the program arrives at a barrier, then one thread releases. A release by one thread without
   the barrier would publish only its own stores. Before that, TMA stores (the asynchronous proxy) are waited for until
   they are *written*, hence wait_group without .read, and fenced against the ordinary proxy.
-- wait: one thread, or each for its elements, polls with acquire, then the barrier releases the others, then a proxy fence orders TMA loads. The
-  difference of counter and target is compared with zero: counters only grow, and this is correct when they wrap.
+- wait: one thread, or each for its elements, polls with acquire, then the barrier releases the others, then a proxy
+  fence orders TMA loads. The difference of counter and target is compared with zero: counters only grow, and this is
+  correct when they wrap.
 - the result of each text is a zero that the compiler does not know. Added to the coordinates of a load it is a data
   dependence, the only thing that keeps a software-pipelined loop from loading before it waits.
 - traces: thread 0 writes them, so that a track needs no atomics and the other threads do not wait for its loads.

@@ -256,6 +256,9 @@ def _check_properties(scope: Scope, syntax: TensorSyntax) -> None:
         if syntax.space == "table":
             hint = f"take {syntax.properties[0]} away: all of a table is known when the program is compiled"
         raise ParseError(f"{syntax.name} cannot be {syntax.properties[0]}", location=place, hint=hint)
+    if "replicated" in syntax.properties and syntax.space != "in":
+        hint = "it is a promise about what a launch is given: m : in [] <= M replicated"
+        raise ParseError(f"{syntax.name} cannot be replicated", location=place, hint=hint)
     if len(set(syntax.properties)) < len(syntax.properties):
         raise ParseError("one property twice", location=place, hint="name each once")
     if {"rising", "offsets"} & {*syntax.properties} and not syntax.shape:

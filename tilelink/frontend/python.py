@@ -154,8 +154,10 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
     options = {k.arg: k.value for k in call.keywords}
     unknown = set(options) - {*OPTIONS, *PROPERTIES}
     if unknown:
-        hint = "symmetric=True, dtype='f32', bound=M, at_most=M, distinct=True, default=0, low=1, high=M, within=0.01"
-        hint += ", sum=True, on=experts"
+        hint = (
+            "symmetric=True, dtype='f32', bound=M, at_most=M, distinct=True, replicated=True, default=0, low=1, high=M"
+        )
+        hint += ", within=0.01, sum=True, on=experts"
         raise ParseError(f"unknown option {sorted(map(str, unknown))[0]}", location=place, hint=hint)
     for option in ("symmetric", SUM, *PROPERTIES):
         flag = options.get(option)

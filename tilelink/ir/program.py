@@ -26,7 +26,7 @@ INTEGERS: dict[str, range] = {
 COMPUTED = {"f16": "f32", "bf16": "f32", "f8e4m3": "f32", "f8e5m2": "f32", "i8": "i32", "u8": "i32"}
 """Types of tensors that are narrower than arithmetic -> the type in which kernels have their values."""
 SIGNAL_KINDS = ("tile", "peer", "rank")
-PROPERTIES = ("distinct", "rising", "offsets")
+PROPERTIES = ("distinct", "rising", "offsets", "replicated")
 """Promises that a declaration may make about the entries of an index tensor."""
 SUM = "sum"
 """The word of a declaration for a tensor to which values may be added in any order."""
@@ -80,8 +80,8 @@ class Tensor(Node):
     bound: of an index tensor, which holds i32 values in `[0, bound)`. Where the bound is the entry of another index
     tensor, a `Coordinate` in it stands for the coordinate along a dimension.
     sums: values may be added to its elements, in any order.
-    properties: of an index tensor: "distinct" (no two entries alike), "rising" (no entry is below the one before) and
-    "offsets" (rising, from 0 on). The proof assumes them.
+    properties: of an index tensor: "distinct" (no two entries alike), "rising" (no entry is below the one before),
+    "offsets" (rising, from 0 on) and "replicated" (given alike to all ranks that have it). The proof assumes them.
     defined: of an output, for each dimension the end of the elements that are defined, or None for all of them; of an
     input, of those that are given. A `Coordinate` in it stands for the coordinate along a dimension before.
     low, high: of a tensor that is given, the smallest and the largest of the random values that commands draw; None for

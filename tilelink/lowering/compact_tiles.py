@@ -59,10 +59,22 @@ def obstacle(bound: Bound, kernel: Kernel) -> str | None:
         if isinstance(statement, Notify):
             return "a tile notifies, also if it is not there"
         if isinstance(statement, Wait) and not _of_places(bound, stage, statement):
-            return "a tile waits, also if it is not there"
+            if not any(statement is one for one in stage.stage.body):
+                return "a tile waits in a loop or a branch, also if it is not there"
+            if why := _waited_for(bound, kernel):
+                return why
     written = {region.tensor for region in stage_writes(stage.stage)}
     if any(name in written for name in _read(stage)):
         return "a tile may read what another one writes"
+    return None
+
+
+def _waited_for(bound: Bound, kernel: Kernel) -> str | None:
+    """Return what else may need the waits of a kernel's tiles, which leaves out those of tiles that are not there."""
+    if any(one.stream == kernel.stream and one.position > kernel.position for one in bound.kernels):
+        return "a later kernel on its stream may need the waits of tiles that are not there"
+    if not bound.schedule.reuse_wait:
+        return "waits of tiles that are not there may keep launches apart (reuse_wait off)"
     return None
 
 

@@ -207,7 +207,8 @@ class Enumerator(Walk):
         self.channel_base = channel_base
         self.dims = max((len(t.shape) for t in bound.tensors.values()), default=1)
         self.faults: list[Fault] = []
-        self.guards = Guards(ranges=dict(bound.entries))
+        replicated = frozenset(name for name, t in bound.tensors.items() if "replicated" in t.decl.properties)
+        self.guards = Guards(ranges=dict(bound.entries), replicated=replicated)
         self._told = Told(bound=bound, guards=self.guards)
         self._unsure: dict[str, _Uses] = {}
         self._accesses: list[tuple[Ints, ...]] = []
@@ -541,13 +542,18 @@ class Enumerator(Walk):
         lo, hi, _ = self._bounds(tile_map, rows)
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
         ranges = tile_map.channel_range(grid)
-        unsure = tile_map.placed(grid)
+        # A tile that is not there takes no turn, and with it leaves out its waits (lowering/compact_tiles.py).
+        placed = tile_map.placed(grid)
+        compact = any(loop.compact for loop in self.bound.kernel_of[stage.name].loops)
+        left_out = kind == WAIT and compact and not placed
+        unsure = left_out or placed
         self._check_signal(number, kind, region, rows, unsure)
         if unknown(tile_map.rank, env):
             return
         low = self._ends([one.low for one in ranges], env, n, 0)
         high = self._ends([one.high for one in ranges], env, n, 1)
-        guard = self._guard(stage, tile_map, rows) if unsure else np.zeros(n, np.int64)
+        around = tuple(decl.name for decl in stage.stage.indices) if left_out else ()
+        guard = self._guard(stage, tile_map, rows, around) if unsure else np.zeros(n, np.int64)
         # A signal outside of its tensor is a fault. It is clipped, so that it names no counter of another tensor.
         counts = np.array(grid.counts)
         source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)

@@ -107,13 +107,15 @@ Guard = tuple[Part, ...]
 class Guards:
     """The guards of a plan, numbered; 0 is that of an access about which a launch decides nothing.
 
-    ranges: table -> the smallest and the largest of its entries, known before an expression names it. copies: entry ->
+    ranges: table -> the smallest and the largest of its entries, known before an expression names it. replicated:
+    index tensors of which all ranks have the same entries: those of rank 0 stand for all. copies: entry ->
     what it is equal to, an expression of other entries, where a program writes it as such (lowering/told.py); None if
     that is not known.
     """
 
     known: list[Guard] = field(default_factory=lambda: [()])
     ranges: dict[str, Range] = field(default_factory=dict[str, Range])
+    replicated: frozenset[str] = frozenset()
     copies: dict[Entry, Scalar | None] = field(default_factory=dict[Entry, "Scalar | None"])
     _numbers: dict[Guard, int] = field(default_factory=lambda: {(): 0})
     _resolved_guards: dict[int, Guard] = field(default_factory=dict[int, Guard])
@@ -177,11 +179,18 @@ class Guards:
                 return None
             inner = tuple(self._origin(c, seen) if isinstance(c, Scalar) else c for c in part.coords)
             lookup = replace(part, coords=tuple(normal(c, self.bounds) if isinstance(c, Scalar) else c for c in inner))
+            lookup = self._of_any_rank(lookup)
             entry = entry_of(lookup)
             source = None if entry is None or entry in seen else self.copies.get(entry)
             return lookup if source is None or entry is None else self._origin(source, seen | {entry})
 
         return rewrite(expr, change)
+
+    def _of_any_rank(self, lookup: Lookup) -> Lookup:
+        """Return the entry of rank 0 for one of an index tensor that is alike on all ranks."""
+        if lookup.table not in self.replicated:
+            return lookup
+        return replace(lookup, coords=(const(0), *lookup.coords[1:]))
 
     def _resolved(self, part: Part) -> Part:
         match part:
@@ -195,8 +204,8 @@ class Guards:
                 return replace(part, at=self.resolve(at))
             case Chosen(condition=condition):
                 return replace(part, condition=self.resolve(condition))
-            case Listed():
-                return part
+            case Listed(entries=entries):
+                return replace(part, entries=self._of_any_rank(entries))
 
 
 def entry_of(lookup: Lookup) -> Entry | None:

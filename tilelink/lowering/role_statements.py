@@ -143,12 +143,15 @@ def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
 def decided_reason(stage: Stage) -> str | None:
     """Return why roles cannot have what only a launch decides, for any sizes, or None."""
     counted = {decl.name for decl in stage.indices if decl.counted}
+    moved = {decl.name for decl in stage.indices if decl.start is not None}
     for statement in statements(stage.body):
         match statement:
             case For(indices=indices) if any(decl.counted for decl in indices):
                 return "only a launch decides how many turns its loop has"
-            case Wait() | Notify() if any(_decided(expr, counted) for expr in scalars_of(statement)):
-                return "only a launch decides for which channels its tiles wait or notify"
+            case Wait() if any(_decided(expr, moved) for expr in scalars_of(statement)):
+                return "only a launch decides for which channels its tiles wait"
+            case Notify() if any(_decided(expr, counted) for expr in scalars_of(statement)):
+                return "only a launch decides which tiles notify"
             case If(condition=condition) if at_launch(condition):
                 return "only a launch decides which statements of a tile are executed"
             case _:
@@ -156,9 +159,9 @@ def decided_reason(stage: Stage) -> str | None:
     return None
 
 
-def _decided(expr: Scalar, counted: Collection[str]) -> bool:
-    """True if a launch decides the value of an expression, or which values a counted index in it has."""
-    return at_launch(expr) or any(isinstance(e, Index) and e.name in counted for e in walk(expr))
+def _decided(expr: Scalar, decided: Collection[str]) -> bool:
+    """True if a launch decides the value of an expression. decided: indices of which it does."""
+    return at_launch(expr) or any(isinstance(e, Index) and e.name in decided for e in walk(expr))
 
 
 def stage_body(stage: BoundStage) -> tuple[Statement, ...]:

@@ -3,10 +3,11 @@
 A wait that has passed means that all notifies of its channel happened, so a channel is one node of the graph. A
 deferred notify counts as at the end of its tile: no bound on its delay is promised, so nothing is proved by it. Words
 of data and flag order themselves alone: a word is written before it is read, and nothing else of the two programs is in
-order because of it (`through_words` says where more is true). What a put reads and writes on another node happens after
-its place in the program, see network.py. Most pairs are answered together by vectorised tests (same worker, earlier
-kernel, one notify away). The remaining pairs are answered by a search of the graph, which is exact: from one event, or
-along a line from many at once (line.py).
+order because of it (`through_words` says where more is true). A wait of a tile that a launch may leave out orders what
+the tile does, and nothing after it: such a tile has a second node, to which its waits lead (`_shadows`). What a put
+reads and writes on another node happens after its place in the program, see network.py. Most pairs are answered
+together by vectorised tests (same worker, earlier kernel, one notify away). The remaining pairs are answered by a
+search of the graph, which is exact: from one event, or along a line from many at once (line.py).
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class HappensBefore:
     def _after_puts(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         """As `before`, for events a that are reads and writes of puts."""
         result = np.zeros(len(task_a), bool)
-        workers, places = self.plan.worker[task_b].tolist(), self.key(task_b, at_b).tolist()
+        workers, places = self._shadows[self.plan.worker[task_b]].tolist(), self.key(task_b, at_b).tolist()
         other = self.puts.late(task_b, at_b).tolist()
         reached: dict[tuple[int, int], dict[int, int]] = {}
         for pair, event in enumerate(zip(task_a.tolist(), at_a.tolist(), strict=True)):
@@ -140,6 +141,38 @@ class HappensBefore:
     def _carried(self) -> dict[int, defaultdict[int, set[int]]]:
         return {}
 
+    @cached_property
+    def _left_out(self) -> np.ndarray:
+        """Mask of the waits that a launch leaves out with their tile, in tasks that are workers of their own."""
+        plan = self.plan
+        result = plan.left_out.copy()
+        alone = np.bincount(plan.worker, minlength=len(plan.workers)) == 1
+        result[result] = alone[plan.worker[plan.signals.task[result]]]
+        return result
+
+    @cached_property
+    def _waiting(self) -> np.ndarray:
+        """Mask of the waits that are edges of the graph."""
+        s = self.plan.signals
+        return (s.kind == WAIT) & ((s.guard == 0) | self._left_out) & ~self._hidden
+
+    @cached_property
+    def _shadows(self) -> Ints:
+        """worker -> the node of what comes after its waits: itself, or a further one that nothing comes after.
+
+        In a launch without its tile the worker does not wait, so what comes after its end does not come after what it
+        would have waited for.
+        """
+        result = np.arange(len(self.plan.workers))
+        own = np.unique(self.plan.worker[self.plan.signals.task[self._left_out]])
+        result[own] = len(result) + np.arange(len(own))
+        return result
+
+    @cached_property
+    def _nodes(self) -> int:
+        """Number of nodes: the workers, then their shadows."""
+        return max(len(self.plan.workers), int(self._shadows.max(initial=-1)) + 1)
+
     def _same_worker(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         same = self.plan.worker[task_a] == self.plan.worker[task_b]
         return same & (self.key(task_a, at_a) < self.key(task_b, at_b))
@@ -180,7 +213,7 @@ class HappensBefore:
         A wait for channels that a launch decides orders nothing here (verifier/awaited.py).
         """
         s = self.plan.signals
-        rows = np.flatnonzero((s.kind == WAIT) & (s.guard == 0) & ~self._hidden)
+        rows = np.flatnonzero(self._waiting)
         key = s.task[rows] * self._channels + self.plan.counters[rows]
         order = np.argsort(key, kind="stable")
         key = key[order]
@@ -216,7 +249,7 @@ class HappensBefore:
         From many events the graph is searched once, along a line, which it has if nothing waits in a circle.
         """
         source_worker, source_key = self.plan.worker[task_a], self.key(task_a, at_a)
-        target_worker, target_key = self.plan.worker[task_b], self.key(task_b, at_b)
+        target_worker, target_key = self._shadows[self.plan.worker[task_b]], self.key(task_b, at_b)
         first, group = distinct_rows([source_worker, source_key])
         line = self._line if len(first) > FEW else None
         if line is not None:
@@ -226,7 +259,7 @@ class HappensBefore:
         order = np.argsort(group, kind="stable")
         bounds = np.flatnonzero(np.diff(group[order], prepend=-1))
         for rows in np.split(order, bounds[1:]):
-            reached = self.reach(int(source_worker[rows[0]]), int(source_key[rows[0]]))
+            reached = self._spread({int(source_worker[rows[0]]): int(source_key[rows[0]])}, set())
             for row in rows:
                 earliest = reached.get(int(target_worker[row]))
                 result[row] = earliest is not None and earliest < int(target_key[row])
@@ -236,20 +269,31 @@ class HappensBefore:
     def _line(self) -> Line | None:
         """All signals in a line, with begins and ends of workers; None if some wait in a circle."""
         s, workers = self.plan.signals, np.arange(len(self.plan.workers))
-        rows = np.flatnonzero(((s.kind == NOTIFY) | (s.guard == 0)) & ~self._hidden)
+        notifies = (s.kind == NOTIFY) & ~self._hidden
+        rows = np.flatnonzero(notifies | self._waiting)
+        gives, worker = notifies[rows], self.plan.worker[s.task[rows]]
         own, before = self._kernels
-        begun = np.flatnonzero(before >= 0)
+        begun, shadowed = before >= 0, self._shadows != workers
+        nobody = int(own.max(initial=-1)) + 1  # a kernel that no other one comes after
+        node = np.concatenate([workers, self._shadows[shadowed]])
+        end = np.concatenate([own, np.full(int(shadowed.sum()), nobody)])
+        start = np.concatenate([workers[begun], self._shadows[begun & shadowed]])
+        after = np.concatenate([before[begun], before[begun & shadowed]])
         columns = [
-            (self.plan.worker[s.task[rows]], self._places[rows], s.kind[rows] == NOTIFY, self.plan.counters[rows]),
-            (workers, np.full(len(workers), AFTER_ALL), np.ones(len(workers), bool), self._channels + own),
-            (begun, np.full(len(begun), -1), np.zeros(len(begun), bool), self._channels + before[begun]),
+            (np.where(gives, worker, self._shadows[worker]), self._places[rows], gives, self.plan.counters[rows]),
+            (node, np.full(len(node), AFTER_ALL), np.ones(len(node), bool), self._channels + end),
+            (start, np.full(len(start), -1), np.zeros(len(start), bool), self._channels + after),
         ]  # fmt: skip
         worker, place, gives, channel = (np.concatenate(column) for column in zip(*columns, strict=True))
         return in_line(worker, place, gives, channel)
 
     def reach(self, worker: int, key: int) -> dict[int, int]:
-        """Return worker -> the earliest place after which every event of the worker happens after the given event."""
-        return self._spread({worker: key}, set())
+        """Return worker -> the earliest place after which every event of the worker happens after the given event.
+
+        Events of a tile that a launch may leave out are not among them where it is its waits that order them.
+        """
+        found = self._spread({worker: key}, set())
+        return {other: place for other, place in found.items() if other < len(self.plan.workers)}
 
     def _spread(self, earliest: dict[int, int], seen: set[int]) -> dict[int, int]:
         """Return what `reach` does for an event that is before these places of workers and full channels."""
@@ -281,7 +325,7 @@ class HappensBefore:
         """For each worker its notifies (places, channels); for each channel its waits (worker, place)."""
         s = self.plan.signals
         worker, key, channel = self.plan.worker[s.task], self._places, self.plan.counters
-        notifies: list[tuple[list[int], list[int]]] = [([], []) for _ in self.plan.workers]
+        notifies: list[tuple[list[int], list[int]]] = [([], []) for _ in range(self._nodes)]
         waits: dict[int, list[tuple[int, int]]] = {}
         for row in np.lexsort((key, worker)):
             if self._hidden[row]:
@@ -289,8 +333,8 @@ class HappensBefore:
             if s.kind[row] == NOTIFY:
                 notifies[worker[row]][0].append(int(key[row]))
                 notifies[worker[row]][1].append(int(channel[row]))
-            elif not s.guard[row]:
-                waits.setdefault(int(channel[row]), []).append((int(worker[row]), int(key[row])))
+            elif self._waiting[row]:
+                waits.setdefault(int(channel[row]), []).append((int(self._shadows[worker[row]]), int(key[row])))
         return notifies, waits
 
     @cached_property
@@ -312,12 +356,12 @@ class HappensBefore:
 
     @cached_property
     def _successors(self) -> list[list[int]]:
-        """For each worker the workers of the next kernel on its stream and rank."""
+        """For each node the nodes of the next kernel on its stream and rank."""
         own, before = (column.tolist() for column in self._kernels)
         after: dict[int, list[int]] = {}
-        for worker, kernel in enumerate(before):
-            after.setdefault(kernel, []).append(worker)
-        return [after.get(kernel, []) for kernel in own]
+        for worker, (kernel, shadow) in enumerate(zip(before, self._shadows.tolist(), strict=True)):
+            after.setdefault(kernel, []).extend(dict.fromkeys((worker, shadow)))
+        return [after.get(kernel, []) for kernel in own] + [[] for _ in range(self._nodes - len(own))]
 
 
 class BySignals(HappensBefore):

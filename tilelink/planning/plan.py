@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.ir.depth import deep
-from tilelink.ir.program import Statement, Transfer
+from tilelink.ir.program import Statement, Transfer, Wait
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.visitor import received, value_of
 from tilelink.lowering.bound import Bound, Kernel
@@ -166,6 +166,22 @@ class Plan:
             return np.zeros(len(self.signals.task), bool)
         carried = np.array([_carries(statement) for _, statement in self.statements], bool)
         return carried[self.signals.statement]
+
+    @cached_property
+    def left_out(self) -> NDArray[np.bool_]:
+        """Mask of the waits that a launch leaves out with their tile: of kernels with compact numbers."""
+        compact = {name for one in self.bound.kernels for loop in one.loops if loop.compact for name in loop.stages}
+        if not compact:
+            return np.zeros(len(self.signals.task), bool)
+        some = np.array([name in compact and self._is_sure(name, one) for name, one in self.statements], bool)
+        return some[self.signals.statement]
+
+    def _is_sure(self, stage: str, statement: Statement) -> bool:
+        """True for a wait for channels that no launch decides."""
+        if not isinstance(statement, Wait):
+            return False
+        grid = self.bound.channels[statement.region.tensor, statement.kind]
+        return not self.bound.tile_map(stage, statement.region).placed(grid)
 
     @cached_property
     def _starts(self) -> list[str]:

@@ -17,7 +17,7 @@ from tilelink.ir.parameters import Numbers
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Program, Tensor
 from tilelink.ir.scalar import Lookup, Scalar
-from tilelink.reference.promises import check_computed, check_promises, check_stored
+from tilelink.reference.promises import check_computed, check_promises, check_replicated, check_stored
 from tilelink.reference.races import Races
 from tilelink.reference.scalars import Scope, Where, extent
 
@@ -108,6 +108,7 @@ class Memory:
             }
             for rank, (given, left) in enumerate(zip(inputs, kept or [{} for _ in inputs], strict=True))
         ]
+        check_replicated(self.program.tensors, self.tensors)
         for rank in range(self.ranks):
             present = [t for t in self.program.tensors if self.has(rank, t)]
             check_promises(present, self.tensors[rank], self.scope(rank))

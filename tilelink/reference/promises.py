@@ -34,6 +34,24 @@ def check_promises(tensors: Sequence[Tensor], memory: Mapping[str, torch.Tensor]
         check_ends(tensor, {one.name for one in given}, scope)
 
 
+def check_replicated(tensors: Sequence[Tensor], memory: Sequence[Mapping[str, torch.Tensor]]) -> None:
+    """Raise BindingError for the first entry of a replicated index tensor that is not alike on all ranks that have it.
+
+    memory: tensors by rank and name.
+    """
+    for tensor in tensors:
+        if "replicated" not in tensor.properties:
+            continue
+        having = [rank for rank, own in enumerate(memory) if tensor.name in own]
+        for rank in having[1:]:
+            first, own = (np.asarray(memory[one][tensor.name]) for one in (having[0], rank))
+            for at in np.argwhere(first != own)[:1]:
+                where = tuple(at.tolist())
+                message = f"{_element(tensor, where)} of rank {rank} is {own[where]}"
+                hint = f"it is replicated, and that of rank {having[0]} is {first[where]}"
+                raise BindingError(message, location=tensor.location, hint=hint)
+
+
 def check_computed(
     tensors: Sequence[Tensor], entries: Mapping[str, np.ndarray], written: Mapping[str, np.ndarray], scope: Scope
 ) -> None:

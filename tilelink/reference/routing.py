@@ -71,20 +71,24 @@ def draw_indices(
     generator: torch.Generator,
     spaces: Collection[str] = ("in",),
     known: Mapping[str, np.ndarray] | None = None,
+    replicated: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Return name -> int32 tensor for every index tensor of a rank in some spaces: those given with a launch.
 
-    known: index tensors that are drawn already, and are not drawn again.
+    known: index tensors that are drawn already, and are not drawn again. replicated: those of another rank that are the
+    same on all ranks, which this rank has too; none for the first rank.
 
     Raises BindingError if no entries keep the promises of a tensor with these sizes.
     """
-    before = dict(known or {})
+    before, alike = dict(known or {}), dict(replicated or {})
     draw = _Draw(
-        program=program, rank=rank, ranks=ranks, dims=dims, routing=routing, generator=generator, entries=dict(before)
+        program=program, rank=rank, ranks=ranks, dims=dims, routing=routing, generator=generator,
+        entries={**before, **alike}, alike=frozenset(alike),
     )  # fmt: skip
     given = [t for t in program.tensors if t.space in spaces and t.bound is not None and t.name not in before]
-    bounded = [tensor for tensor in given if _looks_up(tensor)]
-    for tensor in given:
+    own = [tensor for tensor in given if tensor.name not in alike]
+    bounded = [tensor for tensor in own if _looks_up(tensor)]
+    for tensor in own:
         if tensor not in bounded:
             draw.entries[tensor.name] = draw.tensor(tensor)
     draw.fit_parts()
@@ -94,9 +98,15 @@ def draw_indices(
     return {t.name: torch.from_numpy(np.asarray(draw.entries[t.name], np.int32)) for t in given}
 
 
+def replicated_entries(program: Program, entries: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """Return the index tensors among those of a rank that all ranks have alike."""
+    alike = [t.name for t in program.tensors if "replicated" in t.properties]
+    return {name: entries[name].numpy() for name in alike if name in entries}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Draw:
-    """The index tensors of one rank. entries: those that are drawn already."""
+    """The index tensors of one rank. entries: those that are drawn already. alike: those of all ranks among them."""
 
     program: Program
     rank: int
@@ -105,6 +115,7 @@ class _Draw:
     routing: Routing
     generator: torch.Generator
     entries: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    alike: frozenset[str] = frozenset()
 
     def tensor(self, tensor: Tensor) -> np.ndarray:
         """Return the entries of a tensor whose bound is a size. Raises BindingError if there are none."""
@@ -157,7 +168,7 @@ class _Draw:
         """Halve the entries of which an end is made; those that rise are halved together."""
         for lookup in [part for part in _walk(end) if isinstance(part, Lookup)]:
             properties = self.program.tensor(lookup.table).properties
-            if "distinct" in properties:
+            if "distinct" in properties or lookup.table in self.alike:
                 continue
             where = tuple(int(self._scope(at).value(c)) for c in lookup.coords if isinstance(c, Scalar))
             entries = self.entries[lookup.table] = np.array(self.entries[lookup.table])

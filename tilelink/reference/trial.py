@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 
 from tilelink.dtypes import DTYPES
@@ -14,7 +15,7 @@ from tilelink.ir.typing import ELEMENT, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.reference.dtypes import converted
 from tilelink.reference.memory import has
-from tilelink.reference.routing import Routing, draw_indices
+from tilelink.reference.routing import Routing, draw_indices, replicated_entries
 from tilelink.reference.run import Outputs
 from tilelink.reference.scalars import Numbers, extent
 
@@ -63,13 +64,24 @@ def random_inputs(
             return converted(low + (high - low) * torch.rand(shape, generator=generator), tensor.dtype or dtype)
         return torch.randint(int(low), int(high) + 1, shape, generator=generator, dtype=torch.int64).to(kind)
 
-    def drawn(rank: int) -> dict[str, torch.Tensor]:
-        indices = draw_indices(program, rank=rank, ranks=ranks, dims=dims, routing=wanted, generator=generator)
+    def drawn(rank: int, alike: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        indices = draw_indices(
+            program, rank=rank, ranks=ranks, dims=dims, routing=wanted, generator=generator, replicated=alike
+        )  # fmt: skip
+        alike |= replicated_entries(program, indices)
         here = [tensor for tensor in inputs if has(program, tensor, rank, dims, ranks)]
         return {t.name: numbers(t) if t.bound is None else indices[t.name] for t in here}
 
     inputs = [tensor for tensor in program.tensors if tensor.is_given]
-    return [[drawn(rank) for rank in range(ranks)] for _ in range(launches)]
+    return [_of_ranks(drawn, ranks) for _ in range(launches)]
+
+
+def _of_ranks(
+    drawn: Callable[[int, dict[str, np.ndarray]], dict[str, torch.Tensor]], ranks: int
+) -> list[dict[str, torch.Tensor]]:
+    """Return what is drawn for each rank; it takes and extends the entries that ranks have alike."""
+    alike: dict[str, np.ndarray] = {}
+    return [drawn(rank, alike) for rank in range(ranks)]
 
 
 def compared(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from tilelink.artifact import Constant, Entry, Operation, OwnCoordinate, OwnRank, Promise
 from tilelink.errors import BindingError, Location
@@ -92,6 +94,51 @@ def broken_promise(promises: Sequence[Promise], tensors: Tensors, rank: int) -> 
                 part=None if check.promise.part is None else len(check.promise.part) - 1,
             )
     return None
+
+
+def broken_replication(promises: Sequence[Promise], tensors: Sequence[Tensors]) -> Broken | None:
+    """Return the first entry that is promised to be alike on all ranks and is not, None if there is none.
+
+    tensors: by rank; a rank may lack some. An entry is compared with that of the first rank that has it.
+    """
+    for promise in promises:
+        if "replicated" not in promise.properties:
+            continue
+        having = [rank for rank, own in enumerate(tensors) if promise.tensor in own]
+        for rank in having[1:]:
+            first, own = (tensors[one][promise.tensor].cpu() for one in (having[0], rank))
+            for at in (first != own).nonzero()[:1].tolist():
+                index = tuple(at)
+                why = f"it is replicated, and that of rank {having[0]} is {int(first[index])}"
+                return Broken(
+                    tensor=promise.tensor, index=index, value=int(own[index]), rank=rank, why=why,
+                    declared=promise.declared,
+                )  # fmt: skip
+    return None
+
+
+def of_all_ranks(promises: Sequence[Promise], tensors: Tensors, group: dist.ProcessGroup) -> list[Tensors]:
+    """Return the tensors of each rank of a group that are promised to be alike on all of them. Collective."""
+    named = [promise.tensor for promise in promises if "replicated" in promise.properties]
+    every: list[Any] = [None] * dist.get_world_size(group)
+    if named:
+        dist.all_gather_object(every, {name: tensors[name].cpu() for name in named if name in tensors}, group=group)
+    return [own or {} for own in every]
+
+
+def check_promises(promises: Sequence[Promise], tensors: Tensors, rank: int, group: dist.ProcessGroup) -> None:
+    """Raise BindingError for the first entry of a rank's index tensors that breaks a promise.
+
+    Collective where an index tensor is replicated. Then all ranks raise the error of the first rank that has one.
+    """
+    broken = broken_promise(promises, tensors, rank)
+    if any("replicated" in promise.properties for promise in promises):
+        every: list[Broken | None] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(every, broken, group=group)
+        broken = next((one for one in every if one is not None), None)
+        broken = broken or broken_replication(promises, of_all_ranks(promises, tensors, group))
+    if broken is not None:
+        raise broken.error()
 
 
 def _is_here(promise: Promise, tensors: Tensors) -> bool:

@@ -113,8 +113,8 @@ def shares_of(plan: Plan) -> Floats:
 def existing(bound: Bound, stage: BoundStage, statement: Statement, rows: Rows, env: Env) -> Bools:
     """Return the executions of a statement that a launch has. env: with the entries of all index tensors.
 
-    A tile that is not there makes its notifies and those of its waits whose places are known before the launch. An
-    iteration that is not there does nothing.
+    A tile that is not there makes its notifies and those of its waits whose places are known before the launch, unless
+    its kernel passes it over (compact numbers). An iteration that is not there does nothing.
     """
     there = np.ones(len(rows.task), bool)
     for name in stage.parts.keys() & rows.indices.keys():
@@ -136,7 +136,8 @@ def part_of(stage: BoundStage, index: str, env: Env) -> tuple[Any, Any]:
 def _signals_anyway(bound: Bound, stage: BoundStage, statement: Statement) -> bool:
     match statement:
         case Wait(kind=kind, region=region):
-            return not bound.tile_map(stage.name, region).placed(bound.channels[region.tensor, kind])
+            passed_over = any(loop.compact for loop in bound.kernel_of[stage.name].loops)
+            return not (passed_over or bound.tile_map(stage.name, region).placed(bound.channels[region.tensor, kind]))
         case _:
             return isinstance(statement, Notify)
 

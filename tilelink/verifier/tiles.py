@@ -10,7 +10,7 @@ shows for its numbers, for all entries of index tensors:
 A launch then decides which program executes a tile. The other rules prove their theorems for all choices, with the
 plans of `planning/any_program.py`. That takes for granted what this rule checks too:
 
-* A tile that is not there has nothing to do: no notify, and no wait but for places, which only reads of the tile need.
+* A tile that is not there has nothing to do: no notify, and no wait that something else needs.
 * No tile reads what a tile of the kernel writes, so no barrier is needed between tiles.
 * All programs of a rank are resident.
 

@@ -20,7 +20,7 @@ from tilelink.runtime.cuda.memory import Memory
 from tilelink.runtime.cuda.operands import Tensors
 from tilelink.runtime.cuda.timeline import Tracer
 from tilelink.runtime.dtypes import dtype_of
-from tilelink.runtime.promises import broken_promise
+from tilelink.runtime.promises import check_promises
 from tilelink.settings import settings
 
 SETS = 128
@@ -86,8 +86,8 @@ class GpuKernel(MeasuredKernel):
             self._debug_block.check()
         arguments, driver = self._arguments, self._driver
         given = arguments.given.checked(inputs)
-        if self._promises and not capturing and (broken := broken_promise(self._promises, given, self._rank)):
-            raise broken.error()
+        if self._promises and not capturing:
+            check_promises(self._promises, given, self._rank, self._group)
         results = arguments.taken.checked(out, complete=False) if out else {}
         if results or arguments.in_place:
             arguments.check_apart(given, results, self._memory.heap.memory)

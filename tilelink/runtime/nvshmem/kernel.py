@@ -31,7 +31,7 @@ from tilelink.runtime.nvshmem.helper_kernels import await_outputs, close_launch,
 from tilelink.runtime.nvshmem.library import Library, Nvshmem, on_every_rank, packages
 from tilelink.runtime.nvshmem.memory import Memory
 from tilelink.runtime.order import kernels_in_order
-from tilelink.runtime.promises import broken_promise
+from tilelink.runtime.promises import check_promises
 from tilelink.settings import settings
 
 
@@ -159,8 +159,8 @@ class NvshmemKernel(MeasuredKernel):
                 self._watch.check()
             arguments = self._arguments
             given = arguments.given.checked(inputs)
-            if self._promises and not capturing and (broken := broken_promise(self._promises, given, self._rank)):
-                raise broken.error()
+            if self._promises and not capturing:
+                check_promises(self._promises, given, self._rank, self._group)
             results = arguments.taken.checked(out, complete=False) if out else {}
             if results or arguments.in_place:
                 arguments.check_apart(given, results, self._memory.heap)
