@@ -520,7 +520,14 @@ def examples() -> dict[str, Example]:
 
     every = (
         of("ag_gemm_rows", _rows_inputs, _rows_expected, gather={"i": 16}, gemm={"i": 16, "j": 16}),
-        of("ag_gemm_batch", _rows_inputs, _rows_expected, gather={"i": 16}, gemm={"i": 16, "j": 16}),
+        of(
+            "ag_gemm_batch",
+            _rows_inputs,
+            _rows_expected,
+            gather={"i": 16},
+            own={"i": 16, "j": 16},
+            gemm={"i": 16, "j": 16},
+        ),
         of("gemm_rs_batch", _batch_parts, _sums_of_batch, gemm={"i": 16, "j": 16}, reduce={"i": 8, "j": 8}),
         of("grouped_gemm", _grouped_inputs, _grouped_expected, gather={"i": 8}, product={"r": 16, "j": 16}),
         of("expert_parallel", _experts_inputs, _experts_expected, dispatch={"c": 8}, work={"c": 8}),
