@@ -121,7 +121,7 @@ TOGETHER = {
     "barrier": r"bar\.sync",
     "each": r"@%p\d+ (atom|red)\.(?=[\w.]*release)(?=[\w.]*\bsys)[\w.]*add",
     "leave": r"@%p\d+ atom\.(?=[\w.]*acq_rel)(?=[\w.]*\bgpu)[\w.]*add[\w.]*64",
-    "look": r"(@%p\d+ )?ld\.volatile\.global\.b32",
+    "look": r"(@%p\d+ )?ld\.(volatile|acquire\.sys)\.global\.b32",
     "fence": r"fence\.acq_rel\.sys",
     "launch": r"(@%p\d+ )?st\.global\.b64",
 }

@@ -126,8 +126,23 @@ def wait_each(signals, channels, mask, target, debug_block, stage: tl.constexpr,
     No thread branches on a counter that it has read: two warps that have read it at different times would go to
     different barriers.
     """
+    token = poll_each(signals, channels, mask, target, debug_block, stage, tile)
+    if isa() == "ptx90":
+        token = tl.inline_asm_elementwise(BARRIER_TMA, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    elif isa() == "ptx":
+        token = tl.inline_asm_elementwise(BARRIER, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    return token * 1024
+
+
+@triton.jit
+def poll_each(signals, channels, mask, target, debug_block, stage: tl.constexpr, tile):
+    """Wait as `wait_each`, each thread for its own elements, without the barrier that must follow.
+
+    The result is a token for AMD alone, where one counter after the other is waited for.
+    """
     pointers = signals + tl.where(mask, channels, 0)
     aim = tl.where(mask, tl.cast(target, tl.int32), 0)
+    token = tl.cast(0, tl.int32)
     if isa() == "amdgcn":
         token = _wait_each_amd(signals, channels, mask, aim, debug_block, stage, tile)
     else:
@@ -141,9 +156,7 @@ def wait_each(signals, channels, mask, target, debug_block, stage: tl.constexpr,
             tl.inline_asm_elementwise(
                 POLL_EACH_DEADLINE, "=r,l,r,l,r,r,r,r", arguments, dtype=tl.int32, is_pure=False, pack=1
             )
-        barrier: tl.constexpr = BARRIER_TMA if isa() == "ptx90" else BARRIER
-        token = tl.inline_asm_elementwise(barrier, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
-    return token * 1024
+    return token
 
 
 @triton.jit

@@ -42,8 +42,9 @@ from tilelink.device.mode import BLOCK, INTERPRETED, WARP, isa, lanes
 
 if INTERPRETED:
     from tilelink.device.interpreted import fence
+    from tilelink.device.interpreted import wait_each as poll_each
 else:
-    from tilelink.device.compiled import fence
+    from tilelink.device.compiled import fence, poll_each
 
 ON, LEFT, LAG, EXITS, TABLE, FLAGS, FLAG_TABLE, FLAG_VALUES, READY = (tl.constexpr(n) for n in range(9))
 NUMBER, SKIPPED, COUNTED, ANNOUNCED = (tl.constexpr(n) for n in range(4))
@@ -272,21 +273,18 @@ def tell(signal_table, counter, value, mask, peers):
 
 @triton.jit
 def wait_counters(signals, counters, targets, mask, debug_block, STAGE: tl.constexpr):
-    """Wait until all local counters have their targets (modulo 2**32), or the budget of the debug block is spent."""
+    """Wait until all local counters have their targets (modulo 2**32), or the budget of the debug block is spent.
+
+    With a budget each thread polls its own counters: warps that read a counter or the clock at different times must not
+    differ in the barriers that they come to, and a maximum of all counters may contain some.
+    """
     targets = tl.cast(targets, tl.int32)
-    missing = _missing(signals, counters, targets, mask)
     if debug_block is None:
+        missing = _missing(signals, counters, targets, mask)
         while missing > 0:
             missing = _missing(signals, counters, targets, mask)
     else:
-        budget = tl.load(debug_block)
-        begin = _clock()
-        late = tl.load(debug_block + 1, volatile=True) != 0
-        while (missing > 0) & (late == 0):
-            missing = _missing(signals, counters, targets, mask)
-            late = (_clock() - begin >= budget) | (tl.load(debug_block + 1, volatile=True) != 0)
-        if missing > 0:
-            _report(debug_block, signals, counters, targets, mask, STAGE)
+        poll_each(signals, counters, mask, targets, debug_block, STAGE, 0)
     fence()
     tl.debug_barrier()
 
@@ -296,24 +294,3 @@ def _missing(signals, counters, targets, mask):
     """Return the largest number of notifies that a counter still lacks. Loops carry this scalar, not a tile."""
     seen = tl.load(signals + counters, mask=mask, other=0, volatile=True).to(tl.int32)
     return tl.max(tl.where(mask, targets - seen, 0))
-
-
-@triton.jit
-def _report(debug_block, signals, counters, targets, mask, STAGE: tl.constexpr):
-    """Report the first late counter in the debug block, unless an earlier wait is reported there."""
-    seen = tl.load(signals + counters, mask=mask, other=0, volatile=True)
-    channel = tl.min(tl.where(mask & (seen < targets), counters, 2147483647))
-    first = mask & (counters == channel)
-    one = tl.cast(1, tl.int64)
-    if tl.atomic_cas(debug_block + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
-        tl.store(debug_block + 2, STAGE)
-        tl.store(debug_block + 3, 0)
-        tl.store(debug_block + 4, channel)
-        tl.store(debug_block + 5, tl.max(tl.where(first, seen, -2147483647)))
-        tl.store(debug_block + 6, tl.max(tl.where(first, targets, -2147483647)))
-        tl.store(debug_block + 7, 0)
-
-
-@triton.jit
-def _clock():
-    return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
