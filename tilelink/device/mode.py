@@ -64,3 +64,9 @@ def isa(_semantic: Any = None) -> tl.constexpr:
         return tl.constexpr("amdgcn")
     capability = int("".join(filter(str.isdigit, architecture)))
     return tl.constexpr("ptx90" if capability >= 90 else "ptx")
+
+
+@tl.core.builtin
+def block_threads(_semantic: Any = None) -> tl.constexpr:
+    """Return the number of threads of a block that is being compiled for NVIDIA."""
+    return tl.constexpr(32 * int(_semantic.builder.options.num_warps))

@@ -11,6 +11,9 @@ part. An element of 64 bits has two words, the second one `HALF` words after the
 - receive: all words are loaded together, relaxed and volatile, and counted where their flags are old. One barrier tells
   all threads whether there is such a word; if there is, all words are loaded again. So no thread of a program goes on
   before all words are there. What they return is what they loaded last: nothing is loaded again afterwards.
+- if there are fewer words than threads, several warps load the same ones, each at its own time. Triton takes them for
+  alike: a sum over warps counts one of them, and a later exchange between threads may take any. So each thread gets a
+  word of its own then: a tile has as many copies of each word as threads load it, and all of them are counted.
 """
 
 import numpy as np
@@ -19,7 +22,7 @@ import triton.language as tl
 
 from tilelink.device import monitor
 from tilelink.device.assembly import SEND_WORD, START, WORDS_LATE, WORDS_LATE_DEADLINE
-from tilelink.device.mode import BLOCK, INTERPRETED, number, portable
+from tilelink.device.mode import BLOCK, INTERPRETED, block_threads, number, portable
 from tilelink.device.tracing import WAIT, begin, end
 
 
@@ -144,6 +147,22 @@ else:
     @triton.jit
     def _receive(at, there, flag, channel, debug_block, stage: tl.constexpr, tile):
         """Return the data of words when all of them have the flag, or when the wait has taken too long."""
+        # A warp sums up what it has loaded by itself, without a look at other warps.
+        if at.numel > 32 and at.numel < block_threads():
+            copies: tl.constexpr = block_threads() // at.numel
+            every = _copied(at, copies)
+            found = _received(every, _copied(there, copies), flag, channel, debug_block, stage, tile, copies)
+            data = tl.reshape(tl.max(found, axis=0), at.shape)
+        else:
+            data = _received(at, there, flag, channel, debug_block, stage, tile, 1)
+        return data
+
+    @triton.jit
+    def _copied(x, COPIES: tl.constexpr):
+        return tl.broadcast_to(tl.reshape(x, (1, x.numel)), (COPIES, x.numel))
+
+    @triton.jit
+    def _received(at, there, flag, channel, debug_block, stage: tl.constexpr, tile, COPIES: tl.constexpr):
         pointers = at.to(tl.pointer_type(tl.int64))
         if debug_block is None:
             words = tl.load(pointers, mask=there, other=0, volatile=True)
@@ -153,14 +172,14 @@ else:
                 state = _state(_missing(words, there, flag))
         else:
             begun = tl.inline_asm_elementwise(START, "=l", [], dtype=tl.int64, is_pure=False, pack=1)
-            count = _total(there)
+            count = _total(there) // COPIES
             block = debug_block.to(tl.int64)
             words = tl.load(pointers, mask=there, other=0, volatile=True)
-            missing = _missing(words, there, flag)
+            missing = (_missing(words, there, flag) + COPIES - 1) // COPIES
             state = _state_with_deadline(missing, count, block, stage, tile, channel, begun)
             while state != 0:
                 words = tl.load(pointers, mask=there, other=0, volatile=True)
-                missing = _missing(words, there, flag)
+                missing = (_missing(words, there, flag) + COPIES - 1) // COPIES
                 state = _state_with_deadline(missing, count, block, stage, tile, channel, begun)
         return words.to(tl.int32)
 
