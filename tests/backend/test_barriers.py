@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from tests.backend.offline import compile_all
-from tests.backend.samples import Sample, emitted
-from tests.runtime.ptx import events, text
+from tests.backend.samples import Numbers, Sample, emitted
+from tests.runtime.ptx import depths, events, text
 from tilelink import compiler
 from tilelink.ir.program import Barrier, For, If, Statement
 from tilelink.lowering.bound import with_bodies
@@ -204,3 +204,59 @@ def test_a_program_without_one_of_its_barriers_is_refused(name: str) -> None:
     refused = [refusals(make_plan(with_bodies(bound, {"f": one}))) for one in found]
     assert sum(bool(own) for own in refused) == NEEDED.get(name, len(found))
     assert all("and no barrier is in between" in str(own[0]) for own in refused if own)
+
+
+COUNTED = """
+program counted(M, N, K, S):
+    n : in    [1] <= S
+    x : in    [S, M, K]
+    w : in    [N, K]
+    c : local [M, K]
+    y : out   [M, N]
+    compute f(i: M):
+        acc = zeros(f32)
+        for (s: S{} by 1):
+            c[i, :] = x[s, i, :] * 2.0
+            acc += dot(c[i, :], w[:, :].T)
+        y[i, :] = acc
+schedule s for counted:
+    f on sm, tile(i=64, k=64), num_warps 4, num_stages 3
+"""
+BLOCKS = """
+program blocks(M, K, S):
+    n : in    [1] <= S
+    x : in    [S, K]
+    a : in    [M, S]
+    c : local [S, K]
+    y : out   [M, K]
+    compute f(i: M):
+        acc = zeros(f32)
+        for (s: S[: n[0]]):
+            c[s, :] = x[s, :] * 2.0
+            acc += dot(a[i, s], c[s, :])
+        y[i, :] = acc
+schedule s for blocks:
+    f on sm, tile(i=64, s=64), num_warps 4, num_stages 3
+"""
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        (COUNTED.format(""), {"M": 128, "N": 64, "K": 64, "S": 4}),
+        (COUNTED.format("[: n[0]]"), {"M": 128, "N": 64, "K": 64, "S": 4}),
+        (BLOCKS, {"M": 128, "K": 64, "S": 256}),
+    ],
+    ids=["all", "counted", "blocks"],
+)
+def test_no_load_of_a_loop_overtakes_its_stores(text: str, numbers: Numbers, target: str) -> None:
+    """Triton would load for the next iterations before the loop: it does not ask whether the loop stores there.
+
+    It leaves a loop alone that says so, also one that ends where a launch says.
+    """
+    bound = Sample(text=text, numbers=numbers).bound(ranks=1, target=target, dtype="bf16")
+    (kernel,) = compile_all(bound, emitted(bound))
+    loads = r"async_tma_copy_global_to_local|async_copy_global_to_local|tt\.load .*tensor<64x64x!tt\.ptr"
+    found = [depth for depth in depths(kernel, loads) if depth]
+    assert len(found) >= 3 and set(found) == {2}, "of tiles and of iterations"

@@ -6,7 +6,7 @@ from math import prod
 
 from tilelink.backend.addresses import Addresses
 from tilelink.backend.unroll import rounds_ahead, unrolled
-from tilelink.ir.program import ITEM_BYTES, Assign, For, Local, Notify, Region, Store, Transfer, Wait
+from tilelink.ir.program import ITEM_BYTES, Assign, Barrier, For, Local, Notify, Region, Store, Transfer, Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Kernel, Loop
 from tilelink.lowering.issue_order import answered
@@ -39,11 +39,7 @@ def loop_head(loop: For, index: str, addresses: Addresses, *, inner: bool) -> st
     count, number = addresses.stage.count(index), addresses.constants.count(addresses.stage, index)
     if unrolled(loop, count, _shapes(loop, addresses)):
         return f"tl.static_range(0, {number})"
-    # Loads of the next iteration must not overtake this iteration's stores and notifies, and Triton's pipeliner does
-    # not accept waits that loads depend on. Only loops inside such a loop, or without any of these, are
-    # software-pipelined.
-    # A read that waits for its words is such a wait.
-    if any(isinstance(s, Store | Transfer | Notify | Wait) or answered(s) for s in statements(loop.body)):
+    if in_turn(loop):
         return f"tl.range(0, {number}, num_stages=1)"
     # A product has its own pipeline stages. Their buffers are free after the product, but not in a flattened loop.
     target = addresses.bound.target
@@ -52,6 +48,16 @@ def loop_head(loop: For, index: str, addresses: Addresses, *, inner: bool) -> st
         if ahead > 1:
             return f"tl.range(0, {number}, num_stages={ahead})"
     return f"range(0, {number})"
+
+
+def in_turn(loop: For) -> bool:
+    """True if the iterations of a loop must follow one another, so that it may not be software-pipelined.
+
+    Loads of the next iteration must not overtake this iteration's stores and notifies, and Triton's pipeliner does not
+    accept waits that loads depend on. A read that waits for its words is such a wait. Only loops inside of such a loop,
+    or without any of these, are software-pipelined.
+    """
+    return any(isinstance(s, Store | Transfer | Notify | Wait | Barrier) or answered(s) for s in statements(loop.body))
 
 
 def index_is_reused(index: str, addresses: Addresses) -> bool:

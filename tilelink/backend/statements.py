@@ -12,7 +12,7 @@ from tilelink.backend import nodes
 from tilelink.backend.addresses import Block, Slice, Slices
 from tilelink.backend.constants import LEVEL, scaled, total
 from tilelink.backend.last_waits import last_waits
-from tilelink.backend.loops import index_is_reused, loop_head
+from tilelink.backend.loops import in_turn, index_is_reused, loop_head
 from tilelink.backend.scopes import undeclared
 from tilelink.backend.shapes import strides
 from tilelink.backend.tiles import TRITON, Tile, aligned
@@ -172,12 +172,13 @@ class StatementEmitter:
             else addresses.shared_number(f"start_{index}", binary("max", part.start, const(0)))
         )
         if signals:
-            over = f"tl.range(0, {addresses.constants.count(stage, index)}, num_stages=1)"
+            over = f"0, {addresses.constants.count(stage, index)}"
         elif index in stage.scalar_indices:
-            over = f"range({start}, {end})"
+            over = f"{start}, {end}"
         else:
             length = end if start == "0" else f"{end} - {start}"
-            over = f"range(0, tl.cdiv({length}, {addresses.constants.tile(stage, index)}))"
+            over = f"0, tl.cdiv({length}, {addresses.constants.tile(stage, index)})"
+        over = f"tl.range({over}, num_stages=1)" if in_turn(loop) else f"range({over})"
         with self.writer.block(nodes.Loop(index=index, over=over)):
             if not signals:
                 self._body(loop.body)
