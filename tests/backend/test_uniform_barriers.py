@@ -248,3 +248,20 @@ def test_a_text_that_is_right(name: str) -> None:
     assert not faults(body(RIGHT[name]), alike={1})
     if name == "by memory that is alike":
         assert faults(body(RIGHT[name]))
+
+
+@pytest.mark.parametrize("name", ["await_all", "await_each", "launch", "copying_launch"])
+def test_no_wave_of_amd_decides_by_its_own_clock(name: str) -> None:
+    """Atomics of a program contain barriers there, and a loop of them may be left by what an atomic shared alone."""
+    kernel, types, values = PORTABLE[name]
+    lines = compile_source(kernel, *with_deadline(types, values), "gfx942").asm["ttgir"].splitlines()
+    own, clocks = set[str](), 0
+    for line in lines:
+        defined = {found[1]} if (found := re.match(r"\s*(%[\w#]+)[:\d]* = ", line)) else set[str]()
+        used = own & set(re.findall(r"%[\w#]+", line.partition(" = ")[2] if defined else line))
+        assert not (used and re.search(r"scf\.(yield|condition|if|while)", line)), line
+        own -= defined  # branches side by side have the same names
+        if "s_memrealtime" in line or (used and "tt.atomic" not in line):
+            own |= defined
+            clocks += "s_memrealtime" in line
+    assert clocks >= 2

@@ -200,29 +200,32 @@ def _wait_amd(pointer, target, channel, debug_block, stage: tl.constexpr, tile):
         while seen - target < 0:
             seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
     else:
+        # Waves read their clocks at different times, and must not differ in the barriers of atomics that they come to:
+        # the wave whose atomic it is decides for all that it is late, and marks the block for this program.
         start = _clock_amd()
         budget = tl.load(debug_block)
-        late = tl.atomic_add(debug_block + 1, 0, sem="relaxed", scope="sys") != 0
-        while (seen - target < 0) & (late == 0):
+        mine = tl.cast(tl.program_id(0), tl.int64) + 1
+        before = tl.atomic_add(debug_block + 1, 0, sem="relaxed", scope="sys")
+        tripped = before
+        while (seen - target < 0) & (tripped == 0):
             seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
-            late = (_clock_amd() - start) * AMD_CLOCK_NS >= budget
-            late = late | (tl.atomic_add(debug_block + 1, 0, sem="relaxed", scope="sys") != 0)
-        if seen - target < 0:
-            _trip(debug_block, stage, tile, channel, seen, target)
+            mark = tl.where((_clock_amd() - start) * AMD_CLOCK_NS >= budget, mine, 0)
+            tl.atomic_cas(debug_block + 1, mine * 0, mark, sem="relaxed", scope="sys")
+            tripped = tl.atomic_add(debug_block + 1, 0, sem="relaxed", scope="sys")
+        if (seen - target < 0) & (before == 0) & (tripped == mine):
+            _report_amd(debug_block, stage, tile, channel, seen, target)
     tl.debug_barrier()
     return tl.inline_asm_elementwise(AMD_TOKEN, "=s,v", [seen], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
-def _trip(debug_block, stage: tl.constexpr, tile, channel, seen, target):
-    one = tl.cast(1, tl.int64)
-    if tl.atomic_cas(debug_block + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
-        tl.store(debug_block + 2, stage)
-        tl.store(debug_block + 3, tile)
-        tl.store(debug_block + 4, channel)
-        tl.store(debug_block + 5, seen)
-        tl.store(debug_block + 6, target)
-        tl.store(debug_block + 7, tl.program_id(0))
+def _report_amd(debug_block, stage: tl.constexpr, tile, channel, seen, target):
+    tl.store(debug_block + 2, stage)
+    tl.store(debug_block + 3, tile)
+    tl.store(debug_block + 4, channel)
+    tl.store(debug_block + 5, seen)
+    tl.store(debug_block + 6, target)
+    tl.store(debug_block + 7, tl.program_id(0))
 
 
 @triton.jit
