@@ -10,6 +10,7 @@ import pytest
 import triton
 import triton.language as tl
 
+from tests.backend import test_tma_copy_source
 from tests.backend.samples import emitted, in_dialect
 from tests.backend.uniform_barriers import faults
 from tests.compiler import library
@@ -92,16 +93,18 @@ LIBRARY = {
     "ag_gemm-copy_engine": "triton",  # begin_copies
     "ag_gemm-h200_few": "triton",  # tiles by a counter
     "ag_gemm-h200_roles": "triton",
-    "all_gather-h200_bulk": "triton",  # programs of one warp
     "all_reduce_one_shot_pushed-words": "triton",
     "gated_expert_parallel-fine": "triton",
     "gemm_rs_ring-ring": "traced",  # always with a debug block, by which tracks are found
 }
 
 
+WITHOUT = ("grouped_gemm-default", "ag_gemm-copy_engine", "ag_gemm-h200_roles", "all_reduce_one_shot_pushed-words")
+"""What is compiled without a deadline too."""
+
+
 @pytest.mark.parametrize(
-    ("name", "deadline"),
-    [(name, late) for name, dialect in LIBRARY.items() for late in (False, True) if late or dialect == "triton"],
+    ("name", "deadline"), [*((name, True) for name in LIBRARY), *((name, False) for name in WITHOUT)]
 )
 def test_programs(name: str, deadline: bool) -> None:
     (case,) = (case for case in library.cases() if library.name(case) == name)
@@ -117,6 +120,14 @@ def test_programs(name: str, deadline: bool) -> None:
             types, values = with_deadline(types, values)
         options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
         assert not found(getattr(module, kernel.name), types, values, target, **options), kernel.name
+
+
+@pytest.mark.parametrize(("pull", "dialect", "deadline"), [(False, "triton", False), (True, "triton", True)])
+def test_programs_of_one_warp(pull: bool, dialect: str, deadline: bool) -> None:
+    ptx = text(test_tma_copy_source.compiled(test_tma_copy_source.bound(pull=pull), dialect, deadline))
+    assert "mbarrier.init" in ptx and not faults(ptx)
+    barrier = "bar.warp.sync 0xffffffff;"
+    assert faults(ptx.replace(barrier, "bar.sync 0;")), "a barrier of the block in one of its programs"
 
 
 @triton.jit
