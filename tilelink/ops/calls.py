@@ -42,7 +42,7 @@ Implementation = Schedule | str | None
 Operands = tuple[torch.Tensor | None, ...]
 
 
-_DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
+DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,10 +119,10 @@ def _prepared(
     rows = rows_of(operator, x.shape[0], ranks)
     N = given[operator.weights[0]].shape[0] if operator.weights else columns
     variant, left = operator.epilogue("bias" in given, activation)
-    if implementation is None and _able(x) and ranks > 1:
+    if implementation is None and able(x) and ranks > 1:
         exact = rows_of(operator, x.shape[0], ranks, exact=True)
         shared = Request(
-            op=operator.rule, variant=variant, M=rows.total, N=N, K=columns, ranks=ranks, dtype=_DTYPES[x.dtype]
+            op=operator.rule, variant=variant, M=rows.total, N=N, K=columns, ranks=ranks, dtype=DTYPES[x.dtype]
         )
         implementation, is_exact = _decided(replace(shared, M=exact.total), shared, made)
         rows = exact if is_exact else rows
@@ -157,9 +157,9 @@ def gpu_of(x: torch.Tensor | None) -> AbstractContextManager[Any]:
     return torch.cuda.device(x.device) if x is not None and x.is_cuda else nullcontext()
 
 
-def _able(x: torch.Tensor) -> bool:
+def able(x: torch.Tensor) -> bool:
     """True if generated kernels can take what is on x's device and has its dtype."""
-    return x.dtype in _DTYPES and x.is_cuda
+    return x.dtype in DTYPES and x.is_cuda
 
 
 def _decided(exact: Request, shared: Request, made: _Made) -> tuple[Schedule | str, bool]:
@@ -211,7 +211,7 @@ def _kernel(
     program: Program, schedule: Schedule, x: torch.Tensor, sizes: dict[str, int], made: _Made
 ) -> Callable[..., dict[str, torch.Tensor]]:
     """The kernel of a program for such sizes; M: its rows over all ranks."""
-    if x.dtype not in _DTYPES:
+    if x.dtype not in DTYPES:
         raise DtypeError(f"{program.name} of {x.dtype}", hint=f"generated kernels take bf16 and f16; or {UNFUSED!r}")
     ranks, nodes = made.group.size(), nodes_of(made.group)
     known = {**sizes, "Ms": sizes["M"] // ranks, "g": ranks // nodes}  # g: ranks of a node, of programs in two levels
@@ -219,7 +219,7 @@ def _kernel(
     key = (program.name, str(schedule), *dims.values(), x.dtype)
     if key not in made.kernels:
         made.kernels[key] = compiler.compile(
-            program, schedule, ranks=ranks, dims=dims, dtype=_DTYPES[x.dtype], device="cuda", group=made.group,
+            program, schedule, ranks=ranks, dims=dims, dtype=DTYPES[x.dtype], device="cuda", group=made.group,
             nodes=nodes,
         )  # fmt: skip
     return made.kernels[key]
