@@ -112,17 +112,17 @@ def ag_gemm_gated(
 
 
 def all_gather(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
-    """Everybody's x, one after the other: [n, ...] -> [ranks n, ...]."""
+    """Return the x of all ranks, concatenated by rank: [n, ...] -> [ranks n, ...]."""
     return _collective("all_gather", x, group, schedule)
 
 
 def reduce_scatter(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
-    """The own part of the sum over ranks: [ranks n, ...] -> [n, ...]."""
+    """Return the own part of the sum over ranks: [ranks n, ...] -> [n, ...]."""
     return _collective("reduce_scatter", x, group, schedule)
 
 
 def all_reduce(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
-    """The sum over ranks, as a new tensor of x's shape."""
+    """Return the sum over ranks, as a new tensor of x's shape."""
     return _collective("all_reduce", x, group, schedule)
 
 

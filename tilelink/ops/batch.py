@@ -103,7 +103,7 @@ def _chosen(op: str, M: int, N: int, K: int, ranks: int, dtype: str, gpu: str) -
 
 
 def _function(op: str, schedule: Schedule | str, room: int) -> Op:
-    """Return the program of an operator as a function, for at most so many rows of a part."""
+    """Return the program of an operator as a function, for at most `room` rows of a part."""
     key = (op, schedule_text(schedule), room)
     if key not in _functions:
         _functions[key] = own_op(library_module(PROGRAMS[op]).program(PROGRAMS[op]), schedule, Ms=room)

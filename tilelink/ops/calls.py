@@ -1,4 +1,4 @@
-"""What an operator does for tensors of certain shapes: found once, then a look-up.
+"""Calls of operators: the kernel for tensors of given shapes, compiled at the first call and then looked up.
 
 A call is cached by the operator, its activation, the shapes and dtypes, the group and the schedule. The first call of
 its kind checks everything, and for a fused one compiles a kernel, unless one is there: some numbers of rows share one
@@ -72,7 +72,7 @@ class _Made:
         return self.ways[key]
 
     def elements(self, x: torch.Tensor, count: int) -> torch.Tensor:
-        """Return so many elements of any value, of x's dtype and on its device; several calls have the same ones."""
+        """Return `count` elements of any value, of x's dtype and on its device; several calls have the same ones."""
         key = (x.dtype, x.device)
         if key not in self.memory or self.memory[key].numel() < count:
             self.memory[key] = torch.empty(1 << (count - 1).bit_length(), dtype=x.dtype, device=x.device)
@@ -83,9 +83,9 @@ _made = OfGroups(lambda group: _Made(group=group))
 
 
 def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str, implementation: Implementation) -> Any:
-    """Runs an operator; its kernel is compiled at the first call of its kind.
+    """Run an operator; its kernel is compiled at the first call of its kind.
 
-    Raises ShapeError or DtypeError for operands that do not fit, UnknownNameError for a schedule that there is not,
+    Raise ShapeError or DtypeError for operands that do not fit, UnknownNameError for a schedule that there is not,
     RankError for a group that there is not any more, and what `compile` raises.
     """
     members = group_named(group) if isinstance(group, str) else group
@@ -141,7 +141,7 @@ def _prepared(
 
 
 def _compare(operator: Operator, x: torch.Tensor, made: _Made) -> None:
-    """Sees to it that all ranks have as many rows, before any of them sends: at the first call with so many.
+    """Raise ShapeError on all ranks if their numbers of rows differ, before any of them sends: once for each number.
 
     Other sizes of a product's operands may differ, and so do not tell ranks apart here: all of them compare, or none.
     """
@@ -153,7 +153,7 @@ def _compare(operator: Operator, x: torch.Tensor, made: _Made) -> None:
 
 
 def gpu_of(x: torch.Tensor | None) -> AbstractContextManager[Any]:
-    """Makes x's GPU the current one: a thread's is the first one until the thread says otherwise."""
+    """Make x's GPU the current one: a thread's is the first one until the thread says otherwise."""
     return torch.cuda.device(x.device) if x is not None and x.is_cuda else nullcontext()
 
 
