@@ -41,8 +41,7 @@ def loop_head(loop: For, index: str, addresses: Addresses, *, inner: bool) -> st
         return f"tl.static_range(0, {number})"
     # Loads of the next iteration must not overtake this iteration's stores and notifies, and Triton's pipeliner does
     # not accept waits that loads depend on. Only loops inside such a loop, or without any of these, are
-    # software-pipelined.
-    # A read that waits for its words is such a wait.
+    # software-pipelined. A read that waits for its words is such a wait.
     if any(isinstance(s, Store | Transfer | Notify | Wait) or answered(s) for s in statements(loop.body)):
         return f"tl.range(0, {number}, num_stages=1)"
     # A product has its own pipeline stages. Their buffers are free after the product, but not in a flattened loop.
