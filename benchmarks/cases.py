@@ -18,6 +18,7 @@ import torch.distributed as dist
 from benchmarks import tp
 from benchmarks.measure import Session, Watchdog
 from tilelink import compiler
+from tilelink.compiler import Module, library_module
 from tilelink.settings import settings
 from tilelink.target import target as named_target
 from tilelink.tuning import prepare
@@ -39,11 +40,18 @@ def parser(description: str | None, *, samples: int) -> argparse.ArgumentParser:
     return made
 
 
+def module_of(file: Path, program: str) -> Module:
+    """Return the file, or that of the library, which has a program."""
+    own = compiler.load(str(file))
+    return own if any(one.name == program for one in own.programs) else library_module(program)
+
+
 def prepared(file: Path, kernels: Sequence[Kernel], ranks: int, workers: int, machine: Any = None) -> None:
     """Compile kernels by a pool of processes. machine: None for sm_90."""
-    module, begin = compiler.load(str(file)), time.monotonic()
+    begin = time.monotonic()
     points: list[prepare.Point] = []
     for name, schedule, dims in kernels:
+        module = module_of(file, name)
         program = module.program(name)
         points.append(prepare.Point(
             program=program, schedule=module.schedule(schedule, program), dims=dims, dtype="bf16", ranks=ranks,

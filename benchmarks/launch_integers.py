@@ -5,6 +5,8 @@
 
 * Grouped products: rows in the order of the experts, and rows that lie anywhere, against `torch._grouped_mm`.
 * Any number of rows: a kernel for all numbers up to a bound against one that is compiled for the number.
+* Gathered rows and a product of them, on 2 GPUs and more: any number of rows that all ranks have alike, against kernels
+  that are compiled for the number, and against NCCL and cuBLAS.
 * Dispatch, on 2 GPUs and more: rows to other ranks, one for each token and expert, against NCCL's all_to_all_single.
 * What a CUDA graph of such a launch, and the check of promises, cost.
 
@@ -35,6 +37,10 @@ from tilelink.settings import override
 
 FILE = Path(__file__).with_suffix(".tl")
 EXPERTS = {"T": 8192, "N": 1792, "K": 4096, "E": 16}
+BATCH = 4096
+"""Rows of each rank that a kernel for any batch is compiled for."""
+BATCHES = (4096, 1024, 256)
+BATCH_SHAPES = ("mlp-1", "mlp-2", "mlp-5")
 TOKENS, TOP, HIDDEN = 4096, 8, 7168
 FEW = {64: "few", 128: "few", 256: "few", 512: "some", 1024: "some", 2048: "wide"}
 """Numbers of rows -> the schedule for both kernels."""
@@ -68,6 +74,20 @@ def wide_shapes() -> list[tuple[str, int, int]]:
     return [(one.shape, one.N, one.K) for one in tp.problems("ag_gemm", "all", 8)]
 
 
+FOR_BATCH = (("ag_gemm", "h200_roles"), ("ag_gemm_in_place", "h200_roles"), ("ag_gemm_in_place", "h200_copy_sms"))
+"""Program and schedule of the kernels that are compiled for a batch."""
+
+
+def batch_shapes(ranks: int) -> list[tuple[str, int, int]]:
+    """Return the name, columns and inner dimension of the products of gathered rows."""
+    every = tp.problems("ag_gemm", "all", ranks)
+    return [(one.shape, one.N, one.K) for one in every if one.shape in BATCH_SHAPES]
+
+
+def batch_sizes(N: int, K: int, rows: int) -> dict[str, int]:
+    return {"Ms": rows, "N": N, "K": K}
+
+
 def wanted(args: argparse.Namespace, ranks: int) -> list[cases.Kernel]:
     """Return the program, schedule and sizes of each kernel that is measured."""
     found: list[cases.Kernel] = []
@@ -82,6 +102,10 @@ def wanted(args: argparse.Namespace, ranks: int) -> list[cases.Kernel]:
         found += [("these_rows", "roles", sizes("these_rows", N, K, M)) for M, one in FEW.items() if one == "wide"]
     if "dispatch" in args.parts and ranks > 1:
         found += [("dispatch", s, sizes("dispatch")) for s in schedules("dispatch")]
+    if "batch" in args.parts and ranks > 1:
+        for _, N, K in batch_shapes(ranks):
+            found += [("ag_gemm_batch", s, batch_sizes(N, K, BATCH)) for s in ("h200", "h200_roles")]
+            found += [(p, s, batch_sizes(N, K, rows)) for rows in BATCHES for p, s in FOR_BATCH]
     return found
 
 
@@ -97,7 +121,7 @@ def compiled(program: str, schedule: str, dims: dict[str, int], check: bool = Fa
 
 
 def _compiled(program: str, schedule: str, dims: dict[str, int]) -> Any:
-    module = compiler.load(str(FILE))
+    module = cases.module_of(FILE, program)
     source = module.program(program)
     return compiler.compile(source, module.schedule(schedule, source), dims=dims, dtype="bf16", device="cuda")
 
@@ -332,6 +356,55 @@ class Dispatch(Data):
         )  # fmt: skip
 
 
+class Batch(Data):
+    """Rows of all ranks, `count` of each, times a weight."""
+
+    def __init__(self, session: Session, N: int, K: int, count: int) -> None:
+        super().__init__(session)
+        self.count, ranks = count, session.ranks
+        self.x, self.w, self.y = self.empty(BATCH, K), self.empty(N, K), self.empty(ranks, BATCH, N)
+        self.m = torch.tensor(count, dtype=torch.int32, device=self.device)
+        self.gathered, self.few = self.empty(ranks * count, K), self.empty(ranks, count, N)
+        self.want = self.empty(ranks, count, N)
+
+    def refresh(self) -> None:
+        self.x.normal_(generator=self.chance)
+        self.w.normal_(0, 0.02, generator=self.chance)
+        self.want.copy_(self.unfused())
+
+    def unfused(self) -> torch.Tensor:
+        dist.all_gather_into_tensor(self.gathered, self.x[: self.count], group=self.session.group)
+        torch.mm(self.gathered, self.w.t(), out=self.few.view(-1, self.w.shape[0]))
+        return self.few
+
+    def made(self) -> Iterator[Made]:
+        yield "NCCL and cuBLAS", "gemm", lambda: Variant(name="NCCL and cuBLAS", kind="gemm", run=self.unfused)
+        for program, schedule in FOR_BATCH:
+            name = f"compiled for it, {program}:{schedule}"
+            yield name, "library", lambda p=program, s=schedule, n=name: self.compiled_for_it(p, s, n)
+        yield "any number", "ours", lambda: self.any_number("h200", "any number")
+        yield "any number, roles", "ours", lambda: self.any_number("h200_roles", "any number, roles")
+        name = "any number, roles, in a graph"
+        yield name, "ours", lambda: self.any_number("h200_roles", name, graph=True)
+
+    def compiled_for_it(self, program: str, schedule: str, name: str) -> Variant:
+        kernel = compiled(program, schedule, batch_sizes(*self.w.shape, self.count))
+        given = {"x": self.x[: self.count], "w": self.w}
+        return Variant(
+            name=name, kind="library", run=lambda: kernel(given, out={"y": self.few})["y"],
+            expected=lambda: self.want, outputs=(self.few,),
+        )  # fmt: skip
+
+    def any_number(self, schedule: str, name: str, *, graph: bool = False) -> Variant:
+        kernel = compiled("ag_gemm_batch", schedule, batch_sizes(*self.w.shape, BATCH))
+        given = {"x": self.x, "w": self.w, "m": self.m}
+        run: Callable[[], Any] = lambda: kernel(given, out={"y": self.y})["y"]  # noqa: E731
+        return Variant(
+            name=name, kind="ours", run=captured(run, self.y) if graph else run, expected=lambda: self.want,
+            outputs=(self.y,), settle=lambda found: found[:, : self.count],
+        )  # fmt: skip
+
+
 def timed(session: Session, what: str, data: Any, made: Iterator[Made], args: argparse.Namespace) -> dict[str, Any]:
     """Return the rows of one case."""
     begin = time.perf_counter()
@@ -357,6 +430,13 @@ def measured(session: Session, args: argparse.Namespace) -> Iterator[dict[str, A
             found = timed(session, f"dispatch, {routing}", data, data.made(), args)
             yield found | {"part": "dispatch", "bytes": sorted(data.bytes)[len(data.bytes) // 2]}
             del data
+    if "batch" in args.parts and session.ranks > 1:
+        for shape, N, K in batch_shapes(session.ranks):
+            for count in BATCHES:
+                data = Batch(session, N, K, count)
+                what = f"{shape}: {session.ranks} x {count} x {N} x {K}"
+                yield timed(session, what, data, data.made(), args) | {"part": "batch"}
+                del data
     if "rows" in args.parts:
         for shape, N, K in wide_shapes():
             data = Rows(session, N, K, MOST)
@@ -398,6 +478,13 @@ def report(found: dict[str, Any], name: str) -> list[str]:
         lines = [(one, *(_rate(case, one) for case in dispatch)) for one in names]
         parts += [f"Dispatch of {TOKENS} tokens x top {TOP} x {HIDDEN}, remote rows alone: GB/s of received bytes", ""]
         parts += [*table(("", *(case["case"].split(", ")[1] for case in dispatch)), lines), ""]
+    batch = [case for case in found["cases"] if case["part"] == "batch"]
+    if batch:
+        names = [row["name"] for row in batch[0]["rows"]]
+        lines = [(c["case"], *(_against(c, one, "NCCL and cuBLAS") for one in names)) for c in batch]
+        parts += [f"Gathered rows and a product of them, any number up to {BATCH} a rank, and kernels compiled for "
+                  "it; the speed of NCCL and cuBLAS = 1:", ""]  # fmt: skip
+        parts += [*table(("ranks x rows x columns x inner", *names), lines), ""]
     rows = [case for case in found["cases"] if case["part"] == "rows"]
     if rows:
         names = [row["name"] for row in rows[0]["rows"]]

@@ -238,7 +238,7 @@ class VerificationError(TileLinkError):
 
 
 class CoverageError(VerificationError):
-    """Rule 1: an element of an output is not written exactly once, or a read covers elements that are never written."""
+    """Rule `coverage`: an element of an output is not written exactly once, or what is read is never written."""
 
     rule = "coverage"
 
@@ -248,61 +248,61 @@ class PromiseError(CoverageError):
 
 
 class OrderingError(VerificationError):
-    """Rule 2: a read is not ordered after the write it depends on."""
+    """Rule `ordering`: a read is not ordered after the write it depends on."""
 
     rule = "ordering"
 
 
 class AccountingError(VerificationError):
-    """Rule 3: the number of notifies of a channel does not match the threshold of a wait."""
+    """Rule `accounting`: the number of notifies of a channel does not match the threshold of a wait."""
 
     rule = "accounting"
 
 
 class ProgressError(VerificationError):
-    """Rule 4: tiles wait for each other in a cycle, or for a tile that can never start."""
+    """Rule `progress`: tiles wait for each other in a cycle, or for a tile that can never start."""
 
     rule = "progress"
 
 
 class ExclusiveWriteError(VerificationError):
-    """Rule 5: two unordered writes to one element."""
+    """Rule `exclusive_writes`: two unordered writes to one element."""
 
     rule = "exclusive writes"
 
 
 class ReuseError(VerificationError):
-    """Rule 6: a later launch can overwrite data that an earlier one still reads."""
+    """Rule `reuse`: a later launch can overwrite data that an earlier one still reads."""
 
     rule = "reuse"
 
 
 class NetworkError(VerificationError):
-    """Rule 7: an access or a signal reaches another node in a way that the network does not have."""
+    """Rule `network`: an access or a signal reaches another node in a way that the network does not have."""
 
     rule = "network"
 
 
 class RolesError(VerificationError):
-    """Rule 8: roles of a program's warps change its order, or use a buffer before it is full or while it is read."""
+    """Rule `roles`: roles of warps change the order of their program, or use a buffer too early."""
 
     rule = "roles"
 
 
 class TilesError(VerificationError):
-    """Rule 9: a kernel that walks the tiles of a launch leaves one out, or its tiles depend on who executes them."""
+    """Rule `tiles`: a kernel that walks the tiles of a launch leaves one out, or its tiles depend on their program."""
 
     rule = "tiles"
 
 
 class StepsError(VerificationError):
-    """Rule 10: a slot of a tensor is used for a step before the step that it holds has been read."""
+    """Rule `steps`: a slot of a tensor is used for a step before the step that it holds has been read."""
 
     rule = "steps"
 
 
 class WordsError(VerificationError):
-    """Rule 11: a tensor that travels by words of data and flag is accessed in another way."""
+    """Rule `words`: a tensor that travels by words of data and flag is accessed in another way."""
 
     rule = "words"
 

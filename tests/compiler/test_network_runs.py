@@ -13,7 +13,7 @@ from tests.verifier.test_network import ALONE, COMPUTED, DIMS, FENCE, PUT_KEPT, 
 from tilelink import compile, load, parse, plan
 from tilelink.backend.emit import emit
 from tilelink.compiler.cpu import Kernel
-from tilelink.compiler.pipeline import Module
+from tilelink.compiler.modules import Module
 from tilelink.planning.plan import make_plan
 from tilelink.planning.traces import differences
 from tilelink.reference import trial

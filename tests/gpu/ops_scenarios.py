@@ -184,6 +184,42 @@ def graphs() -> None:
     ops.clear()
 
 
+def batches() -> None:
+    """Any number of rows that all ranks have alike, eagerly and in one graph, by one kernel."""
+    room, ranks = 1024, dist.get_world_size()
+
+    def body(case: tuple[str, str | None], checks: Checks) -> None:
+        name, way = case
+        function, w = getattr(ops, name), random(768, 512, scale=0.05)
+        x = random(room * (ranks if name == "gemm_rs" else 1), 512)
+        told = torch.full((), room, dtype=torch.int32, device="cuda")
+
+        def there(y: torch.Tensor, rows: int) -> torch.Tensor:
+            return (y.view(ranks, -1, 768) if name == "ag_gemm" else y)[..., :rows, :]
+
+        function(x, w, rows=told, schedule=way)
+        with mock.patch.object(compiler, "compile", side_effect=AssertionError("a call compiles")):
+            for rows in (1, 77, 128, 500, room):
+                expected = there(function(x, w, schedule="unfused"), rows)
+                for launch in range(3):
+                    near(function(x, w, rows=rows, schedule=way), expected, checks, f"{rows} rows, launch {launch}")
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            y = function(x, w, rows=told, schedule=way)
+        for replay in range(40):
+            rows = (replay * 77) % room + 1
+            x.normal_()
+            told.fill_(rows)
+            graph.replay()
+            expected = there(function(x, w, schedule="unfused"), rows)
+            near(there(y.clone(), rows), expected, checks, f"replay {replay} with {rows} rows")
+
+    ways = (("ag_gemm", None), ("ag_gemm", "h200"), ("ag_gemm", "h200_roles"), ("gemm_rs", None), ("gemm_rs", "h200"))
+    together(ways, body, lambda case: f"{case[0]} by {case[1]}")
+    ops.clear()
+
+
 def compiled() -> None:
     """torch.compile with its own code generator, in whole graphs."""
 

@@ -23,6 +23,8 @@ START, OVERHEAD = 9e-6, 1.5e-6
 RATES = {(128, 256): 8e14, (64, 128): 5e14}
 MIB = 2.0**20
 GAIN = 0.9e-6
+BETWEEN = 0.4e-6
+"""Seconds between the tiles of products with roles."""
 HOP = {
     field: 4.3e-6 * getattr(BASE, field) / (BASE.fence + BASE.signal_latency)
     for field in ("signal_latency", "fence", "local_signal_latency")
@@ -57,6 +59,11 @@ def timings(**failures: str) -> Timings:
         "pull": moved(0.8e11, 3.0e11, 0.0),
         "bulk": [[tile, size, 2e-5 + size * s] for tile, s in BULK_S.items() for size in (64 * MIB, 128 * MIB)],
         "flat": [[flat, waves, START + waves * (4e-5 - flat * GAIN)] for flat in (False, True) for waves in (2, 6)],
+        "roles": [
+            [roles, waves, START + waves * (4e-5 - roles * (OVERHEAD - BETWEEN))]
+            for roles in (False, True)
+            for waves in (2, 6)
+        ],
         "hops": [[hops, 2e-5 + hops * 4.3e-6] for hops in (8, 72)],
         "chain": [[kernels, 8e-6 + (kernels - 1) * 2e-6] for kernels in (1, 5)],
     }
@@ -70,6 +77,7 @@ EXPECTED = {
     "sms": 100, "matmul_flops": 8e14, "tile_overhead": OVERHEAD, "memory_bandwidth": 4e12, "link_bandwidth": 4e11,
     "copy_start": 1.2e-5, "copy_call": 3e-6, "sm_push_rate": 2e10, "sm_push_efficiency": 0.9, "sm_pull_rate": 1e10,
     "sm_pull_efficiency": 0.75, **HOP, "copy_signal": 3e-6, "flat_gain": GAIN,
+    "roles_overhead": BETWEEN,
     "sm_bulk_rate": 131072 * programs.BULK_PROGRAMS / 15e-6,
     "bulk_latency": 6e-6 / (1.5 + 16384 * programs.BULK_PROGRAMS / SHARED),
     "kernel_start": 8e-6, "kernel_gap": 2e-6,
@@ -113,6 +121,12 @@ def test_what_failed_is_as_before_and_its_source_says_why() -> None:
         ("pull", moved(1e11, 1e11, 0)[:2], "sm_pull_rate", "too few times"),
         ("copies", [[1, 64 * MIB, 1e-4], [1, 64 * MIB, 1e-4]], "link_bandwidth", "too few times"),
         ("flat", [[False, 2, 1e-4], [False, 6, 3e-4]], "flat_gain", "too few times"),
+        (
+            "roles",
+            [[False, 2, 1e-4], [False, 6, 2e-4], [True, 2, 1e-4], [True, 6, 1.2e-4]],
+            "roles_overhead",
+            "came out",
+        ),
         ("bulk", [[16384, 64 * MIB, 1e-3], [16384, 128 * MIB, 2e-3]], "bulk_latency", "too few times"),
     ],
 )
@@ -133,20 +147,21 @@ def predicted(text: str, **dims: int) -> float:
 
 def test_what_the_model_predicts_of_the_programs_gives_back_its_own_numbers() -> None:
     rows, columns, warps, stages = programs.FLAT_TILE
-    own: dict[str, list[list[float]]] = {"flat": [], "bulk": []}
-    for flat, waves in itertools.product((False, True), programs.FLAT_WAVES):
-        loop = ", flatten" * flat
-        text = programs.PRODUCT.format(rows=rows, columns=columns, warps=warps, stages=stages, flat=loop)
+    own: dict[str, list[list[float]]] = {"flat": [], "roles": [], "bulk": []}
+    for (name, clause), said, waves in itertools.product(
+        (("flat", ", flatten"), ("roles", programs.ROLES)), (False, True), programs.FLAT_WAVES
+    ):
+        text = programs.PRODUCT.format(rows=rows, columns=columns, warps=warps, stages=stages, more=clause * said)
         all_rows, all_columns = programs.product_sizes(BASE.sms, rows, columns, waves)
         seconds = predicted(text, M=all_rows, N=all_columns, K=programs.FLAT_INNER)
-        own["flat"].append([flat, waves, seconds])
+        own[name].append([said, waves, seconds])
     for high, moved in itertools.product(programs.BULK_ROWS, programs.MOVED_ROWS):
         text = programs.BULK.format(sms=programs.BULK_SMS, programs=programs.BULK_PROGRAMS, rows=high, columns=512)
         own["bulk"].append([2 * high * 512, 2 * moved * 4096, predicted(text, M=moved, K=4096)])
     given = timings()
     given["rows"], given["sms"] = own, BASE.sms
     found = fit(given, BASE, name="mine")
-    for field in ("flat_gain", "sm_bulk_rate", "bulk_latency"):
+    for field in ("flat_gain", "roles_overhead", "sm_bulk_rate", "bulk_latency"):
         assert found.sources[field].startswith(("measured: ", "derived: ")), found.sources[field]
         assert getattr(found, field) == pytest.approx(getattr(BASE, field), rel=0.02), field
 
@@ -257,6 +272,7 @@ m._Clock.__init__, m.current_target = clock, lambda: target("sm_90")
 m.LOCAL_BYTES, programs.MOVED_ROWS = (1 << 16, 1 << 20), (64, 128)
 programs.PRODUCT_TILES, programs.WAVES_AND_INNER = programs.PRODUCT_TILES[-1:], ((1, 64), (1, 128), (2, 64))
 programs.MOVED_COLUMNS, programs.FLAT_TILE, programs.FLAT_INNER = 64, programs.PRODUCT_TILES[-1], 64
+programs.ROLES_TILE = (128, 128, 8, 4)
 for between, budget in ((frozenset(), 60), (m.BETWEEN_RANKS, 60), (m.BETWEEN_RANKS, 0)):
     if os.fork():
         assert os.wait()[1] == 0
@@ -291,6 +307,7 @@ def test_a_rank_measures_what_it_can_and_says_what_it_cannot() -> None:
         "pull": [[n, 2 * rows * 64] for n in programs.MOVERS for rows in (64, 128)],
         "bulk": [[2 * tile * 512, 2 * rows * 64] for tile in programs.BULK_ROWS for rows in (64, 128)],
         "flat": [[flat, waves] for flat in (False, True) for waves in (2, 6)],
+        "roles": [[roles, waves] for roles in (False, True) for waves in (2, 6)],
         "products": [[64, 128, *one] for one in ((1, 64), (1, 128), (2, 64))],
     }
     assert all(row[-1] > 0 for rows in found["rows"].values() for row in rows)

@@ -26,7 +26,7 @@ from torch.nn.functional import gelu, silu
 
 import tilelink
 from tilelink import compiler, ops
-from tilelink.errors import DtypeError, RankError, ShapeError, UnknownNameError
+from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, UnknownNameError
 from tilelink.ops import calls, consensus, nodes, registered
 from tilelink.ops import unfused as unfused_ways
 from tilelink.ops.operators import OPERATORS, RECORDS, add
@@ -227,7 +227,7 @@ def paired() -> None:
 def any_rows() -> None:
     """Calls with any number of rows share the kernels of some, with gradients too; nobody sees what is left over."""
     with pytest.MonkeyPatch.context() as patch:  # as if this were a GPU, for calls that name no schedule
-        patch.setattr(calls, "_able", lambda x: x.dtype is torch.bfloat16)
+        patch.setattr(calls, "able", lambda x: x.dtype is torch.bfloat16)
         patch.setattr(calls, "current_target", lambda: H200)
         patch.setattr(consensus, "here", lambda: ("NVIDIA H200", "these"))
         ops.clear()
@@ -404,6 +404,36 @@ def mistakes() -> None:
         patch.setattr(dist, "all_reduce", lambda *_, **__: pytest.fail("something was sent"))
         for weight, f32 in ((w, False), (w, True), (graded, False), (graded, True)):
             what_follows(x, weight, f32)
+
+
+def batches() -> None:
+    """Any number of rows that all ranks have alike, by a program for it and unfused, however it is given."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    x, parts, w = (one[rank] for one in (every(MS, K, seed=1), every(ranks * MS, K, seed=2), every(N, K, seed=3)))
+    gathered, scattered = ops.ag_gemm(x, w).view(ranks, MS, N), ops.gemm_rs(parts, w)
+    for way in (None, "small", "unfused"):
+        assert ops.ag_gemm(x, w, rows=0, schedule=way).shape == (ranks, 0, N)
+        for rows in (1, 4, MS):
+            near(ops.ag_gemm(x, w, rows=rows, schedule=way), gathered[:, :rows], f"{rows} rows by {way}")
+            near(ops.gemm_rs(parts, w, rows=rows, schedule=way), scattered[:rows], f"{rows} rows by {way}")
+            told = torch.tensor(rows, dtype=torch.int32)
+            found = ops.ag_gemm(x, w, rows=told, schedule=way), ops.gemm_rs(parts, w, rows=told, schedule=way)
+            assert found[0].shape == gathered.shape and found[1].shape == scattered.shape
+            near(found[0][:, :rows], gathered[:, :rows], f"{rows} rows by {way}, on the device")
+            near(found[1][:rows], scattered[:rows], f"{rows} rows by {way}, on the device")
+    bias = torch.ones(N)
+    followed = ops.ag_gemm(x, w, bias=bias, activation="silu", rows=3, schedule="small")
+    near(followed, silu(gathered[:, :3] + bias), "with what follows")
+    for rows, message in ((MS + 1, "rows of ag_gemm is 7"), (-1, "rows of ag_gemm is -1"), (torch.ones(1), "float32")):
+        with pytest.raises(BindingError, match=message):
+            ops.ag_gemm(x, w, rows=rows)
+    with pytest.raises(BindingError, match="no gradients"):
+        ops.gemm_rs(parts, w.clone().requires_grad_(), rows=2)
+    with pytest.raises(BindingError, match="no sums in f32"):
+        ops.gemm_rs(parts, w, rows=2, f32_sums=True)
+    with pytest.raises(UnknownNameError):
+        ops.ag_gemm(x, w, rows=2, schedule="smal")
+    ops.clear()
 
 
 def uneven() -> None:
@@ -589,7 +619,7 @@ def stand_in(name: str) -> None:
     if name in ("fused", "chosen", "paired", "rounded_once", "any_rows", "added", "regrouped"):
         calls.compiler.compile = Meaning  # type: ignore[assignment]
     if name == "chosen":  # as if this were a GPU
-        calls._able = lambda x: x.dtype is torch.bfloat16
+        calls.able = lambda x: x.dtype is torch.bfloat16
         calls.current_target = lambda: H200
         consensus.here = lambda: ("NVIDIA H200", "these")
 

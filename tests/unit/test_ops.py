@@ -17,6 +17,7 @@ SCENARIOS = {
         "unfused",
         "mistakes",
         "uneven",
+        "batches",
         "gradients",
         "partial_gradients",
         "compiled",

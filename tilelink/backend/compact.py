@@ -45,7 +45,8 @@ def walked_loop(frame: Frame, loop: Loop, writer: Writer, numbers: str = "tl.ara
         return None
     stage = frame.bound.stages[loop.stages[0]]
     scalar = replace(frame.printer(stage), bases=frame.bases(awaits=False))
-    others = [decl.name for decl in stage.stage.indices if decl.name != loop.compact.index]
+    # Inner indices come last, as a rule: of two with as many tiles, those of a segment are the inner one's.
+    others = [decl.name for decl in reversed(stage.stage.indices) if decl.name != loop.compact.index]
     named = (frame.constants.count(stage, one) for one in others if stage.count(one) == loop.compact.across)
     return _compact_loop(loop.compact, writer, scalar, next(named, integer(loop.compact.across)), numbers)
 

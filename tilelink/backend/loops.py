@@ -51,7 +51,7 @@ def loop_head(loop: For, index: str, addresses: Addresses, *, inner: bool) -> st
 
 
 def in_turn(loop: For) -> bool:
-    """True if the iterations of a loop must follow one another, so that it may not be software-pipelined.
+    """Return whether the iterations of a loop must follow one another, so that it may not be software-pipelined.
 
     Loads of the next iteration must not overtake this iteration's stores and notifies, and Triton's pipeliner does not
     accept waits that loads depend on. A read that waits for its words is such a wait. Only loops inside of such a loop,

@@ -433,7 +433,7 @@ class AwaitPlace(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectBytes(Node):
-    """An arrival at a barrier, whose phase lasts until so many more bytes have been loaded."""
+    """An arrival at a barrier, whose phase lasts until `bytes` more bytes have been loaded."""
 
     barriers: str
     slot: str
@@ -490,7 +490,7 @@ class MultiplyPlace(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class LeadingProduct(Node):
-    """The start of a product of what is kept and the transposed operand in a place, of so many rows and columns."""
+    """The start of a product of what is kept and the transposed operand in a place, of `rows` x `columns` elements."""
 
     name: str
     slot: str
@@ -509,7 +509,7 @@ class TrailingProduct(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class RetireProducts(Node):
-    """A wait until at most so many products are in flight."""
+    """A wait until at most `flying` products are in flight."""
 
     acc: str
     flying: int
@@ -555,7 +555,7 @@ class StoreResult(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class RetireStores(Node):
-    """A wait until at most so many stores still read shared memory."""
+    """A wait until at most `flying` stores still read shared memory."""
 
     flying: str
 

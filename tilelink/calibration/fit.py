@@ -22,10 +22,11 @@ class Timings(TypedDict):
     """Measured times of the ranks of a node; JSON values.
 
     Each row ends with its time in seconds. "products": [rows, columns, waves, inner, s]. "flat": [flat, waves, s] of
-    products with and without a flattened loop. "local": [bytes, s] of copies within a GPU. "copies": [count, bytes, s]
-    of copies to the next rank by copy engines, all ranks at once. "push" and "pull": [programs, bytes, s] of transfers
-    by programs. "bulk": [bytes of a tile, bytes, s] of transfers by programs with TMA. "hops": [hops, s] of a message
-    from rank to rank. "chain": [kernels, s] of a launch. failures: name of missing rows -> reason.
+    products with and without a flattened loop. "roles": [roles, waves, s] of the same with and without roles.
+    "local": [bytes, s] of copies within a GPU. "copies": [count, bytes, s] of copies to the next rank by copy engines,
+    all ranks at once. "push" and "pull": [programs, bytes, s] of transfers by programs. "bulk": [bytes of a tile,
+    bytes, s] of transfers by programs with TMA. "hops": [hops, s] of a message from rank to rank. "chain": [kernels, s]
+    of a launch. failures: name of missing rows -> reason.
     """
 
     gpu: str
@@ -135,6 +136,13 @@ def _flat(rows: Sequence[Row], known: Machine) -> Found:
     }
 
 
+def _roles(rows: Sequence[Row], known: Machine) -> Found:
+    """Take from the overhead of a tile what a tile takes less where warps have roles."""
+    plain, roles = (_slope(*_ends([row[1:] for row in rows if bool(row[0]) is one])) for one in (False, True))
+    source = "measured: generated persistent products, with and without roles, by two numbers of tiles"
+    return {"roles_overhead": (known.tile_overhead - (plain - roles), source)}
+
+
 def _local(rows: Sequence[Row], known: Machine) -> Found:
     per_byte = _slope(*_ends(rows))
     return {"memory_bandwidth": (2 / per_byte, "measured: a large copy within a GPU, read and written")}
@@ -233,6 +241,7 @@ def _chain(rows: Sequence[Row], known: Machine) -> Found:
 RULES = (
     Rule(rows="flat", fields=("flat_gain",), of=_flat),
     Rule(rows="products", fields=("matmul_flops", "tile_flops", "tile_overhead"), of=_products),
+    Rule(rows="roles", fields=("roles_overhead",), of=_roles),
     Rule(rows="local", fields=("memory_bandwidth",), of=_local),
     Rule(rows="copies", fields=("link_bandwidth",), of=_link),
     Rule(rows="copies", fields=("copy_start", "copy_call", "copy_signal"), of=_calls),

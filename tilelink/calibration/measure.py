@@ -16,6 +16,7 @@ import torch.distributed as dist
 from tilelink import compiler
 from tilelink.calibration import programs
 from tilelink.calibration.fit import Timings
+from tilelink.capabilities import has_warpgroups
 from tilelink.errors import RankError, TileLinkError
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.driver import Address, Call, Handle, driver, driver_error
@@ -131,10 +132,20 @@ def _flat(clock: _Clock) -> Rows:
             yield [flat, waves, _product(clock, programs.FLAT_TILE, waves, programs.FLAT_INNER, ", flatten" * flat)]
 
 
-def _product(clock: _Clock, tile: tuple[int, int, int, int], waves: int, inner: int, flat: str = "") -> float:
+def _roles(clock: _Clock) -> Rows:
+    """Yield products with and without roles. Raises RankError where kernels have none: the clause would do nothing."""
+    if not has_warpgroups(current_target()):
+        raise RankError("the GPU has no warpgroup products", hint="calibrate on sm_90")
+    for roles in (False, True):
+        for waves in programs.FLAT_WAVES:
+            more = programs.ROLES * roles
+            yield [roles, waves, _product(clock, programs.ROLES_TILE, waves, programs.FLAT_INNER, more)]
+
+
+def _product(clock: _Clock, tile: tuple[int, int, int, int], waves: int, inner: int, more: str = "") -> float:
     """Return the seconds of a product with `waves` tiles for every SM."""
     rows, columns, warps, stages = tile
-    text = programs.PRODUCT.format(rows=rows, columns=columns, warps=warps, stages=stages, flat=flat)
+    text = programs.PRODUCT.format(rows=rows, columns=columns, warps=warps, stages=stages, more=more)
     m, n = programs.product_sizes(current_target().sms, rows, columns, waves)
     kernel = clock.compiled(text, {"M": m, "N": n, "K": inner})
     given = {"x": clock.random(m, inner), "w": clock.random(n, inner)}
@@ -229,6 +240,7 @@ MEASURED: Mapping[str, Callable[[_Clock], Rows]] = {
     "pull": _pull,
     "products": _products,
     "flat": _flat,
+    "roles": _roles,
     "bulk": _bulk,
 }
 """Quick measurements come first, and those for the fewest schedules last, since a spent budget drops the last ones."""

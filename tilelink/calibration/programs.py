@@ -19,6 +19,8 @@ CHAINS = (1, 5)
 """Numbers of kernels of one stream."""
 FLAT_TILE, FLAT_INNER, FLAT_WAVES = (128, 256, 8, 4), 2048, (2, 6)
 """Tile, inner extent and waves of the products that are compared with and without a flattened loop."""
+ROLES_TILE, ROLES = (128, 256, 8, 4), ", roles(consumers=2, buffers=4)"
+"""Tile of the products that are compared with and without roles, and the clause; sizes are those of FLAT."""
 BULK_SMS, BULK_PROGRAMS = 4, 4
 """SMs whose programs copy by TMA, few enough not to saturate the link, and programs on each of them."""
 BULK_ROWS, BULK_COLUMNS = (32, 128), 512
@@ -34,7 +36,7 @@ program product(M, N, K):
         y[i, j] = dot(x[i, :], w[j, :].T)
 
 schedule measured for product:
-    gemm on sm, tile(i={rows}, j={columns}, k=64), order(group(i, 8)), num_warps {warps}, num_stages {stages}{flat}
+    gemm on sm, tile(i={rows}, j={columns}, k=64), order(group(i, 8)), num_warps {warps}, num_stages {stages}{more}
 """
 PUSH = """
 program push(M, K):

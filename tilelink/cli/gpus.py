@@ -68,7 +68,7 @@ def _ended(command: list[str], seconds: float) -> subprocess.CompletedProcess[st
 
 
 def require_gpus(ranks: int, hint: str = "use --device cpu: the same kernels run in Triton's interpreter") -> None:
-    """Raises RankError, with a hint for machines without any GPU, unless this machine has a GPU for each rank."""
+    """Raise RankError, with a hint for machines without any GPU, unless this machine has a GPU for each rank."""
     import torch
 
     if (found := torch.cuda.device_count()) < ranks:

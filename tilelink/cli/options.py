@@ -216,7 +216,7 @@ def random_tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: i
 
 
 def check_routing(routing: str) -> None:
-    """Raises BindingError if a text names no routing. Called before a program is compiled for it."""
+    """Raise BindingError if a text names no routing. Called before a program is compiled for it."""
     from tilelink.reference.routing import Routing
 
     Routing.parse(routing)
@@ -235,7 +235,7 @@ def cost_model(name: str | None) -> Any:
 
 
 def check_writable(*paths: str | Path | None) -> None:
-    """Raises OutputError if a file cannot be written. Called before a run, whose result would otherwise be lost."""
+    """Raise OutputError if a file cannot be written. Called before a run, whose result would otherwise be lost."""
     for path in (Path(one).absolute() for one in paths if one is not None):
         if not path.parent.is_dir():
             raise OutputError(f"{path} cannot be written: there is no folder {path.parent}", hint=FOLDER)

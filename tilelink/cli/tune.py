@@ -145,7 +145,7 @@ def tune(
 
 
 def _require_measuring(ranks: int, nodes: int) -> None:
-    """Raises RankError without GPUs, BindingError for several nodes, and OutputError if no result could be stored."""
+    """Raise RankError without GPUs, BindingError for several nodes, and OutputError if no result could be stored."""
     if nodes > 1:
         hint = "leave --measure out: the model alone compares them, and a kernel's bench() times one on all nodes"
         raise BindingError(f"candidates on {nodes} nodes are not measured from one machine", hint=hint)

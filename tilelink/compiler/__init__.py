@@ -1,24 +1,18 @@
 """The compiler pipeline, top to bottom, and its back ends: CPU ranks, GPUs, the simulator."""
 
 from tilelink.compiler.lowered import parse_lowered
+from tilelink.compiler.modules import PROGRAMS, Module, library, library_module, load, parse, schedule_of
 from tilelink.compiler.pipeline import (
-    PROGRAMS,
     Dims,
     Kernel,
-    Module,
     Tables,
     assembly,
     bound,
     check,
     checked_tables,
     compile,
-    library,
-    library_module,
-    load,
-    parse,
     plan,
     reference,
-    schedule_of,
     source,
     source_of,
 )

@@ -1,5 +1,5 @@
 # pyright: basic, reportArgumentType=false
-"""Block copies between ranks through peer pointers, in the manner of OpenSHMEM.
+"""Block copies between ranks through peer pointers, in the manner of OpenSHMEM, for kernels written by hand.
 
 All threads of a program copy together, so each function and its `_block` name are the same. Source and destination have
 the same element type; n is a number of elements, any integer >= 0. The pointers are local addresses from `symm_at` or

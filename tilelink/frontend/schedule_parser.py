@@ -167,7 +167,7 @@ def _with(parts: tuple[AnyPart, ...], line: _Line[AnyPart]) -> tuple[AnyPart, ..
 
 
 def _check_taken_back(line: _Line[AnyPart], old: Part | None, base: Schedule | None) -> None:
-    """Raises ParseError for a word that is taken back and was not said."""
+    """Raise ParseError for a word that is taken back and was not said."""
     for name in line.off:
         if old is None or all(one.name != name for one in old.said):
             raise _not_said(f"{name} off", f"{name} of {line.part.name}", base, line.part.at(name))

@@ -355,6 +355,11 @@ class Bound:
         return {name: kernel for kernel in self.kernels for name in kernel.stage_names}
 
     @cached_property
+    def compact_stages(self) -> frozenset[str]:
+        """Return the stages whose kernels pass over tiles that a launch leaves out (lowering/compact.py)."""
+        return frozenset(name for one in self.kernels for loop in one.loops if loop.compact for name in loop.stages)
+
+    @cached_property
     def functions(self) -> frozenset[str]:
         """Return the users' functions that stages call, with their modules."""
         found = [value_of(s) for stage in self.program.stages for s in statements(stage.body)]

@@ -544,8 +544,7 @@ class Enumerator(Walk):
         ranges = tile_map.channel_range(grid)
         # A tile that is not there takes no turn, and with it leaves out its waits (lowering/compact_tiles.py).
         placed = tile_map.placed(grid)
-        compact = any(loop.compact for loop in self.bound.kernel_of[stage.name].loops)
-        left_out = kind == WAIT and compact and not placed
+        left_out = kind == WAIT and stage.name in self.bound.compact_stages and not placed
         unsure = left_out or placed
         self._check_signal(number, kind, region, rows, unsure)
         if unknown(tile_map.rank, env):

@@ -118,7 +118,7 @@ class _Refused:
 
 
 def _refuse(tensor: BoundTensor, place: Location | None, reasons: Iterator[_Refused]) -> None:
-    """Raises ScheduleError for the first reason."""
+    """Raise ScheduleError for the first reason."""
     for refused in reasons:
         message = f"{tensor.name} cannot have `low_latency`: {refused.reason}"
         related = refused.statement.location if refused.statement is not None else None

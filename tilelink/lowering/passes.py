@@ -51,8 +51,8 @@ def passes() -> tuple[Pass, ...]:
         Pass(name="flatten", apply=FLATTEN.apply),
         # split_k_tail comes before backfill: it changes how many tiles the last wave has
         Pass(name="split_k_tail", apply=SPLIT_K_TAIL.apply),
-        Pass(name="stream_k", apply=STREAM_K.apply),  # as split_k_tail
-        Pass(name="halve_tail", apply=HALVE_TAIL.apply),  # as split_k_tail
+        Pass(name="stream_k", apply=STREAM_K.apply),  # before backfill, as it changes the last wave, too
+        Pass(name="halve_tail", apply=HALVE_TAIL.apply),  # likewise
         Pass(name="backfill", apply=BACKFILL.apply),
         Pass(name="program_per_tile", apply=PROGRAM_PER_TILE.apply),  # after what adds stages to kernels
         *(Pass(name=one.name, apply=one.apply) for one in own),
@@ -64,9 +64,10 @@ def passes() -> tuple[Pass, ...]:
         Pass(name="roles", apply=ROLES.apply),  # after waits have sunk: the loader executes them between its loads
         Pass(name="barriers", apply=place_barriers),  # from here on no statement comes or goes
         Pass(name="defer_notify", apply=DEFER_NOTIFY.apply),
-        Pass(name="dynamic", apply=DYNAMIC.apply),  # after what ties the tiles of a program to one another
-        Pass(name="compact", apply=compact_tiles),  # after all that ties the tiles of a program to one another
-        Pass(name="issue_order", apply=order_kernels),  # from here on no kernel waits for another signal
+        # dynamic and compact come after what ties the tiles of a program to one another, which either cannot have
+        Pass(name="dynamic", apply=DYNAMIC.apply),
+        Pass(name="compact", apply=compact_tiles),
+        Pass(name="issue_order", apply=order_kernels),  # from here on it is fixed which signals a kernel waits for
         Pass(name="protocol", apply=choose_protocol),  # last: it asks which kernels wait for peers
     )
 

@@ -18,6 +18,10 @@ not be issued in different orders either.
 rows: calls with any number of rows share the kernels of some numbers, `kernel_rows`; after calls with each of these,
 none compiles. A call with another number leaves out up to an eighth of what its kernel computes, a sixteenth from 2048
 rows on. The first call with so many rows compares them between the ranks, except while a CUDA graph is captured.
+Where `rows` is given, one kernel, and one CUDA graph, is for any number of rows up to those of x: an integer of the
+host, or a torch.int32 without dimensions on the GPU, which may be written before a replay. All ranks give the same
+number. The result has as many rows where the host knows it, else room for all. Rows beyond have any value. There are no
+gradients, and torch.compile does not see into such a call.
 activation: None, "silu" or "gelu" (the exact one). Where a gradient is needed it is taken outside of the kernel.
 
 All raise ShapeError and DtypeError for tensors that do not fit and UnknownNameError for a schedule that there is not.
@@ -27,8 +31,8 @@ from __future__ import annotations
 
 import torch
 
-from tilelink.errors import UnknownNameError
-from tilelink.ops import registered, unfused
+from tilelink.errors import BindingError, UnknownNameError
+from tilelink.ops import batch, registered, unfused
 from tilelink.ops.calls import Implementation, run
 from tilelink.ops.choice import choose
 from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
@@ -45,21 +49,32 @@ __all__ = [
 
 def ag_gemm(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
-    group: Group = None, schedule: Implementation = None,
+    group: Group = None, schedule: Implementation = None, rows: torch.Tensor | int | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """All ranks' rows times the own weight: x [Ms, K], w [N, K] -> activation(x w^T + bias) [ranks Ms, N]; bias [N]."""
+    """All ranks' rows times the own weight: x [Ms, K], w [N, K] -> activation(x w^T + bias) [ranks Ms, N]; bias [N].
+
+    rows: only the first so many rows of each rank's x are there -> [ranks, rows, N] (see below).
+    """
+    if rows is not None:
+        return _of_rows("ag_gemm", x, w, rows, bias, activation, group, schedule)
     return _product("ag_gemm", x, w, bias, activation, group, schedule)
 
 
 def gemm_rs(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
     group: Group = None, schedule: Implementation = None, f32_sums: bool = False,
+    rows: torch.Tensor | int | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """The own rows of the ranks' summed products: x [ranks Ms, K], w [N, K] -> activation(sum of x w^T + bias) [Ms, N].
 
     bias [N] is added once, to the sum. An activation runs after the kernel. f32_sums: what ranks send each other is f32
     and twice as long; else it has x's dtype, as that of the collectives. Generated kernels add in f32, in one order.
+    rows: only the first so many of the Ms rows for each rank are there -> [rows, N].
     """
+    if rows is not None:
+        if f32_sums:
+            raise BindingError("gemm_rs of a number of rows has no sums in f32", hint="leave f32_sums or rows out")
+        return _of_rows("gemm_rs", x, w, rows, bias, activation, group, schedule)
     if f32_sums:
         return _summed_f32("gemm_rs_f32", x, w, bias, activation, group, schedule)
     return _product("gemm_rs", x, w, bias, activation, group, schedule)
@@ -97,17 +112,17 @@ def ag_gemm_gated(
 
 
 def all_gather(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
-    """Everybody's x, one after the other: [n, ...] -> [ranks n, ...]."""
+    """Return the x of all ranks, concatenated by rank: [n, ...] -> [ranks n, ...]."""
     return _collective("all_gather", x, group, schedule)
 
 
 def reduce_scatter(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
-    """The own part of the sum over ranks: [ranks n, ...] -> [n, ...]."""
+    """Return the own part of the sum over ranks: [ranks n, ...] -> [n, ...]."""
     return _collective("reduce_scatter", x, group, schedule)
 
 
 def all_reduce(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
-    """The sum over ranks, as a new tensor of x's shape."""
+    """Return the sum over ranks, as a new tensor of x's shape."""
     return _collective("all_reduce", x, group, schedule)
 
 
@@ -141,6 +156,14 @@ def _product(
     inside = "" if outside else activation or ""
     y = registered.call(op, x, w, bias, inside, name_of(members), schedule_text(schedule))
     return unfused.follow(y, None, outside) if outside else y
+
+
+def _of_rows(
+    op: str, x: torch.Tensor, w: torch.Tensor, rows: torch.Tensor | int, bias: torch.Tensor | None,
+    activation: str | None, group: Group, schedule: Implementation,
+) -> torch.Tensor:  # fmt: skip
+    check_epilogue(op, x, w, bias, activation or "")
+    return unfused.follow(batch.product(op, x, w, rows, members_of(group), schedule), bias, activation or "")
 
 
 def _summed_f32(

@@ -1,4 +1,4 @@
-"""What an operator does for tensors of certain shapes: found once, then a look-up.
+"""Calls of operators: the kernel for tensors of given shapes, compiled at the first call and then looked up.
 
 A call is cached by the operator, its activation, the shapes and dtypes, the group and the schedule. The first call of
 its kind checks everything, and for a fused one compiles a kernel, unless one is there: some numbers of rows share one
@@ -42,7 +42,7 @@ Implementation = Schedule | str | None
 Operands = tuple[torch.Tensor | None, ...]
 
 
-_DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
+DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class _Made:
         return self.ways[key]
 
     def elements(self, x: torch.Tensor, count: int) -> torch.Tensor:
-        """Return so many elements of any value, of x's dtype and on its device; several calls have the same ones."""
+        """Return `count` elements of any value, of x's dtype and on its device; several calls have the same ones."""
         key = (x.dtype, x.device)
         if key not in self.memory or self.memory[key].numel() < count:
             self.memory[key] = torch.empty(1 << (count - 1).bit_length(), dtype=x.dtype, device=x.device)
@@ -83,9 +83,9 @@ _made = OfGroups(lambda group: _Made(group=group))
 
 
 def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str, implementation: Implementation) -> Any:
-    """Runs an operator; its kernel is compiled at the first call of its kind.
+    """Run an operator; its kernel is compiled at the first call of its kind.
 
-    Raises ShapeError or DtypeError for operands that do not fit, UnknownNameError for a schedule that there is not,
+    Raise ShapeError or DtypeError for operands that do not fit, UnknownNameError for a schedule that there is not,
     RankError for a group that there is not any more, and what `compile` raises.
     """
     members = group_named(group) if isinstance(group, str) else group
@@ -119,10 +119,10 @@ def _prepared(
     rows = rows_of(operator, x.shape[0], ranks)
     N = given[operator.weights[0]].shape[0] if operator.weights else columns
     variant, left = operator.epilogue("bias" in given, activation)
-    if implementation is None and _able(x) and ranks > 1:
+    if implementation is None and able(x) and ranks > 1:
         exact = rows_of(operator, x.shape[0], ranks, exact=True)
         shared = Request(
-            op=operator.rule, variant=variant, M=rows.total, N=N, K=columns, ranks=ranks, dtype=_DTYPES[x.dtype]
+            op=operator.rule, variant=variant, M=rows.total, N=N, K=columns, ranks=ranks, dtype=DTYPES[x.dtype]
         )
         implementation, is_exact = _decided(replace(shared, M=exact.total), shared, made)
         rows = exact if is_exact else rows
@@ -141,7 +141,7 @@ def _prepared(
 
 
 def _compare(operator: Operator, x: torch.Tensor, made: _Made) -> None:
-    """Sees to it that all ranks have as many rows, before any of them sends: at the first call with so many.
+    """Raise ShapeError on all ranks if their numbers of rows differ, before any of them sends: once for each number.
 
     Other sizes of a product's operands may differ, and so do not tell ranks apart here: all of them compare, or none.
     """
@@ -153,13 +153,13 @@ def _compare(operator: Operator, x: torch.Tensor, made: _Made) -> None:
 
 
 def gpu_of(x: torch.Tensor | None) -> AbstractContextManager[Any]:
-    """Makes x's GPU the current one: a thread's is the first one until the thread says otherwise."""
+    """Make x's GPU the current one: a thread's is the first one until the thread says otherwise."""
     return torch.cuda.device(x.device) if x is not None and x.is_cuda else nullcontext()
 
 
-def _able(x: torch.Tensor) -> bool:
+def able(x: torch.Tensor) -> bool:
     """True if generated kernels can take what is on x's device and has its dtype."""
-    return x.dtype in _DTYPES and x.is_cuda
+    return x.dtype in DTYPES and x.is_cuda
 
 
 def _decided(exact: Request, shared: Request, made: _Made) -> tuple[Schedule | str, bool]:
@@ -211,7 +211,7 @@ def _kernel(
     program: Program, schedule: Schedule, x: torch.Tensor, sizes: dict[str, int], made: _Made
 ) -> Callable[..., dict[str, torch.Tensor]]:
     """The kernel of a program for such sizes; M: its rows over all ranks."""
-    if x.dtype not in _DTYPES:
+    if x.dtype not in DTYPES:
         raise DtypeError(f"{program.name} of {x.dtype}", hint=f"generated kernels take bf16 and f16; or {UNFUSED!r}")
     ranks, nodes = made.group.size(), nodes_of(made.group)
     known = {**sizes, "Ms": sizes["M"] // ranks, "g": ranks // nodes}  # g: ranks of a node, of programs in two levels
@@ -219,7 +219,7 @@ def _kernel(
     key = (program.name, str(schedule), *dims.values(), x.dtype)
     if key not in made.kernels:
         made.kernels[key] = compiler.compile(
-            program, schedule, ranks=ranks, dims=dims, dtype=_DTYPES[x.dtype], device="cuda", group=made.group,
+            program, schedule, ranks=ranks, dims=dims, dtype=DTYPES[x.dtype], device="cuda", group=made.group,
             nodes=nodes,
         )  # fmt: skip
     return made.kernels[key]

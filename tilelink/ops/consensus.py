@@ -55,7 +55,7 @@ _agreed = OfGroups(_agreed_by)
 
 
 def check_rows(op: str, shape: torch.Size, alike: int, group: ProcessGroup) -> None:
-    """Raises ShapeError, on all ranks, where the first `alike` sizes of x differ between them; collective.
+    """Raise ShapeError, on all ranks, where the first `alike` sizes of x differ between them; collective.
 
     Nothing is compared while a CUDA graph captures, which cannot hold it.
     """

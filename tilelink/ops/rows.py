@@ -43,7 +43,7 @@ class Rows:
     def rest(self, x: torch.Tensor, elements: Callable[[torch.Tensor, int], torch.Tensor]) -> torch.Tensor | None:
         """Return what stands for the rows that x lacks, of any value; None if it lacks none.
 
-        elements: gives so many elements of x's dtype on its device.
+        elements: returns a number of elements of x's dtype on its device.
         """
         if self.fit:
             return None
@@ -84,7 +84,7 @@ class Rows:
 
 
 def rows_of(operator: Operator, rows: int, ranks: int, *, exact: bool = False) -> Rows:
-    """Return the rows of a call whose x has so many. exact: the kernel has as many."""
+    """Return the rows of a call whose x has `rows` rows. exact: the kernel has as many."""
     if operator.rows == "kept":
         return Rows(parts=1, results=1, call=rows, kernel=rows if exact else rounded_rows(rows, ranks))
     parts, results = (1, ranks) if operator.gathers else (ranks, 1)

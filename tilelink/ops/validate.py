@@ -12,7 +12,7 @@ from tilelink.ops.unfused import ACTIVATIONS
 
 
 def check_epilogue(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str) -> None:
-    """Raises UnknownNameError, DtypeError or ShapeError for what cannot follow a product of x and w."""
+    """Raise UnknownNameError, DtypeError or ShapeError for what cannot follow a product of x and w."""
     check_activation(activation)
     if bias is not None:
         check_kind(op, "bias", bias, x)
@@ -31,7 +31,7 @@ def check_kind(op: str, name: str, tensor: torch.Tensor, x: torch.Tensor) -> Non
 
 
 def check_operands(operator: Operator, given: Mapping[str, torch.Tensor], ranks: int) -> None:
-    """Raises ShapeError or DtypeError for operands that do not fit each other or the group."""
+    """Raise ShapeError or DtypeError for operands that do not fit each other or the group."""
     op, x = operator.name, given["x"]
     if x.dim() != 2 if operator.weights else x.dim() < 1:
         raise ShapeError(f"x of {op} is {list(x.shape)}", hint="products take x as [rows, K]")

@@ -170,7 +170,7 @@ class Plan:
     @cached_property
     def left_out(self) -> NDArray[np.bool_]:
         """Mask of the waits that a launch leaves out with their tile: of kernels with compact numbers."""
-        compact = {name for one in self.bound.kernels for loop in one.loops if loop.compact for name in loop.stages}
+        compact = self.bound.compact_stages
         if not compact:
             return np.zeros(len(self.signals.task), bool)
         some = np.array([name in compact and self._is_sure(name, one) for name, one in self.statements], bool)

@@ -55,10 +55,10 @@ TMA_PROGRAMS, TMA_SMS = 4, (8, 12, 16)
 """Programs of an SM that copies by TMA, and the numbers of such SMs."""
 BUFFERS = (2, 1)
 SLOTS = (2, 3)
+"""Steps of a tensor that memory holds at a time, if not all of them."""
 FEW_ELEMENTS = 16384
 """Largest number of elements of a tensor for which words of data and flag are tried: with more, twice the bytes cost
 more than the fences and signals that they save."""
-"""Steps of a tensor that memory holds at a time, if not all of them."""
 
 Change = Callable[[Schedule], Schedule]
 

@@ -101,7 +101,7 @@ class Space:
         return schedule
 
     def check(self, candidate: Candidate) -> None:
-        """Raises SearchError if `candidate` is not a point of this space."""
+        """Raise SearchError if `candidate` is not a point of this space."""
         hint = "make points with Space.random, neighbour and cross; Space.knobs lists the choices"
         # Strategies need not be typed.
         if not isinstance(candidate, Candidate) or not isinstance(candidate.choices, tuple):  # pyright: ignore

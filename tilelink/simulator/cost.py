@@ -165,7 +165,7 @@ class Roofline:
 
 
 def _require(time: TileTime | MoveTime, name: str) -> None:
-    """Raises CostError if a field is not a number of seconds: the simulation would never end or compare wrong times."""
+    """Raise CostError if a field is not a number of seconds: the simulation would never end or compare wrong times."""
     value = getattr(time, name)
     if not 0 <= value < inf:
         hint = "a cost model returns a finite number of seconds, 0 or more"

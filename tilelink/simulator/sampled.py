@@ -136,7 +136,7 @@ def part_of(stage: BoundStage, index: str, env: Env) -> tuple[Any, Any]:
 def _signals_anyway(bound: Bound, stage: BoundStage, statement: Statement) -> bool:
     match statement:
         case Wait(kind=kind, region=region):
-            passed_over = any(loop.compact for loop in bound.kernel_of[stage.name].loops)
+            passed_over = stage.name in bound.compact_stages
             return not (passed_over or bound.tile_map(stage.name, region).placed(bound.channels[region.tensor, kind]))
         case _:
             return isinstance(statement, Notify)

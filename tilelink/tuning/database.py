@@ -104,7 +104,7 @@ class Database:
             raise OutputError(f"{self.path} cannot be written: {files.reason(error)}", hint=hint) from error
 
     def require_own(self) -> None:
-        """Raises OutputError if the file would not be read again, since other users may write to it."""
+        """Raise OutputError if the file would not be read again, since other users may write to it."""
         if why := self._distrusted():
             raise OutputError(f"{self.path} cannot be written: {why}", hint=OWN)
 

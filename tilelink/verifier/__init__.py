@@ -60,7 +60,7 @@ def refusals(plan: Plan, limit: int = 10, on_rule: Callable[[str], None] | None 
 
 
 def verify(plan: Plan, on_rule: Callable[[str], None] | None = None) -> None:
-    """Raises VerificationError, the first refusal, if the plan breaks a rule. on_rule: as for `refusals`."""
+    """Raise VerificationError, the first refusal, if the plan breaks a rule. on_rule: as for `refusals`."""
     errors = refusals(plan, limit=1, on_rule=on_rule)
     if errors:
         raise errors[0]

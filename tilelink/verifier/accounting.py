@@ -1,4 +1,4 @@
-"""Rule 3: for every wait, the notifies that reach its channel add up to its threshold, no more and no fewer.
+"""Rule `accounting`: for every wait, the notifies that reach its channel add up to its threshold, no more and no fewer.
 
 The end of a launch is a wait too, for all channels of the outputs that peers may write.
 """

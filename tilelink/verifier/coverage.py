@@ -1,4 +1,5 @@
-"""Rule 1: every element of every output is written exactly once, and every element that is read is given or written.
+"""Rule `coverage`: every element of every output is written exactly once, and every element that is read is given or
+written.
 
 A tensor that is read and written in place is given: its elements may be written any number of times, or not at all.
 """

@@ -339,8 +339,8 @@ def _undefined(plan: Plan, name: str, write: int, read: int, left: GuardPart) ->
         what = f"up to {_said(plan, left.stop)}" if isinstance(left, Ended) else f"from {_said(plan, left.start)} on"
     message = f"reads {name} of rank {a.peer[read]}, which {writer} writes {what}" + _own_end(plan, read, left)
     hint = "read the same part: a range with the same end here, which a peer may have sent along, or which is computed"
-    hint += " alike: the same expression of integers, comparisons, minima and maxima, of the same elements; entries that"
-    hint += " all ranks are given alike are replicated: m : in [] <= M replicated"
+    hint += " alike: the same expression of integers, comparisons, minima and maxima, of the same elements; entries"
+    hint += " that all ranks are given alike are replicated: m : in [] <= M replicated"
     if isinstance(left, Ended):
         hint += "; or a place whose bound is that end: slot : in [...] < count[owner]"
     task, statement, related = int(a.task[read]), int(a.statement[read]), int(a.statement[write])

@@ -1,4 +1,5 @@
-"""Rule 7: what reaches another node is what the network has: puts, gets and signals of the network, by programs on SMs.
+"""Rule `network`: what reaches another node is what the network has: puts, gets and signals of the network, by programs
+on SMs.
 
 The rules of ordering, of exclusive writes and of reuse then take from `planning/network.py` when a put has happened.
 This rule proves what that and the runtime rely on:

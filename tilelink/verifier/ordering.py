@@ -41,7 +41,7 @@ def exclusive_writes(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals of unordered writes to one element, and of remote writes to tensors that are not symmetric."""
     ranks = plan.task_ranks[plan.accesses.task]
     placed = [t for t in map(plan.bound.tensors.get, placed_tensors(plan)) if t is not None]
-    placed = [t.number for t in placed if t.decl.space == "out"]  # rule 1 shows that these are apart
+    placed = [t.number for t in placed if t.decl.space == "out"]  # the rule `coverage` shows that these are apart
     for part in parts(plan, (plan.accesses.kind == WRITE) & ~plan.touching(placed)):
         yield from rank_by_rank(part, lambda one: _check_writes(one, order, ranks))
 
@@ -148,9 +148,9 @@ def _followed(plan: Plan, puts: Puts, row: int, last: int) -> bool:
 def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals unless every write is before or after the read, and the writes before it fill all of it.
 
-    Rule 1 has shown that all of it is written. So a read with all its writes before it is filled. What is read of a
-    tensor that is written in place is there before any write. So each read of it, before a write or after it, is
-    ordered by signals: otherwise the schedule would decide what is read.
+    The rule `coverage` has shown that all of it is written. So a read with all its writes before it is filled. What is
+    read of a tensor that is written in place is there before any write. So each read of it, before a write or after
+    it, is ordered by signals: otherwise the schedule would decide what is read.
     """
     plan, a = part.plan, part.plan.accesses
     in_place = plan.bound.tensors[part.name].decl.in_place

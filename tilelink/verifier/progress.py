@@ -1,4 +1,4 @@
-"""Rule 4: no cyclic wait, given in-order dispatch of tiles and the programs that are resident together.
+"""Rule `progress`: no cyclic wait, given in-order dispatch of tiles and the programs that are resident together.
 
 Notifies only ever add. So running every worker as far as possible reaches the same state under any interleaving, and
 workers that have not finished then are in a deadlock. If the kernels' programs do not all fit on the machine, the order

@@ -1,5 +1,5 @@
-"""Rule 6: a later launch cannot overwrite what an earlier one still reads, or count its signals for it, and it reads
-what earlier ones have left in tensors that are kept.
+"""Rule `reuse`: a later launch cannot overwrite what an earlier one still reads, or count its signals for it, and it
+reads what earlier ones have left in tensors that are kept.
 
 Launch e + B uses the buffer of launch e again, where B is the number of buffers. Two waits keep a rank from starting it
 too early. A kernel waits until every peer has finished launch e + B - lag. A launch whose inputs peers may read waits

@@ -1,4 +1,4 @@
-"""Rule 8: warps with roles keep the order of their program, and each buffer between them is full when it is read.
+"""Rule `roles`: warps with roles keep the order of their program, and each buffer between them is full when it is read.
 
 The other rules take the plan's order: a program executes the statements of a tile, then those of the next. Roles
 execute them in parallel (tilelink/lowering/clauses/roles.py). This rule shows that no other program can observe that:

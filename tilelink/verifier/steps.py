@@ -1,4 +1,4 @@
-"""Rule 10: a slot holds one step at a time, so whoever reads a step reads what was written of that step.
+"""Rule `steps`: a slot holds one step at a time, so whoever reads a step reads what was written of that step.
 
 A tensor with `slots` has fewer parts in memory than steps: step l is in slot l % slots. The other rules name accesses
 by their steps, as if memory held all of them. This rule makes that true.

@@ -1,4 +1,4 @@
-"""Rule 9: a kernel with compact numbers executes each tile that a launch has once, in the order of its stage.
+"""Rule `tiles`: a kernel with compact numbers executes each tile that a launch has once, in the order of its stage.
 
 Such a kernel deals the tiles that are there to its programs, and passes over the others (lowering/compact.py). The rule
 shows for its numbers, for all entries of index tensors:

@@ -1,4 +1,4 @@
-"""Rule 11: a read of words lasts until exactly what it reads has been sent in this launch.
+"""Rule `words`: a read of words lasts until exactly what it reads has been sent in this launch.
 
 A word has data and a flag, the number of the launch, and is stored and loaded at once (lowering/low_latency.py). A read
 of words lasts until each flag is that of its launch.

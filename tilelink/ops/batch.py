@@ -1,0 +1,110 @@
+"""Products of any number of rows that all ranks have alike: one kernel, and one CUDA graph, for all of them.
+
+A call gives tensors with room for the largest number of rows, and says how many there are. Kernels of the library for
+that are the programs below, as `tilelink.op` makes them functions. Where none is worth while, all rows are computed
+unfused, those that are not there too: nobody reads them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+
+import torch
+from torch.distributed import ProcessGroup
+
+from tilelink import compiler
+from tilelink.compiler import library_module
+from tilelink.errors import BindingError, TileLinkError
+from tilelink.ops.calls import DTYPES, Implementation, able, gpu_of, run
+from tilelink.ops.choice import DEFAULTS, choose
+from tilelink.ops.consensus import consensus
+from tilelink.ops.custom import is_differentiated, schedule_text
+from tilelink.ops.decide import WITH_ROLES
+from tilelink.ops.groups import group_named
+from tilelink.ops.nodes import nodes_of
+from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED
+from tilelink.ops.own import Op
+from tilelink.ops.own import op as own_op
+from tilelink.ops.predict import machine_of
+from tilelink.ops.validate import check_operands
+from tilelink.runtime.cuda.device import current_target
+from tilelink.scheduling.schedule import Schedule
+
+PROGRAMS = {"ag_gemm": "ag_gemm_batch", "gemm_rs": "gemm_rs_batch"}
+"""Operator -> the program of the library for any number of rows."""
+_functions: dict[tuple[str, str, int], Op] = {}
+"""Operator, schedule and room -> its function."""
+
+
+def product(
+    op: str, x: torch.Tensor, w: torch.Tensor, rows: torch.Tensor | int, group: ProcessGroup | str,
+    implementation: Implementation,
+) -> torch.Tensor:  # fmt: skip
+    """Return the product of an operator for the first `rows` rows of each rank's part.
+
+    The result is [ranks, n, N] of gathered rows, or [n, N] of scattered ones: n is `rows` where it is an integer, else
+    all that there is room for. Raises BindingError for a call that needs gradients, and for rows that do not fit.
+    """
+    if is_differentiated((x, w)):
+        hint = "call it in torch.no_grad(), or without rows"
+        raise BindingError(f"{op} of a number of rows has no gradients", hint=hint)
+    if torch.compiler.is_compiling():
+        hint = f"make a function of it before: tilelink.op of the library's {PROGRAMS[op]}, which torch.compile may see"
+        raise BindingError(f"torch.compile does not see into {op} of a number of rows", hint=hint)
+    members = group_named(group) if isinstance(group, str) else group
+    ranks, operator = members.size(), OPERATORS[op]
+    check_operands(operator, {"x": x, "w": w}, ranks)
+    room = x.shape[0] if operator.gathers else x.shape[0] // ranks
+    _check_rows(op, rows, room, x)
+    way = _way(op, x, w, members) if implementation is None else implementation
+    if way == UNFUSED:
+        y = run(op, (x, w, None), "", members, UNFUSED)
+        y = y.view(ranks, room, -1) if operator.gathers else y
+        return y.narrow(-2, 0, rows) if isinstance(rows, int) else y
+    with gpu_of(x):
+        given = x if operator.gathers else x.view(ranks, room, -1)
+        return _function(op, way, room)(given, w, rows, group=members)
+
+
+def _check_rows(op: str, rows: torch.Tensor | int, room: int, x: torch.Tensor) -> None:
+    if isinstance(rows, torch.Tensor):
+        if rows.dtype != torch.int32 or rows.dim() or rows.device != x.device:
+            message = f"rows of {op} is {list(rows.shape)} {rows.dtype} on {rows.device}"
+            raise BindingError(message, hint=f"an integer, or a torch.int32 without dimensions on {x.device}")
+    elif not 0 <= rows <= room:
+        raise BindingError(f"rows of {op} is {rows}", hint=f"from 0 to {room}, the rows of a part of x")
+
+
+def _way(op: str, x: torch.Tensor, w: torch.Tensor, group: ProcessGroup) -> str:
+    """Return the schedule for so large tensors, or UNFUSED."""
+    operator, ranks = OPERATORS[op], group.size()
+    if not able(x) or ranks == 1 or nodes_of(group) > 1:
+        return UNFUSED
+    parts = ranks if operator.gathers else 1
+    N, K = w.shape
+    return _chosen(op, parts * x.shape[0], N, K, ranks, DTYPES[x.dtype], consensus(group).gpu)
+
+
+@cache
+def _chosen(op: str, M: int, N: int, K: int, ranks: int, dtype: str, gpu: str) -> str:
+    """Return UNFUSED, or the first of the schedules that fits the processor."""
+    if choose(op, M, N, K, ranks, thresholds=machine_of(gpu) or DEFAULTS) != SCHEDULE:
+        return UNFUSED
+    module = library_module(PROGRAMS[op])
+    program, dims = module.program(PROGRAMS[op]), {"Ms": M // ranks, "N": N, "K": K}
+    named = {one.name: one for one in module.schedules_of(program)}
+    for name in (WITH_ROLES, SCHEDULE):
+        if name in named:
+            with suppress(TileLinkError):
+                compiler.plan(program, named[name], ranks=ranks, dims=dims, dtype=dtype, target=current_target())
+                return name
+    return UNFUSED
+
+
+def _function(op: str, schedule: Schedule | str, room: int) -> Op:
+    """Return the program of an operator as a function, for at most `room` rows of a part."""
+    key = (op, schedule_text(schedule), room)
+    if key not in _functions:
+        _functions[key] = own_op(library_module(PROGRAMS[op]).program(PROGRAMS[op]), schedule, Ms=room)
+    return _functions[key]
