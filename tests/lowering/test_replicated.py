@@ -72,6 +72,40 @@ def test_what_a_peer_sends_of_a_replicated_count_is_what_is_read() -> None:
         plan_of(BATCH.replace("gather(p: ranks, i: Ms[: m])", "gather(p: ranks, i: Ms[: m - 1])"))
 
 
+INNER = """
+program inner(Ms = 16, K = 8):
+    m  : in        [] <= Ms replicated
+    x  : in        [Ms[: m], K]
+    xs : symmetric [ranks, Ms, K]
+    y  : out       [ranks - 1, Ms[: m], K]
+
+    comm gather(q: ranks - 1, i: Ms[: m]):
+        tile_push_data(xs[rank, i, :] @ (rank + 1 + q), x[i, :])
+        producer_tile_notify(xs[rank, i, :] @ (rank + 1 + q))
+
+    compute take(q: ranks - 1, i: Ms[: m]):
+        consumer_tile_wait(xs[rank + 1 + q, i, :])
+        y[q, i, :] = xs[rank + 1 + q, i, :]
+
+schedule inner for inner:
+    gather tile(i=4)
+    take tile(i=4), order(i, q)
+"""
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_tiles_of_peers_within_a_tile_of_rows_are_counted_together(ranks: int) -> None:
+    """How many there are is a difference, `ranks - 1`, by which the number of tiles of rows is multiplied."""
+    module = tilelink.parse(INNER)
+    program, dims = module.program(), {"Ms": 16, "K": 8}
+    kernel = compiler.compile(program, module.schedules[0], ranks=ranks, dims=dims)
+    for given in random_inputs(program, ranks=ranks, dims=dims, dtype="f32", launches=3, routing="full"):
+        rows = int(given[0]["m"])
+        for rank, own in enumerate(kernel(given)):
+            for q in range(ranks - 1):
+                assert torch.equal(own["y"][q, :rows], given[(rank + 1 + q) % ranks]["x"][:rows])
+
+
 def test_elements_at_distinct_places_of_two_ranks_are_apart() -> None:
     """The places are those of one list, whichever ranks name them."""
     program = tilelink.parse(PLACES).program()
@@ -138,6 +172,7 @@ def test_all_ranks_of_a_group_raise_the_same_error(monkeypatch: pytest.MonkeyPat
         ("m  : in        []", "m  : local     []", "m cannot be replicated"),
         ("m  : in        [] <= Ms replicated", "m  : table     [] <= Ms replicated", "m cannot be replicated"),
         ("w  : in        [N, K]", "w  : in        [N, K] replicated", "w cannot be replicated"),
+        ("<= Ms replicated", "<= Ms replicated = 0", "m has a bound and a default"),
     ],
 )
 def test_what_no_launch_gives_as_integers_is_not_replicated(old: str, new: str, message: str) -> None:

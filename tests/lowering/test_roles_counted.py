@@ -184,6 +184,42 @@ REFUSED = {
 }  # fmt: skip
 
 
+RELAY = """
+program relay(M, N, K):
+    m  : in        [] <= M replicated
+    x  : in        [M, K]
+    w  : in        [N, K]
+    xs : symmetric [ranks, M, K]
+    y  : local     [ranks, M, N]
+    v  : out       [ranks, M, K]
+
+    comm gather(p: ranks, i: M):
+        tile_push_data(xs[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(xs[rank, i, :] @ p)
+
+    compute gemm(s: ranks, i: M[: m], j: N):
+        consumer_tile_wait(xs[s, i, :])
+        y[s, i, j] = dot(xs[s, i, :], w[j, :].T)
+        producer_tile_notify(y[s, :, :])
+
+    compute copy(s: ranks, i: M, k: K):
+        consumer_tile_wait(y[s, :, :])
+        v[s, i, k] = xs[s, i, k]
+
+schedule one for relay:
+    gather on sm(16), tile(i=64)
+    gemm on sm, tile(i=128, j=128, k=64), roles(consumers=2, buffers=4)
+    copy on sm(8), tile(i=64, k=64)
+"""
+
+
+def test_a_tile_that_is_not_there_does_not_notify_before_it_would_have_waited() -> None:
+    """Its loader waits and its storer notifies, and nothing that it loads ties the two together."""
+    with pytest.raises(ScheduleError, match="would notify before the waits that come before it"):
+        bound(RELAY, M=256, N=256, K=256)
+    assert bound(RELAY.replace(", roles(consumers=2, buffers=4)", ""), M=256, N=256, K=256)
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_roles_cannot_have_of_a_launch_is_refused(case: str) -> None:
     domain, body, reason = REFUSED[case]

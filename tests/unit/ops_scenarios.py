@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -424,9 +425,11 @@ def batches() -> None:
     bias = torch.ones(N)
     followed = ops.ag_gemm(x, w, bias=bias, activation="silu", rows=3, schedule="small")
     near(followed, silu(gathered[:, :3] + bias), "with what follows")
-    for rows, message in ((MS + 1, "rows of ag_gemm is 7"), (-1, "rows of ag_gemm is -1"), (torch.ones(1), "float32")):
+    near(ops.ag_gemm(x, w, rows=np.int64(3)), gathered[:, :3], "an integer of numpy")
+    wrong = (MS + 1, "is 7"), (-1, "is -1"), (torch.ones(1), "float32"), (2.5, "is 2.5"), (True, "True"), ("3", "'3'")
+    for rows, message in wrong:
         with pytest.raises(BindingError, match=message):
-            ops.ag_gemm(x, w, rows=rows)
+            ops.ag_gemm(x, w, rows=rows)  # type: ignore[arg-type]
     with pytest.raises(BindingError, match="no gradients"):
         ops.gemm_rs(parts, w.clone().requires_grad_(), rows=2)
     with pytest.raises(BindingError, match="no sums in f32"):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tilelink.backend.constants import FACTOR
 from tilelink.backend.frame import Frame
 from tilelink.backend.nodes import Let, Node
 from tilelink.backend.scalars import ScalarPrinter
@@ -47,7 +48,7 @@ def walked_loop(frame: Frame, loop: Loop, writer: Writer, numbers: str = "tl.ara
     scalar = replace(frame.printer(stage), bases=frame.bases(awaits=False))
     # Inner indices come last, as a rule: of two with as many tiles, those of a segment are the inner one's.
     others = [decl.name for decl in reversed(stage.stage.indices) if decl.name != loop.compact.index]
-    named = (frame.constants.count(stage, one) for one in others if stage.count(one) == loop.compact.across)
+    named = (frame.constants.count(stage, one, FACTOR) for one in others if stage.count(one) == loop.compact.across)
     return _compact_loop(loop.compact, writer, scalar, next(named, integer(loop.compact.across)), numbers)
 
 

@@ -259,6 +259,9 @@ def _check_properties(scope: Scope, syntax: TensorSyntax) -> None:
     if "replicated" in syntax.properties and syntax.space != "in":
         hint = "it is a promise about what a launch is given: m : in [] <= M replicated"
         raise ParseError(f"{syntax.name} cannot be replicated", location=place, hint=hint)
+    if syntax.properties and syntax.default is not None:
+        hint = "an index tensor is always given: leave the default out"
+        raise ParseError(f"{syntax.name} has a bound and a default", location=place, hint=hint)
     if len(set(syntax.properties)) < len(syntax.properties):
         raise ParseError("one property twice", location=place, hint="name each once")
     if {"rising", "offsets"} & {*syntax.properties} and not syntax.shape:

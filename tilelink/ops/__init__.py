@@ -29,6 +29,8 @@ All raise ShapeError and DtypeError for tensors that do not fit and UnknownNameE
 
 from __future__ import annotations
 
+from typing import SupportsIndex
+
 import torch
 
 from tilelink.errors import BindingError, UnknownNameError
@@ -49,7 +51,7 @@ __all__ = [
 
 def ag_gemm(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
-    group: Group = None, schedule: Implementation = None, rows: torch.Tensor | int | None = None,
+    group: Group = None, schedule: Implementation = None, rows: torch.Tensor | SupportsIndex | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """All ranks' rows times the own weight: x [Ms, K], w [N, K] -> activation(x w^T + bias) [ranks Ms, N]; bias [N].
 
@@ -63,7 +65,7 @@ def ag_gemm(
 def gemm_rs(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
     group: Group = None, schedule: Implementation = None, f32_sums: bool = False,
-    rows: torch.Tensor | int | None = None,
+    rows: torch.Tensor | SupportsIndex | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """The own rows of the ranks' summed products: x [ranks Ms, K], w [N, K] -> activation(sum of x w^T + bias) [Ms, N].
 
@@ -159,7 +161,7 @@ def _product(
 
 
 def _of_rows(
-    op: str, x: torch.Tensor, w: torch.Tensor, rows: torch.Tensor | int, bias: torch.Tensor | None,
+    op: str, x: torch.Tensor, w: torch.Tensor, rows: torch.Tensor | SupportsIndex, bias: torch.Tensor | None,
     activation: str | None, group: Group, schedule: Implementation,
 ) -> torch.Tensor:  # fmt: skip
     check_epilogue(op, x, w, bias, activation or "")

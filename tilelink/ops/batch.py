@@ -7,8 +7,10 @@ unfused, those that are not there too: nobody reads them.
 
 from __future__ import annotations
 
+import operator
 from contextlib import suppress
 from functools import cache
+from typing import SupportsIndex
 
 import torch
 from torch.distributed import ProcessGroup
@@ -38,7 +40,7 @@ _functions: dict[tuple[str, str, int], Op] = {}
 
 
 def product(
-    op: str, x: torch.Tensor, w: torch.Tensor, rows: torch.Tensor | int, group: ProcessGroup | str,
+    op: str, x: torch.Tensor, w: torch.Tensor, rows: torch.Tensor | SupportsIndex, group: ProcessGroup | str,
     implementation: Implementation,
 ) -> torch.Tensor:  # fmt: skip
     """Return the product of an operator for the first `rows` rows of each rank's part.
@@ -53,35 +55,41 @@ def product(
         hint = f"make a function of it before: tilelink.op of the library's {PROGRAMS[op]}, which torch.compile may see"
         raise BindingError(f"torch.compile does not see into {op} of a number of rows", hint=hint)
     members = group_named(group) if isinstance(group, str) else group
-    ranks, operator = members.size(), OPERATORS[op]
-    check_operands(operator, {"x": x, "w": w}, ranks)
-    room = x.shape[0] if operator.gathers else x.shape[0] // ranks
-    _check_rows(op, rows, room, x)
+    ranks, record = members.size(), OPERATORS[op]
+    check_operands(record, {"x": x, "w": w}, ranks)
+    room = x.shape[0] if record.gathers else x.shape[0] // ranks
+    rows = _checked(op, rows, room, x)
     way = _way(op, x, w, members) if implementation is None else implementation
     if way == UNFUSED:
         y = run(op, (x, w, None), "", members, UNFUSED)
-        y = y.view(ranks, room, -1) if operator.gathers else y
+        y = y.view(ranks, room, -1) if record.gathers else y
         return y.narrow(-2, 0, rows) if isinstance(rows, int) else y
     with gpu_of(x):
-        given = x if operator.gathers else x.view(ranks, room, -1)
+        given = x if record.gathers else x.view(ranks, room, -1)
         return _function(op, way, room)(given, w, rows, group=members)
 
 
-def _check_rows(op: str, rows: torch.Tensor | int, room: int, x: torch.Tensor) -> None:
+def _checked(op: str, rows: torch.Tensor | SupportsIndex, room: int, x: torch.Tensor) -> torch.Tensor | int:
+    """Return a number of rows as kernels take it. Raise BindingError for another one, or what is none."""
+    hint = f"an integer, or a torch.int32 without dimensions on {x.device}"
     if isinstance(rows, torch.Tensor):
         if rows.dtype != torch.int32 or rows.dim() or rows.device != x.device:
-            message = f"rows of {op} is {list(rows.shape)} {rows.dtype} on {rows.device}"
-            raise BindingError(message, hint=f"an integer, or a torch.int32 without dimensions on {x.device}")
-    elif not 0 <= rows <= room:
-        raise BindingError(f"rows of {op} is {rows}", hint=f"from 0 to {room}, the rows of a part of x")
+            raise BindingError(f"rows of {op} is {list(rows.shape)} {rows.dtype} on {rows.device}", hint=hint)
+        return rows
+    if isinstance(rows, bool) or not hasattr(rows, "__index__"):
+        raise BindingError(f"rows of {op} is {rows!r}, no integer", hint=hint)
+    number = operator.index(rows)
+    if not 0 <= number <= room:
+        raise BindingError(f"rows of {op} is {number}", hint=f"from 0 to {room}, the rows of a part of x")
+    return number
 
 
 def _way(op: str, x: torch.Tensor, w: torch.Tensor, group: ProcessGroup) -> str:
     """Return the schedule for so large tensors, or UNFUSED."""
-    operator, ranks = OPERATORS[op], group.size()
+    ranks = group.size()
     if not able(x) or ranks == 1 or nodes_of(group) > 1:
         return UNFUSED
-    parts = ranks if operator.gathers else 1
+    parts = ranks if OPERATORS[op].gathers else 1
     N, K = w.shape
     return _chosen(op, parts * x.shape[0], N, K, ranks, DTYPES[x.dtype], consensus(group).gpu)
 

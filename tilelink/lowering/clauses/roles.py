@@ -30,7 +30,7 @@ Triton, as without the clause.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,10 +41,13 @@ from tilelink.ir.products import operand_region, products
 from tilelink.ir.program import (
     ITEM_BYTES,
     For,
+    Notify,
     Read,
     Region,
     Stage,
+    Statement,
     Store,
+    Wait,
 )
 from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import Index, Lookup, const, mul, walk
@@ -215,9 +218,19 @@ def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
     for one in found:
         if not bound.tensors[one.table].constant:
             return f"its roles read {one.table} at different times, and it is written while programs run"
-    if any(decl.counted for decl in stage.stage.indices) and consumer_waits(stage):
-        return "it waits after its product, also for tiles that are not there"
+    if any(decl.counted for decl in stage.stage.indices):
+        if consumer_waits(stage):
+            return "it waits after its product, also for tiles that are not there"
+        # The storer does not wait for the loader of a tile that is not there.
+        kernel = bound.kernel_of[stage.name]
+        waits = any(isinstance(s, Wait) for name in kernel.stage_names for s in _statements(bound, name))
+        if waits and any(isinstance(s, Notify) for s in statements(stage.stage.body)):
+            return "a tile that is not there would notify before the waits that come before it"
     return decided_reason(stage.stage)
+
+
+def _statements(bound: Bound, stage: str) -> Iterator[Statement]:
+    return statements(bound.stages[stage].stage.body)
 
 
 def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
