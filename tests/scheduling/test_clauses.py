@@ -19,10 +19,11 @@ from tilelink.ir.typing import StageTyping
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.clauses import CLAUSES, Choices, Clause, clauses, count, forget, register, switch
+from tilelink.lowering.clauses.clause import without
 from tilelink.lowering.clauses.manual import table
 from tilelink.lowering.orders import TILE
 from tilelink.scheduling.schedule import Schedule
-from tilelink.scheduling.words import Part
+from tilelink.scheduling.words import Part, word_called
 from tilelink.target import CPU
 
 TEXT = """program scaled(M, N):
@@ -137,6 +138,23 @@ def test_it_is_searched() -> None:
     found = {space.schedule(point).stage("scale")[BACKWARDS] for point in space}
     proved = [point for point in list(space)[:16] if space.plan(point) is not None]
     assert found == {space.schedule(point).stage("scale")[BACKWARDS] for point in proved} == {False, True}
+
+
+def test_a_clause_that_excludes_an_unknown_one_is_refused() -> None:
+    program, schedule = module()
+    assert without("flatten", "roles")(program, schedule, "scale")
+    assert not without("flatten", "backwards")(program, schedule, "scale")
+    with pytest.raises(ScheduleError, match="no clause 'backward'") as caught:
+        without("flatten", "backward")(program, schedule, "scale")
+    assert str(caught.value.hint).startswith("did you mean backwards?")
+
+
+@pytest.mark.parametrize("clause", CLAUSES, ids=lambda one: one.name)
+def test_clauses_name_others_rightly(clause: Clause[object]) -> None:
+    program, schedule = module()
+    if (choices := clause.choices) is not None:
+        assert choices.fits(program, schedule, "scale") in (True, False)  # an unknown name raises
+        assert not choices.joins or word_called(choices.joins) in CLAUSES
 
 
 @pytest.mark.parametrize(

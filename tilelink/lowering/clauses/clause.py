@@ -14,7 +14,7 @@ from tilelink.ir.program import Program, Stage
 from tilelink.ir.typing import StageTyping
 from tilelink.lowering.bound import Bound
 from tilelink.scheduling.schedule import Schedule
-from tilelink.scheduling.words import Part, Word, check_count, positive
+from tilelink.scheduling.words import Part, Word, check_count, positive, word_called
 from tilelink.target import Target
 
 T = TypeVar("T")
@@ -44,10 +44,15 @@ def _on_all(_: Target) -> bool:
 
 
 def without(*names: str) -> Callable[[Program, Schedule, str], bool]:
-    """Return a function that is True for a stage whose schedule says none of some clauses, for `Choices.fits`."""
+    """Return a function that is True for a stage whose schedule says none of some clauses, for `Choices.fits`.
+
+    They are named, since two clauses may exclude each other and modules do not import each other. The function raises
+    ScheduleError for a name that no clause has: not all clauses exist yet when `without` is called.
+    """
 
     def fits(_: Program, schedule: Schedule, stage: str) -> bool:
-        return not any(said.name in names for said in schedule.stage(stage).said)
+        part = schedule.stage(stage)
+        return all(part[word] == word.default for word in map(word_called, names))
 
     return fits
 
