@@ -45,7 +45,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "lowering": ("ir", "scheduling", "target", "capabilities", "artifact", "errors"),
     "planning": ("ir", "lowering", "errors"),
     "verifier": ("ir", "lowering", "planning", "errors"),
-    "simulator": ("ir", "lowering", "planning", "target", "artifact", "data", "files", "errors"),
+    "simulator": ("ir", "lowering", "planning", "verifier", "target", "artifact", "data", "files", "errors"),
     "search": ("ir", "scheduling", "lowering", "planning", "verifier", "simulator", "target", "errors"),
     "backend": ("ir", "scheduling", "lowering", "generated", "settings", "target", "artifact", "files", "errors"),
     "device": ("settings", "errors"),

@@ -20,7 +20,10 @@ from tilelink.planning.plan import Plan
 from tilelink.runtime.cuda.offline import recorded
 from tilelink.runtime.cuda.record_copies import Copy, Operation, StreamWrite
 from tilelink.scheduling.schedule import Schedule
-from tilelink.verifier import refusals
+from tilelink.simulator.cost import Roofline
+from tilelink.simulator.machine import load_machine
+from tilelink.simulator.script import make_script
+from tilelink.verifier import queue_order, refusals
 
 RANKS, SIZES = 2, {"M": 4, "N": 8}
 PROGRAM = """program moved(M, N):
@@ -109,6 +112,47 @@ def test_a_notify_does_not_overtake_a_copy_that_it_announces() -> None:
     assert not gpu_artifact(plan).own_copies_first
     plan = planned([*send, "producer_tile_notify(c[i, :])"], ["consumer_tile_wait(c[i, :])"])
     assert gpu_artifact(plan).own_copies_first, "nobody reads what was sent"
+
+
+def has_own_first(plan: Plan) -> bool:
+    """True if own notifies come first in the simulator. The plan has one on each rank."""
+    script = make_script(plan, load_machine("8xH200"), Roofline())
+    assert script.early.sum() in (0, RANKS)
+    return bool(script.early.any())
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_the_runtime_and_the_simulator_have_one_order(read: bool) -> None:
+    send = [f"tile_push_data(h[i, :] @ {PEER}, x[i, :])", "tile_push_data(c[i, :], x[i, :])"]
+    take = ["consumer_tile_wait(c[i, :])", *([READ] if read else [])]
+    plan = planned([*send, "producer_tile_notify(c[i, :])"], take)
+    assert has_own_first(plan) == gpu_artifact(plan).own_copies_first == (not read)
+
+
+def test_neither_has_an_order_that_the_verifier_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = [f"tile_push_data(h[i, :] @ {PEER}, x[i, :])", "tile_push_data(c[i, :], x[i, :])"]
+    plan = planned([*send, "producer_tile_notify(c[i, :])"], ["consumer_tile_wait(c[i, :])"])
+    asked: list[Plan] = []
+
+    def refuse(asks: Plan, limit: int) -> list[str]:
+        asked.append(asks)
+        return ["refused"][:limit]
+
+    assert has_own_first(plan) and gpu_artifact(plan).own_copies_first
+    monkeypatch.setattr(queue_order, "refusals", refuse)
+    assert not has_own_first(plan) and not gpu_artifact(plan).own_copies_first
+    assert len(asked) == 2 and all(len(one.overtaking) for one in asked)
+
+
+@pytest.mark.parametrize("dialect", ["triton", "traced"])
+def test_both_have_waits_aside_unless_a_run_is_measured(dialect: str) -> None:
+    send = [f"tile_push_data(h[i, :] @ {PEER}, x[i, :])", f"producer_tile_notify(h[i, :] @ {PEER})"]
+    plan = planned(send, ["consumer_tile_wait(h[i, :])"])
+    able = replace(plan.bound.capabilities, dialect=dialect)
+    plan = replace(plan, bound=replace(plan.bound, capabilities=able))
+    script = make_script(plan, load_machine("8xH200"), Roofline())
+    assert script.waits_aside == (dialect == "triton")
+    assert gpu_artifact(plan).free_waits == script.waits_aside
 
 
 READ = f"tile_pull_data(d[i, :], h[i, :] @ {PEER})"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,12 +19,15 @@ from tilelink.ir.scalar import binary, const, substitute
 from tilelink.ir.typing import StageTyping
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.clauses import CLAUSES, Choices, Clause, clauses, count, forget, register, switch
+from tilelink.lowering.clauses import CLAUSES, Choices, Clause, Known, Ties, clauses, count, forget, register, switch
+from tilelink.lowering.clauses.clause import without
+from tilelink.lowering.clauses.dynamic import DYNAMIC
 from tilelink.lowering.clauses.manual import table
+from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.orders import TILE
 from tilelink.scheduling.schedule import Schedule
-from tilelink.scheduling.words import Part
-from tilelink.target import CPU
+from tilelink.scheduling.words import Part, word_called
+from tilelink.target import CPU, H200
 
 TEXT = """program scaled(M, N):
     x : in  [M, N]
@@ -139,6 +143,23 @@ def test_it_is_searched() -> None:
     assert found == {space.schedule(point).stage("scale")[BACKWARDS] for point in proved} == {False, True}
 
 
+def test_a_clause_that_excludes_an_unknown_one_is_refused() -> None:
+    program, schedule = module()
+    assert without("flatten", "roles")(program, schedule, "scale")
+    assert not without("flatten", "backwards")(program, schedule, "scale")
+    with pytest.raises(ScheduleError, match="no clause 'backward'") as caught:
+        without("flatten", "backward")(program, schedule, "scale")
+    assert str(caught.value.hint).startswith("did you mean backwards?")
+
+
+@pytest.mark.parametrize("clause", CLAUSES, ids=lambda one: one.name)
+def test_clauses_name_others_rightly(clause: Clause[object]) -> None:
+    program, schedule = module()
+    if (choices := clause.choices) is not None:
+        assert choices.fits(program, schedule, "scale") in (True, False)  # an unknown name raises
+        assert not choices.joins or word_called(choices.joins) in CLAUSES
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -156,3 +177,130 @@ def test_two_clauses_cannot_have_the_same_name(other: Clause[object]) -> None:
 @pytest.mark.parametrize("of", ["stage", "tensor"])
 def test_the_manual_has_every_clause_in_its_own_words(of: str) -> None:
     assert table(of) in (Path(__file__).parents[2] / "docs" / "language.md").read_text()  # type: ignore[arg-type]
+
+
+COUNTED = """program rows(M = 64, N = 8):
+    n : in  [] <= M
+    x : in  [M, N]
+    y : out [M[: n], N]
+
+    compute f(i: M[: n], j: N):
+        y[i, j] = x[i, j] * 2.0
+
+schedule own for rows:
+    f tile(i=4, j=8), neighbours
+"""
+GATHERED = COUNTED.replace("n : in  [] <= M", "n : in  [M] < M").replace("[: n]", "").replace("x[i, j]", "x[n[i], j]")
+SMALL = replace(H200, sms=4)
+KNOWN = Known(why="it looks at the next tile", instead="take neighbours away")
+
+
+@contextmanager
+def own(**meanings: object) -> Generator[Clause[bool]]:
+    """Add a clause `neighbours` without a pass: only what it means for others matters."""
+    clause = switch("neighbours", manual="", **meanings)
+    register(clause)
+    try:
+        yield clause
+    finally:
+        forget(clause)
+
+
+def on_sms(text: str) -> Bound:
+    found = parse_text(text, "rows.tl")
+    dims = {one.name: int(one.example or 0) for one in found.programs[0].params}
+    return bind(found.programs[0], found.schedules[0], dims, 1, SMALL, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("text", "alone", "what"),
+    [(COUNTED, False, "tiles"), (COUNTED, True, "tiles"), (GATHERED, False, "places"), (GATHERED, True, "")],
+)
+def test_it_is_refused_where_a_launch_decides_what_it_needs(text: str, alone: bool, what: str) -> None:
+    with own(needs=replace(KNOWN, tiles_alone=alone)):
+        if not what:
+            assert on_sms(text).stages["f"].total == 16
+            return
+        message = f"neighbours for stage f, whose {what} only a launch decides: it looks at the next tile"
+        with pytest.raises(ScheduleError, match=message) as caught:
+            on_sms(text)
+        assert caught.value.hint == "take neighbours away"
+        assert caught.value.location is not None and caught.value.location.length == len("neighbours")
+    with own():
+        assert on_sms(text).stages["f"].total == 16
+
+
+@pytest.mark.parametrize("needs", [None, KNOWN])
+def test_a_search_leaves_it_out_where_a_launch_decides_what_it_needs(needs: Known | None) -> None:
+    choices = Choices(name="tiles", labels={"alone": False, "in pairs": True}, reason=lambda _, __: None)
+    with own(needs=needs, choices=choices):
+        program = parse_text(COUNTED.replace(", neighbours", ""), "rows.tl").programs[0]
+        space = search.Space.of([program], dims={"M": 64, "N": 8}, ranks=1, target=SMALL, dtype="bf16")
+        assert any(knob.labels == ("alone", "in pairs") for knob in space.knobs[0]) == (needs is None)
+
+
+@pytest.mark.parametrize("ties", Ties)
+@pytest.mark.parametrize("other", ["dynamic", "program_per_tile"])
+def test_programs_do_not_take_tiles_that_it_ties(other: str, ties: Ties) -> None:
+    text = (
+        COUNTED.replace("[: n]", "").replace("    n : in  [] <= M\n", "").replace("neighbours", f"neighbours, {other}")
+    )
+    with own(ties=ties):
+        if ties is not Ties.SAID:
+            (kernel,) = on_sms(text).kernels
+            assert kernel.dynamic or kernel.dealt
+            return
+        with pytest.raises(ScheduleError, match="`neighbours` ties the tiles of a program to one another"):
+            on_sms(text)
+
+
+def test_tiles_that_it_ties_have_no_compact_numbers() -> None:
+    with own():
+        assert on_sms(COUNTED).kernels[0].loops[0].compact is not None
+    with own(ties=Ties.SAID):
+        assert on_sms(COUNTED).kernels[0].loops[0].compact is None
+
+
+@pytest.mark.parametrize(("ties", "tried"), [(Ties.NOWHERE, True), (Ties.SHOWN, False), (Ties.SAID, False)])
+def test_a_search_takes_tiles_by_a_counter_where_nothing_ties_them(ties: Ties, tried: bool) -> None:
+    with own(ties=ties):
+        found = parse_text(COUNTED, "rows.tl")
+        assert DYNAMIC.choices is not None
+        assert DYNAMIC.choices.fits(found.programs[0], found.schedules[0], "f") == tried
+
+
+PRODUCT = """program product(M = 512, N = 512, K = 256):
+    a : in  [M, K]
+    b : in  [N, K]
+    y : out [M, N]
+
+    compute gemm(i: M, j: N):
+        y[i, j] = dot(a[i, :], b[j, :].T)
+
+schedule own for product:
+    gemm tile(i=128, j=256, k=64), num_warps 8, neighbours
+"""
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_warps_with_roles_do_not_have_it(alone: bool) -> None:
+    text = PRODUCT.replace("neighbours", "roles(consumers=2, buffers=3), neighbours")
+    with own(without_roles=alone):
+        found = parse_text(text.replace(", roles(consumers=2, buffers=3)", ""), "product.tl")
+        assert ROLES.choices is not None
+        assert ROLES.choices.fits(found.programs[0], found.schedules[0], "gemm") != alone
+        if not alone:
+            assert on_sms(text).stages["gemm"].roles is not None
+            return
+        with pytest.raises(ScheduleError, match="it has `neighbours`, which is for programs without roles"):
+            on_sms(text)
+
+
+def test_a_kernel_has_programs_for_the_parts_of_tiles() -> None:
+    text = PRODUCT.replace("M = 512", "M = 128")
+    with own():
+        assert on_sms(text).kernels[0].programs == 2
+    with own(parts=lambda _: 2):
+        assert on_sms(text).kernels[0].programs == 4
+        with pytest.raises(ScheduleError, match="its last tiles are divided"):
+            on_sms(text.replace("neighbours", "neighbours, defer_notify"))

@@ -9,7 +9,7 @@ import pytest
 
 import tilelink
 from tests.launch_programs import SMALL, examples
-from tilelink.errors import BindingError, TileLinkError
+from tilelink.errors import BindingError, ExclusiveWriteError, TileLinkError
 from tilelink.ir.link import link, strip
 from tilelink.verifier import launch_writes
 
@@ -148,6 +148,38 @@ CHANGES = [
     ("alike", "sum(where(ids[:] == e, 1, 0), axis=0)", "i32(sum(where(ids[:] == e, 1.0, 0.0), axis=0))", "reads xs"),
     ("choose", "y[i, j] = v", "if f[i] == 0:\n            y[i, j] = v", "writes y in some launches only"),
 ]
+
+
+HINTS = [
+    ("scatter", " distinct", "", "if no two entries of place are alike, say so: place : in [...] < M distinct"),
+    (
+        "scatter",
+        "place[r]",
+        "place[r] // 2",
+        "write through distinct entries: place : in [T] < T distinct, and y[place[i], :]",
+    ),
+    ("grouped_gemm", "[T[:starts[E]], N]", "[T, N]", "say which part is defined: y : out [M[: starts[E]], ...]"),
+    (
+        "grouped_gemm",
+        " offsets",
+        "",
+        "if the segments of starts follow one another from 0 on, say so: starts : in [...] <= M offsets",
+    ),
+    (
+        "grouped_gemm",
+        "starts[e] : starts[e + 1]",
+        "starts[e] : starts[e]",
+        "cut it into segments: (e: E, i: M[starts[e] : starts[e + 1]]), with starts : in [E + 1] <= M offsets",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "hint"), HINTS)
+def test_writes_that_may_meet_are_refused_with_what_to_say(name: str, old: str, new: str, hint: str) -> None:
+    assert old in text_of(name)
+    with pytest.raises(ExclusiveWriteError) as caught:
+        plan(text_of(name).replace(old, new, 1))
+    assert caught.value.hint == hint and "\n" not in caught.value.message
 
 
 @pytest.mark.parametrize(("name", "old", "new", "said"), CHANGES)

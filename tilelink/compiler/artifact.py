@@ -13,10 +13,9 @@ from tilelink.compiler.promises import promises_of
 from tilelink.ir.program import Statement, Transfer
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound
-from tilelink.planning.copy_queues import own_copies, waits_are_free
 from tilelink.planning.plan import Plan
 from tilelink.planning.traces import most_spans
-from tilelink.verifier import refusals
+from tilelink.verifier.queue_order import queue_order
 
 if TYPE_CHECKING:
     from tilelink.backend.context import Emitted
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Artifact:
     """Return the artifact of a verified plan. tables: their values, with which the plan was made."""
-    bound, traced = plan.bound, plan.bound.capabilities.traced
+    bound, queues = plan.bound, queue_order(plan)
     return Artifact(
         program=bound.source.name,
         target=bound.target.name,
@@ -45,17 +44,11 @@ def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Arti
         protocol=bound.protocol,
         lag=_lag(bound),
         reuse_wait=bound.schedule.reuse_wait,
-        spans=most_spans(plan) if traced else 0,
-        free_waits=not traced and waits_are_free(plan),
-        own_copies_first=_own_copies_first(plan),
+        spans=most_spans(plan) if bound.capabilities.traced else 0,
+        free_waits=queues.waits_aside,
+        own_copies_first=queues.own_first,
         promises=promises_of(bound),
     )
-
-
-def _own_copies_first(plan: Plan) -> bool:
-    """True if copies within a rank may overtake the rest of a queue: the plan stays safe and its results the same."""
-    copies = own_copies(plan)
-    return not copies.conflict and not (len(copies.overtaken) and refusals(copies.first, limit=1))
 
 
 def _tensors(bound: Bound) -> tuple[TensorSpec, ...]:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from tilelink.errors import ScheduleError
 from tilelink.ir.visitor import stage_regions
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop, same_domain
-from tilelink.lowering.clauses.split_k_tail import SEARCHED_PARTS, SPLIT_K_TAIL
-from tilelink.lowering.clauses.stream_k import STREAM_K
+from tilelink.lowering.clauses.clause import said
 from tilelink.lowering.transform import remote_reads, stage_writes
 from tilelink.scheduling.schedule import CopyEngine, Fused, Sm
 
@@ -95,9 +94,13 @@ def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
 
 def _tiles(bound: Bound, loops: tuple[Loop, ...]) -> int:
     """Return the largest useful number of programs: the most tiles, or parts of tiles, of any loop."""
-    evenly = {part.name: SEARCHED_PARTS if part[STREAM_K] else 1 for part in bound.schedule.stages}
-    parts = {part.name: part[SPLIT_K_TAIL] or evenly[part.name] for part in bound.schedule.stages}
-    return max(bound.stages[n].total * parts.get(n, 1) for loop in loops for n in loop.stages)
+    return max(bound.stages[n].total * _parts(bound, n) for loop in loops for n in loop.stages)
+
+
+def _parts(bound: Bound, stage: str) -> int:
+    """Return into how many parts at most clauses divide the product of a tile."""
+    part = bound.schedule.stage(stage)
+    return max((clause.parts(part[clause]) for clause in said(part) if clause.parts is not None), default=1)
 
 
 def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -> dict[str, int]:

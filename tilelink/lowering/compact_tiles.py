@@ -17,6 +17,7 @@ from tilelink.ir.scalar import Index, Lookup, Scalar, add, binary, const, mul, s
 from tilelink.ir.simplify import simplify
 from tilelink.ir.visitor import reads, scalars_of, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
+from tilelink.lowering.clauses.clause import tying
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.orders import TILE, nest
@@ -51,6 +52,8 @@ def obstacle(bound: Bound, kernel: Kernel) -> str | None:
     stage = bound.stages[kernel.stage_names[0]]
     if stage.transport is not Transport.STORES or stage.flat or stage.given_in is not None:
         return "its programs do not execute a tile after the other"
+    if (clause := tying(bound.schedule, stage.name)) is not None:
+        return f"`{clause}` ties the tiles of a program to one another"
     if not stage.total or kernel.loops[0].width is not None:
         return "not all of its programs have tiles"
     if _resident(bound) > bound.target.slots:

@@ -15,51 +15,9 @@ from tilelink.ir.scalar import at_launch
 from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.clauses.backfill import BACKFILL
-from tilelink.lowering.clauses.clause import Clause
-from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
-from tilelink.lowering.clauses.flatten import FLATTEN
-from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
-from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
-from tilelink.lowering.clauses.stream_k import STREAM_K
-from tilelink.lowering.clauses.tma_copy import TMA_COPY
+from tilelink.lowering.clauses.clause import Clause, said
 from tilelink.lowering.reductions import reduced_indices
 from tilelink.scheduling.schedule import CopyEngine, Schedule
-
-REASONS: dict[Clause[Any], tuple[str, str]] = {
-    FLATTEN: (
-        "a flat loop loads a tile before it is known whether the tile is there",
-        "take flatten away: num_stages has several steps of a tile in flight, and dynamic deals uneven tiles",
-    ),
-    SPLIT_K_TAIL: (
-        "only a launch knows which tiles its last wave has, and parts name whole tiles of operands",
-        "take split_k_tail away: smaller tiles leave less of the last wave idle",
-    ),
-    STREAM_K: (
-        "only a launch knows how many tiles there are, and their steps are divided when a kernel is compiled",
-        "take stream_k away: with dynamic, programs take tiles by a counter",
-    ),
-    HALVE_TAIL: (
-        "only a launch knows which tiles its last wave has",
-        "take halve_tail away: smaller tiles, or dynamic, leave less of the last wave idle",
-    ),
-    BACKFILL: (
-        "only a launch knows which CTAs have no tile in the last wave",
-        "take backfill away: dynamic, or a stage on sm(n), uses idle CTAs",
-    ),
-    DEFER_NOTIFY: (
-        "the notify of a tile waits for the product of the next one, which need not be there",
-        "take defer_notify away",
-    ),
-    TMA_COPY: (
-        "TMA copies whole boxes, whose places are known when a kernel is compiled",
-        "take tma_copy away: on sm(n) with num_warps 8 copies by loads and stores",
-    ),
-}
-"""Clause that needs to know the tiles or places of a stage when it is compiled -> why, and what to do."""
-OF_TILES = (FLATTEN, HALVE_TAIL)
-"""Clauses that need to know the tiles alone: a stage may gather and scatter."""
-
 
 COMBINED = ("sum", "max", "min")
 """Reductions whose partial results are combined: an element that is not there counts as their neutral element."""
@@ -67,10 +25,10 @@ COMBINED = ("sum", "max", "min")
 
 def allows(stage: Stage, clause: Clause[Any]) -> bool:
     """True if a clause may be said of a stage: whether it knows, when it is compiled, what the clause needs to know."""
-    if clause not in REASONS or not any(map(at_launch, stage_scalars(stage))):
+    if clause.needs is None or not any(map(at_launch, stage_scalars(stage))):
         return True
     loops = (decl for one in statements(stage.body) if isinstance(one, For) for decl in one.indices)
-    return clause in OF_TILES and not any(decl.counted for decl in (*stage.indices, *loops))
+    return clause.needs.tiles_alone and not any(decl.counted for decl in (*stage.indices, *loops))
 
 
 def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, schedule: Schedule, nodes: int = 1) -> None:
@@ -92,12 +50,12 @@ def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, sched
             raise ScheduleError(
                 message, location=place, related=stage.stage.location, hint=f"{name} on sm, or on sm(8)"
             )
-        for clause in REASONS:
-            if part[clause] != clause.default and not allows(stage.stage, clause):
-                why, hint = REASONS[clause]
+        for clause in said(part):
+            if (needs := clause.needs) is not None and not allows(stage.stage, clause):
                 what = "tiles" if stage.parts else "places"
-                message = f"{clause.name} for stage {name}, whose {what} only a launch decides: {why}"
-                raise ScheduleError(message, location=part.at(clause.name), related=stage.stage.location, hint=hint)
+                message = f"{clause.name} for stage {name}, whose {what} only a launch decides: {needs.why}"
+                place = part.at(clause.name)
+                raise ScheduleError(message, location=place, related=stage.stage.location, hint=needs.instead)
         _check_reductions(stage, typing)
 
 

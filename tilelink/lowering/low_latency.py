@@ -63,10 +63,9 @@ from tilelink.ir.program import (
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import map_value, reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies
+from tilelink.lowering.clauses.clause import divides
 from tilelink.lowering.clauses.low_latency import LOW_LATENCY, may_travel
 from tilelink.lowering.clauses.roles import ROLES
-from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
-from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE, Accesses, Enumerator, number_channels, number_tasks
 from tilelink.scheduling.schedule import CopyEngine
@@ -142,7 +141,7 @@ def _parted(bound: Bound, name: str, carried: set[int]) -> Iterator[_Refused]:
                 every = list(statements(own.body))
                 waits = [s for s in every if isinstance(s, Wait) and s.region.tensor == name]
                 wait = next((s for s in waits if s.location == statement.location), None)
-                clause = _dividing(bound, own.name)
+                clause = divides(bound.schedule.stage(own.name))
                 if wait is None or clause is None or not any(_read(s, name) for s in every):
                     continue
                 reason = f"{own.name} waits for {print_region(wait.region)} before its product, and with "
@@ -150,14 +149,6 @@ def _parted(bound: Bound, name: str, carried: set[int]) -> Iterator[_Refused]:
                 hint = f"write {print_statement(wait)[0]} after the product, before what reads it; or take "
                 hint += f"`{clause}` away"
                 yield _Refused(reason=reason, hint=hint, statement=wait)
-
-
-def _dividing(bound: Bound, stage: str) -> str | None:
-    """Return the clause by which some programs of a stage multiply alone, or None."""
-    part = bound.schedule.stage(stage)
-    if part[SPLIT_K_TAIL] is not None:
-        return SPLIT_K_TAIL.name
-    return STREAM_K.name if part[STREAM_K] else None
 
 
 def _reasons(bound: Bound, tensor: BoundTensor) -> Iterator[_Refused]:

@@ -18,12 +18,13 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import ANSWERED, NOTIFY, READ, WAIT, WRITE
 from tilelink.lowering.messages import parts
 from tilelink.planning.any_program import by_one, taken
-from tilelink.planning.copy_queues import own_copies, waits_are_free
+from tilelink.planning.copy_queues import own_copies
 from tilelink.planning.plan import Plan
 from tilelink.simulator.cost import CostModel, Engine, Move, MoveTime, TileTime
 from tilelink.simulator.machine import Machine
 from tilelink.simulator.sampled import elements_of
 from tilelink.simulator.work import Executions, WorkOf, executions
+from tilelink.verifier.queue_order import QueueOrder, queue_order
 
 Floats = NDArray[np.float64]
 COMPUTE, AWAIT, SIGNAL, MOVE = range(4)
@@ -156,12 +157,18 @@ class _Columns:
 
 
 def make_script(
-    plan: Plan, machine: Machine, cost: CostModel, tables: Mapping[str, NDArray[Any]] | None = None
+    plan: Plan,
+    machine: Machine,
+    cost: CostModel,
+    tables: Mapping[str, NDArray[Any]] | None = None,
+    queues: QueueOrder | None = None,
 ) -> Script:
     """Return the operations of every worker, with their costs.
 
     tables: those that the plan was made with, and the entries of index tensors, if it is that of a launch.
+    queues: the order of copy engines; None for that of the plan. It is decided for all launches, before there is one.
     """
+    queues = queues or queue_order(plan)
     builder = _Builder(plan, machine, cost, tables)
     for one in executions(plan, tables):
         builder.statement(one)
@@ -169,8 +176,7 @@ def make_script(
     task, position, sub, kind, what, main, overhead = builder.columns.joined()
     in_line = by_one(plan, np.flatnonzero(taken(plan)))
     worker = in_line.worker[task]
-    own = own_copies(plan)
-    early = np.isin(plan.event(task, position), own.events) & (not own.conflict)
+    early = np.isin(plan.event(task, position), own_copies(plan).events) & queues.own_first
     order = np.lexsort((sub, position, in_line.sequence[task], ~early, worker))
     task, kind, what, main, overhead = (c[order] for c in (task, kind, what, main, overhead))
     keep, main, overhead = _merged(task, kind, main, overhead)
@@ -190,7 +196,7 @@ def make_script(
         need=_needs(plan),
         least=builder.least,
         early=early[order][keep] & (kind == SIGNAL) & (what // max(plan.channels, 1) == rank),
-        waits_aside=waits_are_free(plan),
+        waits_aside=queues.waits_aside,
         staging=_copied(plan, "in", machine, cost),
         keeping=_copied(plan, "out", machine, cost),
     )

@@ -412,6 +412,14 @@ def _there(plan: Plan, end: Scalar, rank: int, lo: Sequence[int], hi: Sequence[i
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Unknown:
+    """Why it is not known that writes are of different elements, and what the program may say."""
+
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Placed:
     """The writes of one rank's output at places that a launch decides."""
 
@@ -431,11 +439,11 @@ class _Placed:
                 return
             found = self._order(row, own[0])  # the entry that the program names has the promise
             (same,) = guards.of(int(a.guard[row]))
-            if isinstance(found, str) and isinstance(same, Segment | Listed | Place):  # or what it is a copy of
+            if isinstance(found, _Unknown) and isinstance(same, Segment | Listed | Place):  # or what it is a copy of
                 copied = self._order(row, same)
-                found = found if isinstance(copied, str) else copied
-            if isinstance(found, str):
-                yield _of(self.plan, ExclusiveWriteError, row, *found.split("\n"))
+                found = found if isinstance(copied, _Unknown) else copied
+            if isinstance(found, _Unknown):
+                yield _of(self.plan, ExclusiveWriteError, row, found.message, found.hint)
                 return
             kind, begin, end, total = found
             first = first or (own[0].dim, kind, total)
@@ -451,8 +459,8 @@ class _Placed:
         hint = "write all of it in one way: by the segments of one tensor, or through the entries of one"
         return _of(self.plan, ExclusiveWriteError, row, message, hint)
 
-    def _order(self, row: int, part: Segment | Listed | Place) -> tuple[str, int, int, int] | str:
-        """Return (what orders the elements, first, end, number of all), or why nothing is known, and a hint."""
+    def _order(self, row: int, part: Segment | Listed | Place) -> tuple[str, int, int, int] | _Unknown:
+        """Return (what orders the elements, first, end, number of all), or why nothing is known."""
         match part:
             case Segment():
                 return self._segment(row, part)
@@ -463,52 +471,50 @@ class _Placed:
                 *others, last = (c.value for c in coords if isinstance(c, Int))  # the first one is the rank
                 return self._entries(at.table, f"{at.table} {others}", len(others) - 1, last, last + 1, part.dim)
             case Place(at=at):
-                said = f"writes {self.tensor.name} at {_said(self.plan, at)}, and other writes may be there too\n"
-                return said + "write through distinct entries: place : in [T] < T distinct, and y[place[i], :]"
+                message = f"writes {self.tensor.name} at {_said(self.plan, at)}, and other writes may be there too"
+                hint = "write through distinct entries: place : in [T] < T distinct, and y[place[i], :]"
+                return _Unknown(message=message, hint=hint)
 
     def _entries(
         self, table: str, which: str, along: int, first: int, last: int, dim: int
-    ) -> tuple[str, int, int, int] | str:
+    ) -> tuple[str, int, int, int] | _Unknown:
         tensor, number = self.plan.bound.tensors[table], self.plan.bound.tensors[table].shape[along]
         if "distinct" not in tensor.decl.properties:
-            return f"writes {self.tensor.name} through {table}, which may name an element twice\nif no two entries of \
-{table} are alike, say so: {table} : in [...] < M distinct"
+            message = f"writes {self.tensor.name} through {table}, which may name an element twice"
+            hint = f"if no two entries of {table} are alike, say so: {table} : in [...] < M distinct"
+            return _Unknown(message=message, hint=hint)
         if number != self.tensor.shape[dim]:
             size = self.tensor.shape[dim]
-            return (
-                f"writes {number} of the {size} elements of {self.tensor.name} along dimension {dim}\nall elements of \
-an output are written: entries of a permutation name each of them"
-            )
+            message = f"writes {number} of the {size} elements of {self.tensor.name} along dimension {dim}"
+            hint = "all elements of an output are written: entries of a permutation name each of them"
+            return _Unknown(message=message, hint=hint)
         return which, first, last, number
 
-    def _segment(self, row: int, part: Segment) -> tuple[str, int, int, int] | str:
+    def _segment(self, row: int, part: Segment) -> tuple[str, int, int, int] | _Unknown:
         name = self.tensor.name
-        unknown = f"writes {name} from {_said(self.plan, part.start)} on, where other segments may be too\n"
+        unknown = f"writes {name} from {_said(self.plan, part.start)} on, where other segments may be too"
         match part.start, part.stop:
             case Lookup(table=table, coords=(*others, Int(value=number))), Lookup(coords=(*same, Int(value=after))) if (
                 others == same and after == number + 1 and part.stop.table == table
             ):
                 pass
             case _:
-                return (
-                    unknown
-                    + "cut it into segments: (e: E, i: M[starts[e] : starts[e + 1]]), with starts : in [E + 1] \
-<= M offsets"
-                )
+                hint = "cut it into segments: (e: E, i: M[starts[e] : starts[e + 1]]), "
+                hint += "with starts : in [E + 1] <= M offsets"
+                return _Unknown(message=unknown, hint=hint)
         decl = self.plan.bound.tensors[table].decl
         if "offsets" not in decl.properties:
-            return (
-                unknown
-                + f"if the segments of {table} follow one another from 0 on, say so: {table} : in [...] <= M offsets"
-            )
+            hint = f"if the segments of {table} follow one another from 0 on, say so: {table} : in [...] <= M offsets"
+            return _Unknown(message=unknown, hint=hint)
         end = self.tensor.decl.defined[part.dim] if self.tensor.decl.defined else None
         last = _at(self.plan, row, end) if end is not None else None
         match last:
             case Lookup(table=other, coords=(*before, Int(value=segments))) if other == table and before == others:
                 pass
             case _:
-                return f"writes {name} up to the end of the last segment of {table} only\nsay which part is defined: \
-{name} : out [M[: {table}[E]], ...]"
+                message = f"writes {name} up to the end of the last segment of {table} only"
+                hint = f"say which part is defined: {name} : out [M[: {table}[E]], ...]"
+                return _Unknown(message=message, hint=hint)
         tiles = -(-self.tensor.shape[part.dim] // part.size)
         at = number * tiles + part.offset // part.size
         return f"{table} {others} {part.size}", at, at + 1, segments * tiles

@@ -10,7 +10,7 @@ from typing import Any
 from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.buffers import BUFFERS
 from tilelink.lowering.clauses.channel import CHANNEL
-from tilelink.lowering.clauses.clause import Choices, Clause, count, switch
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Ties, clauses, count, switch
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.direction import DIRECTION
 from tilelink.lowering.clauses.dynamic import DYNAMIC
@@ -30,7 +30,7 @@ from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.scheduling import words as language
 
 __all__ = [
-    "CLAUSES", "Choices", "Clause", "clauses", "count", "forget", "register", "switch",
+    "CLAUSES", "Choices", "Clause", "Known", "Ties", "clauses", "count", "forget", "register", "switch",
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (
@@ -38,24 +38,16 @@ CLAUSES: tuple[Clause[Any], ...] = (
     DEFER_NOTIFY, TMA_COPY, ROLES, PROGRAM_PER_TILE, DYNAMIC, CHANNEL, BUFFERS, SLOTS, LOW_LATENCY,
 )  # fmt: skip
 """Built-in clauses, in the order in which schedules are printed."""
-_own: list[Clause[Any]] = []
 
 
 def register(clause: Clause[Any]) -> None:
     """Add a clause to the language. Raises ScheduleError if its name or its keyword is already in use."""
     language.register(clause)
-    _own.append(clause)
 
 
 def forget(clause: Clause[Any]) -> None:
     """Remove a registered clause from the language."""
     language.forget(clause)
-    _own.remove(clause)
-
-
-def clauses() -> tuple[Clause[Any], ...]:
-    """Return all clauses of the language."""
-    return (*CLAUSES, *_own)
 
 
 for _clause in CLAUSES:

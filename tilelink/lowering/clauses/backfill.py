@@ -27,9 +27,8 @@ from tilelink.ir.scalar import Lookup, add, const, substitute, walk
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
-from tilelink.lowering.clauses.clause import Choices, Clause, count
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Ties, count, divides
 from tilelink.lowering.clauses.resource import RESOURCE
-from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.enumerate import NOTIFY, WAIT, Signals, signals_of
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import free_name
@@ -66,12 +65,11 @@ def _apply(bound: Bound) -> Bound:
 
 
 def _reason(bound: Bound, kernel: Kernel, at: int) -> str | None:
-    part = bound.schedule.stage(kernel.loops[at].stages[0])
     if len(kernel.loops[at].stages) > 1:
         return f"{kernel.name} and its epilogues of the same ranges execute each tile together"
     if kernel.on_copy_engine or not at:
         return "no tiles on SMs come before its own in a kernel"
-    if part[SPLIT_K_TAIL]:
+    if divides(bound.schedule.stage(kernel.loops[at].stages[0])):
         return "its last tiles are divided"
     if any(isinstance(e, Lookup) for s in bound.program.stages for scalar in stage_scalars(s) for e in walk(scalar)):
         return "there is a table, and what its tiles wait for may depend on it"
@@ -166,6 +164,11 @@ BACKFILL: Clause[int | None] = count(
     "a program does at least one tile",
     formerly="fill",
     apply=_apply,
+    needs=Known(
+        why="only a launch knows which CTAs have no tile in the last wave",
+        instead="take backfill away: dynamic, or a stage on sm(n), uses idle CTAs",
+    ),
+    ties=Ties.SHOWN,
     choices=Choices(
         name="begins",
         labels={"with all programs": None, "with those free a wave earlier": SEARCHED_TILES},

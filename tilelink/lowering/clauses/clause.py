@@ -5,8 +5,9 @@ The package has one module for each clause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from math import log2
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +15,7 @@ from tilelink.ir.program import Program, Stage
 from tilelink.ir.typing import StageTyping
 from tilelink.lowering.bound import Bound
 from tilelink.scheduling.schedule import Schedule
-from tilelink.scheduling.words import Part, Word, check_count, positive
+from tilelink.scheduling.words import Part, Word, check_count, positive, word_called, words
 from tilelink.target import Target
 
 T = TypeVar("T")
@@ -44,10 +45,15 @@ def _on_all(_: Target) -> bool:
 
 
 def without(*names: str) -> Callable[[Program, Schedule, str], bool]:
-    """Return a function that is True for a stage whose schedule says none of some clauses, for `Choices.fits`."""
+    """Return a function that is True for a stage whose schedule says none of some clauses, for `Choices.fits`.
+
+    They are named, since two clauses may exclude each other and modules do not import each other. The function raises
+    ScheduleError for a name that no clause has: not all clauses exist yet when `without` is called.
+    """
 
     def fits(_: Program, schedule: Schedule, stage: str) -> bool:
-        return not any(said.name in names for said in schedule.stage(stage).said)
+        part = schedule.stage(stage)
+        return all(part[word] == word.default for word in map(word_called, names))
 
     return fits
 
@@ -76,6 +82,31 @@ class Choices(Generic[T]):
     along: tuple[tuple[Clause[Any], Any], ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a clause must know of a stage when it is compiled: it is refused if a launch decides that.
+
+    why: the reason, and instead: what to do, for the error.
+    tiles_alone: True if it must know which tiles there are, and not where their data is: stages may gather and scatter.
+    """
+
+    why: str
+    instead: str
+    tiles_alone: bool = False
+
+
+class Ties(Enum):
+    """Where a clause ties the tiles of a program to one another, so that no other program may execute one of them.
+
+    NOWHERE: it does not. SHOWN: where the bound program shows it, for example by `BoundStage.flat` or by another stage
+    in the kernel; elsewhere it had no effect. SAID: wherever a schedule has it.
+    """
+
+    NOWHERE = auto()
+    SHOWN = auto()
+    SAID = auto()
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clause(Word[T]):
     """A clause of the schedule language.
@@ -84,6 +115,14 @@ class Clause(Word[T]):
     rewrite(program, stage, part): returns the stage with the clause applied, before anything has a number.
     apply(bound): the pass that applies the clause to the stages that have it, or raises if that is impossible.
     apart(one, other, dims, ranks): the distance of two values, for a search that starts near a given schedule.
+
+    What it means for others, which ask each clause:
+    needs: what it must know of a stage when it is compiled, or None.
+    ties: whether tiles of a program depend on their order or on its other tiles. Then programs take no tiles by a
+    counter, and kernels do not deal them out anew in a launch.
+    without_roles: True if warps of its programs have no roles.
+    parts(value): into how many parts at most it divides the product of a tile, if it does: then programs that multiply
+    alone execute some of them.
     """
 
     manual: str
@@ -91,6 +130,33 @@ class Clause(Word[T]):
     apply: Callable[[Bound], Bound] = _unchanged
     choices: Choices[T] | None = field(default=None, repr=False)
     apart: Callable[[T, T, Numbers, int], float] = _both_or_neither
+    needs: Known | None = None
+    ties: Ties = Ties.NOWHERE
+    without_roles: bool = False
+    parts: Callable[[T], int] | None = None
+
+
+def clauses() -> tuple[Clause[Any], ...]:
+    """Return all clauses of the language."""
+    return tuple(word for word in words() if isinstance(word, Clause))
+
+
+def said(part: Part) -> Iterator[Clause[Any]]:
+    """Yield the clauses of a stage or a tensor that have another value than the default."""
+    return (clause for clause in clauses() if part[clause] != clause.default)
+
+
+def divides(part: Part) -> str | None:
+    """Return the name of the clause by which some programs of a stage multiply parts of tiles alone, or None."""
+    return next((clause.name for clause in said(part) if clause.parts is not None), None)
+
+
+def tying(schedule: Schedule, stage: str) -> str | None:
+    """Return the name of a clause that ties the tiles of a stage although the bound program does not show it, or None.
+
+    For passes that let other programs execute tiles; they find what is shown themselves.
+    """
+    return next((clause.name for clause in said(schedule.stage(stage)) if clause.ties is Ties.SAID), None)
 
 
 def switch(name: str, **others: Any) -> Clause[bool]:

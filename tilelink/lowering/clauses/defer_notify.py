@@ -27,9 +27,7 @@ from tilelink.ir.program import Attend, Dot, For, If, Notify, Reduce, Stage, Sta
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.ir.visitor import closing_notifies, map_value, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
-from tilelink.lowering.clauses.clause import Choices, Clause, switch, without
-from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
-from tilelink.lowering.clauses.stream_k import STREAM_K
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Ties, divides, switch, without
 from tilelink.lowering.transform import number_of
 
 NOTIFY_STEP = 2
@@ -134,8 +132,7 @@ def _products(body: tuple[Statement, ...]) -> list[Dot]:
 def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
     if kernel.on_copy_engine or len(loop.stages) > 1:
         return "it has no tiles of its own on SMs"
-    part = bound.schedule.stage(stage.name)
-    if part[SPLIT_K_TAIL] or part[STREAM_K]:
+    if divides(bound.schedule.stage(stage.name)):
         return "its last tiles are divided"
     if carried := _carried(bound, stage):
         return f"words carry its notifies of {carried}, which has `low_latency`"
@@ -165,6 +162,12 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
 DEFER_NOTIFY: Clause[bool] = switch(
     "defer_notify",
     apply=_apply,
+    needs=Known(
+        why="the notify of a tile waits for the product of the next one, which need not be there",
+        instead="take defer_notify away",
+    ),
+    ties=Ties.SHOWN,
+    without_roles=True,
     choices=Choices(
         name="notified",
         labels={"at its end": False, "in the next product": True},

@@ -24,7 +24,7 @@ from tilelink.ir.scalar import Index, Scalar, at_launch, walk
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import Bound, Kernel, Transport
-from tilelink.lowering.clauses.clause import Choices, Clause, switch, without
+from tilelink.lowering.clauses.clause import Choices, Clause, Ties, said, switch, tying
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.scheduling.schedule import CopyEngine, Fused, Schedule
 
@@ -62,6 +62,8 @@ def static_reason(bound: Bound, kernel: Kernel) -> str | None:
         return "its pipeline goes through all tiles of a program"
     if stage.given_in is not None:
         return "a tile is notified by the next one of its program"
+    if (clause := tying(bound.schedule, kernel.name)) is not None:
+        return f"`{clause}` ties the tiles of a program to one another"
     return None
 
 
@@ -109,26 +111,13 @@ def _works(body: tuple[Statement, ...], *, inside: bool) -> bool:
     return False
 
 
-_without_ties = without(
-    "roles",
-    "flatten",
-    "defer_notify",
-    "program_per_tile",
-    "split_k_tail",
-    "stream_k",
-    "halve_tail",
-    "backfill",
-    "tma_copy",
-)
-"""Clauses that tie the tiles of a program to one another, or give the kernel other stages or programs."""
-
-
 def _kernel_alone(program: Program, schedule: Schedule, stage: str) -> bool:
-    """True if a stage has a kernel of its own on SMs, without a clause that needs to know the tiles of a program."""
+    """True if a stage has a kernel of its own on SMs, without a clause that may tie the tiles of a program to one
+    another, or give the kernel other stages or programs."""
     places = {one.name: schedule.stage(one.name)[RESOURCE] for one in program.stages}
     joined = [stage, *(place.stage for place in places.values() if isinstance(place, Fused))].count(stage) > 1
     own = not isinstance(places[stage], Fused | CopyEngine)
-    return own and not joined and _without_ties(program, schedule, stage)
+    return own and not joined and all(clause.ties is Ties.NOWHERE for clause in said(schedule.stage(stage)))
 
 
 DYNAMIC: Clause[bool] = switch(

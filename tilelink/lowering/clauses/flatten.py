@@ -23,7 +23,7 @@ from tilelink.ir.program import Assign, For, If, Local, Notify, Region, Stage, S
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
-from tilelink.lowering.clauses.clause import Choices, Clause, switch
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Ties, switch
 from tilelink.lowering.transform import stage_writes
 
 
@@ -115,6 +115,13 @@ FLATTEN: Clause[bool] = switch(
     "flatten",
     formerly="flat",
     apply=_apply,
+    needs=Known(
+        why="a flat loop loads a tile before it is known whether the tile is there",
+        instead="take flatten away: num_stages has several steps of a tile in flight, and dynamic deals uneven tiles",
+        tiles_alone=True,
+    ),
+    ties=Ties.SHOWN,
+    without_roles=True,
     choices=Choices(
         name="pipeline", labels={"tile by tile": False, "through all tiles": True}, reason=_stage_reason, together=True
     ),

@@ -21,7 +21,7 @@ from tilelink.errors import ScheduleError
 from tilelink.ir.program import Notify, Transfer
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, Kernel, Transport
-from tilelink.lowering.clauses.clause import Clause, switch
+from tilelink.lowering.clauses.clause import Clause, Ties, switch, tying
 
 
 def _apply(bound: Bound) -> Bound:
@@ -53,6 +53,8 @@ def dealing_reason(bound: Bound, kernel: Kernel) -> str | None:
         return "another kernel runs on SMs at the same time"
     if bound.nodes > 1:
         return "its rank is one of several nodes"
+    if (clause := tying(bound.schedule, kernel.name)) is not None:
+        return f"`{clause}` ties the tiles of a program to one another"
     for statement in statements(bound.stages[kernel.name].stage.body):
         if isinstance(statement, Notify | Transfer):
             return "other tasks may wait for what its tiles do"
@@ -62,6 +64,7 @@ def dealing_reason(bound: Bound, kernel: Kernel) -> str | None:
 PROGRAM_PER_TILE: Clause[bool] = switch(
     "program_per_tile",
     apply=_apply,
+    ties=Ties.SHOWN,
     manual=(
         "a CTA for each tile, where otherwise each CTA executes some tiles one after the other: the GPU starts the "
         "next tile wherever one has ended. For tiles that take unequally long, the longest first in `order`. For a "

@@ -42,6 +42,7 @@ from tilelink.ir.program import (
     ITEM_BYTES,
     For,
     Notify,
+    Program,
     Read,
     Region,
     Stage,
@@ -57,12 +58,9 @@ from tilelink.ir.visitor import stage_scalars, statements, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import carried, has_loop, parts, range_of, unfolded, unfolded_body
 from tilelink.lowering.choose_network import sends
-from tilelink.lowering.clauses.clause import Choices, Clause, without
-from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
+from tilelink.lowering.clauses.clause import Choices, Clause, Ties, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
-from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
-from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.rings import Roles, fit_together, kept_ring, operand_ring, result_ring, turning_ring, widest_of
 from tilelink.lowering.role_statements import (
     addends,
@@ -77,11 +75,9 @@ from tilelink.lowering.role_statements import (
 )
 from tilelink.lowering.straight_epilogue import once, straight, straightened
 from tilelink.lowering.transform import stage_writes
-from tilelink.scheduling.schedule import RolesChoice
+from tilelink.scheduling.schedule import RolesChoice, Schedule
 from tilelink.scheduling.words import check_count
 
-WITHOUT_ROLES: tuple[Clause[Any], ...] = (FLATTEN, DEFER_NOTIFY, SPLIT_K_TAIL, STREAM_K)
-"""Clauses for programs whose warps have no roles."""
 GROUP_ROWS = 64
 """Rows of a product of one group of four warps (PTX ISA, wgmma)."""
 COLUMNS = (16, 256)
@@ -204,8 +200,8 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
     first = [_written(bound, loop.stages[0]) for loop in kernel.loops]
     if any(len(loop.stages) > 1 for loop in kernel.loops) or not all(bound.schedule.stage(n)[ROLES] for n in first):
         return "another stage runs in its kernel, without roles or with the same tiles"
-    for clause in WITHOUT_ROLES:
-        if bound.schedule.stage(_written(bound, stage.name))[clause] != clause.default:
+    for clause in said(bound.schedule.stage(_written(bound, stage.name))):
+        if clause.without_roles:
             return f"it has `{clause.name}`, which is for programs without roles"
     if sends(stage):  # all threads of a program send together, and a role has some of them
         return "it sends to another node"
@@ -520,6 +516,11 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def _none_without_roles(_: Program, schedule: Schedule, stage: str) -> bool:
+    """True if a stage has no clause for programs whose warps have no roles."""
+    return not any(clause.without_roles for clause in said(schedule.stage(stage)))
+
+
 CHOICES = {"by warps with roles": RolesChoice(consumers=2, buffers=4)}
 """The values that a search tries, next to none."""
 
@@ -534,12 +535,13 @@ ROLES: Clause[RolesChoice | None] = Clause(
     show=_show,
     valid=_valid,
     apply=_apply,
+    ties=Ties.SHOWN,
     choices=Choices(
         name="roles",
         labels=CHOICES,
         reason=_stage_reason,
         together=True,
-        fits=without(*(clause.name for clause in WITHOUT_ROLES)),
+        fits=_none_without_roles,
         on=has_warpgroups,
         joins=FLATTEN.name,
         along=((HALVE_TAIL, True),),

@@ -55,11 +55,12 @@ from tilelink.ir.scalar import Compare, Index, Logic, Scalar, Whole, add, binary
 from tilelink.ir.visitor import map_values, stage_regions
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop
 from tilelink.lowering.clauses.backfill import BACKFILL
-from tilelink.lowering.clauses.clause import Choices, Clause, switch
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Ties, switch
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.split_k_tail import (
     MIN_STEPS,
     PART_STEPS,
+    SEARCHED_PARTS,
     SPLIT_K_TAIL,
     Running,
     Split,
@@ -277,9 +278,21 @@ class _Stream(Split):
         return None if number is None else Local(name=self.sums[number], location=value.location)
 
 
+def _most_parts(_: bool) -> int:
+    """Return a number of CTAs that may have steps of one tile: as many as a search tries for `split_k_tail`."""
+    return SEARCHED_PARTS
+
+
 STREAM_K: Clause[bool] = switch(
     "stream_k",
     apply=_apply,
+    needs=Known(
+        why="only a launch knows how many tiles there are, and their steps are divided when a kernel is compiled",
+        instead="take stream_k away: with dynamic, programs take tiles by a counter",
+    ),
+    ties=Ties.SHOWN,
+    without_roles=True,
+    parts=_most_parts,
     choices=Choices(
         name="tail",
         labels={"of even shares": True},

@@ -23,7 +23,7 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage, Boxes
 from tilelink.lowering.choose_network import reaches_other_nodes
-from tilelink.lowering.clauses.clause import Clause, count
+from tilelink.lowering.clauses.clause import Clause, Known, Ties, count
 from tilelink.scheduling.schedule import Fused, Sm
 
 SHARED = 192 * 1024
@@ -178,6 +178,11 @@ TMA_COPY: Clause[int | None] = count(
     "an SM runs at least one program",
     formerly="bulk",
     apply=_apply,
+    needs=Known(
+        why="TMA copies whole boxes, whose places are known when a kernel is compiled",
+        instead="take tma_copy away: on sm(n) with num_warps 8 copies by loads and stores",
+    ),
+    ties=Ties.SHOWN,
     manual=(
         "each of the m SMs of a stage `on sm(m)` runs n programs of one warp, n at most 16, that copy by the tensor "
         "memory accelerator (TMA); while one of them waits for the end of its tile, the others copy. For stages whose "
