@@ -176,6 +176,37 @@ def test_show_ptx(file: str) -> None:
     assert re.search(kernel, shown) and "warning" not in shown
 
 
+SPILLING = """
+program two(M, N, K):
+    x : in [M, K]
+    w : in [N, K]
+    v : in [N, K]
+    y : out [M, N]
+
+    compute mul(i: M, j: N):
+        y[i, j] = silu(dot(x[i, :], w[j, :].T)) * dot(x[i, :], v[j, :].T)
+
+schedule s for two:
+    mul tile(i=128, j=256, k=64), num_warps 8, num_stages 3
+"""
+
+
+def test_show_ptx_warns_of_spilled_registers_and_names_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "two.tl").write_text(SPILLING)
+    shown = tilelink("show", str(tmp_path / "two.tl"), "-n", "1", "--schedule", "s", "--stage", "ptx").stdout
+    lines = shown.splitlines()[1:3]
+    assert re.fullmatch(r"// warning: mul keeps \d+ bytes of a thread's registers in memory, which is slow", lines[0])
+    assert "smaller tiles, more warps (num_warps 8), or warps with roles" in lines[1]
+
+
+def test_tune_says_why_points_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "two.tl").write_text(SPILLING)
+    sets = [part for name in "MNK" for part in ("--set", f"{name}=2048")]
+    shown = tilelink("tune", str(tmp_path / "two.tl"), "-n", "1", *sets, "--trials", "12").stdout
+    assert re.search(r"refused: .*\d+ registers", shown)
+    assert re.search(r"\n  registers, the first: .*two.tl:\d+: the sums of products that a tile of stage mul", shown)
+
+
 def test_run_compares_all_outputs(file: str) -> None:
     done = tilelink("run", file, "--ranks", "2", "--repeat", "3", "--seed", "5", "--set", "N=40")
     assert done.exit_code == 0, done.output
