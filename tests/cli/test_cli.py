@@ -46,7 +46,7 @@ def tilelink(*args: str) -> Result:
 def test_check_says_one_line(file: str) -> None:
     done = tilelink("check", file, "--ranks", "2", "--set", "M=33")
     assert done.exit_code == 0
-    assert done.stdout == "twice: safe on 2 ranks, M=33, N=96: default (4 tiles), small (18 tiles)\n"
+    assert done.stdout == "twice: safe on 2 ranks (cpu, f32), M=33, N=96: default (4 tiles), small (18 tiles)\n"
 
 
 @pytest.mark.parametrize("command", ["check", "simulate", "run", "tune"])
