@@ -158,3 +158,9 @@ def test_what_was_proved_names_the_processor_and_the_element_type(tmp_path: Path
     assert "shift: safe on 4 ranks (sm_90, bf16), M=80" in said
     (one,) = json.loads(check(str(path), "--json").stdout)["programs"]
     assert (one["target"], one["dtype"]) == ("cpu", "f32")
+
+
+def test_show_says_its_defaults() -> None:
+    lines = CliRunner().invoke(app, ["show", "--help"]).stdout.replace("│", " ").split()
+    said = " ".join(lines)
+    assert "(default: cpu; sm_90 with --stage ptx)" in said and "(default: f32; bf16 with --stage ptx)" in said

@@ -41,8 +41,8 @@ from tilelink.lowering.passes import passes
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 
-TARGET = "cpu, sm_80, sm_89, sm_90 or gfx942  [default: cpu; sm_90 with --stage ptx]"
-ELEMENT = "the element type of tensors that have none of their own  [default: f32; bf16 with --stage ptx]"
+TARGET = "cpu, sm_80, sm_89, sm_90 or gfx942 (default: cpu; sm_90 with --stage ptx)"
+ELEMENT = "the element type of tensors that have none of their own (default: f32; bf16 with --stage ptx)"
 
 
 class Stage(StrEnum):
