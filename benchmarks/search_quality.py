@@ -42,6 +42,7 @@ from benchmarks.prepared import plan_of
 from benchmarks.search_quality_figures import evaluated, table_of
 from tilelink import compiler
 from tilelink.errors import TileLinkError
+from tilelink.lowering.registers import spills
 from tilelink.lowering.shared_memory import does_not_fit
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search import Found, Space
@@ -97,7 +98,7 @@ class Sweep:
             kernels = kernels_of(plan)
         except TileLinkError:
             return None
-        if does_not_fit(plan.bound):
+        if does_not_fit(plan.bound) or spills(plan.bound):
             return None
         if kernels not in self._by_kernels:
             seconds = simulate(plan, self._machine).seconds

@@ -68,7 +68,7 @@ def test_the_programs_of_the_language_page_parse() -> None:
 
 
 def test_the_function_of_the_language_page_is_a_program_that_runs(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "language.md").read_text(), re.S)
+    code, _clause = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "language.md").read_text(), re.S)
     script = tmp_path / "language.py"
     use = """
 import torch

@@ -32,15 +32,19 @@ def test_a_mistake_that_all_schedules_show_is_said_once(unsafe: str) -> None:
     done = check(unsafe)
     assert done.exit_code == 1
     assert done.stderr.count("OrderingError") == 1
-    assert done.stderr.endswith("  seen in: shift with default, fine\n")
+    assert "  seen in: shift with default, fine\n" in done.stderr
+    assert done.stderr.endswith("\n  sizes: M=80, N=96 (M, N chosen for you: --set M=NUMBER)\n")
+    assert done.stderr.count("sizes:") == 1
+    assert check(unsafe, "--set", "M=80").stderr.endswith("sizes: M=80, N=96 (N chosen for you: --set N=NUMBER)\n")
+    assert check(unsafe, "--set", "M=80", "--set", "N=96").stderr.endswith("  seen in: shift with default, fine\n")
 
 
 def test_a_mistake_of_one_schedule_names_it(tmp_path: Path) -> None:
     path = tmp_path / "shift.tl"
     path.write_text(TEXT.replace("send on sm(1), tile(i=8)", "send on sm(1), tile(i=8), num_warps 3"))
     done = check(str(path))
-    assert "shift: safe on 4 ranks, M=80, N=96: default" in done.stdout
-    assert done.stderr.endswith("  seen in: shift with fine\n"), done.stderr
+    assert "shift: safe on 4 ranks (cpu, f32), M=80, N=96: default" in done.stdout
+    assert "\n  seen in: shift with fine\n" in done.stderr, done.stderr
 
 
 def test_a_mistake_of_the_program_itself_names_no_schedule(tmp_path: Path) -> None:
@@ -145,3 +149,18 @@ def test_too_little_memory_is_said_as_such(unsafe: str, monkeypatch: pytest.Monk
     assert done.stderr.startswith(
         "TileLinkError: not enough memory on this machine: Unable to allocate 233. GiB\n  hint: "
     )
+
+
+def test_what_was_proved_names_the_processor_and_the_element_type(tmp_path: Path) -> None:
+    path = tmp_path / "shift.tl"
+    path.write_text(TEXT)
+    said = check(str(path), "--target", "sm_90", "--dtype", "bf16").stdout
+    assert "shift: safe on 4 ranks (sm_90, bf16), M=80" in said
+    (one,) = json.loads(check(str(path), "--json").stdout)["programs"]
+    assert (one["target"], one["dtype"]) == ("cpu", "f32")
+
+
+def test_show_says_its_defaults() -> None:
+    lines = CliRunner().invoke(app, ["show", "--help"]).stdout.replace("│", " ").split()
+    said = " ".join(lines)
+    assert "(default: cpu; sm_90 with --stage ptx)" in said and "(default: f32; bf16 with --stage ptx)" in said

@@ -46,7 +46,7 @@ def tilelink(*args: str) -> Result:
 def test_check_says_one_line(file: str) -> None:
     done = tilelink("check", file, "--ranks", "2", "--set", "M=33")
     assert done.exit_code == 0
-    assert done.stdout == "twice: safe on 2 ranks, M=33, N=96: default (4 tiles), small (18 tiles)\n"
+    assert done.stdout == "twice: safe on 2 ranks (cpu, f32), M=33, N=96: default (4 tiles), small (18 tiles)\n"
 
 
 @pytest.mark.parametrize("command", ["check", "simulate", "run", "tune"])
@@ -174,6 +174,37 @@ def test_show_ptx(file: str) -> None:
     assert ".target sm_90" in shown
     kernel = r"// \w+: 128 threads of \d+ registers, [\d,]+ bytes of shared memory, compiled in [\d.]+ s\n//"
     assert re.search(kernel, shown) and "warning" not in shown
+
+
+SPILLING = """
+program two(M, N, K):
+    x : in [M, K]
+    w : in [N, K]
+    v : in [N, K]
+    y : out [M, N]
+
+    compute mul(i: M, j: N):
+        y[i, j] = silu(dot(x[i, :], w[j, :].T)) * dot(x[i, :], v[j, :].T)
+
+schedule s for two:
+    mul tile(i=128, j=256, k=64), num_warps 8, num_stages 3
+"""
+
+
+def test_show_ptx_warns_of_spilled_registers_and_names_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "two.tl").write_text(SPILLING)
+    shown = tilelink("show", str(tmp_path / "two.tl"), "-n", "1", "--schedule", "s", "--stage", "ptx").stdout
+    lines = shown.splitlines()[1:3]
+    assert re.fullmatch(r"// warning: mul keeps \d+ bytes of a thread's registers in memory, which is slow", lines[0])
+    assert "smaller tiles, more warps (num_warps 8), or warps with roles" in lines[1]
+
+
+def test_tune_says_why_points_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "two.tl").write_text(SPILLING)
+    sets = [part for name in "MNK" for part in ("--set", f"{name}=2048")]
+    shown = tilelink("tune", str(tmp_path / "two.tl"), "-n", "1", *sets, "--trials", "12").stdout
+    assert re.search(r"refused: .*\d+ registers", shown)
+    assert re.search(r"\n  registers, the first: .*two.tl:\d+: the sums of products that a tile of stage mul", shown)
 
 
 def test_run_compares_all_outputs(file: str) -> None:

@@ -167,6 +167,16 @@ def test_the_caret_marks_a_line_that_is_indented_too_deep() -> None:
     assert (caught.value.location.line, caught.value.location.column) == (3, 7)
 
 
+def test_a_block_that_begins_with_too_small_an_indent_is_named() -> None:
+    text = "program f(M):\n    x : in [M]\n    y : out [M]\n\n    compute a(i: M):\n      v = x[i]  # two spaces\n"
+    text += "\n        if rank > 0:\n            y[i] = v\n"
+    with pytest.raises(ParseError, match="did not expect a deeper indent here") as caught:
+        parse_text(text, "wrong.tl")
+    assert caught.value.location is not None and caught.value.location.line == 8
+    assert caught.value.related is not None and (caught.value.related.line, caught.value.related.column) == (6, 7)
+    assert caught.value.hint == "the lines of a block are indented alike: line 6 has 6 spaces, and this one 8"
+
+
 def test_a_semicolon_does_not_end_a_statement() -> None:
     with pytest.raises(ParseError, match="did not expect ';' here") as caught:
         parse_text(PROGRAM.replace("= h[i, :]", "= h[i, :];"), "wrong.tl")

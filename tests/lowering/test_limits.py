@@ -1,6 +1,7 @@
 """Programs that are too large to plan are refused before memory is asked for."""
 
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,13 @@ def refused(schedule: str | None, ranks: int, m: int, n: int = 64) -> ScheduleEr
     finally:
         tracemalloc.stop()
     return caught.value
+
+
+@pytest.mark.parametrize(("ranks", "hint"), [("3", "an integer, as in ranks=4"), (0, "at least one rank")])
+def test_ranks_are_a_number(ranks: Any, hint: str) -> None:
+    with pytest.raises(BindingError, match="ranks") as caught:
+        compiler.plan(MODULE.program(), None, ranks=ranks, dims={"M": 3000, "N": 64})
+    assert hint in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(("ranks", "m"), [(2, 2_100_000), (100, 50_000), (1, 2**31 - 1)])

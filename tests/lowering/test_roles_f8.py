@@ -110,8 +110,26 @@ def test_tiles_that_do_not_fit_are_refused(columns: int, block: int, reason: str
 
 
 def test_operands_of_other_types_are_refused() -> None:
-    with pytest.raises(ScheduleError, match="its operands are f32, not both bf16 or f16 or f8e4m3 or f8e5m2"):
+    with pytest.raises(ScheduleError, match="its operands are f32, not both bf16 or f16 or f8e4m3 or f8e5m2") as own:
         bound(" f32", value="dot(x[i, :], w[j, :].T)", block=64)
+    assert own.value.hint and "--dtype" not in own.value.hint
+
+
+def test_operands_without_a_type_of_their_own_may_have_another_one() -> None:
+    text = "program p(M, N, K):\n    x : in [M, K]\n    w : in [N, K]\n    y : out [M, N]\n"
+    text += "    compute mul(i: M, j: N):\n        y[i, j] = dot(x[i, :], w[j, :].T)\n"
+    text += "schedule s for p:\n    mul tile(i=128, j=128, k=64), roles(consumers=2, buffers=3)\n"
+    module = compiler.parse(text)
+
+    def compiled(dtype: str) -> Bound:
+        dims = {"M": 1024, "N": 1024, "K": 1024}
+        one = module.schedules[0]
+        return compiler.bound(module.programs[0], one, ranks=1, dims=dims, target="sm_90", dtype=dtype)
+
+    with pytest.raises(ScheduleError, match="its operands are f32") as caught:
+        compiled("f32")
+    assert caught.value.hint and caught.value.hint.startswith("--dtype bf16 (in Python dtype=")
+    assert compiled("bf16").stages["mul"].roles
 
 
 def test_vectors_of_rows_are_loaded_once_and_places_follow_the_index() -> None:

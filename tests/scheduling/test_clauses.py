@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,6 +49,25 @@ schedule turned for scaled:
     send tile(i=4)
     scale tile(i=4, j=4), backwards
 """
+
+
+def run_page(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run `check` by a module with a clause of its own, as the page of the language has it."""
+    (folder / "mine.py").write_text(code)
+    (folder / "turned.tl").write_text(TEXT)
+    command = [sys.executable, "mine.py", "check", "turned.tl", "--set", "M=24", "--set", "N=8"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=folder)
+
+
+def test_the_clause_of_the_page_is_known_to_commands_and_proved(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "language.md").read_text()
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "register(BACKWARDS)" in block)
+    done = run_page(tmp_path, code)
+    assert done.returncode == 0 and "turned (" in done.stdout, done.stderr
+    wrong = code.replace('binary("-", last, number)', "last")
+    assert wrong != code
+    done = run_page(tmp_path, wrong)
+    assert done.returncode == 1 and "seen in: scaled with turned" in done.stderr, done.stdout
 
 
 def _check(program: Program, part: Part) -> None:

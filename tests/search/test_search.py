@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -138,6 +139,16 @@ def test_plans_are_verified_and_refusals_counted() -> None:
     for point in list(large)[:: large.size // 30]:
         large.plan(point)
     assert large.refused["shared memory"]
+    assert "bytes of shared memory" in large.reasons["shared memory"].message
+
+
+def test_points_that_would_spill_are_refused() -> None:
+    """Two products of 128 x 256 elements take 256 registers of 256 threads, unless warps have roles."""
+    space = space_of("ag_gemm_gated", dims={"Ms": 1024, "N": 2048, "K": 2048}, machine="sm_90")
+    said = {"128x256x64, 8 warps, 3 stages", "tile by tile"}
+    large = [one for one in islice(space, 0, None, 1009) if said <= set(space.describe(one).values())]
+    assert large and not any(map(space.plan, large[:8]))
+    assert space.refused["registers"] and "256 registers" in space.reasons["registers"].message
 
 
 def test_neighbours_differ_in_one_choice() -> None:

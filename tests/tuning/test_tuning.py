@@ -259,6 +259,10 @@ def test_the_command_takes_somebodys_strategy_and_cost_model(tmp_path: Path, mon
     assert all(one["predicted_us"] > 1e6 for one in answer["candidates"])
     done = CliRunner().invoke(app, [*command, "--cost", "own_ideas:Other"])
     assert done.exit_code == 1 and "cannot import own_ideas:Other" in json.loads(done.stdout)["mistakes"][0]["message"]
+    done = CliRunner().invoke(app, [*command, "--strategy", "own_ideas:on"])
+    mistake = json.loads(done.stdout)["mistakes"][0]
+    assert mistake["message"] == "cannot import own_ideas:on: module own_ideas has no 'on'"
+    assert mistake["hint"].startswith("did you mean one?")
     done = CliRunner().invoke(app, [*command, "--cost", "own_ideas:Broken"])
     assert done.exit_code == 1, done.output
     mistake = json.loads(done.stdout)["mistakes"][0]

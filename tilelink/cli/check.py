@@ -115,13 +115,16 @@ def check(
                         **ranks_of(ranks, nodes),
                         "dims": dims,
                         "choices": choices,
+                        "dtype": dtype.value,
+                        "target": target,
                         "tasks": {name: safe.tasks for name, safe in plans.items()},
                         "sums": {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums},
                         "scheduled": {name: safe.scheduled for name, safe in plans.items() if safe.scheduled},
                     }
                 )
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
-        _print(report, list(wrong), as_json, list(skipped))
+        chosen = {one["program"]: text for one in report if (text := _sizes(one["dims"], sets or []))}
+        _print(report, list(wrong), as_json, list(skipped), chosen)
         if not as_json:
             for name, own in skipped.items():
                 write(f"{name}: skipped, it has no schedule {schedule!r} (it has {', '.join(own) or 'none'})")
@@ -171,9 +174,21 @@ def _proved(
     return _Safe(tasks=plan.tasks, scheduled=[str(one) for one in by_schedule(plan)])
 
 
+def _sizes(dims: Mapping[str, Any], sets: Sequence[str]) -> str:
+    """Return the values of a program's parameters, and which of them were not given; an empty text if all were."""
+    given = {text.partition("=")[0].strip() for text in sets}
+    own = [name for name in dims if name not in given]
+    return f"{values_text(dims)} ({', '.join(own)} chosen for you: --set {own[0]}=NUMBER)" if own else ""
+
+
 def _print(
-    report: Sequence[Mapping[str, Any]], wrong: Sequence[_Mistake], as_json: bool, skipped: Sequence[str]
+    report: Sequence[Mapping[str, Any]],
+    wrong: Sequence[_Mistake],
+    as_json: bool,
+    skipped: Sequence[str],
+    chosen: Mapping[str, str],
 ) -> None:
+    """Print what was proved and the mistakes. chosen: program -> its sizes, if the command chose some of them."""
     if as_json:
         mistakes = [
             {**one, "program": mistake.program, "schedules": mistake.schedules}
@@ -185,7 +200,8 @@ def _print(
         if one["tasks"]:
             schedules = ", ".join(f"{name} ({tasks} tiles)" for name, tasks in one["tasks"].items())
             values = values_text({**one["dims"], **one["choices"]})
-            write(f"{one['program']}: safe on {ranks_text(one)}, {values}: {schedules}")
+            proved = f"safe on {ranks_text(one)} ({one['target']}, {one['dtype']})"
+            write(f"{one['program']}: {proved}{', ' if values else ''}{values}: {schedules}")
             if one["sums"]:
                 added = ", ".join(f"{name} ({dtype})" for name, dtype in one["sums"].items())
                 differ = "each addition rounds, so that launches differ in the last bits of sums"
@@ -197,3 +213,5 @@ def _print(
         typer.echo(str(mistake.error), err=True)
         if mistake.schedules:
             typer.echo(f"  seen in: {mistake.program} with {', '.join(mistake.schedules)}", err=True)
+            if mistake.program in chosen:
+                typer.echo(f"  sizes: {chosen[mistake.program]}", err=True)

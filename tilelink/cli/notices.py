@@ -34,12 +34,19 @@ def say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None) -> None:
-    """Print the sizes, those that have default values, and the number of tiles."""
+def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None, *, only_chosen: bool = False) -> None:
+    """Print the sizes, those that have default values, and the number of tiles.
+
+    only_chosen: print nothing but which sizes have default values, for a command that prints the rest with its result.
+    """
     names = {text.partition("=")[0].strip() for text in sets}
     named = {p.name for p in bound.source.params if p.example is not None}
     chosen = [name for name in bound.numbers if name not in names | named]
     what = f"{bound.source.name} with {schedule_name(schedule)} on {ranks_text(ranks_of(bound.ranks, bound.nodes))}"
+    if only_chosen:
+        if chosen:
+            say(f"{', '.join(chosen)} chosen for you: --set {chosen[0]}=NUMBER")
+        return say_grid(bound.source, bound.numbers, bound.ranks, bound.nodes)
     also = f" ({', '.join(chosen)} chosen for you: --set {chosen[0]}=NUMBER)" if chosen else ""
     choices = [text.strip() for text in sets if text.partition("=")[0].strip() in open_names(bound.source)]
     sizes = "".join(f", {text}" for text in (values_text(bound.numbers), *choices) if text)

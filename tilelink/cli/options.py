@@ -202,8 +202,14 @@ def imported(name: str) -> Any:
     module, _, attribute = name.partition(":")
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
-    with foreign(f"cannot import {name}", UnknownNameError, hint="write module:name, as in mine:Model"):
-        return getattr(importlib.import_module(module), attribute)
+    hint = "write module:name, as in mine:Model"
+    with foreign(f"cannot import {name}", UnknownNameError, hint=hint if not module or not attribute else "mend it"):
+        found = importlib.import_module(module)
+    if not hasattr(found, attribute):
+        own = [one for one in vars(found) if not one.startswith("_")]
+        hint = did_you_mean(attribute, own, f"define {attribute} in {module}") if attribute else hint
+        raise UnknownNameError(f"cannot import {name}: module {module} has no {attribute!r}", hint=hint)
+    return getattr(found, attribute)
 
 
 def random_tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: int = 0) -> dict[str, Any]:

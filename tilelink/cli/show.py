@@ -41,6 +41,9 @@ from tilelink.lowering.passes import passes
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 
+TARGET = "cpu, sm_80, sm_89, sm_90 or gfx942 (default: cpu; sm_90 with --stage ptx)"
+ELEMENT = "the element type of tensors that have none of their own (default: f32; bf16 with --stage ptx)"
+
 
 class Stage(StrEnum):
     """The forms of a program that can be shown."""
@@ -70,8 +73,8 @@ def show(
     sets: Sets = None,
     after: Annotated[str | None, typer.Option("--after", help="the bound program after a pass, or after all")] = None,
     dialect: Annotated[Dialect, typer.Option("--dialect", help="dialect of the kernels")] = Dialect.triton,
-    target: Annotated[str | None, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")] = None,
-    dtype: Annotated[Dtype | None, typer.Option("--dtype", help="the element type")] = None,
+    target: Annotated[str | None, typer.Option("--target", help=TARGET)] = None,
+    dtype: Annotated[Dtype | None, typer.Option("--dtype", help=ELEMENT)] = None,
 ) -> None:
     """Print a program, its schedule, its plan, the generated source or the compiled PTX."""
     with designed_errors():

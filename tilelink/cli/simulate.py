@@ -84,7 +84,7 @@ def simulate(
         if not as_json:
             if schedule is None:
                 say_built_in(module, chosen)
-            introduce(bound, sets or [], scheduled)
+            introduce(bound, sets or [], scheduled, only_chosen=True)
         tables = random_tables(chosen, dims, ranks)
         with patience("planning and simulating", PLANNED_S * tiles_of(bound), as_json):
             result = simulation.simulate(

@@ -254,6 +254,7 @@ def _show(
     """Print the result. asked: the arguments of the search, with which it can be repeated."""
     if as_json:
         tried = {**asked, "points": found.size, "tried": len(found.tried), "refused": dict(found.refused)}
+        tried["reasons"] = {reason: error.message for reason, error in found.space.reasons.items()}
         tried["ended"] = found.ended
         curve = [{"trial": one.trial, "at_s": round(one.at, 3), "us": one.seconds * US} for one in found.progress()]
         took = {name: round(value, 3) for name, value in seconds.items()}
@@ -262,6 +263,9 @@ def _show(
         return
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(found.refused.items())) or "none"
     write(f"{found.size} points; tried {len(found.tried)} in {found.elapsed:.1f} s; refused: {refused}")
+    for reason, error in sorted(found.space.reasons.items()):
+        place = f"{error.location.file}:{error.location.line}: " if error.location is not None else ""
+        write(f"  {reason}, the first: {place}{error.message}")
     if found.ended == "interrupt":
         write("interrupted: the best so far")
     elif not any(not one.declared for one in found.tried):

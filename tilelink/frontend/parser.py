@@ -326,7 +326,18 @@ def _unexpected(error: UnexpectedInput, source: Source) -> ParseError:
     elif isinstance(error, UnexpectedCharacters):
         found = repr(error.char)
     place = Location(file=source.file, line=line, column=column, length=max(1, length), text=text)
+    if found == "a deeper indent" and (above := _line_above(source, line)) is not None:
+        own, other = (len(one) - len(one.lstrip()) for one in (text, source.lines[above - 1]))
+        hint = f"the lines of a block are indented alike: line {above} has {other} spaces, and this one {own}"
+        related = replace(place, line=above, column=other + 1, text=source.lines[above - 1])
+        return ParseError(f"did not expect {found} here", location=place, related=related, hint=hint)
     return ParseError(f"did not expect {found} here", location=place, hint=_hint(text, found.strip("'"), column))
+
+
+def _line_above(source: Source, line: int) -> int | None:
+    """Return the number of the last line with code before a line, or None if there is none."""
+    earlier = range(line - 1, 0, -1)
+    return next((number for number in earlier if source.lines[number - 1].partition("#")[0].strip()), None)
 
 
 def _hint(line: str, found: str, column: int) -> str:

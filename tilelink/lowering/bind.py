@@ -71,7 +71,8 @@ def bind(
     dialect: of the kernels to be generated. Passes leave out the forms of kernels that it lacks.
     """
     if not isinstance(ranks, Integral) or ranks < 1:  # callers may pass any type
-        raise BindingError(f"{ranks!r} ranks", hint="a program runs on at least one rank")
+        hint = "a program runs on at least one rank" if isinstance(ranks, Integral) else "an integer, as in ranks=4"
+        raise BindingError(f"{ranks!r} ranks", hint=hint)
     ranks = int(ranks)  # NumPy's integers would overflow in the products below
     _check_nodes(nodes, ranks)
     if dtype not in FLOATS:

@@ -76,7 +76,7 @@ def check_elements(bound: Bound, typing: Typing) -> None:
     for name, stage in bound.stages.items():
         stage_typing = typing.stage(name)
         for what, axes, location in _held(stage_typing):
-            sizes = [_length(bound, stage, axis) for axis in axes]
+            sizes = [length(bound, stage, axis) for axis in axes]
             if prod(map(power_of_two, sizes)) <= MAX_ELEMENTS:
                 continue
             tiled = {a.index: n for a, n in zip(axes, sizes, strict=True) if a.index is not None and n > 1}
@@ -103,7 +103,8 @@ def _held(known: StageTyping) -> Iterator[tuple[str, tuple[Axis, ...], Location 
                 pass
 
 
-def _length(bound: Bound, stage: BoundStage, axis: Axis) -> int:
+def length(bound: Bound, stage: BoundStage, axis: Axis) -> int:
+    """Return the elements of an axis of a value in a tile of a stage."""
     if axis.index is not None:
         return stage.tiles[axis.index]
     return number_of(axis.dim, bound.numbers, bound.ranks) if axis.dim is not None else 1

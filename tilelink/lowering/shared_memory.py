@@ -38,17 +38,23 @@ def check_memory(bound: Bound) -> None:
     need = max(least(bound), key=lambda one: one.bytes, default=None)
     if bound.target.kind == "cpu" or need is None or need.bytes <= room:
         return
-    name, stage = need.stage.name, need.stage
-    stage_schedule = bound.schedule.stage(name)
+    raise _too_large(bound, need)
+
+
+def _too_large(bound: Bound, need: Need, results: int = 0) -> TileSizeError:
+    """Return the error of a stage whose operands, and results beside them, exceed the shared memory of a program."""
+    name, stage, room = need.stage.name, need.stage, bound.target.shared_memory
     tiles = ", ".join(f"{index}={size}" for index, size in stage.tiles.items() if index not in stage.scalar_indices)
-    message = f"stage {name} takes {need.bytes:,} bytes of shared memory or more, {need.buffers} times {need.block:,} "
-    message += f"for the operands of a product, and a program of {bound.target} has {room:,}"
+    message = f"stage {name} takes {need.bytes + results:,} bytes of shared memory or more, "
+    message += f"{need.buffers} times {need.block:,} for the operands of a product"
+    message += f" and {results:,} for results" if results else ""
+    message += f", and a program of {bound.target} has {room:,}"
     hint = f"smaller tiles than {tiles}, a smaller block than {stage.block} of what is contracted, or fewer stages"
-    raise TileSizeError(message, location=stage_schedule.at("tile") or stage.stage.location, hint=hint)
+    return TileSizeError(message, location=bound.schedule.stage(name).at("tile") or stage.stage.location, hint=hint)
 
 
-def does_not_fit(bound: Bound) -> str | None:
-    """Return why a processor will probably not hold a bound program, or None.
+def does_not_fit(bound: Bound) -> TileSizeError | None:
+    """Return the error of a bound program that a processor's shared memory will probably not hold, or None.
 
     The estimate covers its products and the buffers of results that are stored.
     """
@@ -57,7 +63,7 @@ def does_not_fit(bound: Bound) -> str | None:
             stage = bound.stages[need.stage.name]
             results = _beside(bound, stage) if stage.flat and need.buffers > 1 else 0
             if need.bytes + results > bound.target.shared_memory:
-                return "shared memory"
+                return _too_large(bound, need, results)
     return None
 
 

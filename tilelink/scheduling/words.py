@@ -8,12 +8,13 @@ words, so that it can be pickled and compared; the names are looked up in the re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from tilelink.errors import Location, ParseError, ScheduleError, did_you_mean
+from tilelink.errors import Location, ParseError, ScheduleError, TileLinkError, did_you_mean
 from tilelink.ir.intervals import MAX_INT32
 from tilelink.ir.program import Program
 
@@ -220,7 +221,18 @@ class TensorSchedule(Part):
 def check_values(part: Part) -> None:
     """Raise ScheduleError for invalid values; a part that was parsed from text has none."""
     for said in part.said:
-        word_called(said.name).valid(part.name, said.what)
+        with placed(part.at(said.name)):
+            word_called(said.name).valid(part.name, said.what)
+
+
+@contextmanager
+def placed(place: Location | None) -> Generator[None]:
+    """Give an error that the block raises a place, if it has none."""
+    try:
+        yield
+    except TileLinkError as error:
+        error.location = error.location or place
+        raise
 
 
 def check_names(program: Program, part: Part) -> None:

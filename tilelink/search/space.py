@@ -16,6 +16,7 @@ from tilelink.errors import ScheduleError, SearchError, TileLinkError
 from tilelink.ir.program import Program
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.registers import spills
 from tilelink.lowering.shared_memory import does_not_fit
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.scheduling.schedule import Schedule
@@ -38,8 +39,8 @@ class Space:
     """The schedules of programs with the same parameters, at given sizes.
 
     declared: schedules written by hand, which need not be points; seeds: the points that are nearest to them. refused
-    counts the schedules without a plan: error class or "shared memory" -> schedules. reasons has the first error of
-    each class.
+    counts the schedules without a plan: error class, "shared memory" or "registers" -> schedules. reasons has the first
+    error of each of these.
     """
 
     programs: tuple[Program, ...]
@@ -129,16 +130,19 @@ class Space:
         """Return the verified plan of any schedule of a program, by its number, or None, as for a point."""
         try:
             bound = self._bound(number, schedule)
-            if reason := does_not_fit(bound):
-                self.refused[reason] += 1
-                return None
+            if error := does_not_fit(bound):
+                return self._refuse("shared memory", error)
+            if error := spills(bound):
+                return self._refuse("registers", error)
             plan = make_plan(bound, self.tables)
             verify(plan)
         except TileLinkError as error:
-            self.refused[type(error).__name__] += 1
-            self.reasons.setdefault(type(error).__name__, error)
-            return None
+            return self._refuse(type(error).__name__, error)
         return plan
+
+    def _refuse(self, reason: str, error: TileLinkError) -> None:
+        self.refused[reason] += 1
+        self.reasons.setdefault(reason, error)
 
     def _bound(self, number: int, schedule: Schedule) -> Bound:
         program = self.programs[number]

@@ -165,6 +165,8 @@ def _apply(bound: Bound) -> Bound:
             reason = made
         if reason:
             hint = "take `roles` away, or see docs/language.md for the stages that can have them"
+            if "are f32, " in reason and _of_no_type(bound, stage):
+                hint = f'--dtype bf16 (in Python dtype="bf16"), or {hint}'
             raise ScheduleError(f"{name} cannot have roles: {reason}", location=part.at("roles"), hint=hint)
     if not bound.capabilities.roles:
         return given
@@ -206,6 +208,13 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
     if sends(stage):  # all threads of a program send together, and a role has some of them
         return "it sends to another node"
     return divided_reason(stage) or launch_reason(bound, stage) or conflict(bound, kernel, stage)
+
+
+def _of_no_type(bound: Bound, stage: BoundStage) -> bool:
+    """True if a stage multiplies tensors whose element type is that of the compilation."""
+    dots = products(statements(stage.stage.body))
+    read = (v.region.tensor for dot in dots for v in values(dot) if isinstance(v, Read))
+    return any(bound.tensors[name].decl.dtype is None for name in read)
 
 
 def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
@@ -558,7 +567,9 @@ ROLES: Clause[RolesChoice | None] = Clause(
         "softmax is such a loop; `if t <= n:` around all of a turn may leave turns out). A launch may decide where the "
         "rows of tiles begin and end, by tensors given with it: consumers store the rows of a tile that is cut, in "
         "memory of their own rank. Needs `sm_90`, operands of 16 bits or 8-bit floats, and tiles of 64 rows or a "
-        "multiple for each consumer; other processors run programs without roles. Products of 8-bit floats are added "
+        "multiple for each consumer; other processors run programs without roles. 2 or 3 consumers, 2 to 6 buffers (4 "
+        "as a rule), and tiles whose columns are a power of two from 16 to 256, or to 128 with two products; "
+        "`num_warps` is for the programs of other processors. Products of 8-bit floats are added "
         "up in f32 for each buffer, of up to 256 elements, in registers of their own: 64 x 128 elements a consumer. "
         "`in_flight=1`: consumers wait for each product before they start the next one"
     ),

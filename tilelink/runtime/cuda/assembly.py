@@ -61,6 +61,9 @@ def _summary(name: str, found: Mapping[str, int], metadata: Any, seconds: float)
         f"compiled in {seconds:.1f} s",
     ]  # fmt: skip
     spilled = (
-        f"\n// warning: {name} keeps {found['STACK']} bytes of a thread's registers in memory" if found["STACK"] else ""
+        f"\n// warning: {name} keeps {found['STACK']} bytes of a thread's registers in memory, which is slow"
+        "\n//   remedy: smaller tiles, more warps (num_warps 8), or warps with roles where a stage can have them"
+        if found["STACK"]
+        else ""
     )
     return f"// {name}: {', '.join(parts)}{spilled}"
