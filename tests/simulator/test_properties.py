@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.library import dims as library_dims
-from tests.compiler.library import groups
+from tests.compiler.library import fitted, groups, has_roles
 from tests.simulator.cases import H200S, IDEAL, SHIFT, planned
 from tilelink.compiler import library, samples
 from tilelink.errors import ProgressError
@@ -43,6 +43,9 @@ def planned_with_launches(program: Program, schedule: Schedule | None) -> dict[s
     exampled = any(p.example is not None for p in program.params)  # these have sizes that fit together
     dims = library_dims(program, RANKS) if exampled else own
     dims |= groups(program, RANKS) | {p.name: 0.5 for p in program.params if p.kind == "f32"}
+    if exampled:  # all schedules have the sizes that those with roles need
+        with_roles = (case for case in cases() if case[0].name == program.name and has_roles(case))
+        dims = fitted(next(with_roles, (program, schedule)), dims)
     tables = {k: v.numpy() for k, v in random_tables(program, ranks=RANKS, dims=dims, seed=0).items()}
     plan = make_plan(bind(program, schedule, dims, RANKS, H200, "bf16"), tables)
     drawn = samples.draw(program, ranks=RANKS, dims=dims, draws=1)

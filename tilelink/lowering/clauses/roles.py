@@ -518,6 +518,9 @@ def _in_steps(stage: BoundStage, span: Span) -> bool:
 def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
     if reason := decided_reason(stage):
         return reason
+    tables = {e.table for scalar in stage_scalars(stage) for e in walk(scalar) if isinstance(e, Lookup)}
+    if any(isinstance(s, Wait) and s.region.tensor in tables for s in statements(stage.body)):
+        return "its tiles wait for the entries that decide which of them there are"
     body = straight(stage.body, once)
     if not any(isinstance(s, For) for s in body):
         return roles_reason(body)
