@@ -14,7 +14,7 @@ from tilelink import compiler
 from tilelink.artifact import Artifact, Boxes, PeersPointer, TensorPointer, from_json
 from tilelink.backend.emit import emit
 from tilelink.compiler.artifact import artifact_of
-from tilelink.errors import DataError
+from tilelink.errors import DataError, TileSizeError
 from tilelink.generated import stem
 from tilelink.ir.program import F8
 from tilelink.reference import trial
@@ -42,7 +42,12 @@ COVERING = library.covering(library.cases())
 def test_an_artifact_comes_back_equal_and_says_how_its_module_is_called(case: library.Case, choice: str) -> None:
     if choice.startswith("gfx942") and any(tensor.dtype in F8 for tensor in case[0].tensors):
         pytest.skip("gfx942 has no floats of 8 bits")
-    artifact, text = made(case, *choice.split())
+    try:
+        artifact, text = made(case, *choice.split())
+    except TileSizeError as error:
+        if choice.startswith("gfx942"):
+            pytest.skip(f"a schedule for another processor: {error.message}")
+        raise
     again = from_json(artifact.to_json().encode(), "the text")
     assert again.to_json() == artifact.to_json() and again.fingerprint == artifact.fingerprint
     assert again.launched == artifact.launched and again.tensors == artifact.tensors

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tilelink import compiler
-from tilelink.compiler import pipeline
+from tilelink.compiler import modules
 from tilelink.errors import (
     BindingError,
     DeadlineError,
@@ -152,7 +152,7 @@ def test_a_file_is_parsed_again_only_if_its_text_has_changed(tmp_path: Path) -> 
 def test_a_file_of_the_library_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     parse = compiler.parse
-    monkeypatch.setattr(pipeline, "parse", lambda text, file: (read.append(Path(file).stem), parse(text, file))[1])
+    monkeypatch.setattr(modules, "parse", lambda text, file: (read.append(Path(file).stem), parse(text, file))[1])
     assert compiler.load("ag_gemm").program().name == "ag_gemm"
     assert read == ["ag_gemm"]
     assert [p.name for p in compiler.load("ag_gemm_ring").programs] == ["ag_gemm_ring"]

@@ -186,7 +186,6 @@ COPY = "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute first(i: 
     [
         ("firts on sm", "no stage 'firts'", "firts", "did you mean first? stages: first"),
         ("x buffers 2", "buffers 2 of x, which no peer reaches", "buffers 2", "take `buffers` away"),
-        ("x channel(i=2)", "channel(i=2) of x, which no stage notifies or waits for", "channel(i=2)", "take `channel`"),
         ("first roles(consumers=4, buffers=3)", "4 consumers of first", "roles(consumers=4, buffers=3)", "2 or 3"),
         ("first roles(consumers=2, buffers=9)", "9 buffers of first", "roles(consumers=2, buffers=9)", "2 to 6"),
         ("xx buffers 2", "no tensor 'xx'", "xx", "did you mean x? tensors: x, y"),

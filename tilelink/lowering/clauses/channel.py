@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tilelink.errors import ScheduleError, TileSizeError, did_you_mean
+from tilelink.errors import TileSizeError, did_you_mean
 from tilelink.ir.mapping import tile_index
-from tilelink.ir.program import Notify, Program, Tensor, Wait
+from tilelink.ir.program import Program, Tensor
 from tilelink.ir.scalar import Param, Ranks, Scalar
-from tilelink.ir.visitor import stage_regions, statements
+from tilelink.ir.visitor import stage_regions
 from tilelink.lowering.clauses.clause import Clause, Numbers
 from tilelink.lowering.transform import all_indices
 from tilelink.scheduling.words import Part, Sizes, check_sizes, show_sizes
@@ -68,16 +68,6 @@ def _check(program: Program, part: Part) -> None:
             message = f"channel({key}={size}): {tensor.name} has no dimension {key!r}"
             hint = did_you_mean(key, names, f"its dimensions, and indices along them, are {', '.join(names)}")
             raise TileSizeError(message, location=part.at(f"channel.{key}"), hint=hint)
-    if part[CHANNEL] and not _has_signals(program, tensor):
-        message = f"channel({show_sizes(part[CHANNEL])}) of {tensor.name}, which no stage notifies or waits for"
-        hint = "take `channel` away: it says how much of a tensor shares a signal; name one that has signals"
-        raise ScheduleError(message, location=part.at("channel"), related=tensor.location, hint=hint)
-
-
-def _has_signals(program: Program, tensor: Tensor) -> bool:
-    """True if some stage notifies a tensor or waits for it."""
-    every = (statement for stage in program.stages for statement in statements(stage.body))
-    return any(isinstance(s, Notify | Wait) and s.region.tensor == tensor.name for s in every)
 
 
 def _apart(_: Sizes, __: Sizes, ___: Numbers, ____: int) -> float:
