@@ -140,8 +140,7 @@ class StatementEmitter:
     def _placed(self, wait: Wait) -> bool:
         """True if a launch decides for which channels a wait is. It orders only what its own tile reads there."""
         addresses = self.values.addresses
-        tile_map = addresses.bound.tile_map(addresses.stage.name, wait.region)
-        return tile_map.placed(addresses.bound.channels[wait.region.tensor, wait.kind])
+        return addresses.bound.is_placed(addresses.stage.name, wait)
 
     def _is_there(self, index: str) -> str:
         """Return the condition that the tile of a counted index has elements."""

@@ -12,7 +12,20 @@ from tilelink.artifact import LaunchProtocol
 from tilelink.capabilities import Capabilities
 from tilelink.ir.intervals import Bounds, Range, ranges_of_entries, shared_bounds
 from tilelink.ir.mapping import ChannelGrid, CountedRange, TileMap, map_region
-from tilelink.ir.program import F8, ITEM_BYTES, Attend, Dot, For, Program, Region, Stage, Statement, Tensor, UserCall
+from tilelink.ir.program import (
+    F8,
+    ITEM_BYTES,
+    Attend,
+    Dot,
+    For,
+    Program,
+    Region,
+    Stage,
+    Statement,
+    Tensor,
+    UserCall,
+    Wait,
+)
 from tilelink.ir.scalar import Env, Param, Ranks, Scalar, binary, const, evaluate
 from tilelink.ir.simplify import simplify
 from tilelink.ir.sizes import power_of_two
@@ -353,6 +366,11 @@ class Bound:
     def kernel_of(self) -> Mapping[str, Kernel]:
         """stage -> the kernel that runs it."""
         return {name: kernel for kernel in self.kernels for name in kernel.stage_names}
+
+    def is_placed(self, stage: str, wait: Wait) -> bool:
+        """True if a launch decides for which channels a wait of a stage is."""
+        grid = self.channels[wait.region.tensor, wait.kind]
+        return self.tile_map(stage, wait.region).placed(grid)
 
     @cached_property
     def compact_stages(self) -> frozenset[str]:

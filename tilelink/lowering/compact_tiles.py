@@ -61,7 +61,7 @@ def obstacle(bound: Bound, kernel: Kernel) -> str | None:
     for statement in statements(stage.stage.body):
         if isinstance(statement, Notify):
             return "a tile notifies, also if it is not there"
-        if isinstance(statement, Wait) and not _of_places(bound, stage, statement):
+        if isinstance(statement, Wait) and not bound.is_placed(stage.name, statement):
             if not any(statement is one for one in stage.stage.body):
                 return "a tile waits in a loop or a branch, also if it is not there"
             if why := _waited_for(bound, kernel):
@@ -87,12 +87,6 @@ def _resident(bound: Bound) -> int:
     for kernel in bound.on_sms:
         largest[kernel.stream] = max(kernel.blocks, largest.get(kernel.stream, 0))
     return sum(largest.values())
-
-
-def _of_places(bound: Bound, stage: BoundStage, wait: Wait) -> bool:
-    """True if a launch decides for which channels a wait is: a tile that is not there leaves it out."""
-    tile_map = bound.tile_map(stage.name, wait.region)
-    return tile_map.placed(bound.channels[wait.region.tensor, wait.kind])
 
 
 def _read(stage: BoundStage) -> Iterator[str]:

@@ -36,7 +36,7 @@ from tilelink.scheduling.schedule import Schedule
 PROGRAMS = {"ag_gemm": "ag_gemm_batch", "gemm_rs": "gemm_rs_batch"}
 """Operator -> the program of the library for any number of rows."""
 _functions: dict[tuple[str, str, int], Op] = {}
-"""Operator, schedule and room -> its function."""
+"""Operator, schedule and room -> its function: `tilelink.op` would find it again, but not in the time of a launch."""
 
 
 def product(

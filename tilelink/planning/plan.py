@@ -173,15 +173,9 @@ class Plan:
         compact = self.bound.compact_stages
         if not compact:
             return np.zeros(len(self.signals.task), bool)
-        some = np.array([name in compact and self._is_sure(name, one) for name, one in self.statements], bool)
-        return some[self.signals.statement]
-
-    def _is_sure(self, stage: str, statement: Statement) -> bool:
-        """True for a wait for channels that no launch decides."""
-        if not isinstance(statement, Wait):
-            return False
-        grid = self.bound.channels[statement.region.tensor, statement.kind]
-        return not self.bound.tile_map(stage, statement.region).placed(grid)
+        waits = [name in compact and isinstance(one, Wait) and not self.bound.is_placed(name, one)
+                 for name, one in self.statements]  # fmt: skip
+        return np.array(waits, bool)[self.signals.statement]
 
     @cached_property
     def _starts(self) -> list[str]:

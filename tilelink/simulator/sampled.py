@@ -135,9 +135,8 @@ def part_of(stage: BoundStage, index: str, env: Env) -> tuple[Any, Any]:
 
 def _signals_anyway(bound: Bound, stage: BoundStage, statement: Statement) -> bool:
     match statement:
-        case Wait(kind=kind, region=region):
-            passed_over = stage.name in bound.compact_stages
-            return not (passed_over or bound.tile_map(stage.name, region).placed(bound.channels[region.tensor, kind]))
+        case Wait():
+            return stage.name not in bound.compact_stages and not bound.is_placed(stage.name, statement)
         case _:
             return isinstance(statement, Notify)
 
