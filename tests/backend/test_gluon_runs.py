@@ -171,6 +171,9 @@ CASES = {
         made=lambda: loops.bound(loops.GUARDED, N=3, sms=3, roles="consumers=2, buffers=2, in_flight=1"),
         stage="attn", near=2e-2,
     ),
+    "a causal loop from the diagonal": Case(
+        made=lambda: loops.bound(loops.DIAGONAL, N=4, sms=6, more=loops.CHANNELS), stage="attn", near=2e-2
+    ),
     "a linear loop": Case(made=lambda: loops.bound(loops.LINEAR, N=2, sms=3), stage="attn", near=2e-2),
 }  # fmt: skip
 
@@ -446,13 +449,21 @@ MUTANTS = {
     "a notify of another rank": (NOTIFY, NOTIFY.replace("signals", "signal_table[1 - rank]")),
     "a wait for an earlier launch": ("target=parts_generation", "target=parts_generation - 1"),
 }
+OF_LOOPS = {
+    "a wait that no turn has executed is left out": (
+        "channel != ks_awaited",
+        "(channel != ks_awaited) & (ks_awaited < 0)",
+    ),
+    "another channel is awaited": ("vs_awaited = channel_1", "vs_awaited = channel_1 - 1"),
+    "no turn has a mask": ("masked = tl.where(", "masked = (lambda c, x, y: x)("),
+}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *OF_LOOPS])
 def test_wrong_source_is_found(mutant: str) -> None:
     """What is computed, the steps, or the notifies are other ones."""
-    name = "waits after the product, and stores at peers"
-    old, new = MUTANTS[mutant]
+    name = "waits after the product, and stores at peers" if mutant in MUTANTS else "a causal loop from the diagonal"
+    old, new = (MUTANTS | OF_LOOPS)[mutant]
     text = prepared(name).emitted.text
     assert old in text
     with pytest.raises((AssertionError, Fault, Stuck)):

@@ -93,6 +93,14 @@ def test_masks_are_applied_only_where_a_tile_needs_them() -> None:
         assert lines[n + 1].startswith("if ") and lines[n + 2].startswith("masked = tl.where(")
 
 
+@pytest.mark.parametrize("name", ["causal, from the diagonal down", "causal, from the diagonal and then up"])
+def test_turns_after_the_diagonal_have_no_masks(name: str) -> None:
+    lines = source(bound(name))["_gemm_consumer"]
+    masked = [line for line in lines if line.startswith("masked = ")]
+    assert len(masked) == 2 and masked[0].startswith("masked = tl.where(") and masked[1] == "masked = scores"
+    assert not any(line.startswith("if ") for line in lines)
+
+
 def test_turns_that_a_condition_leaves_out_are_not_loaded() -> None:
     loader = source(bound("a window"))["_gemm_loader"]
     (loop,) = (line for line in loader if line.startswith("for t in range("))
@@ -102,4 +110,5 @@ def test_turns_that_a_condition_leaves_out_are_not_loaded() -> None:
 def test_keys_of_a_channel_are_waited_for_once() -> None:
     loader = source(bound("short turns"))["_gemm_loader"]
     at = next(n for n, line in enumerate(loader) if "dl.wait(" in line)
-    assert loader[at - 1] == "if j == 0:" and sum("dl.wait(" in line for line in loader) == 2
+    assert loader[at - 2 : at] == ["if channel != ks_awaited:", "ks_awaited = channel"]
+    assert sum("dl.wait(" in line for line in loader) == 2

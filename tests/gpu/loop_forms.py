@@ -42,7 +42,7 @@ schedule one for loops:
     gemm on sm, tile(i={i}, j={j}), roles({roles})
 """
 LOOP = """        for ({indices}):
-{guard}            {inside}consumer_tile_wait(ks[s, {head}, t, j, :])
+{guard}{let}            {inside}consumer_tile_wait(ks[s, {head}, t, j, :])
             {inside}consumer_tile_wait(vs[s, {head}, t, j, :])
 """
 SOFTMAX = """        state = online_softmax(f32)
@@ -69,6 +69,7 @@ WRITTEN = """        top = full(-1.0e30, f32)
 """
 CAUSAL = ", (pos(i) + n * B)[:, None] >= (pos(j) + t * B)[None, :]"
 WINDOW = f"{CAUSAL} and (pos(i) + n * B)[:, None] - 200 < (pos(j) + t * B)[None, :]"
+CHANNELS = "    ks channel(n=4)\n    vs channel(n=3)\n"
 Mask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -76,7 +77,8 @@ Mask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class Form:
     """A form of a loop. seen: of rows and columns (positions of all ranks' keys), which pairs count; None for all.
 
-    group: heads of queries for each head of keys. own: True for a loop over the own rank's keys alone.
+    group: heads of queries for each head of keys. own: True for a loop over the own rank's keys alone. block: the
+    number of the block of keys in turn u, "" for t. more: what the schedule says of ks and vs.
     """
 
     body: str = SOFTMAX
@@ -92,17 +94,21 @@ class Form:
     group: int = 1
     own: bool = False
     dtype: str = ""
+    block: str = ""
+    more: str = ""
     weigh: Callable[[torch.Tensor], torch.Tensor] = field(default=lambda scores: scores.softmax(-1))
 
     @property
     def text(self) -> str:
         head = f"h // {self.group}" if self.group > 1 else "h"
-        indices = "s: 1, t: N by 1, j: B" if self.own else "s: ranks, t: N by 1, j: B"
+        turn = "u" if self.block else "t"
+        indices = f"s: {'1' if self.own else 'ranks'}, {turn}: N by 1, j: B"
         parts = {"head": head, "inside": "    " if self.guard else "", "mask": self.mask}
         guard = f"            if {self.guard}:\n" if self.guard else ""
-        loop = LOOP.format(indices=indices, guard=guard, **parts)
+        let = f"            {parts['inside']}let t = {self.block}\n" if self.block else ""
+        loop = LOOP.format(indices=indices, guard=guard, let=let, **parts)
         body = self.body.format(loop=loop, **parts)
-        return TEXT.format(body=body, i=self.i, j=self.j, roles=self.roles, dtype=self.dtype)
+        return TEXT.format(body=body, i=self.i, j=self.j, roles=self.roles, dtype=self.dtype) + self.more
 
 
 def linear(scores: torch.Tensor) -> torch.Tensor:
@@ -129,6 +135,14 @@ FORMS: dict[str, Form] = {
     "causal, one product in flight": Form(
         guard="t <= n", mask=CAUSAL, own=True, seen=lambda rows, columns: rows[:, None] >= columns[None, :],
         roles="consumers=2, buffers=4, in_flight=1",
+    ),
+    "causal, from the diagonal down": Form(
+        guard="u <= n", block="n - u", mask=CAUSAL, own=True, N=8, B=128, more=CHANNELS,
+        seen=lambda rows, columns: rows[:, None] >= columns[None, :],
+    ),
+    "causal, from the diagonal and then up": Form(
+        guard="u <= n", block="u - 1 + (n + 1) * (1 - min(u, 1))", mask=CAUSAL, own=True, N=8, B=128, more=CHANNELS,
+        seen=lambda rows, columns: rows[:, None] >= columns[None, :],
     ),
     "a window": Form(
         guard="t <= n and t >= n - 1", mask=WINDOW, own=True, N=8,

@@ -13,7 +13,6 @@ from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.errors import RolesError, ScheduleError
-from tilelink.lowering import channel_waits
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.carried import parts
 from tilelink.lowering.clauses.roles import ROLES
@@ -69,6 +68,11 @@ GUARDED = body(
     f"    {ATTEND.format(mask=', (pos(i) + n * B)[:, None] >= (pos(j) + t * B)[None, :]')}",
     loop=FOR.replace("ranks", "1"),
 )  # fmt: skip
+DIAGONAL = body(
+    "if u <= n:", "    let t = n - u", *(f"    {line}" for line in WAITS),
+    f"    {ATTEND.format(mask=', (pos(i) + n * B)[:, None] >= (pos(j) + t * B)[None, :]')}",
+    loop=FOR.replace("ranks", "1").replace("t:", "u:"),
+)  # fmt: skip
 LINEAR = body(
     *WAITS, "scores = dot(q[h, n, i, :], ks[s, h, t, j, :].T) * scale",
     "state += dot(maximum(scores, 0.0), vs[s, h, t, j, :])", begin="state = zeros(f32)",
@@ -102,7 +106,9 @@ def bound(
 
 
 @pytest.mark.parametrize(
-    "text", [SOFTMAX, GUARDED, LINEAR, AGAIN, AFTER], ids=["softmax", "guarded", "linear", "again", "after"]
+    "text",
+    [SOFTMAX, GUARDED, DIAGONAL, LINEAR, AGAIN, AFTER],
+    ids=["softmax", "guarded", "diagonal", "linear", "again", "after"],
 )
 @pytest.mark.parametrize("roles", ["consumers=2, buffers=4", "consumers=2, buffers=2, in_flight=1"])
 def test_roles_keep_the_meaning_and_the_proof_accepts_them(text: str, roles: str) -> None:
@@ -228,24 +234,13 @@ def test_steps_of_a_lowered_program_are_checked_as_they_are_printed(old: str, ne
 CHANNELS = "\n    ks channel(n=2)\n    vs channel(n=3)"
 
 
-@pytest.mark.parametrize(("more", "conditions"), [
+@pytest.mark.parametrize(("more", "awaited"), [
     ("", []),
-    (CHANNELS, ["t % 3 == 0", "t % CHANNEL_TURNS == 0"]),
-    ("\n    ks channel(n=6, b=128)\n    vs channel(n=6, b=128)", ["t == 0"]),
+    (CHANNELS, ["ks", "vs"]),
+    ("\n    ks channel(n=6, b=128)", ["ks"]),
 ])  # fmt: skip
-def test_turns_wait_where_channels_begin(more: str, conditions: list[str]) -> None:
+def test_turns_wait_where_channels_begin(more: str, awaited: list[str]) -> None:
     made = bound(more=more)
     plan = make_plan(made)
     verify(plan)
-    assert sorted(set(re.findall(r"if (t [^:]*):", emit(made, plan.thresholds).text))) == conditions
-
-
-@pytest.mark.parametrize("turns", [4, None])
-def test_a_wait_that_no_earlier_turn_has_executed_is_not_left_out(
-    turns: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = bound(more=CHANNELS)
-    wider = (channel_waits.Period(index="t", turns=turns),)
-    monkeypatch.setattr(channel_waits, "periods", lambda *_: wider)
-    with pytest.raises(RolesError, match="waits for other channels of ks"):
-        verify(make_plan(made))
+    assert sorted(re.findall(r"(\w+)_awaited = -1", emit(made, plan.thresholds).text)) == awaited

@@ -9,12 +9,11 @@ import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Self
 
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Slices
-from tilelink.backend.constants import BLOCKS, scaled, total
+from tilelink.backend.constants import LEVEL, scaled, total
 from tilelink.backend.context import RingContext
 from tilelink.backend.roles import NOWHERE, Consumer, Loader, Place, Places, Signals, Thresholds
 from tilelink.backend.roles_shared import Shared
@@ -27,9 +26,7 @@ from tilelink.ir.program import (
     Apply,
     Assign,
     Expand,
-    FromScalar,
     Literal,
-    Local,
     Positions,
     Reduce,
     Region,
@@ -38,10 +35,10 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Scalar, const, mul
+from tilelink.ir.scalar import Index, Scalar, const, mul, walk
 from tilelink.ir.typing import Axis
 from tilelink.lowering.carried import Carried, Range, computes_with_turns, number_of, parts, range_of, summed
-from tilelink.lowering.channel_waits import periods
+from tilelink.lowering.masks import Masks, Turns, expression_of
 from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, LOAD, Ring, Step, parts_of
 
 LOG2E = 1 / math.log(2)
@@ -126,6 +123,7 @@ class LoopLoader(Loader):
         for wait in tile.waits:
             self._ordered(wait)
         turn, before = writer.let(writer.name("turn"), "0"), writer.let(writer.name("before"), "0")
+        last = {id(wait): self._awaited(wait) for wait in tile.awaited if self._repeats(wait)}
         steps = parts_of(self.loop.roles.operands.writer)
         lead = [step for step in steps.each if not step.ahead]
         with ExitStack() as loops:
@@ -135,12 +133,8 @@ class LoopLoader(Loader):
                 if turns is not None and turns.index == decl.name:
                     over = f"range({addresses.scalar(turns.start)}, {addresses.scalar(turns.stop)})"
                 loops.enter_context(writer.block(nodes.Loop(index=decl.name, over=over)))
-            for condition, waits in groupby(tile.awaited, self._begins_channel):
-                with ExitStack() as around:
-                    if condition:
-                        around.enter_context(writer.block(nodes.Branch(condition=condition)))
-                    for wait in waits:
-                        self._ordered(wait)
+            for wait in tile.awaited:
+                self._wait_for_new(wait, last.get(id(wait)))
             with writer.block(nodes.Branch(condition=f"{turn} == 0")):
                 row, _ = corner(addresses, tile.kept, load=True, column=False)
                 self._steps(self.loop.kept.writer.steps, {KEPT: row}, KEPT_PLACE)
@@ -187,14 +181,41 @@ class LoopLoader(Loader):
             )
         )  # fmt: skip
 
-    def _begins_channel(self, wait: Wait) -> str:
-        """Return the condition under which a turn executes a wait, or ""."""
-        addresses, tile = self.values.addresses, self.loop.tile
-        terms: list[str] = []
-        for one in periods(addresses.bound, addresses.stage, tile, self.loop.range, wait):
-            number = addresses.constants.number(BLOCKS, one.turns, "CHANNEL_TURNS") if one.turns is not None else ""
-            terms.append(f"{one.index} % {number} == 0" if number else f"{one.index} == 0")
-        return terms[0] if len(terms) == 1 else " & ".join(f"({term})" for term in terms)
+    def _awaited(self, wait: Wait) -> str:
+        """Emit the number of the channel that a tile has awaited last by a wait: none."""
+        return self.writer.let(self.writer.name(f"{wait.region.tensor}_awaited"), "-1")
+
+    def _wait_for_new(self, wait: Wait, last: str | None) -> None:
+        """Emit a wait, which is left out in turns that wait for the channel of the turn before, `last`.
+
+        Counters only grow in a launch: what has been awaited once would pass at once.
+        """
+        if last is None:
+            self._ordered(wait)
+            return
+        channel = self.writer.let(self.writer.name("channel"), self.channel_of(wait))
+        with self.writer.block(nodes.Branch(condition=f"{channel} != {last}")):
+            self.writer.let(last, channel)
+            self._ordered(wait)
+
+    def _repeats(self, wait: Wait) -> bool:
+        """True if each turn waits for one channel, and several turns may wait for the same one."""
+        addresses, stage = self.values.addresses, self.values.addresses.stage
+        grid = addresses.bound.channels[wait.region.tensor, wait.kind]
+        tile_map = addresses.bound.tile_map(stage.name, wait.region)
+        if any(channels.count != 1 for channels in tile_map.channel_range(grid)):
+            return False
+        if any(span.gather is not None and span.gather.launch for span in tile_map.spans):
+            return False
+        for decl in self.loop.tile.loop.indices:
+            dims = [
+                d
+                for d, c in enumerate(wait.region.coords)
+                if isinstance(c, Scalar) and Index(name=decl.name) in walk(c)
+            ]
+            if stage.count(decl.name) > 1 and all(grid.sizes[dim] > stage.tiles[decl.name] for dim in dims):
+                return True
+        return False
 
 
 @dataclass(kw_only=True)
@@ -250,6 +271,8 @@ class _TurnValues(ValueEmitter):
         if (number := number_of(value)) is not None:
             return Tile(text=_literal(number), dtype="f32")
         axes = self.addresses.typing.type_of(value).axes
+        if (expression := expression_of(value)) is not None:
+            return Tile(text=self.addresses.scalar(expression, LEVEL["*"]), dtype="i32")
         if op == "exp" and axes:
             return Tile(text=f"gl.exp2({self.times(args[0], LOG2E)})", dtype="f32", axes=axes)
         if op == "div" and isinstance(args[1], Expand) and args[1].pattern == ROWS:
@@ -337,15 +360,15 @@ class LoopConsumer(Consumer):
             stop = writer.let(writer.name("stop"), self._scaled(turns.stop, turns.inner))
         each = writer.name("number")
         if peeled:
-            self._turn(steps.first, start)
+            self._turn(steps.first, start, Turns.FIRST)
         if not peeled or shared.turns > 1:
             begin = start if not peeled else "1" if start == "0" else f"{start} + 1"
             with writer.block(nodes.Loop(index=each, over=f"range({begin}, {stop})")):
-                self._turn(steps.each, each)
+                self._turn(steps.each, each, Turns.LATER if peeled else Turns.ALL)
         for step in vacant:
             self.synchronize(step, KEPT_PLACE)
         if peeled:
-            self._turn(steps.last, None)
+            self._turn(steps.last, None, Turns.ALL)
         writer.let("kept_phase", "kept_phase ^ 1")
         for name in self.sums:
             writer.let(name, f"roles.whole_sums({name}, {shared.block})")
@@ -371,8 +394,8 @@ class LoopConsumer(Consumer):
         make = "roles.filled" if len(axes) > 1 else "roles.filled_rows"
         return f"{make}({text}, {shared.rows}, {columns})"
 
-    def _turn(self, steps: tuple[Step, ...], number: str | None) -> None:
-        """Lower the steps of a turn. number: of the turn, None after the last one."""
+    def _turn(self, steps: tuple[Step, ...], number: str | None, turns: Turns) -> None:
+        """Lower the steps of a turn. number: of the turn, None after the last one. turns: those that they are for."""
         writer, place, tile = self.writer, self.place, self.loop.tile
         later = any(step.ahead for step in steps)
         if later:
@@ -392,7 +415,7 @@ class LoopConsumer(Consumer):
                 case "compute":
                     for statement in tile.compute:
                         self.comment(statement)
-                        self._computed(statement)
+                        self._computed(statement, turns)
                 case "carry":
                     self._carry()
                 case _:
@@ -433,7 +456,7 @@ class LoopConsumer(Consumer):
         self.writer.add(nodes.TrailingProduct(acc=tile.name, left=self.operand, slot=place.slot))
         return tile.name
 
-    def _computed(self, statement: Assign) -> None:
+    def _computed(self, statement: Assign, turns: Turns) -> None:
         self.turns.like = self.loop.tile.scores
         if statement.name in self.sums:
             factor, added = self.sums[statement.name]
@@ -443,63 +466,24 @@ class LoopConsumer(Consumer):
                 old = f"{old} * roles.across({by.text}, {old})" if by.axes else f"{old} * {by.text}"
             self.writer.let(statement.name, f"{old} + roles.partial_sums({self.turns.lower(added, {}).text})")
             return
-        condition = self._cut(statement.value)
-        if condition is None:
+        masked = self._masks.condition(statement.value, turns)
+        if masked is None or masked is True:
             self._assign(statement.name, statement.value)
             return
         assert isinstance(statement.value, Apply)
         self._assign(statement.name, statement.value.args[1])
-        with self.writer.block(nodes.Branch(condition=condition)):
-            self._assign(statement.name, statement.value)
+        if masked is not False:
+            with self.writer.block(nodes.Branch(condition=self.values.addresses.scalar(masked))):
+                self._assign(statement.name, statement.value)
 
-    def _cut(self, value: Value) -> str | None:
-        """Return the condition under which a choice by positions may take not only its first value, or None."""
-        match value:
-            case Apply(op="where", args=(condition, Local(), _)):
-                return self._some_false(condition)
-            case _:
-                return None
-
-    def _some_false(self, value: Value) -> str | None:
-        """Return a condition that holds if a condition on positions is false for some of a tile, or None.
-
-        `(pos(i) + a)[:, None] >= (pos(j) + b)[None, :]` is true for all if no row is before the last column.
-        """
-        match value:
-            case Apply(op="and", args=(one, other)):
-                sides = self._some_false(one), self._some_false(other)
-                return f"({sides[0]}) | ({sides[1]})" if all(sides) else None
-            case Apply(op="ge" | "gt" | "le" | "lt" as op, args=(one, other)):
-                large, small = (one, other) if op in ("ge", "gt") else (other, one)
-                least, most = self._bound(large, most=False), self._bound(small, most=True)
-                if least is not None and most is not None:
-                    return f"{least} {'<' if op in ('ge', 'le') else '<='} {most}"
-            case _:
-                pass
-        return None
-
-    def _bound(self, value: Value, *, most: bool) -> str | None:
-        """Return the least or the largest of some positions plus a number, of one consumer's part, or None."""
-        turns, stage = self.turns, self.values.addresses.stage
-        match value:
-            case Expand(value=inner):
-                return self._bound(inner, most=most)
-            case Positions(index=index):
-                first = scaled(index, turns.addresses.constants.tile(stage, index))
-                own = index == turns.row_index
-                size = self.loop.rows if own else turns.addresses.constants.tile(stage, index)
-                begin = total([first, scaled("PART", self.loop.rows)]) if own else first
-                return f"({begin} + {size} - 1)" if most else f"({begin})"
-            case Apply(op="add", args=(a, b)):
-                sides = self._bound(a, most=most), self._bound(b, most=most)
-                return f"({sides[0]} + {sides[1]})" if all(sides) else None
-            case Apply(op="sub", args=(a, b)):
-                sides = self._bound(a, most=most), self._bound(b, most=not most)
-                return f"({sides[0]} - {sides[1]})" if all(sides) else None
-            case FromScalar() | Literal():
-                return turns.lower(value, {}).text
-            case _:
-                return None
+    @property
+    def _masks(self) -> Masks:
+        shared, addresses = self.loop, self.values.addresses
+        return Masks(
+            stage=addresses.stage, tile=shared.tile, turns=shared.range, rows=shared.roles.rows,
+            consumers=shared.roles.consumers, row_index=self.turns.row_index,
+            bounds=addresses.bound.bounds(addresses.stage.name),
+        )  # fmt: skip
 
     def _carry(self) -> None:
         """Bring the carried name up to a turn, and make the operand of the turn's second product."""

@@ -583,6 +583,14 @@ class StatementEmitter:
 
         self._channels(tile_map, grid, emit_all, {**fixed, dim: str(first)})
 
+    def channel_of(self, wait: Wait) -> str:
+        """Return the number, in the grid of its tensor, of the only channel that a wait is for."""
+        bound, region, numbers = self.values.addresses.bound, wait.region, list[str]()
+        tile_map = bound.tile_map(self.values.addresses.stage.name, region)
+        self._channels(tile_map, bound.channels[region.tensor, wait.kind], lambda _, linear: numbers.append(linear), {})
+        (number,) = numbers
+        return number
+
     def _wait_each(self, tile_map: TileMap, grid: ChannelGrid, threshold: int | None, generation: str) -> None:
         """Emit the wait for the channels of the elements that an index tensor lists along a tile."""
         addresses = self.values.addresses

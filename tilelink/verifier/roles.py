@@ -17,7 +17,6 @@ from tilelink.ir.products import operand_region
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop, parts, range_of
-from tilelink.lowering.channel_waits import not_repeated
 from tilelink.lowering.clauses.roles import (
     MAX_BUFFERS,
     MIN_RESULTS,
@@ -111,12 +110,12 @@ def _unlike_made(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
 
 
 def _turns(bound: Bound, stage: BoundStage) -> str | None:
-    """Return why the tiles of a loop do not have turns, or a turn leaves out a wait that it needs, or None."""
+    """Return why the tiles of a loop do not have turns, or None."""
     if not has_loop(stage):
         return None
     tile = parts(stage)
     found = range_of(stage, tile, bound.bounds(stage.name))
-    return found if isinstance(found, str) else not_repeated(bound, stage, tile, found)
+    return found if isinstance(found, str) else None
 
 
 def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:

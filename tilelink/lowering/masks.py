@@ -1,0 +1,179 @@
+"""Masks of a loop that carries a state: which turns need them.
+
+A choice by positions, such as the mask of causal attention, takes its first value for all elements of most turns. A
+consumer applies it only where the condition may be false for an element of its part. If that is proved for all turns
+after the first one, as for a loop that begins with the diagonal, the loop over the others has neither mask nor branch.
+
+before: for t in turns:  masked = where(rows >= columns, scores, -inf)
+after:  masked = where(rows >= columns, scores, -inf)            # first turn
+        for t in further turns:  masked = scores
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from tilelink.ir.intervals import Bounds
+from tilelink.ir.normal import at_most
+from tilelink.ir.program import Apply, Expand, FromScalar, Literal, Local, Positions, Value
+from tilelink.ir.scalar import Compare, Index, Logic, Scalar, add, binary, const, mul, substitute
+from tilelink.ir.simplify import simplify
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.carried import Carried, Range
+
+PART = "PART"
+"""Index of the consumer that has a part of a tile's rows."""
+LATER, STILL = "turns before", "turns after"
+"""Indices of the number of turns between the first one and a later one, and between that and the last one."""
+SCALAR_OPS = {"add": "+", "sub": "-", "mul": "*", "minimum": "min", "maximum": "max"}
+"""Elementwise operations that expressions have, too."""
+
+
+class Turns(Enum):
+    """The turns of a tile for which statements are: the first one, those after it, or all of them."""
+
+    FIRST = auto()
+    LATER = auto()
+    ALL = auto()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masks:
+    """The masks of a stage's tiles. rows: of a consumer's part. row_index: of the tile's rows. bounds: of the stage."""
+
+    stage: BoundStage
+    tile: Carried
+    turns: Range | None
+    rows: int
+    consumers: int
+    row_index: str | None
+    bounds: Bounds
+
+    def condition(self, value: Value, turns: Turns) -> Scalar | bool | None:
+        """Return when a choice may not take its first value alone: never (False), always (True), or an expression.
+
+        Return None for what is no choice by positions: it is computed in each turn.
+        """
+        match value:
+            case Apply(op="where", args=(condition, Local(), _)):
+                some = self._some_false(condition)
+                return None if some is None else self._known(some, turns)
+            case _:
+                return None
+
+    def _known(self, condition: Scalar, turns: Turns) -> Scalar | bool:
+        """Return whether a condition is proved to hold, or not to hold, for all parts of all tiles in these turns."""
+        match condition:
+            case Logic(op="or", args=args):
+                sides = [self._known(one, turns) for one in args]
+                if True in sides:
+                    return True
+                open_sides = tuple(one for one in sides if isinstance(one, Scalar))
+                if len(open_sides) > 1:
+                    return Logic(op="or", args=open_sides)
+                return open_sides[0] if open_sides else False
+            case Compare(left=left, right=right):
+                bounds = self._bounds()
+                for least, most in self._in_turns(left, right, turns, bounds):
+                    if at_most(most, least, bounds):
+                        return False
+                    if at_most(add(least, const(1)), most, bounds):
+                        return True
+                return Compare(op="<", left=simplify(binary("-", left, right), bounds), right=const(0))
+            case _:
+                return condition
+
+    def _in_turns(self, left: Scalar, right: Scalar, turns: Turns, bounds: Bounds) -> Iterator[tuple[Scalar, Scalar]]:
+        """Yield both sides of a comparison by what is known of the loop's index in some turns.
+
+        A turn after the first one is `start + 1 + LATER`, and also `stop - 1 - STILL`.
+        """
+        names = self._places(turns)
+        left, right = (simplify(substitute(one, names), bounds) for one in (left, right))
+        yield left, right
+        if turns is Turns.LATER:
+            last = binary("-", self._stop, add(self._start, const(2)))
+            counted = {LATER: binary("-", last, Index(name=STILL))}
+            yield substitute(left, counted), substitute(right, counted)
+
+    def _bounds(self) -> Bounds:
+        most = self.stage.count(self._index) - 1
+        indices = {**self.bounds.indices, PART: (0, self.consumers - 1), LATER: (0, most), STILL: (0, most)}
+        return Bounds(ranks=self.bounds.ranks, indices=indices, tables=self.bounds.tables)
+
+    @property
+    def _start(self) -> Scalar:
+        return self.turns.start if self.turns is not None else const(0)
+
+    @property
+    def _stop(self) -> Scalar:
+        return self.turns.stop if self.turns is not None else const(self.stage.count(self._index))
+
+    @property
+    def _index(self) -> str:
+        """Return the first index of the loop that has several values, or the first one."""
+        if self.turns is not None:
+            return self.turns.index
+        names = [decl.name for decl in self.tile.loop.indices]
+        return next((name for name in names if self.stage.count(name) > 1), names[0])
+
+    def _places(self, turns: Turns) -> dict[str, Scalar]:
+        """Return what is known of the loop's indices in some turns: index -> its value."""
+        if turns is Turns.ALL:
+            return {}
+        others = [decl.name for decl in self.tile.loop.indices if decl.name != self._index]
+        if turns is Turns.FIRST:
+            return {self._index: self._start, **{name: const(0) for name in others}}
+        if any(self.stage.count(name) > 1 for name in others):
+            return {}
+        return {self._index: add(add(self._start, const(1)), Index(name=LATER))}
+
+    def _some_false(self, value: Value) -> Scalar | None:
+        """Return when a condition on positions is false for some of a part, or None.
+
+        `(pos(i) + a)[:, None] >= (pos(j) + b)[None, :]` is true for all if no row is before the last column.
+        """
+        match value:
+            case Apply(op="and", args=(one, other)):
+                first, second = self._some_false(one), self._some_false(other)
+                return None if first is None or second is None else Logic(op="or", args=(first, second))
+            case Apply(op="ge" | "gt" | "le" | "lt" as op, args=(one, other)):
+                large, small = (one, other) if op in ("ge", "gt") else (other, one)
+                least, most = self._end(large, most=False), self._end(small, most=True)
+                if least is None or most is None:
+                    return None
+                return Compare(op="<", left=least, right=most if op in ("ge", "le") else add(most, const(1)))
+            case _:
+                return None
+
+    def _end(self, value: Value, *, most: bool) -> Scalar | None:
+        """Return the least or the largest of some positions plus a number, of a consumer's part, or None."""
+        match value:
+            case Expand(value=inner):
+                return self._end(inner, most=most)
+            case Positions(index=index):
+                first, size = mul(Index(name=index), const(self.stage.tiles[index])), self.stage.tiles[index]
+                if index == self.row_index:
+                    first, size = add(first, mul(Index(name=PART), const(self.rows))), self.rows
+                return add(first, const(size - 1)) if most else first
+            case Apply(op="add" | "sub" as op, args=(a, b)):
+                first, second = self._end(a, most=most), self._end(b, most=most if op == "add" else not most)
+                return None if first is None or second is None else binary(SCALAR_OPS[op], first, second)
+            case _:
+                return expression_of(value)
+
+
+def expression_of(value: Value) -> Scalar | None:
+    """Return an integer value without axes as an expression, or None for another value."""
+    match value:
+        case FromScalar(scalar=scalar):
+            return scalar
+        case Literal(value=int(number)):
+            return const(number)
+        case Apply(op=op, args=(a, b)) if op in SCALAR_OPS:
+            left, right = expression_of(a), expression_of(b)
+            return None if left is None or right is None else binary(SCALAR_OPS[op], left, right)
+        case _:
+            return None
