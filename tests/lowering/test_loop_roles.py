@@ -231,6 +231,14 @@ def test_steps_of_a_lowered_program_are_checked_as_they_are_printed(old: str, ne
     assert reason in found.message, found.message
 
 
+def test_roles_need_not_have_room_for_two_products_in_flight() -> None:
+    one = {"i": 192, "B": 384, "N": 2, "D": 128}
+    made = bound(roles="consumers=3, buffers=4, in_flight=1", **one)
+    verify(make_plan(made))
+    with pytest.raises(ScheduleError, match="hold 160 values in each thread, and 132 fit"):
+        bound(roles="consumers=3, buffers=4", **one)
+
+
 CHANNELS = "\n    ks channel(n=2)\n    vs channel(n=3)"
 
 

@@ -359,13 +359,15 @@ def _epilogue_reason(bound: Bound, stage: BoundStage, targets: Sequence[Region])
 def every_roles_of(bound: Bound, stage: BoundStage, *, consumers: int, buffers: int) -> list[Roles] | str:
     """Return all roles of a stage with so many consumers and buffers, or why its tiles do not allow them."""
     every: list[Roles] = []
+    reason = ""
     for in_flight in (1, 2):
         choice = RolesChoice(consumers=consumers, buffers=buffers, in_flight=in_flight)
         made = loop_roles_of(bound, stage, choice) if has_loop(stage) else roles_of(bound, stage, choice)
         if isinstance(made, str):
-            return made
-        every.append(made)
-    return every
+            reason = made
+        else:
+            every.append(made)
+    return every or reason
 
 
 def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
