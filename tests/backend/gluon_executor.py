@@ -10,7 +10,8 @@ written. Stand-ins take the place of Gluon's own operations. What is modelled:
   phase is over. One arrival too many is a fault.
 * Loads of boxes leave NaN in their buffer until they end, at a random time. Then they bring their bytes to a barrier.
 * Stores of boxes read their buffer at a random time, and are in memory some time later. What warps have written to a
-  buffer without a fence cannot be stored, and a warp cannot notify before its stores are in memory.
+  buffer without a fence cannot be stored, and a warp cannot notify before its stores are in memory. Roles cannot begin
+  if barriers were made without a fence.
 * Products of warpgroups read their operands at a random time between their start and the wait that retires them. An
   accumulator in flight is no number.
 * A tensor for whose signals the kernel waits is NaN in each program until the program waits for the right number of
@@ -383,6 +384,8 @@ class Block:
     stopping: bool = False
     back: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     current: Role | None = None
+    unfenced: bool = False
+    """True if barriers have been made since the last fence."""
 
     @property
     def running(self) -> Role:
@@ -476,6 +479,8 @@ class Operations:
         return made
 
     def warp_specialize(self, parts: Sequence[tuple[Any, tuple[Any, ...]]], warps: Any, registers: Any) -> None:
+        if self.block.unfenced:
+            raise Fault("loads may arrive at barriers that were made without a fence")
         for number, (function, args) in enumerate(parts):
             names = function.__code__.co_varnames
             for name, arg in zip(names, args, strict=False):
@@ -503,6 +508,7 @@ class Operations:
 
     def init(self, barrier: Barrier, count: int) -> None:
         barrier.count = barrier.missing = count
+        self.block.unfenced = True
 
     def wait(self, barrier: Barrier, phase: Any) -> None:
         parity, name = int(phase) & 1, barrier.of.name
@@ -554,6 +560,9 @@ class Operations:
         self.block.pause()
 
     def fence(self) -> None:
+        self.block.unfenced = False
+        if self.block.current is None:  # before the roles begin
+            return
         self.block.running.unfenced.clear()
         self.block.record("fence")
 

@@ -223,7 +223,11 @@ def store_rows(pointers, value, mask):
 
 @gluon.jit
 def fence():
-    """Make what the role's threads have written to shared memory visible to the tensor memory accelerator."""
+    """Make what the role's threads have written to shared memory visible to the tensor memory accelerator.
+
+    Barriers are written, too, when they are made: the accelerator arrives at them (CUDA C++ Programming Guide, tensor
+    memory access, which has the same fence there).
+    """
     fence_async_shared()
 
 

@@ -13,6 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tilelink.errors import BindingError, SettingsError, UnknownTargetError
+from tilelink.runtime.cuda.assembler import assembling
 from tilelink.runtime.cuda.keys import settled
 from tilelink.target import Target
 from tilelink.target import target as named_target
@@ -39,7 +40,7 @@ def compile_source(
 
     Of the result, `.asm["ptx"]` or `.asm["amdgcn"]` is the text and `.metadata.shared` the bytes of shared memory.
     Raises UnknownTargetError for an unknown target or one that interprets, SettingsError if TRITON_INTERPRET was set
-    when Triton was imported, BindingError for a parameter without a type or value.
+    when Triton was imported, BindingError for a parameter without a type or value, or if ptxas fails.
     """
     machine = named_target(target) if isinstance(target, str) else target
     if machine.kind == "cpu":
@@ -56,7 +57,8 @@ def compile_source(
     options: dict[str, Any] = {"num_warps": num_warps, "num_stages": num_stages}
     if libraries:
         options["extern_libs"] = dict(libraries)
-    return triton.compile(source, target=gpu, options=options)
+    with assembling(kernel.__name__):
+        return triton.compile(source, target=gpu, options=options)
 
 
 def resources(compiled: Any) -> dict[str, int]:

@@ -18,6 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.artifact import Artifact, Boxes, Described, Descriptor, KernelSpec, Parameter, TensorPointer
 from tilelink.errors import BindingError, RankError
+from tilelink.runtime.cuda.assembler import assembling
 from tilelink.runtime.cuda.driver import library, with_context
 from tilelink.runtime.cuda.keys import settled
 from tilelink.runtime.cuda.launch import PreparedLaunch, UnsupportedLaunch
@@ -147,7 +148,7 @@ class Function:
     def __init__(
         self, kernel: KernelSpec, function: Any, argument: Argument, artifact: Artifact, link: Link | None = None
     ) -> None:
-        """Compile the kernel. Raises BindingError if it does not fit the GPU."""
+        """Compile the kernel. Raises BindingError if ptxas fails or it does not fit the GPU."""
         self._name = kernel.name
         self._arguments: list[Any] = []
         self._changing: list[tuple[int, TensorPointer | Described, str]] = []
@@ -164,7 +165,8 @@ class Function:
         grid = (kernel.grid, 1, 1)
         options: dict[str, Any] = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
         options |= link.options if link else {}
-        compiled = settled(function).warmup(*self._arguments, grid=grid, **options)
+        with assembling(kernel.name):
+            compiled = settled(function).warmup(*self._arguments, grid=grid, **options)
         _load(compiled, kernel.name)
         if link:
             link.loaded(compiled)

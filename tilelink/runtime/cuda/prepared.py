@@ -24,6 +24,7 @@ from tilelink.artifact import (
 )
 from tilelink.dtypes import DTYPES
 from tilelink.generated import file_of, load_module
+from tilelink.runtime.cuda.assembler import assembling
 from tilelink.runtime.cuda.copy_stream import may_be_begun
 from tilelink.runtime.cuda.functions import Argument, described
 from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, turn_launch
@@ -112,12 +113,13 @@ def compile_kernel(
 ) -> int:
     """Compile a kernel with arguments like those of a rank. Return its bytes of shared memory.
 
-    linked: options of Triton with what it is linked with.
+    linked: options of Triton with what it is linked with. Raises BindingError if ptxas fails.
     """
     arguments = [argument(kernel, parameter) for parameter in kernel.parameters]
     function = getattr(load_module(file_of(artifact.source)), kernel.name)
     options: dict[str, Any] = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, **(linked or {})}
-    compiled = settled(function).warmup(*arguments, grid=(1,), **options)
+    with assembling(kernel.name):
+        compiled = settled(function).warmup(*arguments, grid=(1,), **options)
     return int(compiled.metadata.shared)
 
 
