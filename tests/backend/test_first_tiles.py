@@ -52,7 +52,7 @@ schedule one for loops:
 """
 MODULE = compiler.parse(TEXT)
 PLAIN = Kernel(
-    name="f", stream="main", position=0, programs=1, loops=(), warps=4, stages=1, reuse_lag=0, needs_entry=False
+    name="f", stream="main", position=0, programs=1, loops=(), num_warps=4, num_stages=1, reuse_lag=0, needs_entry=False
 )
 Ran = list[tuple[str, int]]
 

@@ -39,7 +39,7 @@ schedule tiles for product:
 ESTIMATED = replace(H200S, tile_flops={})
 """An H200 whose tiles were not measured."""
 BIG = Product(rows=128, columns=256, inner=4096)
-WORK = TileWork(stage="s", products=(BIG,), warps=8, stages=4, programs=132)
+WORK = TileWork(stage="s", products=(BIG,), num_warps=8, num_stages=4, programs=132)
 
 
 def works(plan: Plan) -> list[tuple[str, int, TileWork]]:
@@ -293,7 +293,7 @@ def test_warps_with_roles_store_and_notify_while_others_multiply() -> None:
     )
     assert roles.bound.stages["gemm"].roles is not None
     (_, _, work), *_ = works(roles)
-    assert work.roles and work.stages == 4
+    assert work.roles and work.num_stages == 4
     before, after = (Roofline().tile(replace(WORK, roles=with_roles), H200S) for with_roles in (False, True))
     assert (before.main, after.overhead) == (after.main, H200S.roles_overhead)
     assert before.overhead > after.overhead

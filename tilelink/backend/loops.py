@@ -43,7 +43,7 @@ def loop_head(loop: For, index: str, addresses: Addresses, *, inner: bool) -> st
         return f"tl.range(0, {number}, num_stages=1)"
     # A product has its own pipeline stages. Their buffers are free after the product, but not in a flattened loop.
     target = addresses.bound.target
-    if not inner and not addresses.stage.flat and target.kind == "cuda":
+    if not inner and not addresses.stage.flatten and target.kind == "cuda":
         ahead = rounds_ahead(loop, count, lambda region: _bytes(region, addresses), target.shared_memory)
         if ahead > 1:
             return f"tl.range(0, {number}, num_stages={ahead})"

@@ -350,7 +350,7 @@ class StatementEmitter:
             self._store(region, self.values.lower(value, source, raw=True), slices)
             return
         axis, *rest = axes
-        rows = max(COPY_ROWS, COPY_ROWS_OF_A_WARP * self.values.addresses.stage.warps)
+        rows = max(COPY_ROWS, COPY_ROWS_OF_A_WARP * self.values.addresses.stage.num_warps)
         limit = COPY_COLUMNS if not rest else rows if len(rest) == 1 else 1
         extent = self.values.addresses.extent(axis)
         if power_of_two(extent) <= limit:

@@ -42,7 +42,7 @@ def _loop(frame: Frame, loop: Loop, descriptors: Descriptors, modules: set[str])
     kernel, writer = frame.kernel, frame.writer()
     stage = frame.bound.stages[loop.stages[0]]
     total, held = frame.constants.total(stage), None
-    if stage.given_in is not None:
+    if stage.notified_in is not None:
         held = deferred(stage, writer, frame.awaited_by_copy_engine)
     walked = walked_loop(frame, loop, writer)
     for name in loop.stages:
@@ -53,8 +53,10 @@ def _loop(frame: Frame, loop: Loop, descriptors: Descriptors, modules: set[str])
     if len(kernel.loops) > 1:
         before = (Comment(text=comment(turns_text(kernel, loop))), *before)
     body = tuple(writer.nodes)
-    made = LoopContext(total=total, first=first, step=step, body=body, flat=stage.flat, before=before, after=after,
-                       taken=kernel.dynamic)  # fmt: skip
+    made = LoopContext(
+        total=total, first=first, step=step, body=body, flatten=stage.flatten, before=before, after=after,
+        taken=kernel.dynamic,
+    )  # fmt: skip
     if walked is None:
         return made
     return replace(made, total=walked.total, before=(*before, *walked.before), number=walked.number)

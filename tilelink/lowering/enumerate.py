@@ -589,12 +589,12 @@ class Enumerator(Walk):
     def _deferred(self, stage: BoundStage, number: int, task: Ints) -> tuple[Ints, Ints]:
         """Return which tasks leave a notify to their program's next tile, and its position there."""
         body, statement = stage.stage.body, self.statements[number][1]
-        if stage.given_in is None or not any(statement is one for one in closing_notifies(body)):
+        if stage.notified_in is None or not any(statement is one for one in closing_notifies(body)):
             return np.zeros_like(task), np.zeros_like(task)
         kernel = self.bound.kernel_of[stage.name]
         taking = next(loop.taking(kernel.programs) for loop in kernel.loops if stage.name in loop.stages)
         tile = (task - self.first_task[stage.name]) % stage.total
-        at = sum(length(stage, before) for before in body[: stage.given_in])
+        at = sum(length(stage, before) for before in body[: stage.notified_in])
         return np.where(tile + taking < stage.total, 1, 0), np.full(len(task), at)
 
     def accesses(self) -> Accesses:

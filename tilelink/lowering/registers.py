@@ -78,9 +78,9 @@ def most_sums(bound: Bound) -> list[Sums]:
             computed = (value for s in statements(stage.stage.body) if (value := value_of(s)) is not None)
             if stage.roles is not None or not any(map(_multiplies, computed)):
                 continue
-            walk = _Walk(bound, stage, kernel.warps)
+            walk = _Walk(bound, stage, kernel.num_warps)
             walk.body(stage.stage.body, frozenset())
-            found.append(Sums(stage=stage, warps=kernel.warps, registers=walk.most, location=walk.location))
+            found.append(Sums(stage=stage, warps=kernel.num_warps, registers=walk.most, location=walk.location))
     return found
 
 

@@ -124,11 +124,11 @@ class Roofline:
     def _product(self, product: Product, work: TileWork, machine: Machine) -> float:
         """Return the seconds of the main loop: tensor cores, operands from the cache, or exposed load latency."""
         main = _ideal(product, work.item, machine) * _correction(product, machine)
-        if product.rows * product.columns > REGISTERS * 32 * work.warps:
+        if product.rows * product.columns > REGISTERS * 32 * work.num_warps:
             main /= SPILLED
         steps = -(-product.inner // work.block)
         load = machine.load_latency + (product.rows + product.columns) * work.block * work.item / machine.sm_bandwidth
-        return product.count * max(main, steps * load / max(1, work.stages - 1))
+        return product.count * max(main, steps * load / max(1, work.num_stages - 1))
 
     def move(self, move: Move, machine: Machine) -> MoveTime:
         """Return the limits of a transfer: local copies read and write memory; the network adds its own latency."""
@@ -179,7 +179,7 @@ def _between(work: TileWork, machine: Machine) -> float:
     if work.roles:
         return machine.roles_overhead * min(1.0, elements / STORED)
     store = max(0.0, machine.tile_overhead - machine.flat_gain) * min(1.0, elements / STORED)
-    return store + (machine.flat_gain if work.products and not work.flat else 0.0)
+    return store + (machine.flat_gain if work.products and not work.flatten else 0.0)
 
 
 def _rate(full: float, move: Move, machine: Machine) -> float:

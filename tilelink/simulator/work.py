@@ -80,9 +80,9 @@ class TileWork:
     traffic: float = 0.0
     item: int = 2
     block: int = 64
-    warps: int = 4
-    stages: int = 3
-    flat: bool = False
+    num_warps: int = 4
+    num_stages: int = 3
+    flatten: bool = False
     roles: bool = False
     overlapped: bool = False
     programs: int = 1
@@ -197,9 +197,9 @@ class WorkOf:
             traffic=traffic,
             item=max(self._item(typing, each) for each in of_turn or (value,)),
             block=stage.block,
-            warps=kernel.warps,
-            stages=stage.roles.operands.buffers if stage.roles else kernel.stages,
-            flat=stage.flat,
+            num_warps=kernel.num_warps,
+            num_stages=stage.roles.operands.buffers if stage.roles else kernel.num_stages,
+            flatten=stage.flatten,
             roles=stage.roles is not None,
             overlapped=bool(of_turn),
             programs=self.programs[stage.name],
