@@ -27,7 +27,7 @@ from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_o
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.partial_inputs import PartialInputs, Shortcut
 from tilelink.ops.reference_launch import ReferenceLaunch
-from tilelink.ops.signature import Call, signature_of
+from tilelink.ops.signature import Call, Signature, signature_of
 from tilelink.ops.specialization import ELEMENTS, Specializations, name_of_type
 from tilelink.scheduling.schedule import Schedule
 
@@ -516,10 +516,29 @@ def op(
     """
     require_program(program)
     compiler.check(program)
-    for one in program.params:
-        if fixed.get(one.name) is not None and isinstance(fixed[one.name], int | float | np.generic):
-            check_number(one, fixed[one.name])
     signature = signature_of(program)
+    _check_program(program, signature)
+    _check_values(program, signature, tables, dtype, fixed)
+    if backward is not None and signature.in_place:
+        hint = f"{signature.in_place[0]} as an input, and an output for what it is afterwards"
+        message = f"{program.name} changes {signature.in_place[0]} in place, and such a call has no gradients"
+        raise BindingError(message, location=program.tensor(signature.in_place[0]).location, hint=hint)
+    if isinstance(schedule, Schedule) and schedule.program != program.name:
+        hint = f"take one for {program.name}, or name it as {schedule.program!r}:{schedule.name!r}"
+        raise BindingError(f"schedule {schedule.name} is for {schedule.program}", location=schedule.location, hint=hint)
+    way = schedule_text(compiler.schedule_of(program, schedule))
+    gradient = _operators(backward)
+    arrays = {name: np.asarray(value) for name, value in (tables or {}).items()}
+    facts = _facts(program, signature, way, gradient, arrays, dtype, fixed)
+    parts = (facts, None if gradient is None else tuple(map(id, gradient)))
+    if parts not in _known.by_parts:
+        name = _free(f"{NAMESPACE}::{program.name}_{hashlib.sha256(facts.encode()).hexdigest()[:8]}")
+        _known.by_parts[parts] = Op(program, way, fixed, gradient, arrays, dtype, name)
+    return _known.by_parts[parts]
+
+
+def _check_program(program: Program, signature: Signature) -> None:
+    """Raise BindingError for a program that is no function on tensors, the same on all ranks."""
     if not signature.inputs:
         hint = "an operator has its device from its inputs; tilelink.compile takes programs without any"
         raise BindingError(f"{program.name} has no input", location=program.location, hint=hint)
@@ -527,16 +546,21 @@ def op(
         hint = f"{kept[0].name} : inout [...], which the caller keeps and gives with each call"
         message = f"{program.name} keeps {kept[0].name} between launches, and an operator has no state of its own"
         raise BindingError(message, location=kept[0].location, hint=hint)
-    if backward is not None and signature.in_place:
-        hint = f"{signature.in_place[0]} as an input, and an output for what it is afterwards"
-        message = f"{program.name} changes {signature.in_place[0]} in place, and such a call has no gradients"
-        raise BindingError(message, location=program.tensor(signature.in_place[0]).location, hint=hint)
     if alone := [
         tensor for tensor in program.tensors if tensor.on is not None and (tensor.is_given or tensor.is_result)
     ]:
         hint = "an operator takes and returns the same tensors on all ranks; tilelink.compile takes such programs"
         message = f"only the ranks of {alone[0].on} have {alone[0].name}"
         raise BindingError(message, location=alone[0].location, hint=hint)
+
+
+def _check_values(
+    program: Program, signature: Signature, tables: compiler.Tables | None, dtype: str | None, fixed: Mapping[str, Any]
+) -> None:
+    """Raise BindingError or DtypeError for a type, a dimension, a parameter, a choice or a table that does not fit."""
+    for one in program.params:
+        if fixed.get(one.name) is not None and isinstance(fixed[one.name], int | float | np.generic):
+            check_number(one, fixed[one.name])
     if dtype is not None and dtype not in ELEMENTS:
         raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(ELEMENTS)}")
     if unknown := [name for name in fixed if name not in (*signature.numbers, *signature.choices)]:
@@ -550,23 +574,19 @@ def op(
     if any(name in signature.choices for name in fixed) and isinstance(program.template, Template):
         chosen = {name: value for name, value in fixed.items() if name in signature.choices}
         program.template.variant(program, program.name, chosen)  # or it raises
-    if isinstance(schedule, Schedule) and schedule.program != program.name:
-        hint = f"take one for {program.name}, or name it as {schedule.program!r}:{schedule.name!r}"
-        raise BindingError(f"schedule {schedule.name} is for {schedule.program}", location=schedule.location, hint=hint)
-    way = schedule_text(compiler.schedule_of(program, schedule))
-    gradient = _operators(backward)
+
+
+def _facts(
+    program: Program, signature: Signature, way: str, gradient: tuple[Any, ...] | None,
+    arrays: Mapping[str, Any], dtype: str | None, fixed: Mapping[str, Any],
+) -> str:  # fmt: skip
+    """Return all that makes an operator, in the same words in every process."""
     source = program.template.syntax.source.lines if isinstance(program.template, Template) else ()
-    arrays = {name: np.asarray(value) for name, value in (tables or {}).items()}
-    facts = repr((
+    return repr((
         str(program), signature.schema(), source, way, sorted(fixed.items()), dtype,
         [(name, value.shape, value.tobytes()) for name, value in sorted(arrays.items())],
         [_digested(one) for one in gradient or ()],
     ))  # fmt: skip
-    parts = (facts, None if gradient is None else tuple(map(id, gradient)))
-    if parts not in _known.by_parts:
-        name = _free(f"{NAMESPACE}::{program.name}_{hashlib.sha256(facts.encode()).hexdigest()[:8]}")
-        _known.by_parts[parts] = Op(program, way, fixed, gradient, arrays, dtype, name)
-    return _known.by_parts[parts]
 
 
 def _again(
