@@ -102,7 +102,7 @@ class Roofline:
     def tile(self, work: TileWork, machine: Machine) -> TileTime:
         """Return the sum of products and elementwise work, none overlapped; a product's memory traffic is hidden."""
         if work.overlapped:
-            return TileTime(main=self._turn(work, machine), overhead=0.0)
+            return TileTime(main=self._iteration(work, machine), overhead=0.0)
         main = sum(self._product(p, work, machine) for p in work.products)
         share = min(machine.memory_bandwidth / work.programs, machine.sm_bandwidth)
         main = max(main, work.traffic / share)
@@ -110,10 +110,11 @@ class Roofline:
         main += work.special * machine.sms / machine.special_rate
         return TileTime(main=main, overhead=_between(work, machine))
 
-    def _turn(self, work: TileWork, machine: Machine) -> float:
-        """Return the seconds of a turn of a loop in which some warps multiply while others compute: the longest part.
+    def _iteration(self, work: TileWork, machine: Machine) -> float:
+        """Return the seconds of an iteration of a loop in which some warps multiply while others compute: the longest
+        part.
 
-        Operands are loaded ahead, and no tile is stored between two turns.
+        Operands are loaded ahead, and no tile is stored between two iterations.
         """
         products = sum(product.count * _ideal(product, work.item, machine) for product in work.products)
         vector = work.elementwise * machine.sms / machine.vector_flops
