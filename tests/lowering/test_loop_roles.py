@@ -57,8 +57,10 @@ FOR = "for (s: ranks, t: N by 1, j: B):"
 END = ("o[h, n, i, :] = finish(state)", "producer_tile_notify(o[h, n, i, :])")
 
 
-def body(*turn: str, begin: str = "state = online_softmax(f32)", loop: str = FOR, end: tuple[str, ...] = END) -> str:
-    lines = [begin, loop, *(f"    {line}" for line in turn), *end]
+def body(
+    *iteration: str, begin: str = "state = online_softmax(f32)", loop: str = FOR, end: tuple[str, ...] = END
+) -> str:
+    lines = [begin, loop, *(f"    {line}" for line in iteration), *end]
     return "".join(f"        {line}\n" for line in lines)
 
 
@@ -90,7 +92,7 @@ DECAY = body(
     end=("o[h, n, i, :] = state * total[:, None]", END[1]),
 )  # fmt: skip
 AFTER = LINEAR.replace("state += dot(", "c = 2.0\n            state += dot(").replace("state * 2.0", "state * c")
-"""A name of a turn that is read after the loop."""
+"""A name of an iteration that is read after the loop."""
 SIZES = {"H": 1, "N": 6, "B": 128, "D": 64, "scale": 0.1}
 
 
@@ -163,7 +165,7 @@ def test_processors_without_groups_have_the_program_as_it_was_written() -> None:
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a condition on another index": (GUARDED.replace("t <= n", "t <= s"), {}, "not one on"),
-    "a turn that may be missing": (GUARDED.replace("t <= n", "t < n"), {}, "may have no turn"),
+    "an iteration that may be missing": (GUARDED.replace("t <= n", "t < n"), {}, "may have no iteration"),
     "two loops": (body(*WAITS, ATTEND.format(mask="")).replace(
         "        o[h", f"        {FOR}\n            {ATTEND.format(mask='')}\n        o[h"), {}, "more loops than one"),
     "no second product": (
@@ -176,8 +178,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {}, "multiply after their loop",
     ),
     "rows of a tile": (SOFTMAX, {"i": 64}, "64 rows of a tile are not 2 times"),
-    "an odd turn": (SOFTMAX, {"j": 96, "B": 384, "i": 128}, "96 rows of a turn are no power of two"),
-    "a cut turn": (SOFTMAX, {"B": 192, "i": 128}, "the end of j cuts a tile"),
+    "an odd iteration": (SOFTMAX, {"j": 96, "B": 384, "i": 128}, "96 rows of an iteration are no power of two"),
+    "a cut iteration": (SOFTMAX, {"B": 192, "i": 128}, "the end of j cuts a tile"),
     "many registers": (SOFTMAX, {"D": 256, "B": 256, "i": 128, "j": 128}, "hold 224 values in each thread"),
     "shared memory": (SOFTMAX, {"D": 256, "B": 256, "i": 128, "j": 64, "roles": "consumers=2, buffers=5"},
                       "bytes of shared memory, and an SM has"),
@@ -196,7 +198,7 @@ def test_a_loop_that_cannot_have_roles_is_refused(case: str) -> None:
 @pytest.mark.parametrize(("change", "reason"), [
     ({"rows": 32}, "multiply 32 rows each, of 128"),
     ({"columns": 128}, "multiply 128 columns, of 64"),
-    ({"block": 64}, "buffers have 64 rows, and a turn 128"),
+    ({"block": 64}, "buffers have 64 rows, and an iteration 128"),
     ({"consumers": 3}, "multiply 64 rows each"),
     ({"kept": None}, "those of tiles of another form"),
 ])  # fmt: skip
@@ -232,7 +234,7 @@ def test_steps_of_a_lowered_program_are_checked_as_they_are_printed(old: str, ne
 
 
 def test_roles_need_not_have_room_for_two_products_in_flight() -> None:
-    one = {"i": 192, "B": 384, "N": 2, "D": 128}
+    one: dict[str, Any] = {"i": 192, "B": 384, "N": 2, "D": 128}
     made = bound(roles="consumers=3, buffers=4, in_flight=1", **one)
     verify(make_plan(made))
     with pytest.raises(ScheduleError, match="hold 160 values in each thread, and 132 fit"):

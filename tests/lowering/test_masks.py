@@ -1,4 +1,4 @@
-"""Masks of loops with roles: which turns need them, against all elements of all turns."""
+"""Masks of loops with roles: which iterations need them, against all elements of all iterations."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from tilelink.ir.program import Apply
 from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.carried import parts, range_of
-from tilelink.lowering.masks import Masks, Turns
+from tilelink.lowering.masks import Iterations, Masks
 
 ROWS, COLUMNS = "(pos(i) + n * B)[:, None]", "(pos(j) + t * B)[None, :]"
 CAUSAL = f"{ROWS} >= {COLUMNS}"
 DOWN, UP = "n - u", "u - 1 + (n + 1) * (1 - min(u, 1))"
 N, B = 4, 128
-FIRST, LATER, ALL = Turns.FIRST, Turns.LATER, Turns.ALL
+FIRST, LATER, ALL = Iterations.FIRST, Iterations.LATER, Iterations.ALL
 
 
 def made(mask: str, guard: str, block: str, i: int = 128, j: int = 128) -> Bound:
-    turn = (f"let t = {block}", *WAITS, ATTEND.format(mask=f", {mask}"))
-    text = body(f"if {guard}:", *(f"    {line}" for line in turn), loop=FOR.replace("ranks", "1").replace("t:", "u:"))
+    iteration = (f"let t = {block}", *WAITS, ATTEND.format(mask=f", {mask}"))
+    lines = (f"    {line}" for line in iteration)
+    text = body(f"if {guard}:", *lines, loop=FOR.replace("ranks", "1").replace("t:", "u:"))
     return bound(text, i=i, j=j, N=N, B=B)
 
 
 def masks_of(of: Bound) -> Masks:
     stage = of.stages["attn"]
     tile, bounds = parts(stage), of.bounds("attn")
-    turns = range_of(stage, tile, bounds)
-    assert stage.roles is not None and not isinstance(turns, str)
+    iterations = range_of(stage, tile, bounds)
+    assert stage.roles is not None and not isinstance(iterations, str)
     return Masks(
-        stage=stage, tile=tile, turns=turns, rows=stage.roles.rows, consumers=stage.roles.consumers, row_index="i",
-        bounds=bounds,
+        stage=stage, tile=tile, iterations=iterations, rows=stage.roles.rows, consumers=stage.roles.consumers,
+        row_index="i", bounds=bounds,
     )  # fmt: skip
 
 
-def condition(of: Bound, turns: Turns) -> Scalar | bool | None:
+def condition(of: Bound, iterations: Iterations) -> Scalar | bool | None:
     masks = masks_of(of)
     (masked,) = (s.value for s in masks.tile.compute if s.name == "masked")
     assert isinstance(masked, Apply)
-    return masks.condition(masked, turns)
+    return masks.condition(masked, iterations)
 
 
 def whole(mask: str, n: int, t: int, rows: range, columns: range) -> bool:
@@ -66,7 +67,7 @@ def whole(mask: str, n: int, t: int, rows: range, columns: range) -> bool:
 ])  # fmt: skip
 def test_a_turn_has_a_mask_where_some_element_needs_it(mask: str, guard: str, block: str, j: int) -> None:
     made_of = made(mask, guard, block, j=j)
-    first, later, every = (condition(made_of, turns) for turns in (FIRST, LATER, ALL))
+    first, later, every = (condition(made_of, iterations) for iterations in (FIRST, LATER, ALL))
     rows = masks_of(made_of).rows
     for n, part in product(range(N), range(B // rows)):
         done = False

@@ -226,9 +226,9 @@ def _bind_stages(
             extents=extents,
             order=decode(_concrete_order(part, numbers, ranks), counts, part),
             block=block,
-            warps=part[NUM_WARPS] or 4,
-            stages=part[NUM_STAGES] or 3,
-            flat=part[FLATTEN],
+            num_warps=part[NUM_WARPS] or 4,
+            num_stages=part[NUM_STAGES] or 3,
+            flatten=part[FLATTEN],
             defer_notify=part[DEFER_NOTIFY],
         )
     return _match_fused(bound)

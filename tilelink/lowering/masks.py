@@ -1,12 +1,13 @@
-"""Masks of a loop that carries a state: which turns need them.
+"""Masks of a loop that carries a state: which iterations need them.
 
-A choice by positions, such as the mask of causal attention, takes its first value for all elements of most turns. A
-consumer applies it only where the condition may be false for an element of its part. If that is proved for all turns
-after the first one, as for a loop that begins with the diagonal, the loop over the others has neither mask nor branch.
+A choice by positions, such as the mask of causal attention, takes its first value for all elements of most iterations.
+A consumer applies it only where the condition may be false for an element of its part. If it is proved that no
+iteration after the first one needs it, as in a loop that begins with the diagonal, the others have neither mask nor
+branch.
 
-before: for t in turns:  masked = where(rows >= columns, scores, -inf)
-after:  masked = where(rows >= columns, scores, -inf)            # first turn
-        for t in further turns:  masked = scores
+before: for t in iterations:  masked = where(rows >= columns, scores, -inf)
+after:  masked = where(rows >= columns, scores, -inf)            # first iteration
+        for t in further iterations:  masked = scores
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from tilelink.lowering.carried import Carried, Range
 
 PART = "PART"
 """Index of the consumer that has a part of a tile's rows."""
-LATER, STILL = "turns before", "turns after"
-"""Indices of the number of turns between the first one and a later one, and between that and the last one."""
+LATER, STILL = "iterations before", "iterations after"
+"""Indices of the number of iterations between the first one and a later one, and between that and the last one."""
 SCALAR_OPS = {"add": "+", "sub": "-", "mul": "*", "minimum": "min", "maximum": "max"}
 """Elementwise operations that expressions have, too."""
 
 
-class Turns(Enum):
-    """The turns of a tile for which statements are: the first one, those after it, or all of them."""
+class Iterations(Enum):
+    """The iterations of a tile for which statements are: the first one, those after it, or all of them."""
 
     FIRST = auto()
     LATER = auto()
@@ -45,29 +46,29 @@ class Masks:
 
     stage: BoundStage
     tile: Carried
-    turns: Range | None
+    iterations: Range | None
     rows: int
     consumers: int
     row_index: str | None
     bounds: Bounds
 
-    def condition(self, value: Value, turns: Turns) -> Scalar | bool | None:
+    def condition(self, value: Value, which: Iterations) -> Scalar | bool | None:
         """Return when a choice may not take its first value alone: never (False), always (True), or an expression.
 
-        Return None for what is no choice by positions: it is computed in each turn.
+        Return None for what is no choice by positions: it is computed in each iteration.
         """
         match value:
             case Apply(op="where", args=(condition, Local(), _)):
                 some = self._some_false(condition)
-                return None if some is None else self._known(some, turns)
+                return None if some is None else self._known(some, which)
             case _:
                 return None
 
-    def _known(self, condition: Scalar, turns: Turns) -> Scalar | bool:
-        """Return whether a condition is proved to hold, or not to hold, for all parts of all tiles in these turns."""
+    def _known(self, condition: Scalar, which: Iterations) -> Scalar | bool:
+        """Return whether a condition is proved to hold, or not to hold, in these iterations of all tiles, or itself."""
         match condition:
             case Logic(op="or", args=args):
-                sides = [self._known(one, turns) for one in args]
+                sides = [self._known(one, which) for one in args]
                 if True in sides:
                     return True
                 open_sides = tuple(one for one in sides if isinstance(one, Scalar))
@@ -76,7 +77,7 @@ class Masks:
                 return open_sides[0] if open_sides else False
             case Compare(left=left, right=right):
                 bounds = self._bounds()
-                for least, most in self._in_turns(left, right, turns, bounds):
+                for least, most in self._in_iterations(left, right, which, bounds):
                     if at_most(most, least, bounds):
                         return False
                     if at_most(add(least, const(1)), most, bounds):
@@ -85,15 +86,17 @@ class Masks:
             case _:
                 return condition
 
-    def _in_turns(self, left: Scalar, right: Scalar, turns: Turns, bounds: Bounds) -> Iterator[tuple[Scalar, Scalar]]:
-        """Yield both sides of a comparison by what is known of the loop's index in some turns.
+    def _in_iterations(
+        self, left: Scalar, right: Scalar, which: Iterations, bounds: Bounds
+    ) -> Iterator[tuple[Scalar, Scalar]]:
+        """Yield both sides of a comparison by what is known of the loop's index in some iterations.
 
-        A turn after the first one is `start + 1 + LATER`, and also `stop - 1 - STILL`.
+        An iteration after the first one is `start + 1 + LATER`, and also `stop - 1 - STILL`.
         """
-        names = self._places(turns)
+        names = self._places(which)
         left, right = (simplify(substitute(one, names), bounds) for one in (left, right))
         yield left, right
-        if turns is Turns.LATER:
+        if which is Iterations.LATER:
             last = binary("-", self._stop, add(self._start, const(2)))
             counted = {LATER: binary("-", last, Index(name=STILL))}
             yield substitute(left, counted), substitute(right, counted)
@@ -105,26 +108,26 @@ class Masks:
 
     @property
     def _start(self) -> Scalar:
-        return self.turns.start if self.turns is not None else const(0)
+        return self.iterations.start if self.iterations is not None else const(0)
 
     @property
     def _stop(self) -> Scalar:
-        return self.turns.stop if self.turns is not None else const(self.stage.count(self._index))
+        return self.iterations.stop if self.iterations is not None else const(self.stage.count(self._index))
 
     @property
     def _index(self) -> str:
         """Return the first index of the loop that has several values, or the first one."""
-        if self.turns is not None:
-            return self.turns.index
+        if self.iterations is not None:
+            return self.iterations.index
         names = [decl.name for decl in self.tile.loop.indices]
         return next((name for name in names if self.stage.count(name) > 1), names[0])
 
-    def _places(self, turns: Turns) -> dict[str, Scalar]:
-        """Return what is known of the loop's indices in some turns: index -> its value."""
-        if turns is Turns.ALL:
+    def _places(self, which: Iterations) -> dict[str, Scalar]:
+        """Return what is known of the loop's indices in some iterations: index -> its value."""
+        if which is Iterations.ALL:
             return {}
         others = [decl.name for decl in self.tile.loop.indices if decl.name != self._index]
-        if turns is Turns.FIRST:
+        if which is Iterations.FIRST:
             return {self._index: self._start, **{name: const(0) for name in others}}
         if any(self.stage.count(name) > 1 for name in others):
             return {}

@@ -84,7 +84,7 @@ class Choices(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What a clause must know of a stage when it is compiled: it is refused if a launch decides that.
+    """A fact of a stage that a clause needs when it is compiled: the clause is refused if a launch decides it.
 
     why: the reason, and instead: what to do, for the error.
     tiles_alone: True if it must know which tiles there are, and not where their data is: stages may gather and scatter.
@@ -96,10 +96,10 @@ class Known:
 
 
 class Ties(Enum):
-    """Where a clause ties the tiles of a program to one another, so that no other program may execute one of them.
+    """Cases in which a clause ties the tiles of a program to one another: no other program may execute one of them.
 
-    NOWHERE: it does not. SHOWN: where the bound program shows it, for example by `BoundStage.flat` or by another stage
-    in the kernel; elsewhere it had no effect. SAID: wherever a schedule has it.
+    NOWHERE: it does not. SHOWN: where the bound program shows it, for example by `BoundStage.flatten`, or by another
+    stage in the kernel; elsewhere it had no effect. SAID: wherever a schedule has it.
     """
 
     NOWHERE = auto()

@@ -32,7 +32,7 @@ def _apply(bound: Bound) -> Bound:
     for kernel in bound.kernels:
         for loop in kernel.loops:
             for name in loop.stages:
-                if bound.stages[name].flat and (reason := _reason(bound, kernel, loop, bound.stages[name])):
+                if bound.stages[name].flatten and (reason := _reason(bound, kernel, loop, bound.stages[name])):
                     location = bound.schedule.stage(name).at("flatten")
                     raise ScheduleError(
                         f"{name} cannot be flattened: {reason}", location=location, hint="take `flatten` away"
