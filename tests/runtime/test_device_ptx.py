@@ -80,7 +80,7 @@ def test_a_wait_polls_with_acquire_before_a_barrier_and_the_loads(target: str, d
     found = events(ptx, "poll", "barrier", "proxy", "load")
     first = found.index("load")
     assert found[:first] == ["poll", "barrier"] + ["proxy"] * (target == "sm_90")
-    assert "setp.ne.u32 %p, %v, 0;\n@%p bra DONE;" in ptx
+    assert "setp.ne.u32 %others, %thread, 0;\n@%others bra DONE;" in ptx
     polled = ptx[ptx.index("POLL:") : ptx.index("bar.sync")]
     assert re.search(r"ld\.acquire\.sys\.global\.b32 %v, \[%rd\d+\];\nsub\.s32 %\w, %v, %r\d+;\nsetp\.lt\.s32", polled)
 
