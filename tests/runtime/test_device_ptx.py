@@ -82,7 +82,7 @@ def test_a_wait_polls_with_acquire_before_a_barrier_and_the_loads(target: str, d
     assert found[:first] == ["poll", "barrier"] + ["proxy"] * (target == "sm_90")
     assert "setp.ne.u32 %others, %thread, 0;\n@%others bra DONE;" in ptx
     polled = ptx[ptx.index("POLL:") : ptx.index("bar.sync")]
-    less = r"ld\.acquire\.sys\.global\.b32 %missing, \[%rd\d+\];\n" r"sub\.s32 %\w+, %missing, %r\d+;\nsetp\.lt\.s32"
+    less = r"ld\.acquire\.sys\.global\.b32 (%\w+), \[%rd\d+\];\n" r"sub\.s32 %missing, \1, %r\d+;\nsetp\.lt\.s32"
     assert re.search(less, polled)
 
 
