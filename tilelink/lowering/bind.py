@@ -225,6 +225,7 @@ def _bind_stages(
             tiles=tiles,
             extents=extents,
             order=decode(_concrete_order(part, numbers, ranks), counts, part),
+            nest=part[ORDER],
             block=block,
             warps=part[NUM_WARPS] or 4,
             stages=part[NUM_STAGES] or 3,
@@ -281,8 +282,9 @@ def _match_fused(stages: dict[str, BoundStage]) -> dict[str, BoundStage]:
         pairs = list(zip(bound.stage.indices, host.stage.indices, strict=True))
         renamed = {h.name: Index(name=b.name) for b, h in pairs}
         order = {b.name: substitute(host.order[h.name], renamed) for b, h in pairs}
+        nest = host.nest and host.nest.renamed({h.name: b.name for b, h in pairs})
         tiles = {**bound.tiles, **{b.name: host.tiles[h.name] for b, h in pairs}}
-        result[name] = replace(bound, tiles=tiles, order=order)
+        result[name] = replace(bound, tiles=tiles, order=order, nest=nest)
     return result
 
 

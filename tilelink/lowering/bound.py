@@ -36,7 +36,7 @@ from tilelink.lowering.compact import Compact
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.properties import BESIDE, spelled
 from tilelink.lowering.rings import Roles
-from tilelink.scheduling.schedule import Resource, Schedule
+from tilelink.scheduling.schedule import Order, Resource, Schedule
 from tilelink.target import Target
 
 MIN_DOT, MIN_DOT_OF_BYTES = 16, 32
@@ -183,6 +183,11 @@ class BoundStage:
     extents: Mapping[str, int] = field(metadata=spelled("extent"))
     scalar_indices: frozenset[str] = field(default=frozenset(), metadata=spelled("numbers"))
     order: Mapping[str, Scalar] = field(metadata=BESIDE)
+    nest: Order | None = field(default=None, metadata=BESIDE)
+    """The loops over its indices that `order` comes from, as a schedule writes them; None: the indices as declared.
+
+    Names, comments and compact numbers are derived from it. Where a tile is, `order` alone says.
+    """
     block: int
     """Elements of a whole axis handled at once inside a contraction or reduction."""
     warps: int

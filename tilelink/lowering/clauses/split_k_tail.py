@@ -328,6 +328,7 @@ class Split:
             tiles={**old.tiles, **{one.decl.name: one.tile for one in running}},
             extents={**old.extents, **{one.decl.name: one.extent for one in running}},
             order={one.decl.name: one.order for one in running},
+            nest=None,
             flat=False,
             ends_with_tensor=frozenset(
                 inside for name, inside in self.within.items() if old.extents[name] % old.tiles[name]
