@@ -33,7 +33,7 @@ after:  comm send(q: ranks, i: M, j: N):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -64,18 +64,17 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import map_value, reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies
 from tilelink.lowering.clauses.clause import divides
-from tilelink.lowering.clauses.low_latency import LOW_LATENCY, may_travel
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE, Accesses, Enumerator, number_channels, number_tasks
 from tilelink.scheduling.schedule import CopyEngine
 
 
-def low_latency(bound: Bound) -> Bound:
-    """Return the bound program in which the tensors of the clause have words. Raises ScheduleError if one cannot."""
-    if not bound.capabilities.low_latency:
-        return bound
-    chosen = {part.name: part.at("low_latency") for part in bound.schedule.tensors if part[LOW_LATENCY]}
+def with_words(bound: Bound, chosen: Mapping[str, Location | None]) -> Bound:
+    """Return the bound program in which some tensors have words. Raises ScheduleError if one cannot.
+
+    chosen: tensor -> where the schedule says so.
+    """
     for name, place in chosen.items():
         if bound.ranks > 1 or any(tensor == name for tensor, _ in bound.channels):
             bound = _with_words(bound, bound.tensors[name], place)
@@ -94,6 +93,11 @@ def _with_words(bound: Bound, tensor: BoundTensor, place: Location | None) -> Bo
     packed = _packed(bound, tensor, seen.accesses)
     tensors = {**bound.tensors, tensor.name: replace(tensor, packed=packed)}
     return _laid_out(with_bodies(replace(bound, tensors=tensors), bodies), tensor.name, kind, seen)
+
+
+def may_travel(tensor: Tensor) -> bool:
+    """True if words can carry a tensor, as far as its declaration says."""
+    return tensor.space == "symmetric" and tensor.bound is None and not tensor.sums and bool(tensor.shape)
 
 
 def may_have_words(program: Program, tensor: Tensor) -> bool:

@@ -20,6 +20,7 @@ from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.dynamic import DYNAMIC
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
+from tilelink.lowering.clauses.low_latency import LOW_LATENCY
 from tilelink.lowering.clauses.program_per_tile import PROGRAM_PER_TILE
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
@@ -29,7 +30,6 @@ from tilelink.lowering.compact_tiles import compact_tiles
 from tilelink.lowering.insert_barriers import place_barriers
 from tilelink.lowering.issue_order import order_kernels
 from tilelink.lowering.launch_protocol import choose_protocol
-from tilelink.lowering.low_latency import low_latency
 from tilelink.lowering.sink_waits import sink_waits
 
 
@@ -58,7 +58,7 @@ def passes() -> tuple[Pass, ...]:
         *(Pass(name=one.name, apply=one.apply) for one in own),
         Pass(name="loops", apply=_finish_loops),  # from here on nothing changes how many tiles a stage has
         # low_latency comes before transport, which asks for plain pushes, and before waits sink into products
-        Pass(name="low_latency", apply=low_latency),
+        Pass(name="low_latency", apply=LOW_LATENCY.apply),
         Pass(name="transport", apply=choose_transport),  # before waits and barriers, which queues do without
         Pass(name="sink_waits", apply=sink_waits),
         Pass(name="roles", apply=ROLES.apply),  # after waits have sunk: the loader executes them between its loads

@@ -10,7 +10,7 @@ from typing import Any
 from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.buffers import BUFFERS
 from tilelink.lowering.clauses.channel import CHANNEL
-from tilelink.lowering.clauses.clause import Choices, Clause, Known, Ties, clauses, count, switch
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, TensorChoices, Ties, clauses, count, switch
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.direction import DIRECTION
 from tilelink.lowering.clauses.dynamic import DYNAMIC
@@ -30,7 +30,8 @@ from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.scheduling import words as language
 
 __all__ = [
-    "CLAUSES", "Choices", "Clause", "Known", "Ties", "clauses", "count", "forget", "register", "switch",
+    "CLAUSES", "Choices", "Clause", "Known", "TensorChoices", "Ties", "clauses", "count", "forget", "register",
+    "switch",
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (

@@ -11,8 +11,8 @@ from enum import Enum, auto
 from math import log2
 from typing import Any, Generic, TypeVar
 
-from tilelink.ir.program import Program, Stage
-from tilelink.ir.typing import StageTyping
+from tilelink.ir.program import Program, Stage, Tensor
+from tilelink.ir.typing import StageTyping, Typing
 from tilelink.lowering.bound import Bound
 from tilelink.scheduling.schedule import Schedule
 from tilelink.scheduling.words import Part, Word, check_count, positive, word_called, words
@@ -83,6 +83,18 @@ class Choices(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TensorChoices(Generic[T]):
+    """Values of a tensor's clause that a search may try.
+
+    name: name of the knob, printed after the name of the tensor.
+    labels(program, typing, tensor, dims, ranks): returns words -> value; one or none of them for no choice.
+    """
+
+    name: str
+    labels: Callable[[Program, Typing, Tensor, Numbers, int], Mapping[str, T]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Known:
     """What a clause must know of a stage when it is compiled: it is refused if a launch decides that.
 
@@ -114,6 +126,7 @@ class Clause(Word[T]):
     manual: its meaning, for docs/language.md.
     rewrite(program, stage, part): returns the stage with the clause applied, before anything has a number.
     apply(bound): the pass that applies the clause to the stages that have it, or raises if that is impossible.
+    choices, tensor_choices: what a search may choose for a stage, or for a tensor.
     apart(one, other, dims, ranks): the distance of two values, for a search that starts near a given schedule.
 
     What it means for others, which ask each clause:
@@ -129,6 +142,7 @@ class Clause(Word[T]):
     rewrite: Callable[[Program, Stage, Part], Stage] = _as_it_is
     apply: Callable[[Bound], Bound] = _unchanged
     choices: Choices[T] | None = field(default=None, repr=False)
+    tensor_choices: TensorChoices[T] | None = field(default=None, repr=False)
     apart: Callable[[T, T, Numbers, int], float] = _both_or_neither
     needs: Known | None = None
     ties: Ties = Ties.NOWHERE

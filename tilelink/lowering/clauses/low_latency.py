@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tilelink.errors import ScheduleError
 from tilelink.ir.program import Program, Tensor
-from tilelink.lowering.clauses.clause import switch
+from tilelink.ir.typing import Typing
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.clauses.clause import Clause, Numbers, TensorChoices, switch
+from tilelink.lowering.low_latency import may_have_words, may_travel, with_words
+from tilelink.lowering.transform import number_of
 from tilelink.scheduling.words import Part
 
+FEW_ELEMENTS = 16384
+"""Largest number of elements of a tensor for which a search tries words: with more, twice the bytes cost more than the
+fences and signals that they save."""
 
-def may_travel(tensor: Tensor) -> bool:
-    """True if words can carry a tensor, as far as its declaration says."""
-    return tensor.space == "symmetric" and tensor.bound is None and not tensor.sums and bool(tensor.shape)
+
+def _apply(bound: Bound) -> Bound:
+    if not bound.capabilities.low_latency:
+        return bound
+    return with_words(
+        bound, {part.name: part.at("low_latency") for part in bound.schedule.tensors if part[LOW_LATENCY]}
+    )
+
+
+def _labels(program: Program, _: Typing, tensor: Tensor, dims: Numbers, ranks: int) -> dict[str, bool]:
+    few = prod(number_of(n, dims, ranks) for n in tensor.shape) <= FEW_ELEMENTS
+    return {"signals": False, "words": True} if few and may_have_words(program, tensor) else {}
 
 
 def _check(program: Program, part: Part) -> None:
@@ -24,10 +42,12 @@ def _check(program: Program, part: Part) -> None:
     raise ScheduleError(message, location=part.at("low_latency"), related=tensor.location, hint=hint)
 
 
-LOW_LATENCY = switch(
+LOW_LATENCY: Clause[bool] = switch(
     "low_latency",
     of="tensor",
     check=_check,
+    apply=_apply,
+    tensor_choices=TensorChoices(name="low_latency", labels=_labels),
     manual=(
         "what is pushed to the tensor travels as words of 32 bits of data and 32 bits of flag, each stored at once; "
         "the reads after a wait poll the words themselves, see [low latency](#low-latency). It saves a fence and a "
