@@ -24,7 +24,6 @@ from tilelink.lowering.clauses import clauses
 from tilelink.lowering.clauses.buffers import BUFFERS
 from tilelink.lowering.clauses.channel import CHANNEL, dims_called
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
-from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.lowering.clauses.resource import RESOURCE
@@ -229,7 +228,6 @@ def _bind_stages(
             block=block,
             warps=part[NUM_WARPS] or 4,
             stages=part[NUM_STAGES] or 3,
-            flat=part[FLATTEN],
             defer_notify=part[DEFER_NOTIFY],
         )
     return _match_fused(bound)

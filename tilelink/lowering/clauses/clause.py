@@ -28,10 +28,6 @@ def _as_it_is(_: Program, stage: Stage, __: Part) -> Stage:
     return stage
 
 
-def _unchanged(bound: Bound) -> Bound:
-    return bound
-
-
 def _both_or_neither(one: object, other: object, _: Numbers, __: int) -> float:
     return float(bool(one) != bool(other))
 
@@ -119,13 +115,32 @@ class Ties(Enum):
     SAID = auto()
 
 
+class Place(Enum):
+    """Where among the passes that of a clause stands (lowering/passes.py).
+
+    Passes of one place are applied in the order in which their clauses are registered.
+    """
+
+    BEFORE_KERNELS = auto()
+    """Sizes, tensors and channels are settled. Kernels are chosen next."""
+    TILES = auto()
+    """Kernels are chosen. A pass may change which tiles a stage has, add stages, and change the loops of kernels."""
+    BEFORE_TRANSPORT = auto()
+    """The tiles of each stage are settled. What moves their data is chosen next."""
+    BEFORE_BARRIERS = auto()
+    """Each wait is where it stays. Barriers are placed next."""
+    AFTER_BARRIERS = auto()
+    """No statement comes or goes any more. A pass may change what executes which tiles, and when it notifies."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clause(Word[T]):
     """A clause of the schedule language.
 
     manual: its meaning, for docs/language.md.
     rewrite(program, stage, part): returns the stage with the clause applied, before anything has a number.
-    apply(bound): the pass that applies the clause to the stages that have it, or raises if that is impossible.
+    apply(bound): the pass that applies the clause to the stages that have it, or raises if that is impossible; or None.
+    place: where among all passes that one stands.
     choices, tensor_choices: what a search may choose for a stage, or for a tensor.
     apart(one, other, dims, ranks): the distance of two values, for a search that starts near a given schedule.
 
@@ -140,7 +155,8 @@ class Clause(Word[T]):
 
     manual: str
     rewrite: Callable[[Program, Stage, Part], Stage] = _as_it_is
-    apply: Callable[[Bound], Bound] = _unchanged
+    apply: Callable[[Bound], Bound] | None = None
+    place: Place = Place.TILES
     choices: Choices[T] | None = field(default=None, repr=False)
     tensor_choices: TensorChoices[T] | None = field(default=None, repr=False)
     apart: Callable[[T, T, Numbers, int], float] = _both_or_neither

@@ -8,7 +8,7 @@ from tilelink.errors import ScheduleError
 from tilelink.ir.program import Program, Tensor
 from tilelink.ir.typing import Typing
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.clauses.clause import Clause, Numbers, TensorChoices, switch
+from tilelink.lowering.clauses.clause import Clause, Numbers, Place, TensorChoices, switch
 from tilelink.lowering.low_latency import may_have_words, may_travel, with_words
 from tilelink.lowering.transform import number_of
 from tilelink.scheduling.words import Part
@@ -47,6 +47,7 @@ LOW_LATENCY: Clause[bool] = switch(
     of="tensor",
     check=_check,
     apply=_apply,
+    place=Place.BEFORE_TRANSPORT,  # which asks for plain pushes, and before waits sink into products
     tensor_choices=TensorChoices(name="low_latency", labels=_labels),
     manual=(
         "what is pushed to the tensor travels as words of 32 bits of data and 32 bits of flag, each stored at once; "
