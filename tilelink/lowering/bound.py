@@ -73,7 +73,7 @@ class BoundTensor:
     members: tuple[int, int] | None = None
     """The first rank of those that have it and one past the last; None if all have it."""
     packed: int = 0
-    """Elements of a word, if what is pushed to it travels by words of data and flag (lowering/low_latency.py); else 0.
+    """Elements of a word, if what is pushed to it travels by words of data and flag (clauses/low_latency.py); else 0.
 
     A word has 64 bits, 32 of them data. An element of 64 bits is in two words.
     """
