@@ -22,7 +22,7 @@ DIALECTS = ("triton", "triton_dist", "traced")
 class Capabilities:
     """The forms of kernels that a dialect has on a processor. The defaults are those of `triton` on the CPU.
 
-    flat_loops: a program may start its next tile before it has finished the current one.
+    flattened_loops: a program may start its next tile before it has finished the current one.
     deferred_notifies: a product may contain the notifies of the previous tile.
     tma_copies: programs of one warp may copy by the tensor memory accelerator.
     roles: warps of a program may have roles, with products of warpgroups.
@@ -36,7 +36,7 @@ class Capabilities:
     """
 
     dialect: str = "triton"
-    flat_loops: bool = True
+    flattened_loops: bool = True
     deferred_notifies: bool = True
     tma_copies: bool = False
     roles: bool = False
@@ -64,7 +64,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
         case "triton":
             return Capabilities(
                 low_latency=not amd,  # the barrier that tells all threads whether words are missing is PTX
-                flat_loops=not amd,  # only Triton's compiler for NVIDIA fuses nested loops
+                flattened_loops=not amd,  # only Triton's compiler for NVIDIA fuses nested loops
                 deferred_notifies=not amd,
                 tma_copies=target.tma,
                 roles=has_warpgroups(target),
@@ -76,7 +76,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 raise EmitError(f"kernels for {target} cannot be traced", hint=hint)
             return Capabilities(
                 dialect=dialect,
-                flat_loops=False,  # a tile would begin before the end of the previous one is recorded
+                flattened_loops=False,  # a tile would begin before the end of the previous one is recorded
                 deferred_notifies=False,
                 tma_copies=target.tma,
                 roles=False,  # spans are those of a program's operations, one after the other
@@ -88,7 +88,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 raise EmitError(f"dialect triton_dist calls NVSHMEM, which {target} has not", hint=hint)
             return Capabilities(
                 dialect=dialect,
-                flat_loops=False,
+                flattened_loops=False,
                 deferred_notifies=False,  # the barrier of a notify would end the pipeline
                 handshakes=False,
                 waits_beyond=False,

@@ -117,7 +117,7 @@ def test_it_is_given_in_the_statement_that_the_pass_chose() -> None:
     """A product over the ranks has steps of one element, so an earlier one may have enough of them, too."""
     module = compiler.parse(OVER_RANKS)
     made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims={"M": 64, "N": 64, "K": 256})
-    assert made.stages["make"].given_in == 1
+    assert made.stages["make"].notified_in == 1
     lines = numbered(emit(made, make_plan(made).thresholds).text).split("def make(")[1].splitlines()
     given = next(n for n, line in enumerate(lines) if "& (held_tile >= 0):" in line)
     assert lines[given - 1].strip() == "for k_1 in range(0, 256, 32):"

@@ -17,7 +17,7 @@ from tests.backend.samples import numbered
 from tests.compiler import library
 from tilelink import compiler
 from tilelink.backend.emit import emit
-from tilelink.backend.loops import turns, turns_text
+from tilelink.backend.loops import tile_range, tiles_text
 from tilelink.lowering.bound import Kernel, Loop
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Sm
@@ -52,7 +52,7 @@ schedule one for loops:
 """
 MODULE = compiler.parse(TEXT)
 PLAIN = Kernel(
-    name="f", stream="main", position=0, programs=1, loops=(), warps=4, stages=1, reuse_lag=0, needs_entry=False
+    name="f", stream="main", position=0, programs=1, loops=(), num_warps=4, num_stages=1, reuse_lag=0, needs_entry=False
 )
 Ran = list[tuple[str, int]]
 
@@ -115,7 +115,7 @@ def test_loops_begin_behind_those_before_them(programs: int, a: int, m: int, b: 
 def test_every_tile_is_begun_by_its_program(first: int, width: int | None) -> None:
     programs, total = 5, 13
     loop = Loop(stages=("f",), first=first, begin=programs - width if width else 0, width=width)
-    begin, step = turns(replace(PLAIN, programs=programs, loops=(loop,)), loop, str(total))
+    begin, step = tile_range(replace(PLAIN, programs=programs, loops=(loop,)), loop, str(total))
     found: list[tuple[int, int]] = []
     for pid in range(programs):
         names = {"pid": pid, "num_programs": programs, "tl": SimpleNamespace(where=lambda c, a, b: a if c else b)}
@@ -140,10 +140,10 @@ def test_the_library_is_generated_as_planned(case: library.Case) -> None:
 
 def test_a_comment_names_the_tiles_of_each_loop() -> None:
     kernel = replace(PLAIN, programs=8)
-    assert turns_text(kernel, Loop(stages=("host", "same"))) == "tiles of host, same"
+    assert tiles_text(kernel, Loop(stages=("host", "same"))) == "tiles of host, same"
     full, later = Loop(stages=("after",), first=16), Loop(stages=("after",), first=11)
-    assert turns_text(kernel, full) == "tiles of after"
-    assert turns_text(kernel, later) == "tiles of after, from the program after that of the last tile above"
+    assert tiles_text(kernel, full) == "tiles of after"
+    assert tiles_text(kernel, later) == "tiles of after, from the program after that of the last tile above"
     filling = Loop(stages=("after",), first=11, begin=3, width=5)
     idle = "tiles of after, by programs 3 to 7, which are idle in the last wave of the loops above"
-    assert turns_text(kernel, filling) == idle
+    assert tiles_text(kernel, filling) == idle

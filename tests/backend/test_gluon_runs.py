@@ -419,12 +419,12 @@ MUTANTS = {
     ),
     "a product is used in flight": ("acc_1 = roles.retire(acc_1, FLYING=0)", "pass"),
     "a consumer does not wait for a result's room": (
-        "roles.wait(drained_barriers, PART * RESULTS + place, turn ^ 1)",
+        "roles.wait(drained_barriers, PART * RESULTS + result_buffer, result_phase ^ 1)",
         "pass",
     ),
     "no fence": ("roles.fence()", "pass"),
     "the storer is not told": ("roles.arrive(staged_barriers, PART * RESULTS + place)", "pass"),
-    "the storer does not wait": ("roles.wait(staged_barriers, part * RESULTS + place, turn)", "pass"),
+    "the storer does not wait": ("roles.wait(staged_barriers, part * RESULTS + result_buffer, result_phase)", "pass"),
     "a store at another rank": ("peer_2 = 1", "peer_2 = 0"),
     "a store that is left out": (
         "roles.store_part(c_boxes_64x64_swizzled, row + part * CONSUMER_ROWS",

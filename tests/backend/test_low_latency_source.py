@@ -38,7 +38,9 @@ def built(dtype: str, processor: str, deadline: bool, *, rows: int = 8, columns:
 @pytest.mark.parametrize(("dtype", "processor", "deadline"), [("f32", "sm_90", False), ("bf16", "sm_80", True)])
 def test_words_are_stored_and_loaded_at_once_and_nothing_is_fenced(dtype: str, processor: str, deadline: bool) -> None:
     text = str(built(dtype, processor, deadline).asm["ptx"])
-    assert re.search(r"mov\.b64 %word, \{%r\d+, %r\d+\};\s*@%p st\.relaxed\.sys\.global\.b64 \[%rd\d+\], %word;", text)
+    assert re.search(
+        r"mov\.b64 %word, \{%r\d+, %r\d+\};\s*@%chosen st\.relaxed\.sys\.global\.b64 \[%rd\d+\], %word;", text
+    )
     assert "ld.volatile.global.b64" in text
     for other in ("fence", "membar", "red.release", "ld.acquire", "st.release"):
         assert other not in text, other

@@ -123,4 +123,4 @@ def test_one_binary_serves_every_rank_and_launch(target: str) -> None:
     ptx = text(kernel("ag_gemm", target, 3))
     entry = ptx[ptx.index(".entry") : ptx.index("{")]
     assert entry.count(".param .u32") - SHAPES.get(target, 0) == 3, "rank, first_program and num_programs"
-    assert "%p bra POLL" in ptx, "a wait is for at least its target, so that counters need no reset"
+    assert "%late bra POLL" in ptx, "a wait is for at least its target, so that counters need no reset"

@@ -8,7 +8,7 @@ from tilelink.backend import nodes
 from tilelink.backend.context import CallArguments
 from tilelink.backend.dialects import DIALECTS
 from tilelink.backend.nodes import Block, Branch, Comment, Loop, Node
-from tilelink.backend.render import body, code
+from tilelink.backend.render import body, compact
 from tilelink.backend.writer import Writer
 
 KINDS = [
@@ -23,8 +23,8 @@ OF_PEERS = (
 )  # fmt: skip
 """Statements of dialects whose kernels know the addresses of peers."""
 OF_ROLES = (
-    nodes.Advance, nodes.AwaitPlace, nodes.ExpectBytes, nodes.ArrivePlace, nodes.LoadOperand, nodes.Accumulator,
-    nodes.MultiplyPlace, nodes.LeadingProduct, nodes.TrailingProduct, nodes.RetireProducts, nodes.FillResult,
+    nodes.Advance, nodes.AwaitBuffer, nodes.ExpectBytes, nodes.ArriveBuffer, nodes.LoadOperand, nodes.Accumulator,
+    nodes.MultiplyBuffers, nodes.LeadingProduct, nodes.TrailingProduct, nodes.RetireProducts, nodes.FillResult,
     nodes.FenceResult, nodes.StoreResult, nodes.StoreRows, nodes.RetireStores,
 )  # fmt: skip
 """Statements of dialects in which warps may have roles, and of those that extend them."""
@@ -59,8 +59,8 @@ def test_a_block_whose_statements_write_nothing_is_one_for_python() -> None:
     assert body(writer.nodes, DIALECTS["triton"].macros, CallArguments()) == "for i in range(2):\n    pass\n"
 
 
-def test_code_has_a_depth_and_no_empty_lines() -> None:
-    assert code("a\n\n    b\n", 1) == "    a\n        b\n"
+def test_parts_that_write_nothing_leave_no_empty_lines() -> None:
+    assert compact("a\n    \n    b\n\n") == "a\n    b\n"
 
 
 OF_PROGRAMS: list[Node] = [

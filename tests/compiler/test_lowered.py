@@ -124,7 +124,12 @@ def test_a_program_that_was_read_is_planned_and_proved(schedule: str) -> None:
         ("number 2, in gemm", "number 2, numbers[i], in gemm", "tile i of sums_rest is 4, not 1", "tile i 1"),
         ("stage gemm: number 0, ", "stage gemm: number 0, notified_in 1, ", "cannot notify a tile in", "notified_in"),
         ("stage gemm: number 0, ", "stage gemm: number 0, transport TMA, ", "transport of gemm is TMA", "STORES"),
-        ("warps 4, stages 3\n        i =", "warps 3, stages 3\n        i =", "warps of gemm is 3, not 4", "warps 4"),
+        (
+            "num_warps 4, num_stages 3\n        i =",
+            "num_warps 3, num_stages 3\n        i =",
+            "num_warps of gemm is 3, not 4",
+            "num_warps 4",
+        ),
         ("        i = tile // 4\n", "        i = tile // 2\n", "the order of i leaves the 4 tiles", "one of 0 to 3"),
         ("        i = tile // 4\n", "        i = tile // 0\n", "the order of i leaves the 4 tiles", "one of 0 to 3"),
         ("        i = tile // 4\n", "        i = tile // 4\n" * 2, "i has two orders", "give each index one"),

@@ -34,4 +34,4 @@ def test_the_passes_do_ask() -> None:
     """The search above finds what it is to find."""
     lowering = [path for path in sources.modules() if "lowering" in path.parts]
     found = set[str]().union(*(asked(sources.tree(path)) for path in lowering))
-    assert {"flat_loops", "deferred_notifies", "tma_copies", "roles", "handshakes"} <= found
+    assert {"flattened_loops", "deferred_notifies", "tma_copies", "roles", "handshakes"} <= found

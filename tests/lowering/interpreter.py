@@ -123,12 +123,12 @@ class Machine(Memory):
                     stage = self.bound.stages[name]
                     one = self.tile(stage, rank, t)
                     yield from one.begin()
-                    if stage.given_in is None:
+                    if stage.notified_in is None:
                         yield from one.statements(stage.stage.body)
                         continue
                     body, closing = _split(stage.stage.body)
                     for at, statement in enumerate(body):
-                        if at == stage.given_in and held is not None:
+                        if at == stage.notified_in and held is not None:
                             yield from held
                             held = None
                         yield from one.statements((statement,))

@@ -146,7 +146,7 @@ def test_what_fills_a_round_is_done_tile_by_tile() -> None:
     text = PRODUCT_BEHIND.replace("        consumer_tile_wait(z[i, :])\n", "").replace("dot(z[i", "dot(x[i")
     text = text.replace("u : in    [K, N]", "u : in    [K, K]").replace("l=16, n=8", "l=8, k=8")
     bound = two(14, 4, ", backfill 1, flatten", text=text)
-    assert [bound.stages[name].flat for name in ("after", "after_rest")] == [False, True]
+    assert [bound.stages[name].flatten for name in ("after", "after_rest")] == [False, True]
     verify(make_plan(bound))
 
 

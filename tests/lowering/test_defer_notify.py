@@ -212,7 +212,7 @@ def test_nothing_is_proved_by_how_late_a_notify_is_given(read: str, safe: bool, 
     """A traced kernel gives it at the end of its tile, before the next one stores anything."""
     module = compiler.parse(AHEAD.format(read=read, more=more))
     made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims={"B": 3, "M": 16, "K": 64})
-    assert (made.stages["make"].given_in is not None) == bool(more)
+    assert (made.stages["make"].notified_in is not None) == bool(more)
     found = refusals(make_plan(made))
     assert (found == []) is safe
     assert all("nothing orders the two" in one.message for one in found)
@@ -252,8 +252,8 @@ def test_a_notify_that_is_deferred_past_what_needs_it_is_refused() -> None:
     module = compiler.parse(ANSWERED, "answered.tl")
     made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims={"B": 3, "M": 16, "K": 64})
     verify(make_plan(made))
-    for given_in in (0, 1):
-        ask = replace(made.stages["ask"], given_in=given_in)
+    for notified_in in (0, 1):
+        ask = replace(made.stages["ask"], notified_in=notified_in)
         found = refusals(make_plan(replace(made, stages={**made.stages, "ask": ask})))
-        assert bool(found) == (given_in == 1)
+        assert bool(found) == (notified_in == 1)
         assert all(isinstance(one, ProgressError) for one in found)

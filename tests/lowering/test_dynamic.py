@@ -231,6 +231,6 @@ def test_a_kernel_that_cannot_is_refused(case: str) -> None:
 
 def test_a_lowered_program_that_cannot_is_refused() -> None:
     made = bound("ag_gemm", on="sm_90")
-    kernels = tuple(replace(k, dealt=True) if k.dynamic else k for k in made.kernels)
+    kernels = tuple(replace(k, program_per_tile=True) if k.dynamic else k for k in made.kernels)
     found = [one for one in refusals(make_plan(replace(made, kernels=kernels))) if isinstance(one, TilesError)]
     assert any("it has a program for each tile" in one.message for one in found)

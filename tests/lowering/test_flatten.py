@@ -34,8 +34,8 @@ def test_what_uses_a_value_of_a_condition_cannot_be_flat() -> None:
 
 
 def test_a_condition_that_keeps_its_values_can_be_flat() -> None:
-    assert bind("slots", ", flatten").stages["gemm"].flat
-    assert not bind("slots", "").stages["gemm"].flat
+    assert bind("slots", ", flatten").stages["gemm"].flatten
+    assert not bind("slots", "").stages["gemm"].flatten
 
 
 def test_the_search_does_not_propose_it() -> None:
@@ -95,8 +95,8 @@ def bound(**parts: str) -> Bound:
 
 def test_what_may_be_flat_is_bound_as_flat() -> None:
     found = bound(flat=", flatten")
-    assert [stage.name for stage in found.stages.values() if stage.flat] == ["gemm"]
-    assert not any(stage.flat for stage in bound().stages.values())
+    assert [stage.name for stage in found.stages.values() if stage.flatten] == ["gemm"]
+    assert not any(stage.flatten for stage in bound().stages.values())
 
 
 WRONG: dict[str, tuple[dict[str, str], str, str]] = {
@@ -163,11 +163,11 @@ def test_copy_engines_have_no_loops_that_can_be_flat() -> None:
 
 
 def test_a_tile_may_wait_for_what_its_own_kernel_writes() -> None:
-    assert bound(place="in gemm prologue", make=MADE, gemm=WAITED, flat=", flatten").stages["gemm"].flat
+    assert bound(place="in gemm prologue", make=MADE, gemm=WAITED, flat=", flatten").stages["gemm"].flatten
 
 
 def test_a_tile_that_only_notifies_may_be_flat() -> None:
-    assert bound(gemm=DEFAULTS["gemm"] + TOLD, flat=", flatten").stages["gemm"].flat
+    assert bound(gemm=DEFAULTS["gemm"] + TOLD, flat=", flatten").stages["gemm"].flatten
 
 
 # As text and as a chain ----------------------------------------------------------------------------------------------
@@ -203,4 +203,4 @@ def test_a_stage_whose_programs_have_one_tile_each_is_not_flat(rows: int, flat: 
     parsed = tilelink.parse(f"{module.program('gemm_rs_slots')}\n{SCHEDULE.format('slots', ', flatten')}")
     dims = {**DIMS, "Ms": rows}
     bound = compiler.bound(parsed.programs[-1], parsed.schedules[-1], ranks=4, dims=dims, dtype="bf16", target="sm_90")
-    assert bound.stages["gemm"].flat is flat
+    assert bound.stages["gemm"].flatten is flat

@@ -58,8 +58,10 @@ FOR = "for (s: ranks, t: N by 1, j: B):"
 END = ("o[h, n, i, :] = finish(state)", "producer_tile_notify(o[h, n, i, :])")
 
 
-def body(*turn: str, begin: str = "state = online_softmax(f32)", loop: str = FOR, end: tuple[str, ...] = END) -> str:
-    lines = [begin, loop, *(f"    {line}" for line in turn), *end]
+def body(
+    *iteration: str, begin: str = "state = online_softmax(f32)", loop: str = FOR, end: tuple[str, ...] = END
+) -> str:
+    lines = [begin, loop, *(f"    {line}" for line in iteration), *end]
     return "".join(f"        {line}\n" for line in lines)
 
 
@@ -86,7 +88,7 @@ DECAY = body(
     end=("o[h, n, i, :] = state * total[:, None]", END[1]),
 )  # fmt: skip
 AFTER = LINEAR.replace("state += dot(", "c = 2.0\n            state += dot(").replace("state * 2.0", "state * c")
-"""A name of a turn that is read after the loop."""
+"""A name of an iteration that is read after the loop."""
 SIZES = {"H": 1, "N": 6, "B": 128, "D": 64, "scale": 0.1}
 
 
@@ -157,7 +159,7 @@ def test_processors_without_groups_have_the_program_as_it_was_written() -> None:
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a condition on another index": (GUARDED.replace("t <= n", "t <= s"), {}, "not one on"),
-    "a turn that may be missing": (GUARDED.replace("t <= n", "t < n"), {}, "may have no turn"),
+    "an iteration that may be missing": (GUARDED.replace("t <= n", "t < n"), {}, "may have no iteration"),
     "two loops": (body(*WAITS, ATTEND.format(mask="")).replace(
         "        o[h", f"        {FOR}\n            {ATTEND.format(mask='')}\n        o[h"), {}, "more loops than one"),
     "no second product": (
@@ -170,8 +172,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {}, "multiply after their loop",
     ),
     "rows of a tile": (SOFTMAX, {"i": 64}, "64 rows of a tile are not 2 times"),
-    "an odd turn": (SOFTMAX, {"j": 96, "B": 384, "i": 128}, "96 rows of a turn are no power of two"),
-    "a cut turn": (SOFTMAX, {"B": 192, "i": 128}, "the end of j cuts a tile"),
+    "an odd iteration": (SOFTMAX, {"j": 96, "B": 384, "i": 128}, "96 rows of an iteration are no power of two"),
+    "a cut iteration": (SOFTMAX, {"B": 192, "i": 128}, "the end of j cuts a tile"),
     "many registers": (SOFTMAX, {"D": 256, "B": 256, "i": 128, "j": 128}, "hold 224 values in each thread"),
     "shared memory": (SOFTMAX, {"D": 256, "B": 256, "i": 128, "j": 64, "roles": "consumers=2, buffers=5"},
                       "bytes of shared memory, and an SM has"),
@@ -190,7 +192,7 @@ def test_a_loop_that_cannot_have_roles_is_refused(case: str) -> None:
 @pytest.mark.parametrize(("change", "reason"), [
     ({"rows": 32}, "multiply 32 rows each, of 128"),
     ({"columns": 128}, "multiply 128 columns, of 64"),
-    ({"block": 64}, "buffers have 64 rows, and a turn 128"),
+    ({"block": 64}, "buffers have 64 rows, and an iteration 128"),
     ({"consumers": 3}, "multiply 64 rows each"),
     ({"kept": None}, "those of tiles of another form"),
 ])  # fmt: skip
@@ -230,7 +232,7 @@ CHANNELS = "\n    ks channel(n=2)\n    vs channel(n=3)"
 
 @pytest.mark.parametrize(("more", "conditions"), [
     ("", []),
-    (CHANNELS, ["t % 3 == 0", "t % CHANNEL_TURNS == 0"]),
+    (CHANNELS, ["t % 3 == 0", "t % CHANNEL_ITERATIONS == 0"]),
     ("\n    ks channel(n=6, b=128)\n    vs channel(n=6, b=128)", ["t == 0"]),
 ])  # fmt: skip
 def test_turns_wait_where_channels_begin(more: str, conditions: list[str]) -> None:
@@ -240,12 +242,12 @@ def test_turns_wait_where_channels_begin(more: str, conditions: list[str]) -> No
     assert sorted(set(re.findall(r"if (t [^:]*):", emit(made, plan.thresholds).text))) == conditions
 
 
-@pytest.mark.parametrize("turns", [4, None])
+@pytest.mark.parametrize("iterations", [4, None])
 def test_a_wait_that_no_earlier_turn_has_executed_is_not_left_out(
-    turns: int | None, monkeypatch: pytest.MonkeyPatch
+    iterations: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = bound(more=CHANNELS)
-    wider = (channel_waits.Period(index="t", turns=turns),)
+    wider = (channel_waits.Period(index="t", iterations=iterations),)
     monkeypatch.setattr(channel_waits, "periods", lambda *_: wider)
     with pytest.raises(RolesError, match="waits for other channels of ks"):
         verify(make_plan(made))

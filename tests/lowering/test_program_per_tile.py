@@ -56,7 +56,7 @@ def bound(gather: str = "on copy_engine", rest: str = "on copy_engine", on: str 
 def test_a_kernel_has_a_program_for_each_tile() -> None:
     made = bound()
     kernel = made.kernel_of["take"]
-    assert (kernel.programs, kernel.dealt) == (32, True)
+    assert (kernel.programs, kernel.program_per_tile) == (32, True)
     plan = make_plan(made)
     verify(plan)
     assert listing(compiler.parse_lowered(listing(made))) == listing(made)
@@ -107,12 +107,12 @@ def test_copies_that_wait_are_not_released_by_a_program_that_may_wait_for_them(m
     made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims=sizes, dtype="f32", target=machine)
     verify(make_plan(made))
     assert (made.protocol is LaunchProtocol.COUNTED_WITH_COPIES) == released
-    assert made.kernel_of["take"].dealt is not released
+    assert made.kernel_of["take"].program_per_tile is not released
 
 
 def test_cpu_ranks_have_as_many_programs_as_without_the_clause() -> None:
     made = bound(on="cpu")
-    assert not made.kernel_of["take"].dealt and made.kernel_of["take"].programs == 2
+    assert not made.kernel_of["take"].program_per_tile and made.kernel_of["take"].programs == 2
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

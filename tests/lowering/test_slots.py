@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tilelink
-from tests.lowering.test_meaning import check
+from tests.lowering.test_passes_keep_results import check
 from tests.verifier.dynamic import check as failures
 from tests.verifier.mutations import Case as Verified
 from tilelink import compiler

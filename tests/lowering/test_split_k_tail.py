@@ -94,7 +94,7 @@ def test_parts_are_not_short(k: int, parts: int) -> None:
 def test_parts_are_steps_of_the_loop() -> None:
     """13 steps in up to 3 parts: 5, 5 and 3."""
     bound = product(13, 4, most=3, k=8 * 13)
-    assert not bound.stages["make_parts"].flat and not bound.stages["make_sums"].flat
+    assert not bound.stages["make_parts"].flatten and not bound.stages["make_sums"].flatten
     assert bound.stages["make_parts"].tiles["inner"] == 5 * 8
     assert bound.tensors["make_split"].shape == (1, 3, 1, 16, 16)
     bound = product(13, 9, k=8 * 16)

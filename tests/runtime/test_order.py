@@ -148,8 +148,8 @@ def test_kernels_that_wait_for_one_another_keep_the_order_of_their_streams() -> 
     def order(*rows: tuple[str, str, int, str, str]) -> list[str]:
         """Rows: a kernel's name, stream and position, and the tensors that it waits for and notifies."""
         kernels = [
-            Kernel(name=name, stream=stream, position=position, programs=1, loops=(), warps=4, stages=2, reuse_lag=0,
-                   needs_entry=False)
+            Kernel(name=name, stream=stream, position=position, programs=1, loops=(), num_warps=4, num_stages=2,
+                   reuse_lag=0, needs_entry=False)
             for name, stream, position, _, _ in rows
         ]  # fmt: skip
         awaits, notifies = ({row[0]: frozenset((t, "tile") for t in str(row[at])) for row in rows} for at in (3, 4))

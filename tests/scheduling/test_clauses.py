@@ -300,7 +300,7 @@ def test_programs_do_not_take_tiles_that_it_ties(other: str, ties: Ties) -> None
     with own(ties=ties):
         if ties is not Ties.SAID:
             (kernel,) = on_sms(text).kernels
-            assert kernel.dynamic or kernel.dealt
+            assert kernel.dynamic or kernel.program_per_tile
             return
         with pytest.raises(ScheduleError, match="`neighbours` ties the tiles of a program to one another"):
             on_sms(text)

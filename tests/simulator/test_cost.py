@@ -39,7 +39,7 @@ schedule tiles for product:
 ESTIMATED = replace(H200S, tile_flops={})
 """An H200 whose tiles were not measured."""
 BIG = Product(rows=128, columns=256, inner=4096)
-WORK = TileWork(stage="s", products=(BIG,), warps=8, stages=4, programs=132)
+WORK = TileWork(stage="s", products=(BIG,), num_warps=8, num_stages=4, programs=132)
 
 
 def works(plan: Plan) -> list[tuple[str, int, TileWork]]:
@@ -141,10 +141,10 @@ def test_the_slowest_resource_decides() -> None:
     )
     loaded = 1e-5 + (128 + 256) * 64 * 2 / ESTIMATED.sm_bandwidth
     for stages in (1, 3):
-        steps = model.tile(replace(WORK, stages=stages), replace(ESTIMATED, load_latency=1e-5))
+        steps = model.tile(replace(WORK, num_stages=stages), replace(ESTIMATED, load_latency=1e-5))
         assert steps.main == pytest.approx(64 * loaded / max(1, stages - 1))
     assert model.tile(replace(WORK, item=4), ESTIMATED).main == pytest.approx(2 * cores)
-    assert model.tile(replace(WORK, warps=4), ESTIMATED).main > 2 * cores
+    assert model.tile(replace(WORK, num_warps=4), ESTIMATED).main > 2 * cores
     assert model.tile(WORK, replace(ESTIMATED, tile_flops={"128x256": 1e14})).main == pytest.approx(
         BIG.flops * 1.32e-12
     )
@@ -171,7 +171,7 @@ def test_measured_tiles_correct_the_estimate_of_their_neighbours() -> None:
 
 def test_few_warps_spill_whatever_was_measured() -> None:
     measured = replace(H200S, tile_flops={"128x256": 7e14})
-    times = [Roofline().tile(replace(WORK, warps=warps), measured).main for warps in (8, 4)]
+    times = [Roofline().tile(replace(WORK, num_warps=warps), measured).main for warps in (8, 4)]
     assert times[1] > 2 * times[0]
 
 
@@ -293,7 +293,7 @@ def test_warps_with_roles_store_and_notify_while_others_multiply() -> None:
     )
     assert roles.bound.stages["gemm"].roles is not None
     (_, _, work), *_ = works(roles)
-    assert work.roles and work.stages == 4
+    assert work.roles and work.num_stages == 4
     before, after = (Roofline().tile(replace(WORK, roles=with_roles), H200S) for with_roles in (False, True))
     assert (before.main, after.overhead) == (after.main, H200S.roles_overhead)
     assert before.overhead > after.overhead

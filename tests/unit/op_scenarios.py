@@ -19,8 +19,8 @@ from tests.own_programs import FORWARD, MODULE, SEND_BACK, weight_gradient
 from tests.unit.ops_scenarios import every, main, near
 from tilelink import compiler, ops
 from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, UnknownNameError
-from tilelink.ops import meaning
 from tilelink.ops import own as own_module
+from tilelink.ops import reference_launch
 
 Tensor = torch.Tensor
 MS, N, K = 6, 5, 8
@@ -42,7 +42,7 @@ def counting() -> Any:
         return plan(program, schedule, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(meaning.compiler, "plan", counted)
+        patch.setattr(reference_launch.compiler, "plan", counted)
         yield made
 
 

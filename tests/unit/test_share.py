@@ -48,7 +48,7 @@ def work(plan: Plan) -> dict[str, Any]:
     """What a rank does: programs, tiles, elements moved, and how often it waits and notifies by each statement."""
     ranks, bound = plan.bound.ranks, plan.bound
     tiles = {name: stage.total for name, stage in bound.stages.items()}
-    kernels = [(k.name, k.programs, k.programs_per_cta, k.warps, k.loops) for k in bound.kernels]
+    kernels = [(k.name, k.programs, k.programs_per_cta, k.num_warps, k.loops) for k in bound.kernels]
     signals = Counter(zip(plan.signals.kind.tolist(), plan.signals.statement.tolist(), strict=True))
     moved = Counter[int]()
     for tensor, elements in zip(plan.transfers.tensor.tolist(), plan.transfers.elements.tolist(), strict=True):

@@ -1,8 +1,8 @@
 """Roles of a loop that carries a state, run by coroutines in random orders over rings whose buffers hold numbers.
 
-The loader puts the operands of each turn, integers, into buffers by copies that take their time. Consumers multiply
-what they find when a product completes, in the order of their steps, and carry a sum as the lowered program says:
-`sums = sums * rescale(scores) + weigh(scores) * trailing`. Another content, or another order, gives another sum.
+The loader puts the operands of each iteration, integers, into buffers by copies that take their time. Consumers
+multiply what they find when a product completes, in the order of their steps, and carry a sum as the lowered program
+says: `sums = sums * rescale(scores) + weigh(scores) * trailing`. Another content, or another order, gives another sum.
 Nothing here is shared with verifier/rings.py but the steps.
 """
 
@@ -31,16 +31,16 @@ def kept_of(tile: int) -> int:
     return 17 * tile + 5
 
 
-def operand_of(what: str, tile: int, turn: int) -> int:
-    return (31 if what == "leading" else 47) * (tile * 100 + turn) % PRIME + 3
+def operand_of(what: str, tile: int, iteration: int) -> int:
+    return (31 if what == "leading" else 47) * (tile * 100 + iteration) % PRIME + 3
 
 
-def wanted(tile: int, turns: int) -> int:
-    """Return the sum of a tile, turn by turn."""
+def wanted(tile: int, iterations: int) -> int:
+    """Return the sum of a tile, iteration by iteration."""
     sums = 0
-    for turn in range(turns):
-        scores = kept_of(tile) * operand_of("leading", tile, turn) % PRIME
-        sums = (sums * rescale(scores) + weigh(scores) * operand_of("trailing", tile, turn)) % PRIME
+    for iteration in range(iterations):
+        scores = kept_of(tile) * operand_of("leading", tile, iteration) % PRIME
+        sums = (sums * rescale(scores) + weigh(scores) * operand_of("trailing", tile, iteration)) % PRIME
     return sums
 
 
@@ -67,10 +67,10 @@ class Product:
 
 
 class Run:
-    """One run of a loop of `turns` turns in each of `tiles` tiles, in an order drawn from `seed`."""
+    """One run of a loop of `iterations` iterations in each of `tiles` tiles, in an order drawn from `seed`."""
 
-    def __init__(self, ring: Ring, kept: Ring, turns: list[int], seed: int) -> None:
-        self.turns, self.random = turns, random.Random(seed)
+    def __init__(self, ring: Ring, kept: Ring, iterations: list[int], seed: int) -> None:
+        self.iterations, self.random = iterations, random.Random(seed)
         self.streamed, self.kept = Buffers(ring), Buffers(kept)
         self.copies: list[tuple[Buffers, int, int, int, Barrier]] = []
         self.blocked = 0
@@ -121,13 +121,14 @@ class Run:
 
     def loader(self) -> Coroutine:
         role, place = self.streamed.ring.writer, 0
-        for tile, turns in enumerate(self.turns):
+        for tile, iterations in enumerate(self.iterations):
             values = {
-                what: iter([operand_of(what, tile, turn) for turn in range(turns)]) for what in ("leading", "trailing")
+                what: iter([operand_of(what, tile, iteration) for iteration in range(iterations)])
+                for what in ("leading", "trailing")
             }
             yield from self.loads(self.kept, self.kept.ring.writer.steps, tile, {"kept": iter([kept_of(tile)])})
-            for turn in range(turns):
-                steps = role.steps if turn or role.first is None else role.first
+            for iteration in range(iterations):
+                steps = role.steps if iteration or role.first is None else role.first
                 yield from self.loads(self.streamed, steps, place, values)
                 place += 1 + any(step.ahead for step in steps)
             if role.last:
@@ -138,18 +139,18 @@ class Run:
         role, place = self.streamed.ring.reader, 0
         held = self.kept.ring.reader.steps
         release = next((n for n, step in enumerate(held) if step.word == "retire"), len(held))
-        for tile, turns in enumerate(self.turns):
+        for tile, iterations in enumerate(self.iterations):
             state = _State()
             yield from self.steps(self.kept, held[:release], tile, state)
-            for turn in range(turns):
-                steps = role.steps if turn or role.first is None else role.first
+            for iteration in range(iterations):
+                steps = role.steps if iteration or role.first is None else role.first
                 yield from self.steps(self.streamed, steps, place, state)
                 place += 1 + any(step.ahead for step in steps)
             yield from self.steps(self.kept, held[release:], tile, state)
             if role.last:
                 yield from self.steps(self.streamed, role.last, place, state)
                 place += 1
-            if state.flying or state.sums != wanted(tile, turns):
+            if state.flying or state.sums != wanted(tile, iterations):
                 raise Failed(f"tile {tile} has the sum {state.sums}")
 
     def steps(self, of: Buffers, steps: tuple[Step, ...], place: int, state: _State) -> Coroutine:
@@ -202,11 +203,11 @@ class _State:
     flying: list[Product] = field(default_factory=list[Product])
 
 
-def fails(ring: Ring, kept: Ring, turns: list[int], runs: int = 150) -> str:
+def fails(ring: Ring, kept: Ring, iterations: list[int], runs: int = 150) -> str:
     """Return the failure of some run, "" if there is none."""
     for seed in range(runs):
         try:
-            Run(ring, kept, turns, seed).go()
+            Run(ring, kept, iterations, seed).go()
         except Failed as found:
             return str(found) or "failed"
     return ""

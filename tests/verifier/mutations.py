@@ -226,8 +226,8 @@ def lowered_mutants(case: Case) -> Iterator[Mutant]:
         if not closing_notifies(stage.stage.body):
             continue
         for place in range(len(stage.stage.body) + 1):
-            late = {**bound.stages, name: replace(stage, given_in=place)}
-            if place != stage.given_in:
+            late = {**bound.stages, name: replace(stage, notified_in=place)}
+            if place != stage.notified_in:
                 make = partial(make_plan, replace(bound, stages=late))
                 yield Mutant(level="lowered", kind="defer notify", what=f"{name}: before {place}", make=make)
 

@@ -9,33 +9,33 @@ from dataclasses import replace
 import pytest
 
 from tests.verifier.loop_rings import fails
-from tilelink.lowering.rings import Ring, Role, Step, kept_ring, turning_ring
+from tilelink.lowering.rings import Ring, Role, Step, kept_ring, loop_ring
 from tilelink.verifier.rings import wrong_together
-from tilelink.verifier.roles import in_turn
+from tilelink.verifier.roles import takes_in_order
 
 KEPT = kept_ring(consumers=2, size=16)
-RING = turning_ring(buffers=3, consumers=2, ahead=True, size=32)
-AHEAD = turning_ring(buffers=2, consumers=2, ahead=True, size=32)
-PLAIN = turning_ring(buffers=2, consumers=2, ahead=False, size=32)
+RING = loop_ring(buffers=3, consumers=2, ahead=True, size=32)
+AHEAD = loop_ring(buffers=2, consumers=2, ahead=True, size=32)
+PLAIN = loop_ring(buffers=2, consumers=2, ahead=False, size=32)
 Pair = tuple[Ring, Ring]
 
 
-def refused(ring: Ring, kept: Ring, turns: int = 5) -> str | None:
-    """Return why a pair of rings is refused, for any number of turns up to some, or None."""
-    if not in_turn(ring):
-        return "out of turn"
-    return next(filter(None, (wrong_together(ring, kept, n) for n in range(1, turns + 1))), None)
+def refused(ring: Ring, kept: Ring, iterations: int = 5) -> str | None:
+    """Return why a pair of rings is refused, for any number of iterations up to some, or None."""
+    if not takes_in_order(ring):
+        return "out of iteration"
+    return next(filter(None, (wrong_together(ring, kept, n) for n in range(1, iterations + 1))), None)
 
 
 @pytest.mark.parametrize("buffers", [2, 3, 4, 6])
 @pytest.mark.parametrize("consumers", [2, 3])
 @pytest.mark.parametrize("ahead", [True, False])
 def test_rings_of_loops_are_right(buffers: int, consumers: int, ahead: bool) -> None:
-    ring, kept = turning_ring(buffers=buffers, consumers=consumers, ahead=ahead, size=32), KEPT
+    ring, kept = loop_ring(buffers=buffers, consumers=consumers, ahead=ahead, size=32), KEPT
     kept = kept_ring(consumers=consumers, size=16)
     assert refused(ring, kept, 3 if buffers > 3 else 5) is None
-    for turns in ([1, 1, 1, 1], [5, 1, 3], [2, 7, 2]):
-        assert not fails(ring, kept, turns, runs=10)
+    for iterations in ([1, 1, 1, 1], [5, 1, 3], [2, 7, 2]):
+        assert not fails(ring, kept, iterations, runs=10)
 
 
 PARTS = ("first", "steps", "last")
@@ -80,11 +80,11 @@ MISTAKES: dict[str, tuple[Pair, str]] = {
     ),
     "too few arrivals for what is kept": ((RING, replace(KEPT, barriers=(("ready", 1), ("vacant", 1)))), "."),
     "the operands in another order": (
-        (edit(RING, "writer", "first", "load leading 32", "load trailing 32"), KEPT), "out of turn"
+        (edit(RING, "writer", "first", "load leading 32", "load trailing 32"), KEPT), "out of iteration"
     ),
     "a product of what is not computed": (
         (changed(RING, "reader", "first", [s for s in RING.reader.first or () if s.word != "carry"]), KEPT),
-        "out of turn",
+        "out of iteration",
     ),
     "another number of consumers": ((RING, kept_ring(consumers=3, size=16)), "other roles"),
 }  # fmt: skip
@@ -132,9 +132,9 @@ def test_what_is_not_refused_never_fails(ring: Ring) -> None:
             continue
         if refused(mutant, kept, 3) is None:
             accepted += 1
-            for turns in ([1, 1, 1, 1], [4, 1, 3]):
-                assert not fails(mutant, kept, turns, runs=15), (mutant, kept)
+            for iterations in ([1, 1, 1, 1], [4, 1, 3]):
+                assert not fails(mutant, kept, iterations, runs=15), (mutant, kept)
         else:
             turned_down += 1
-            failing += any(fails(mutant, kept, turns, runs=15) for turns in ([1, 1, 1, 1], [4, 1, 3]))
+            failing += any(fails(mutant, kept, iterations, runs=15) for iterations in ([1, 1, 1, 1], [4, 1, 3]))
     assert accepted > 2 and turned_down > 30 and failing >= 0.6 * turned_down

@@ -453,8 +453,8 @@ def test_puts_are_in_no_flattened_loop() -> None:
     text = (
         text.replace("w : in [M, N]", "w : in [N, N]") + ADD + "schedule s for p:\n    send on sm, flatten, tile(i=4)\n"
     )
-    assert lowered(text, nodes=1).stages["send"].flat
-    assert not lowered(text).stages["send"].flat
+    assert lowered(text, nodes=1).stages["send"].flatten
+    assert not lowered(text).stages["send"].flatten
 
 
 def test_tiles_of_whole_rows_are_one_message() -> None:

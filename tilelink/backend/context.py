@@ -73,7 +73,7 @@ class LaunchContext:
 class LoopContext:
     """A loop over tiles: their number (in source), the first tile of program `pid`, and the body.
 
-    step: from one tile of a program to its next. flat: True if it is flattened. before, after: statements around the
+    step: from one tile of a program to its next. flatten: True if it is flattened. before, after: statements around the
     loop. number: the name of its variable, from which the body computes the number of the tile if it is another one.
     taken: True if programs take tiles by a counter.
     """
@@ -82,7 +82,7 @@ class LoopContext:
     body: tuple[Node, ...]
     first: str = "pid"
     step: str = "num_programs"
-    flat: bool = False
+    flatten: bool = False
     before: tuple[Node, ...] = ()
     after: tuple[Node, ...] = ()
     number: str = "tile"

@@ -32,7 +32,7 @@ class Deferred:
     statement: int = field(init=False, default=0)
     """Number of the tile's statement that is being rendered.
 
-    The notifies of the previous tile are issued in statement `stage.given_in`.
+    The notifies of the previous tile are issued in statement `stage.notified_in`.
     """
     given: bool = field(init=False, default=False)
     """True once they have been rendered in a product."""
@@ -46,7 +46,7 @@ class Deferred:
 
         A product inside another loop is skipped, because it would issue them repeatedly.
         """
-        elsewhere = self.statement != self.stage.given_in or self.writer.depth > 1
+        elsewhere = self.statement != self.stage.notified_in or self.writer.depth > 1
         if self.given or elsewhere or extent <= NOTIFY_STEP * step.block:
             return
         self.given = True

@@ -16,7 +16,7 @@ from tilelink.backend import nodes
 from tilelink.backend.addresses import Slices
 from tilelink.backend.constants import BLOCKS, scaled, total
 from tilelink.backend.context import RingContext
-from tilelink.backend.roles import NOWHERE, Consumer, Loader, Place, Places, Signals, Thresholds
+from tilelink.backend.roles import NO_POSITION, Consumer, Loader, RingPosition, RingPositions, Signals, Thresholds
 from tilelink.backend.roles_shared import Shared
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
@@ -40,15 +40,15 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Scalar, const, mul
 from tilelink.ir.typing import Axis
-from tilelink.lowering.carried import Carried, Range, computes_with_turns, number_of, parts, range_of, summed
+from tilelink.lowering.carried import Carried, Range, computes_with_iterations, number_of, parts, range_of, summed
 from tilelink.lowering.channel_waits import periods
 from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, LOAD, Ring, Step, parts_of
 
 LOG2E = 1 / math.log(2)
 REDUCTIONS = {"sum": "roles.row_sum", "max": "roles.row_max", "min": "roles.row_min"}
 ROWS = (True, False)
-KEPT_PLACE = Place(slot="0", phase="kept_phase")
-"""The only place of the ring of what is kept."""
+KEPT_POSITION = RingPosition(buffer="0", phase="kept_phase")
+"""The only position of the ring of what is kept."""
 
 
 @dataclass(kw_only=True)
@@ -81,7 +81,7 @@ class LoopShared(Shared):
 
     @property
     def block(self) -> str:
-        return self.number(self.roles.block, "TURN_ROWS")
+        return self.number(self.roles.block, "ITERATION_ROWS")
 
     def rings(self) -> tuple[tuple[RingContext, ...], tuple[tuple[str, str, int], ...]]:
         rings = (
@@ -93,26 +93,27 @@ class LoopShared(Shared):
 
     @property
     def range(self) -> Range | None:
-        """Return the turns of a tile, None if it has all of them."""
+        """Return the iterations of a tile, None if it has all of them."""
         stage = self.addresses.stage
         found = range_of(stage, self.tile, self.addresses.bound.bounds(stage.name))
         assert not isinstance(found, str)
         return found
 
     @property
-    def turns(self) -> int:
+    def iterations(self) -> int:
         stage = self.addresses.stage
         return math.prod(stage.count(decl.name) for decl in self.tile.loop.indices)
 
 
 @dataclass(kw_only=True)
 class LoopLoader(Loader):
-    """The warp that waits for signals, and loads what is kept and the operands of all turns."""
+    """The warp that waits for signals, and loads what is kept and the operands of all iterations."""
 
     @classmethod
-    def begin(cls, writer: Writer) -> Places:
-        return Places(
-            operands=Place(slot=writer.name("slot"), phase=writer.name("phase")), results=Place(slot="kept_phase")
+    def begin(cls, writer: Writer) -> RingPositions:
+        return RingPositions(
+            operands=RingPosition(buffer=writer.name("buffer"), phase=writer.name("phase")),
+            results=RingPosition(buffer="kept_phase"),
         )
 
     @property
@@ -125,15 +126,15 @@ class LoopLoader(Loader):
         constants, addresses = self.values.addresses.constants, self.values.addresses
         for wait in tile.waits:
             self._ordered(wait)
-        turn, before = writer.let(writer.name("turn"), "0"), writer.let(writer.name("before"), "0")
+        iteration, before = writer.let(writer.name("iteration"), "0"), writer.let(writer.name("before"), "0")
         steps = parts_of(self.loop.roles.operands.writer)
         lead = [step for step in steps.each if not step.ahead]
         with ExitStack() as loops:
-            turns = self.loop.range
+            iterations = self.loop.range
             for decl in tile.loop.indices:
                 over = f"range(0, {constants.count(stage, decl.name)})"
-                if turns is not None and turns.index == decl.name:
-                    over = f"range({addresses.scalar(turns.start)}, {addresses.scalar(turns.stop)})"
+                if iterations is not None and iterations.index == decl.name:
+                    over = f"range({addresses.scalar(iterations.start)}, {addresses.scalar(iterations.stop)})"
                 loops.enter_context(writer.block(nodes.Loop(index=decl.name, over=over)))
             for condition, waits in groupby(tile.awaited, self._begins_channel):
                 with ExitStack() as around:
@@ -141,64 +142,68 @@ class LoopLoader(Loader):
                         around.enter_context(writer.block(nodes.Branch(condition=condition)))
                     for wait in waits:
                         self._ordered(wait)
-            with writer.block(nodes.Branch(condition=f"{turn} == 0")):
+            with writer.block(nodes.Branch(condition=f"{iteration} == 0")):
                 row, _ = corner(addresses, tile.kept, load=True, column=False)
-                self._steps(self.loop.kept.writer.steps, {KEPT: row}, KEPT_PLACE)
+                self._steps(self.loop.kept.writer.steps, {KEPT: row}, KEPT_POSITION)
             rows = {LEADING: corner(addresses, tile.leading, load=True, column=False)[0]}
             self.comment(tile.first)
-            self._steps(lead, rows, self.place)
+            self._steps(lead, rows, self.position)
             self._advance()
             later = [replace(step, ahead=False) for step in steps.each if step.ahead]
             row, _ = corner(addresses, tile.trailing, load=True, column=False)
             if steps.last:
-                with writer.block(nodes.Branch(condition=f"{turn} > 0")):
-                    self._steps(later, {later[-1].what: before}, self.place)
+                with writer.block(nodes.Branch(condition=f"{iteration} > 0")):
+                    self._steps(later, {later[-1].what: before}, self.position)
                     self._advance()
                 writer.let(before, row)
             else:
-                self._steps(later, {later[-1].what: row}, self.place)
+                self._steps(later, {later[-1].what: row}, self.position)
                 self._advance()
-            writer.let(turn, f"{turn} + 1")
+            writer.let(iteration, f"{iteration} + 1")
         if steps.last:
-            self._steps(steps.last, {steps.last[-1].what: before}, self.place)
+            self._steps(steps.last, {steps.last[-1].what: before}, self.position)
             self._advance()
         writer.let("kept_phase", "kept_phase ^ 1")
 
     def _advance(self) -> None:
-        place = self.place
-        self.writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=self.shared.buffers))
+        position = self.position
+        self.writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=self.shared.buffers))
 
-    def _steps(self, steps: tuple[Step, ...] | list[Step], rows: dict[str, str], place: Place) -> None:
+    def _steps(self, steps: tuple[Step, ...] | list[Step], rows: dict[str, str], position: RingPosition) -> None:
         for step in steps:
             if step.word == LOAD:
-                self._load_box(step.what, rows[step.what], place)
+                self._load_box(step.what, rows[step.what], position)
             else:
-                self.synchronize(step, place)
+                self.synchronize(step, position)
 
-    def _load_box(self, what: str, row: str, place: Place) -> None:
+    def _load_box(self, what: str, row: str, position: RingPosition) -> None:
         shared, kept = self.loop, what == KEPT
         region = {KEPT: shared.tile.kept, LEADING: shared.tile.leading}.get(what, shared.tile.trailing)
         self.writer.add(
             nodes.LoadOperand(
                 boxes=shared.left if kept else shared.streamed(region), row=row, column="0",
-                barriers="ready_barriers" if kept else "full_barriers", slot=place.slot,
+                barriers="ready_barriers" if kept else "full_barriers", buffer=position.buffer,
                 ring="kept_ring" if kept else "streamed_ring",
                 parts=(shared.consumers, shared.rows) if kept else None, narrow=None,
             )
         )  # fmt: skip
 
     def _begins_channel(self, wait: Wait) -> str:
-        """Return the condition under which a turn executes a wait, or ""."""
+        """Return the condition under which an iteration executes a wait, or ""."""
         addresses, tile = self.values.addresses, self.loop.tile
         terms: list[str] = []
         for one in periods(addresses.bound, addresses.stage, tile, self.loop.range, wait):
-            number = addresses.constants.number(BLOCKS, one.turns, "CHANNEL_TURNS") if one.turns is not None else ""
+            number = (
+                addresses.constants.number(BLOCKS, one.iterations, "CHANNEL_ITERATIONS")
+                if one.iterations is not None
+                else ""
+            )
             terms.append(f"{one.index} % {number} == 0" if number else f"{one.index} == 0")
         return terms[0] if len(terms) == 1 else " & ".join(f"({term})" for term in terms)
 
 
 @dataclass(kw_only=True)
-class _TurnValues(ValueEmitter):
+class _IterationValues(ValueEmitter):
     """Lowers the values of a consumer in such a loop.
 
     like: a tile of the rows and columns that are computed with. replaced: names that stand for a part of a tile.
@@ -283,28 +288,32 @@ def _literal(number: float) -> str:
 
 @dataclass(kw_only=True)
 class LoopConsumer(Consumer):
-    """The warps that multiply and compute some rows of a tile, turn by turn.
+    """The warps that multiply and compute some rows of a tile, iteration by iteration.
 
-    operand: name of the left operand of the next second product. later: the place after the current one. sums: names
+    operand: name of the left operand of the next second product. later: the position after the current one. sums: names
     that are several sums of each row until the loop has ended (lowering/carried.py).
     """
 
     operand: str = ""
     sums: Mapping[str, tuple[Value | None, Value]] = field(default_factory=dict[str, tuple[Value | None, Value]])
-    later: Place = NOWHERE
+    later: RingPosition = NO_POSITION
 
     @classmethod
-    def of(cls, shared: Shared, places: Places, thresholds: Thresholds, awaited: Signals) -> Self:
+    def of(cls, shared: Shared, positions: RingPositions, thresholds: Thresholds, awaited: Signals) -> Self:
         assert isinstance(shared, LoopShared)
-        values = _TurnValues(addresses=shared.addresses, shared=shared, replaced={})
-        return cls(values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, places=places)
+        values = _IterationValues(addresses=shared.addresses, shared=shared, replaced={})
+        return cls(
+            values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, positions=positions
+        )
 
     @classmethod
-    def begin(cls, writer: Writer) -> Places:
+    def begin(cls, writer: Writer) -> RingPositions:
         name = writer.name
-        # What is called the previous place is the phase of the only place of what is kept.
-        operands = Place(slot=name("slot"), phase=name("phase"), previous="kept_phase")
-        return Places(operands=operands, results=Place(slot=name("place"), phase=name("turn")))
+        # What is called the previous position is the phase of the only position of what is kept.
+        operands = RingPosition(buffer=name("buffer"), phase=name("phase"), previous="kept_phase")
+        return RingPositions(
+            operands=operands, results=RingPosition(buffer=name("result_buffer"), phase=name("result_phase"))
+        )
 
     @property
     def loop(self) -> LoopShared:
@@ -312,8 +321,8 @@ class LoopConsumer(Consumer):
         return self.shared
 
     @property
-    def turns(self) -> _TurnValues:
-        assert isinstance(self.values, _TurnValues)
+    def iterations(self) -> _IterationValues:
+        assert isinstance(self.values, _IterationValues)
         return self.values
 
     def tile(self, body: tuple[Statement, ...]) -> None:
@@ -323,29 +332,29 @@ class LoopConsumer(Consumer):
             self.comment(statement)
             self._begun(statement)
         self.operand = writer.name("operand")
-        self.later = Place(slot=writer.name("later"), phase=writer.name("later_phase"))
+        self.later = RingPosition(buffer=writer.name("later"), phase=writer.name("later_phase"))
         steps = parts_of(shared.roles.operands.reader)
         ready = [step for step in shared.kept.reader.steps if step.word == AWAIT]
         vacant = [step for step in shared.kept.reader.steps if step.word == ARRIVE]
         for step in ready:
-            self.synchronize(step, KEPT_PLACE)
+            self.synchronize(step, KEPT_POSITION)
         peeled = bool(steps.last)
-        turns, start = shared.range, "0"
-        stop = shared.number(shared.turns, "TURNS") if turns is None else ""
-        if turns is not None:
-            start = writer.let(writer.name("start"), self._scaled(turns.start, turns.inner))
-            stop = writer.let(writer.name("stop"), self._scaled(turns.stop, turns.inner))
+        iterations, start = shared.range, "0"
+        stop = shared.number(shared.iterations, "ITERATIONS") if iterations is None else ""
+        if iterations is not None:
+            start = writer.let(writer.name("start"), self._scaled(iterations.start, iterations.inner))
+            stop = writer.let(writer.name("stop"), self._scaled(iterations.stop, iterations.inner))
         each = writer.name("number")
         if peeled:
-            self._turn(steps.first, start)
-        if not peeled or shared.turns > 1:
+            self._iteration(steps.first, start)
+        if not peeled or shared.iterations > 1:
             begin = start if not peeled else "1" if start == "0" else f"{start} + 1"
             with writer.block(nodes.Loop(index=each, over=f"range({begin}, {stop})")):
-                self._turn(steps.each, each)
+                self._iteration(steps.each, each)
         for step in vacant:
-            self.synchronize(step, KEPT_PLACE)
+            self.synchronize(step, KEPT_POSITION)
         if peeled:
-            self._turn(steps.last, None)
+            self._iteration(steps.last, None)
         writer.let("kept_phase", "kept_phase ^ 1")
         for name in self.sums:
             writer.let(name, f"roles.whole_sums({name}, {shared.block})")
@@ -371,17 +380,17 @@ class LoopConsumer(Consumer):
         make = "roles.filled" if len(axes) > 1 else "roles.filled_rows"
         return f"{make}({text}, {shared.rows}, {columns})"
 
-    def _turn(self, steps: tuple[Step, ...], number: str | None) -> None:
-        """Lower the steps of a turn. number: of the turn, None after the last one."""
-        writer, place, tile = self.writer, self.place, self.loop.tile
+    def _iteration(self, steps: tuple[Step, ...], number: str | None) -> None:
+        """Lower the steps of an iteration. number: of the iteration, None after the last one."""
+        writer, position, tile = self.writer, self.position, self.loop.tile
         later = any(step.ahead for step in steps)
         if later:
-            self._follow(place, self.later)
-        if number is not None and computes_with_turns(tile):
+            self._follow(position, self.later)
+        if number is not None and computes_with_iterations(tile):
             self._indices(number)
         flying: list[str] = []
         for step in steps:
-            at = self.later if step.ahead else place
+            at = self.later if step.ahead else position
             match step.word:
                 case "multiply":
                     flying.append(self._multiplied(step.what, at))
@@ -397,51 +406,51 @@ class LoopConsumer(Consumer):
                     self._carry()
                 case _:
                     self.synchronize(step, at)
-        self._follow(self.later if later else place, place)
+        self._follow(self.later if later else position, position)
 
     def _scaled(self, scalar: Scalar, number: int) -> str:
         return self.values.addresses.scalar(mul(scalar, const(number)) if number > 1 else scalar)
 
-    def _follow(self, one: Place, other: Place) -> None:
-        """Let a place be the one after another."""
-        after = f"roles.following({one.slot}, {one.phase}, {self.shared.buffers})"
-        self.writer.add(nodes.Let(name=f"{other.slot}, {other.phase}", value=after))
+    def _follow(self, one: RingPosition, other: RingPosition) -> None:
+        """Let a position be the one after another."""
+        after = f"roles.following({one.buffer}, {one.phase}, {self.shared.buffers})"
+        self.writer.add(nodes.Let(name=f"{other.buffer}, {other.phase}", value=after))
 
     def _indices(self, number: str) -> None:
-        """Emit the indices of a turn, of which the last runs fastest."""
+        """Emit the indices of an iteration, of which the last runs fastest."""
         stage, constants = self.values.addresses.stage, self.values.addresses.constants
         decls, rest = self.loop.tile.loop.indices, number
-        turns = self.loop.range
+        iterations = self.loop.range
         for at, decl in reversed(list(enumerate(decls))):
             count = constants.count(stage, decl.name)
             if number == "0" or stage.count(decl.name) == 1:
                 self.writer.let(decl.name, "0")
                 continue
-            outer = at == 0 or (turns is not None and turns.index == decl.name)
+            outer = at == 0 or (iterations is not None and iterations.index == decl.name)
             self.writer.let(decl.name, rest if outer else f"{rest} % {count}")
             rest = f"{rest} // {count}" if rest == number else f"({rest}) // {count}"
 
-    def _multiplied(self, what: str, place: Place) -> str:
+    def _multiplied(self, what: str, position: RingPosition) -> str:
         """Start a product, and return the name of its result."""
         shared, tile = self.loop, self.loop.tile
         if what == LEADING:
             self.comment(tile.first)
             self.writer.add(
-                nodes.LeadingProduct(name=tile.scores, slot=place.slot, rows=shared.rows, columns=shared.block)
+                nodes.LeadingProduct(name=tile.scores, buffer=position.buffer, rows=shared.rows, columns=shared.block)
             )
             return tile.scores
-        self.writer.add(nodes.TrailingProduct(acc=tile.name, left=self.operand, slot=place.slot))
+        self.writer.add(nodes.TrailingProduct(acc=tile.name, left=self.operand, buffer=position.buffer))
         return tile.name
 
     def _computed(self, statement: Assign) -> None:
-        self.turns.like = self.loop.tile.scores
+        self.iterations.like = self.loop.tile.scores
         if statement.name in self.sums:
             factor, added = self.sums[statement.name]
             old = statement.name
             if factor is not None:
-                by = self.turns.lower(factor, {})
+                by = self.iterations.lower(factor, {})
                 old = f"{old} * roles.across({by.text}, {old})" if by.axes else f"{old} * {by.text}"
-            self.writer.let(statement.name, f"{old} + roles.partial_sums({self.turns.lower(added, {}).text})")
+            self.writer.let(statement.name, f"{old} + roles.partial_sums({self.iterations.lower(added, {}).text})")
             return
         condition = self._cut(statement.value)
         if condition is None:
@@ -480,14 +489,14 @@ class LoopConsumer(Consumer):
 
     def _bound(self, value: Value, *, most: bool) -> str | None:
         """Return the least or the largest of some positions plus a number, of one consumer's part, or None."""
-        turns, stage = self.turns, self.values.addresses.stage
+        iterations, stage = self.iterations, self.values.addresses.stage
         match value:
             case Expand(value=inner):
                 return self._bound(inner, most=most)
             case Positions(index=index):
-                first = scaled(index, turns.addresses.constants.tile(stage, index))
-                own = index == turns.row_index
-                size = self.loop.rows if own else turns.addresses.constants.tile(stage, index)
+                first = scaled(index, iterations.addresses.constants.tile(stage, index))
+                own = index == iterations.row_index
+                size = self.loop.rows if own else iterations.addresses.constants.tile(stage, index)
                 begin = total([first, scaled("PART", self.loop.rows)]) if own else first
                 return f"({begin} + {size} - 1)" if most else f"({begin})"
             case Apply(op="add", args=(a, b)):
@@ -497,29 +506,29 @@ class LoopConsumer(Consumer):
                 sides = self._bound(a, most=most), self._bound(b, most=not most)
                 return f"({sides[0]} - {sides[1]})" if all(sides) else None
             case FromScalar() | Literal():
-                return turns.lower(value, {}).text
+                return iterations.lower(value, {}).text
             case _:
                 return None
 
     def _carry(self) -> None:
-        """Bring the carried name up to a turn, and make the operand of the turn's second product."""
-        tile, turns = self.loop.tile, self.turns
-        turns.like = tile.scores
-        weights = turns.lower(tile.weights, {}).text
-        turns.like = tile.name
-        text = turns.lower(tile.rescaled, {}).text
+        """Bring the carried name up to an iteration, and make the operand of the iteration's second product."""
+        tile, iterations = self.loop.tile, self.iterations
+        iterations.like = tile.scores
+        weights = iterations.lower(tile.weights, {}).text
+        iterations.like = tile.name
+        text = iterations.lower(tile.rescaled, {}).text
         if text != tile.name:
             self.writer.let(tile.name, text)
-        dtype = TRITON[turns.addresses.bound.tensors[tile.trailing.tensor].dtype]
+        dtype = TRITON[iterations.addresses.bound.tensors[tile.trailing.tensor].dtype]
         self.writer.let(self.operand, f"roles.operand({weights}, {tile.name}, {dtype})")
 
     def _results(self, after: tuple[Statement, ...]) -> None:
         """Lower what is computed after the loop, piece by piece."""
-        shared, writer, turns = self.loop, self.writer, self.turns
+        shared, writer, iterations = self.loop, self.writer, self.iterations
         name = shared.tile.name
         pieces, piece, part = (writer.name(stem) for stem in ("pieces", "piece", "part"))
-        typing = turns.addresses.typing
-        turns.like = name
+        typing = iterations.addresses.typing
+        iterations.like = name
         later = [s for s in after if not (isinstance(s, Assign) and len(typing.locals[s.name].axes) < 2)]
         for statement in after:
             if not any(statement is s for s in later):
@@ -528,11 +537,11 @@ class LoopConsumer(Consumer):
         writer.let(pieces, f"roles.pieces({name}, {shared.pieces})")
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
             writer.let(part, f"{pieces}[{piece}]")
-            turns.replaced, turns.like = {name: part}, part
+            iterations.replaced, iterations.like = {name: part}, part
             for statement in later:
                 self.comment(statement)
                 if isinstance(statement, Store):
-                    self._result(statement.region, turns.lower(statement.value, {}))
+                    self._result(statement.region, iterations.lower(statement.value, {}))
                 else:
                     self.statement(statement)
-        turns.replaced = {}
+        iterations.replaced = {}

@@ -11,7 +11,7 @@ from tilelink.ir.visitor import awaited, statements
 from tilelink.lowering.bound import Kernel, Loop
 
 
-def turns(kernel: Kernel, loop: Loop, total: str) -> tuple[str, str]:
+def tile_range(kernel: Kernel, loop: Loop, total: str) -> tuple[str, str]:
     """Return a program's first tile of a loop over `total` tiles, and the step to its next one.
 
     Tile 0 goes to the program after that of the previous loop's last tile, or to the first of those that take tiles.
@@ -22,7 +22,7 @@ def turns(kernel: Kernel, loop: Loop, total: str) -> tuple[str, str]:
     return f"(pid + {turned}) % num_programs" if turned else "pid", "num_programs"
 
 
-def turns_text(kernel: Kernel, loop: Loop) -> str:
+def tiles_text(kernel: Kernel, loop: Loop) -> str:
     """Return which tiles a loop of several in a kernel executes, and by which programs: a comment of the source."""
     tiles = f"tiles of {', '.join(loop.stages)}"
     if loop.width:
@@ -38,18 +38,18 @@ def loop_head(loop: For, index: str, addresses: Addresses, *, inner: bool) -> st
     count, number = addresses.stage.count(index), addresses.constants.count(addresses.stage, index)
     if unrolled(loop, count, _shapes(loop, addresses)):
         return f"tl.static_range(0, {number})"
-    if in_turn(loop):
+    if is_sequential(loop):
         return f"tl.range(0, {number}, num_stages=1)"
     # A product has its own pipeline stages. Their buffers are free after the product, but not in a flattened loop.
     target = addresses.bound.target
-    if not inner and not addresses.stage.flat and target.kind == "cuda":
+    if not inner and not addresses.stage.flatten and target.kind == "cuda":
         ahead = rounds_ahead(loop, count, lambda region: _bytes(region, addresses), target.shared_memory)
         if ahead > 1:
             return f"tl.range(0, {number}, num_stages={ahead})"
     return f"range(0, {number})"
 
 
-def in_turn(loop: For) -> bool:
+def is_sequential(loop: For) -> bool:
     """Return whether the iterations of a loop must follow one another, so that it may not be software-pipelined.
 
     Loads of the next iteration must not overtake this iteration's stores and notifies, and Triton's pipeliner does not

@@ -384,11 +384,11 @@ class Transfer(Node):
 class BoxAccess:
     """The source or target of copied boxes. name: of a descriptor, or with a peer of a function for all ranks.
 
-    place: row and column of a box. copies: descriptors of all ranks' copies, the arguments of such a function.
+    position: row and column of a box. copies: descriptors of all ranks' copies, the arguments of such a function.
     """
 
     name: str
-    place: str
+    position: str
     peer: str | None = None
     copies: tuple[str, ...] = ()
 
@@ -415,19 +415,19 @@ class CopyBoxes(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Advance(Node):
-    """The step to the next place of a ring: its slot and its phase."""
+    """The step to the next position of a ring: its buffer and its phase."""
 
-    slot: str
+    buffer: str
     phase: str
     buffers: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class AwaitPlace(Node):
+class AwaitBuffer(Node):
     """A wait until a barrier's phase of some parity is over."""
 
     barriers: str
-    slot: str
+    buffer: str
     phase: str
 
 
@@ -436,16 +436,16 @@ class ExpectBytes(Node):
     """An arrival at a barrier, whose phase lasts until `bytes` more bytes have been loaded."""
 
     barriers: str
-    slot: str
+    buffer: str
     bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArrivePlace(Node):
+class ArriveBuffer(Node):
     """An arrival at a barrier."""
 
     barriers: str
-    slot: str
+    buffer: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -460,7 +460,7 @@ class LoadOperand(Node):
     row: str
     column: str
     barriers: str
-    slot: str
+    buffer: str
     ring: str
     parts: tuple[str, str] | None
     narrow: tuple[str, str] | None
@@ -478,11 +478,11 @@ class Accumulator(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiplyPlace(Node):
+class MultiplyBuffers(Node):
     """The start of a product of the operands in a ring. narrow: as of LoadOperand. first: True for a tile's first."""
 
     acc: str
-    slot: str
+    buffer: str
     consumers: str
     narrow: tuple[str, str] | None
     first: bool
@@ -490,21 +490,21 @@ class MultiplyPlace(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class LeadingProduct(Node):
-    """The start of a product of what is kept and the transposed operand in a place, of `rows` x `columns` elements."""
+    """The start of a product of what is kept and the transposed operand in a buffer: `rows` x `columns` elements."""
 
     name: str
-    slot: str
+    buffer: str
     rows: str
     columns: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrailingProduct(Node):
-    """The start of the addition of a product of a computed tile and the operand in a place."""
+    """The start of the addition of a product of a computed tile and the operand in a buffer."""
 
     acc: str
     left: str
-    slot: str
+    buffer: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -519,7 +519,7 @@ class RetireProducts(Node):
 class FillResult(Node):
     """A store of a piece of a consumer's result to shared memory."""
 
-    slot: str
+    buffer: str
     value: str
 
 
@@ -548,7 +548,7 @@ class StoreResult(Node):
     boxes: str
     row: str
     column: str
-    slot: str
+    buffer: str
     peer: str = ""
     copies: tuple[str, ...] = ()
 

@@ -43,9 +43,9 @@ def _lines(nodes: Sequence[Node], macros: Macros, call_arguments: object) -> Ite
             yield from (f"    {line}" for line in inner)
 
 
-def code(text: str, depth: int) -> str:
-    """Return the lines of a text at a depth, each with its newline, without empty ones."""
-    return "".join(f"{'    ' * depth}{line}\n" for line in text.split("\n") if line.strip())
+def compact(text: str) -> str:
+    """Return the lines of a text, each with its newline, without empty ones: those of parts that write nothing."""
+    return "".join(f"{line}\n" for line in text.split("\n") if line.strip())
 
 
 def _is_using(text: str, words: str) -> bool:
@@ -62,7 +62,7 @@ def environment() -> Environment:
     )
     filters: dict[str, Any] = made.filters
     names: dict[str, Any] = made.globals
-    filters["code"], names["body"] = code, body
+    filters["compact"], names["body"] = compact, body
     tests: dict[str, Any] = made.tests
     tests["using"] = _is_using
     return made

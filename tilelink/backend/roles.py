@@ -63,33 +63,37 @@ Signals = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """A place of a ring in source: its slot, the slot of the place before, and its phase."""
+class RingPosition:
+    """A position of a ring in source: its buffer, the buffer of the position before, and its phase."""
 
-    slot: str
+    buffer: str
     phase: str = ""
     previous: str = ""
 
 
-NOWHERE = Place(slot="")
+NO_POSITION = RingPosition(buffer="")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """The places of a role in the rings of operands and of results."""
+class RingPositions:
+    """The positions of a role in the rings of operands and of results."""
 
-    operands: Place = NOWHERE
-    results: Place = NOWHERE
+    operands: RingPosition = NO_POSITION
+    results: RingPosition = NO_POSITION
 
     @property
     def start(self) -> tuple[nodes.Node, ...]:
         """Return the statements before the first tile."""
-        names = [name for place in (self.operands, self.results) for name in (place.slot, place.phase, place.previous)]
+        names = [
+            name
+            for position in (self.operands, self.results)
+            for name in (position.buffer, position.phase, position.previous)
+        ]
         return tuple(nodes.Let(name=name, value="0") for name in names if name)
 
 
 def uses_indices(stage: BoundStage) -> bool:
-    """True if what a stage computes with its product depends on the place of the tile."""
+    """True if what a stage computes with its product depends on the position of the tile."""
     found = [value for s in stage.stage.body if (value := value_of(s)) is not None]
     numbers = [one.scalar for value in found for one in values(value) if isinstance(one, FromScalar)]
     if stage.roles is not None and stage.roles.kept is not None:
@@ -103,17 +107,19 @@ class _RoleEmitter(StatementEmitter):
     """The statements of a stage that one of its roles executes."""
 
     shared: Shared
-    places: Places
+    positions: RingPositions
 
     @classmethod
-    def of(cls, shared: Shared, places: Places, thresholds: Thresholds, awaited: Signals) -> Self:
+    def of(cls, shared: Shared, positions: RingPositions, thresholds: Thresholds, awaited: Signals) -> Self:
         """Return the statements of a role. thresholds, awaited: as of all statements."""
         values = ValueEmitter(addresses=shared.addresses)
-        return cls(values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, places=places)
+        return cls(
+            values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, positions=positions
+        )
 
     @classmethod
-    def begin(cls, writer: Writer) -> Places:
-        """Return the places of the role in its rings."""
+    def begin(cls, writer: Writer) -> RingPositions:
+        """Return the positions of the role in its rings."""
         raise NotImplementedError
 
     def body(self, body: tuple[Statement, ...]) -> None:
@@ -154,18 +160,18 @@ class _RoleEmitter(StatementEmitter):
         stop = total([addresses.start(rows, LEVEL["+"]), addresses.constants.tile(addresses.stage, str(rows.index))])
         return self.writer.shared("whole", f"{stop} <= {addresses.end(rows)}")
 
-    def synchronize(self, step: Step, place: Place) -> None:
+    def synchronize(self, step: Step, position: RingPosition) -> None:
         """Lower a step at a barrier."""
         barriers = f"{step.what}_barriers"
         match step.word:
             case "await":
-                phase = f"{place.phase} ^ 1" if step.number & 1 else place.phase
-                self.writer.add(nodes.AwaitPlace(barriers=barriers, slot=place.slot, phase=phase))
+                phase = f"{position.phase} ^ 1" if step.number & 1 else position.phase
+                self.writer.add(nodes.AwaitBuffer(barriers=barriers, buffer=position.buffer, phase=phase))
             case "expect":
-                self.writer.add(nodes.ExpectBytes(barriers=barriers, slot=place.slot, bytes=step.number))
+                self.writer.add(nodes.ExpectBytes(barriers=barriers, buffer=position.buffer, bytes=step.number))
             case "arrive":
-                slot = place.previous if step.number else place.slot
-                self.writer.add(nodes.ArrivePlace(barriers=barriers, slot=slot))
+                buffer = position.previous if step.number else position.buffer
+                self.writer.add(nodes.ArriveBuffer(barriers=barriers, buffer=buffer))
             case _:
                 raise AssertionError(step)
 
@@ -177,12 +183,12 @@ class Loader(_RoleEmitter):
     loaded: bool = False
 
     @classmethod
-    def begin(cls, writer: Writer) -> Places:
-        return Places(operands=Place(slot=writer.name("slot"), phase=writer.name("phase")))
+    def begin(cls, writer: Writer) -> RingPositions:
+        return RingPositions(operands=RingPosition(buffer=writer.name("buffer"), phase=writer.name("phase")))
 
     @property
-    def place(self) -> Place:
-        return self.places.operands
+    def position(self) -> RingPosition:
+        return self.positions.operands
 
     def statement(self, statement: Statement) -> None:
         stage = self.values.addresses.stage
@@ -201,7 +207,7 @@ class Loader(_RoleEmitter):
 
     def _loads(self, sliced: SlicedProduct | None) -> None:
         """Load the operands of a product, each slice after its waits."""
-        shared, place, addresses = self.shared, self.place, self.values.addresses
+        shared, position, addresses = self.shared, self.position, self.values.addresses
         corners = {} if sliced else self._corners()
         k = self.writer.name("k")
         over = f"range(0, {shared.inner}, {shared.block})"
@@ -215,8 +221,8 @@ class Loader(_RoleEmitter):
                 if step.word == LOAD:
                     self._load(step.what, corners[step.what], k)
                 else:
-                    self.synchronize(step, place)
-            self.writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=shared.buffers))
+                    self.synchronize(step, position)
+            self.writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
 
     def _slice_waits(self, sliced: SlicedProduct, number: str) -> None:
         for wait in sliced.waits:
@@ -239,9 +245,9 @@ class Loader(_RoleEmitter):
         self.writer.add(
             nodes.LoadOperand(
                 boxes=shared.left if is_left else shared.rights[number], row=row, column=column,
-                barriers=f"{full}_barriers", slot=self.place.slot, ring="left_ring" if is_left else "right_ring",
+                barriers=f"{full}_barriers", buffer=self.position.buffer, ring="left_ring" if is_left else "right_ring",
                 parts=(shared.consumers, shared.rows) if is_left else None,
-                narrow=None if is_left else shared.place_of(number),
+                narrow=None if is_left else shared.columns_of(number),
             )
         )  # fmt: skip
 
@@ -251,19 +257,23 @@ class Consumer(_RoleEmitter):
     """The warps that multiply and compute some rows of a tile."""
 
     @classmethod
-    def of(cls, shared: Shared, places: Places, thresholds: Thresholds, awaited: Signals) -> Self:
+    def of(cls, shared: Shared, positions: RingPositions, thresholds: Thresholds, awaited: Signals) -> Self:
         values = ConsumerValueEmitter(addresses=shared.addresses, shared=shared)
-        return cls(values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, places=places)
+        return cls(
+            values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, positions=positions
+        )
 
     @classmethod
-    def begin(cls, writer: Writer) -> Places:
+    def begin(cls, writer: Writer) -> RingPositions:
         name = writer.name
-        operands = Place(slot=name("slot"), phase=name("phase"), previous=name("previous"))
-        return Places(operands=operands, results=Place(slot=name("place"), phase=name("turn")))
+        operands = RingPosition(buffer=name("buffer"), phase=name("phase"), previous=name("previous"))
+        return RingPositions(
+            operands=operands, results=RingPosition(buffer=name("result_buffer"), phase=name("result_phase"))
+        )
 
     @property
-    def place(self) -> Place:
-        return self.places.operands
+    def position(self) -> RingPosition:
+        return self.positions.operands
 
     def signals(self, body: tuple[Statement, ...]) -> None:
         """Lower nothing: the loader and the storer have the signals around a tile."""
@@ -330,13 +340,13 @@ class Consumer(_RoleEmitter):
         if any(step.word == SUM for step in parts.each):
             self._sum_products(parts.each, acc)
             return
-        self._multiply_place(parts.first, acc, first=True)
+        self._multiply_buffers(parts.first, acc, first=True)
         if shared.steps > 1:
             loop = nodes.Loop(index=writer.name("k"), over=f"range({shared.block}, {shared.inner}, {shared.block})")
             with writer.block(loop):
-                self._multiply_place(parts.each, acc, first=False)
+                self._multiply_buffers(parts.each, acc, first=False)
         for step in parts.last:
-            self._multiply_step(step, acc, Place(slot=self.place.previous), first=False)
+            self._multiply_step(step, acc, RingPosition(buffer=self.position.previous), first=False)
 
     def _zeros(self, name: str) -> nodes.Accumulator:
         shared = self.shared
@@ -345,7 +355,7 @@ class Consumer(_RoleEmitter):
         return nodes.Accumulator(name=name, rows=shared.rows, columns=shared.all_columns, bits=bits)
 
     def _sum_products(self, steps: tuple[Step, ...], acc: str) -> None:
-        """Lower the product of a tile, of which the product of each place is added to the sums."""
+        """Lower the product of a tile, of which the product of each position is added to the sums."""
         shared, writer = self.shared, self.writer
         k, product = writer.name("k"), writer.name("product")
         with writer.block(nodes.Loop(index=k, over=f"range(0, {shared.inner}, {shared.block})")):
@@ -355,24 +365,24 @@ class Consumer(_RoleEmitter):
                 if step.word == SUM:
                     writer.let(acc, f"{acc} + {product}")
                 else:
-                    self._multiply_step(step, product, self.place, first=True)
-            writer.add(nodes.Advance(slot=self.place.slot, phase=self.place.phase, buffers=shared.buffers))
+                    self._multiply_step(step, product, self.position, first=True)
+            writer.add(nodes.Advance(buffer=self.position.buffer, phase=self.position.phase, buffers=shared.buffers))
 
-    def _multiply_place(self, steps: tuple[Step, ...], acc: str, *, first: bool) -> None:
-        place = self.place
+    def _multiply_buffers(self, steps: tuple[Step, ...], acc: str, *, first: bool) -> None:
+        position = self.position
         for step in steps:
-            self._multiply_step(step, acc, place, first=first)
+            self._multiply_step(step, acc, position, first=first)
         if self.shared.roles.operands.reader.released_late:
-            self.writer.let(place.previous, place.slot)
-        self.writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=self.shared.buffers))
+            self.writer.let(position.previous, position.buffer)
+        self.writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=self.shared.buffers))
 
-    def _multiply_step(self, step: Step, acc: str, place: Place, *, first: bool) -> None:
+    def _multiply_step(self, step: Step, acc: str, position: RingPosition, *, first: bool) -> None:
         match step.word:
             case "multiply":
                 self.writer.add(
-                    nodes.MultiplyPlace(
+                    nodes.MultiplyBuffers(
                         acc=acc,
-                        slot=place.slot,
+                        buffer=position.buffer,
                         consumers=self.shared.consumers,
                         narrow=self.shared.narrow,
                         first=first,
@@ -381,27 +391,27 @@ class Consumer(_RoleEmitter):
             case "retire":
                 self.writer.add(nodes.RetireProducts(acc=acc, flying=step.number))
             case _:
-                self.synchronize(step, place)
+                self.synchronize(step, position)
 
     def _result(self, region: Region, tile: Tile) -> None:
         """Hand a piece of a result to the storer."""
-        shared, writer, place = self.shared, self.writer, self.places.results
+        shared, writer, position = self.shared, self.writer, self.positions.results
         dtype = TRITON[self.values.addresses.bound.tensors[region.tensor].dtype]
         value = tile.text if TRITON[tile.dtype] == dtype else f"{self.values.named(tile).text}.to({dtype})"
-        slot = f"PART * {shared.results} + {place.slot}"
+        buffer = f"PART * {shared.results} + {position.buffer}"
         for step in shared.roles.results.writer.steps:
             match step.word:
                 case "fill":
-                    self._fill(slot, value)
+                    self._fill(buffer, value)
                 case "fence":
                     writer.add(nodes.FenceResult())
                 case _:
-                    self.synchronize(step, replace(place, slot=slot))
-        writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=shared.results))
+                    self.synchronize(step, replace(position, buffer=buffer))
+        writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.results))
 
-    def _fill(self, slot: str, value: str) -> None:
+    def _fill(self, buffer: str, value: str) -> None:
         """Hand over a piece in shared memory, or store its rows if the tile is cut: a box would have more rows."""
-        writer, filled = self.writer, nodes.FillResult(slot=slot, value=value)
+        writer, filled = self.writer, nodes.FillResult(buffer=buffer, value=value)
         if (whole := self.whole()) is None:
             writer.add(filled)
             return
@@ -416,7 +426,7 @@ class Consumer(_RoleEmitter):
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """A place of a tile's results: the row and column of its first element, and otherwise as of nodes.StoreResult."""
+    """Target of a tile's results: row and column of its first element, and otherwise as of nodes.StoreResult."""
 
     boxes: str
     row: str
@@ -427,20 +437,22 @@ class _Target:
 
 @dataclass(kw_only=True)
 class Storer(_RoleEmitter):
-    """The warp that stores results and notifies. targets: the places of the tile's results, so far."""
+    """The warp that stores results and notifies. targets: the positions of the tile's results, so far."""
 
     targets: list[_Target] = field(default_factory=list[_Target])
     is_whole: str | None = None
     """Name of whether all rows of the tile are there, None if a launch decides none."""
 
     @classmethod
-    def begin(cls, writer: Writer) -> Places:
+    def begin(cls, writer: Writer) -> RingPositions:
         name = writer.name
-        return Places(results=Place(slot=name("place"), phase=name("turn"), previous=name("previous")))
+        return RingPositions(
+            results=RingPosition(buffer=name("result_buffer"), phase=name("result_phase"), previous=name("previous"))
+        )
 
     @property
-    def place(self) -> Place:
-        return self.places.results
+    def position(self) -> RingPosition:
+        return self.positions.results
 
     def statement(self, statement: Statement) -> None:
         if isinstance(statement, Notify):
@@ -479,8 +491,10 @@ class Storer(_RoleEmitter):
     def _store_piece(self, steps: tuple[Step, ...], right: str) -> None:
         self._store_steps(steps, right)
         if self.shared.roles.results.reader.released_late:
-            self.writer.let(self.place.previous, self.place.slot)
-        self.writer.add(nodes.Advance(slot=self.place.slot, phase=self.place.phase, buffers=self.shared.results))
+            self.writer.let(self.position.previous, self.position.buffer)
+        self.writer.add(
+            nodes.Advance(buffer=self.position.buffer, phase=self.position.phase, buffers=self.shared.results)
+        )
 
     def _store_steps(self, steps: tuple[Step, ...], right: str) -> None:
         """Lower steps of the rings of all consumers: each step is that of all parts before the next one.
@@ -499,28 +513,29 @@ class Storer(_RoleEmitter):
             part = writer.name("part")
             with writer.block(nodes.Loop(index=part, over=f"gl.static_range({shared.consumers})")):
                 ahead = f"{part} * {shared.results} + "
-                place = Place(
-                    slot=ahead + (self.place.previous if late else self.place.slot), phase=self.place.phase,
-                    previous=ahead + self.place.previous,
+                position = RingPosition(
+                    buffer=ahead + (self.position.previous if late else self.position.buffer),
+                    phase=self.position.phase,
+                    previous=ahead + self.position.previous,
                 )  # fmt: skip
                 for step in some:
                     if step.word == STORE and self.is_whole is not None:
                         with writer.block(nodes.Branch(condition=self.is_whole)):
-                            writer.add(self._stored(step, place, part, right))
+                            writer.add(self._stored(step, position, part, right))
                     elif step.word == STORE:
-                        writer.add(self._stored(step, place, part, right))
+                        writer.add(self._stored(step, position, part, right))
                     else:
-                        self.synchronize(step, place)
+                        self.synchronize(step, position)
 
-    def _stored(self, step: Step, place: Place, part: str, right: str) -> nodes.StoreResult:
-        """Return the store of a piece at one of the tile's places."""
+    def _stored(self, step: Step, position: RingPosition, part: str, right: str) -> nodes.StoreResult:
+        """Return the store of a piece at one of the tile's positions."""
         names = [target_of(number, len(self.targets)) for number in range(len(self.targets))]
         one = self.targets[names.index(step.what)]
         return nodes.StoreResult(
             boxes=one.boxes,
             row=f"{one.row} + {part} * {self.shared.rows}",
             column=f"{one.column}{right}",
-            slot=place.slot,
+            buffer=position.buffer,
             peer=one.peer,
             copies=one.copies,
         )

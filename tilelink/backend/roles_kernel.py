@@ -11,7 +11,7 @@ from tilelink.backend.compact import walked_loop
 from tilelink.backend.context import FarContext, KernelContext, LaunchContext, LoopContext
 from tilelink.backend.frame import Frame
 from tilelink.backend.loop_roles import LoopConsumer, LoopLoader, LoopShared
-from tilelink.backend.loops import turns
+from tilelink.backend.loops import tile_range
 from tilelink.backend.roles import Consumer, Loader, Storer, uses_indices
 from tilelink.backend.roles_shared import Shared
 from tilelink.ir.program import Wait
@@ -73,7 +73,7 @@ def _role(
         shared = _shared(addresses, stage.roles, widest, boxes, far)
         role.of(shared, places, frame.thresholds, frame.awaited_by_copy_engine).body(stage.stage.body)
         total = walked.total if walked else frame.constants.total(stage)
-        first, step = turns(frame.kernel, loop, total)
+        first, step = tile_range(frame.kernel, loop, total)
         made = LoopContext(total=total, first=first, step=step, body=tuple(writer.nodes), before=before)
         yield replace(made, before=(*before, *walked.before), number=walked.number) if walked else made
         writer.nodes, before = [], ()

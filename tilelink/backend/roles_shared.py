@@ -110,7 +110,7 @@ class Shared:
         """Return the first row and the rows of the part of a buffer that products multiply, or None for all of it."""
         return ("0", self.all_columns) if self.roles.columns < self.widest.columns else None
 
-    def place_of(self, number: int) -> tuple[str, str] | None:
+    def columns_of(self, number: int) -> tuple[str, str] | None:
         """Return the first row and the rows of the part of a buffer that a right operand takes, or None for all."""
         if self.roles.products == 1:
             return self.narrow

@@ -12,7 +12,7 @@ from tilelink.backend import nodes
 from tilelink.backend.addresses import Block, Slice, Slices
 from tilelink.backend.constants import LEVEL, scaled, total
 from tilelink.backend.last_waits import last_waits
-from tilelink.backend.loops import in_turn, index_is_reused, loop_head
+from tilelink.backend.loops import index_is_reused, is_sequential, loop_head
 from tilelink.backend.scopes import undeclared
 from tilelink.backend.shapes import strides
 from tilelink.backend.tiles import TRITON, Tile, aligned
@@ -177,7 +177,7 @@ class StatementEmitter:
         else:
             length = end if start == "0" else f"{end} - {start}"
             over = f"0, tl.cdiv({length}, {addresses.constants.tile(stage, index)})"
-        over = f"tl.range({over}, num_stages=1)" if in_turn(loop) else f"range({over})"
+        over = f"tl.range({over}, num_stages=1)" if is_sequential(loop) else f"range({over})"
         with self.writer.block(nodes.Loop(index=index, over=over)):
             if not signals:
                 self._body(loop.body)
@@ -350,7 +350,7 @@ class StatementEmitter:
             self._store(region, self.values.lower(value, source, raw=True), slices)
             return
         axis, *rest = axes
-        rows = max(COPY_ROWS, COPY_ROWS_OF_A_WARP * self.values.addresses.stage.warps)
+        rows = max(COPY_ROWS, COPY_ROWS_OF_A_WARP * self.values.addresses.stage.num_warps)
         limit = COPY_COLUMNS if not rest else rows if len(rest) == 1 else 1
         extent = self.values.addresses.extent(axis)
         if power_of_two(extent) <= limit:

@@ -9,7 +9,7 @@ from tilelink.backend.context import KernelContext, LoopContext
 from tilelink.backend.deferred_notifies import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.frame import Frame
-from tilelink.backend.loops import turns, turns_text
+from tilelink.backend.loops import tile_range, tiles_text
 from tilelink.backend.nodes import Comment, TileEnd
 from tilelink.backend.statements import StatementEmitter
 from tilelink.backend.values import ValueEmitter
@@ -42,19 +42,21 @@ def _loop(frame: Frame, loop: Loop, descriptors: Descriptors, modules: set[str])
     kernel, writer = frame.kernel, frame.writer()
     stage = frame.bound.stages[loop.stages[0]]
     total, held = frame.constants.total(stage), None
-    if stage.given_in is not None:
+    if stage.notified_in is not None:
         held = deferred(stage, writer, frame.awaited_by_copy_engine)
     walked = walked_loop(frame, loop, writer)
     for name in loop.stages:
         _tile(frame, frame.bound.stages[name], writer, descriptors, modules, held)
     assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
-    first, step = turns(kernel, loop, walked.total if walked else total)
+    first, step = tile_range(kernel, loop, walked.total if walked else total)
     before, after = (held.before, held.after) if held else ((), ())
     if len(kernel.loops) > 1:
-        before = (Comment(text=comment(turns_text(kernel, loop))), *before)
+        before = (Comment(text=comment(tiles_text(kernel, loop))), *before)
     body = tuple(writer.nodes)
-    made = LoopContext(total=total, first=first, step=step, body=body, flat=stage.flat, before=before, after=after,
-                       taken=kernel.dynamic)  # fmt: skip
+    made = LoopContext(
+        total=total, first=first, step=step, body=body, flatten=stage.flatten, before=before, after=after,
+        taken=kernel.dynamic,
+    )  # fmt: skip
     if walked is None:
         return made
     return replace(made, total=walked.total, before=(*before, *walked.before), number=walked.number)

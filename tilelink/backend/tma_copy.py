@@ -91,14 +91,14 @@ class TmaCopyEmitter(StatementEmitter):
         bound, stage = self.values.addresses.bound, self.values.addresses.stage.name
         if region.rank is None:
             name = self._descriptor(artifact.Boxes(tensor=region.tensor, box=self.boxes.box))
-            return BoxAccess(name=name, place=place)
+            return BoxAccess(name=name, position=place)
         args = [artifact.Boxes(tensor=region.tensor, box=self.boxes.box, owner=rank) for rank in range(bound.ranks)]
         copies = tuple(map(self._descriptor, args))
         far = FarContext(name=f"{self.own}_{what}_{region.tensor}", what=what, copies=copies)
         if far not in self.far:
             self.far.append(far)
         peer = self.values.addresses.scalar(bound.tile_map(stage, region).rank)
-        return BoxAccess(name=far.name, place=place, peer=peer, copies=copies)
+        return BoxAccess(name=far.name, position=place, peer=peer, copies=copies)
 
     def _descriptor(self, arg: artifact.Boxes) -> str:
         self.args.setdefault(arg.name, arg)

@@ -116,15 +116,7 @@ def run(
         written = module.program(program)
         choices = choices_of(written, sets)
         chosen = with_choices(written, choices)
-        if every and (schedule is not None or trace is not None):
-            other = "--schedule" if schedule is not None else "--trace"
-            raise BindingError(f"--all and {other} together", hint=f"{other} goes with one schedule: leave --all out")
-        if bench and (device is not Device.cuda or trace is not None):
-            what = "--trace" if trace is not None else "--device cpu"
-            hint = (
-                "launches are timed on GPUs, without a trace: --device cuda --bench; `tilelink simulate` predicts them"
-            )
-            raise BindingError(f"--bench and {what} together", hint=hint)
+        _check_together(schedule, device, trace, nodes, every=every, bench=bench)
         todo = schedules_named(module, chosen, None if every else schedule or DEFAULT)
         if schedule is None and not every and not as_json:
             say_built_in(module, chosen, ", --all each of them")
@@ -145,9 +137,6 @@ def run(
             bound = bound_of(chosen, scheduled, report)
             if not as_json:
                 introduce(bound, sets or [], scheduled)
-            if device is Device.cuda and nodes > 1:
-                hint = "CPU ranks run it with late and reordered puts: leave --device out"
-                raise BindingError(f"{nodes} nodes of GPUs are started by torchrun on each of them", hint=hint)
             if device is Device.cuda:
                 compared = _run_on_gpus(report, scheduled is not None, how)
             else:
@@ -159,6 +148,22 @@ def run(
             write(json.dumps({"ok": good, "runs": reports} if every else reports[0]))
     if not all(one["ok"] for one in reports):
         raise typer.Exit(1)
+
+
+def _check_together(
+    schedule: str | None, device: Device, trace: str | None, nodes: int, *, every: bool, bench: bool
+) -> None:
+    """Raise BindingError for options of which one excludes another."""
+    if every and (schedule is not None or trace is not None):
+        other = "--schedule" if schedule is not None else "--trace"
+        raise BindingError(f"--all and {other} together", hint=f"{other} goes with one schedule: leave --all out")
+    if bench and (device is not Device.cuda or trace is not None):
+        what = "--trace" if trace is not None else "--device cpu"
+        hint = "launches are timed on GPUs, without a trace: --device cuda --bench; `tilelink simulate` predicts them"
+        raise BindingError(f"--bench and {what} together", hint=hint)
+    if device is Device.cuda and nodes > 1:
+        hint = "CPU ranks run it with late and reordered puts: leave --device out"
+        raise BindingError(f"{nodes} nodes of GPUs are started by torchrun on each of them", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)

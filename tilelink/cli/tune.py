@@ -43,6 +43,7 @@ from tilelink.cli.options import (
     with_choices,
     write,
 )
+from tilelink.compiler.modules import Module
 from tilelink.compiler.samples import DRAWS
 from tilelink.errors import BindingError, SearchError, TileLinkError
 from tilelink.frontend.variants import open_names
@@ -102,10 +103,8 @@ def tune(
         written = module.program(program)
         choices = choices_of(written, sets)
         chosen = with_choices(written, choices)
-        able = [one for one in module.programs if one != written and choices.keys() <= open_names(one).keys()]
-        programs = algorithms([with_choices(one, choices) for one in able], chosen)
-        given = [*_shape(chosen, shape), *(sets or [])]
-        dims = dims_of(chosen, given, LARGE_DIMS, node_ranks=of_a_node(ranks, nodes))
+        programs = _equivalent(module, written, chosen, choices)
+        dims = dims_of(chosen, [*_shape(chosen, shape), *(sets or [])], LARGE_DIMS, node_ranks=of_a_node(ranks, nodes))
         if not as_json:
             say(f"{chosen.name} on {ranks_text(ranks_of(ranks, nodes))}, {values_text(dims)}")
             say_grid(chosen, dims, ranks, nodes)
@@ -120,28 +119,29 @@ def tune(
             "declared": [s for p in programs for s in module.schedules_of(p)],
         }  # fmt: skip
         found = _searched(programs, options, quiet=as_json)
-        lines = [_line(programs, one) for one in _shown(found, top)]
-        if not lines:
+        if not (lines := [_line(programs, one) for one in _shown(found, top)]):
             raise _nothing(found)
         best: dict[str, Any] | None = None
         seconds = {"search": found.elapsed}
         if measured and found.ended != "interrupt":
-            request: dict[str, Any] = {"file": file, "dims": dims, "choices": choices, "dtype": dtype.value}
-            request["compile_budget"] = compile_budget
+            request = {
+                "file": file, "dims": dims, "choices": choices, "dtype": dtype.value, "compile_budget": compile_budget
+            }  # fmt: skip
             best, took = _measure(request, programs, lines, ranks, quiet=as_json)
             seconds |= took
     asked = {
-        **ranks_of(ranks, nodes),
-        "dims": dims,
-        "choices": choices,
-        "dtype": dtype.value,
-        "machine": machine,
-        "strategy": strategy,
-        "seed": seed,
-    }
-    _show(found, {"program": chosen.name, **asked}, lines, best, seconds, as_json)
+        "program": chosen.name, **ranks_of(ranks, nodes), "dims": dims, "choices": choices, "dtype": dtype.value,
+        "machine": machine, "strategy": strategy, "seed": seed,
+    }  # fmt: skip
+    _show(found, asked, lines, best, seconds, as_json)
     if found.ended == "interrupt":
         raise typer.Exit(130)
+
+
+def _equivalent(module: Module, written: Program, chosen: Program, choices: Mapping[str, Any]) -> tuple[Program, ...]:
+    """Return a program with these choices, and those of its file that compute the same."""
+    able = [one for one in module.programs if one != written and choices.keys() <= open_names(one).keys()]
+    return algorithms([with_choices(one, choices) for one in able], chosen)
 
 
 def _require_measuring(ranks: int, nodes: int) -> None:

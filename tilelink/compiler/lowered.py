@@ -233,7 +233,7 @@ class _Reader:
             line.loops[-1] = replace(line.loops[-1], compact=made)
 
     def _role(self, roles: list[Role], line: re.Match[str], steps: tuple[Step, ...]) -> None:
-        """Add a role, or steps of the first or after the last turn to a role: those of the first are the first line."""
+        """Add a role, or steps of its first or after its last iteration: those of the first are the first line."""
         if line["when"] == "last" and roles:
             roles[-1] = replace(roles[-1], last=steps)
         elif roles and roles[-1].first is not None and not roles[-1].steps:

@@ -177,7 +177,7 @@ def _check(program: Program, given: Sequence[Tensor], launch: Mapping[str, Ints]
     """Raise BindingError for the first entry that breaks a promise of its declaration."""
     import torch
 
-    from tilelink.reference.promises import check_promises, check_replicated
+    from tilelink.reference.promises import check_index_tensors, check_replicated
     from tilelink.reference.scalars import Scope, Where
 
     for rank in range(ranks):
@@ -188,6 +188,8 @@ def _check(program: Program, given: Sequence[Tensor], launch: Mapping[str, Ints]
 
         shapes = {t.name: t.shape for t in program.tensors}
         scope = Scope(rank=rank, ranks=ranks, numbers=dims, dims=shapes, fetch=fetch)
-        check_promises(given, {name: torch.from_numpy(np.asarray(entries)) for name, entries in own.items()}, scope)
+        check_index_tensors(
+            given, {name: torch.from_numpy(np.asarray(entries)) for name, entries in own.items()}, scope
+        )
     by_rank = [{name: torch.from_numpy(np.asarray(of[rank])) for name, of in launch.items()} for rank in range(ranks)]
     check_replicated(given, by_rank)

@@ -5,8 +5,8 @@
 They are written in Gluon, Triton's language with explicit control of shared memory. They need sm_90. What the roles do,
 and why it is right, is described in lowering/rings.py and checked by verifier/rings.py.
 
-A ring's place has a `slot`, its buffer, and a `phase`, 0 in the first round and then 1 and 0 in turn. PHASE arguments
-are the parity for which a barrier is waited.
+A position in a ring has the number of a `buffer` and a `phase`, 0 in the first round and then 1 and 0 in turn. PHASE
+arguments are the parity for which a barrier is waited.
 """
 
 import triton.language as tl
@@ -49,29 +49,29 @@ def segments(COUNT: gl.constexpr):
 
 
 @gluon.jit
-def following(slot, phase, BUFFERS: gl.constexpr):
-    """Return the next place of a ring: its slot and its phase."""
-    slot += 1
-    around = slot == BUFFERS
-    return gl.where(around, 0, slot), phase ^ around.to(gl.int32)
+def following(buffer, phase, BUFFERS: gl.constexpr):
+    """Return the next position of a ring: its buffer and its phase."""
+    buffer += 1
+    around = buffer == BUFFERS
+    return gl.where(around, 0, buffer), phase ^ around.to(gl.int32)
 
 
 @gluon.jit
-def wait(barriers, slot, phase):
+def wait(barriers, buffer, phase):
     """Wait until the phase of this parity is over."""
-    mbarrier.wait(barriers.index(slot), phase)
+    mbarrier.wait(barriers.index(buffer), phase)
 
 
 @gluon.jit
-def arrive(barriers, slot):
+def arrive(barriers, buffer):
     """Arrive once, after all earlier accesses of the role's threads."""
-    mbarrier.arrive(barriers.index(slot))
+    mbarrier.arrive(barriers.index(buffer))
 
 
 @gluon.jit
-def expect(barriers, slot, BYTES: gl.constexpr):
+def expect(barriers, buffer, BYTES: gl.constexpr):
     """Arrive, and let the phase last until loads have brought BYTES more."""
-    mbarrier.expect(barriers.index(slot), BYTES)
+    mbarrier.expect(barriers.index(buffer), BYTES)
 
 
 @gluon.jit
@@ -81,10 +81,10 @@ def load(boxes, row, column, full, buffer):
 
 
 @gluon.jit
-def load_parts(boxes, row, column, full, slot, ring, PARTS: gl.constexpr, ROWS: gl.constexpr):
+def load_parts(boxes, row, column, full, buffer, ring, PARTS: gl.constexpr, ROWS: gl.constexpr):
     """Start to load PARTS boxes of ROWS rows, one below another: the parts of a buffer, one for each consumer."""
     for part in gl.static_range(PARTS):
-        _load(boxes, [row + part * ROWS, column], full.index(slot), ring.index(slot * PARTS + part))
+        _load(boxes, [row + part * ROWS, column], full.index(buffer), ring.index(buffer * PARTS + part))
 
 
 @gluon.jit

@@ -226,8 +226,8 @@ def _bind_stages(
             order=decode(_concrete_order(part, numbers, ranks), counts, part),
             nest=part[ORDER],
             block=block,
-            warps=part[NUM_WARPS] or 4,
-            stages=part[NUM_STAGES] or 3,
+            num_warps=part[NUM_WARPS] or 4,
+            num_stages=part[NUM_STAGES] or 3,
             defer_notify=part[DEFER_NOTIFY],
         )
     return _match_fused(bound)

@@ -190,12 +190,12 @@ class BoundStage:
     """
     block: int
     """Elements of a whole axis handled at once inside a contraction or reduction."""
-    warps: int
-    stages: int
-    flat: bool = field(default=False, metadata=spelled("flatten"))
+    num_warps: int
+    num_stages: int
+    flatten: bool = False
     defer_notify: bool = False
     """True if its tiles are to be notified while their programs multiply the next ones."""
-    given_in: int | None = field(default=None, metadata=spelled("notified_in"))
+    notified_in: int | None = None
     """The statement in whose product a program notifies its tile before (lowering/clauses/defer_notify.py), or None."""
     transport: Transport = Transport.STORES
     """The unit that moves its data."""
@@ -247,7 +247,7 @@ class Loop:
     tile less of the loops before are the first to have one of this loop.
     begin, width: where only `width` programs have tiles of it, from program `begin` on, tile t is that of program
     begin + t % width.
-    compact: numbers for the tiles that a launch has, if they alone are dealt to the programs: the one with number n to
+    compact: numbers for the tiles that a launch has, if they alone are assigned to programs: the one with number n to
     program n % programs. Without it, or where nothing says what a launch has, tiles have the numbers of their order.
     """
 
@@ -278,8 +278,8 @@ class Kernel:
     position: int
     programs: int
     loops: tuple[Loop, ...] = field(metadata=BESIDE)
-    warps: int
-    stages: int
+    num_warps: int
+    num_stages: int
     reuse_lag: int = 0
     """Waits that every peer has finished launch e - reuse_lag; 0 waits for nothing."""
     needs_entry: bool = False
@@ -288,7 +288,7 @@ class Kernel:
     """Programs that share an SM."""
     turn: int = 0
     """Its place in the order in which the host issues the kernels on SMs (lowering/issue_order.py)."""
-    dealt: bool = False
+    program_per_tile: bool = False
     """True if it has a program for each tile, and the GPU starts one when another has ended: not all are resident."""
     dynamic: bool = False
     """True if each of its programs takes the next tile by a counter when it has finished one."""

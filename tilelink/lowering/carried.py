@@ -1,9 +1,9 @@
 """Loops inside a tile that carry a state and multiply twice: what is kept times what streams, then the result times it.
 
-Attention is such a loop, and so are linear attention and attention to a window. A turn of the loop multiplies an
-operand that all turns have in common (the queries) and a tile of the *leading* operand (the keys), computes with the
-product, and adds to a carried name the product of the result and a tile of the *trailing* operand (the values). A
-condition such as `if t <= n:` around all of a turn leaves out turns at the start or the end.
+Attention is such a loop, and so are linear attention and attention to a window. An iteration of the loop multiplies an
+operand that all iterations have in common (the queries) and a tile of the *leading* operand (the keys), computes with
+the product, and adds to a carried name the product of the result and a tile of the *trailing* operand (the values). A
+condition such as `if t <= n:` around all of an iteration leaves out iterations at the start or the end.
 
 Online softmax becomes the elementwise steps, the reductions and the products that it consists of:
 
@@ -76,11 +76,11 @@ ROWS = (True, False)
 class Carried:
     """A tile whose loop carries a state, in parts.
 
-    waits: before the loop. begin: the values of names before it. guard: the condition under which there is a turn, or
-    None. awaited: waits of a turn. compute: statements between
-    the products of a turn, where `scores` is the name of the first one. name: the carried name to which the second one
-    is added. rescaled: what it is added to. weights: its left operand. after: statements between the loop and the
-    notifies, of which the last one stores.
+    waits: before the loop. begin: the values of names before it. guard: the condition under which there is an
+    iteration, or None. awaited: waits of an iteration. compute: statements between
+    the products of an iteration, where `scores` is the name of the first one. name: the carried name to which the
+    second one is added. rescaled: what it is added to. weights: its left operand. after: statements between the loop
+    and the notifies, of which the last one stores.
     """
 
     waits: tuple[Wait, ...]
@@ -101,8 +101,8 @@ class Carried:
     def first(self) -> Statement:
         """Return the statement of the first product."""
         body = self.loop.body
-        turn = body[0].then if self.guard is not None and isinstance(body[0], If) else body
-        return turn[len(self.awaited)]
+        iteration = body[0].then if self.guard is not None and isinstance(body[0], If) else body
+        return iteration[len(self.awaited)]
 
     @property
     def kept(self) -> Region:
@@ -162,7 +162,7 @@ class _Unfolding:
                 done += _begun(statement, states)
             elif isinstance(statement, For):
                 others = (one for one in body if one is not statement)
-                done.append(replace(statement, body=self._turn(statement.body, states, _read(others))))
+                done.append(replace(statement, body=self._iteration(statement.body, states, _read(others))))
             else:
                 done += map_values((statement,), lambda v: _finished(v, states))
         return tuple(done)
@@ -171,16 +171,16 @@ class _Unfolding:
         words = ("top", "total", "new", "shift", "weights", "old")
         return _State(sums=name, **{word: self.name(f"{name}_{word}") for word in words})
 
-    def _turn(
+    def _iteration(
         self, body: tuple[Statement, ...], states: dict[str, _State], outside: frozenset[str]
     ) -> tuple[Statement, ...]:
-        """Return the statements of a turn. outside: names that other statements of the tile read."""
+        """Return the statements of an iteration. outside: names that other statements of the tile read."""
         done: list[Statement] = []
         for statement in body:
             match statement:
                 case If(then=then, orelse=()):
                     others = _read(one for one in body if one is not statement)
-                    done.append(replace(statement, then=self._turn(then, states, outside | others)))
+                    done.append(replace(statement, then=self._iteration(then, states, outside | others)))
                 case Assign(name=name, value=Attend(state=Local(name=state)) as value) if name == state in states:
                     done += self._attended(value, states[name])
                 case _:
@@ -259,7 +259,7 @@ class _Unfolding:
 
 @dataclass(frozen=True, kw_only=True)
 class _State:
-    """The names of an online softmax state, and of what a turn computes."""
+    """The names of an online softmax state, and of what an iteration computes."""
 
     sums: str
     top: str
@@ -342,8 +342,8 @@ def _names(statement: Statement) -> set[str]:
     return local_names(value) if value is not None else set()
 
 
-def computes_with_turns(tile: Carried) -> bool:
-    """True if what a turn computes depends on its place."""
+def computes_with_iterations(tile: Carried) -> bool:
+    """True if what an iteration computes depends on its place."""
     return bool({decl.name for decl in tile.loop.indices} & _indices_of(tile))
 
 
@@ -362,7 +362,8 @@ def _indices_of(tile: Carried) -> set[str]:
 
 
 def summed(tile: Carried) -> dict[str, tuple[Value | None, Value]]:
-    """Return the names that only sum up rows: name -> what a turn multiplies it with, and the tile whose rows it adds.
+    """Return the names that only sum up rows: name -> what an iteration multiplies it with, and the tile whose rows it
+    adds.
 
     Such a name may be kept as several sums of each row, which are added up after the loop.
     """
@@ -403,7 +404,7 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
     waits = tuple(s for s in before if isinstance(s, Wait))
     begin = tuple(s for s in before if isinstance(s, Assign))
     if any(decl.counted for decl in loop.indices):
-        return "a launch decides how many turns its loop has"
+        return "a launch decides how many iterations its loop has"
     if len(waits) + len(begin) < len(before) or any(number_of(s.value) is None for s in begin):
         return "before its loop its tiles do more than to wait and to give names numbers"
     if not after or not isinstance(after[-1], Store) or not all(isinstance(s, Assign) for s in after[:-1]):
@@ -416,13 +417,13 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
     match inner:
         case (If(condition=guard, then=inner, orelse=()),):
             if len(_conditions(guard)) == 0:
-                return "its loop leaves out turns by another condition than the first and the last of an index"
+                return "its loop leaves out iterations by another condition than the first and the last of an index"
         case _:
             pass
-    turn = _turn(inner)
-    if isinstance(turn, str):
-        return turn
-    awaited, first, compute, last = turn
+    iteration = _iteration(inner)
+    if isinstance(iteration, str):
+        return iteration
+    awaited, first, compute, last = iteration
     assert isinstance(first.value, Dot) and isinstance(last.value, Apply)
     (sums,) = products_of(last.value)
     rescaled = next(a for a in last.value.args if a is not sums)
@@ -446,7 +447,7 @@ def number_of(value: Value) -> float | None:
             return None
 
 
-Turn = tuple[tuple[Wait, ...], Assign, tuple[Assign, ...], Assign]
+Iteration = tuple[tuple[Wait, ...], Assign, tuple[Assign, ...], Assign]
 
 
 def _conditions(guard: Scalar) -> list[Compare]:
@@ -463,7 +464,7 @@ def _conditions(guard: Scalar) -> list[Compare]:
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """The part of a loop's index for which there are turns, from `start` up to `stop` (exclusive): `inner` for each."""
+    """The part of a loop's index that has iterations, from `start` up to `stop` (exclusive): `inner` for each."""
 
     index: str
     start: Scalar
@@ -472,7 +473,7 @@ class Range:
 
 
 def range_of(stage: BoundStage, tile: Carried, bounds: Bounds) -> Range | str | None:
-    """Return the turns that a tile has, None if it has all, or why they are no range of at least one.
+    """Return the iterations that a tile has, None if it has all, or why they are no range of at least one.
 
     bounds: of the stage.
     """
@@ -497,7 +498,7 @@ def range_of(stage: BoundStage, tile: Carried, bounds: Bounds) -> Range | str | 
         for stop in stops:
             least = bounds.of(simplify(binary("-", stop, start), bounds))[0]
             if least < 1:
-                return "its loop may have no turn, which no proof rules out"
+                return "its loop may have no iteration, which no proof rules out"
     start, stop = starts[0], stops[0]
     for other in starts[1:]:
         start = binary("max", start, other)
@@ -510,23 +511,23 @@ def range_of(stage: BoundStage, tile: Carried, bounds: Bounds) -> Range | str | 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def _turn(body: tuple[Statement, ...]) -> Turn | str:
-    """Return the waits, the first product, the statements between, and the second product of a turn, or why not."""
+def _iteration(body: tuple[Statement, ...]) -> Iteration | str:
+    """Return the waits, the first product, the statements between, and the second product, or why there are none."""
     number = next((n for n, s in enumerate(body) if not isinstance(s, Wait)), len(body))
     awaited, rest = body[:number], body[number:]
     assigns = [s for s in rest if isinstance(s, Assign)]
     if len(assigns) < len(rest):
-        return "a turn of its loop does more than to wait and then compute"
+        return "an iteration of its loop does more than to wait and then compute"
     multiplied = [s for s in assigns if products_of(s.value)]
     if len(multiplied) != 2 or any(len(products_of(s.value)) > 1 for s in multiplied):
-        return "a turn of its loop does not multiply twice"
+        return "an iteration of its loop does not multiply twice"
     first, last = multiplied
     before = assigns[: next(n for n, s in enumerate(assigns) if s is first)]
     if not isinstance(first.value, Dot) or before:
-        return "a turn of its loop does not begin with a product"
+        return "an iteration of its loop does not begin with a product"
     value = last.value
     if not (isinstance(value, Apply) and value.op == "add" and any(isinstance(a, Dot) for a in value.args)):
-        return "a turn of its loop does not add its second product to a name"
+        return "an iteration of its loop does not add its second product to a name"
     compute = tuple(s for s in assigns if s is not first and s is not last)
     return tuple(s for s in awaited if isinstance(s, Wait)), first, compute, last
 
@@ -537,25 +538,27 @@ def _wrong(found: Carried, body: tuple[Statement, ...]) -> str | None:
     kept, trailing = found.product.left, found.sums.right
     leading = found.product.right.value if isinstance(found.product.right, Transpose) else None
     if not isinstance(kept, Read) or kept.region.rank is not None or _uses(kept.region, own):
-        return "the left operand of the first product is not a region of its own rank that all turns have in common"
+        return (
+            "the left operand of the first product is not a region of its own rank that all iterations have in common"
+        )
     if not isinstance(leading, Read) or leading.region.rank is not None:
         return "the right operand of the first product is not a transposed region of its own rank"
     if not isinstance(trailing, Read) or trailing.region.rank is not None:
         return "the right operand of the second product is not a region of its own rank"
     if not _uses(leading.region, own) or not _uses(trailing.region, own):
-        return "an operand of its loop is the same in all turns"
+        return "an operand of its loop is the same in all iterations"
     if any(isinstance(v, Read) for v in values(found.weights)):
-        return "the left operand of the second product is not computed in a turn"
+        return "the left operand of the second product is not computed in an iteration"
     if found.name not in local_names(found.rescaled):
         return f"its loop does not add to {found.name}"
     for statement in found.compute:
         if found.name in local_names(statement.value) or statement.name == found.name:
-            return f"a turn of its loop computes with {found.name}"
+            return f"an iteration of its loop computes with {found.name}"
     used = local_names(found.rescaled) | local_names(found.weights) - {found.name}
     at = next(n for n, s in enumerate(body) if isinstance(s, Assign) and s.name == found.name)
     later = {s.name for s in body[at + 1 :] if isinstance(s, Assign)}
     if used & later:
-        return f"a turn of its loop changes {min(used & later)} after it has added a product with it"
+        return f"an iteration of its loop changes {min(used & later)} after it has added a product with it"
     for statement in (*found.compute, *found.after):
         if (value := value_of(statement)) is not None and (reason := _computed(value)):
             return reason
@@ -568,7 +571,7 @@ def _uses(region: Region, indices: set[str]) -> bool:
 
 
 def _computed(value: Value) -> str | None:
-    """Return why consumers cannot compute a value of a turn, or None."""
+    """Return why consumers cannot compute a value of an iteration, or None."""
     match value:
         case Local() | Literal() | FromScalar() | Full() | Positions():
             return None

@@ -1,6 +1,7 @@
-"""Waits of a loop with roles: turns leave out a wait that repeats the one of an earlier turn of the same tile.
+"""Waits of a loop with roles: iterations leave out a wait that repeats the one of an earlier iteration of the same
+tile.
 
-before: for t in turns:  wait(ks[s, t, :]); ...           # a channel of ks holds what four turns load
+before: for t in turns:  wait(ks[s, t, :]); ...           # a channel of ks holds what four iterations load
 after:  for t in turns:  if t % 4 == 0: wait(ks[s, t, :]); ...
 
 A counter only grows in a launch, so a wait for the same channels passes at once. The plan has all waits. The rule
@@ -22,53 +23,55 @@ from tilelink.lowering.carried import Carried, Range
 
 @dataclass(frozen=True, kw_only=True)
 class Period:
-    """Turns of a loop's index in which a wait is executed: those that `turns` divides, or only the first one (None)."""
+    """Iterations in which a wait is executed: those whose number `iterations` divides, or only the first one (None)."""
 
     index: str
-    turns: int | None
+    iterations: int | None
 
 
-def periods(bound: Bound, stage: BoundStage, tile: Carried, turns: Range | None, wait: Wait) -> tuple[Period, ...]:
-    """Return the periods of a wait, which is executed in turns in which all of them begin: in every turn for ()."""
+def periods(bound: Bound, stage: BoundStage, tile: Carried, iterations: Range | None, wait: Wait) -> tuple[Period, ...]:
+    """Return the periods of a wait, executed in iterations in which all of them begin: in every one for ()."""
     grid = bound.channels[wait.region.tensor, wait.kind]
     found: list[Period] = []
     for decl in tile.loop.indices:
-        if turns is not None and turns.index == decl.name and turns.start != const(0):
-            return ()  # the first turn need not begin a channel
+        if iterations is not None and iterations.index == decl.name and iterations.start != const(0):
+            return ()  # the first iteration need not begin a channel
         if (count := stage.count(decl.name)) == 1:
             continue
         dims = [d for d, c in enumerate(wait.region.coords) if isinstance(c, Scalar) and decl.name in _indices(c)]
         if not dims:
-            found.append(Period(index=decl.name, turns=None))
+            found.append(Period(index=decl.name, iterations=None))
             continue
         plain = len(dims) == 1 and wait.region.coords[dims[0]] == Index(name=decl.name)
         size, elements = grid.sizes[dims[0]], stage.tiles[decl.name]
         if plain and size >= count * elements:
-            found.append(Period(index=decl.name, turns=None))
+            found.append(Period(index=decl.name, iterations=None))
         elif plain and size % elements == 0 and size > elements:
-            found.append(Period(index=decl.name, turns=size // elements))
+            found.append(Period(index=decl.name, iterations=size // elements))
     return tuple(found)
 
 
-def not_repeated(bound: Bound, stage: BoundStage, tile: Carried, turns: Range | None) -> str | None:
-    """Return which wait may be left out although no earlier turn has executed it, or None."""
+def not_repeated(bound: Bound, stage: BoundStage, tile: Carried, iterations: Range | None) -> str | None:
+    """Return which wait may be left out although no earlier iteration has executed it, or None."""
     for wait in tile.awaited:
-        found = {one.index: one.turns for one in periods(bound, stage, tile, turns, wait)}
-        if turns is not None and turns.index in found and turns.start != const(0):
-            return f"its first turn need not wait for {wait.region.tensor}"
+        found = {one.index: one.iterations for one in periods(bound, stage, tile, iterations, wait)}
+        if iterations is not None and iterations.index in found and iterations.start != const(0):
+            return f"its first iteration need not wait for {wait.region.tensor}"
         for expr in _places(bound, stage, wait):
             for index in _indices(expr) & found.keys():
                 if not _steady(expr, index, stage.count(index), found[index]):
-                    return f"a turn waits for other channels of {wait.region.tensor} than the one that waits for it"
+                    return (
+                        f"an iteration waits for other channels of {wait.region.tensor} than the one that waits for it"
+                    )
     return None
 
 
-def _steady(expr: Scalar, index: str, count: int, turns: int | None) -> bool:
-    """True if an expression over one index is the same in all turns of a period."""
+def _steady(expr: Scalar, index: str, count: int, iterations: int | None) -> bool:
+    """True if an expression over one index is the same in all iterations of a period."""
     if _indices(expr) != {index}:
         return False
     every = np.arange(count)
-    begin = every - every % (turns or count)
+    begin = every - every % (iterations or count)
     here, there = (
         evaluate(expr, Env(rank=0, ranks=1, params={}, indices={index: values})) for values in (every, begin)
     )

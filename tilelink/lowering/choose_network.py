@@ -98,7 +98,7 @@ def _carried(bound: Bound, name: str) -> Bound:
     carrying = _Carrying(bound=bound, stage=stage, edges=edges)
     body = carrying.body(stage.stage.body, ())
     # A tile's puts begin when its program issues them: its loop has no pipeline across tiles.
-    plain = replace(stage, flat=False, tma_copy=None, transport=Transport.STORES)
+    plain = replace(stage, flatten=False, tma_copy=None, transport=Transport.STORES)
     return with_bodies(replace(carrying.bound, stages={**bound.stages, name: plain}), {name: body})
 
 

@@ -1,7 +1,7 @@
 """The pass that lets kernels walk the tiles that a launch has, so that their waves are full.
 
 A tile of a counted range that is not there would take a turn of its program, and do nothing in it. With compact numbers
-the tiles that are there are dealt to the programs one by one. Which program executes a tile is then known only in a
+the tiles that are there are assigned to the programs one by one. Which program executes a tile is then known only in a
 launch. The rule `tiles` (verifier/tiles.py) says what is proved of such a kernel, and under which conditions.
 """
 
@@ -49,7 +49,7 @@ def obstacle(bound: Bound, kernel: Kernel) -> str | None:
     if kernel.dynamic:
         return "its programs take tiles by a counter"
     stage = bound.stages[kernel.stage_names[0]]
-    if stage.transport is not Transport.STORES or stage.flat or stage.given_in is not None:
+    if stage.transport is not Transport.STORES or stage.flatten or stage.notified_in is not None:
         return "its programs do not execute a tile after the other"
     if (clause := tying(bound.schedule, stage.name)) is not None:
         return f"`{clause}` ties the tiles of a program to one another"

@@ -34,13 +34,13 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, at_launch, const, walk
 from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, received, statements
-from tilelink.lowering.alike import is_fixed
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, expand, join
 from tilelink.lowering.guards import Chosen, Guard, Guards, iterations_of, numbered, parts_of, settled_choice
 from tilelink.lowering.hulls import hull, unknown
 from tilelink.lowering.places import DECIDED, GUARD, Fault, box, chosen, divides, in_table, partial, reach
-from tilelink.lowering.told import Execution, Told
+from tilelink.lowering.stored_entries import Execution, StoredEntries
+from tilelink.lowering.value_numbering import is_fixed
 from tilelink.lowering.walk import Rows, Walk, column, length
 
 READ, WRITE, WAIT, NOTIFY = range(4)
@@ -209,7 +209,7 @@ class Enumerator(Walk):
         self.faults: list[Fault] = []
         replicated = frozenset(name for name, t in bound.tensors.items() if "replicated" in t.decl.properties)
         self.guards = Guards(ranges=dict(bound.entries), replicated=replicated)
-        self._told = Told(bound=bound, guards=self.guards)
+        self._stored_entries = StoredEntries(bound=bound, guards=self.guards)
         self._unsure: dict[str, _Uses] = {}
         self._accesses: list[tuple[Ints, ...]] = []
         self._signals: list[tuple[Ints, ...]] = []
@@ -326,7 +326,7 @@ class Enumerator(Walk):
             none = np.full(len(rows.task), -1)
             self._shares.append((rows.task, rows.position, np.full(len(rows.task), number), none, none))
         if isinstance(statement, Assign):
-            self._told.assigned(stage, number, statement)
+            self._stored_entries.assigned(stage, number, statement)
         match statement:
             case Assign(name=name) if name in self._unsure and not self._counted(stage, statement):
                 self._unsure[name].assigned.append((rows.task, rows.position))
@@ -367,17 +367,19 @@ class Enumerator(Walk):
             for row, (task, rank) in enumerate(zip(rows.task.tolist(), rows.rank.tolist(), strict=True)):
                 indices = {name: int(column[row]) for name, column in rows.indices.items()}
                 executions.append(Execution(number=row, task=task, rank=rank, indices=indices))
-        self._told.written(stage, statement, target, value, executions, lambda tile_map: self._bounds(tile_map, rows))
+        self._stored_entries.written(
+            stage, statement, target, value, executions, lambda tile_map: self._bounds(tile_map, rows)
+        )
 
     def _stored(self, stage: BoundStage, target: Region, value: Value, rows: Rows, *, sure: bool = True) -> None:
         """Note where what a statement writes is from. sure: False if other writes of the same elements count too."""
         tile_map = self.bound.tile_map(stage.name, target)
         there = (rows.guard == 0) & (sure and is_fixed(tile_map) and not stage.parts)
-        self._told.stored(stage, target, value, there, lambda one: self._bounds(one, rows))
+        self._stored_entries.stored(stage, target, value, there, lambda one: self._bounds(one, rows))
 
     def settle(self) -> None:
         """Note which values of entries are equal, after all stages."""
-        self._told.settle()
+        self._stored_entries.settle()
 
     def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: Rows) -> None:
         tile_map = self.bound.tile_map(stage.name, region)
@@ -587,12 +589,12 @@ class Enumerator(Walk):
     def _deferred(self, stage: BoundStage, number: int, task: Ints) -> tuple[Ints, Ints]:
         """Return which tasks leave a notify to their program's next tile, and its position there."""
         body, statement = stage.stage.body, self.statements[number][1]
-        if stage.given_in is None or not any(statement is one for one in closing_notifies(body)):
+        if stage.notified_in is None or not any(statement is one for one in closing_notifies(body)):
             return np.zeros_like(task), np.zeros_like(task)
         kernel = self.bound.kernel_of[stage.name]
         taking = next(loop.taking(kernel.programs) for loop in kernel.loops if stage.name in loop.stages)
         tile = (task - self.first_task[stage.name]) % stage.total
-        at = sum(length(stage, before) for before in body[: stage.given_in])
+        at = sum(length(stage, before) for before in body[: stage.notified_in])
         return np.where(tile + taking < stage.total, 1, 0), np.full(len(task), at)
 
     def accesses(self) -> Accesses:

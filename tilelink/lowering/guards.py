@@ -109,7 +109,7 @@ class Guards:
 
     ranges: table -> the smallest and the largest of its entries, known before an expression names it. replicated:
     index tensors of which all ranks have the same entries: those of rank 0 stand for all. copies: entry ->
-    what it is equal to, an expression of other entries, where a program writes it as such (lowering/told.py); None if
+    what it is equal to, an expression of other entries, where a program writes it as such (stored_entries.py); None if
     that is not known.
     """
 

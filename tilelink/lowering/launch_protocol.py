@@ -60,7 +60,7 @@ def handshake_of(bound: Bound, kernel: Kernel, *, copies_wait: bool) -> Handshak
         announces_entry=protocol.in_kernels and first and several and any(one.needs_entry for one in bound.kernels),
         ends_launch=protocol.in_kernels and last,
         announces_end=protocol.counted and several and first and kernel.stream == "main",
-        first_announces=kernel.dealt,  # the last program of such a kernel may wait for those that are told
+        first_announces=kernel.program_per_tile,  # the last program of such a kernel may wait for those that are told
         begins_copies=begins_copies,
         first_begins_copies=begins_copies and not copies_wait,
         counted=sum(one.programs for one in bound.on_sms) if protocol.counted else 0,
@@ -104,7 +104,9 @@ def _counted(bound: Bound) -> LaunchProtocol | None:
     if copies:
         # Where copies wait for programs, the last program to start lets them begin. It starts after others have ended
         # if not all are resident, and those may wait for copies.
-        late = first.dealt and any(signals(bound, one, awaited) for one in bound.kernels if one.on_copy_engine)
+        late = first.program_per_tile and any(
+            signals(bound, one, awaited) for one in bound.kernels if one.on_copy_engine
+        )
         one_releases = len(kernels) == 1 and not first.reuse_lag and not late
         return LaunchProtocol.COUNTED_WITH_COPIES if one_releases else None
     return LaunchProtocol.COUNTED_ANNOUNCED if any(one.on_side_stream for one in kernels) else None

@@ -119,11 +119,15 @@ def _stage(bound: Bound, stage: BoundStage, number: int) -> Iterator[Misfit]:
         yield from _differs("stage", stage.name, f"extent {decl.name}", stage.extents[decl.name], extent)
     for index in numbers:
         yield from _differs("stage", stage.name, f"tile {index}", stage.tiles[index], 1)
-    for word, value, least in (("block", stage.block, 1), ("stages", stage.stages, 1), ("tiles", stage.total, 0)):
+    for word, value, least in (
+        ("block", stage.block, 1),
+        ("num_stages", stage.num_stages, 1),
+        ("tiles", stage.total, 0),
+    ):
         if value < least:
             yield from _differs("stage", stage.name, word, value, least)
-    if stage.warps not in WARPS:
-        yield from _differs("stage", stage.name, "warps", stage.warps, 4)
+    if stage.num_warps not in WARPS:
+        yield from _differs("stage", stage.name, "num_warps", stage.num_warps, 4)
     if isinstance(stage.resource, Fused) and stage.resource.stage not in bound.stages:
         message = f"{stage.name} is to run in {stage.resource.stage}, which is no stage"
         yield Misfit(
@@ -155,8 +159,10 @@ def _kernels(bound: Bound) -> Iterator[Misfit]:
         yield from _differs("stage", stage.name, "transport", stage.transport.name, wanted)
     able = bound.capabilities
     for stage in bound.stages.values():  # before the pass `loops` a flat loop is only asked for
-        if (stage.flat and bound.many_threads and not able.flat_loops) or (stage.tma_copy and not able.tma_copies):
-            word = "flatten" if stage.flat else "tma_copy"
+        if (stage.flatten and bound.many_threads and not able.flattened_loops) or (
+            stage.tma_copy and not able.tma_copies
+        ):
+            word = "flatten" if stage.flatten else "tma_copy"
             message = f"{stage.name} has `{word}`, which dialect {able.dialect} does not have on {bound.target}"
             yield Misfit(kind="stage", part=stage.name, message=message, hint=f"remove {word}")
     protocols = {LaunchProtocol.HELPER_KERNELS, choose_protocol(bound).protocol if bound.many_threads else None}
@@ -182,9 +188,9 @@ def _kernel(bound: Bound, kernel: Kernel) -> Iterator[Misfit]:
         or (kernel.on_copy_engine and kernel.programs > 1)
     ):
         yield from _differs("kernel", kernel.name, "programs", kernel.programs, kernel.programs_per_cta)
-    if kernel.warps not in WARPS or kernel.stages < 1 or kernel.reuse_lag < 0:
-        message = f"warps, stages or reuse_lag of {kernel.name} are none"
-        yield Misfit(kind="kernel", part=kernel.name, message=message, hint="warps 4, stages 3")
+    if kernel.num_warps not in WARPS or kernel.num_stages < 1 or kernel.reuse_lag < 0:
+        message = f"num_warps, num_stages or reuse_lag of {kernel.name} are none"
+        yield Misfit(kind="kernel", part=kernel.name, message=message, hint="num_warps 4, num_stages 3")
     for loop in kernel.loops:
         yield from _loop(bound, kernel, loop)
 
@@ -209,7 +215,7 @@ def _order(bound: Bound, stage: BoundStage) -> Iterator[Misfit]:
 def _loop(bound: Bound, kernel: Kernel, loop: Loop) -> Iterator[Misfit]:
     for name in loop.stages:
         if misplaced(bound, kernel, loop, bound.stages[name]):
-            message = f"{name} cannot notify a tile in statement {bound.stages[name].given_in} of the next one"
+            message = f"{name} cannot notify a tile in statement {bound.stages[name].notified_in} of the next one"
             yield Misfit(
                 kind="stage", part=name, message=message, hint="remove notified_in: it notifies at the end of a tile"
             )

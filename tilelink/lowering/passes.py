@@ -77,8 +77,8 @@ def _finish_loops(bound: Bound) -> Bound:
     """
     stages: dict[str, BoundStage] = {}
     for name, stage in bound.stages.items():
-        flat = stage.flat and bound.capabilities.flat_loops and stage.total > bound.kernel_of[name].programs
+        flatten = stage.flatten and bound.capabilities.flattened_loops and stage.total > bound.kernel_of[name].programs
         order = {index: simplify(expr, bound.bounds(name)) for index, expr in stage.order.items()}
         # Without tiles an order has nothing to say, and may divide by how many there are.
-        stages[name] = replace(stage, order=order if stage.total else dict.fromkeys(order, const(0)), flat=flat)
+        stages[name] = replace(stage, order=order if stage.total else dict.fromkeys(order, const(0)), flatten=flatten)
     return replace(bound, stages=stages)

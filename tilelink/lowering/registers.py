@@ -78,9 +78,9 @@ def most_sums(bound: Bound) -> list[Sums]:
             computed = (value for s in statements(stage.stage.body) if (value := value_of(s)) is not None)
             if stage.roles is not None or not any(map(_multiplies, computed)):
                 continue
-            walk = _Walk(bound, stage, kernel.warps)
+            walk = _Walk(bound, stage, kernel.num_warps)
             walk.body(stage.stage.body, frozenset())
-            found.append(Sums(stage=stage, warps=kernel.warps, registers=walk.most, location=walk.location))
+            found.append(Sums(stage=stage, warps=kernel.num_warps, registers=walk.most, location=walk.location))
     return found
 
 
@@ -107,7 +107,7 @@ class _Walk:
             match statement:
                 case If(then=then, orelse=orelse):
                     later = self.body(then, later) | self.body(orelse, later)
-                case For(body=inner):  # what a turn reads first, the turn before has to keep
+                case For(body=inner):  # what an iteration reads first, the iteration before has to keep
                     later |= self.body(inner, later)
                     later |= self.body(inner, later)
                 case _:
@@ -130,7 +130,7 @@ class _Walk:
         match value:
             case Dot(left=left, right=right):
                 own = self._registers(self._typing.type_of(value))
-                return max(own, self._in_turn(left, right)[0]), own
+                return max(own, self._one_by_one(left, right)[0]), own
             case Attend(state=state, q=q, k=k):
                 rows, columns = self._typing.axes_of(q), self._typing.axes_of(k)
                 scores = self._registers(Type(dtype="f32", axes=(*rows[:-1], columns[-2])))
@@ -140,14 +140,14 @@ class _Walk:
                 Apply(op="add", args=(Local() as name, Dot(left=left, right=right) as dot))
                 | Apply(op="add", args=(Dot(left=left, right=right) as dot, Local() as name))
             ) if self._typing.axes_of(name) == self._typing.axes_of(dot):
-                return self._in_turn(left, right)[0], 0
+                return self._one_by_one(left, right)[0], 0
             case Reduce(value=inner):
                 peak, held = self._needed(inner)
                 return peak, min(held, self._registers(self._typing.type_of(value)))
             case _:
-                return self._in_turn(*operands(value))
+                return self._one_by_one(*operands(value))
 
-    def _in_turn(self, *parts: Value) -> tuple[int, int]:
+    def _one_by_one(self, *parts: Value) -> tuple[int, int]:
         peak = held = 0
         for part in parts:
             most, own = self._needed(part)

@@ -1,6 +1,6 @@
 """Roles of warps and the rings of buffers in shared memory between them, as values of the lowered program.
 
-A ring has `buffers` places. Its writer fills them in turn and its readers read them in the same turn. Two barriers for
+A ring has `buffers` places. Its writer fills them in turn and its readers read them in the same order. Two barriers for
 each place order them: readers wait until a place is full, and the writer waits until it is empty. A barrier counts
 arrivals (and, when the tensor memory accelerator writes, bytes). When all have come, its phase changes.
 
@@ -21,8 +21,8 @@ steps. So the protocol that is verified is the one that runs.
     carry               bring what a loop carries up to what was computed
     sum                 add the product of the place to the sums of the tile
 
-A role may take several places in a turn: a step with `next` is at the place after the current one. Such a role has
-other steps in the first turn of a tile, and some after its last one.
+A role may take several places in an iteration: a step with `next` is at the place after the current one. Such a role
+has other steps in the first iteration of a tile, and some after its last one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE, COMPUTE, CARR
     "await", "expect", "load", "fill", "fence", "multiply", "store", "retire", "arrive", "compute", "carry", "sum",
 )  # fmt: skip
 KEPT, LEADING, TRAILING = "kept", "leading", "trailing"
-"""Operands of the products of a loop that carries a state: what all its turns multiply, and what each turn multiplies
-first and last."""
+"""Operands of the products of a loop that carries a state: what all its iterations multiply, and what each iteration
+multiplies first and last."""
 NEXT = "next"
 
 
@@ -61,8 +61,8 @@ class Step:
 class Role:
     """A role at a ring: its name, the number of groups of warps that have it, and its steps.
 
-    first, last: steps in place of these in the first turn of a tile, and those after its last turn. None: those that
-    follow from `steps` (see parts_of).
+    first, last: steps in place of these in the first iteration of a tile, and those after its last iteration. None:
+    those that follow from `steps` (see parts_of).
     """
 
     name: str
@@ -73,7 +73,7 @@ class Role:
 
     @property
     def every(self) -> tuple[Step, ...]:
-        """Return all steps that it has in some turn."""
+        """Return all steps that it has in some iteration."""
         return (*(self.first or ()), *self.steps, *(self.last or ()))
 
     @property
@@ -100,8 +100,8 @@ class Roles:
     The loader waits for signals and loads the operands. Each consumer multiplies and computes `rows` rows of a tile.
     The storer stores them and notifies. rows, columns: of a consumer's part of the result. block: contracted elements
     of a buffer, or rows of one of which a loop multiplies all columns. products: number of products of the same left
-    operand, side by side in a consumer's registers, each of so many columns. kept: the ring of what all turns of such a
-    loop multiply; None for a product along a whole dimension.
+    operand, side by side in a consumer's registers, each of so many columns. kept: the ring of what all iterations of
+    such a loop multiply; None for a product along a whole dimension.
     pieces: number of pieces, side by side, in which a consumer hands its part to the storer. results: one such ring for
     each consumer. registers: of a thread of a consumer, and of the other roles. cut: True if a launch decides where the
     rows of a tile end. The rows of a tile that is cut are stored by the consumers, and at `fill` and `store` of such a
@@ -187,7 +187,7 @@ def operand_ring(
 
 
 def kept_ring(*, consumers: int, size: int) -> Ring:
-    """Return the ring of the operand that all turns of a loop multiply, of `size` bytes. Each tile has one place."""
+    """Return the ring of the operand that all iterations multiply, of `size` bytes. Each tile has one position."""
     loader = (
         Step(word=AWAIT, what="vacant", number=1),
         Step(word=EXPECT, what="ready", number=size),
@@ -208,12 +208,12 @@ def kept_ring(*, consumers: int, size: int) -> Ring:
     )
 
 
-def turning_ring(*, buffers: int, consumers: int, ahead: bool, size: int) -> Ring:
-    """Return the ring of the two operands, of `size` bytes each, that a turn of a loop multiplies.
+def loop_ring(*, buffers: int, consumers: int, ahead: bool, size: int) -> Ring:
+    """Return the ring of the two operands, of `size` bytes each, that an iteration of a loop multiplies.
 
-    A turn multiplies what is kept and the leading operand, computes with the product, and multiplies the result and the
-    trailing operand. ahead: True if the trailing product of a turn is in flight together with the leading one of the
-    next turn, while that is computed with.
+    An iteration multiplies what is kept and the leading operand, computes with the product, and multiplies the result
+    and the trailing operand. ahead: True if the trailing product of an iteration is in flight together with the leading
+    one of the next iteration, while that is computed with.
     """
 
     def loaded(what: str, later: bool = False) -> tuple[Step, ...]:
@@ -290,7 +290,7 @@ def result_ring(*, buffers: int, targets: int = 1) -> Ring:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The steps of a role in a tile: in its first turn, in each further one, and at its last place after these."""
+    """The steps of a role in a tile: in its first iteration, in each further one, and at its last place after these."""
 
     first: tuple[Step, ...]
     each: tuple[Step, ...]
@@ -309,16 +309,16 @@ def parts_of(role: Role) -> Parts:
 
 
 def places_of(steps: tuple[Step, ...]) -> int:
-    """Return how many places a turn takes."""
+    """Return how many places an iteration takes."""
     return 1 + any(step.ahead for step in steps)
 
 
-def of_tile(role: Role, turns: int) -> Iterator[tuple[int, Step]]:
-    """Yield (place, step) of a tile that takes some turns at a ring. Places are counted from the tile's first one."""
+def of_tile(role: Role, iterations: int) -> Iterator[tuple[int, Step]]:
+    """Yield (position, step) of a tile of some iterations. Positions are counted from the tile's first one."""
     parts = parts_of(role)
     place = 0
-    for turn in range(turns):
-        steps = parts.each if turn else parts.first
+    for iteration in range(iterations):
+        steps = parts.each if iteration else parts.first
         for step in steps:
             yield place + step.ahead, step
         place += places_of(steps)
@@ -327,8 +327,8 @@ def of_tile(role: Role, turns: int) -> Iterator[tuple[int, Step]]:
         yield after, step
 
 
-def taken(role: Role, turns: int) -> int:
-    """Return how many places of a ring a tile takes in some turns."""
+def taken(role: Role, iterations: int) -> int:
+    """Return how many places of a ring a tile takes in some iterations."""
     parts = parts_of(role)
     more = 1 if role.first is not None and parts.last else 0
-    return places_of(parts.first) + (turns - 1) * places_of(parts.each) + more
+    return places_of(parts.first) + (iterations - 1) * places_of(parts.each) + more

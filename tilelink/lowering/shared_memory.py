@@ -61,7 +61,7 @@ def does_not_fit(bound: Bound) -> TileSizeError | None:
     if bound.target.kind != "cpu":
         for need in least(bound):
             stage = bound.stages[need.stage.name]
-            results = _beside(bound, stage) if stage.flat and need.buffers > 1 else 0
+            results = _beside(bound, stage) if stage.flatten and need.buffers > 1 else 0
             if need.bytes + results > bound.target.shared_memory:
                 return _too_large(bound, need, results)
     return None
@@ -103,11 +103,13 @@ def _of_product(bound: Bound, kernel: Kernel, stage: BoundStage, product: Dot) -
         return None  # a wait in the loop prevents its loads from being pipelined there
     contracted, block = left.sizes[1], power_of_two(stage.block)
     by_groups = bound.target.tma and max(left.item, right.item) <= 2
-    by_groups = by_groups and power_of_two(left.sizes[0]) >= GROUP_ROWS and kernel.warps % GROUP_WARPS == 0
+    by_groups = by_groups and power_of_two(left.sizes[0]) >= GROUP_ROWS and kernel.num_warps % GROUP_WARPS == 0
     rows, columns = power_of_two(left.sizes[0]) * left.item, power_of_two(right.sizes[1]) * right.item
-    if contracted <= block or kernel.stages < 2:  # no loop, or no block in flight: the left operand may be in registers
+    if (
+        contracted <= block or kernel.num_stages < 2
+    ):  # no loop, or no block in flight: the left operand may be in registers
         return Need(stage=stage, buffers=1, block=columns * min(block, power_of_two(contracted))) if by_groups else None
-    return Need(stage=stage, buffers=kernel.stages - (0 if by_groups else 1), block=(rows + columns) * block)
+    return Need(stage=stage, buffers=kernel.num_stages - (0 if by_groups else 1), block=(rows + columns) * block)
 
 
 @dataclass(frozen=True, kw_only=True)

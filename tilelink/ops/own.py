@@ -22,13 +22,13 @@ from tilelink.ops import derivative
 from tilelink.ops.calls import gpu_of
 from tilelink.ops.consensus import gathered
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
-from tilelink.ops.form import ELEMENTS, Forms, name_of_type
-from tilelink.ops.given import Given, Shortcut
+from tilelink.ops.device_memory import check_device_memory
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
-from tilelink.ops.meaning import Meaning
 from tilelink.ops.nodes import nodes_of
-from tilelink.ops.room import check_room
-from tilelink.ops.signature import Call, signature_of
+from tilelink.ops.partial_inputs import PartialInputs, Shortcut
+from tilelink.ops.reference_launch import ReferenceLaunch
+from tilelink.ops.signature import Call, Signature, signature_of
+from tilelink.ops.specialization import ELEMENTS, Specializations, name_of_type
 from tilelink.scheduling.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -65,13 +65,13 @@ class Op:
         self._made_of = (program, schedule, fixed, backward, tables, dtype)
         self.signature = signature_of(program)
         self._fixed, self._tables = dict(fixed), dict(tables)
-        self._forms = Forms(program, self.signature, self._tables, dtype)
+        self._specializations = Specializations(program, self.signature, self._tables, dtype)
         self._names = frozenset(self.signature.names)
         self._params = {one.name: one for one in program.params if one.name in self.signature.numbers}
         self._fitting: set[Any] = set()
-        self._given = Given(program)
-        self._shortcut = Shortcut(self._given, self.signature.inputs, self._fixed)
-        free = self.signature.optional | {*self._given.counts}
+        self._partial = PartialInputs(program)
+        self._shortcut = Shortcut(self._partial, self.signature.inputs, self._fixed)
+        free = self.signature.optional | {*self._partial.counts}
         self._required = tuple(one for one in self.signature.inputs if one not in free)
         results = self.signature.results
         self._output = results[0]
@@ -106,7 +106,7 @@ class Op:
         """
         members = members_of(group)
         text = self.schedule if schedule is None else schedule_text(schedule)
-        if self._given.counts:
+        if self._partial.counts:
             return self._call_in_part(tensors, named, members, text, out)
         operands = cast("tuple[torch.Tensor | None, ...]", tensors)  # integers are counts
         if out is None and is_direct(operands):
@@ -163,9 +163,9 @@ class Op:
         direct = is_direct((*operands, *(into or {}).values()))
         if direct:
             self._check_room(values, members)
-        given, counts = self._given.whole(values, direct=direct)
+        given, counts = self._partial.whole(values, direct=direct)
         if into is not None:
-            written = self._given.into(into, given)
+            written = self._partial.into(into, given)
             self._call_into(given, [given.get(name) for name in self.signature.inputs], written, members, text)
             return self._results(into)
         self._require_no_gradients(operands)
@@ -178,19 +178,19 @@ class Op:
         if not self.signature.outputs:
             return self._results(values)
         found = dict(zip(self.signature.outputs, [found] if self._several is None else found, strict=True))
-        return self._results(self._given.cut(found, counts))
+        return self._results(self._partial.cut(found, counts))
 
     def _check_room(self, values: Mapping[str, Any], members: ProcessGroup | str) -> None:
         """Raise BindingError if the tensors for the largest size have no room, once for each kind of a call."""
-        largest = self._given.largest(values)
+        largest = self._partial.largest(values)
         key = tuple((name, shape, values[name].device) for name, shape in largest.items())
         if key in self._fitting:
             return
         group = group_named(members) if isinstance(members, str) else members
         shaped = {n: torch.empty(shape, dtype=values[n].dtype, device="meta") for n, shape in largest.items()}
-        counts = {name: None for name in self._given.counts}
-        form = self._forms.of(self._as_call({**values, **counts, **shaped}), group.size())
-        check_room(form, group.size(), next(values[name].device for name in largest), self._given)
+        counts = {name: None for name in self._partial.counts}
+        form = self._specializations.of(self._as_call({**values, **counts, **shaped}), group.size())
+        check_device_memory(form, group.size(), next(values[name].device for name in largest), self._partial)
         self._fitting.add(key)
 
     def _results(self, made: Mapping[str, torch.Tensor]) -> Any:
@@ -219,10 +219,10 @@ class Op:
     ) -> GpuKernel:
         """Return the kernel that a call with these arguments launches; for GPU tensors. Collective the first time."""
         values, members = self._bound(tensors, named), members_of(group)
-        if self._given.counts:
-            values, _ = self._given.whole(values, direct=True)
+        if self._partial.counts:
+            values, _ = self._partial.whole(values, direct=True)
         found = self._prepared(values, members, self.schedule if schedule is None else schedule_text(schedule))
-        if isinstance(found, Meaning):
+        if isinstance(found, ReferenceLaunch):
             hint = "tilelink.compile(program, ranks=..., dims=...) runs the generated kernels on CPU ranks"
             raise BindingError(f"{self.program.name} has no kernel for CPU tensors", hint=hint)
         return found
@@ -234,8 +234,8 @@ class Op:
         """Return the time of a call with these tensors on GPUs, as `GpuKernel.bench` measures it. Collective."""
         kernel = self.kernel(*tensors, group=group, schedule=schedule, **named)
         values = self._bound(tensors, named)
-        if self._given.counts:
-            values, _ = self._given.whole(values, direct=True)
+        if self._partial.counts:
+            values, _ = self._partial.whole(values, direct=True)
         inputs = {name: values[name] for name in self.signature.inputs if values.get(name) is not None}
         return kernel.bench(inputs, samples=samples, warmups=warmups)
 
@@ -259,7 +259,7 @@ class Op:
         for key in inputs:
             value = values.get(key)
             if value is not None and not isinstance(value, torch.Tensor):
-                if key in self._given.counts and isinstance(value, int | np.integer | torch.SymInt):
+                if key in self._partial.counts and isinstance(value, int | np.integer | torch.SymInt):
                     values[key] = value if isinstance(value, torch.SymInt) else int(value)
                     continue
                 hint = f"its inputs are tensors: {self.signature.takes}"
@@ -318,7 +318,7 @@ class Op:
         """Return the output, or all outputs in a tuple; None if there is none."""
         launch = self._prepared(values, members, schedule)
         inputs = {name: values[name] for name in self.signature.inputs if values.get(name) is not None}
-        if out is not None and isinstance(launch, Meaning):
+        if out is not None and isinstance(launch, ReferenceLaunch):
             self._check_out(values, members, out)
         made = launch(inputs, out)
         found = [made[name] for name in self.signature.outputs]
@@ -347,11 +347,11 @@ class Op:
             raise RankError(f"{self.program.name} is compiled at its first call, which no CUDA graph holds", hint=hint)
         what = self._words(call, schedule)
         try:
-            form = self._forms.of(call, group.size())
+            form = self._specializations.of(call, group.size())
             self._check_devices(call, device)
             chosen = self._schedule(form.program, schedule)
             if device.type == "cpu":
-                return Meaning(
+                return ReferenceLaunch(
                     form.program, chosen, dims=form.dims, dtype=form.dtype, tables=self._tables, group=group, what=what
                 )  # fmt: skip
         except TileLinkError as error:
@@ -394,7 +394,7 @@ class Op:
     ) -> None:
         """Raise ShapeError or DtypeError for outputs that a kernel could not write either."""
         group = group_named(members) if isinstance(members, str) else members
-        for name, (shape, dtype) in self._forms.of(self._as_call(values), group.size()).outputs.items():
+        for name, (shape, dtype) in self._specializations.of(self._as_call(values), group.size()).outputs.items():
             tensor = out[name]
             if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype or not tensor.is_contiguous():
                 laid = "" if tensor.is_contiguous() else ", not contiguous"
@@ -416,7 +416,7 @@ class Op:
 
         def shapes(*arguments: Any) -> Any:
             call, ranks = signature.call(arguments), group_named(arguments[count]).size()
-            form, first = self._forms.of(call, ranks), next(iter(call.tensors.values()))
+            form, first = self._specializations.of(call, ranks), next(iter(call.tensors.values()))
             made = [first.new_empty(*form.outputs[name][:1], dtype=form.outputs[name][1]) for name in signature.outputs]
             return tuple(made) if len(made) > 1 else made[0] if made else None
 
@@ -428,7 +428,7 @@ class Op:
             ctx.save_for_backward(*[{**call.tensors, **made}.get(name) for name in ctx.kept])
             ctx.group, ctx.values = inputs[count], {**call.numbers, **call.choices}
             if taken & signature.numbers.keys():
-                ctx.values |= self._forms.of(call, group_named(ctx.group).size()).dims
+                ctx.values |= self._specializations.of(call, group_named(ctx.group).size()).dims
             ctx.shapes = {name: tensor.shape for name, tensor in call.tensors.items()}
 
         def backward(ctx: Any, *given: torch.Tensor | None) -> tuple[Any, ...]:
@@ -449,7 +449,7 @@ class Op:
             self._run(dict(zip(signature.names, given, strict=True)), group, schedule, named)
 
         def no_results(*arguments: Any) -> None:
-            self._forms.of(signature.call(arguments), group_named(arguments[count]).size())
+            self._specializations.of(signature.call(arguments), group_named(arguments[count]).size())
 
         gradients: Any = {} if signature.in_place else {"keep": keep, "backward": backward}
         self._new: Callable[..., Any] = declare(
@@ -516,10 +516,29 @@ def op(
     """
     require_program(program)
     compiler.check(program)
-    for one in program.params:
-        if fixed.get(one.name) is not None and isinstance(fixed[one.name], int | float | np.generic):
-            check_number(one, fixed[one.name])
     signature = signature_of(program)
+    _check_program(program, signature)
+    _check_values(program, signature, tables, dtype, fixed)
+    if backward is not None and signature.in_place:
+        hint = f"{signature.in_place[0]} as an input, and an output for what it is afterwards"
+        message = f"{program.name} changes {signature.in_place[0]} in place, and such a call has no gradients"
+        raise BindingError(message, location=program.tensor(signature.in_place[0]).location, hint=hint)
+    if isinstance(schedule, Schedule) and schedule.program != program.name:
+        hint = f"take one for {program.name}, or name it as {schedule.program!r}:{schedule.name!r}"
+        raise BindingError(f"schedule {schedule.name} is for {schedule.program}", location=schedule.location, hint=hint)
+    way = schedule_text(compiler.schedule_of(program, schedule))
+    gradient = _operators(backward)
+    arrays = {name: np.asarray(value) for name, value in (tables or {}).items()}
+    facts = _facts(program, signature, way, gradient, arrays, dtype, fixed)
+    parts = (facts, None if gradient is None else tuple(map(id, gradient)))
+    if parts not in _known.by_parts:
+        name = _free(f"{NAMESPACE}::{program.name}_{hashlib.sha256(facts.encode()).hexdigest()[:8]}")
+        _known.by_parts[parts] = Op(program, way, fixed, gradient, arrays, dtype, name)
+    return _known.by_parts[parts]
+
+
+def _check_program(program: Program, signature: Signature) -> None:
+    """Raise BindingError for a program that is no function on tensors, the same on all ranks."""
     if not signature.inputs:
         hint = "an operator has its device from its inputs; tilelink.compile takes programs without any"
         raise BindingError(f"{program.name} has no input", location=program.location, hint=hint)
@@ -527,16 +546,21 @@ def op(
         hint = f"{kept[0].name} : inout [...], which the caller keeps and gives with each call"
         message = f"{program.name} keeps {kept[0].name} between launches, and an operator has no state of its own"
         raise BindingError(message, location=kept[0].location, hint=hint)
-    if backward is not None and signature.in_place:
-        hint = f"{signature.in_place[0]} as an input, and an output for what it is afterwards"
-        message = f"{program.name} changes {signature.in_place[0]} in place, and such a call has no gradients"
-        raise BindingError(message, location=program.tensor(signature.in_place[0]).location, hint=hint)
     if alone := [
         tensor for tensor in program.tensors if tensor.on is not None and (tensor.is_given or tensor.is_result)
     ]:
         hint = "an operator takes and returns the same tensors on all ranks; tilelink.compile takes such programs"
         message = f"only the ranks of {alone[0].on} have {alone[0].name}"
         raise BindingError(message, location=alone[0].location, hint=hint)
+
+
+def _check_values(
+    program: Program, signature: Signature, tables: compiler.Tables | None, dtype: str | None, fixed: Mapping[str, Any]
+) -> None:
+    """Raise BindingError or DtypeError for a type, a dimension, a parameter, a choice or a table that does not fit."""
+    for one in program.params:
+        if fixed.get(one.name) is not None and isinstance(fixed[one.name], int | float | np.generic):
+            check_number(one, fixed[one.name])
     if dtype is not None and dtype not in ELEMENTS:
         raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(ELEMENTS)}")
     if unknown := [name for name in fixed if name not in (*signature.numbers, *signature.choices)]:
@@ -550,23 +574,19 @@ def op(
     if any(name in signature.choices for name in fixed) and isinstance(program.template, Template):
         chosen = {name: value for name, value in fixed.items() if name in signature.choices}
         program.template.variant(program, program.name, chosen)  # or it raises
-    if isinstance(schedule, Schedule) and schedule.program != program.name:
-        hint = f"take one for {program.name}, or name it as {schedule.program!r}:{schedule.name!r}"
-        raise BindingError(f"schedule {schedule.name} is for {schedule.program}", location=schedule.location, hint=hint)
-    way = schedule_text(compiler.schedule_of(program, schedule))
-    gradient = _operators(backward)
+
+
+def _facts(
+    program: Program, signature: Signature, way: str, gradient: tuple[Any, ...] | None,
+    arrays: Mapping[str, Any], dtype: str | None, fixed: Mapping[str, Any],
+) -> str:  # fmt: skip
+    """Return all that makes an operator, in the same words in every process."""
     source = program.template.syntax.source.lines if isinstance(program.template, Template) else ()
-    arrays = {name: np.asarray(value) for name, value in (tables or {}).items()}
-    facts = repr((
+    return repr((
         str(program), signature.schema(), source, way, sorted(fixed.items()), dtype,
         [(name, value.shape, value.tobytes()) for name, value in sorted(arrays.items())],
         [_digested(one) for one in gradient or ()],
     ))  # fmt: skip
-    parts = (facts, None if gradient is None else tuple(map(id, gradient)))
-    if parts not in _known.by_parts:
-        name = _free(f"{NAMESPACE}::{program.name}_{hashlib.sha256(facts.encode()).hexdigest()[:8]}")
-        _known.by_parts[parts] = Op(program, way, fixed, gradient, arrays, dtype, name)
-    return _known.by_parts[parts]
 
 
 def _again(

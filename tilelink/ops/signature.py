@@ -9,7 +9,7 @@ from typing import Any
 from tilelink.errors import BindingError
 from tilelink.frontend.variants import Template, open_names
 from tilelink.ir.program import Program
-from tilelink.ops.given import Given
+from tilelink.ops.partial_inputs import PartialInputs
 
 WORDS = ("out", "group", "schedule", "backward", "tables", "dtype")
 """Keywords of `tilelink.op` and of a call, which no tensor or parameter can have as its name."""
@@ -108,7 +108,7 @@ def signature_of(program: Program) -> Signature:
         optional = open_inputs
         declared = [one.name for one in template.syntax.tensors if one.space in ("in", "inout")]
         inputs = [name for name in declared if name in open_inputs or name in inputs]
-    counts = Given(program).counts  # last, for calls may leave them out
+    counts = PartialInputs(program).counts  # last, for calls may leave them out
     inputs = [*(name for name in inputs if name not in counts), *(name for name in inputs if name in counts)]
     found = Signature(
         name=program.name,

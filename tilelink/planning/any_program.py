@@ -29,14 +29,14 @@ from tilelink.lowering.columns import Ints
 from tilelink.planning.plan import Plan
 
 
-def deals(kernel: Kernel) -> bool:
+def assigns_in_launch(kernel: Kernel) -> bool:
     """True if a launch decides which of a kernel's programs executes a tile."""
-    return kernel.dealt or kernel.dynamic or any(loop.compact for loop in kernel.loops)
+    return kernel.program_per_tile or kernel.dynamic or any(loop.compact for loop in kernel.loops)
 
 
 def of_any_program(plan: Plan) -> NDArray[np.bool_]:
-    """Return which tasks a launch deals to programs."""
-    kernels = np.array([deals(kernel) for kernel in plan.bound.kernels], bool)
+    """Return which tasks a launch assigns to programs."""
+    kernels = np.array([assigns_in_launch(kernel) for kernel in plan.bound.kernels], bool)
     return kernels[np.array([n for n, _, _ in plan.workers], np.int64)[plan.worker]]
 
 
@@ -47,8 +47,8 @@ def taken(plan: Plan) -> NDArray[np.bool_]:
 
 
 def apart(plan: Plan) -> Plan:
-    """Return the plan in which each task that a launch deals to programs has a worker of its own."""
-    tasks = _dealt(plan)
+    """Return the plan in which each task that a launch assigns to programs has a worker of its own."""
+    tasks = _in_launch(plan)
     if not len(tasks):
         return plan
     worker, sequence = plan.worker.copy(), plan.sequence.copy()
@@ -58,8 +58,8 @@ def apart(plan: Plan) -> Plan:
 
 
 def together(plan: Plan) -> Plan:
-    """Return the plan in which one program of a kernel executes all tasks that a launch deals to programs."""
-    return by_one(plan, _dealt(plan))
+    """Return the plan in which one program of a kernel executes all tasks that a launch assigns to programs."""
+    return by_one(plan, _in_launch(plan))
 
 
 def by_one(plan: Plan, tasks: Ints) -> Plan:
@@ -73,5 +73,5 @@ def by_one(plan: Plan, tasks: Ints) -> Plan:
     return replace(plan, worker=worker, sequence=sequence)
 
 
-def _dealt(plan: Plan) -> Ints:
+def _in_launch(plan: Plan) -> Ints:
     return np.flatnonzero(of_any_program(plan)) if plan.tasks else np.zeros(0, np.int64)

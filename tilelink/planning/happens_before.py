@@ -7,7 +7,7 @@ order because of it (`through_words` says where more is true). A wait of a tile 
 the tile does, and nothing after it: such a tile has a second node, to which its waits lead (`_shadows`). What a put
 reads and writes on another node happens after its place in the program, see network.py. Most pairs are answered
 together by vectorised tests (same worker, earlier kernel, one notify away). The remaining pairs are answered by a
-search of the graph, which is exact: from one event, or along a line from many at once (line.py).
+search of the graph, which is exact: from one event, or along a line from many at once (signal_order.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import numpy as np
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.enumerate import ANSWERED, NOTIFY, READ, WAIT, WRITE
 from tilelink.lowering.walk import SUBSTEPS
-from tilelink.planning.line import AFTER_ALL, Line, in_line
 from tilelink.planning.network import Put, Puts
 from tilelink.planning.plan import Plan
+from tilelink.planning.signal_order import AFTER_ALL, SignalOrder, topological_order
 
 FEW = 4
 """Events from which the graph is searched one by one, at most."""
@@ -266,7 +266,7 @@ class HappensBefore:
         return result
 
     @cached_property
-    def _line(self) -> Line | None:
+    def _line(self) -> SignalOrder | None:
         """All signals in a line, with begins and ends of workers; None if some wait in a circle."""
         s, workers = self.plan.signals, np.arange(len(self.plan.workers))
         notifies = (s.kind == NOTIFY) & ~self._hidden
@@ -285,7 +285,7 @@ class HappensBefore:
             (start, np.full(len(start), -1), np.zeros(len(start), bool), self._channels + after),
         ]  # fmt: skip
         worker, place, gives, channel = (np.concatenate(column) for column in zip(*columns, strict=True))
-        return in_line(worker, place, gives, channel)
+        return topological_order(worker, place, gives, channel)
 
     def reach(self, worker: int, key: int) -> dict[int, int]:
         """Return worker -> the earliest place after which every event of the worker happens after the given event.

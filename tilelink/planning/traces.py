@@ -90,19 +90,19 @@ def differences(plan: Plan, workers: Mapping[WorkerKey, Iterable[TracedEvent]], 
     open_waits, loose = _open_waits(plan), _loose_tasks(plan)
     found: list[str] = []
     dealt_of: dict[tuple[int, int], set[int]] = defaultdict(set)
-    dealt = {task for task, any_program in enumerate(of_any_program(plan).tolist()) if any_program}
-    for task in dealt:
+    floating = {task for task, any_program in enumerate(of_any_program(plan).tolist()) if any_program}
+    for task in floating:
         dealt_of[plan.workers[int(plan.worker[task])][:2]].add(task)
     ran: dict[tuple[int, int], list[tuple[int, list[int]]]] = defaultdict(list)
     for key, events in workers.items():
         done = traced_events(plan, key[0], events)
         for epoch in range(1, launches + 1):
             tasks = [task for at, task in done if at == epoch]
-            fixed, planned = ([t for t in own if t not in dealt] for own in (tasks, order[key]))
+            fixed, planned = ([t for t in own if t not in floating] for own in (tasks, order[key]))
             if fixed != planned:
                 found.append(f"launch {epoch}, {key}: ran tasks {fixed}, planned {planned}")
             found += [_difference(plan, epoch, t, done[epoch, t], wanted[t], open_waits, loose) for t in tasks]
-            for kernel in {plan.workers[int(plan.worker[t])][0] for t in dealt.intersection(order[key])}:
+            for kernel in {plan.workers[int(plan.worker[t])][0] for t in floating.intersection(order[key])}:
                 own = dealt_of[kernel, key[0]]
                 ran[epoch, kernel * plan.bound.ranks + key[0]].append((key[2], [t for t in tasks if t in own]))
     found += [_misdealt(plan, epoch, which, programs) for (epoch, which), programs in ran.items()]
@@ -111,7 +111,7 @@ def differences(plan: Plan, workers: Mapping[WorkerKey, Iterable[TracedEvent]], 
 
 
 def _misdealt(plan: Plan, epoch: int, which: int, ran: list[tuple[int, list[int]]]) -> str:
-    """Return how the tiles of a kernel were dealt to its programs, if not in turn: those with compact numbers are.
+    """Return how the tiles of a kernel were assigned to its programs, if not in turn: those with compact numbers are.
 
     Programs that take tiles by a counter execute theirs in rising order, and all of them each tile once.
 

@@ -17,7 +17,7 @@ from tilelink.ir.parameters import Numbers
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Program, Tensor
 from tilelink.ir.scalar import Lookup, Scalar
-from tilelink.reference.promises import check_computed, check_promises, check_replicated, check_stored
+from tilelink.reference.promises import check_computed, check_index_tensors, check_replicated, check_stored
 from tilelink.reference.races import Races
 from tilelink.reference.scalars import Scope, Where, extent
 
@@ -111,7 +111,7 @@ class Memory:
         check_replicated(self.program.tensors, self.tensors)
         for rank in range(self.ranks):
             present = [t for t in self.program.tensors if self.has(rank, t)]
-            check_promises(present, self.tensors[rank], self.scope(rank))
+            check_index_tensors(present, self.tensors[rank], self.scope(rank))
             for name, mask in self._masks(rank, "in").items():
                 cells = self.tensors[rank][name]
                 cells[~mask] = torch.nan if cells.dtype.is_floating_point else -1

@@ -18,7 +18,7 @@ from tilelink.reference.scalars import Scope, Where, at_launch, tables_of
 At = tuple[int, ...]
 
 
-def check_promises(tensors: Sequence[Tensor], memory: Mapping[str, torch.Tensor], scope: Scope) -> None:
+def check_index_tensors(tensors: Sequence[Tensor], memory: Mapping[str, torch.Tensor], scope: Scope) -> None:
     """Check the index tensors that a rank is given. scope: of that rank, with the entries of its index tensors.
 
     Raises BindingError for the first entry that breaks a promise: with its tensor, index, value, rank and the promise.

@@ -102,7 +102,7 @@ class Roofline:
     def tile(self, work: TileWork, machine: Machine) -> TileTime:
         """Return the sum of products and elementwise work, none overlapped; a product's memory traffic is hidden."""
         if work.overlapped:
-            return TileTime(main=self._turn(work, machine), overhead=0.0)
+            return TileTime(main=self._iteration(work, machine), overhead=0.0)
         main = sum(self._product(p, work, machine) for p in work.products)
         share = min(machine.memory_bandwidth / work.programs, machine.sm_bandwidth)
         main = max(main, work.traffic / share)
@@ -110,10 +110,11 @@ class Roofline:
         main += work.special * machine.sms / machine.special_rate
         return TileTime(main=main, overhead=_between(work, machine))
 
-    def _turn(self, work: TileWork, machine: Machine) -> float:
-        """Return the seconds of a turn of a loop in which some warps multiply while others compute: the longest part.
+    def _iteration(self, work: TileWork, machine: Machine) -> float:
+        """Return the seconds of an iteration of a loop in which some warps multiply while others compute: the longest
+        part.
 
-        Operands are loaded ahead, and no tile is stored between two turns.
+        Operands are loaded ahead, and no tile is stored between two iterations.
         """
         products = sum(product.count * _ideal(product, work.item, machine) for product in work.products)
         vector = work.elementwise * machine.sms / machine.vector_flops
@@ -124,11 +125,11 @@ class Roofline:
     def _product(self, product: Product, work: TileWork, machine: Machine) -> float:
         """Return the seconds of the main loop: tensor cores, operands from the cache, or exposed load latency."""
         main = _ideal(product, work.item, machine) * _correction(product, machine)
-        if product.rows * product.columns > REGISTERS * 32 * work.warps:
+        if product.rows * product.columns > REGISTERS * 32 * work.num_warps:
             main /= SPILLED
         steps = -(-product.inner // work.block)
         load = machine.load_latency + (product.rows + product.columns) * work.block * work.item / machine.sm_bandwidth
-        return product.count * max(main, steps * load / max(1, work.stages - 1))
+        return product.count * max(main, steps * load / max(1, work.num_stages - 1))
 
     def move(self, move: Move, machine: Machine) -> MoveTime:
         """Return the limits of a transfer: local copies read and write memory; the network adds its own latency."""
@@ -179,7 +180,7 @@ def _between(work: TileWork, machine: Machine) -> float:
     if work.roles:
         return machine.roles_overhead * min(1.0, elements / STORED)
     store = max(0.0, machine.tile_overhead - machine.flat_gain) * min(1.0, elements / STORED)
-    return store + (machine.flat_gain if work.products and not work.flat else 0.0)
+    return store + (machine.flat_gain if work.products and not work.flatten else 0.0)
 
 
 def _rate(full: float, move: Move, machine: Machine) -> float:

@@ -289,7 +289,7 @@ class _Engine:
         self._later(worker, i + 1, self.end[i])
 
     def timeline(self) -> Timeline:
-        script, order = self.script.dealt(np.array(self.by, np.int64))
+        script, order = self.script.assigned(np.array(self.by, np.int64))
         filler, now_at = np.array(self.filler, np.int64), np.argsort(order)
         filler[filler >= 0] = now_at[filler[filler >= 0]]
         return Timeline(

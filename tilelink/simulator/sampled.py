@@ -58,11 +58,11 @@ def sampled(plan: Plan, sample: Sample, tables: Mapping[str, NDArray[Any]] | Non
         "barriers": walk_.barriers(),
         "guards": walk_.guards,
     }
-    known["worker"], known["sequence"] = dealt(plan, walk_.tables)
+    known["worker"], known["sequence"] = taken_tiles(plan, walk_.tables)
     return SampledPlan(**known, elements=walk_.elements(), shares=walk_.shares())
 
 
-def dealt(plan: Plan, entries: Mapping[str, NDArray[Any]]) -> tuple[Ints, Ints]:
+def taken_tiles(plan: Plan, entries: Mapping[str, NDArray[Any]]) -> tuple[Ints, Ints]:
     """Return the worker of each task and its place in the sequence of that, in a launch with these entries.
 
     Tasks that are not there come last in the sequence of a worker, and do nothing.

@@ -63,7 +63,7 @@ class Script:
     """Operations sorted by worker, then by execution order: worker n has rows first[n]:first[n+1].
 
     Tasks that programs take by a counter are in the order of their numbers, as rows of their kernel's first program,
-    until a simulation knows which program takes them (`dealt`).
+    until a simulation knows which program takes them (`assigned`).
 
     `what`: the counter of a wait or notify (rank * channels + channel), the row of a move in `moves`, else -1.
     main, overhead: seconds of a computation, from the cost model.
@@ -113,7 +113,7 @@ class Script:
             found[number, rank] = tuple(pairwise(rows))
         return found
 
-    def dealt(self, worker: Ints) -> tuple[Script, Ints]:
+    def assigned(self, worker: Ints) -> tuple[Script, Ints]:
         """Return the script whose operations are those of other workers, and the order of its rows in this one."""
         if not self.queues:
             return self, np.arange(len(worker))
@@ -345,7 +345,7 @@ class _Builder:
         engine = _ENGINES.get(one.stage.transport, engine)
         busy = min(kernel.programs_per_cta, -(-one.stage.total // kernel.blocks))
         moves = [
-            Move(engine=engine, reach=far, programs=self.work_of.programs[one.stage.name], warps=kernel.warps,
+            Move(engine=engine, reach=far, programs=self.work_of.programs[one.stage.name], warps=kernel.num_warps,
                  workers=kernel.programs_per_cta, busy=busy, size=float(size.mean()))
             for far in REACHES
         ]  # fmt: skip

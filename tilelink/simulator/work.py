@@ -70,7 +70,7 @@ class TileWork:
     elementwise, special: numbers of operations. traffic: bytes from and to memory; every byte is counted for one of the
     tiles that access it. programs: programs of a rank that run the stage. item: bytes of an operand's element. stages:
     blocks of operands in flight. roles: True if warps have roles. overlapped: True if some consumers multiply while
-    others compute, as in the turns of a loop that carries a state.
+    others compute, as in the iterations of a loop that carries a state.
     """
 
     stage: str
@@ -80,9 +80,9 @@ class TileWork:
     traffic: float = 0.0
     item: int = 2
     block: int = 64
-    warps: int = 4
-    stages: int = 3
-    flat: bool = False
+    num_warps: int = 4
+    num_stages: int = 3
+    flatten: bool = False
     roles: bool = False
     overlapped: bool = False
     programs: int = 1
@@ -180,11 +180,11 @@ class WorkOf:
         stage = one.stage
         kernel = self._kernels[stage.name]
         typing = self._typing.stage(stage.name)
-        of_turn = _of_turn(stage, one.statement)
-        every = [_operations(typing, lambda axis: self._size(stage, axis), each) for each in of_turn or (value,)]
+        of_iteration = _of_iteration(stage, one.statement)
+        every = [_operations(typing, lambda axis: self._size(stage, axis), each) for each in of_iteration or (value,)]
         products = tuple(product for each, _, _ in every for product in each)
         elementwise, special = sum(each for _, each, _ in every), sum(each for _, _, each in every)
-        if of_turn == ():
+        if of_iteration == ():
             products, elementwise, special = (), 0.0, 0.0
         traffic = self._traffic(one)
         if not (products or elementwise or special or traffic):
@@ -195,13 +195,13 @@ class WorkOf:
             elementwise=elementwise,
             special=special,
             traffic=traffic,
-            item=max(self._item(typing, each) for each in of_turn or (value,)),
+            item=max(self._item(typing, each) for each in of_iteration or (value,)),
             block=stage.block,
-            warps=kernel.warps,
-            stages=stage.roles.operands.buffers if stage.roles else kernel.stages,
-            flat=stage.flat,
+            num_warps=kernel.num_warps,
+            num_stages=stage.roles.operands.buffers if stage.roles else kernel.num_stages,
+            flatten=stage.flatten,
             roles=stage.roles is not None,
-            overlapped=bool(of_turn),
+            overlapped=bool(of_iteration),
             programs=self.programs[stage.name],
         )
 
@@ -292,11 +292,11 @@ class WorkOf:
         return moved / runs * self.slices(one)
 
 
-def _of_turn(stage: BoundStage, statement: Statement) -> tuple[Value, ...] | None:
-    """Return the values of a turn of a loop whose warps have roles, for the statement that ends it.
+def _of_iteration(stage: BoundStage, statement: Statement) -> tuple[Value, ...] | None:
+    """Return the values of an iteration of a loop whose warps have roles, for the statement that ends it.
 
-    Return () for another statement of the turn, and None for a statement of no such loop. Consumers do the products and
-    the computations of a turn at the same time, so that it is counted as a whole.
+    Return () for another statement of the iteration, and None for a statement of no such loop. Consumers do the
+    products and the computations of an iteration at the same time, so that it is counted as a whole.
     """
     if stage.roles is None or stage.roles.kept is None:
         return None

@@ -31,7 +31,7 @@ from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.enumerate import READ, WRITE
 from tilelink.lowering.guards import Begun, Chosen, Ended, Guard, Listed, Place, Segment
 from tilelink.lowering.guards import Part as GuardPart
-from tilelink.lowering.told import named_entry
+from tilelink.lowering.stored_entries import named_entry
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Cells, of_tensors, parts
 from tilelink.verifier.disjoint_places import repeated

@@ -26,7 +26,7 @@ from tilelink.ir.program import Notify
 from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import WAIT
-from tilelink.planning.any_program import deals
+from tilelink.planning.any_program import assigns_in_launch
 from tilelink.planning.plan import Plan
 from tilelink.verifier.refusal import refuse, where
 
@@ -77,7 +77,7 @@ def _waiting_programs(plan: Plan) -> list[dict[str, int]]:
     count = Counter((number, rank) for number, rank, _ in waiting)
     for worker, some in zip(workers.tolist(), there.tolist(), strict=True):
         number, rank, _ = plan.workers[worker]
-        if deals(kernel := plan.bound.kernels[number]):
+        if assigns_in_launch(kernel := plan.bound.kernels[number]):
             count[number, rank] = min(some, kernel.blocks)
     result: list[dict[str, int]] = [{} for _ in range(plan.bound.ranks)]
     for (number, rank), programs in count.items():
@@ -139,7 +139,7 @@ class _Run:
         """The same as an array."""
         kernels = plan.bound.kernels
         self.on_copy_engine = [kernel.on_copy_engine for kernel in kernels]
-        self.dealt = [deals(kernel) for kernel in kernels]
+        self.in_launch = [assigns_in_launch(kernel) for kernel in kernels]
         self.sleepers: dict[int, list[int]] = {}
         self.ready: deque[int] = deque()
         self.free = [slots] * plan.bound.ranks
@@ -225,7 +225,7 @@ class _Run:
             self.sleepers.setdefault(asleep, []).append(worker)
             return
         number, rank, program = self.plan.workers[worker]
-        if self.dealt[number]:
+        if self.in_launch[number]:
             if program and (number, rank) not in self.ended:
                 self.held.setdefault((number, rank), []).append(worker)
                 return

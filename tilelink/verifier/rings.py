@@ -51,7 +51,7 @@ MANY = 1 << 32
 AT_ONCE = (LOAD, EXPECT, MULTIPLY, STORE)
 """Steps that a role makes at once after a wait. A wrong one is wrong as early as it can be."""
 TILES = 3
-"""Tiles of few turns that the rings of a loop are explored for: what is kept changes its phase with each."""
+"""Tiles of few iterations that the rings of a loop are explored for: what is kept changes its phase with each."""
 
 
 _Act = Callable[[list[int]], bool]
@@ -65,42 +65,43 @@ class _Wrong(Exception):
 
 
 @lru_cache(maxsize=256)
-def wrong(ring: Ring, turns: int) -> str | None:
-    """Return what may go wrong in a ring that a tile has some turns at, or None."""
+def wrong(ring: Ring, iterations: int) -> str | None:
+    """Return what may go wrong in a ring that a tile has some iterations at, or None."""
     total = 2 * ring.buffers + 1
-    turns = min(turns, total)
-    tiles = -(-total // taken(ring.reader, turns))
-    scripts = (_script(ring.writer, turns, tiles), *[_script(ring.reader, turns, tiles)] * ring.reader.groups)
+    iterations = min(iterations, total)
+    tiles = -(-total // taken(ring.reader, iterations))
+    scripts = (_script(ring.writer, iterations, tiles), *[_script(ring.reader, iterations, tiles)] * ring.reader.groups)
     return _Model(rings=(ring,), scripts=scripts).explore()
 
 
-def wrong_together(ring: Ring, kept: Ring, turns: int) -> str | None:
+def wrong_together(ring: Ring, kept: Ring, iterations: int) -> str | None:
     """Return what may go wrong at the rings of a loop that carries a state, or None.
 
-    The same roles are at both: the loader loads what is kept before the first turn of a tile, and consumers release it
-    after the last one. Nothing multiplies it then, because a turn computes with its product, which must be complete.
+    The same roles are at both: the loader loads what is kept before the first iteration of a tile, and consumers
+    release it after the last one. Nothing multiplies it then, because an iteration computes with its product, which
+    must be complete.
     """
     if (ring.writer.groups, ring.reader.groups) != (kept.writer.groups, kept.reader.groups):
         return "its rings have other roles"
-    long = min(turns, ring.buffers + 2)  # more than two rounds of the ring in a tile
-    for number, tiles in {min(turns, 2): TILES, long: 2 if long > 2 else TILES}.items():
+    long = min(iterations, ring.buffers + 2)  # more than two rounds of the ring in a tile
+    for number, tiles in {min(iterations, 2): TILES, long: 2 if long > 2 else TILES}.items():
         if reason := _wrong_in_loop(ring, kept, number, tiles):
             return reason
     return None
 
 
 @lru_cache(maxsize=256)
-def _wrong_in_loop(ring: Ring, kept: Ring, turns: int, tiles: int) -> str | None:
-    """Return what may go wrong in so many tiles of a loop, each of so many turns, or None."""
-    return _loop(ring, kept, turns, tiles).explore()
+def _wrong_in_loop(ring: Ring, kept: Ring, iterations: int, tiles: int) -> str | None:
+    """Return what may go wrong in so many tiles of a loop, each of so many iterations, or None."""
+    return _loop(ring, kept, iterations, tiles).explore()
 
 
-def _loop(ring: Ring, kept: Ring, turns: int, tiles: int) -> _Model:
-    """Return the model of so many tiles of a loop, each of so many turns."""
-    loader = tuple(_tiles(ring.writer, turns, tiles, lambda tile: (_kept(kept.writer.steps, tile), ())))
+def _loop(ring: Ring, kept: Ring, iterations: int, tiles: int) -> _Model:
+    """Return the model of so many tiles of a loop, each of so many iterations."""
+    loader = tuple(_tiles(ring.writer, iterations, tiles, lambda tile: (_kept(kept.writer.steps, tile), ())))
     held = next((n for n, step in enumerate(kept.reader.steps) if step.word == RETIRE), len(kept.reader.steps))
     before, after = kept.reader.steps[:held], kept.reader.steps[held:]
-    consumer = tuple(_tiles(ring.reader, turns, tiles, lambda tile: (_kept(before, tile), _kept(after, tile))))
+    consumer = tuple(_tiles(ring.reader, iterations, tiles, lambda tile: (_kept(before, tile), _kept(after, tile))))
     return _Model(rings=(ring, kept), scripts=(loader, *[consumer] * ring.reader.groups))
 
 
@@ -109,22 +110,22 @@ def _kept(steps: tuple[Step, ...], tile: int) -> tuple[Place, ...]:
 
 
 def _tiles(
-    role: Role, turns: int, tiles: int, around: Callable[[int], tuple[tuple[Place, ...], tuple[Place, ...]]]
+    role: Role, iterations: int, tiles: int, around: Callable[[int], tuple[tuple[Place, ...], tuple[Place, ...]]]
 ) -> Iterator[Place]:
-    """Yield the steps of a role at the rings of a loop. around: those before the first turn, and after the last one."""
-    size, parts = taken(role, turns), parts_of(role)
+    """Yield the steps of a role at the rings of a loop. around: those before the first iteration and after the last."""
+    size, parts = taken(role, iterations), parts_of(role)
     for tile in range(tiles):
         before, after = around(tile)
         yield from before
-        own = [(0, tile * size + place, step) for place, step in of_tile(role, turns)]
+        own = [(0, tile * size + place, step) for place, step in of_tile(role, iterations)]
         end = len(own) - len(parts.last)
         yield from (*own[:end], *after, *own[end:])
 
 
-def _script(role: Role, turns: int, tiles: int) -> tuple[Place, ...]:
+def _script(role: Role, iterations: int, tiles: int) -> tuple[Place, ...]:
     """Return all steps of a role, tile after tile."""
-    size = taken(role, turns)
-    return tuple((0, tile * size + place, step) for tile in range(tiles) for place, step in of_tile(role, turns))
+    size = taken(role, iterations)
+    return tuple((0, tile * size + place, step) for tile in range(tiles) for place, step in of_tile(role, iterations))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,8 +53,8 @@ from tilelink.planning.plan import Plan
 from tilelink.verifier.rings import wrong, wrong_together
 
 SM_REGISTERS = 65536
-TURNS = 3
-"""Turns of a loop of which the order of steps is checked: the first one, and further ones, which are alike."""
+ITERATIONS = 3
+"""Iterations of a loop of which the order of steps is checked: the first one, and further ones, which are alike."""
 
 
 def roles(plan: Plan) -> Iterator[VerificationError]:
@@ -79,7 +79,7 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     if not 2 <= found.operands.buffers <= MAX_BUFFERS or found.consumers not in REGISTERS:
         return f"{found.consumers} consumers and a ring of {found.operands.buffers} buffers are none that warps have"
     reason = divided_reason(stage) or launch_reason(bound, stage) or conflict(bound, kernel, stage)
-    reason = reason or _turns(bound, stage)
+    reason = reason or _iterations(bound, stage)
     if has_loop(stage) != (found.kept is not None):
         return "its rings are those of tiles of another form"
     if found.kept is not None:
@@ -110,8 +110,8 @@ def _unlike_made(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     return None
 
 
-def _turns(bound: Bound, stage: BoundStage) -> str | None:
-    """Return why the tiles of a loop do not have turns, or a turn leaves out a wait that it needs, or None."""
+def _iterations(bound: Bound, stage: BoundStage) -> str | None:
+    """Return why the tiles of a loop have no iterations, or one leaves out a wait that it needs, or None."""
     if not has_loop(stage):
         return None
     tile = parts(stage)
@@ -205,9 +205,9 @@ def _loop_sizes(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> st
     for wrong_one, what in (
         (found.rows * found.consumers != rows, f"its consumers multiply {found.rows} rows each, of {rows}"),
         (found.columns != depth, f"its consumers multiply {found.columns} columns, of {depth}"),
-        (found.block != block, f"its buffers have {found.block} rows, and a turn {block}"),
+        (found.block != block, f"its buffers have {found.block} rows, and an iteration {block}"),
         (loads != set(bytes_of.items()), f"its loads are {sorted(loads)}"),
-        (not in_turn(found.operands), "a turn does not multiply, compute, and multiply the result"),
+        (not takes_in_order(found.operands), "an iteration does not multiply, compute, and multiply the result"),
         *_common(found),
     ):
         if wrong_one:
@@ -215,31 +215,33 @@ def _loop_sizes(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> st
     return None
 
 
-def in_turn(ring: Ring) -> bool:
-    """True if roles take the same operand from each place, and if turns multiply and compute in their order.
+def takes_in_order(ring: Ring) -> bool:
+    """True if roles take the same operand from each place, and if iterations multiply and compute in their order.
 
-    A turn multiplies the leading operand, computes, brings what is carried up, and multiplies the trailing operand. In
-    every order of the roles products are complete by then (verifier/rings.py).
+    An iteration multiplies the leading operand, computes, brings what is carried up, and multiplies the trailing
+    operand. In every order of the roles products are complete by then (verifier/rings.py).
     """
     wanted = (LEADING, COMPUTE, CARRY, TRAILING)
     taken = [
-        [(place, step.what) for place, step in of_tile(role, TURNS) if step.word in (LOAD, MULTIPLY)]
+        [(place, step.what) for place, step in of_tile(role, ITERATIONS) if step.word in (LOAD, MULTIPLY)]
         for role in (ring.writer, ring.reader)
     ]
-    events = [step.what or step.word for _, step in of_tile(ring.reader, TURNS) if step.word in (MULTIPLY, *wanted)]
+    events = [
+        step.what or step.word for _, step in of_tile(ring.reader, ITERATIONS) if step.word in (MULTIPLY, *wanted)
+    ]
     at = [[number for number, event in enumerate(events) if event == one] for one in wanted]
-    if taken[0] != taken[1] or any(len(one) != TURNS for one in at) or len(events) != TURNS * len(wanted):
+    if taken[0] != taken[1] or any(len(one) != ITERATIONS for one in at) or len(events) != ITERATIONS * len(wanted):
         return False
-    in_order = all(list(turn) == sorted(turn) for turn in zip(*at, strict=True))
-    return in_order and all(at[3][turn] < at[2][turn + 1] for turn in range(TURNS - 1))
+    in_order = all(list(iteration) == sorted(iteration) for iteration in zip(*at, strict=True))
+    return in_order and all(at[3][iteration] < at[2][iteration + 1] for iteration in range(ITERATIONS - 1))
 
 
 def _loop_rings(stage: BoundStage, found: Roles, kept: Ring) -> str | None:
     """Return what may go wrong in the rings of a loop that carries a state, or None."""
     tile = parts(stage)
     most = prod(stage.count(decl.name) for decl in tile.loop.indices)
-    for turns in range(1 if tile.guard is not None else most, most + 1):
-        if turns <= TURNS and (reason := wrong_together(found.operands, kept, turns)) is not None:
+    for iterations in range(1 if tile.guard is not None else most, most + 1):
+        if iterations <= ITERATIONS and (reason := wrong_together(found.operands, kept, iterations)) is not None:
             return f"in the rings of {found.operands.name} and of what is kept, {reason}"
     if (reason := wrong_together(found.operands, kept, most)) is not None:
         return f"in the rings of {found.operands.name} and of what is kept, {reason}"

@@ -43,9 +43,11 @@ HINT = "compact numbers as the pass `compact` makes them, or none"
 def tiles(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of compact numbers that are not those of the tiles of a launch, or that must not be used."""
     for kernel in plan.bound.kernels:
-        if kernel.dealt and (message := _not_dealt(plan.bound, kernel)) is not None:
+        if kernel.program_per_tile and (message := _not_per_tile(plan.bound, kernel)) is not None:
             at = plan.bound.stages[kernel.name].stage.location
-            yield TilesError(f"{kernel.name}: {message}", location=at, hint="as many programs as fit, without `dealt`")
+            yield TilesError(
+                f"{kernel.name}: {message}", location=at, hint="as many programs as fit, without `program_per_tile`"
+            )
         if kernel.dynamic and (message := static_reason(plan.bound, kernel)) is not None:
             at = plan.bound.stages[kernel.name].stage.location
             yield TilesError(f"{kernel.name}: {message}", location=at, hint="tiles in turn, without `dynamic`")
@@ -58,7 +60,7 @@ def tiles(plan: Plan) -> Iterator[VerificationError]:
                 yield TilesError(f"{stage.name}: {message}", location=stage.stage.location, hint=HINT)
 
 
-def _not_dealt(bound: Bound, kernel: Kernel) -> str | None:
+def _not_per_tile(bound: Bound, kernel: Kernel) -> str | None:
     """Return why a kernel cannot have a program for each tile, or None."""
     if kernel.programs != bound.stages[kernel.name].total:
         return f"{kernel.programs} programs are not one for each tile"

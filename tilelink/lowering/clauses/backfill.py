@@ -110,7 +110,7 @@ def _cut(bound: Bound, kernel: Kernel, at: int, tiles: int) -> Bound:
     loop = kernel.loops[at]
     stage = bound.stages[loop.stages[0]]
     busy = loop.first % kernel.programs
-    stages = [replace(stage, tasks=tiles, flat=False, defer_notify=False)]
+    stages = [replace(stage, tasks=tiles, flatten=False, defer_notify=False)]
     loops = [replace(loop, begin=busy, width=kernel.programs - busy)]
     full = loop.first - busy + kernel.programs
     if tiles < stage.total:

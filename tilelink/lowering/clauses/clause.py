@@ -104,10 +104,10 @@ class Known:
 
 
 class Ties(Enum):
-    """Where a clause ties the tiles of a program to one another, so that no other program may execute one of them.
+    """Cases in which a clause ties the tiles of a program to one another: no other program may execute one of them.
 
-    NOWHERE: it does not. SHOWN: where the bound program shows it, for example by `BoundStage.flat` or by another stage
-    in the kernel; elsewhere it had no effect. SAID: wherever a schedule has it.
+    NOWHERE: it does not. SHOWN: where the bound program shows it, for example by `BoundStage.flatten`, or by another
+    stage in the kernel; elsewhere it had no effect. SAID: wherever a schedule has it.
     """
 
     NOWHERE = auto()

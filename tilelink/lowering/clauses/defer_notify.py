@@ -51,7 +51,7 @@ def _apply(bound: Bound) -> Bound:
                     location, hint = bound.schedule.stage(name).at("defer_notify"), "take `defer_notify` away"
                     raise ScheduleError(f"{name} cannot defer its notifies: {reason}", location=location, hint=hint)
                 if stage.defer_notify:
-                    stages[name] = replace(stage, given_in=_given_in(bound, stage))
+                    stages[name] = replace(stage, notified_in=_notified_in(bound, stage))
     return replace(bound, stages=stages)
 
 
@@ -76,12 +76,12 @@ def deferred_reason(body: tuple[Statement, ...]) -> str | None:
 
 def misplaced(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> bool:
     """True if a stage says that its notifies are deferred to a statement to which this pass would not defer them."""
-    if stage.given_in is None:
+    if stage.notified_in is None:
         return False
-    return _reason(bound, kernel, loop, stage) is not None or stage.given_in != _given_in(bound, stage)
+    return _reason(bound, kernel, loop, stage) is not None or stage.notified_in != _notified_in(bound, stage)
 
 
-def _given_in(bound: Bound, stage: BoundStage) -> int | None:
+def _notified_in(bound: Bound, stage: BoundStage) -> int | None:
     """Return the first statement of a tile whose product has enough steps to notify the previous tile, or None."""
     if not bound.capabilities.deferred_notifies:
         return None

@@ -56,11 +56,11 @@ def static_reason(bound: Bound, kernel: Kernel) -> str | None:
         return "its warps have roles, and each role counts the tiles"
     if len(kernel.stage_names) > 1 or kernel.loops[0].width is not None:
         return "another stage runs in its kernel"
-    if kernel.dealt:
+    if kernel.program_per_tile:
         return "it has a program for each tile"
-    if stage.flat:
+    if stage.flatten:
         return "its pipeline goes through all tiles of a program"
-    if stage.given_in is not None:
+    if stage.notified_in is not None:
         return "a tile is notified by the next one of its program"
     if (clause := tying(bound.schedule, kernel.name)) is not None:
         return f"`{clause}` ties the tiles of a program to one another"

@@ -40,7 +40,7 @@ def _apply(bound: Bound) -> Bound:
                 if reason := _reason(bound, kernel, loop, stages[name]):
                     message, hint = f"{name} cannot be flattened: {reason}", "take `flatten` away"
                     raise ScheduleError(message, location=part.at("flatten"), hint=hint)
-                stages[name] = replace(stages[name], flat=True)
+                stages[name] = replace(stages[name], flatten=True)
     return replace(bound, stages=stages)
 
 

@@ -38,13 +38,13 @@ def _apply(bound: Bound) -> Bound:
             raise ScheduleError(message, location=part.at("program_per_tile"), hint="take `program_per_tile` away")
         total = bound.stages[part.name].total
         if bound.target.kind != "cpu" and total > kernel.programs:
-            dealt = replace(kernel, programs=total, dealt=True)
-            bound = replace(bound, kernels=tuple(dealt if one is kernel else one for one in bound.kernels))
+            split = replace(kernel, programs=total, program_per_tile=True)
+            bound = replace(bound, kernels=tuple(split if one is kernel else one for one in bound.kernels))
     return bound
 
 
 def dealing_reason(bound: Bound, kernel: Kernel) -> str | None:
-    """Return why the tiles of a kernel cannot be dealt to places on SMs, or None."""
+    """Return why the tiles of a kernel cannot each have a program of their own, or None."""
     if kernel.on_copy_engine or bound.stages[kernel.name].transport is not Transport.STORES:
         return "it does not run in CTAs of its own"
     if len(kernel.stage_names) > 1 or kernel.loops[0].width is not None:

@@ -61,7 +61,7 @@ from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, Place, Ties, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
-from tilelink.lowering.rings import Roles, fit_together, kept_ring, operand_ring, result_ring, turning_ring, widest_of
+from tilelink.lowering.rings import Roles, fit_together, kept_ring, loop_ring, operand_ring, result_ring, widest_of
 from tilelink.lowering.role_statements import (
     addends,
     consumer_waits,
@@ -372,9 +372,9 @@ def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles
     """Return the roles of a stage whose loop carries a state, or why its tiles do not allow them."""
     found = parts(stage)
     (target,) = (s.region for s in found.after if isinstance(s, Store))
-    turns = range_of(stage, found, bound.bounds(stage.name))
-    if isinstance(turns, str):
-        return turns
+    iterations = range_of(stage, found, bound.bounds(stage.name))
+    if isinstance(iterations, str):
+        return iterations
     operands = (found.kept, found.leading, found.trailing)
     spans = [bound.tile_map(stage.name, region).spans[-2:] for region in operands]
     sizes = [_along(bound, stage, region) for region in operands]
@@ -390,7 +390,7 @@ def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles
     consumers, ahead = choice.consumers, choice.in_flight > 1
     if rows % (GROUP_ROWS * consumers) or (own := rows // consumers) != power_of_two(own):
         return f"{rows} rows of a tile are not {consumers} times a power of two from {GROUP_ROWS} on"
-    for size, what in ((block, f"{block} rows of a turn"), (depth, f"{depth} columns of an operand")):
+    for size, what in ((block, f"{block} rows of an iteration"), (depth, f"{depth} columns of an operand")):
         if size != power_of_two(size) or not COLUMNS[0] <= size <= COLUMNS[1]:
             return f"{what} are no power of two from {COLUMNS[0]} to {COLUMNS[1]}"
     for region, (streamed, _) in zip(operands[1:], spans[1:], strict=True):
@@ -417,7 +417,7 @@ def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles
         block=block,
         pieces=pieces,
         registers=REGISTERS[consumers],
-        operands=turning_ring(buffers=choice.buffers, consumers=consumers, ahead=ahead, size=place),
+        operands=loop_ring(buffers=choice.buffers, consumers=consumers, ahead=ahead, size=place),
         results=result_ring(buffers=results),
         kept=kept_ring(consumers=consumers, size=rows * depth * item),
     )
@@ -566,15 +566,15 @@ ROLES: Clause[RolesChoice | None] = Clause(
         "a whole dimension, once or twice the same left operand, may wait again, compute elementwise with it and with "
         "vectors of rows or columns and tiles of their own rank that the kernel does not write (loops over up to 16 "
         "numbers are unrolled), store one result, at peers too, and notify, on several nodes no rank of another one. "
-        "Or whose tiles have one loop that carries a state: a turn waits, multiplies what all turns have in common, "
-        "computes elementwise and along rows, and adds the product of the result and another operand to a name (online "
-        "softmax is such a loop; `if t <= n:` around all of a turn may leave turns out). A launch may decide where the "
-        "rows of tiles begin and end, by tensors given with it: consumers store the rows of a tile that is cut, in "
-        "memory of their own rank. Needs `sm_90`, operands of 16 bits or 8-bit floats, and tiles of 64 rows or a "
-        "multiple for each consumer; other processors run programs without roles. 2 or 3 consumers, 2 to 6 buffers (4 "
-        "as a rule), and tiles whose columns are a power of two from 16 to 256, or to 128 with two products; "
-        "`num_warps` is for the programs of other processors. Products of 8-bit floats are added "
-        "up in f32 for each buffer, of up to 256 elements, in registers of their own: 64 x 128 elements a consumer. "
-        "`in_flight=1`: consumers wait for each product before they start the next one"
+        "Or whose tiles have one loop that carries a state: an iteration waits, multiplies what all of them have in "
+        "common, computes elementwise and along rows, and adds the product of the result and another operand to a "
+        "name (online softmax is such a loop; `if t <= n:` around all of an iteration may leave it out). A launch "
+        "may decide where the rows of tiles begin and end, by tensors given with it: consumers store the rows of a "
+        "tile that is cut, in memory of their own rank. Needs `sm_90`, operands of 16 bits or 8-bit floats, and "
+        "tiles of 64 rows or a multiple for each consumer; other processors run programs without roles. 2 or 3 "
+        "consumers, 2 to 6 buffers (4 as a rule), and tiles whose columns are a power of two from 16 to 256, or to "
+        "128 with two products; `num_warps` is for the programs of other processors. Products of 8-bit floats are "
+        "added up in f32 for each buffer, of up to 256 elements, in registers of their own: 64 x 128 elements a "
+        "consumer. `in_flight=1`: consumers wait for each product before they start the next one"
     ),
 )

@@ -329,7 +329,7 @@ class Split:
             extents={**old.extents, **{one.decl.name: one.extent for one in running}},
             order={one.decl.name: one.order for one in running},
             nest=None,
-            flat=False,
+            flatten=False,
             ends_with_tensor=frozenset(
                 inside for name, inside in self.within.items() if old.extents[name] % old.tiles[name]
             ),

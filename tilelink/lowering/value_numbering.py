@@ -8,7 +8,7 @@ kernel, nor are products and sums that one kernel may round once and another one
 An element is known by where it is from. An input does not change. An element that one statement writes once in a launch
 is what it is when it is read: the rule of ordering proves that reads come after it. If the statement copies it, from an
 input or a peer, it is that element. If it stores a value that another one stores too, computed alike, the two are one
-element for what is computed from them: a sum of counts is alike wherever the counts are. Of a tensor that launches
+element for what is computed from them: a sum of counts is the same wherever the counts are. Of a tensor that launches
 change in place nothing is known: a read may come before the write, and then has what was there.
 """
 
@@ -62,7 +62,7 @@ UNKNOWN = -1
 Element = tuple[str, int, tuple[int, ...]]
 """An element of a tensor: its name, the rank, the place."""
 At = tuple[int | None, ...]
-Form = tuple[Any, ...]
+ValueKey = tuple[Any, ...]
 """An expression as nested tuples: equal ones have equal results."""
 
 
@@ -126,7 +126,7 @@ class Origins:
     _written: dict[tuple[str, int], list[_Written]] = field(default_factory=dict[Any, Any])
     _known: dict[tuple[str, int], NDArray[np.int64] | None] = field(default_factory=dict[Any, Any])
     _first: dict[tuple[str, int], int] = field(default_factory=dict[Any, Any])
-    _alike: dict[tuple[str, int], dict[tuple[int, ...], int]] = field(default_factory=dict[Any, Any])
+    _merged: dict[tuple[str, int], dict[tuple[int, ...], int]] = field(default_factory=dict[Any, Any])
 
     @classmethod
     def of(cls, bound: Bound) -> Origins:
@@ -139,7 +139,7 @@ class Origins:
         row = _Written(target=target, origin=origin, sure=sure)
         self._written.setdefault((target.tensor, target.rank), []).append(row)
 
-    def read(self, read: Box) -> Form | None:
+    def read(self, read: Box) -> ValueKey | None:
         """Return what the elements of a read are, or None if that is not known."""
         cells = self._cells(read.tensor, read.rank)
         if cells is None:
@@ -149,7 +149,7 @@ class Origins:
             return None
         return "elements", self.bound.tensors[read.tensor].dtype, found.shape, sha256(found.tobytes()).digest()
 
-    def alike(self, groups: Iterable[Collection[Element]]) -> bool:
+    def merge(self, groups: Iterable[Collection[Element]]) -> bool:
         """Note that the elements of each group have one value: they are one element. True if any of that is new.
 
         Of an element that is written more than once nothing is known all the same.
@@ -159,9 +159,9 @@ class Origins:
             number = self._number(min(group))
             for name, rank, place in group:
                 known.setdefault((name, rank), {})[place] = number
-        if known == self._alike:
+        if known == self._merged:
             return False
-        self._alike = known
+        self._merged = known
         self._known.clear()
         return True
 
@@ -199,7 +199,7 @@ class Origins:
             source = None if row.origin is None else self._cells(row.origin.tensor, row.origin.rank)
             if source is not None and row.origin is not None and row.origin.shape == row.target.shape:
                 cells[there] = source[row.origin.slices].reshape(cells[there].shape)
-        for place, number in self._alike.get(key, {}).items():
+        for place, number in self._merged.get(key, {}).items():
             cells[place] = number
         return np.where(times == 1, cells, UNKNOWN)
 
@@ -247,8 +247,8 @@ class Decided:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forms:
-    """Expressions of a stage as forms, in one execution of a statement.
+class ValueKeys:
+    """Expressions of a stage as keys, in one execution of a statement.
 
     read: gives the elements of a region, or None if a launch decides which they are. settled: gives an integer
     expression with numbers for what this execution has.
@@ -259,8 +259,8 @@ class Forms:
     read: Callable[[Region], Box | None]
     settled: Callable[[Scalar], Scalar]
 
-    def of(self, value: Value, names: Mapping[str, Any], at: At) -> Form | None:
-        """Return the form of a part of a value, or None for a value that another kernel may compute otherwise.
+    def of(self, value: Value, names: Mapping[str, Any], at: At) -> ValueKey | None:
+        """Return the key of a part of a value, or None for a value that another kernel may compute otherwise.
 
         at: for each axis of the value the position of the part, or None for all of it; more axes in front are those of
         other values, with which it is broadcast. names: what is assigned to names, and what the names in that are then.
@@ -312,7 +312,7 @@ class Forms:
     def _typing(self) -> StageTyping:
         return self.bound.typing.stage(self.stage.name)
 
-    def _named(self, name: str, names: Mapping[str, Any], at: At) -> Form | None:
+    def _named(self, name: str, names: Mapping[str, Any], at: At) -> ValueKey | None:
         version = names.get(name)
         if version is None or version.value is None:
             return None
@@ -323,7 +323,7 @@ class Forms:
         found, dtype = self.of(version.value, version.before, at), kind.dtype
         return found if found is None or dtype == self._dtype(version.value) else ("cast", dtype, found)
 
-    def _expanded(self, inner: Value, pattern: tuple[bool, ...], names: Mapping[str, Any], at: At) -> Form | None:
+    def _expanded(self, inner: Value, pattern: tuple[bool, ...], names: Mapping[str, Any], at: At) -> ValueKey | None:
         spare = len(at) - len(pattern)
         kept = (*at[:spare], *(one for one, is_kept in zip(at[spare:], pattern, strict=True) if is_kept))
         found = self.of(inner, names, kept)
@@ -331,7 +331,7 @@ class Forms:
                 *(is_kept for one, is_kept in zip(at[spare:], pattern, strict=True) if one is None))  # fmt: skip
         return found if found is None or None not in kept or all(left) else ("expand", left, found)
 
-    def _joined(self, head: Form, args: tuple[Value, ...], names: Mapping[str, Any], at: At) -> Form | None:
+    def _joined(self, head: ValueKey, args: tuple[Value, ...], names: Mapping[str, Any], at: At) -> ValueKey | None:
         found = [self.of(one, names, at) for one in args]
         return None if any(one is None for one in found) else (*head, *found)
 
@@ -343,24 +343,24 @@ class Forms:
         return self._typing.type_of(value).dtype
 
 
-def settled_form(form: Form, origins: Origins, resolve: Callable[[Scalar], Scalar]) -> Form | None:
-    """Return a form in terms of where elements are from, or None if that is not known of one."""
+def settled_key(key: ValueKey, origins: Origins, resolve: Callable[[Scalar], Scalar]) -> ValueKey | None:
+    """Return a key in terms of where elements are from, or None if that is not known of one."""
     parts: list[Any] = []
-    for part in form:
+    for part in key:
         found = part
         if isinstance(part, Leaf):
             found = origins.read(part.read)
         elif isinstance(part, Decided):
             found = resolve(part.scalar)
         elif isinstance(part, tuple) and part and isinstance(part[0], str):
-            found = settled_form(part, origins, resolve)
+            found = settled_key(part, origins, resolve)
         if found is None:
             return None
         parts.append(found)
     return _ordered(*parts) if parts[0] == "apply" else tuple(parts)
 
 
-def _ordered(head: str, op: str, dtype: str, *args: Form) -> Form:
+def _ordered(head: str, op: str, dtype: str, *args: ValueKey) -> ValueKey:
     """Return an operation with its operands in one order, if their order does not matter."""
     if op in MIRRORED:
         op, args = MIRRORED[op], args[::-1]

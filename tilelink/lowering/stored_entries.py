@@ -4,7 +4,7 @@ An entry is written at most once in a launch, and kernels clamp it to its bound 
 entry that a statement writes is, for everybody who reads it as one, the value of the statement, clamped: another entry,
 an integer expression of entries, or the value of a name. The last is the same for all statements of a task that store
 the name, if nothing is assigned to it between them; of a tile, element by element, where it is stored along its own
-axes. Other values are equal if they are computed alike (alike.py).
+axes. Other values are equal if they are computed alike (value_numbering.py).
 
 Whoever reads an entry as a value reads what was stored, which is not clamped. Of an input both are the same, by its
 bound. Of a tensor that the program writes, the stored number is an entry of a table of its own.
@@ -25,10 +25,10 @@ from tilelink.ir.program import Apply, Assign, For, FromScalar, Literal, Local, 
 from tilelink.ir.scalar import Binary, Compare, Int, Logic, Lookup, Scalar, Whole, binary, const, walk
 from tilelink.ir.typing import ONE, Axis
 from tilelink.ir.visitor import local_names, statements
-from tilelink.lowering.alike import Box, Form, Forms, Origins, box, is_fixed, settled_form
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.guards import Entry, Guards, settled
+from tilelink.lowering.value_numbering import Box, Origins, ValueKey, ValueKeys, box, is_fixed, settled_key
 
 OPERATIONS = {
     "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "minimum": "min", "maximum": "max",
@@ -73,7 +73,7 @@ class _Version:
 
 
 @dataclass(kw_only=True)
-class Told:
+class StoredEntries:
     """Notes the entries that the statements of a program write, in the order of a walk over its stages."""
 
     bound: Bound
@@ -81,7 +81,7 @@ class Told:
     _names: dict[str, _Version] = field(default_factory=dict[str, "_Version"])
     _stage: str = ""
     _origins: Origins = field(init=False)
-    _forms: dict[Entry, Form] = field(default_factory=dict[Entry, Form])
+    _keys: dict[Entry, ValueKey] = field(default_factory=dict[Entry, ValueKey])
     _twice: set[Entry] = field(default_factory=set[Entry])
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class Told:
         stored = f"{target.tensor}{OF_STATEMENT}"
         self.guards.ranges[stored] = (MIN_INT32, MAX_INT32)
         sources = _Sources(
-            told=self,
+            entries=self,
             stage=stage,
             boxes=boxes,
             axes=_long(self.bound.typing.stage(stage.name).region_type(target).axes),
@@ -126,7 +126,7 @@ class Told:
                     element = Element(number=at, of=len(places), place=place_of)
                     origin = sources.of(value, executions[row], element, names)
                     if origin is None and place_of is not None:
-                        self.note((stored, *place), sources.form(value, executions[row], names, place_of))
+                        self.note((stored, *place), sources.key(value, executions[row], names, place_of))
                 self.guards.copy((stored, *place), origin)
                 clamped = None if origin is None else self._clamped(target.tensor, origin)
                 self.guards.copy((target.tensor, *place), clamped)
@@ -148,11 +148,11 @@ class Told:
             self._origins.write(box(self.bound, stage, target, targets, row), origin, bool(sure[row]))
 
     def settle(self) -> None:
-        """Note which values are alike, after all stages: what is computed from values that are alike is alike too."""
-        alike = self._alike()
-        while self._origins.alike(_stored(alike)):
-            alike = self._alike()
-        for number, entries in enumerate(alike):
+        """Note which values are equal, after all stages: what is computed alike from equal values is equal too."""
+        classes = self._equal()
+        while self._origins.merge(_stored(classes)):
+            classes = self._equal()
+        for number, entries in enumerate(classes):
             table, rank, place = entries[0]
             name = f"{table}={number}"
             value = Lookup(table=name, coords=tuple(map(const, (rank, *place))), launch=True)
@@ -163,21 +163,21 @@ class Told:
                     tensor = entry[0].removesuffix(OF_STATEMENT)
                     self.guards.equal((tensor, *entry[1:]), self._clamped(tensor, value))
 
-    def _alike(self) -> list[list[Entry]]:
-        """Return the entries and names that are alike, as far as it is known which elements are."""
-        alike: dict[Form, list[Entry]] = {}
-        for entry, form in self._forms.items():
-            found = settled_form(form, self._origins, self.guards.resolve)
+    def _equal(self) -> list[list[Entry]]:
+        """Return the entries and names that are equal, as far as it is known which elements are."""
+        classes: dict[ValueKey, list[Entry]] = {}
+        for entry, key in self._keys.items():
+            found = settled_key(key, self._origins, self.guards.resolve)
             if found is not None and entry not in self._twice:
-                alike.setdefault(found, []).append(entry)
-        return [entries for entries in alike.values() if len(entries) > 1]
+                classes.setdefault(found, []).append(entry)
+        return [entries for entries in classes.values() if len(entries) > 1]
 
-    def note(self, entry: Entry, form: Form | None) -> None:
-        """Note the form of the value that an entry is equal to."""
-        if entry in self._forms and self._forms[entry] != form:
+    def note(self, entry: Entry, key: ValueKey | None) -> None:
+        """Note the key of the value that an entry is equal to."""
+        if entry in self._keys and self._keys[entry] != key:
             self._twice.add(entry)
-        elif form is not None:
-            self._forms[entry] = form
+        elif key is not None:
+            self._keys[entry] = key
 
     def _axes(self, stage: BoundStage, target: Region, value: Value) -> tuple[int, ...] | None:
         """Return the dimensions of a target along which a value has its axes, or None if it is stretched along some."""
@@ -208,7 +208,7 @@ class _Sources:
     carried: names that a loop around it assigns to.
     """
 
-    told: Told
+    entries: StoredEntries
     stage: BoundStage
     boxes: Boxes
     axes: tuple[Axis, ...] | None
@@ -238,34 +238,36 @@ class _Sources:
             case _:
                 return None
 
-    def form(self, value: Value, at: Execution, names: Mapping[str, _Version], place: tuple[int, ...]) -> Form | None:
+    def key(
+        self, value: Value, at: Execution, names: Mapping[str, _Version], place: tuple[int, ...]
+    ) -> ValueKey | None:
         """Return what an element of a value is computed from, or None if others may compute it otherwise."""
 
         def read(region: Region) -> Box | None:
-            tile_map = self.told.bound.tile_map(self.stage.name, region)
+            tile_map = self.entries.bound.tile_map(self.stage.name, region)
             if not is_fixed(tile_map):
                 return None
-            return box(self.told.bound, self.stage, region, self.boxes(tile_map), at.number)
+            return box(self.entries.bound, self.stage, region, self.boxes(tile_map), at.number)
 
         if self.carried & _names_in(value, names):
             return None
-        forms = Forms(
-            bound=self.told.bound, stage=self.stage, read=read, settled=lambda one: settled(one, at.rank, at.indices)
+        keys = ValueKeys(
+            bound=self.entries.bound, stage=self.stage, read=read, settled=lambda one: settled(one, at.rank, at.indices)
         )
-        return forms.of(value, names, place)
+        return keys.of(value, names, place)
 
     def _fitting(self, value: Scalar) -> Scalar | None:
         """Return an expression that kernels compute as it stands: without an overflow."""
-        guards = self.told.guards
+        guards = self.entries.guards
         low, high = guards.bounds.of(guards.resolve(value))
         return value if low >= MIN_INT32 and high <= MAX_INT32 else None
 
     def _entry(self, region: Region, at: Execution, element: Element) -> Scalar | None:
-        tensor = self.told.bound.tensors[region.tensor].decl
+        tensor = self.entries.bound.tensors[region.tensor].decl
         if tensor.bound is None or tensor.known_early:
             return None
         if region not in self._known:
-            tile_map = self.told.bound.tile_map(self.stage.name, region)
+            tile_map = self.entries.bound.tile_map(self.stage.name, region)
             self._known[region] = self.boxes(tile_map) if is_fixed(tile_map) else None
         known = self._known[region]
         if known is None:
@@ -278,7 +280,7 @@ class _Sources:
         step = np.unravel_index(element.number if prod(sizes) > 1 else 0, sizes) if sizes else ()
         place = tuple(int(first + n) for first, n in zip(lo[:dims], step, strict=True))
         table = region.tensor if tensor.space == "in" else f"{region.tensor}{OF_STATEMENT}"
-        self.told.guards.ranges.setdefault(table, (MIN_INT32, MAX_INT32))
+        self.entries.guards.ranges.setdefault(table, (MIN_INT32, MAX_INT32))
         return Lookup(table=table, coords=tuple(const(n) for n in (int(peer), *place)), launch=True)
 
     def _name(self, name: str, at: Execution, element: Element, names: Mapping[str, _Version]) -> Scalar | None:
@@ -287,22 +289,22 @@ class _Sources:
             known = self.of(version.value, at, element, version.before)
             if known is not None:
                 return known
-        axes = self.told.bound.typing.stage(self.stage.name).locals[name].axes
+        axes = self.entries.bound.typing.stage(self.stage.name).locals[name].axes
         one = not axes or element.of == 1
         if not one and _long(axes) != self.axes:  # how they are broadcast is not followed
             return None
         table = f"{name}{OF_STATEMENT}{version.statement}"
-        self.told.guards.ranges[table] = (MIN_INT32, MAX_INT32)
+        self.entries.guards.ranges[table] = (MIN_INT32, MAX_INT32)
         entry = (at.task,) if one else (at.task, element.number)  # a tile is cut alike wherever it has these axes
         place = (0,) * len(axes) if one else element.place
         if place is not None:
-            self.told.note((table, at.rank, entry), self.form(Local(name=name), at, names, place))
+            self.entries.note((table, at.rank, entry), self.key(Local(name=name), at, names, place))
         return Lookup(table=table, coords=tuple(map(const, (at.rank, *entry))), launch=True)
 
 
-def _stored(alike: Sequence[Sequence[Entry]]) -> Iterator[list[Entry]]:
-    """Yield the elements of index tensors in which values that are alike are stored."""
-    for entries in alike:
+def _stored(classes: Sequence[Sequence[Entry]]) -> Iterator[list[Entry]]:
+    """Yield the elements of index tensors in which equal values are stored."""
+    for entries in classes:
         stored = [(table[: -len(OF_STATEMENT)], rank, place) for table, rank, place in entries if _is_stored(table)]
         if len(stored) > 1:
             yield stored

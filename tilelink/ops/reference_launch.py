@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Tensors = Mapping[str, torch.Tensor]
 
 
-class Meaning:
+class ReferenceLaunch:
     """Stands for a kernel where there is no GPU: every rank has the inputs of all, and computes what it gets of them.
 
     The program with its schedule is verified first, as before a kernel.

@@ -23,7 +23,7 @@ NAMES = {kind: name for name, kind in DTYPES.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class Specialization:
     """The program of a call, after its choices and without the inputs that it leaves out, with all sizes.
 
     dims: dimensions and parameters. dtype: of tensors that declare none. outputs: their shapes and types, by name.
@@ -35,7 +35,7 @@ class Form:
     outputs: Mapping[str, tuple[tuple[Any, ...], torch.dtype]]
 
 
-class Forms:
+class Specializations:
     """The forms of an operator's calls."""
 
     def __init__(self, program: Program, signature: Signature, tables: Mapping[str, Any], dtype: str | None) -> None:
@@ -43,7 +43,7 @@ class Forms:
         self._program, self._signature, self._tables, self._dtype = program, signature, tables, dtype
         self._programs: dict[Any, Program] = {}
 
-    def of(self, call: Call, ranks: int) -> Form:
+    def of(self, call: Call, ranks: int) -> Specialization:
         """Return the program of a call with its sizes, which may be symbolic.
 
         Raises ShapeError, DtypeError or BindingError for tensors that do not fit it or each other.
@@ -58,7 +58,7 @@ class Forms:
             for one in program.tensors
             if one.space == "out"
         }
-        return Form(program=program, dims=dims, dtype=dtype, outputs=outputs)
+        return Specialization(program=program, dims=dims, dtype=dtype, outputs=outputs)
 
     def _chosen(self, call: Call) -> Program:
         """Return the variant of the program that a call asks for."""

@@ -1,4 +1,4 @@
-"""Many questions about the order of events, answered along a line, have the answers of a search from each event."""
+"""Questions about the order of events, answered along the signals in a row, have the answers of a search from each."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 
 from tests.compiler import library
 from tilelink import compiler
-from tilelink.planning import happens_before, line
+from tilelink.planning import happens_before, signal_order
 from tilelink.planning.copy_queues import own_copies
 from tilelink.planning.happens_before import BySignals, HappensBefore
-from tilelink.planning.line import AFTER_ALL, in_line
 from tilelink.planning.plan import Plan
+from tilelink.planning.signal_order import AFTER_ALL, topological_order
 from tilelink.verifier import verify
 
 
@@ -29,13 +29,13 @@ def compared(order: HappensBefore, monkeypatch: pytest.MonkeyPatch) -> np.ndarra
     return found[0]
 
 
-@pytest.mark.parametrize("together", [5, line.TOGETHER])
+@pytest.mark.parametrize("together", [5, signal_order.TOGETHER])
 @pytest.mark.parametrize("case", library.in_turn(library.unlike())[::4], ids=library.name)
 def test_both_searches_have_the_same_answers(
     case: library.Case, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = compiler.plan(*case, ranks=3, dims=library.dims(case[0], 3))
-    monkeypatch.setattr(line, "TOGETHER", together)
+    monkeypatch.setattr(signal_order, "TOGETHER", together)
     found = [compared(HappensBefore(plan=plan), monkeypatch), compared(BySignals(plan), monkeypatch)]
     assert len(plan.workers) == 3 or not found[0].all()
     assert not found[1].all()
@@ -86,8 +86,8 @@ def test_signals_in_a_circle_have_no_line() -> None:
     worker, channel = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 1, 2, 1, 0, 3])
     place = np.array([5, 7, AFTER_ALL, 5, 7, AFTER_ALL])
     gives = np.array([False, True, True, False, True, True])
-    assert in_line(worker, place, gives, channel) is None
-    found = in_line(worker, np.array([7, 5, AFTER_ALL, 7, 5, AFTER_ALL]), gives, channel)
+    assert topological_order(worker, place, gives, channel) is None
+    found = topological_order(worker, np.array([7, 5, AFTER_ALL, 7, 5, AFTER_ALL]), gives, channel)
     assert found is not None
     assert len(found.worker) == 6
 

@@ -40,7 +40,7 @@ class Part:
     count: str
 
 
-class Given:
+class PartialInputs:
     """The parts of inputs that calls of a program give, and of outputs that they define."""
 
     def __init__(self, program: Program) -> None:
@@ -145,14 +145,14 @@ class Shortcut:
     """Calls by place alone that repeat an earlier one with another number of rows: what a launch of them takes.
 
     It serves operators with fixed sizes whose inputs are given, and outputs defined, in part along their first
-    dimension. All others, and all that does not fit, is left to `Given`, which checks it.
+    dimension. All others, and all that does not fit, is left to `PartialInputs`, which checks it.
     """
 
-    def __init__(self, given: Given, inputs: Sequence[str], fixed: Mapping[str, Any]) -> None:
+    def __init__(self, given: PartialInputs, inputs: Sequence[str], fixed: Mapping[str, Any]) -> None:
         """inputs: in the order of a call, the counts last."""
         parts = (*given.inputs, *given.outputs)
         self.works = bool(given.counts) and all(p.dim == 0 and type(fixed.get(p.size)) is int for p in parts)
-        self._given, self._inputs = given, tuple(inputs)
+        self._partial, self._inputs = given, tuple(inputs)
         if self.works:
             place, size = self._inputs.index, {part.count: fixed[part.size] for part in given.inputs}
             self._parts = tuple((place(p.tensor), fixed[p.size], p.count) for p in given.inputs)
@@ -192,7 +192,7 @@ class Shortcut:
                 continue
             else:
                 return None
-            made[place] = self._given.scalar(number, size, made[self._parts[0][0]].device)
+            made[place] = self._partial.scalar(number, size, made[self._parts[0][0]].device)
         return made, counts
 
     def cut(self, made: dict[str, torch.Tensor], counts: Mapping[str, int]) -> dict[str, torch.Tensor]:

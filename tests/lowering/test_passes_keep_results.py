@@ -100,7 +100,7 @@ def deferred() -> tuple[Case, dict[str, int]]:
 def test_deferred_notifies_mean_the_same() -> None:
     case, dims = deferred()
     bound = check(case, 2, dims)["defer_notify"]
-    assert bound.stages["gemm"].given_in == 0
+    assert bound.stages["gemm"].notified_in == 0
 
 
 def test_waits_that_sink_mean_the_same() -> None:
@@ -150,7 +150,7 @@ def test_a_lowered_program_that_means_something_else_is_seen(
 def test_a_deferred_notify_that_is_never_issued_is_seen() -> None:
     case, dims = deferred()
     bound = steps(case, 2, dims)["defer_notify"]
-    stages = {**bound.stages, "gemm": replace(bound.stages["gemm"], given_in=9)}
+    stages = {**bound.stages, "gemm": replace(bound.stages["gemm"], notified_in=9)}
     (given,) = random_inputs(case[0], ranks=2, dims=dims, dtype="f32", launches=1, seed=3)
     with pytest.raises(AssertionError, match="was not issued"):
         run_lowered(replace(bound, stages=stages), given)

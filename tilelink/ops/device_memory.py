@@ -11,11 +11,11 @@ import torch
 from tilelink.dtypes import DTYPES
 from tilelink.errors import BindingError
 from tilelink.ir.solve import extent
-from tilelink.ops.form import Form
-from tilelink.ops.given import Given
+from tilelink.ops.partial_inputs import PartialInputs
+from tilelink.ops.specialization import Specialization
 
 
-def check_room(form: Form, ranks: int, device: torch.device, given: Given) -> None:
+def check_device_memory(form: Specialization, ranks: int, device: torch.device, given: PartialInputs) -> None:
     """Raise BindingError if a device has less memory than one of each tensor of a program takes."""
     memory = _memory(device)
     sizes: dict[str, int] = {}

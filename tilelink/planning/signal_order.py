@@ -24,7 +24,7 @@ AFTER_ALL = 2**63 - 1
 """The place of a worker's end."""
 
 
-def in_line(worker: Ints, place: Ints, gives: np.ndarray, channel: Ints) -> Line | None:
+def topological_order(worker: Ints, place: Ints, gives: np.ndarray, channel: Ints) -> SignalOrder | None:
     """Return signals in a line, or None if some wait for each other in a circle.
 
     A row for each: notifies have `gives`, places are those of `Plan.place`. Each worker has an end, at AFTER_ALL.
@@ -50,12 +50,12 @@ def in_line(worker: Ints, place: Ints, gives: np.ndarray, channel: Ints) -> Line
     if len(line) < len(rows):
         return None
     order = rows[line]
-    return Line(worker=worker[order], place=place[order], gives=gives[order], channel=channel[order])
+    return SignalOrder(worker=worker[order], place=place[order], gives=gives[order], channel=channel[order])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """Notifies and waits in a line, see `in_line`."""
+class SignalOrder:
+    """Notifies and waits in a line, see `topological_order`."""
 
     worker: Ints
     place: Ints
