@@ -16,11 +16,11 @@ from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.visitor import received, value_of
 from tilelink.lowering.bound import Bound, Kernel
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import (
+from tilelink.lowering.enumerate import Enumerator
+from tilelink.lowering.events import (
     NOTIFY,
     Accesses,
     Barriers,
-    Enumerator,
     NetworkOrders,
     Signals,
     Summed,

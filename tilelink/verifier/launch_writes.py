@@ -25,7 +25,7 @@ from tilelink.ir.program import Store
 from tilelink.ir.scalar import Int, Lookup
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import READ, WRITE
+from tilelink.lowering.events import READ, WRITE
 from tilelink.lowering.guards import Begun, Chosen, Ended, Listed, Place, Segment
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Cells

@@ -17,7 +17,7 @@ from tilelink.errors import CoverageError, VerificationError
 from tilelink.ir.scalar import Coordinate, Int, Lookup, Scalar, binary, const, rewrite, walk
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints, distinct_rows
-from tilelink.lowering.enumerate import READ, WRITE
+from tilelink.lowering.events import READ, WRITE
 from tilelink.lowering.guards import Begun, Chosen, Ended, Guard, Listed, Place, Segment
 from tilelink.lowering.guards import Part as GuardPart
 from tilelink.planning.plan import Plan

@@ -32,7 +32,7 @@ from tilelink.ir.program import Notify, Read, Region, Statement, Store, Transfer
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import BoundTensor, Transport
 from tilelink.lowering.clauses.low_latency import exact_sizes
-from tilelink.lowering.enumerate import WRITE
+from tilelink.lowering.events import WRITE
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Part, parts, rank_by_rank
 from tilelink.verifier.refusal import refuse

@@ -29,7 +29,8 @@ from tilelink.ir.visitor import stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.lowering.clauses.clause import Choices, Clause, Known, Place, Ties, count, divides
 from tilelink.lowering.clauses.resource import RESOURCE
-from tilelink.lowering.enumerate import NOTIFY, WAIT, Signals, signals_of
+from tilelink.lowering.enumerate import signals_of
+from tilelink.lowering.events import NOTIFY, WAIT, Signals
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import free_name
 from tilelink.scheduling.schedule import Fused, Schedule

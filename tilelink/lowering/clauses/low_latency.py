@@ -67,7 +67,8 @@ from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, wi
 from tilelink.lowering.clauses.clause import Clause, Numbers, Place, TensorChoices, divides, switch
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
-from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE, Accesses, Enumerator, number_channels, number_tasks
+from tilelink.lowering.enumerate import Enumerator
+from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, number_channels, number_tasks
 from tilelink.lowering.transform import number_of
 from tilelink.scheduling.schedule import CopyEngine
 from tilelink.scheduling.words import Part
