@@ -81,7 +81,7 @@ EXCEPTIONS: Mapping[str, Mapping[str, str]] = {
     "program_per_tile": {"verifier.tiles": JUDGED},
     "dynamic": {"verifier.tiles": JUDGED},
     "channel": {
-        "lowering.bind": SETTLED,
+        "lowering.channel_grids": SETTLED,
         "lowering.clauses.slots": "a dimension of a tensor has the same names in both",
         "lowering.slots": "a dimension of a tensor has the same names in both",
         "search.knobs": SEARCHED,

@@ -498,6 +498,20 @@ def with_bodies(bound: Bound, bodies: Mapping[str, tuple[Statement, ...]]) -> Bo
     return replace(bound, program=program, stages=stages)
 
 
+def with_channels(bound: Bound, grids: Mapping[tuple[str, str], ChannelGrid]) -> Bound:
+    """Return the bound program with these channels: one after the other in its pad, and after them the handshake's.
+
+    Each rank has a counter of its entry into a launch, and one of its end. grids: without places in the pad.
+    """
+    channels: dict[tuple[str, str], ChannelGrid] = {}
+    used = 0
+    for key, grid in grids.items():
+        channels[key] = replace(grid, base=used)
+        used += grid.count * grid.buffers
+    ranks = bound.ranks
+    return replace(bound, channels=channels, entered_base=used, finished_base=used + ranks, pad_size=used + 2 * ranks)
+
+
 def same_domain(left: BoundStage, right: BoundStage) -> bool:
     """True if two stages have as many indices with the same extents and the same use as numbers."""
     a, b = left.stage.indices, right.stage.indices

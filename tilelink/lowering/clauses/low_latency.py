@@ -63,7 +63,7 @@ from tilelink.ir.program import (
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import map_value, reads, statements, value_of, values
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies, with_channels
 from tilelink.lowering.clauses.clause import Clause, Numbers, Place, TensorChoices, divides, switch
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
@@ -380,18 +380,10 @@ def _columns(bound: Bound, name: str) -> Iterator[int]:
 
 def _laid_out(bound: Bound, tensor: str, kind: str, seen: _Seen) -> Bound:
     """Return the bound program with channels for the regions of a tensor, and its counters laid out anew."""
-    shape = bound.tensors[tensor].shape
-    grids: dict[tuple[str, str], ChannelGrid] = {}
-    used = 0
-    for key, grid in bound.channels.items():
-        if key == (tensor, kind):
-            sizes = exact_sizes(seen.accesses.lo, seen.accesses.hi, shape)
-            counts = tuple(-(-extent // size) for extent, size in zip(shape, sizes, strict=True))
-            grid = replace(grid, sizes=sizes, counts=counts)
-        grids[key] = replace(grid, base=used)
-        used += grid.count * grid.buffers
-    ranks = bound.ranks
-    return replace(bound, channels=grids, entered_base=used, finished_base=used + ranks, pad_size=used + 2 * ranks)
+    shape, grid = bound.tensors[tensor].shape, bound.channels[tensor, kind]
+    sizes = exact_sizes(seen.accesses.lo, seen.accesses.hi, shape)
+    counts = tuple(-(-extent // size) for extent, size in zip(shape, sizes, strict=True))
+    return with_channels(bound, {**bound.channels, (tensor, kind): replace(grid, sizes=sizes, counts=counts)})
 
 
 def exact_sizes(lo: Ints, hi: Ints, shape: tuple[int, ...]) -> tuple[int, ...]:
