@@ -31,7 +31,7 @@ class Target:
     max_programs: int | None = None
 
     @property
-    def slots(self) -> int:
+    def resident_programs(self) -> int:
         """The number of programs of a rank that are resident at the same time, over all of its kernels."""
         return self.sms * self.programs_per_sm
 

@@ -113,7 +113,7 @@ def test_stages_too_small_for_their_sms_leave_them_to_the_others(
     bound = beside(asked, after)
     assert {k.name: k.programs for k in bound.kernels} == programs
     streams = {k.stream: k.programs for k in bound.kernels}
-    assert sum(streams.values()) == bound.target.slots, "all are resident, and no SM is idle"
+    assert sum(streams.values()) == bound.target.resident_programs, "all are resident, and no SM is idle"
 
 
 def test_stages_on_their_own_take_no_more_than_a_kernel_may_have() -> None:

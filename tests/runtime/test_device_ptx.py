@@ -80,9 +80,10 @@ def test_a_wait_polls_with_acquire_before_a_barrier_and_the_loads(target: str, d
     found = events(ptx, "poll", "barrier", "proxy", "load")
     first = found.index("load")
     assert found[:first] == ["poll", "barrier"] + ["proxy"] * (target == "sm_90")
-    assert "setp.ne.u32 %p, %v, 0;\n@%p bra DONE;" in ptx
+    assert "setp.ne.u32 %others, %thread, 0;\n@%others bra DONE;" in ptx
     polled = ptx[ptx.index("POLL:") : ptx.index("bar.sync")]
-    assert re.search(r"ld\.acquire\.sys\.global\.b32 %v, \[%rd\d+\];\nsub\.s32 %\w, %v, %r\d+;\nsetp\.lt\.s32", polled)
+    less = r"ld\.acquire\.sys\.global\.b32 (%\w+), \[%rd\d+\];\n" r"sub\.s32 %missing, \1, %r\d+;\nsetp\.lt\.s32"
+    assert re.search(less, polled)
 
 
 @pytest.mark.parametrize("target", NVIDIA)
@@ -91,7 +92,7 @@ def test_a_wait_for_all_polls_side_by_side_before_a_barrier(target: str) -> None
     ptx = text(compile_source(kernel, types, values, target))
     found = events(ptx, "poll", "less", "barrier", "proxy", "store")
     assert found[: found.index("store")] == ["poll", "less", "barrier"] + ["proxy"] * (target == "sm_90")
-    assert "setp.ge.u32 %p, %i," in ptx and "mov.u32 %v, %ntid.x;" in ptx  # each thread its own counters
+    assert "setp.ge.u32 %done, %index," in ptx and "mov.u32 %threads, %ntid.x;" in ptx  # each thread its own counters
     debug = compile_source(kernel, {**types, "debug_block": "*i64"}, {"COUNT": 8, "STEP": 3}, target)
     assert {"clock", "trip"} <= set(events(text(debug)))
 

@@ -25,9 +25,9 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         assert name in str(caught.value)
 
 
-def test_slots_are_the_programs_of_all_sms() -> None:
-    assert H200.slots == 132
-    assert dataclasses.replace(H200, programs_per_sm=2).slots == 264
+def test_the_resident_programs_are_those_of_all_sms() -> None:
+    assert H200.resident_programs == 132
+    assert dataclasses.replace(H200, programs_per_sm=2).resident_programs == 264
 
 
 @pytest.mark.parametrize(("one", "architecture"), [(CPU, 0), (H200, 90), (MI300X, "gfx942")], ids=str)

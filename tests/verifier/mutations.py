@@ -174,7 +174,7 @@ def schedule_mutants(case: Case) -> Iterator[Mutant]:
     schedule = case.schedule or Schedule(name="default", program=case.program.name)
     for kind, what, new in _schedules(case, schedule):
         yield Mutant(level="schedule", kind=kind, what=what, make=replace(case, schedule=new).plan)
-    for slots in range(1, case.target.slots):
+    for slots in range(1, case.target.resident_programs):
         smaller = replace(case, target=replace(case.target, sms=slots, max_programs=None, programs_per_sm=1))
         yield Mutant(level="schedule", kind="fewer resident programs", what=f"{slots}", make=smaller.plan)
 

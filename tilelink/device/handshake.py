@@ -159,14 +159,14 @@ def set_flags(signals, flags, values, launch, count):
     for start in tl.range(0, count, 128, num_stages=1):  # pyright: ignore[reportGeneralTypeIssues]
         at = start + lanes(128)
         there = at < count
-        slots = tl.load(flags + at * 5 + 2, mask=there, other=1)
+        buffers = tl.load(flags + at * 5 + 2, mask=there, other=1)
         step = tl.load(flags + at * 5, mask=there, other=0)
         number = tl.load(flags + at * 5 + 1, mask=there, other=0)
         counter = tl.load(flags + at * 5 + 3, mask=there, other=-1)
         width = tl.load(flags + at * 5 + 4, mask=there, other=0)
-        value = ((launch - 1) // slots * step + number).to(tl.int32)
+        value = ((launch - 1) // buffers * step + number).to(tl.int32)
         tl.store(values + at, value, mask=there)
-        tl.store(signals + counter + (launch - 1) % slots * width, value, mask=counter >= 0)
+        tl.store(signals + counter + (launch - 1) % buffers * width, value, mask=counter >= 0)
 
 
 @triton.jit
@@ -252,10 +252,10 @@ def await_exits(signals, launch, exits, count, debug_block, STAGE: tl.constexpr)
     for start in range(0, count, 128):
         at = start + lanes(128)
         there = at < count
-        slots = tl.load(exits + at * 4 + 1, mask=there, other=1)
+        buffers = tl.load(exits + at * 4 + 1, mask=there, other=1)
         first = tl.load(exits + at * 4, mask=there, other=0)
-        counter = first + (launch - 1) % slots * tl.load(exits + at * 4 + 2, mask=there, other=0)
-        target = tl.load(exits + at * 4 + 3, mask=there, other=0) * ((launch - 1) // slots + 1)
+        counter = first + (launch - 1) % buffers * tl.load(exits + at * 4 + 2, mask=there, other=0)
+        target = tl.load(exits + at * 4 + 3, mask=there, other=0) * ((launch - 1) // buffers + 1)
         wait_counters(signals, counter, target, there, debug_block, STAGE)
 
 

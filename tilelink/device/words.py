@@ -1,7 +1,7 @@
 # pyright: basic, reportArgumentType=false, reportRedeclaration=false, reportAttributeAccessIssue=false
 """Words of data and flag, as in NCCL's protocol LL: 32 bits of each in 64 bits that are stored and loaded at once.
 
-Whoever loads a word with the flag of this launch has its data: the two need no fence, and nobody needs a counter. The
+Whoever loads a word with the flag of this launch has its data: the two need no fence, and no rank needs a counter. The
 flag is the number of the launch, never 0; memory is zero, or holds words of other launches, before a word arrives.
 
 A tile of pointers has the address of each element's part of a word. A word's address is that of its first element's

@@ -100,7 +100,7 @@ class Span:
 class ChannelGrid:
     """The channels of one (tensor, signal kind): a counter for each box of `sizes` elements per dimension.
 
-    base: the offset of the first counter in the signal pad; the counters of buffer slot b begin at base + b * count.
+    base: the offset of the first counter in the signal pad; the counters of buffer b begin at base + b * count.
     """
 
     tensor: str

@@ -449,7 +449,7 @@ class Program(Node):
     """The grid that the ranks form. Expressions have its coordinates as arithmetic of `rank`."""
     groups: tuple[Group, ...] = ()
     template: object = field(default=None, compare=False, repr=False)
-    """What it was parsed of, to make variants of it (frontend/variants.py)."""
+    """The source that it was parsed from, to make variants of it (frontend/variants.py)."""
     schedules: tuple[object, ...] = field(default=(), compare=False, repr=False)
     """The schedules that its text has for it, to choose one by its name."""
 

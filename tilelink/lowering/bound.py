@@ -200,7 +200,7 @@ class BoundStage:
     transport: Transport = Transport.STORES
     """The unit that moves its data."""
     tma_copy: Boxes | None = None
-    """How it copies by TMA, if it does (see lowering/clauses/tma_copy.py)."""
+    """The boxes in which it copies by TMA, if it does (see lowering/clauses/tma_copy.py)."""
     roles: Roles | None = None
     """The roles of its warps, if they have any (see lowering/clauses/roles.py)."""
     ends_with_tensor: frozenset[str] = frozenset()

@@ -116,15 +116,15 @@ def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -
         host.name: max(1, min(asked, -(-most[host.name] // _programs_per_cta(host))))
         for host in hosts if (asked := _own(host)) is not None
     }  # fmt: skip
-    slots, taken = bound.target.slots, sum(reserved.values())
+    resident, taken = bound.target.resident_programs, sum(reserved.values())
     result: dict[str, int] = {}
     for host in hosts:
         on_copy_engine = isinstance(host.resource, CopyEngine)
-        if host.name not in reserved and not on_copy_engine and bound.target.kind != "cpu" and taken >= slots:
-            message = f"stages on SMs of their own take {taken} programs, and a rank of {bound.target} holds {slots}"
+        if host.name not in reserved and not on_copy_engine and bound.target.kind != "cpu" and taken >= resident:
+            message = f"stages on SMs of their own take {taken} programs, and a rank of {bound.target} holds {resident}"
             hint = f"give them fewer, so that some are left for {host.stage.name}"
             raise ScheduleError(message, location=bound.schedule.location, hint=hint)
-        left = max(1, min(slots - taken, most[host.name]))
+        left = max(1, min(resident - taken, most[host.name]))
         on_sms = reserved[host.name] * _programs_per_cta(host) if host.name in reserved else left
         result[host.name] = 1 if on_copy_engine else on_sms
     return result

@@ -266,7 +266,7 @@ def result_ring(*, buffers: int, targets: int = 1) -> Ring:
 
     If there are several buffers, the storer starts to store one before the one before it has been read.
     """
-    behind = int(buffers > 1)
+    lag = int(buffers > 1)
     consumer = (
         Step(word=AWAIT, what="drained", number=1),
         Step(word=FILL),
@@ -276,8 +276,8 @@ def result_ring(*, buffers: int, targets: int = 1) -> Ring:
     storer = (
         Step(word=AWAIT, what="staged"),
         *(Step(word=STORE, what=target_of(number, targets)) for number in range(targets)),
-        Step(word=RETIRE, number=behind * targets),
-        Step(word=ARRIVE, what="drained", number=behind),
+        Step(word=RETIRE, number=lag * targets),
+        Step(word=ARRIVE, what="drained", number=lag),
     )
     return Ring(
         name="results",

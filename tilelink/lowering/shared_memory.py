@@ -42,7 +42,7 @@ def check_memory(bound: Bound) -> None:
 
 
 def _too_large(bound: Bound, need: Need, results: int = 0) -> TileSizeError:
-    """Return the error of a stage whose operands, and results beside them, exceed the shared memory of a program."""
+    """Return the error of a stage whose operands, together with its results, exceed the shared memory of a program."""
     name, stage, room = need.stage.name, need.stage, bound.target.shared_memory
     tiles = ", ".join(f"{index}={size}" for index, size in stage.tiles.items() if index not in stage.scalar_indices)
     message = f"stage {name} takes {need.bytes + results:,} bytes of shared memory or more, "

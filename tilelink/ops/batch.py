@@ -2,7 +2,7 @@
 
 A call gives tensors with room for the largest number of rows, and says how many there are. Kernels of the library for
 that are the programs below, as `tilelink.op` makes them functions. Where none is worth while, all rows are computed
-unfused, those that are not there too: nobody reads them.
+unfused, those that are not there too: no rank reads them.
 """
 
 from __future__ import annotations

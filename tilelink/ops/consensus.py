@@ -34,7 +34,7 @@ class Consensus:
 
 
 def consensus(group: ProcessGroup) -> Consensus:
-    """What the ranks of a group agreed on. The first call is collective, and waits for rank 0.
+    """Return the consensus of the ranks of a group. The first call is collective, and waits for rank 0.
 
     Raises RankError for a first call that a CUDA graph captures.
     """

@@ -19,7 +19,7 @@ from tilelink.ir.scalar import Param, walk
 from tilelink.ops.signature import Signature
 
 GROUP, NEEDS = "group", "needs"
-"""What a function may take besides tensors, numbers and choices: the group's name, and the names of the inputs whose
+"""Parameters of a function besides tensors, numbers and choices: the group's name, and the names of the inputs whose
 gradients are needed."""
 
 

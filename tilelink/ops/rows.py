@@ -51,7 +51,7 @@ class Rows:
         return elements(x, prod(shape)).view(shape)
 
     def given(self, x: torch.Tensor, rest: torch.Tensor | None) -> torch.Tensor:
-        """Return x with the rows of the kernel: the memory behind it if there is enough, else a copy."""
+        """Return x with the rows of the kernel: the memory after it if there is enough, else a copy."""
         if rest is None:
             return x
         shape = x.shape

@@ -274,9 +274,9 @@ class HappensBefore:
         gives, worker = notifies[rows], self.plan.worker[s.task[rows]]
         own, before = self._kernels
         begun, shadowed = before >= 0, self._shadows != workers
-        nobody = int(own.max(initial=-1)) + 1  # a kernel that no other one comes after
+        none = int(own.max(initial=-1)) + 1  # a kernel that no other one comes after
         node = np.concatenate([workers, self._shadows[shadowed]])
-        end = np.concatenate([own, np.full(int(shadowed.sum()), nobody)])
+        end = np.concatenate([own, np.full(int(shadowed.sum()), none)])
         start = np.concatenate([workers[begun], self._shadows[begun & shadowed]])
         after = np.concatenate([before[begun], before[begun & shadowed]])
         columns = [

@@ -36,7 +36,7 @@ from tilelink.lowering.walk import SUBSTEPS
 SHIFT = 32
 """An event's place in its worker is (sequence of its task) << SHIFT | position in the task."""
 BEFORE_ALL = 1 << 62
-"""What is subtracted from the places of events that happen before all others of their worker."""
+"""The number subtracted from the places of events that happen before all others of their worker."""
 
 
 _NONE = np.zeros(0, np.int64)

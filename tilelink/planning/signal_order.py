@@ -65,7 +65,7 @@ class SignalOrder:
     def before(self, first: tuple[Ints, Ints], group: Ints, second: tuple[Ints, Ints]) -> np.ndarray:
         """Mask of the pairs of events (first[group], second) in which the former happens before the latter.
 
-        Events are (worker, place). A pair of one worker is not in order: else nobody would have to search.
+        Events are (worker, place). A pair of one worker is not in order: else no search would be needed.
         """
         starts, stops = self._rows(*first), self._rows(*second)
         followed = np.argsort(starts, kind="stable")

@@ -249,7 +249,7 @@ class Pad:
         """Return (channel of the plan, launches of its buffer so far), or (-1, 1) for a counter of another buffer."""
         for base, grid in self._grids:
             if grid.base <= channel < grid.base + grid.buffers * grid.count:
-                slot, linear = divmod(channel - grid.base, grid.count)
+                buffer, linear = divmod(channel - grid.base, grid.count)
                 rounds, expected = divmod(epoch - 1, grid.buffers)
-                return (base + linear, rounds + 1) if slot == expected else (-1, 1)
+                return (base + linear, rounds + 1) if buffer == expected else (-1, 1)
         return -1, 1

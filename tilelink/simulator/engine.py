@@ -365,7 +365,7 @@ class _Programs:
         self.workers = plan.workers
         self.gap = machine.kernel_gap
         ranks = range(plan.bound.ranks)
-        self.free = [plan.bound.target.slots for _ in ranks]
+        self.free = [plan.bound.target.resident_programs for _ in ranks]
         self.together: dict[tuple[int, int, int], int] = {}
         """CTA, which holds an SM until its last program ends -> number of its programs that have not ended."""
         self.begin = [0.0] * len(self.workers)
@@ -411,7 +411,7 @@ class _Programs:
         return [n for n, k in enumerate(self.kernels) if (k.stream, k.position) == place]
 
     def _admit(self, rank: int, now: float) -> list[tuple[int, float]]:
-        """Start programs in free slots, in the order of their kernels; return them with their start times."""
+        """Start programs while they fit, in the order of their kernels; return them with their start times."""
         started: list[tuple[int, float]] = []
         for number in sorted(range(len(self.kernels)), key=lambda n: self.kernels[n].turn):
             waiting = self.waiting[number, rank]

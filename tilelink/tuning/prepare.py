@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 LATE = "not ready in time"
-DIED = "a process that prepared it, or one beside it, died"
+DIED = "a process that prepared it, or one in parallel with it, died"
 _log = logging.getLogger("tilelink.tuning")
 GRACE_S = 5.0
 """Seconds after its deadline within which a pool is ended; later its processes end themselves."""

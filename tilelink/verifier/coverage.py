@@ -94,7 +94,7 @@ def _entries_once(part: Part) -> Iterator[VerificationError]:
 
 
 def _left_out(part: Part, cell: Ints) -> bool:
-    """True if a cell of an output that nobody writes is not defined in any launch."""
+    """True if a cell of an output that no rank writes is not defined in any launch."""
     if part.count[tuple(cell)]:
         return False
     tensor, rank = part.plan.bound.tensors[part.name], int(part.ranks[cell[0]])

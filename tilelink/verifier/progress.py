@@ -2,13 +2,13 @@
 
 Notifies only ever add. So running every worker as far as possible reaches the same state under any interleaving, and
 workers that have not finished then are in a deadlock. If the kernels' programs do not all fit on the machine, the order
-in which kernels get their slots is open. Waiting programs can fill a rank only if there are at least as many of them as
-the rank has slots; with fewer the order does not matter. If they all belong to one stream, the worst case is that this
+in which kernels become resident is open. Waiting programs can fill a rank only if there are at least as many of them as
+the rank holds; with fewer the order does not matter. If they all belong to one stream, the worst case is that this
 stream comes first. Otherwise the rule looks for a priority of streams that ends in a deadlock. The plan is refused even
 if there is none, since programs may start in any mixture.
 
 Where a launch decides which program executes a tile, the plan at hand has all tiles of the kernel in its first program
-(planning/any_program.py). Any of the others may have one that waits, so they count as waiting, and keep their slots
+(planning/any_program.py). Any of the others may have one that waits, so they count as waiting, and stay resident
 until the first one has ended.
 """
 
@@ -41,21 +41,21 @@ def progress(plan: Plan) -> Iterator[VerificationError]:
     scripts = _scripts(plan)
     streams = list(dict.fromkeys(k.stream for k in plan.bound.kernels if not k.on_copy_engine))
     waiting = _waiting_programs(plan)
-    slots = plan.bound.target.slots
-    full = _programs(plan) > slots and max(map(sum, (w.values() for w in waiting)), default=0) >= slots
+    resident = plan.bound.target.resident_programs
+    full = _programs(plan) > resident and max(map(sum, (w.values() for w in waiting)), default=0) >= resident
     blocking = [s for s in streams if any(own.get(s) for own in waiting)]
     rest = [s for s in streams if s not in blocking]
     # With several blocking streams a full plan is refused below anyway: more orders only give a more specific message.
     first = islice(permutations(blocking), MAX_ORDERS) if full else [blocking]
     for priority in ((*order, *rest) for order in first):
-        run = _Run(plan, scripts, priority, plan.bound.target.slots if full else len(plan.workers))
+        run = _Run(plan, scripts, priority, resident if full else len(plan.workers))
         run.go()
         if run.blocked:
             yield _refusal(plan, run, priority if full else None)
             return
     if full and len(blocking) > 1:
         names = ", ".join(_waiting_kernels(plan))
-        message = f"programs of {names} wait for one another, and only {slots} programs fit on a rank"
+        message = f"programs of {names} wait for one another, and only {resident} programs fit on a rank"
         yield ProgressError(message, location=plan.bound.schedule.location, hint=FEWER)
 
 
@@ -94,7 +94,7 @@ def _waiting_kernels(plan: Plan) -> list[str]:
 
 
 def _blocks(plan: Plan) -> list[tuple[int, int, int]]:
-    """Return worker -> (kernel, rank, CTA): programs that share a CTA share its slot."""
+    """Return worker -> (kernel, rank, CTA): programs that share a CTA are resident together."""
     together = [kernel.programs_per_cta for kernel in plan.bound.kernels]
     return [(kernel, rank, program // together[kernel]) for kernel, rank, program in plan.workers]
 
@@ -111,7 +111,7 @@ def _scripts(plan: Plan) -> list[Ints]:
 class _Run:
     """One greedy execution."""
 
-    def __init__(self, plan: Plan, scripts: list[Ints], priority: tuple[str, ...], slots: int) -> None:
+    def __init__(self, plan: Plan, scripts: list[Ints], priority: tuple[str, ...], resident: int) -> None:
         self.plan = plan
         s = plan.signals
         self.scripts = scripts
@@ -142,23 +142,23 @@ class _Run:
         self.in_launch = [assigns_in_launch(kernel) for kernel in kernels]
         self.sleepers: dict[int, list[int]] = {}
         self.ready: deque[int] = deque()
-        self.free = [slots] * plan.bound.ranks
+        self.free = [resident] * plan.bound.ranks
         self.blocks = _blocks(plan)
         self.running: dict[tuple[int, int, int], int] = {}
-        """CTAs that have a slot -> the number of their programs that have not ended."""
+        """Resident CTAs -> the number of their programs that have not ended."""
         self.pending: list[list[deque[int]]] = self._pending(priority)
         self.unfinished = self._kernel_sizes()
         self.ended: set[tuple[int, int]] = set()
         """(kernel, rank) whose first program has ended, where it has all tiles."""
         self.held: dict[tuple[int, int], list[int]] = {}
-        """(kernel, rank) -> programs without tiles that have a slot until the kernel's first program has ended."""
+        """(kernel, rank) -> programs without tiles that are resident until the kernel's first program has ended."""
         self.turn: dict[tuple[str, int], int] = {}
         """(stream, rank) -> number of its kernels known to have ended."""
         self.short = [False] * plan.bound.ranks
-        """rank -> True if a worker that could start found no slot."""
+        """rank -> True if a worker that could start did not fit."""
 
     def _pending(self, priority: tuple[str, ...]) -> list[list[deque[int]]]:
-        """Return per rank and stream the workers that still need a slot, in the order in which they would get one."""
+        """Return per rank and stream the workers that have not started, in the order in which they would."""
         kernels = self.plan.bound.kernels
         level = {stream: n for n, stream in enumerate(("copy", *priority))}
         waiting = [[deque[int]() for _ in level] for _ in range(self.plan.bound.ranks)]
@@ -202,7 +202,7 @@ class _Run:
         return done >= kernel.position
 
     def _admit(self, rank: int) -> None:
-        """Start the workers of a rank that can. Others can only when a kernel has ended there, or a slot is free."""
+        """Start the workers of a rank that can. Others can only when a kernel has ended there, or a CTA has."""
         self.short[rank] = False
         for waiting in self.pending[rank]:
             later: list[int] = []
@@ -293,7 +293,7 @@ def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> Verific
         f"; {others}" if others else ""
     )
     if priority is not None:
-        hint = f"{plan.bound.target.slots} programs fit on a rank; {FEWER}"
+        hint = f"{plan.bound.target.resident_programs} programs fit on a rank; {FEWER}"
     return refuse(ProgressError, plan, message, task=int(s.task[first]), statement=int(s.statement[first]), hint=hint)
 
 

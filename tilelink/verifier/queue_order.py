@@ -11,10 +11,10 @@ from tilelink.verifier import refusals
 
 @dataclass(frozen=True, kw_only=True)
 class QueueOrder:
-    """What a copy engine does in another order than that of its queue.
+    """The operations of a copy engine that leave the order of its queue.
 
     own_first: copies within its rank, before its first wait, come before all others and before the kernels.
-    waits_aside: waits are issued beside the copies, so that they keep none of those after them waiting for issue.
+    waits_aside: waits are issued in parallel with the copies, so that none of those after them waits for issue.
     """
 
     own_first: bool

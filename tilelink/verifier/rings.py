@@ -233,7 +233,7 @@ class _Model:
 
     @cached_property
     def _started(self) -> tuple[int, ...]:
-        """How many writes have been started before each step of the writer, and after the last one."""
+        """The number of writes started before each step of the writer, and after the last one."""
         return tuple(accumulate((step.word == LOAD for _, _, step in self.scripts[0]), initial=0))
 
     @cached_property

@@ -4,7 +4,7 @@ A word has data and a flag, the number of the launch, and is stored and loaded a
 (lowering/clauses/low_latency.py). A read of words lasts until each flag is that of its launch.
 
 Theorem: such a read gives what was sent in this launch, and it ends when all of that has been sent. Assume the rules
-of coverage (all that is read is written) and of reuse (nobody writes a buffer that may still be read for an earlier
+of coverage (all that is read is written) and of reuse (no rank writes a buffer that may still be read for an earlier
 launch) and this rule:
 
 * The tensor is written by sends alone, and each of its elements is sent at most once in a launch. So a word with the

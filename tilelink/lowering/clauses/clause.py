@@ -92,7 +92,7 @@ class TensorChoices(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What a clause must know of a stage when it is compiled: it is refused if a launch decides that.
+    """A fact of a stage that a clause needs when it is compiled: the clause is refused if a launch decides it.
 
     why: the reason, and instead: what to do, for the error.
     tiles_alone: True if it must know which tiles there are, and not where their data is: stages may gather and scatter.

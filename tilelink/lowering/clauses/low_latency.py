@@ -2,7 +2,7 @@
 
 A push and its notify cost a fence between them, and the receiver loads a counter before it loads the data. A word has
 64 bits: 32 of data, and 32 of flag, the number of the launch. It is stored at once, so whoever reads a flag of this
-launch has the data beside it. Nothing else needs to be ordered: no fence, no counter. This pass makes that visible for
+launch has the data next to it. Nothing else needs to be ordered: no fence, no counter. This pass makes that visible for
 each tensor with the clause `low_latency`:
 
 before: comm send(q: ranks, i: M, j: N):
@@ -177,7 +177,7 @@ def _reasons(bound: Bound, tensor: BoundTensor) -> Iterator[_Refused]:
             yield _Refused(reason=f"entries of the table {other.name} are not known to this clause", hint=hint)
     kinds = [kind for tensor, kind in bound.channels if tensor == name]
     if len(kinds) != 1:
-        what = f"it has signals of the kinds {' and '.join(kinds)}" if kinds else "nobody notifies it or waits for it"
+        what = f"it has signals of the kinds {' and '.join(kinds)}" if kinds else "no stage notifies it or waits for it"
         yield _Refused(reason=what, hint="notify what is pushed, and wait for it, with one kind of signals")
     for stage in bound.stages.values():
         yield from _of_stage(bound, stage, name)

@@ -17,7 +17,7 @@ No tile of the kernel writes what a tile loads or computes with, and whatever el
 tile happens after its stores too, which are in order. No notify depends on a later tile's wait, and no role waits for
 one that executes a later statement of the plan, so roles never wait where the plan does not.
 
-Consumers execute all waits after the product before they compute, piece by piece. Nobody can tell this from the plan,
+Consumers execute all waits after the product before they compute, piece by piece. The plan does not show this,
 where some waits follow loads: a tile that computes tells no one. A consumer may compute with what a loader has waited
 for: it reads after it has found a buffer of its tile full, which the loader has had filled after its waits.
 

@@ -81,6 +81,6 @@ class CopyQueue:
             self._end("transfer", stage, t, peer, tensor.number)
 
     def _box(self, name: str, rank: int, low: Ints, sizes: Ints) -> torch.Tensor:
-        slot = self._memory.artifact.tensor(name).buffer(self._epoch)
-        box = self._memory.tensors[rank][name][slot]
+        buffer = self._memory.artifact.tensor(name).buffer(self._epoch)
+        box = self._memory.tensors[rank][name][buffer]
         return box[tuple(slice(start, start + size) for start, size in zip(low, sizes, strict=True))]

@@ -107,8 +107,8 @@ class _Launch:
         for grid in self._exits:
             self._await_grid(grid, rank, epoch)
         for name, kept in self._memory.results[rank].items():
-            slot = self._artifact.tensor(name).buffer(epoch)
-            kept[epoch - 1].copy_(self._memory.tensors[rank][name][slot])
+            buffer = self._artifact.tensor(name).buffer(epoch)
+            kept[epoch - 1].copy_(self._memory.tensors[rank][name][buffer])
         self._tell(rank, self._artifact.finished_base)
 
     def _await_peers(self, rank: int, epoch: int) -> None:
@@ -118,8 +118,8 @@ class _Launch:
                 host_signals.wait(self._memory.pads[rank], self._artifact.finished_base + peer, epoch)
 
     def _await_grid(self, grid: SignalGrid, rank: int, epoch: int) -> None:
-        rounds, slot = divmod(epoch - 1, grid.buffers)
-        first = grid.base + slot * grid.count
+        rounds, buffer = divmod(epoch - 1, grid.buffers)
+        first = grid.base + buffer * grid.count
         for linear, threshold in enumerate(grid.thresholds[rank].tolist()):
             if threshold:
                 host_signals.wait(self._memory.pads[rank], first + linear, threshold * (rounds + 1))

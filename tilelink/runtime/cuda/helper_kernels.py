@@ -118,10 +118,10 @@ def _advance(
         for start in range(0, COUNTERS, 128):
             at = start + tl.arange(0, 128)
             there = at < COUNTERS
-            slot = tl.load(counters + at * 3 + 1, mask=there, other=0)
-            slots = tl.load(counters + at * 3 + 2, mask=there, other=1)
-            # count of numbers in [begin, begin + skipped) whose remainder by `slots` is `slot`
-            times = (begin + skipped - 1 - slot + slots) // slots - (begin - 1 - slot + slots) // slots
+            buffer = tl.load(counters + at * 3 + 1, mask=there, other=0)
+            buffers = tl.load(counters + at * 3 + 2, mask=there, other=1)
+            # count of numbers in [begin, begin + skipped) whose remainder by `buffers` is `buffer`
+            times = (begin + skipped - 1 - buffer + buffers) // buffers - (begin - 1 - buffer + buffers) // buffers
             step = tl.load(counters + at * 3, mask=there, other=0)
             tl.atomic_add(signals + at, (step * times).to(tl.int32), mask=there, sem="relaxed", scope="sys")
         tl.debug_barrier()  # some flags below are among these counters

@@ -37,10 +37,10 @@ def counters(artifact: Artifact, rank: int, gated: set[int]) -> list[tuple[int, 
     """
     rows = [(0, 0, 1)] * artifact.entered_base
     for grid in artifact.grids:
-        for slot in range(grid.buffers):
+        for buffer in range(grid.buffers):
             for number, threshold in enumerate(grid.thresholds[rank].tolist()):
-                channel = grid.base + slot * grid.count + number
-                rows[channel] = (0 if channel in gated else threshold, slot, grid.buffers)
+                channel = grid.base + buffer * grid.count + number
+                rows[channel] = (0 if channel in gated else threshold, buffer, grid.buffers)
     return rows
 
 

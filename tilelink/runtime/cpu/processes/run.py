@@ -141,7 +141,7 @@ def _death(process: Process, where: str, status: int) -> RankError:
         name = signal.Signals(os.WTERMSIG(status)).name
         message = f"{process} was killed by {name} in {where}"
         if name == "SIGKILL":
-            hint = "if nobody killed it, the machine ran out of memory: use smaller shapes or fewer programs"
+            hint = "if no user killed it, the machine ran out of memory: use smaller shapes or fewer programs"
     else:
         message = f"{process} ended with status {os.waitstatus_to_exitcode(status)} in {where}"
     return RankError(message, rank=process.rank, stream=process.stream, program=process.program, hint=hint)
