@@ -6,6 +6,8 @@ Importing the package imports neither torch nor triton: each name is loaded at i
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tilelink.scheduling import built_in
+
 if TYPE_CHECKING:
     from tilelink import ops, reference
     from tilelink.compiler import Kernel, Module, check, compile, load, parse, plan, source
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
     from tilelink.runtime.cuda.timing import Timing, bench
     from tilelink.scheduling.schedule import Schedule, schedule
 
+
+def _clauses() -> object:
+    """Return the built-in clauses of the schedule language, which their package registers."""
+    from tilelink.lowering.clauses import CLAUSES
+
+    return CLAUSES
+
+
+built_in.load_by(_clauses)  # when a schedule is first written or read
 
 _HOMES = {
     "tilelink.compiler": (

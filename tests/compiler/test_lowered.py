@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tests.campaign.judge import compared
-from tests.compiler.library import Case, cases, fitted, in_turn, name
+from tests.compiler.library import Case, cases, fitted, in_turn, name, spread
 from tests.lowering.test_passes import PARTS, SMALL, on_the_way, sizes
 from tilelink import compiler
 from tilelink.backend.emit import emit
@@ -47,6 +47,19 @@ def test_every_program_of_the_library_is_read_back_after_every_pass(case: Case, 
         assert found == replace(bound, source=found.source, schedule=found.schedule)
         assert found.schedule.reuse_wait == bound.schedule.reuse_wait
         assert listing(found) == text
+
+
+@pytest.mark.parametrize(("case", "target"), spread(cases(), CPU, H200), ids=lambda one: name(one) or str(one))
+def test_a_program_that_was_read_is_emitted_as_the_one_that_was_printed(case: Case, target: Target) -> None:
+    """Sources differ in what the text does not have: their heads show the program and the schedule that it comes from,
+    and comments begin with the file and the line of a statement."""
+    bound = list(on_the_way(case, 2, fitted(case, sizes(case)), target).values())[-1]
+    thresholds = make_plan(bound).thresholds
+    own, again = emit(bound, thresholds), emit(read(listing(bound)), thresholds)
+    assert again.kernels == own.kernels and again.copy_programs == own.copy_programs
+    code = [text[text.index("\nimport triton\n") :] for text in (own.text, again.text)]
+    first, second = (re.sub(r"# [^\s:]+\.tl:\d+: ", "# ", one) for one in code)
+    assert first == second
 
 
 @pytest.mark.parametrize("schedule", ["parts", "filled"])
@@ -250,3 +263,34 @@ def test_spoiled_numbers_are_refused_where_they_stand(old: str, new: str, words:
     assert old in whole, whole
     with pytest.raises(TileLinkError, match=words):
         compiler.parse_lowered(whole.replace(old, new))
+
+
+ORDERED = """program copied(M, N):
+    x : in  [M, N]
+    y : out [M, N]
+
+    compute f(i: M, j: N):
+        y[i, j] = x[i, j]
+
+schedule grouped for copied:
+    f tile(i=16, j=16), order(i = 0 step -1, j, group(i, 2))
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "message", "hint"), [
+    ("j, group(i, 2)", "q, group(i, 2)", "order(i = 0 step -1, q, group(i, 2)) does not fit the indices of f", "i, j"),
+    ("group(i, 2)", "group(q, 2)", "order(i = 0 step -1, j, group(q, 2)) does not fit the indices of f", "i, j"),
+    ("j, group", "j, i, group", "order(i = 0 step -1, j, i, group(i, 2)) does not fit", "each once: i, j"),
+    ("group(i, 2)", "group(i, 0)", "0 is not a size", "at least one"),
+    ("j, group(i, 2))", "j, group(i))", "did not expect '))'", ""),
+    ("j, group(i, 2))", "j)\n        order(j)", "f has two orders", "one line"),
+])  # fmt: skip
+def test_a_spoiled_nest_is_refused_at_its_line(old: str, new: str, message: str, hint: str) -> None:
+    module = compiler.parse(ORDERED)
+    text = listing(compiler.bound(module.program(), module.schedules[0], ranks=1, dims={"M": 64, "N": 64}))
+    assert f"\n        {str(module.schedules[0]).split('j=16), ')[1]}" in text and old in text
+    with pytest.raises(ParseError) as caught:
+        read(text.replace(old, new))
+    assert message in caught.value.message and hint in (caught.value.hint or "")
+    place = caught.value.location
+    assert place is not None and place.text in text.replace(old, new).splitlines() and place.file == "lowered.tl"

@@ -14,7 +14,7 @@ from tilelink import compiler
 from tilelink.errors import ParseError, TilesError
 from tilelink.lowering.bound import Bound, Kernel
 from tilelink.lowering.compact_tiles import obstacle
-from tilelink.lowering.enumerate import READ, WRITE
+from tilelink.lowering.events import READ, WRITE
 from tilelink.lowering.listing import listing
 from tilelink.planning.any_program import apart, together
 from tilelink.planning.happens_before import HappensBefore

@@ -14,7 +14,7 @@ from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
-from tilelink.lowering.enumerate import NOTIFY, READ
+from tilelink.lowering.events import NOTIFY, READ
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.search import Space
 from tilelink.search.seeds import distance

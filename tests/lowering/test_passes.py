@@ -15,6 +15,7 @@ from tilelink.cli import app
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.printer import print_program
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.clauses import Place, forget, register, switch
 from tilelink.lowering.launch_protocol import handshake_of
 from tilelink.lowering.listing import listing
 from tilelink.lowering.passes import passes
@@ -60,6 +61,31 @@ def sizes(case: Case) -> dict[str, Any]:
     own = [param for param in case[0].params if param.kind == "dim"]
     numbers = {param.name: 1 for param in case[0].params if param.kind != "dim"}
     return {param.name: (24, 20, 16)[n % 3] for n, param in enumerate(own)} | numbers
+
+
+def test_passes_of_clauses_stand_where_the_clauses_say() -> None:
+    """The whole order, which each pass relies on as its clause or its line in `passes` says."""
+    assert NAMES == [
+        "bind", "tma_copy", "kernels", "flatten", "split_k_tail", "stream_k", "halve_tail", "backfill",
+        "program_per_tile", "loops", "low_latency", "transport", "sink_waits", "roles", "barriers", "defer_notify",
+        "dynamic", "compact", "issue_order", "protocol",
+    ]  # fmt: skip
+    own = [switch(place.name.lower(), manual="", apply=lambda bound: bound, place=place) for place in Place]
+    idle = switch("idle", manual="")
+    for clause in (*own, idle):
+        register(clause)
+    try:
+        made = [one.name for one in passes()]
+    finally:
+        for clause in (*own, idle):
+            forget(clause)
+    assert {name: made[made.index(name) + 1] for name in made if name not in NAMES} == {
+        "before_kernels": "kernels",
+        "tiles": "loops",
+        "before_transport": "transport",
+        "before_barriers": "barriers",
+        "after_barriers": "compact",
+    }
 
 
 @pytest.mark.parametrize("schedule", ["parts", "filled"])

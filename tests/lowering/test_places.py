@@ -11,7 +11,7 @@ import tilelink
 from tilelink.errors import BindingError, CoverageError, ScheduleError, TileLinkError, TileSizeError
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.enumerate import WRITE
+from tilelink.lowering.events import WRITE
 from tilelink.planning.plan import make_plan
 from tilelink.target import CPU
 from tilelink.verifier import refusals

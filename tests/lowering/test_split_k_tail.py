@@ -20,7 +20,7 @@ from tilelink.lowering.bound import Bound
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
-from tilelink.lowering.enumerate import WAIT, WRITE
+from tilelink.lowering.events import WAIT, WRITE
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.scheduling.schedule import Fused, Schedule, Sm
 from tilelink.search import Space

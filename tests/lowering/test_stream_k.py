@@ -198,7 +198,7 @@ def test_a_wrong_share_is_refused(mutant: str) -> None:
 def test_programs_that_wait_for_one_another_are_resident() -> None:
     """Where shares are shorter than a tile, one program alone would wait for the share that it has next."""
     text = listing(product(3, 8))
-    alone = text.replace("programs 8, warps", "programs 1, warps")
+    alone = text.replace("programs 8, num_warps", "programs 1, num_warps")
     assert alone != text and not refusals(make_plan(compiler.parse_lowered(text)))
     assert isinstance(refusals(make_plan(compiler.parse_lowered(alone)))[0], ProgressError)
 

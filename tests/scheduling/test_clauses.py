@@ -17,13 +17,25 @@ import tilelink
 from tilelink import search
 from tilelink.errors import ParseError, ScheduleError
 from tilelink.frontend.parser import parse_text
-from tilelink.ir.program import Program, Stage
+from tilelink.ir.program import Program, Stage, Tensor
 from tilelink.ir.scalar import binary, const, substitute
-from tilelink.ir.typing import StageTyping
+from tilelink.ir.typing import StageTyping, Typing
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.clauses import CLAUSES, Choices, Clause, Known, Ties, clauses, count, forget, register, switch
-from tilelink.lowering.clauses.clause import without
+from tilelink.lowering.clauses import (
+    CLAUSES,
+    Choices,
+    Clause,
+    Known,
+    TensorChoices,
+    Ties,
+    clauses,
+    count,
+    forget,
+    register,
+    switch,
+)
+from tilelink.lowering.clauses.clause import Numbers, without
 from tilelink.lowering.clauses.dynamic import DYNAMIC
 from tilelink.lowering.clauses.manual import table
 from tilelink.lowering.clauses.roles import ROLES
@@ -163,6 +175,24 @@ def test_it_is_searched() -> None:
     found = {space.schedule(point).stage("scale")[BACKWARDS] for point in space}
     proved = [point for point in list(space)[:16] if space.plan(point) is not None]
     assert found == {space.schedule(point).stage("scale")[BACKWARDS] for point in proved} == {False, True}
+
+
+def _levels(_: Program, __: Typing, tensor: Tensor, dims: Numbers, ranks: int) -> dict[str, int | None]:
+    return {"one": None, "all": int(dims["M"]) * ranks} if tensor.name == "h" else {}
+
+
+def test_a_clause_of_tensors_is_searched() -> None:
+    program, _ = module()
+    choices = TensorChoices[int | None](name="level", labels=_levels)
+    clause = count("levels", "a tensor has at least one level", of="tensor", manual="", tensor_choices=choices)
+    register(clause)
+    try:
+        space = search.Space.of([program], dims={"M": 8, "N": 8}, ranks=2, target=CPU, dtype="f32")
+        (knob,) = (knob for knob in space.knobs[0] if knob.name.endswith(" level"))
+        assert knob.name == "h level" and knob.labels == ("one", "all"), "tensors without a choice have no knob"
+        assert {space.schedule(point).tensor("h")[clause] for point in space} == {None, 16}
+    finally:
+        forget(clause)
 
 
 def test_a_clause_that_excludes_an_unknown_one_is_refused() -> None:

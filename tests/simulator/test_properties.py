@@ -18,7 +18,7 @@ from tilelink.compiler import library, samples
 from tilelink.errors import ProgressError
 from tilelink.ir.program import Program
 from tilelink.lowering.bind import bind
-from tilelink.lowering.enumerate import NOTIFY
+from tilelink.lowering.events import NOTIFY
 from tilelink.planning.plan import make_plan
 from tilelink.reference.trial import random_tables
 from tilelink.scheduling.schedule import Schedule

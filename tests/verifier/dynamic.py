@@ -31,7 +31,7 @@ import numpy as np
 from tilelink.ir.program import Literal
 from tilelink.ir.visitor import received, value_of
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE
+from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE
 from tilelink.planning.plan import Plan
 
 KINDS = ("deadlock", "outside", "unwritten", "epoch", "step", "race", "threads", "output", "overshoot", "unreachable")

@@ -34,7 +34,7 @@ from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound, with_bodies
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
-from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE, Accesses, Barriers, NetworkOrders, Signals
+from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, Barriers, NetworkOrders, Signals
 from tilelink.lowering.transform import all_indices
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.scheduling.schedule import Fused, IndexOrder, Schedule, Sm

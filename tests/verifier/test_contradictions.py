@@ -11,7 +11,7 @@ from tests.verifier.dynamic import check
 from tilelink.errors import AccountingError, OrderingError, ProgressError, ReuseError, VerificationError
 from tilelink.frontend.parser import parse_text
 from tilelink.lowering.bind import bind
-from tilelink.lowering.enumerate import NOTIFY, Signals
+from tilelink.lowering.events import NOTIFY, Signals
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.target import CPU
 from tilelink.verifier import refusals

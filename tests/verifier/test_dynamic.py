@@ -14,7 +14,7 @@ from tests.verifier import dynamic
 from tests.verifier.dynamic import KINDS, Failure, Script, check
 from tilelink.frontend.parser import parse_text
 from tilelink.lowering.bind import bind
-from tilelink.lowering.enumerate import NOTIFY
+from tilelink.lowering.events import NOTIFY
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.target import CPU
 from tilelink.verifier import refusals

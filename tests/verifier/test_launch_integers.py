@@ -11,7 +11,7 @@ import tilelink
 from tests.launch_programs import SMALL, examples
 from tilelink.errors import BindingError, ExclusiveWriteError, TileLinkError
 from tilelink.ir.link import link, strip
-from tilelink.verifier import launch_writes
+from tilelink.verifier import undefined_reads
 
 EXAMPLES = examples()
 
@@ -225,13 +225,13 @@ def test_a_place_is_compared_with_the_end_of_each_part_that_it_may_be_in(part: i
 def test_smaller_tiles_of_the_writer_are_no_more_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read at a place is compared with each part that it may be in, and not with each tile of it."""
     asked = [0]
-    left_out = launch_writes._left_out
+    left_out = undefined_reads._left_out
 
     def counted(*args: Any) -> Any:
         asked[0] += 1
         return left_out(*args)
 
-    monkeypatch.setattr(launch_writes, "_left_out", counted)
+    monkeypatch.setattr(undefined_reads, "_left_out", counted)
     program = tilelink.parse(text_of("gated_expert_parallel")).program()
     numbers: list[int] = []
     for tile in (32, 4):

@@ -20,7 +20,7 @@ from tilelink.ir.program import For, If, Notify, Program, Read, Region, Statemen
 from tilelink.ir.scalar import Index, Whole, add, const, walk
 from tilelink.ir.visitor import reads, value_of
 from tilelink.lowering.bind import bind
-from tilelink.lowering.enumerate import WAIT
+from tilelink.lowering.events import WAIT
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.target import CPU, H200, Target
 from tilelink.verifier import RULES, rules

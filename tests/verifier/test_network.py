@@ -15,8 +15,8 @@ from tilelink.errors import BindingError, ScheduleError
 from tilelink.frontend.parser import parse_text
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound, Transport
-from tilelink.lowering.enumerate import READ as READS
-from tilelink.lowering.enumerate import WRITE
+from tilelink.lowering.events import READ as READS
+from tilelink.lowering.events import WRITE
 from tilelink.lowering.listing import listing
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.network import Puts

@@ -10,7 +10,7 @@ import pytest
 
 from tests.compiler import library
 from tilelink import compiler
-from tilelink.lowering.enumerate import READ, WRITE, Accesses
+from tilelink.lowering.events import READ, WRITE, Accesses
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.verifier import cells, overlaps, refusals
 

@@ -24,7 +24,7 @@ from tilelink.ir.link import link, strip
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import RANK
 from tilelink.lowering.bind import bind
-from tilelink.lowering.enumerate import NOTIFY
+from tilelink.lowering.events import NOTIFY
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.scheduling.schedule import IndexOrder

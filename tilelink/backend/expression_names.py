@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from tilelink.backend.constants import COUNTS, FACTOR, Constants, times
 from tilelink.ir.scalar import Index, Rank, Scalar, walk
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.clauses.order import ORDER
 from tilelink.scheduling.schedule import Order
 
 Named = Sequence[tuple[int, str]]
@@ -71,7 +70,7 @@ def _first(value: int, named: Named) -> str | None:
 
 def names_of_order(constants: Constants, stage: BoundStage, index: str) -> Names:
     """Return the names for the expression that computes an index of a stage from the tile number."""
-    order = constants.bound.schedule.stage(stage.name)[ORDER]
+    order = stage.nest
     indices = [one.name for one in stage.stage.indices]
     nest = _nest(order, indices)
     position = nest.index(index)

@@ -26,7 +26,6 @@ from tilelink.backend.words import comment
 from tilelink.backend.writer import Writer
 from tilelink.ir.sizes import power_of_two
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.kernel_usage import KernelUsage, Signal
 
 
@@ -161,10 +160,9 @@ class Frame:
         return ScalarPrinter(triton=triton, strides=tables, bounds=bound.bounds(stage.name), names=names)
 
     def indices(self, stage: BoundStage, writer: Writer, scalar: ScalarPrinter) -> None:
-        """Emit the indices of a tile, computed from its number by the order of the schedule."""
-        order = self.bound.schedule.stage(stage.name)[ORDER]
-        if order is not None:
-            writer.add(Comment(text=comment(str(order))))
+        """Emit the indices of a tile, computed from its number by the order of the stage."""
+        if stage.nest is not None:
+            writer.add(Comment(text=comment(str(stage.nest))))
         writer.forget()
         for decl in stage.stage.indices:
             of_order = replace(scalar, names=names_of_order(self.constants, stage, decl.name))

@@ -6,10 +6,9 @@ from math import prod
 
 from tilelink.backend.addresses import Addresses
 from tilelink.backend.unroll import rounds_ahead, unrolled
-from tilelink.ir.program import ITEM_BYTES, Assign, Barrier, For, Local, Notify, Region, Store, Transfer, Wait
-from tilelink.ir.visitor import statements
+from tilelink.ir.program import ITEM_BYTES, Assign, Barrier, For, Local, Notify, Region, Store, Transfer
+from tilelink.ir.visitor import awaited, statements
 from tilelink.lowering.bound import Kernel, Loop
-from tilelink.lowering.issue_order import answered
 
 
 def tile_range(kernel: Kernel, loop: Loop, total: str) -> tuple[str, str]:
@@ -57,7 +56,7 @@ def is_sequential(loop: For) -> bool:
     accept waits that loads depend on. A read that waits for its words is such a wait. Only loops inside of such a loop,
     or without any of these, are software-pipelined.
     """
-    return any(isinstance(s, Store | Transfer | Notify | Wait | Barrier) or answered(s) for s in statements(loop.body))
+    return any(isinstance(s, Store | Transfer | Notify | Barrier) or awaited(s) for s in statements(loop.body))
 
 
 def index_is_reused(index: str, addresses: Addresses) -> bool:

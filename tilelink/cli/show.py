@@ -35,7 +35,7 @@ from tilelink.cli.options import (
 )
 from tilelink.errors import UnknownNameError, did_you_mean
 from tilelink.ir.program import Program
-from tilelink.lowering.enumerate import NOTIFY
+from tilelink.lowering.events import NOTIFY
 from tilelink.lowering.listing import listing
 from tilelink.lowering.passes import passes
 from tilelink.planning.plan import Plan

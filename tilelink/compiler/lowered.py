@@ -15,6 +15,7 @@ from tilelink.capabilities import Capabilities, capabilities
 from tilelink.errors import BindingError, EmitError, Location, ParseError, TileLinkError, did_you_mean
 from tilelink.files import lines_of
 from tilelink.frontend.parser import parse_text, require_text
+from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.frontend.scope import IntegerScope
 from tilelink.frontend.syntax import Source
 from tilelink.ir.depth import deep
@@ -25,6 +26,7 @@ from tilelink.ir.scalar import Choose, Index, Int, Scalar
 from tilelink.ir.visitor import map_loops
 from tilelink.lowering.bind import FLOATS
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop
+from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.layout import misfits
 from tilelink.lowering.limits import check_capabilities
@@ -33,13 +35,14 @@ from tilelink.lowering.properties import Form, Property, properties
 from tilelink.lowering.rings import NEXT, Ring, Role, Roles, Step
 from tilelink.lowering.rings import WORDS as STEP_WORDS
 from tilelink.lowering.transform import all_indices
-from tilelink.scheduling.schedule import Schedule, resource_of
+from tilelink.scheduling.schedule import Order, Schedule, resource_of
 from tilelink.target import Target
 
 _HEAD = re.compile(r"lowered for (\d{1,9}) ranks(?: on (\d{1,9}) nodes)?:\s*$")
 _ARCHITECTURE = re.compile(r"sm_[0-9]{2,3}")
 _LINE = re.compile(r"    (?P<kind>\w+)(?: (?P<name>[\w ]+))?: (?P<rest>.*)$")
 _LOOP = re.compile(r"        for tile in range\((?P<tiles>\d{1,9})\): (?P<stages>[\w, ]+)(?:; (?P<rest>.*))?$")
+_NEST = re.compile(r"        (?P<order>order\(.*\))$")
 _ORDER = re.compile(r"        (?P<index>\w+) = (?P<value>.*)$")
 _COMPACT = re.compile(r"            compact: (?P<rest>index \w+, segments \d+, size \d+, across \d+)$")
 _NUMBERED = re.compile(r"                (?P<name>there|tile) = (?P<value>.*)$")
@@ -134,6 +137,7 @@ class _Line:
     loops: list[Loop] = field(default_factory=list[Loop])
     tiles: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
     """Number of the line, tiles and first stage of each loop."""
+    nest: Order | None = None
     order: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
     rings: list[_RingLine] = field(default_factory=list["_RingLine"])
     compact: list[tuple[int, Properties, dict[str, Scalar]]] = field(
@@ -178,6 +182,8 @@ class _Reader:
             self.last.compact.append((number, self._properties(number, compact["rest"]), {}))
         elif (numbered := _NUMBERED.match(text)) and self.last and self.last.compact:
             self._numbered(self.last, number, numbered["name"], numbered["value"])
+        elif (nest := _NEST.match(text)) and self.last and self.last.kind == "stage":
+            self.last.nest = self._nest(self.last, number, nest["order"])
         elif (order := _ORDER.match(text)) and self.last and self.last.kind == "stage":
             if order["index"] in self.last.order:
                 raise self.error(number, f"{order['index']} has two orders", "give each index one")
@@ -201,6 +207,16 @@ class _Reader:
         else:
             hint = f"KIND NAME: properties, of {', '.join(_WORDS)}"
             raise self.error(number, "not a line of a lowered program", hint)
+
+    def _nest(self, line: _Line, number: int, text: str) -> Order | None:
+        """Read the loops of an order. Its clause has them, so the parser of schedules reads them."""
+        if line.nest is not None:
+            raise self.error(number, f"{line.name} has two orders", "one line `order(...)`")
+        try:
+            part = parse_schedule(f"schedule lowered for {self.program.name}:\n    {line.name} {text}\n")
+        except TileLinkError as error:
+            raise self.error(number, error.message, error.hint or "order(s = rank step +1, i)") from None
+        return part.stage(line.name)[ORDER]
 
     def _numbered(self, line: _Line, number: int, name: str, value: str) -> None:
         """Read an expression of compact numbers; with the second one they are complete, and the last loop has them."""
@@ -304,6 +320,11 @@ class _Reader:
                 if decl.name not in line.order:
                     hint = f"{decl.name} = an expression over `tile`"
                     raise self.error(line.number, f"{line.name} has no order of {decl.name}", hint)
+            named = [term.index for term in line.nest.nest] if line.nest else []
+            grouped = [line.nest.group[0]] if line.nest and line.nest.group else []
+            if len(set(named)) < len(named) or not {*named, *grouped} <= line.order.keys():
+                hint = f"its indices, each once: {', '.join(decl.name for decl in stage.indices)}"
+                raise self.error(line.number, f"{line.nest} does not fit the indices of {line.name}", hint)
             if more := sorted(line.order.keys() - {decl.name for decl in stage.indices}):
                 there = [decl.name for decl in stage.indices]
                 hint = did_you_mean(more[0], there, f"it has {', '.join(there) or 'none'}")
@@ -450,7 +471,7 @@ class _Reader:
         except TileLinkError as error:
             raise self.error(line.number, error.message, error.hint or "on sm") from None
         own |= {word: read(line) for word, read in self._others.items() if word in line.properties}
-        return BoundStage(stage=self.program.stage(line.name), order=line.order, **own)
+        return BoundStage(stage=self.program.stage(line.name), order=line.order, nest=line.nest, **own)
 
     @property
     def _others(self) -> Mapping[str, Callable[[_Line], Any]]:

@@ -173,8 +173,8 @@ class Value(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Read(Value):
-    """signal: in lowered programs, of a tensor that travels by words (lowering/low_latency.py): the kind of the wait
-    that the words of the region answer. It then lasts until all of them have come."""
+    """signal: in lowered programs, of a tensor that travels by words (lowering/clauses/low_latency.py): the kind of the
+    wait that the words of the region answer. It then lasts until all of them have come."""
 
     region: Region
     signal: str | None = None
@@ -370,7 +370,7 @@ class Transfer(Statement):
     Lowered programs on several nodes also have mode "put", a push that the network carries, and "get", a pull of the
     kind (lowering/choose_network.py). Their sources are reads of regions.
 
-    They also have mode "send", a push by words of data and flag (lowering/low_latency.py).
+    They also have mode "send", a push by words of data and flag (lowering/clauses/low_latency.py).
 
     signal: the kind of the notify of its target that a put or a send carries with its data, None for a put alone.
     """

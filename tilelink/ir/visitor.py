@@ -126,6 +126,26 @@ def received(value: Value) -> list[Read]:
     return [v for v in values(value) if isinstance(v, Read) and v.signal is not None]
 
 
+def awaited(statement: Statement) -> list[tuple[str, str]]:
+    """Return the signals (tensor, kind) that a statement waits for: by itself, or where it reads words."""
+    if isinstance(statement, Wait):
+        return [(statement.region.tensor, statement.kind)]
+    value = value_of(statement)
+    reads_of = received(value) if value is not None else []
+    return [(read.region.tensor, read.signal) for read in reads_of if read.signal is not None]
+
+
+def notified(statement: Statement) -> list[tuple[str, str]]:
+    """Return the signals (tensor, kind) that a statement notifies: by itself, or with the data that it moves."""
+    match statement:
+        case Notify(region=region, kind=kind):
+            return [(region.tensor, kind)]
+        case Transfer(target=target, signal=str(kind)):
+            return [(target.tensor, kind)]
+        case _:
+            return []
+
+
 def map_value(value: Value, change: Callable[[Value], Value | None]) -> Value:
     """Replace, top down, each value for which `change` does not return None."""
     new = change(value)

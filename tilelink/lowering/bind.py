@@ -10,21 +10,18 @@ from tilelink.capabilities import capabilities
 from tilelink.errors import BindingError, DtypeError, Location, OrderError, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.depth import deep
 from tilelink.ir.groups import check_groups
-from tilelink.ir.intervals import Bounds
-from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.parameters import Numbers, check_numbers
-from tilelink.ir.program import Notify, Program, Region, Stage, Transfer, Wait
+from tilelink.ir.program import Notify, Program, Stage, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import statements
 from tilelink.ir.words import foreign
 from tilelink.lowering import default_tiles
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, same_domain
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, same_domain, with_channels
+from tilelink.lowering.channel_grids import grids_of
 from tilelink.lowering.clauses import clauses
 from tilelink.lowering.clauses.buffers import BUFFERS
-from tilelink.lowering.clauses.channel import CHANNEL, dims_called
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
-from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.lowering.clauses.resource import RESOURCE
@@ -78,6 +75,25 @@ def bind(
     if dtype not in FLOATS:
         raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(FLOATS)}")
     schedule = schedule or Schedule(name="default", program=program.name)
+    bound = _with_numbers(program, schedule, numbers, ranks, target, dtype, int(nodes), dialect)
+    result = bound
+    for name, result in steps(bound):
+        if on_step is not None:
+            on_step(name, result)
+    return result
+
+
+def _with_numbers(
+    program: Program,
+    schedule: Schedule,
+    numbers: Numbers,
+    ranks: int,
+    target: Target,
+    dtype: str,
+    nodes: int,
+    dialect: str,
+) -> Bound:
+    """Return the bound program before all passes: everything has a number, and no kernel is chosen."""
     _check_parts(program, schedule)
     numbers = check_numbers(program.params, numbers)
     check_groups(program, ranks, lambda expr: number_of(expr, numbers, ranks))
@@ -89,7 +105,6 @@ def bind(
     check_launch_decided(stages, typing, schedule, nodes)
     check_reductions(stages, typing, ranks)
     tensors = _bind_tensors(slotted, schedule, numbers, ranks, dtype)
-    channels, used = _channels(concrete, schedule, stages, tensors, numbers, ranks)
     bound = Bound(
         source=program,
         program=concrete,
@@ -101,22 +116,19 @@ def bind(
         tensors=tensors,
         stages=stages,
         kernels=(),
-        channels=channels,
-        entered_base=used,
-        finished_base=used + ranks,
-        pad_size=used + 2 * ranks,
-        nodes=int(nodes),
+        channels={},
+        entered_base=0,
+        finished_base=ranks,
+        pad_size=2 * ranks,
+        nodes=nodes,
         capabilities=capabilities(target, dialect),
     )
+    bound = with_channels(bound, grids_of(bound))
     check_capabilities(bound)
     check_size(bound)
     check_ranges(bound)
     check_elements(bound, typing)
-    result = bound
-    for name, result in steps(bound):
-        if on_step is not None:
-            on_step(name, result)
-    return result
+    return bound
 
 
 def _check_nodes(nodes: int, ranks: int) -> None:
@@ -225,10 +237,10 @@ def _bind_stages(
             tiles=tiles,
             extents=extents,
             order=decode(_concrete_order(part, numbers, ranks), counts, part),
+            nest=part[ORDER],
             block=block,
             num_warps=part[NUM_WARPS] or 4,
             num_stages=part[NUM_STAGES] or 3,
-            flatten=part[FLATTEN],
             defer_notify=part[DEFER_NOTIFY],
         )
     return _match_fused(bound)
@@ -281,8 +293,9 @@ def _match_fused(stages: dict[str, BoundStage]) -> dict[str, BoundStage]:
         pairs = list(zip(bound.stage.indices, host.stage.indices, strict=True))
         renamed = {h.name: Index(name=b.name) for b, h in pairs}
         order = {b.name: substitute(host.order[h.name], renamed) for b, h in pairs}
+        nest = host.nest and host.nest.renamed({h.name: b.name for b, h in pairs})
         tiles = {**bound.tiles, **{b.name: host.tiles[h.name] for b, h in pairs}}
-        result[name] = replace(bound, tiles=tiles, order=order)
+        result[name] = replace(bound, tiles=tiles, order=order, nest=nest)
     return result
 
 
@@ -309,63 +322,3 @@ def _bind_tensors(
             members=members,
         )
     return tensors
-
-
-def _channels(
-    program: Program,
-    schedule: Schedule,
-    stages: Mapping[str, BoundStage],
-    tensors: Mapping[str, BoundTensor],
-    numbers: Numbers,
-    ranks: int,
-) -> tuple[dict[tuple[str, str], ChannelGrid], int]:
-    """Lay out the counters: a grid for every (tensor, kind) that is notified or waited on."""
-    grids: dict[tuple[str, str], ChannelGrid] = {}
-    used = 0
-    for kind_of in (Notify, Wait):
-        for stage in program.stages:
-            for statement in statements(stage.body):
-                if not isinstance(statement, kind_of) or (statement.region.tensor, statement.kind) in grids:
-                    continue
-                key = (statement.region.tensor, statement.kind)
-                sizes = _channel_sizes(program, schedule, stages[stage.name], statement.region, tensors, numbers, ranks)
-                shape = tensors[key[0]].shape
-                counts = tuple(-(-n // g) for n, g in zip(shape, sizes, strict=True))
-                buffers = tensors[key[0]].buffers
-                grids[key] = ChannelGrid(
-                    tensor=key[0], kind=key[1], sizes=sizes, counts=counts, base=used, buffers=buffers
-                )
-                used += grids[key].count * buffers
-    return grids, used
-
-
-def _channel_sizes(
-    program: Program,
-    schedule: Schedule,
-    stage: BoundStage,
-    region: Region,
-    tensors: Mapping[str, BoundTensor],
-    numbers: Numbers,
-    ranks: int,
-) -> tuple[int, ...]:
-    tensor = tensors[region.tensor]
-    spans = map_region(
-        region,
-        tensor.shape,
-        stage.tiles,
-        stage.extents,
-        stage.scalar_indices,
-        bounds=Bounds(ranks=ranks),
-        number=lambda size: number_of(size, numbers, ranks),
-    ).spans
-    sizes = [max(1, s.size) for s in spans]
-    part = schedule.tensor(tensor.name)
-    for key, size in part[CHANNEL]:
-        dims = dims_called(program, tensor.decl, key)
-        if not dims:
-            hint = "name a dimension, or an index that runs along one"
-            message = f"channel({key}={size}): {tensor.name} has no dimension {key!r}"
-            raise TileSizeError(message, location=part.at(f"channel.{key}"), hint=hint)
-        for d in dims:
-            sizes[d] = min(size, tensor.shape[d])
-    return tuple(sizes)

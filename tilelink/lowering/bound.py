@@ -36,7 +36,7 @@ from tilelink.lowering.compact import Compact
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.properties import BESIDE, spelled
 from tilelink.lowering.rings import Roles
-from tilelink.scheduling.schedule import Resource, Schedule
+from tilelink.scheduling.schedule import Order, Resource, Schedule
 from tilelink.target import Target
 
 MIN_DOT, MIN_DOT_OF_BYTES = 16, 32
@@ -73,7 +73,7 @@ class BoundTensor:
     members: tuple[int, int] | None = None
     """The first rank of those that have it and one past the last; None if all have it."""
     packed: int = 0
-    """Elements of a word, if what is pushed to it travels by words of data and flag (lowering/low_latency.py); else 0.
+    """Elements of a word, if what is pushed to it travels by words of data and flag (clauses/low_latency.py); else 0.
 
     A word has 64 bits, 32 of them data. An element of 64 bits is in two words.
     """
@@ -183,6 +183,11 @@ class BoundStage:
     extents: Mapping[str, int] = field(metadata=spelled("extent"))
     scalar_indices: frozenset[str] = field(default=frozenset(), metadata=spelled("numbers"))
     order: Mapping[str, Scalar] = field(metadata=BESIDE)
+    nest: Order | None = field(default=None, metadata=BESIDE)
+    """The loops over its indices that `order` comes from, as a schedule writes them; None: the indices as declared.
+
+    Names, comments and compact numbers are derived from it. Where a tile is, `order` alone says.
+    """
     block: int
     """Elements of a whole axis handled at once inside a contraction or reduction."""
     num_warps: int
@@ -491,6 +496,20 @@ def with_bodies(bound: Bound, bodies: Mapping[str, tuple[Statement, ...]]) -> Bo
     stages = {name: replace(s, stage=new[name]) if name in new else s for name, s in bound.stages.items()}
     program = replace(bound.program, stages=tuple(new.get(one.name, one) for one in bound.program.stages))
     return replace(bound, program=program, stages=stages)
+
+
+def with_channels(bound: Bound, grids: Mapping[tuple[str, str], ChannelGrid]) -> Bound:
+    """Return the bound program with these channels: one after the other in its pad, and after them the handshake's.
+
+    Each rank has a counter of its entry into a launch, and one of its end. grids: without places in the pad.
+    """
+    channels: dict[tuple[str, str], ChannelGrid] = {}
+    used = 0
+    for key, grid in grids.items():
+        channels[key] = replace(grid, base=used)
+        used += grid.count * grid.buffers
+    ranks = bound.ranks
+    return replace(bound, channels=channels, entered_base=used, finished_base=used + ranks, pad_size=used + 2 * ranks)
 
 
 def same_domain(left: BoundStage, right: BoundStage) -> bool:

@@ -54,7 +54,8 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import RANK, Block, Compare, Index, Lookup, Scalar, Whole, binary, const, is_gather, walk
 from tilelink.ir.visitor import stage_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Transport, with_bodies
-from tilelink.lowering.enumerate import READ, WRITE, Enumerator, number_channels, number_tasks
+from tilelink.lowering.enumerate import Enumerator
+from tilelink.lowering.events import READ, WRITE, number_channels, number_tasks
 from tilelink.lowering.messages import is_held, is_plain, one_message
 from tilelink.lowering.transform import free_name
 

@@ -18,7 +18,6 @@ from tilelink.ir.simplify import simplify
 from tilelink.ir.visitor import reads, scalars_of, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
 from tilelink.lowering.clauses.clause import tying
-from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.orders import TILE, nest
 from tilelink.lowering.transform import stage_writes
@@ -108,9 +107,8 @@ def _numbers(bound: Bound, stage: BoundStage) -> Compact | None:
         return None
     (index,) = counted
     counts = {decl.name: stage.count(decl.name) for decl in stage.stage.indices}
-    part = bound.schedule.stage(stage.name)
-    order = part[ORDER]
-    terms = nest(order, counts, part)
+    order = stage.nest
+    terms = nest(order, counts, bound.schedule.stage(stage.name))
     names = [term.index for term in terms]
     if terms[names.index(index)].kind != "natural":
         return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -36,127 +36,31 @@ from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, at_l
 from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, received, statements
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, expand, join
+from tilelink.lowering.events import (
+    ANSWERED,
+    FENCE,
+    NOTIFY,
+    QUIET,
+    READ,
+    SIGNALLED,
+    WAIT,
+    WRITE,
+    Accesses,
+    Barriers,
+    NetworkOrders,
+    Signals,
+    Summed,
+    Transfers,
+    number_channels,
+    number_tasks,
+)
 from tilelink.lowering.guards import Chosen, Guard, Guards, iterations_of, numbered, parts_of, settled_choice
 from tilelink.lowering.hulls import hull, unknown
+from tilelink.lowering.name_uses import NameUses
 from tilelink.lowering.places import DECIDED, GUARD, Fault, box, chosen, divides, in_table, partial, reach
 from tilelink.lowering.stored_entries import Execution, StoredEntries
 from tilelink.lowering.value_numbering import is_fixed
 from tilelink.lowering.walk import Rows, Walk, column, length
-
-READ, WRITE, WAIT, NOTIFY = range(4)
-ANSWERED, SIGNALLED = 2, 3
-"""Positions of signals in a statement: of waits that words answer which it reads, and of all others."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Accesses:
-    """Reads and writes of tensors, one row each. `lo`, `hi` are bounds in elements, [rows, dims], padded with 0, 1.
-
-    guard: what a launch decides of the access (guards.py); its elements are some of those in the bounds. 0: all of
-    them.
-    """
-
-    task: Ints
-    position: Ints
-    kind: Ints
-    peer: Ints
-    tensor: Ints
-    statement: Ints
-    guard: Ints
-    lo: Ints
-    hi: Ints
-
-
-@dataclass(frozen=True, kw_only=True)
-class Signals:
-    """Waits and notifies, one row per channel. `channel` is numbered across all grids, without buffers.
-
-    guard: of a wait for channels that a launch decides (guards.py): it is for some of its rows. 0: for all of them.
-
-    later, at: if `later` is 1, a program issues the notify at position `at` of its next task; otherwise `later` is 0.
-    """
-
-    task: Ints
-    position: Ints
-    kind: Ints
-    peer: Ints
-    channel: Ints
-    statement: Ints
-    later: Ints
-    at: Ints
-    guard: Ints
-
-
-@dataclass(frozen=True, kw_only=True)
-class Barriers:
-    """Barriers of the threads of a program, one row each."""
-
-    task: Ints
-    position: Ints
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summed:
-    """Loops over some tiles of a contracted dimension, and statements that read what they have summed, one row each.
-
-    begin, end: of a loop, the number of the first tile and one past that of the last; -1 for a statement.
-    """
-
-    task: Ints
-    position: Ints
-    statement: Ints
-    begin: Ints
-    end: Ints
-
-
-FENCE, QUIET = range(2)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkOrders:
-    """Fences and quiets of programs on several nodes, one row each. kind: FENCE or QUIET."""
-
-    task: Ints
-    position: Ints
-    kind: Ints
-
-
-@dataclass(frozen=True, kw_only=True)
-class Transfers:
-    """Transfers of data between ranks' tensors: the traced events of pushes, pulls and copies.
-
-    `tensor`, `peer`, `offset`: target tensor, its rank and linear offset for a push; those of the source for a pull.
-    """
-
-    task: Ints
-    position: Ints
-    tensor: Ints
-    peer: Ints
-    offset: Ints
-    elements: Ints
-
-
-def number_tasks(bound: Bound) -> tuple[dict[str, int], int]:
-    """Return the first task of each stage, and the number of all tasks.
-
-    Tasks are numbered stage by stage, rank by rank, tile by tile.
-    """
-    first: dict[str, int] = {}
-    used = 0
-    for stage in bound.stages.values():
-        first[stage.name] = used
-        used += stage.total * bound.ranks
-    return first, used
-
-
-def number_channels(bound: Bound) -> tuple[dict[tuple[str, str], int], int]:
-    """Return the first channel of each (tensor, kind), and the number of all channels of a rank."""
-    base: dict[tuple[str, str], int] = {}
-    used = 0
-    for key, grid in bound.channels.items():
-        base[key] = used
-        used += grid.count
-    return base, used
 
 
 def signals_of(bound: Bound) -> tuple[Signals, dict[str, int]]:
@@ -169,28 +73,6 @@ def signals_of(bound: Bound) -> tuple[Signals, dict[str, int]]:
     for stage in bound.stages.values():
         collector.stage(stage)
     return collector.signals(), first_task
-
-
-@dataclass(kw_only=True)
-class _Uses:
-    """Reads and assignments of a name by the tasks of a stage: (statement, tasks, positions) and (tasks, positions)."""
-
-    read: list[tuple[int, Ints, Ints]] = field(default_factory=list[tuple[int, Ints, Ints]])
-    assigned: list[tuple[Ints, Ints]] = field(default_factory=list[tuple[Ints, Ints]])
-
-    def faults(self, name: str) -> Iterator[Fault]:
-        """Yield a fault for the first task that reads the name before it has assigned it."""
-        tasks = max((int(task.max(initial=-1)) for _, task, _ in self.read), default=-1) + 1
-        first = np.full(tasks, np.iinfo(np.int64).max)
-        for task, position in self.assigned:
-            in_range = task < tasks
-            np.minimum.at(first, task[in_range], position[in_range])
-        for number, task, position in self.read:
-            for row in np.flatnonzero(first[task] >= position)[:1]:
-                message = f"reads {name}, to which nothing has been assigned"
-                hint = f"assign {name} before the loop or the condition that may leave it out"
-                yield Fault(task=int(task[row]), statement=number, message=message, hint=hint)
-                return
 
 
 class Enumerator(Walk):
@@ -210,7 +92,7 @@ class Enumerator(Walk):
         replicated = frozenset(name for name, t in bound.tensors.items() if "replicated" in t.decl.properties)
         self.guards = Guards(ranges=dict(bound.entries), replicated=replicated)
         self._stored_entries = StoredEntries(bound=bound, guards=self.guards)
-        self._unsure: dict[str, _Uses] = {}
+        self._unsure: dict[str, NameUses] = {}
         self._accesses: list[tuple[Ints, ...]] = []
         self._signals: list[tuple[Ints, ...]] = []
         self._transfers: list[tuple[Ints, ...]] = []
@@ -223,7 +105,7 @@ class Enumerator(Walk):
     def stage(self, stage: BoundStage) -> None:
         loops = (s for s in statements(stage.stage.body) if isinstance(s, For) and s.indices[0].begin is not None)
         self._shared = frozenset(s.name for loop in loops for s in loop.body if isinstance(s, Assign))
-        self._unsure = {name: _Uses() for name in sorted(read_unassigned(stage.stage.body, iterations=False))}
+        self._unsure = {name: NameUses() for name in sorted(read_unassigned(stage.stage.body, iterations=False))}
         super().stage(stage)
         for name, uses in self._unsure.items():
             for fault in uses.faults(name):

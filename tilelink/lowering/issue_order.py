@@ -12,19 +12,19 @@ after:  kernel gemm: stream main, position 0, ..., turn 1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from tilelink.artifact import Signal
-from tilelink.ir.program import Notify, Statement, Transfer, Wait
-from tilelink.ir.visitor import received, statements, value_of
+from tilelink.ir.program import Statement
+from tilelink.ir.visitor import awaited, notified, statements
 from tilelink.lowering.bound import Bound, Kernel
 
 
 def order_kernels(bound: Bound) -> Bound:
     """Return the bound program whose kernels on SMs have their turns. Copy engines have queues of their own."""
-    awaits = {kernel.name: signals(bound, kernel, Wait) for kernel in bound.on_sms}
-    notifies = {kernel.name: signals(bound, kernel, Notify) for kernel in bound.on_sms}
+    awaits = {kernel.name: signals(bound, kernel, awaited) for kernel in bound.on_sms}
+    notifies = {kernel.name: signals(bound, kernel, notified) for kernel in bound.on_sms}
     turns = {kernel.name: turn for turn, kernel in enumerate(in_turn(bound.on_sms, awaits, notifies))}
     return replace(bound, kernels=tuple(replace(k, turn=turns.get(k.name, 0)) for k in bound.kernels))
 
@@ -42,19 +42,11 @@ def in_turn(
         yield chosen
 
 
-def signals(bound: Bound, kernel: Kernel, kind: type[Wait] | type[Notify]) -> frozenset[Signal]:
-    """Return the signals (tensor, kind) that a kernel's stages wait for or notify."""
-    every = [s for stage in kernel.stage_names for s in statements(bound.stages[stage].stage.body)]
-    carried: set[Signal] = set()
-    if kind is Notify:
-        carried |= {(s.target.tensor, s.signal) for s in every if isinstance(s, Transfer) and s.signal}
-    else:
-        carried |= {signal for s in every for signal in answered(s)}
-    return frozenset(carried) | {(s.region.tensor, s.kind) for s in every if isinstance(s, kind)}
-
-
-def answered(statement: Statement) -> list[Signal]:
-    """Return the signals that the words answer which a statement reads."""
-    value = value_of(statement)
-    found = received(value) if value is not None else []
-    return [(read.region.tensor, read.signal) for read in found if read.signal is not None]
+def signals(bound: Bound, kernel: Kernel, of: Callable[[Statement], Iterable[Signal]]) -> frozenset[Signal]:
+    """Return the signals of a kernel's stages. of: `awaited` or `notified`, which gives those of a statement."""
+    return frozenset(
+        signal
+        for stage in kernel.stage_names
+        for statement in statements(bound.stages[stage].stage.body)
+        for signal in of(statement)
+    )

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from tilelink.artifact import Signal
 from tilelink.ir.program import NetworkFence, NetworkQuiet, Notify, Region, Statement, Transfer, Wait
 from tilelink.ir.scalar import Lookup, walk
-from tilelink.ir.visitor import stage_regions, stage_scalars, statements
+from tilelink.ir.visitor import awaited, notified, stage_regions, stage_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
-from tilelink.lowering.issue_order import Signal, answered, signals
+from tilelink.lowering.issue_order import signals
 from tilelink.lowering.launch_protocol import Handshake, handshake_of
 
 
@@ -55,7 +56,7 @@ class KernelUsage:
 def usages(bound: Bound) -> tuple[KernelUsage, ...]:
     """Return the usage of every kernel of a lowered program, in the order of its kernels."""
     found: list[KernelUsage] = []
-    track, copies_wait = 0, any(signals(bound, kernel, Wait) for kernel in bound.kernels if kernel.on_copy_engine)
+    track, copies_wait = 0, any(signals(bound, kernel, awaited) for kernel in bound.kernels if kernel.on_copy_engine)
     for kernel in bound.kernels:
         found.append(_usage(bound, kernel, track, copies_wait))
         track += kernel.programs
@@ -73,8 +74,8 @@ def _usage(bound: Bound, kernel: Kernel, track: int, copies_wait: bool) -> Kerne
         tensors=_tensors(regions) | lookups,
         lookups=lookups,
         remote=_tensors(region for region in regions if region.rank is not None),
-        waits=tuple(dict.fromkeys(signal for body in bodies.values() for signal in _waits(body))),
-        notifies=signals(bound, kernel, Notify),
+        waits=tuple(dict.fromkeys(signal for body in bodies.values() for one in body for signal in awaited(one))),
+        notifies=signals(bound, kernel, notified),
         signalled=frozenset(s.region.tensor for body in bodies.values() for s in body if isinstance(s, Wait | Notify)),
         waiting=frozenset(name for name, body in bodies.items() if any(isinstance(s, Wait) for s in body)),
         uses_network=any(_of_network(statement) for body in bodies.values() for statement in body),
@@ -108,10 +109,3 @@ def _of_network(statement: Statement) -> bool:
             return True
         case _:
             return False
-
-
-def _waits(body: tuple[Statement, ...]) -> list[Signal]:
-    found: list[Signal] = []
-    for statement in body:
-        found += [(statement.region.tensor, statement.kind)] if isinstance(statement, Wait) else answered(statement)
-    return found

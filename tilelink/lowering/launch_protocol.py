@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilelink.artifact import LaunchProtocol
-from tilelink.ir.program import Wait
+from tilelink.ir.visitor import awaited
 from tilelink.lowering.bound import Bound, Kernel
 from tilelink.lowering.issue_order import signals
 
@@ -104,7 +104,9 @@ def _counted(bound: Bound) -> LaunchProtocol | None:
     if copies:
         # Where copies wait for programs, the last program to start lets them begin. It starts after others have ended
         # if not all are resident, and those may wait for copies.
-        late = first.program_per_tile and any(signals(bound, one, Wait) for one in bound.kernels if one.on_copy_engine)
+        late = first.program_per_tile and any(
+            signals(bound, one, awaited) for one in bound.kernels if one.on_copy_engine
+        )
         one_releases = len(kernels) == 1 and not first.reuse_lag and not late
         return LaunchProtocol.COUNTED_WITH_COPIES if one_releases else None
     return LaunchProtocol.COUNTED_ANNOUNCED if any(one.on_side_stream for one in kernels) else None

@@ -14,13 +14,11 @@ import numpy as np
 
 from tilelink.artifact import LaunchProtocol
 from tilelink.errors import did_you_mean
-from tilelink.ir.program import Notify, Transfer, Wait
 from tilelink.ir.scalar import Env, evaluate
-from tilelink.ir.visitor import statements
+from tilelink.ir.visitor import awaited, notified, statements
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, Transport, packings
 from tilelink.lowering.choose_transport import transport_of
 from tilelink.lowering.clauses.defer_notify import misplaced
-from tilelink.lowering.issue_order import answered
 from tilelink.lowering.launch_protocol import choose_protocol
 from tilelink.lowering.limits import check_size
 from tilelink.lowering.orders import TILE
@@ -91,9 +89,7 @@ def _tensor(bound: Bound, tensor: BoundTensor, number: int) -> Iterator[Misfit]:
 
 def _channels(bound: Bound) -> Iterator[Misfit]:
     every = [s for stage in bound.stages.values() for s in statements(stage.stage.body)]
-    signals = {(s.region.tensor, s.kind): None for s in every if isinstance(s, Notify | Wait)}
-    signals |= {(s.target.tensor, s.signal): None for s in every if isinstance(s, Transfer) and s.signal is not None}
-    signals |= {signal: None for s in every for signal in answered(s)}
+    signals = dict.fromkeys(signal for s in every for signal in (*notified(s), *awaited(s)))
     for tensor, kind in signals:
         if (tensor, kind) not in bound.channels:
             hint = f"channel {tensor} {kind}: base, counts, sizes, buffers"

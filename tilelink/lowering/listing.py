@@ -49,6 +49,7 @@ def _lines(bound: Bound) -> Iterator[str]:
             yield from (f"        {line}" for line in _compact(loop))
     for stage in bound.stages.values():
         yield f"stage {stage.name}: {_joined(said(stage, _OTHERS))}"
+        yield from _said(f"    {stage.nest}", stage.nest is not None)
         yield from (f"    {index} = {print_scalar(expr)}" for index, expr in stage.order.items())
         for ring in stage.roles.rings if stage.roles else ():
             yield from (f"    {line}" for line in _ring(ring))

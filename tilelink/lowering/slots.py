@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import or_
 
 from tilelink.errors import Location, ScheduleError, TileLinkError, TileSizeError
 from tilelink.ir.parameters import Numbers
@@ -80,7 +79,7 @@ from tilelink.ir.scalar import (
 )
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import map_loops, reads, stage_regions, statements, value_of, values
-from tilelink.lowering.clauses.channel import dims_called, names_of
+from tilelink.lowering.clauses.channel import dims_called
 from tilelink.lowering.clauses.slots import SLOTS
 from tilelink.lowering.transform import all_indices, free_name, number_of
 from tilelink.scheduling.schedule import Schedule
@@ -128,35 +127,6 @@ def with_slots(program: Program, schedule: Schedule, numbers: Numbers, ranks: in
 
 ELEMENTWISE = (Read, Local, Literal, FromScalar, Apply, Cast, Full)
 """Values whose meaning depends on no axis by its position."""
-
-
-def steps_of(program: Program, typing: Typing, tensor: Tensor) -> str | None:
-    """Return the name of a dimension of steps of a tensor in schedules, or None.
-
-    It is a dimension, not over the ranks, in which each access names one step by an index of a stage.
-    """
-    if tensor.space not in ("local", "symmetric") or tensor.bound is not None:
-        return None
-    every = [(stage, region) for stage in program.stages for region in stage_regions(stage)]
-    own = [(stage, region) for stage, region in every if region.tensor == tensor.name]
-    for name in names_of(program, tensor):
-        dims = dims_called(program, tensor, name)
-        if not dims or isinstance(tensor.shape[dims[0]], Ranks):
-            continue
-        known = [(stage, _step_indices(region.coords[dims[0]], stage)) for stage, region in own]
-        single = [names <= typing.scalar_indices(stage.name) for stage, names in known]
-        moved = [stage.kind == "comm" for stage, _ in known]  # whose tiles may have one element as well
-        if all(names for _, names in known) and any(single) and all(map(or_, single, moved)):
-            return name.lower() if dims_called(program, tensor, name.lower()) == dims else name
-    return None
-
-
-def _step_indices(coord: Scalar | Whole, stage: Stage) -> set[str]:
-    """Return the indices that a coordinate names, if an index of the domain is among them and no launch decides it."""
-    if not isinstance(coord, Scalar) or is_gather(coord) or at_launch(coord):
-        return set()
-    named = {e.name for e in walk(coord) if isinstance(e, Index)}
-    return named if named & {decl.name for decl in stage.indices if not decl.over_ranks} else set()
 
 
 def _check_types(program: Program, adding: _Adding) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.lowering.columns import Ints, expand
-from tilelink.lowering.enumerate import NOTIFY, WAIT, WRITE
+from tilelink.lowering.events import NOTIFY, WAIT, WRITE
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan
 from tilelink.planning.steps import in_memory

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from tilelink.lowering.columns import Ints, distinct_rows
-from tilelink.lowering.enumerate import ANSWERED, NOTIFY, READ, WAIT, WRITE
+from tilelink.lowering.events import ANSWERED, NOTIFY, READ, WAIT, WRITE
 from tilelink.lowering.walk import SUBSTEPS
 from tilelink.planning.network import Put, Puts
 from tilelink.planning.plan import Plan

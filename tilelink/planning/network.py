@@ -25,7 +25,7 @@ import numpy as np
 
 from tilelink.ir.program import Notify, Transfer
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import FENCE, NOTIFY, QUIET, WRITE
+from tilelink.lowering.events import FENCE, NOTIFY, QUIET, WRITE
 from tilelink.planning.plan import SHIFT, Plan
 
 SIGNAL_AFTER_WRITE = 2

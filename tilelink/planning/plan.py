@@ -16,11 +16,11 @@ from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.visitor import received, value_of
 from tilelink.lowering.bound import Bound, Kernel
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import (
+from tilelink.lowering.enumerate import Enumerator
+from tilelink.lowering.events import (
     NOTIFY,
     Accesses,
     Barriers,
-    Enumerator,
     NetworkOrders,
     Signals,
     Summed,
@@ -161,7 +161,7 @@ class Plan:
 
     @cached_property
     def by_words(self) -> NDArray[np.bool_]:
-        """Mask of the signals that words carry with their data (lowering/low_latency.py)."""
+        """Mask of the signals that words carry with their data (lowering/clauses/low_latency.py)."""
         if not any(tensor.packed for tensor in self.bound.tensors.values()):
             return np.zeros(len(self.signals.task), bool)
         carried = np.array([_carries(statement) for _, statement in self.statements], bool)

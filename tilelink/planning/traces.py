@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilelink.lowering.columns import Ints, distinct_rows
-from tilelink.lowering.enumerate import WAIT
+from tilelink.lowering.events import WAIT
 from tilelink.planning.any_program import of_any_program
 from tilelink.planning.plan import Plan
 

@@ -6,6 +6,7 @@ A schedule is built by a chain of methods, each of which returns a new schedule.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -123,6 +124,11 @@ class Order:
 
     nest: tuple[IndexOrder, ...] = ()
     group: tuple[str, int] | None = None
+
+    def renamed(self, names: Mapping[str, str]) -> Order:
+        """Return the order with other names of indices. names: old -> new; others stay."""
+        nest = tuple(replace(term, index=names.get(term.index, term.index)) for term in self.nest)
+        return Order(nest=nest, group=self.group and (names.get(self.group[0], self.group[0]), self.group[1]))
 
     def __str__(self) -> str:
         parts = [str(term) for term in self.nest]

@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from tilelink.errors import Location, ParseError, ScheduleError, TileLinkError, did_you_mean
 from tilelink.ir.intervals import MAX_INT32
 from tilelink.ir.program import Program
+from tilelink.scheduling import built_in
 
 T = TypeVar("T")
 Owner = Literal["stage", "tensor"]
@@ -116,14 +116,11 @@ def show_sizes(sizes: Sizes) -> str:
 
 # Registered words ----------------------------------------------------------------------------------------------
 
-BUILT_IN = "tilelink.lowering.clauses"
-"""Imported when the words are first used, since this module cannot import it: clauses rewrite lowered programs, which
-depend on schedules."""
 _WORDS: dict[str, Word[Any]] = {}
 
 
 def _registered() -> dict[str, Word[Any]]:
-    import_module(BUILT_IN)
+    built_in.load()
     return _WORDS
 
 

@@ -13,21 +13,17 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from tilelink.ir.program import Attend, Dot, IndexDecl, Notify, Program, Region, Stage, Store, Tensor, Transfer, Wait
+from tilelink.ir.program import Attend, Dot, IndexDecl, Notify, Program, Region, Stage, Store, Transfer, Wait
 from tilelink.ir.scalar import RANK, Env, Index, Param, Ranks, Scalar, at_launch, binary, const, evaluate, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping, Typing, infer
 from tilelink.ir.visitor import stage_scalars, statements, value_of, values
 from tilelink.lowering.clauses import Choices, Clause, clauses
-from tilelink.lowering.clauses.channel import dims_called
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.clauses.tma_copy import bulk_reason
 from tilelink.lowering.launch_decided import allows
-from tilelink.lowering.low_latency import may_have_words
-from tilelink.lowering.slots import steps_of
-from tilelink.lowering.transform import number_of
 from tilelink.scheduling.schedule import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
 from tilelink.target import Target
 
@@ -53,13 +49,6 @@ MOVERS = (4, 8, 16)
 MOVER_WARPS = 16
 TMA_PROGRAMS, TMA_SMS = 4, (8, 12, 16)
 """Programs of an SM that copies by TMA, and the numbers of such SMs."""
-BUFFERS = (2, 1)
-SLOTS = (2, 3)
-"""Steps of a tensor that memory holds at a time, if not all of them."""
-FEW_ELEMENTS = 16384
-"""Largest number of elements of a tensor for which words of data and flag are tried: with more, twice the bytes cost
-more than the fences and signals that they save."""
-
 Change = Callable[[Schedule], Schedule]
 
 
@@ -90,49 +79,29 @@ def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, 
         assert clause.choices is not None
         if not clause.choices.joins:
             found += _clause_knobs(program, clause, clause.choices, readers, _joining(clause, tried))
-    shared = [t.name for t in program.tensors if t.symmetric and not t.in_place]
-    found += [_knob(f"{name} buffers", {str(n): _buffers(name, n) for n in BUFFERS}) for name in shared]
-    found += _slots_knobs(program, typing, dims, ranks)
-    found += [_low_latency_knob(t.name) for t in program.tensors if _few(t, dims, ranks) and may_have_words(program, t)]
+    for clause in clauses():
+        found += _tensor_knobs(program, clause, typing, dims, ranks) if clause.of == "tensor" else ()
     return tuple(knob for knob in found if len(knob.labels) > 1)
 
 
-def _slots_knobs(
-    program: Program, typing: Typing, dims: Mapping[str, int | float | bool], ranks: int
+def _tensor_knobs(
+    program: Program, clause: Clause[Any], typing: Typing, dims: Mapping[str, int | float | bool], ranks: int
 ) -> Iterator[Knob]:
-    """Yield a knob for each tensor with a dimension of steps: memory for all of them, or for a few."""
-    for tensor in program.tensors:
-        key = steps_of(program, typing, tensor)
-        if key is None:
-            continue
-        steps = number_of(tensor.shape[dims_called(program, tensor, key)[0]], dims, ranks)
-        few = {str(n): _slots(tensor.name, key, n) for n in SLOTS if n < steps}
-        yield _knob(f"{tensor.name} slots", {"all": lambda schedule, name=tensor.name: schedule.slots(name), **few})
+    """Yield the knob of a clause for each tensor that offers a choice."""
+    choices = clause.tensor_choices
+    if choices is not None:
+        for tensor in program.tensors:
+            labels = choices.labels(program, typing, tensor, dims, ranks)
+            changes = {label: _telling(tensor.name, clause, value) for label, value in labels.items()}
+            yield _knob(f"{tensor.name} {choices.name}", changes)
 
 
-def _few(tensor: Tensor, dims: Mapping[str, int | float | bool], ranks: int) -> bool:
-    return prod(number_of(n, dims, ranks) for n in tensor.shape) <= FEW_ELEMENTS
-
-
-def _low_latency_knob(tensor: str) -> Knob:
-    changes = {"signals": _low_latency(tensor, False), "words": _low_latency(tensor, True)}
-    return _knob(f"{tensor} low_latency", changes)
-
-
-def _low_latency(tensor: str, on: bool) -> Change:
-    return lambda schedule: schedule.low_latency(tensor, on)
-
-
-def _slots(tensor: str, key: str, count: int) -> Change:
-    return lambda schedule: schedule.slots(tensor, **{key: count})
+def _telling(tensor: str, clause: Clause[Any], value: object) -> Change:
+    return lambda schedule: schedule.say(tensor, clause, value)
 
 
 def _knob(name: str, choices: Mapping[str, Change]) -> Knob:
     return Knob(name=name, labels=tuple(choices), changes=tuple(choices.values()))
-
-
-def _buffers(tensor: str, count: int) -> Change:
-    return lambda schedule: schedule.buffers(tensor, count)
 
 
 def _all(changes: Sequence[Change]) -> Change:

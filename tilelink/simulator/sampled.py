@@ -19,7 +19,8 @@ from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
-from tilelink.lowering.enumerate import SIGNALLED, WAIT, Enumerator
+from tilelink.lowering.enumerate import Enumerator
+from tilelink.lowering.events import SIGNALLED, WAIT
 from tilelink.lowering.walk import Rows, column
 from tilelink.planning.plan import SHIFT, Plan
 

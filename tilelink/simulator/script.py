@@ -15,7 +15,7 @@ from tilelink.errors import CostError, foreign
 from tilelink.ir.program import ITEM_BYTES, Read, Transfer
 from tilelink.lowering.bound import Transport
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import ANSWERED, NOTIFY, READ, WAIT, WRITE
+from tilelink.lowering.events import ANSWERED, NOTIFY, READ, WAIT, WRITE
 from tilelink.lowering.messages import parts
 from tilelink.planning.any_program import by_one, taken
 from tilelink.planning.copy_queues import own_copies

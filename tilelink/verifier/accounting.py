@@ -11,7 +11,7 @@ import numpy as np
 
 from tilelink.errors import AccountingError, VerificationError
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import WAIT
+from tilelink.lowering.events import WAIT
 from tilelink.planning.plan import Plan, count_thresholds
 from tilelink.verifier.refusal import refuse
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.lowering.columns import Ints, distinct_rows, expand
-from tilelink.lowering.enumerate import NOTIFY, WAIT
+from tilelink.lowering.events import NOTIFY, WAIT
 from tilelink.planning.plan import Plan
 
 Bools = NDArray[np.bool_]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilelink.lowering.columns import distinct_rows
-from tilelink.lowering.enumerate import READ
+from tilelink.lowering.events import READ
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import of_tensors, parts
 from tilelink.verifier.ordering import Orders

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilelink.errors import VerificationError
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import WRITE
+from tilelink.lowering.events import WRITE
 from tilelink.planning.plan import Plan
 
 MAX_ROWS = 2**18

@@ -15,18 +15,11 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Part, of_tensors, parts, rank_by_rank
+from tilelink.verifier.guarded import within_parts
 from tilelink.verifier.iterations import iterations
-from tilelink.verifier.launch_writes import (
-    chosen_outputs,
-    ended_outputs,
-    placed_tensors,
-    placed_writes,
-    surely_undefined,
-    undefined_reads,
-    ungiven_reads,
-    within_parts,
-)
+from tilelink.verifier.launch_writes import chosen_outputs, ended_outputs, placed_tensors, placed_writes
 from tilelink.verifier.refusal import refuse
+from tilelink.verifier.undefined_reads import surely_undefined, undefined_reads, ungiven_reads
 
 
 def coverage(plan: Plan) -> Iterator[VerificationError]:

@@ -16,7 +16,7 @@ from tilelink.ir.program import Region, Statement, Store, Transfer
 from tilelink.ir.scalar import Scalar, Whole, at_launch, is_gather
 from tilelink.ir.visitor import reads
 from tilelink.lowering.columns import Ints, expand
-from tilelink.lowering.enumerate import WRITE
+from tilelink.lowering.events import WRITE
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
 from tilelink.verifier.refusal import refuse

@@ -21,7 +21,7 @@ from tilelink.ir.program import Apply, Assign, Dot, For, Full, Local, Read, Stat
 from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.ir.visitor import local_names, reads, statements, value_of
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.enumerate import READ, WRITE
+from tilelink.lowering.events import READ, WRITE
 from tilelink.lowering.orders import TILE
 from tilelink.planning.plan import Plan
 from tilelink.verifier.refusal import refuse

@@ -22,7 +22,7 @@ from tilelink.ir.products import operand_region
 from tilelink.ir.program import Statement
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.carried import has_loop
-from tilelink.lowering.enumerate import READ, WAIT
+from tilelink.lowering.events import READ, WAIT
 from tilelink.lowering.role_statements import consumer_waits, products_of_tile
 from tilelink.planning.any_program import apart
 from tilelink.planning.happens_before import HappensBefore

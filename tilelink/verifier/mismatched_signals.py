@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import NOTIFY, WAIT
+from tilelink.lowering.events import NOTIFY, WAIT
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
 

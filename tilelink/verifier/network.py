@@ -27,7 +27,7 @@ from tilelink.ir.program import Read, Region, Transfer
 from tilelink.lowering.bound import Transport
 from tilelink.lowering.choose_network import sends
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import NOTIFY, QUIET, READ, WRITE
+from tilelink.lowering.events import NOTIFY, QUIET, READ, WRITE
 from tilelink.lowering.messages import axes, contiguous, is_held, is_plain, one_message
 from tilelink.lowering.places import box
 from tilelink.planning.network import Puts

@@ -11,7 +11,7 @@ import numpy as np
 from tilelink.errors import ExclusiveWriteError, OrderingError, VerificationError
 from tilelink.ir.program import Store
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
+from tilelink.lowering.events import NOTIFY, READ, WRITE
 from tilelink.lowering.places import box
 from tilelink.planning.any_program import apart
 from tilelink.planning.happens_before import BySignals, HappensBefore

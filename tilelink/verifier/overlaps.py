@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilelink.lowering.columns import Ints, expand
-from tilelink.lowering.enumerate import READ
+from tilelink.lowering.events import READ
 from tilelink.verifier.cells import Part
 
 MAX_CELLS = 2**22

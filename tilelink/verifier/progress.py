@@ -25,7 +25,7 @@ from tilelink.errors import ProgressError, VerificationError
 from tilelink.ir.program import Notify
 from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import WAIT
+from tilelink.lowering.events import WAIT
 from tilelink.planning.any_program import assigns_in_launch
 from tilelink.planning.plan import Plan
 from tilelink.verifier.refusal import refuse, where

@@ -34,7 +34,7 @@ import numpy as np
 
 from tilelink.errors import ReuseError, VerificationError
 from tilelink.lowering.columns import Ints, distinct_rows
-from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
+from tilelink.lowering.events import NOTIFY, READ, WRITE
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import of_tensors, parts

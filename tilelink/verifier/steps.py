@@ -21,7 +21,7 @@ import numpy as np
 
 from tilelink.errors import StepsError, VerificationError
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import READ, WRITE
+from tilelink.lowering.events import READ, WRITE
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
 from tilelink.planning.steps import in_memory

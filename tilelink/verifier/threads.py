@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tilelink.ir.visitor import mixes, value_of
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import QUIET, WAIT, WRITE
+from tilelink.lowering.events import QUIET, WAIT, WRITE
 from tilelink.planning.network import Puts
 from tilelink.planning.plan import SHIFT, Plan
 

@@ -32,7 +32,7 @@ from tilelink.lowering.clauses.dynamic import static_reason
 from tilelink.lowering.clauses.program_per_tile import dealing_reason
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.compact_tiles import MAX_TRIED, known_at_start, obstacle, tiles_there
-from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
+from tilelink.lowering.events import NOTIFY, READ, WRITE
 from tilelink.lowering.guards import settled
 from tilelink.lowering.orders import TILE
 from tilelink.planning.plan import Plan

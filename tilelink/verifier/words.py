@@ -1,7 +1,7 @@
 """Rule `words`: a read of words lasts until exactly what it reads has been sent in this launch.
 
-A word has data and a flag, the number of the launch, and is stored and loaded at once (lowering/low_latency.py). A read
-of words lasts until each flag is that of its launch.
+A word has data and a flag, the number of the launch, and is stored and loaded at once
+(lowering/clauses/low_latency.py). A read of words lasts until each flag is that of its launch.
 
 Theorem: such a read gives what was sent in this launch, and it ends when all of that has been sent. Assume the rules
 of coverage (all that is read is written) and of reuse (no rank writes a buffer that may still be read for an earlier
@@ -31,8 +31,8 @@ from tilelink.ir.printer import NOTIFY, WAIT, print_region
 from tilelink.ir.program import Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import BoundTensor, Transport
-from tilelink.lowering.enumerate import WRITE
-from tilelink.lowering.low_latency import exact_sizes
+from tilelink.lowering.clauses.low_latency import exact_sizes
+from tilelink.lowering.events import WRITE
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Part, parts, rank_by_rank
 from tilelink.verifier.refusal import refuse

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from tilelink.errors import ScheduleError
-from tilelink.ir.program import Program
-from tilelink.lowering.clauses.clause import Clause, Numbers, count, ratio
+from tilelink.ir.program import Program, Tensor
+from tilelink.ir.typing import Typing
+from tilelink.lowering.clauses.clause import Clause, Numbers, TensorChoices, count, ratio
 from tilelink.scheduling.words import Part
 
 
 def _apart(one: int | None, other: int | None, _: Numbers, __: int) -> float:
     return ratio(one, other)
+
+
+def _labels(_: Program, __: Typing, tensor: Tensor, ___: Numbers, ____: int) -> dict[str, int | None]:
+    return {"2": 2, "1": 1} if tensor.symmetric and not tensor.in_place else {}
 
 
 def _check(program: Program, part: Part) -> None:
@@ -26,5 +31,6 @@ def _check(program: Program, part: Part) -> None:
 
 BUFFERS: Clause[int | None] = count(
     "buffers", "a tensor has at least one buffer", of="tensor", check=_check, apart=_apart,
+    tensor_choices=TensorChoices(name="buffers", labels=_labels),
     manual="number of launches that may use a symmetric tensor before its memory is reused",
 )  # fmt: skip

@@ -11,8 +11,8 @@ from enum import Enum, auto
 from math import log2
 from typing import Any, Generic, TypeVar
 
-from tilelink.ir.program import Program, Stage
-from tilelink.ir.typing import StageTyping
+from tilelink.ir.program import Program, Stage, Tensor
+from tilelink.ir.typing import StageTyping, Typing
 from tilelink.lowering.bound import Bound
 from tilelink.scheduling.schedule import Schedule
 from tilelink.scheduling.words import Part, Word, check_count, positive, word_called, words
@@ -26,10 +26,6 @@ FAR = 8.0
 
 def _as_it_is(_: Program, stage: Stage, __: Part) -> Stage:
     return stage
-
-
-def _unchanged(bound: Bound) -> Bound:
-    return bound
 
 
 def _both_or_neither(one: object, other: object, _: Numbers, __: int) -> float:
@@ -83,6 +79,18 @@ class Choices(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TensorChoices(Generic[T]):
+    """Values of a tensor's clause that a search may try.
+
+    name: name of the knob, printed after the name of the tensor.
+    labels(program, typing, tensor, dims, ranks): returns words -> value; one or none of them for no choice.
+    """
+
+    name: str
+    labels: Callable[[Program, Typing, Tensor, Numbers, int], Mapping[str, T]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Known:
     """A fact of a stage that a clause needs when it is compiled: the clause is refused if a launch decides it.
 
@@ -107,13 +115,33 @@ class Ties(Enum):
     SAID = auto()
 
 
+class Place(Enum):
+    """Where among the passes that of a clause stands (lowering/passes.py).
+
+    Passes of one place are applied in the order in which their clauses are registered.
+    """
+
+    BEFORE_KERNELS = auto()
+    """Sizes, tensors and channels are settled. Kernels are chosen next."""
+    TILES = auto()
+    """Kernels are chosen. A pass may change which tiles a stage has, add stages, and change the loops of kernels."""
+    BEFORE_TRANSPORT = auto()
+    """The tiles of each stage are settled. What moves their data is chosen next."""
+    BEFORE_BARRIERS = auto()
+    """Each wait is where it stays. Barriers are placed next."""
+    AFTER_BARRIERS = auto()
+    """No statement comes or goes any more. A pass may change what executes which tiles, and when it notifies."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clause(Word[T]):
     """A clause of the schedule language.
 
     manual: its meaning, for docs/language.md.
     rewrite(program, stage, part): returns the stage with the clause applied, before anything has a number.
-    apply(bound): the pass that applies the clause to the stages that have it, or raises if that is impossible.
+    apply(bound): the pass that applies the clause to the stages that have it, or raises if that is impossible; or None.
+    place: where among all passes that one stands.
+    choices, tensor_choices: what a search may choose for a stage, or for a tensor.
     apart(one, other, dims, ranks): the distance of two values, for a search that starts near a given schedule.
 
     What it means for others, which ask each clause:
@@ -127,8 +155,10 @@ class Clause(Word[T]):
 
     manual: str
     rewrite: Callable[[Program, Stage, Part], Stage] = _as_it_is
-    apply: Callable[[Bound], Bound] = _unchanged
+    apply: Callable[[Bound], Bound] | None = None
+    place: Place = Place.TILES
     choices: Choices[T] | None = field(default=None, repr=False)
+    tensor_choices: TensorChoices[T] | None = field(default=None, repr=False)
     apart: Callable[[T, T, Numbers, int], float] = _both_or_neither
     needs: Known | None = None
     ties: Ties = Ties.NOWHERE

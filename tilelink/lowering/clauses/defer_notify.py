@@ -27,7 +27,7 @@ from tilelink.ir.program import Attend, Dot, For, If, Notify, Reduce, Stage, Sta
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.ir.visitor import closing_notifies, map_value, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
-from tilelink.lowering.clauses.clause import Choices, Clause, Known, Ties, divides, switch, without
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Place, Ties, divides, switch, without
 from tilelink.lowering.transform import number_of
 
 NOTIFY_STEP = 2
@@ -162,6 +162,7 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
 DEFER_NOTIFY: Clause[bool] = switch(
     "defer_notify",
     apply=_apply,
+    place=Place.AFTER_BARRIERS,  # the place of a notify is a number of a statement
     needs=Known(
         why="the notify of a tile waits for the product of the next one, which need not be there",
         instead="take defer_notify away",

@@ -16,6 +16,7 @@ loads of the next tile's operands. The clause is accepted only if the overlap ca
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.products import products
@@ -23,21 +24,24 @@ from tilelink.ir.program import Assign, For, If, Local, Notify, Region, Stage, S
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
-from tilelink.lowering.clauses.clause import Choices, Clause, Known, Ties, switch
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Place, Ties, switch
 from tilelink.lowering.transform import stage_writes
 
 
 def _apply(bound: Bound) -> Bound:
-    """Raise ScheduleError, with the reason, for a stage that cannot be flattened."""
+    """Return the bound program with flat stages. Raises ScheduleError, with the reason, if a stage cannot be flat."""
+    stages = dict(bound.stages)
     for kernel in bound.kernels:
         for loop in kernel.loops:
             for name in loop.stages:
-                if bound.stages[name].flatten and (reason := _reason(bound, kernel, loop, bound.stages[name])):
-                    location = bound.schedule.stage(name).at("flatten")
-                    raise ScheduleError(
-                        f"{name} cannot be flattened: {reason}", location=location, hint="take `flatten` away"
-                    )
-    return bound
+                part = bound.schedule.stage(name)
+                if not part[FLATTEN]:
+                    continue
+                if reason := _reason(bound, kernel, loop, stages[name]):
+                    message, hint = f"{name} cannot be flattened: {reason}", "take `flatten` away"
+                    raise ScheduleError(message, location=part.at("flatten"), hint=hint)
+                stages[name] = replace(stages[name], flatten=True)
+    return replace(bound, stages=stages)
 
 
 def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
@@ -115,6 +119,7 @@ FLATTEN: Clause[bool] = switch(
     "flatten",
     formerly="flat",
     apply=_apply,
+    place=Place.TILES,  # first of all: it judges the stages that were written, not what splitting makes of them
     needs=Known(
         why="a flat loop loads a tile before it is known whether the tile is there",
         instead="take flatten away: num_stages has several steps of a tile in flight, and dynamic deals uneven tiles",

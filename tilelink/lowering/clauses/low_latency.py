@@ -1,21 +1,411 @@
-"""`low_latency`: which tensors have a low-latency protocol, as NCCL's LL: each word carries data and its own flag."""
+"""`low_latency`: data that travels as words, each of which has its own flag, as in NCCL's protocol LL.
+
+A push and its notify cost a fence between them, and the receiver loads a counter before it loads the data. A word has
+64 bits: 32 of data, and 32 of flag, the number of the launch. It is stored at once, so whoever reads a flag of this
+launch has the data next to it. Nothing else needs to be ordered: no fence, no counter. This pass makes that visible for
+each tensor with the clause `low_latency`:
+
+before: comm send(q: ranks, i: M, j: N):
+            tile_push_data(parts[rank, i, j] @ q, x[i, j])
+            producer_tile_notify(parts[rank, i, j] @ q)
+        compute reduce(i: M, j: N):
+            consumer_tile_wait(parts[:, i, j])
+            acc = zeros(f32)
+            for (s: ranks):
+                acc += parts[s, i, j]
+            y[i, j] = acc
+after:  comm send(q: ranks, i: M, j: N):
+            tile_send_data(parts[rank, i, j] @ q, x[i, j], producer_tile_notify)
+        compute reduce(i: M, j: N):
+            acc = zeros(f32)
+            for (s: ranks):
+                acc += received(parts[s, i, j], consumer_tile_wait)
+            y[i, j] = acc
+
+* A push becomes a send if its tile notifies afterwards all that it pushes. A read is one of what is received if its
+  tile has waited before for all that it reads. These notifies and waits go. What is left over (a push that nobody is
+  told of, a read without a wait, a wait for nothing that is read) stays, and the rule `words` refuses it.
+* A read lasts until the words of its region have come, and of those alone. So channels are cut anew, as large as they
+  can be if each of them is inside of the regions that touch it. No counter of theirs counts: they are what the plan
+  names the words by.
+* Elements of less than 32 bits share a word (`BoundTensor.packed`), if every access begins with a word.
+"""
 
 from __future__ import annotations
 
-from tilelink.errors import ScheduleError
-from tilelink.ir.program import Program, Tensor
-from tilelink.lowering.clauses.clause import switch
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+import numpy as np
+
+from tilelink.errors import Location, ScheduleError
+from tilelink.ir.mapping import ChannelGrid
+from tilelink.ir.printer import print_region, print_statement
+from tilelink.ir.program import (
+    Assign,
+    Attend,
+    Dot,
+    For,
+    If,
+    Notify,
+    Program,
+    Read,
+    Region,
+    Statement,
+    Store,
+    Tensor,
+    Transfer,
+    UserCall,
+    Value,
+    Wait,
+)
+from tilelink.ir.sizes import power_of_two
+from tilelink.ir.typing import Typing
+from tilelink.ir.visitor import map_value, reads, statements, value_of, values
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies, with_channels
+from tilelink.lowering.clauses.clause import Clause, Numbers, Place, TensorChoices, divides, switch
+from tilelink.lowering.clauses.roles import ROLES
+from tilelink.lowering.columns import Ints, expand
+from tilelink.lowering.enumerate import Enumerator
+from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, number_channels, number_tasks
+from tilelink.lowering.transform import number_of
+from tilelink.scheduling.schedule import CopyEngine
 from tilelink.scheduling.words import Part
 
+FEW_ELEMENTS = 16384
+"""Largest number of elements of a tensor for which a search tries words: with more, twice the bytes cost more than the
+fences and signals that they save."""
 
-def may_travel(tensor: Tensor) -> bool:
+
+def _apply(bound: Bound) -> Bound:
+    """Return the bound program in which the tensors of the clause have words. Raises ScheduleError if one cannot."""
+    if not bound.capabilities.low_latency:
+        return bound
+    chosen = {part.name: part.at("low_latency") for part in bound.schedule.tensors if part[LOW_LATENCY]}
+    for name, place in chosen.items():
+        if bound.ranks > 1 or any(tensor == name for tensor, _ in bound.channels):
+            bound = _with_words(bound, bound.tensors[name], place)
+    return bound
+
+
+def _with_words(bound: Bound, tensor: BoundTensor, place: Location | None) -> Bound:
+    _refuse(tensor, place, _reasons(bound, tensor))
+    ((_, kind),) = (key for key in bound.channels if key[0] == tensor.name)
+    seen = _Seen(bound, tensor, kind)
+    if seen.faults:  # the rule `coverage` refuses them, and has to see the signals that words would replace
+        return bound
+    _refuse(tensor, place, _parted(bound, tensor.name, seen.carried))
+    carrying = _Carrying(tensor=tensor.name, kind=kind, carried=seen.carried)
+    bodies = {name: carrying.body(stage.stage.body) for name, stage in bound.stages.items()}
+    packed = _packed(bound, tensor, seen.accesses)
+    tensors = {**bound.tensors, tensor.name: replace(tensor, packed=packed)}
+    return _laid_out(with_bodies(replace(bound, tensors=tensors), bodies), tensor.name, kind, seen)
+
+
+def _may_travel(tensor: Tensor) -> bool:
     """True if words can carry a tensor, as far as its declaration says."""
     return tensor.space == "symmetric" and tensor.bound is None and not tensor.sums and bool(tensor.shape)
 
 
+def _may_have_words(program: Program, tensor: Tensor) -> bool:
+    """True if what a program says of a tensor lets words carry it, as far as that is known without a schedule."""
+    if not _may_travel(tensor):
+        return False
+    if any(other.space == "table" for other in program.tensors):
+        return False
+    every = [s for stage in program.stages for s in statements(stage.body)]
+    kinds = {s.kind for s in every if isinstance(s, Notify | Wait) and s.region.tensor == tensor.name}
+    return len(kinds) == 1 and not any(next(_of_statement("a stage", s, tensor.name), None) for s in every)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Refused:
+    """A reason for which a tensor cannot have words."""
+
+    reason: str
+    hint: str
+    statement: Statement | None = None
+
+
+def _refuse(tensor: BoundTensor, place: Location | None, reasons: Iterator[_Refused]) -> None:
+    """Raise ScheduleError for the first reason."""
+    for refused in reasons:
+        message = f"{tensor.name} cannot have `low_latency`: {refused.reason}"
+        related = refused.statement.location if refused.statement is not None else None
+        raise ScheduleError(message, location=place, related=related, hint=refused.hint)
+
+
+def _parted(bound: Bound, name: str, carried: set[int]) -> Iterator[_Refused]:
+    """Yield the waits that a clause has parted from what is read: programs that multiply alone have them.
+
+    carried: as in `_Seen`.
+    """
+    written = {stage.name: stage for stage in bound.source.stages}
+    number = 0
+    for stage in bound.stages.values():
+        for statement in statements(stage.stage.body):
+            left = isinstance(statement, Wait) and statement.region.tensor == name and number not in carried
+            number += 1
+            if not left or stage.name in written:
+                continue
+            for own in written.values():
+                every = list(statements(own.body))
+                waits = [s for s in every if isinstance(s, Wait) and s.region.tensor == name]
+                wait = next((s for s in waits if s.location == statement.location), None)
+                clause = divides(bound.schedule.stage(own.name))
+                if wait is None or clause is None or not any(_read(s, name) for s in every):
+                    continue
+                reason = f"{own.name} waits for {print_region(wait.region)} before its product, and with "
+                reason += f"`{clause}` other programs than those that read it compute products of the last tiles"
+                hint = f"write {print_statement(wait)[0]} after the product, before what reads it; or take "
+                hint += f"`{clause}` away"
+                yield _Refused(reason=reason, hint=hint, statement=wait)
+
+
+def _reasons(bound: Bound, tensor: BoundTensor) -> Iterator[_Refused]:
+    name = tensor.name
+    if bound.nodes > 1:
+        hint = "take `low_latency` away: between nodes a put carries a signal with its data"
+        yield _Refused(reason="words are stored, and nodes are reached by the network", hint=hint)
+    if tensor.steps is not None:
+        hint = "take `slots` or `low_latency` away"
+        yield _Refused(reason="its slots hold several steps of a launch, and a flag has the launch alone", hint=hint)
+    for other in bound.source.tensors:
+        if other.space == "table":  # the pass looks at the accesses of all tiles
+            hint = f"take `low_latency` away, or give the entries with each launch: {other.name} : in [..] < N"
+            yield _Refused(reason=f"entries of the table {other.name} are not known to this clause", hint=hint)
+    kinds = [kind for tensor, kind in bound.channels if tensor == name]
+    if len(kinds) != 1:
+        what = f"it has signals of the kinds {' and '.join(kinds)}" if kinds else "no stage notifies it or waits for it"
+        yield _Refused(reason=what, hint="notify what is pushed, and wait for it, with one kind of signals")
+    for stage in bound.stages.values():
+        yield from _of_stage(bound, stage, name)
+
+
+def _of_stage(bound: Bound, stage: BoundStage, name: str) -> Iterator[_Refused]:
+    every = list(statements(stage.stage.body))
+    for statement in every:
+        yield from _of_statement(stage.name, statement, name)
+    used = any(_target(s) == name or _read(s, name) for s in every)
+    if used and (reason := _not_plain(bound, stage)) is not None:
+        yield _Refused(reason=f"{stage.name} {reason}", hint="let the stage load and store: on sm, without that clause")
+
+
+def _of_statement(stage: str, statement: Statement, name: str) -> Iterator[_Refused]:
+    pushes = isinstance(statement, Transfer) and statement.mode == "push"
+    if _target(statement) == name and not pushes:
+        adds = isinstance(statement, Store) and statement.adds
+        what = "adds to it" if adds else "writes it without a push"
+        hint = f"tile_push_data({name}[..] @ rank, value), and a notify of it"
+        yield _Refused(reason=f"{stage} {what}", hint=hint, statement=statement)
+    if any(region.rank is not None for region in _read(statement, name)):
+        hint = f"push it to the rank that reads it, and wait there: consumer_tile_wait({name}[..])"
+        yield _Refused(reason=f"{stage} reads that of a peer", hint=hint, statement=statement)
+    value = value_of(statement)
+    for part in values(value) if value is not None else ():
+        if isinstance(part, Dot | Attend | UserCall) and any(r.tensor == name for r in reads(part)):
+            hint = f"give it a name before: part = {name}[..]"
+            reason = f"{stage} has it as an operand of a product or a call"
+            yield _Refused(reason=reason, hint=hint, statement=statement)
+
+
+def _read(statement: Statement, name: str) -> list[Region]:
+    """Return the regions of a tensor that a statement reads."""
+    value = value_of(statement)
+    return [region for region in reads(value) if region.tensor == name] if value is not None else []
+
+
+def _not_plain(bound: Bound, stage: BoundStage) -> str | None:
+    """Return why the programs of a stage cannot store or poll words, or None."""
+    if isinstance(stage.resource, CopyEngine):
+        return "is on the copy engine, which moves data as it is"
+    if stage.tma_copy is not None:
+        return "copies by TMA, which moves data as it is"
+    if bound.schedule.stage(stage.name)[ROLES] is not None and bound.capabilities.roles:
+        return "has warps with roles, which load by TMA"
+    return None
+
+
+def _target(statement: Statement) -> str | None:
+    match statement:
+        case Store(region=region) | Transfer(target=region):
+            return region.tensor
+        case _:
+            return None
+
+
+# What words carry ------------------------------------------------------------------------------------------------
+
+
+class _Seen:
+    """The accesses and signals of a tensor in all tiles.
+
+    accesses: of the tensor. carried: the pushes and reads that words can carry, and the notifies and waits that they
+    replace, by the numbers that the enumerator gives statements. faults: True if any statement of the program accesses
+    what does not exist.
+    """
+
+    def __init__(self, bound: Bound, tensor: BoundTensor, kind: str) -> None:
+        first_task, _ = number_tasks(bound)
+        base, _ = number_channels(bound)
+        walker = Enumerator(bound, first_task, base, {})
+        for stage in bound.stages.values():
+            walker.stage(stage)
+        a, s = walker.accesses(), walker.signals()
+        self.faults = bool(walker.faults)
+        grid = bound.channels[tensor.name, kind]
+        own = np.flatnonzero(a.tensor == tensor.number)
+        told = (s.channel >= base[tensor.name, kind]) & (s.channel < base[tensor.name, kind] + grid.count)
+        told &= s.guard == 0
+        self.accesses = _rows(a, own)
+        dims = len(tensor.shape)
+        source, channel = _channels(self.accesses, grid, dims)
+        # (task, rank, channel) -> numbers; of accesses with several channels there is one row for each
+        keys = (self.accesses.task[source] * bound.ranks + self.accesses.peer[source]) * grid.count + channel
+        signal_keys = (s.task * bound.ranks + s.peer) * grid.count + s.channel - base[tensor.name, kind]
+        self.carried: set[int] = set()
+        bad = set(self.accesses.statement[self.accesses.guard > 0].tolist())  # places that a launch decides
+        for access, signal in ((WRITE, NOTIFY), (READ, WAIT)):
+            rows = np.flatnonzero(told & (s.kind == signal))
+            mine = self.accesses.kind[source] == access
+            at = self.accesses.position[source]
+            # a notify comes after the push, a wait before the read: the last one, or the first one, decides
+            sign = 1 if signal == NOTIFY else -1
+            covered = _reached(keys[mine], sign * at[mine], signal_keys[rows], sign * s.position[rows])
+            used = _reached(signal_keys[rows], -sign * s.position[rows], keys[mine], -sign * at[mine])
+            number = self.accesses.statement[source[mine]]
+            bad |= set(number[~covered].tolist()) | set(s.statement[rows[~used]].tolist())
+            self.carried |= set(number.tolist()) | set(s.statement[rows].tolist())
+        self.carried -= bad
+
+
+def _rows(a: Accesses, rows: Ints) -> Accesses:
+    columns = {name: getattr(a, name)[rows] for name in a.__dataclass_fields__}
+    return Accesses(**columns)
+
+
+def _channels(a: Accesses, grid: ChannelGrid, dims: int) -> tuple[Ints, Ints]:
+    """Return (row, channel) pairs: the channels that the boxes of accesses touch."""
+    sizes = np.array(grid.sizes)
+    low, high = a.lo[:, :dims] // sizes, -(-a.hi[:, :dims] // sizes)
+    counts = np.array(grid.counts)
+    return expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
+
+
+def _reached(keys: Ints, places: Ints, others: Ints, other_places: Ints) -> np.ndarray:
+    """Mask of the rows of which another row with the same key has a larger place."""
+    last: dict[int, int] = {}
+    for key, place in zip(others.tolist(), other_places.tolist(), strict=True):
+        last[key] = max(place, last.get(key, place))
+    pairs = zip(keys.tolist(), places.tolist(), strict=True)
+    return np.array([key in last and last[key] > place for key, place in pairs], bool)
+
+
+@dataclass(kw_only=True)
+class _Carrying:
+    """Rewrites the bodies of all stages, in the order of the enumerator. carried: as in `_Seen`."""
+
+    tensor: str
+    kind: str
+    carried: set[int]
+    number: int = 0
+
+    def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        done: list[Statement] = []
+        for statement in body:
+            done += self._statement(statement)
+        return tuple(done)
+
+    def _statement(self, statement: Statement) -> list[Statement]:
+        mine = self.number in self.carried
+        self.number += 1
+        match statement:
+            case If(then=then, orelse=orelse):
+                then, orelse = self.body(then), self.body(orelse)
+                return [replace(statement, then=then, orelse=orelse)] if then or orelse else []
+            case For(body=body):
+                inner = self.body(body)
+                return [replace(statement, body=inner)] if inner or not body else []
+            case Notify(region=region) | Wait(region=region) if mine and region.tensor == self.tensor:
+                return []
+            case Assign(value=value):
+                return [replace(statement, value=self._received(value))] if mine else [statement]
+            case Store(value=value):
+                return [replace(statement, value=self._received(value))] if mine else [statement]
+            case Transfer():
+                return [self._moved(statement)] if mine else [statement]
+            case _:
+                return [statement]
+
+    def _received(self, value: Value) -> Value:
+        def on_value(one: Value) -> Value | None:
+            of_words = isinstance(one, Read) and one.region.tensor == self.tensor and one.region.rank is None
+            return replace(one, signal=self.kind) if of_words else None
+
+        return map_value(value, on_value)
+
+    def _moved(self, move: Transfer) -> Transfer:
+        """Return a transfer that sends if it writes the tensor, and receives if it reads it."""
+        moved = replace(move, source=self._received(move.source))
+        return replace(moved, mode="send", signal=self.kind) if move.target.tensor == self.tensor else moved
+
+
+# Memory and channels -----------------------------------------------------------------------------------------------
+
+
+def _packed(bound: Bound, tensor: BoundTensor, a: Accesses) -> int:
+    """Return how many elements a word has: as many as fit, if every access begins with a word."""
+    last = len(tensor.shape) - 1
+    blocks = [power_of_two(size) for size in _columns(bound, tensor.name)]
+    for number in packings(tensor.dtype):
+        if not (a.lo[:, last] % number).any() and min(blocks, default=number) >= number:
+            return number
+    return 1
+
+
+def _columns(bound: Bound, name: str) -> Iterator[int]:
+    """Yield the elements of each tile of a tensor along its last dimension."""
+    for stage in bound.stages.values():
+        for statement in statements(stage.stage.body):
+            value = value_of(statement)
+            regions = list(reads(value)) if value is not None else []
+            if isinstance(statement, Store | Transfer):
+                regions.append(statement.region if isinstance(statement, Store) else statement.target)
+            for region in regions:
+                if region.tensor == name:
+                    span = bound.tile_map(stage.name, region).spans[-1]
+                    yield 1 if span.kind == "point" else span.size
+
+
+def _laid_out(bound: Bound, tensor: str, kind: str, seen: _Seen) -> Bound:
+    """Return the bound program with channels for the regions of a tensor, and its counters laid out anew."""
+    shape, grid = bound.tensors[tensor].shape, bound.channels[tensor, kind]
+    sizes = exact_sizes(seen.accesses.lo, seen.accesses.hi, shape)
+    counts = tuple(-(-extent // size) for extent, size in zip(shape, sizes, strict=True))
+    return with_channels(bound, {**bound.channels, (tensor, kind): replace(grid, sizes=sizes, counts=counts)})
+
+
+def exact_sizes(lo: Ints, hi: Ints, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the largest channels of which each is inside of all boxes that touch it."""
+    sizes: list[int] = []
+    for dim, extent in enumerate(shape):
+        ends = {*np.unique(lo[:, dim]).tolist(), *np.unique(hi[:, dim]).tolist()} - {extent}
+        sizes.append(gcd(*ends) or extent if ends else max(1, extent))
+    return tuple(sizes)
+
+
+# The clause -----------------------------------------------------------------------------------------------------
+
+
+def _labels(program: Program, _: Typing, tensor: Tensor, dims: Numbers, ranks: int) -> dict[str, bool]:
+    few = prod(number_of(n, dims, ranks) for n in tensor.shape) <= FEW_ELEMENTS
+    return {"signals": False, "words": True} if few and _may_have_words(program, tensor) else {}
+
+
 def _check(program: Program, part: Part) -> None:
     tensor = program.tensor(part.name)
-    if may_travel(tensor):
+    if _may_travel(tensor):
         return
     kind = "an index tensor" if tensor.bound is not None else "declared sum" if tensor.sums else tensor.space
     what = kind if tensor.shape else "a single element"
@@ -24,10 +414,13 @@ def _check(program: Program, part: Part) -> None:
     raise ScheduleError(message, location=part.at("low_latency"), related=tensor.location, hint=hint)
 
 
-LOW_LATENCY = switch(
+LOW_LATENCY: Clause[bool] = switch(
     "low_latency",
     of="tensor",
     check=_check,
+    apply=_apply,
+    place=Place.BEFORE_TRANSPORT,  # which asks for plain pushes, and before waits sink into products
+    tensor_choices=TensorChoices(name="low_latency", labels=_labels),
     manual=(
         "what is pushed to the tensor travels as words of 32 bits of data and 32 bits of flag, each stored at once; "
         "the reads after a wait poll the words themselves, see [low latency](#low-latency). It saves a fence and a "

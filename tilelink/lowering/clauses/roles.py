@@ -58,7 +58,7 @@ from tilelink.ir.visitor import stage_scalars, statements, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import carried, has_loop, parts, range_of, unfolded, unfolded_body
 from tilelink.lowering.choose_network import sends
-from tilelink.lowering.clauses.clause import Choices, Clause, Ties, said
+from tilelink.lowering.clauses.clause import Choices, Clause, Place, Ties, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.rings import Roles, fit_together, kept_ring, loop_ring, operand_ring, result_ring, widest_of
@@ -549,6 +549,7 @@ ROLES: Clause[RolesChoice | None] = Clause(
     show=_show,
     valid=_valid,
     apply=_apply,
+    place=Place.BEFORE_BARRIERS,  # after waits have sunk: the loader executes them between its loads
     ties=Ties.SHOWN,
     choices=Choices(
         name="roles",

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import or_
 from typing import Any
 
 from tilelink.errors import ScheduleError, TileSizeError, did_you_mean
-from tilelink.ir.program import Program
+from tilelink.ir.program import Program, Stage, Tensor, Whole
+from tilelink.ir.scalar import Index, Ranks, Scalar, at_launch, is_gather, walk
+from tilelink.ir.typing import Typing
+from tilelink.ir.visitor import stage_regions
 from tilelink.lowering.clauses.channel import dims_called, names_of
-from tilelink.lowering.clauses.clause import Clause, Numbers, ratio
+from tilelink.lowering.clauses.clause import Clause, Numbers, TensorChoices, ratio
+from tilelink.lowering.transform import number_of
 from tilelink.scheduling.words import Part, Sizes, check_sizes, show_sizes
+
+SEARCHED = (2, 3)
+"""Steps of a tensor that memory holds at a time, if a search does not keep all of them."""
 
 
 def _read(_: str, children: Sequence[Any]) -> Sizes:
@@ -53,6 +61,44 @@ def _apart(one: Sizes, other: Sizes, _: Numbers, __: int) -> float:
     return float(one != other)
 
 
+def _labels(program: Program, typing: Typing, tensor: Tensor, dims: Numbers, ranks: int) -> dict[str, Sizes]:
+    """Return memory for all steps, or for a few of them, if the tensor has a dimension of more steps."""
+    key = _steps_of(program, typing, tensor)
+    if key is None:
+        return {}
+    steps = number_of(tensor.shape[dims_called(program, tensor, key)[0]], dims, ranks)
+    return {"all": (), **{str(n): ((key, n),) for n in SEARCHED if n < steps}}
+
+
+def _steps_of(program: Program, typing: Typing, tensor: Tensor) -> str | None:
+    """Return the name of a dimension of steps of a tensor in schedules, or None.
+
+    It is a dimension, not over the ranks, in which each access names one step by an index of a stage.
+    """
+    if tensor.space not in ("local", "symmetric") or tensor.bound is not None:
+        return None
+    every = [(stage, region) for stage in program.stages for region in stage_regions(stage)]
+    own = [(stage, region) for stage, region in every if region.tensor == tensor.name]
+    for name in names_of(program, tensor):
+        dims = dims_called(program, tensor, name)
+        if not dims or isinstance(tensor.shape[dims[0]], Ranks):
+            continue
+        known = [(stage, _step_indices(region.coords[dims[0]], stage)) for stage, region in own]
+        single = [names <= typing.scalar_indices(stage.name) for stage, names in known]
+        moved = [stage.kind == "comm" for stage, _ in known]  # whose tiles may have one element as well
+        if all(names for _, names in known) and any(single) and all(map(or_, single, moved)):
+            return name.lower() if dims_called(program, tensor, name.lower()) == dims else name
+    return None
+
+
+def _step_indices(coord: Scalar | Whole, stage: Stage) -> set[str]:
+    """Return the indices that a coordinate names, if an index of the domain is among them and no launch decides it."""
+    if not isinstance(coord, Scalar) or is_gather(coord) or at_launch(coord):
+        return set()
+    named = {e.name for e in walk(coord) if isinstance(e, Index)}
+    return named if named & {decl.name for decl in stage.indices if not decl.over_ranks} else set()
+
+
 SLOTS: Clause[Sizes] = Clause(
     name="slots",
     of="tensor",
@@ -66,6 +112,7 @@ SLOTS: Clause[Sizes] = Clause(
     inner=_inner,
     check=_check,
     apart=_apart,
+    tensor_choices=TensorChoices(name="slots", labels=_labels),
     written="`slots(l=2)`",
     manual=(
         "number of steps along a dimension that memory holds at a time; the dimension is named as in `channel`. Step l "

@@ -44,8 +44,8 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Binary, Index, Scalar, Whole, add, binary, const, mul, substitute
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import map_regions, map_value, map_values, reads, stage_regions, statements, value_of, values
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop
-from tilelink.lowering.clauses.clause import Choices, Clause, Known, Ties, count, without
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, with_channels
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Place, Ties, count, without
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import free_name, number_of, stage_writes
@@ -248,7 +248,7 @@ class Split:
         sums_loop = Loop(stages=(sums.name,), first=parts_loop.first + parts.total)
         memory, grid = self._memory(cut), self._grid(cut)
         program = bound.program
-        return replace(
+        made = replace(
             bound,
             program=replace(
                 program,
@@ -261,11 +261,8 @@ class Split:
                 replace(k, loops=(*k.loops, parts_loop, sums_loop)) if k.name == kernel.name else k
                 for k in bound.kernels
             ),
-            channels={**bound.channels, (self.memory, "tile"): grid},
-            entered_base=bound.entered_base + grid.count,
-            finished_base=bound.finished_base + grid.count,
-            pad_size=bound.pad_size + grid.count,
         )
+        return with_channels(made, {**bound.channels, (self.memory, "tile"): grid})
 
     def _memory(self, cut: _Cut) -> BoundTensor:
         """Return the tensor of partial results, f32 or i32: [tiles, parts, products of a tile, rows, columns]."""
@@ -277,10 +274,10 @@ class Split:
         return BoundTensor(decl=decl, number=len(self.bound.tensors), shape=shape, dtype=dtype, buffers=1)
 
     def _grid(self, cut: _Cut) -> ChannelGrid:
-        """Return the counters: one for all parts of a tile."""
+        """Return the counters: one for all parts of a tile. The pad gives them their place."""
         sizes = (1, *self._memory(cut).shape[1:])
         counts = (cut.tiles, 1, 1, 1, 1)
-        return ChannelGrid(tensor=self.memory, kind="tile", sizes=sizes, counts=counts, base=self.bound.entered_base)
+        return ChannelGrid(tensor=self.memory, kind="tile", sizes=sizes, counts=counts, base=0)
 
     # Stages --------------------------------------------------------------------------------------------------
 
@@ -328,6 +325,7 @@ class Split:
             tiles={**old.tiles, **{one.decl.name: one.tile for one in running}},
             extents={**old.extents, **{one.decl.name: one.extent for one in running}},
             order={one.decl.name: one.order for one in running},
+            nest=None,
             flatten=False,
             ends_with_tensor=frozenset(
                 inside for name, inside in self.within.items() if old.extents[name] % old.tiles[name]
@@ -439,6 +437,7 @@ SPLIT_K_TAIL: Clause[int | None] = count(
     "a tile has at least one part",
     formerly="split_tail",
     apply=_apply,
+    place=Place.TILES,  # before backfill: it changes how many tiles the last wave has
     needs=Known(
         why="only a launch knows which tiles its last wave has, and parts name whole tiles of operands",
         instead="take split_k_tail away: smaller tiles leave less of the last wave idle",

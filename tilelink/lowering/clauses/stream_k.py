@@ -53,9 +53,9 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Compare, Index, Logic, Scalar, Whole, add, binary, const, mul
 from tilelink.ir.visitor import map_values, stage_regions
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, with_channels
 from tilelink.lowering.clauses.backfill import BACKFILL
-from tilelink.lowering.clauses.clause import Choices, Clause, Known, Ties, switch
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Place, Ties, switch
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.split_k_tail import (
     MIN_STEPS,
@@ -152,12 +152,10 @@ class _Stream(Split):
         head = replace(self.stage, tasks=self.stage.total - share.tiles)
         memory, streamed = self._sums_memory(share), self._streamed(kernel, share)
         counts = (share.programs, *(1 for _ in memory.shape[1:]))
-        grid = ChannelGrid(
-            tensor=self.memory, kind="tile", sizes=(1, *memory.shape[1:]), counts=counts, base=bound.entered_base
-        )
+        grid = ChannelGrid(tensor=self.memory, kind="tile", sizes=(1, *memory.shape[1:]), counts=counts, base=0)
         loop = Loop(stages=(streamed.name,), first=kernel.loops[-1].first + head.total)
         program = bound.program
-        return replace(
+        made = replace(
             bound,
             program=replace(
                 program, tensors=(*program.tensors, memory.decl), stages=(*program.stages, streamed.stage)
@@ -167,11 +165,8 @@ class _Stream(Split):
             kernels=tuple(
                 replace(k, loops=(*k.loops, loop)) if k.name == kernel.name else k for k in bound.kernels
             ),
-            channels={**bound.channels, (self.memory, "tile"): grid},
-            entered_base=bound.entered_base + grid.count,
-            finished_base=bound.finished_base + grid.count,
-            pad_size=bound.pad_size + grid.count,
         )  # fmt: skip
+        return with_channels(made, {**bound.channels, (self.memory, "tile"): grid})
 
     def _sums_memory(self, share: _Share) -> BoundTensor:
         """Return the tensor of the sums that programs hand on, f32 or i32: [programs, products, rows, columns]."""
@@ -286,6 +281,7 @@ def _most_parts(_: bool) -> int:
 STREAM_K: Clause[bool] = switch(
     "stream_k",
     apply=_apply,
+    place=Place.TILES,  # before backfill, as it changes the last wave, too
     needs=Known(
         why="only a launch knows how many tiles there are, and their steps are divided when a kernel is compiled",
         instead="take stream_k away: with dynamic, programs take tiles by a counter",

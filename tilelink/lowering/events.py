@@ -1,0 +1,123 @@
+"""Events of tasks as NumPy columns: reads, writes, waits, notifies, barriers and transfers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.columns import Ints
+
+READ, WRITE, WAIT, NOTIFY = range(4)
+ANSWERED, SIGNALLED = 2, 3
+"""Positions of signals in a statement: of waits that words answer which it reads, and of all others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accesses:
+    """Reads and writes of tensors, one row each. `lo`, `hi` are bounds in elements, [rows, dims], padded with 0, 1.
+
+    guard: what a launch decides of the access (guards.py); its elements are some of those in the bounds. 0: all of
+    them.
+    """
+
+    task: Ints
+    position: Ints
+    kind: Ints
+    peer: Ints
+    tensor: Ints
+    statement: Ints
+    guard: Ints
+    lo: Ints
+    hi: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signals:
+    """Waits and notifies, one row per channel. `channel` is numbered across all grids, without buffers.
+
+    guard: of a wait for channels that a launch decides (guards.py): it is for some of its rows. 0: for all of them.
+
+    later, at: if `later` is 1, a program issues the notify at position `at` of its next task; otherwise `later` is 0.
+    """
+
+    task: Ints
+    position: Ints
+    kind: Ints
+    peer: Ints
+    channel: Ints
+    statement: Ints
+    later: Ints
+    at: Ints
+    guard: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Barriers:
+    """Barriers of the threads of a program, one row each."""
+
+    task: Ints
+    position: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summed:
+    """Loops over some tiles of a contracted dimension, and statements that read what they have summed, one row each.
+
+    begin, end: of a loop, the number of the first tile and one past that of the last; -1 for a statement.
+    """
+
+    task: Ints
+    position: Ints
+    statement: Ints
+    begin: Ints
+    end: Ints
+
+
+FENCE, QUIET = range(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOrders:
+    """Fences and quiets of programs on several nodes, one row each. kind: FENCE or QUIET."""
+
+    task: Ints
+    position: Ints
+    kind: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfers:
+    """Transfers of data between ranks' tensors: the traced events of pushes, pulls and copies.
+
+    `tensor`, `peer`, `offset`: target tensor, its rank and linear offset for a push; those of the source for a pull.
+    """
+
+    task: Ints
+    position: Ints
+    tensor: Ints
+    peer: Ints
+    offset: Ints
+    elements: Ints
+
+
+def number_tasks(bound: Bound) -> tuple[dict[str, int], int]:
+    """Return the first task of each stage, and the number of all tasks.
+
+    Tasks are numbered stage by stage, rank by rank, tile by tile.
+    """
+    first: dict[str, int] = {}
+    used = 0
+    for stage in bound.stages.values():
+        first[stage.name] = used
+        used += stage.total * bound.ranks
+    return first, used
+
+
+def number_channels(bound: Bound) -> tuple[dict[tuple[str, str], int], int]:
+    """Return the first channel of each (tensor, kind), and the number of all channels of a rank."""
+    base: dict[tuple[str, str], int] = {}
+    used = 0
+    for key, grid in bound.channels.items():
+        base[key] = used
+        used += grid.count
+    return base, used

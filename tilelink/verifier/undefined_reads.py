@@ -1,0 +1,250 @@
+"""Reads of what a launch leaves undefined: elements that nothing writes, or that are not given.
+
+A range [0, n) ends at the same element for everybody who takes the same n. An entry is written once in a launch, so its
+copies are equal to it. So a reader that stops at n reads nothing which a writer that stops at n left out. Ranges that
+begin at n, [n, M), do so alike. A write in an iteration that only a launch has, at a place that says nothing of the
+iteration, is read where the same iteration is known to be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tilelink.errors import CoverageError, VerificationError
+from tilelink.ir.scalar import Coordinate, Int, Lookup, Scalar, binary, const, rewrite, walk
+from tilelink.lowering.bound import BoundTensor
+from tilelink.lowering.columns import Ints, distinct_rows
+from tilelink.lowering.events import READ, WRITE
+from tilelink.lowering.guards import Begun, Chosen, Ended, Guard, Listed, Place, Segment
+from tilelink.lowering.guards import Part as GuardPart
+from tilelink.planning.plan import Plan
+from tilelink.verifier.cells import of_tensors, parts
+from tilelink.verifier.guarded import end_there, guard_of, refused, said, stop_of
+from tilelink.verifier.overlaps import pairs
+from tilelink.verifier.refusal import refuse, where
+
+
+def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
+    """Yield refusals of reads of elements that a launch may leave unwritten."""
+    a = plan.accesses
+    guarded = np.unique(a.tensor[(a.kind == WRITE) & (a.guard > 0)])
+    for part in parts(plan, plan.touching(guarded) & ~of_tensors(plan, "in", "table", "inout", "kept")):
+        writes, reads = pairs(part, READ)
+        some = np.flatnonzero(a.guard[writes] > 0)
+        for write, read in _unlike(plan, writes[some], reads[some]):
+            if (left := _left_out(plan, write, read)) is not None:
+                yield _undefined(plan, part.name, write, read, left)
+                return
+
+
+def _unlike(plan: Plan, writes: Ints, reads: Ints) -> Iterator[tuple[int, int]]:
+    """Yield the first of the pairs of accesses that are alike in all that `_left_out` looks at."""
+    if not len(writes):
+        return
+    a = plan.accesses
+    ours, theirs = a.guard[writes], a.guard[reads]
+    dims = sorted(set[int]().union(*(_placed(plan.guards.of(guard)) for guard in np.unique(theirs).tolist())))
+    columns = [ours, theirs, *(_one_element(plan, writes, dim) for dim in dims)]
+    first, _ = distinct_rows(columns)
+    yield from zip(writes[np.sort(first)].tolist(), reads[np.sort(first)].tolist(), strict=True)
+
+
+def _placed(guard: Guard) -> set[int]:
+    """Return the dimensions along which an access names a place, where it matters what a write's box is there."""
+    return {part.dim for part in guard if isinstance(part, Place)}
+
+
+def _one_element(plan: Plan, writes: Ints, dim: int) -> Ints:
+    """Return where writes are along a dimension if they have one element there, and -1 otherwise.
+
+    Also -1 for those that a launch ends along this dimension alone: no bound of another one is asked for (`_bound_at`).
+    """
+    a = plan.accesses
+    lo, guards = a.lo[writes, dim], a.guard[writes]
+    known, number = np.unique(guards, return_inverse=True)
+    ends = [{part.dim for part in plan.guards.of(guard) if isinstance(part, Ended)} for guard in known.tolist()]
+    asked = np.array([bool(own - {dim}) for own in ends], bool)[number.ravel()]
+    return np.where(asked & (a.hi[writes, dim] == lo + 1), lo, -1)
+
+
+def ungiven_reads(plan: Plan) -> Iterator[VerificationError]:
+    """Yield refusals of reads beyond the part of an input that is given."""
+    a = plan.accesses
+    for tensor in plan.bound.tensors.values():
+        if tensor.decl.space != "in" or not tensor.decl.defined:
+            continue
+        rows = np.flatnonzero((a.tensor == tensor.number) & (a.kind == READ))
+        dims = len(tensor.shape)
+        boxes = np.concatenate([a.guard[rows, None], a.peer[rows, None], a.lo[rows, :dims], a.hi[rows, :dims]], axis=1)
+        _, first = np.unique(boxes, axis=0, return_index=True)
+        for row in rows[np.sort(first)].tolist():
+            for dim, end in enumerate(tensor.decl.defined):
+                stop = None if end is None else stop_of(plan, row, tensor, dim, end)
+                if stop is not None and not any(_ends_before(plan, part, dim, stop) for part in guard_of(plan, row)):
+                    message = f"reads {tensor.name}, of which a launch gives what is before {said(plan, stop)}"
+                    hint = (
+                        "read it in a range with that end, (i: M[: m]), or through entries below it: rows : in [T] < m"
+                    )
+                    yield refused(plan, CoverageError, row, message, hint)
+                    return
+
+
+def surely_undefined(plan: Plan, tensor: BoundTensor, rank: int, lo: Sequence[int], hi: Sequence[int]) -> bool:
+    """True if a box of an output is beyond what is declared to be defined of it, in every launch."""
+    for dim, end in enumerate(tensor.decl.defined):
+        if end is not None:
+            inner = plan.guards.resolve(end_there(plan, end, rank, lo, hi))
+            if plan.guards.bounds.of(inner)[1] <= lo[dim]:
+                return True
+    return False
+
+
+def _ends_before(plan: Plan, part: GuardPart, dim: int, stop: Scalar) -> bool:
+    """True if an access names, along a dimension, only elements before `stop`, by this part of its guard."""
+    if isinstance(part, Chosen) or part.dim != dim:
+        return False
+    match part:
+        case Ended(stop=own):
+            return plan.guards.at_most(own, stop)
+        case Listed(entries=entry, along=along) if _has_bound_along(plan, entry, along):
+            return False  # another one for each entry
+        case Place(at=Lookup() as entry) | Listed(entries=entry):
+            bound = _bound_of_entry(plan, entry)
+            if bound is None or any(isinstance(e, Coordinate) for e in walk(bound)):
+                return False
+            return plan.guards.at_most(plan.guards.resolve(bound), stop)
+        case Segment(stop=Lookup(table=table, coords=(*others, Int(value=number)))):
+            match stop:
+                case Lookup(table=other, coords=(*same, Int(value=last))):
+                    rises = {"rising", "offsets"} & {*plan.bound.tensors[table].decl.properties}
+                    return other == table and same == others and number <= last and bool(rises)
+                case _:
+                    return False
+        case _:
+            return False
+
+
+def _left_out(plan: Plan, write: int, read: int) -> GuardPart | None:
+    """Return what a launch decides of a write, by which it may leave out an element of its box that a read names."""
+    a = plan.accesses
+    read_guard = int(a.guard[read])
+    named = plan.guards.of(read_guard), plan.guards.known[read_guard]  # the entry that the program names has the bound
+    ours = plan.guards.of(int(a.guard[write]))
+    return next((part for part in ours if not _leaves_out_nothing(plan, write, part, named)), None)
+
+
+def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, named: tuple[Guard, Guard]) -> bool:
+    """True if a read names only elements that a write has, as far as one part of the write's guard is concerned.
+
+    named: the guard of the read, in terms of entries that are no copies of others, and as the program says it.
+    """
+    theirs = named[0]
+    if part in theirs:
+        return True
+    if isinstance(part, Begun):
+        return any(
+            isinstance(o, Begun) and o.dim == part.dim and plan.guards.at_most(part.start, o.start) for o in theirs
+        )
+    if not isinstance(part, Ended):
+        return False
+    left = binary("max", part.stop, const(0))  # no element is before an end below 0, and entries say 0 then
+    if any(isinstance(o, Ended) and o.dim == part.dim and plan.guards.at_most(o.stop, left) for o in theirs):
+        return True
+    return any(_bounded_before(plan, part, guard) or _placed_before(plan, write, part, guard) for guard in named)
+
+
+def _bounded_before(plan: Plan, part: Ended, theirs: Guard) -> bool:
+    """True if a read ends at an entry whose own bound is no more than the end of a write."""
+    for other in theirs:
+        if isinstance(other, Ended) and other.dim == part.dim and isinstance(other.stop, Lookup):
+            bound = _bound_of_entry(plan, other.stop)
+            if bound is not None and plan.guards.at_most(plan.guards.resolve(binary("-", bound, const(1))), part.stop):
+                return True
+    return False
+
+
+def _placed_before(plan: Plan, write: int, part: Ended, theirs: Guard) -> bool:
+    """True if a read is at a place that the bound of an entry keeps before the end of a write."""
+    for other in theirs:
+        if isinstance(other, Place) and other.dim == part.dim and isinstance(other.at, Lookup):
+            bound = _bound_of_entry(plan, other.at)
+            for place in theirs:
+                if isinstance(place, Place) and place.dim != part.dim:
+                    bound = _bound_at(plan, bound, place, write)
+            if bound is not None and plan.guards.at_most(plan.guards.resolve(bound), part.stop):
+                return True
+    return False
+
+
+def _has_bound_along(plan: Plan, entries: Lookup, along: int) -> bool:
+    bound = plan.bound.tensors[entries.table].decl.bound
+    return bound is not None and any(isinstance(e, Coordinate) and e.dim == along for e in walk(bound))
+
+
+def _bound_of_entry(plan: Plan, entry: Lookup) -> Scalar | None:
+    """Return the exclusive bound of an entry, if the tensor's bound is the entry of another tensor."""
+    bound = plan.bound.tensors[entry.table].decl.bound
+    rank, *coords = entry.coords
+    if bound is None or not isinstance(rank, Scalar):
+        return None
+
+    def change(expr: Scalar) -> Scalar | None:
+        match expr:
+            case Coordinate(dim=dim):
+                coordinate = coords[dim]
+                return coordinate if isinstance(coordinate, Scalar) else None
+            case Lookup(table=table, coords=inner):
+                low, high = plan.bound.entries[table]
+                if low == high:
+                    return Int(value=low)
+                settled = tuple(rewrite(c, change) for c in inner if isinstance(c, Scalar))
+                return replace(expr, coords=(rank, *settled))
+            case _:
+                return None
+
+    return rewrite(bound, change)
+
+
+def _bound_at(plan: Plan, bound: Scalar | None, place: Place, write: int) -> Scalar | None:
+    """Return a bound for the launches in which a place is the one element that a write has along its dimension."""
+    a, dim = plan.accesses, place.dim
+    if bound is None or a.hi[write, dim] != a.lo[write, dim] + 1:
+        return bound
+    value = Int(value=int(a.lo[write, dim]))
+    return rewrite(bound, lambda expr: value if expr == place.at else None)
+
+
+def _undefined(plan: Plan, name: str, write: int, read: int, left: GuardPart) -> VerificationError:
+    a = plan.accesses
+    writer = where(plan, int(a.task[write]))
+    what = "in some launches only"
+    if isinstance(left, Ended | Begun):
+        what = f"up to {said(plan, left.stop)}" if isinstance(left, Ended) else f"from {said(plan, left.start)} on"
+    message = f"reads {name} of rank {a.peer[read]}, which {writer} writes {what}" + _own_end(plan, read, left)
+    hint = "read the same part: a range with the same end here, which a peer may have sent along, or which is computed"
+    hint += " alike: the same expression of integers, comparisons, minima and maxima, of the same elements; entries"
+    hint += " that all ranks are given alike are replicated: m : in [] <= M replicated"
+    if isinstance(left, Ended):
+        hint += "; or a place whose bound is that end: slot : in [...] < count[owner]"
+    task, statement, related = int(a.task[read]), int(a.statement[read]), int(a.statement[write])
+    return refuse(CoverageError, plan, message, task=task, statement=statement, related=related, hint=hint)
+
+
+def _own_end(plan: Plan, read: int, left: GuardPart) -> str:
+    """Return what a launch decides of a read along the dimension in which a write leaves something out, as text."""
+    if not isinstance(left, Ended | Begun):
+        return ""
+    for part in guard_of(plan, read):
+        match part:
+            case Ended(dim=left.dim, stop=stop) if isinstance(left, Ended):
+                return f", and reads up to {said(plan, stop)}"
+            case Begun(dim=left.dim, start=start) if isinstance(left, Begun):
+                return f", and reads from {said(plan, start)} on"
+            case Place(dim=left.dim, at=at):
+                return f", and reads at {said(plan, at)}"
+            case _:
+                pass
+    return ", and reads all of that dimension"
