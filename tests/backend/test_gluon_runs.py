@@ -406,19 +406,19 @@ NOTIFY = (
     "tma=False, scope=dl.WARP)"
 )
 MUTANTS = {
-    "a loader does not wait for room": ("roles.wait(empty_barriers, slot, phase ^ 1)", "pass"),
+    "a loader does not wait for room": ("roles.wait(empty_barriers, buffer, phase ^ 1)", "pass"),
     "a loader waits for another phase": (
-        "roles.wait(empty_barriers, slot, phase ^ 1)",
-        "roles.wait(empty_barriers, slot, phase)",
+        "roles.wait(empty_barriers, buffer, phase ^ 1)",
+        "roles.wait(empty_barriers, buffer, phase)",
     ),
-    "a consumer does not wait for operands": ("roles.wait(full_barriers, slot, phase)", "pass"),
-    "a load of another buffer": ("right_ring.index(slot))\n", "right_ring.index(slot ^ 1))\n"),
+    "a consumer does not wait for operands": ("roles.wait(full_barriers, buffer, phase)", "pass"),
+    "a load of another buffer": ("right_ring.index(buffer))\n", "right_ring.index(buffer ^ 1))\n"),
     "a load of other columns": (", row_1, k, ", ", row_1, 0, "),
     "fewer bytes": ("BYTES=32768", "BYTES=16384"),
     "a consumer does not release": ("roles.arrive(empty_barriers, previous)", "pass"),
     "a consumer releases another buffer": (
         "roles.arrive(empty_barriers, previous)",
-        "roles.arrive(empty_barriers, slot)",
+        "roles.arrive(empty_barriers, buffer)",
     ),
     "a product is used in flight": ("acc_1 = roles.retire(acc_1, FLYING=0)", "pass"),
     "a consumer does not wait for a result's room": (
@@ -427,7 +427,7 @@ MUTANTS = {
     ),
     "no fence": ("            roles.fence()", "            pass"),
     "barriers without a fence": ("\n    roles.fence()", ""),
-    "the storer is not told": ("roles.arrive(staged_barriers, PART * RESULTS + place)", "pass"),
+    "the storer is not told": ("roles.arrive(staged_barriers, PART * RESULTS + result_buffer)", "pass"),
     "the storer does not wait": ("roles.wait(staged_barriers, part * RESULTS + result_buffer, result_phase)", "pass"),
     "a store at another rank": ("peer_2 = 1", "peer_2 = 0"),
     "a store that is left out": (
@@ -451,12 +451,12 @@ MUTANTS = {
     "a wait for an earlier launch": ("target=parts_generation", "target=parts_generation - 1"),
 }
 OF_LOOPS = {
-    "a wait that no turn has executed is left out": (
+    "a wait that no iteration has executed is left out": (
         "channel != ks_awaited",
         "(channel != ks_awaited) & (ks_awaited < 0)",
     ),
     "another channel is awaited": ("vs_awaited = channel_1", "vs_awaited = channel_1 - 1"),
-    "no turn has a mask": ("masked = tl.where(", "masked = (lambda c, x, y: x)("),
+    "no iteration has a mask": ("masked = tl.where(", "masked = (lambda c, x, y: x)("),
 }
 
 
