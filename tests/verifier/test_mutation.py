@@ -287,7 +287,7 @@ def linked(name: str) -> Case:
     return next(filter(several_tiles, found[first:] + found[:first]), found[first])
 
 
-@thorough(unless=lambda name: one_in(3, name))
+@thorough(unless=lambda name: one_in(6, name))
 @pytest.mark.parametrize("name", LINKED)
 def test_the_verifier_and_the_dynamic_checker_agree_on_mutants(name: str) -> None:
     verdicts = list(campaign(1, only=[linked(name)], sample=True))
