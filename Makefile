@@ -26,7 +26,7 @@ demo: $(READY) ## Check, show, run and compile a fused kernel on four ranks of t
 	@$(call shown,simulate ag_gemm --schedule h200 --ranks 4)
 	@$(call shown,show ag_gemm --ranks 4 --target sm_90 --stage ptx) | grep -c '' | sed 's/$$/ lines of PTX for sm_90/'
 
-test: $(READY) ## Run the tests (ARGS="-k name" chooses)
+test: $(READY) ## Run the tests (ARGS="-k name" chooses, ARGS=--thorough runs all)
 	@$(BIN)/python -m pytest -n $(WORKERS) -q $(ARGS)
 
 lint: $(READY) ## Run ruff

@@ -12,6 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests import tiers
 from tilelink import settings
 
 # Workers share few cores: threads of a matrix product only wait for one another. Processes that tests start inherit it.
@@ -26,10 +27,51 @@ GPU_MARKERS = {"gpu": 1, "gpus2": 2, "gpus4": 4, "gpus8": 8}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files that differ")
+    parser.addoption("--thorough", action="store_true", help="run what repeats on more cases what others prove too")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips the tests that need more CUDA devices than there are; torch is imported only if some test asks."""
+LEFT_OUT = pytest.StashKey[int]()
+"""How many thorough tests a run leaves out."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out thorough tests, unless they are asked for, and skips what needs more CUDA devices than there are."""
+    _leave_out(config, items)
+    _skip(items)
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--thorough"):
+        return
+    left_out = set(tiers.left_out(items, config.args))
+    config.stash[LEFT_OUT] = len(left_out)
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker tells the process that reports; its own report is read by nobody."""
+    told: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Every worker leaves out the same tests."""
+    told = getattr(node, "workeroutput", {})  # a worker that crashed has none
+    node.config.stash[LEFT_OUT] = max(node.config.stash.get(LEFT_OUT, 0), told.get("left_out", 0))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One line about the tests that this run has left out."""
+    if number := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"{number} thorough tests were left out: --thorough runs them too")
+
+
+def _skip(items: list[pytest.Item]) -> None:
+    """Torch is imported only if some test asks for devices."""
     needs = {item: _devices_needed(item) for item in items}
     if not any(needs.values()):
         return

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tilelink
+from tests.tiers import thorough
 from tilelink.backend.names import DERIVED, FRAME
 from tilelink.errors import TileLinkError
 from tilelink.frontend.parser import parse_text
@@ -110,6 +111,7 @@ ALONE = ("04_search", "05_your_kernel")
 """Examples with a process of their own: they register what tests would find, or start processes."""
 
 
+@thorough(unless=lambda path: path.stem not in (*ALONE, "06_experts"))  # pages of these, and their program, are run too
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
 def test_examples_run(path: Path) -> None:
     assert run(path) if path.stem in ALONE else run_here(path)

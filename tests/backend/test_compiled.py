@@ -12,6 +12,7 @@ from tests.backend.offline import compile_all
 from tests.backend.samples import emitted
 from tests.compiler import library
 from tests.runtime.ptx import text
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.ir.program import F8
 from tilelink.lowering.bind import bind
@@ -33,6 +34,7 @@ def test_samples(name: str, target: str) -> None:
     assert all(compile_all(bound, emitted(bound)))
 
 
+@thorough(unless=lambda case, target: target == "sm_90" or one_in(3, library.name(case), target))
 @pytest.mark.parametrize(
     ("case", "target"),
     [*((case, "sm_90") for case in COVERING), *library.spread(OTHERS, "sm_80", "sm_89", "gfx942")],

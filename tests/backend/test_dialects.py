@@ -12,6 +12,7 @@ import pytest
 
 from tests.compiler import library
 from tests.conftest import Golden
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.artifact import Descriptor
 from tilelink.backend import store
@@ -41,6 +42,8 @@ DIFFERENT = (
 )  # fmt: skip
 """What is run: these have every form of a call of the language that the library has, which a test here holds."""
 RUN = [case for case, name in zip(CASES, NAMES, strict=True) if name in DIFFERENT]
+MOST = ("all_gather-pull", "gemm_rs_slots-default", "m2n-copy_sms", "two_level_all_reduce-default")
+"""The default tier: signals of each kind, pulls, tables, groups and steps in slots."""
 GOLDEN = [("ag_gemm", "slices"), ("gemm_rs_ring", "ring"), ("gemm_ar", "after"), ("all_reduce_two_shot", "default")]
 DIMS = {"Ms": 100, "N": 136, "K": 200}
 WAITS = """
@@ -69,6 +72,7 @@ def test_golden(name: str, schedule: str, golden: Golden) -> None:
     golden(f"triton_dist_{name}", text)
 
 
+@thorough(unless=lambda case: library.name(case) in MOST)
 @pytest.mark.parametrize(("case", "ranks"), library.spread(RUN, 3, 4), ids=library.name)
 def test_it_computes_the_same(case: library.Case, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SHIM))
@@ -135,6 +139,7 @@ def compiled(text: str, kernels: Any, bound: Any) -> list[str]:
     return result
 
 
+@thorough(unless=lambda case: library.name(case) in (*MOST, "ag_gemm_ring-copy_sms"))
 @pytest.mark.parametrize("case", RUN[::2], ids=library.name)
 @pytest.mark.usefixtures("stand_in")
 def test_it_compiles(case: library.Case) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.backend.samples import emitted, numbered
 from tests.compiler.library import SIZES, cases, fitted, in_turn
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.backend.names import DERIVED, FRAME, user_names
@@ -57,6 +58,7 @@ def users(bound: Bound) -> set[str]:
     return found | {f"{name}_{end}" for name in found for end in ends}
 
 
+@thorough(unless=lambda dialect, machine: dialect == "triton_dist" or (dialect, machine) == ("triton", "sm_90"))
 @pytest.mark.parametrize(
     ("dialect", "machine"), [("triton", "cpu"), ("triton", "sm_90"), ("traced", "sm_90"), ("triton_dist", "sm_90")]
 )

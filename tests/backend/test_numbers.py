@@ -10,6 +10,7 @@ import torch
 
 from tests.backend import samples
 from tests.backend.samples import Sample
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.dtypes import DTYPES
 from tilelink.reference.run import run as reference
@@ -65,11 +66,13 @@ def run(sample: Sample, ranks: int, dtype: str, formula: Formula) -> float:
     return worst
 
 
+@thorough(unless=lambda name: name not in ("attention", "casts"))  # which test_bf16 runs
 @pytest.mark.parametrize("name", FORMULAS)
 def test_f32(name: str) -> None:
     assert run(samples.ALL[name], 2, "f32", FORMULAS[name]) < 1e-5
 
 
+@thorough(unless=lambda name: name in ("attention", "casts"))
 @pytest.mark.parametrize("name", ["transposed", "sliced", "attention", "casts"])
 def test_bf16(name: str) -> None:
     assert run(samples.ALL[name], 2, "bf16", FORMULAS[name]) < 2e-2

@@ -7,6 +7,7 @@ import pytest
 
 from tests.backend.offline import compile_all
 from tests.backend.samples import Sample, emitted
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.backend.scopes import undeclared
 from tilelink.reference.trial import random_inputs, relative_error
@@ -45,6 +46,7 @@ def sample(body: str) -> Sample:
     return Sample(text=FRAME + lines + "\n", numbers={"M": 20, "N": 24, "K": 72})
 
 
+@thorough(unless=lambda dtype: dtype == "f32")
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("body", BODIES)
 def test_they_keep_their_values(body: str, dtype: str) -> None:

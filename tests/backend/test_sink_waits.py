@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.backend.samples import Sample, emitted, numbered
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.errors import VerificationError
@@ -78,6 +79,7 @@ def with_body(bound: Bound, name: str, body: tuple[Statement, ...]) -> Bound:
     return replace(bound, program=replace(bound.program, stages=stages), stages={**bound.stages, name: new})
 
 
+@thorough(unless=lambda body: body in ("sliced", "two kinds", "read twice"))
 @pytest.mark.parametrize("body", BODIES)
 def test_every_wait_is_made(body: str) -> None:
     module = sample(body).module()
@@ -109,6 +111,7 @@ def test_a_slice_is_a_number_of_steps(channel: int, inside: bool) -> None:
     assert (f"if k % {channel} == 0:" in gemm) == inside
 
 
+@thorough(unless=lambda channel, block: (channel, block) in ((16, 16), (48, 16), (64, 48)))
 @pytest.mark.parametrize("block", [16, 48])
 @pytest.mark.parametrize("channel", [16, 32, 48, 64])
 @pytest.mark.parametrize("body", BODIES)

@@ -16,6 +16,7 @@ from tests.backend.uniform_barriers import faults
 from tests.compiler import library
 from tests.runtime.ptx import text
 from tests.runtime.test_device_ptx import PORTABLE
+from tests.tiers import thorough
 from tilelink import device as dl
 from tilelink.backend import store
 from tilelink.backend.context import signature
@@ -103,6 +104,7 @@ WITHOUT = ("grouped_gemm-default", "ag_gemm-copy_engine", "ag_gemm-h200_roles", 
 """What is compiled without a deadline too."""
 
 
+@thorough(unless=lambda name, deadline: deadline or name == "grouped_gemm-default")
 @pytest.mark.parametrize(
     ("name", "deadline"), [*((name, True) for name in LIBRARY), *((name, False) for name in WITHOUT)]
 )

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.backend.offline import compile_all
 from tests.backend.samples import Sample, emitted
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.backend import store, words
 from tilelink.errors import EmitError, TileLinkError
@@ -76,6 +77,7 @@ def same(left: object, right: object, renamed: dict[str, str]) -> bool:
     return left == right and type(left) is type(right)
 
 
+@thorough(unless=lambda where: where == "on sm")
 @pytest.mark.parametrize("where", ["on sm", "on copy_engine"])
 @settings(max_examples=40)
 @example(file="tiles.")  # the module of the device library that code imports if it uses it
@@ -84,6 +86,7 @@ def test_no_name_of_a_file_becomes_code(where: str, file: str) -> None:
     assert ast.dump(tree(source(PLAIN, where, file))) == plain(where)
 
 
+@thorough(unless=lambda where: where == "on sm")
 @pytest.mark.parametrize("where", ["on sm", "on copy_engine"])
 @settings(max_examples=40)
 @given(chosen=st.lists(NAMES, min_size=len(PARTS), max_size=len(PARTS), unique_by=str.upper))
@@ -176,6 +179,7 @@ program parameters(M, s: f32, n: i32, b: bool):
 NUMBERS = [float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e-40, -1e-50, np.float32(0.1), np.int64(3), 0.1, 2]
 
 
+@thorough(unless=lambda number: repr(number) in ("nan", "-inf", "-0.0", "1e-40", "0.1"))
 @pytest.mark.parametrize("number", NUMBERS, ids=repr)
 def test_kernels_and_the_reference_take_the_same_parameter(number: float) -> None:
     program = PARAMETERS.module().programs[0]

@@ -25,15 +25,16 @@ from tests.compiler.library import by_name
 from tilelink import compiler
 from tilelink.errors import DeadlineError, TileLinkError
 
-FIRST, PROGRAMS = 5072, 40
+FIRST = 5072
 
 
-def test_a_sample_is_refused_or_right() -> None:
+@pytest.mark.parametrize("programs", [12, pytest.param(40, marks=pytest.mark.thorough)])
+def test_a_sample_is_refused_or_right(programs: int) -> None:
     count = Count()
-    for seed in range(FIRST, FIRST + PROGRAMS):
+    for seed in range(FIRST, FIRST + programs):
         count.add(judge(case(seed)))
     assert not count.wrong, "\n".join(f"{v}\n{v.case}" for v, _ in count.wrong.values())
-    assert count.accepted >= PROGRAMS // 4
+    assert count.accepted >= programs // 4
 
 
 SENDING = """
@@ -232,7 +233,8 @@ def test_every_two_clauses_that_do_not_replace_each_other_come_together() -> Non
     assert len(found) > 250 and pair_case(7) == pair_case(7)
 
 
-def test_a_sample_of_pairs_is_refused_or_right() -> None:
-    verdicts = [judge(pair_case(number)) for number in range(12)]
+@pytest.mark.parametrize("pairs", [7, pytest.param(12, marks=pytest.mark.thorough)])
+def test_a_sample_of_pairs_is_refused_or_right(pairs: int) -> None:
+    verdicts = [judge(pair_case(number)) for number in range(pairs)]
     assert not [f"{v}\n{v.case}" for v in verdicts if v.outcome == "wrong"]
-    assert sum(v.outcome == "right" for v in verdicts) >= 2
+    assert sum(v.outcome == "right" for v in verdicts) >= pairs // 6

@@ -13,6 +13,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from tests.odd_files import ODD
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.cli import app, doctor
 from tilelink.reference import trial
@@ -49,6 +50,7 @@ def test_check_says_one_line(file: str) -> None:
     assert done.stdout == "twice: safe on 2 ranks (cpu, f32), M=33, N=96: default (4 tiles), small (18 tiles)\n"
 
 
+@thorough(unless=lambda command: command in ("check", "simulate"))
 @pytest.mark.parametrize("command", ["check", "simulate", "run", "tune"])
 def test_the_last_dimension_of_a_grid_is_a_node(command: str) -> None:
     plain = [command, "two_level_all_gather", "-n", "6", "--set", "Ms=16", "--set", "K=16"]
@@ -318,6 +320,7 @@ def test_doctor_goes_on_if_the_driver_does_not_answer(monkeypatch: pytest.Monkey
     assert said["links"].good is None and "did not answer in 30 s" in said["links"].detail
 
 
+@thorough(unless=lambda command: command in ("check", "simulate"))
 @pytest.mark.parametrize("command", ["check", "show --stage source", "show --stage plan", "simulate"])
 def test_nothing_that_runs_no_tensor_imports_torch(command: str, file: str) -> None:
     """The import of torch alone takes longer than most answers."""
@@ -346,6 +349,7 @@ def test_what_is_no_file_is_no_program(tmp_path: Path, kind: str) -> None:
     assert kind not in ("a folder", "a FIFO", "a socket") or f"odd.tl is {kind}\n" in done.stderr
 
 
+@thorough(unless=lambda command: command.startswith("check"))
 @pytest.mark.parametrize(
     ("command", "encoding", "more", "said"),
     [

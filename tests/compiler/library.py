@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from hashlib import blake2b
 from itertools import cycle
 from typing import TypeVar
@@ -53,6 +54,16 @@ def in_turn(cases: Iterable[Case]) -> list[Case]:
     for case in cases:
         own.setdefault(case[0].name, []).append(case)
     return [found[crc32(name.encode()) % len(found)] for name, found in own.items()]
+
+
+def is_own(case: Case) -> bool:
+    """True for the cases that in_turn takes of the library: one of each program."""
+    return (case[0].name, str(case[1])) in _own()
+
+
+@cache
+def _own() -> frozenset[tuple[str, str]]:
+    return frozenset((program.name, str(schedule)) for program, schedule in in_turn(cases()))
 
 
 def by_name(names: Collection[str], number: int) -> str:

@@ -7,6 +7,7 @@ import pytest
 import tilelink
 from tests.backend.test_defer_notify_source import NESTED
 from tests.compiler.test_library_runs import run
+from tests.tiers import thorough
 from tilelink import compiler
 
 SIZES = {
@@ -15,6 +16,7 @@ SIZES = {
 }  # fmt: skip
 
 
+@thorough(unless=lambda name: name == "nested")
 @pytest.mark.parametrize(("name", "ranks"), [("gemm_rs_local_last", 2), ("nested", 3)])
 def test_runs_as_planned(name: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tiles a program, products of more than two steps, uneven edges, launches behind one another."""

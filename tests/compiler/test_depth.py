@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.cli.test_choices import tilelink
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.errors import ParseError
 from tilelink.ir.depth import deep
@@ -69,6 +70,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@thorough(unless=lambda name: name != "2000 conditions")
 @pytest.mark.parametrize("name", WORKS)
 def test_what_is_within_the_limits_runs_and_is_right(name: str) -> None:
     limit, began = sys.getrecursionlimit(), time.process_time()
@@ -94,6 +96,7 @@ def test_what_is_beyond_them_is_refused_at_once(name: str) -> None:
     assert time.process_time() - began < 10
 
 
+@thorough(unless=lambda command: command == "check")
 @pytest.mark.parametrize("command", ["check", "show --stage plan", "simulate", "tune --trials 1"])
 def test_commands_take_what_is_within_the_limits(command: str, tmp_path: Path) -> None:
     (file := tmp_path / "deep.tl").write_text(stored(" + ".join(["x[i]"] * 1000)))

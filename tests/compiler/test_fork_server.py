@@ -16,6 +16,7 @@ import torch
 
 from tests.compiler.test_cpu_ranks import SOURCE, make_job
 from tests.runtime.process_helpers import alive, children, open_files
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.errors import RankError
 from tilelink.runtime.cpu import client, fork_server
@@ -219,6 +220,7 @@ if __name__ == "__main__":
 """
 
 
+@thorough(unless=lambda how: how == "killed")
 @pytest.mark.parametrize("how", ["ends", "killed"])
 def test_nothing_outlives_the_caller(how: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -8,6 +8,7 @@ import torch
 import tilelink
 from tests.kept_programs import OF_ITS_RANK, SHARED, SIZES
 from tests.lowering.interpreter import run_lowered
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.artifact import from_json
 from tilelink.compiler import assembly
@@ -47,6 +48,7 @@ def near(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> Non
         torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5)
 
 
+@thorough(unless=lambda name, ranks: name in ("appended", "added", "pulled") or (name, ranks) == ("told", 3))
 @pytest.mark.parametrize(
     ("name", "ranks"), [*((name, 2) for name in OF_ITS_RANK), *((name, 3) for name in SHARED), ("told", 4)]
 )

@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 from tests.launch_programs import drawn, examples, wrong
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.compiler import assembly
 from tilelink.errors import BindingError, CoverageError
@@ -18,8 +19,13 @@ from tilelink.target import CPU
 EXAMPLES = examples()
 CASES = [*((name, 1) for name in EXAMPLES), *((name, 0) for name in list(EXAMPLES)[::3])]
 """Small tiles, of which a launch ends or skips some; some examples with the built-in schedule too."""
+OFTEN = (
+    "ag_gemm_rows", "ag_gemm_batch", "gemm_rs_batch", "expert_parallel", "gated_expert_parallel", "paged_decode",
+)  # fmt: skip
+"""Programs of the library that other tests run too, and that decide nothing in a way that no other example does."""
 
 
+@thorough(unless=lambda name, number: number == 1 and name not in OFTEN)
 @pytest.mark.parametrize(("name", "number"), CASES)
 def test_one_kernel_is_right_for_every_routing(name: str, number: int) -> None:
     example = EXAMPLES[name]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.test_choices import tilelink as command
 from tests.reference import launch_texts, test_launch
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.reference import trial
 
@@ -21,6 +22,7 @@ CASES = {
 }
 
 
+@thorough(unless=lambda name: name in ("moe", "experts", "told"))
 @pytest.mark.parametrize("name", CASES)
 def test_one_kernel_is_right_for_every_routing(name: str) -> None:
     text, dims = CASES[name]

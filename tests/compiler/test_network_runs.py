@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.tiers import one_in, thorough
 from tests.verifier.test_network import ALONE, COMPUTED, DIMS, FENCE, PUT_KEPT, QUIET, SIGNAL, Case, edited, put
 from tilelink import compile, load, parse, plan
 from tilelink.backend.emit import emit
@@ -44,6 +45,7 @@ def worst(kernel: Kernel, seed: int, launches: int = 3, reference: Kernel | None
     return max(errors)
 
 
+@thorough(unless=lambda case, ranks: one_in(3, *case, ranks))
 @pytest.mark.parametrize(("case", "ranks"), [*zip(LIBRARY, cycle((4, 2))), *zip(LIBRARY[::3], cycle((2, 4)))], ids=str)
 def test_the_library_is_right_between_two_nodes(case: tuple[str, str | None], ranks: int) -> None:
     name, schedule = case
@@ -103,17 +105,26 @@ def of_routings(routings: str, module: Module, name: str, nodes: int) -> float:
     return worst(kernel, seed=11, inputs=[given for own in launches for given in own])
 
 
-def test_rows_go_to_experts_of_other_nodes() -> None:
-    assert of_routings("uniform one empty full uniform", load("expert_parallel"), "expert_parallel", nodes=2) < 1e-5
+def every(*often: str, also: str) -> pytest.MarkDecorator:
+    """The routings of launches, one after the other, of the default tier; and others as thorough ones."""
+    more = pytest.param(also, marks=pytest.mark.thorough)
+    return pytest.mark.parametrize("routings", [" ".join(often), more])
 
 
-def test_rows_go_to_experts_by_the_ranks_of_their_place() -> None:
-    routings, name = "uniform empty uniform uniform", "two_level_expert_parallel"
+@every("one", "empty", "uniform", also="uniform one empty full uniform")
+def test_rows_go_to_experts_of_other_nodes(routings: str) -> None:
+    assert of_routings(routings, load("expert_parallel"), "expert_parallel", nodes=2) < 1e-5
+
+
+@every("uniform", "empty", also="uniform empty uniform uniform")
+def test_rows_go_to_experts_by_the_ranks_of_their_place(routings: str) -> None:
+    name = "two_level_expert_parallel"
     assert of_routings(routings, load(name), name, nodes=2) < 1e-5
 
 
-def test_tiles_of_which_a_launch_has_columns() -> None:
-    assert of_routings("uniform empty uniform uniform", parse(RAGGED), "columns", nodes=4) < 1e-5
+@every("uniform", "empty", also="uniform empty uniform uniform")
+def test_tiles_of_which_a_launch_has_columns(routings: str) -> None:
+    assert of_routings(routings, parse(RAGGED), "columns", nodes=4) < 1e-5
 
 
 TABLES = """program g(B, N):
@@ -160,6 +171,7 @@ def test_ranks_that_a_table_names_may_be_on_any_node(name: str, table: str) -> N
         torch.testing.assert_close(got["y"], expected["y"], rtol=0, atol=0)
 
 
+@thorough(unless=lambda name: name == "two_level_all_gather")
 @pytest.mark.parametrize("name", ["all_reduce_two_shot_pushed", "two_level_all_gather"])
 def test_kernels_do_what_the_plan_says(name: str) -> None:
     program = load(name).program(name)
@@ -211,6 +223,7 @@ BROKEN = {
 }
 
 
+@thorough(unless=lambda name: name not in ("a fence that is dropped", "a source of a kernel that does not end quiet"))
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_the_rules_refuse_goes_wrong_here(name: str) -> None:
     kernel = unverified(BROKEN[name])
@@ -218,6 +231,7 @@ def test_what_the_rules_refuse_goes_wrong_here(name: str) -> None:
     assert any(worst(kernel, seed, reference=right) > 1e-4 for seed in range(20))
 
 
+@thorough(unless=lambda case: case.edits[0][1] == put(ALONE, FENCE, SIGNAL).edits[0][1])
 @pytest.mark.parametrize(
     "case",
     [

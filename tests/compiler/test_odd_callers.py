@@ -17,6 +17,8 @@ from tilelink.runtime.cpu import client
 from tilelink.runtime.cpu.client import run_cpu
 from tilelink.runtime.cpu.request import LENGTH, Pipes, ProcessEnvironment
 
+pytestmark = pytest.mark.thorough  # test_fork_server.py runs the same server for ordinary callers
+
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Generator[client.ForkServer]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.errors import RemoteAccessError, ScheduleError
 
@@ -27,6 +28,7 @@ BODIES = {
 }
 
 
+@thorough(unless=lambda ranks: ranks == 2)
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("body", BODIES)
 def test_it_is_read_and_written(body: str, ranks: int) -> None:

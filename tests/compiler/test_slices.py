@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.compiler import assembly, parse_lowered
 from tilelink.errors import TileLinkError
@@ -83,6 +84,7 @@ def expected(every: list[dict[str, torch.Tensor]], here: int) -> dict[str, torch
     return {"y": xs * 2.0, "z": xs @ own["w"].T, "s": own["x"][:, :4] + own["x"][:, -4:] * 2.0}
 
 
+@thorough(unless=lambda schedule, number: (schedule, number) in (("fine", 3), ("boxes", 4)))
 @pytest.mark.parametrize(("schedule", "number", "nodes"), [
     (None, 1, 1), (None, 4, 2), ("fine", 3, 1), ("copied", 3, 1), ("boxes", 4, 2),
 ])  # fmt: skip

@@ -6,6 +6,7 @@ import pytest
 
 import tilelink
 from tests.compiler.test_library_runs import run
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
@@ -56,6 +57,7 @@ def parts(program: Program, schedule: Schedule, ranks: int) -> int:
     return sum(stage.total for name, stage in stages.items() if name.endswith("_parts"))
 
 
+@thorough(unless=lambda file, schedule, ranks: one_in(3, file, schedule, ranks))
 @pytest.mark.usefixtures("sizes")
 @pytest.mark.parametrize(("file", "name", "schedule", "stage", "ranks"), LIBRARY, ids=lambda one: str(one))
 def test_library_programs_run_as_planned(file: str, name: str, schedule: str, stage: str, ranks: int) -> None:
@@ -104,6 +106,7 @@ schedule one for own:
 """
 
 
+@thorough(unless=lambda rows: rows == 40)
 @pytest.mark.usefixtures("sizes")
 @pytest.mark.parametrize(("more", "rows", "divided"), [(31, 48, 0), (31, 40, 2), (31, 120, 2)])
 def test_tiles_that_end_before_their_tensor_write_no_further(more: int, rows: int, divided: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.tiers import thorough
 from tilelink.cli import app
 
 FOLDER = Path(__file__).with_name("strangers")
@@ -21,6 +22,7 @@ SIZES = {
 }
 
 
+@thorough(unless=lambda name: name in ("halo", "moe"))
 @pytest.mark.parametrize(("name", "ranks"), list(zip(sorted(SIZES), cycle((4, 5)), strict=False)))
 def test_matches_the_reference(name: str, ranks: int) -> None:
     sets = [word for size in SIZES[name] for word in ("--set", size)]

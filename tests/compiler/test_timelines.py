@@ -13,6 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.compiler.library import cases, covering, dims, name
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.backend import emit as emitter
 from tilelink.backend.dialects import Dialect
@@ -163,6 +164,7 @@ def test_counters_end_at_nothing_and_never_below(events: dict[str, list[Any]]) -
     assert all(args == {"compute": 0, "wait": 0} for args in last.values())
 
 
+@thorough(unless=lambda case: one_in(3, name(case)))
 @pytest.mark.parametrize("case", covering(cases()), ids=name)
 def test_without_tracing_nothing_of_it_is_in_the_source(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     program, schedule = case

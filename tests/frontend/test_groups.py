@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.printer import print_program, print_scalar
@@ -245,6 +246,7 @@ def ran(program: Program, number: int, dims: dict[str, int]) -> tuple[list[torch
     return [one["x"] for one in inputs], [one["y"] for one in outputs]
 
 
+@thorough(unless=lambda number: number == 4)
 @pytest.mark.parametrize("number", [2, 4, 6])
 def test_a_program_over_a_grid_runs(number: int) -> None:
     x, y = ran(hybrid, number, {"M": 8, "N": 16})
@@ -255,6 +257,7 @@ def test_a_program_over_a_grid_runs(number: int) -> None:
             torch.testing.assert_close(y[2 * dp + tp][n], factor * difference)
 
 
+@thorough(unless=lambda number, attention: (number, attention) == (3, 1))
 @pytest.mark.parametrize(("number", "attention"), [(3, 1), (3, 2), (4, 2)])
 def test_a_program_of_two_groups_runs(number: int, attention: int) -> None:
     x, y = ran(m2n, number, {"A": attention, "C": 8, "N": 16})

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,22 +20,30 @@ from tilelink.ir.printer import print_program
 from tilelink.ir.program import Program
 
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
-SOME = settings(
-    max_examples=80,
-    deadline=None,
-    derandomize=True,
-    phases=PHASES,
-    suppress_health_check=list(HealthCheck),  # pyright: ignore
-)
+MANY = pytest.mark.parametrize("examples", [25, pytest.param(80, marks=pytest.mark.thorough)])
 
 
-@SOME
-@given(programs())
-def test_a_printed_program_is_the_same_program(written: Written) -> None:
-    (program,) = parse_text(written.text).programs
-    printed = print_program(program)
-    assert parse_text(printed).programs == (program,)
-    assert print_program(parse_text(printed).programs[0]) == printed
+def for_programs(examples: int, holds: Callable[[Written], None]) -> None:
+    """Calls a function with so many random programs, the same ones in each run."""
+    some = settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        phases=PHASES,
+        suppress_health_check=list(HealthCheck),  # pyright: ignore
+    )
+    some(given(programs())(holds))()
+
+
+@MANY
+def test_a_printed_program_is_the_same_program(examples: int) -> None:
+    def holds(written: Written) -> None:
+        (program,) = parse_text(written.text).programs
+        printed = print_program(program)
+        assert parse_text(printed).programs == (program,)
+        assert print_program(parse_text(printed).programs[0]) == printed
+
+    for_programs(examples, holds)
 
 
 @pytest.fixture(scope="module")
@@ -59,22 +68,27 @@ def decorated(source: str, folder: Path) -> Program:
     return module.p
 
 
-@SOME
-@given(written=programs())
-def test_the_python_form_is_the_same_program(written: Written, folder: Path) -> None:
-    program = decorated(written.python, folder)
-    assert program == parse_text(written.text).programs[0]
-    assert parse_text(print_program(program)).programs == (program,)
+@MANY
+def test_the_python_form_is_the_same_program(examples: int, folder: Path) -> None:
+    def holds(written: Written) -> None:
+        program = decorated(written.python, folder)
+        assert program == parse_text(written.text).programs[0]
+        assert parse_text(print_program(program)).programs == (program,)
+
+    for_programs(examples, holds)
 
 
-@SOME
-@given(programs())
-def test_the_checker_raises_only_designed_errors(written: Written) -> None:
+@MANY
+def test_the_checker_raises_only_designed_errors(examples: int) -> None:
     """A random program is nearly always wrong: it is refused with designed errors, never with a traceback."""
-    (program,) = parse_text(written.text).programs
-    try:
-        assert check(program) is program
-    except TileLinkError as error:
-        for one in getattr(error, "errors", (error,)):
-            assert one.location is not None
-            assert one.hint
+
+    def holds(written: Written) -> None:
+        (program,) = parse_text(written.text).programs
+        try:
+            assert check(program) is program
+        except TileLinkError as error:
+            for one in getattr(error, "errors", (error,)):
+                assert one.location is not None
+                assert one.hint
+
+    for_programs(examples, holds)

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from tests.frontend import test_called_names, test_examples, test_launch_syntax, test_variants
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.printer import print_program
@@ -45,6 +46,7 @@ def spoiled(text: str, chance: Random) -> str:
     return text
 
 
+@thorough(unless=lambda seed: seed == 0)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_spoiled_text_is_refused_or_a_program(seed: int) -> None:
     chance, programs, refused = Random(seed), 0, 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.ir.program import For, If, Statement
 from tilelink.ir.visitor import statements
@@ -84,6 +85,7 @@ def _answers(pending: Pending, body: tuple[Statement, ...]) -> list[tuple[bool, 
     return found
 
 
+@thorough(unless=lambda seed: seed < 8)
 @pytest.mark.parametrize("seed", range(25))
 def test_every_statement_is_answered_as_by_asking_every_round(seed: int) -> None:
     text = _program(_nest(random.Random(seed), 3, []))

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.lowering.roles_interpreter import run_roles
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.errors import RolesError, ScheduleError
@@ -107,6 +108,7 @@ def bound(
     return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=dims, dtype=dtype, target=machine)
 
 
+@thorough(unless=lambda text, roles: "in_flight" not in roles or text == SOFTMAX)
 @pytest.mark.parametrize(
     "text",
     [SOFTMAX, GUARDED, DIAGONAL, LINEAR, AGAIN, AFTER],

@@ -15,6 +15,7 @@ from tests.compiler.library import Case, in_turn, name, unlike
 from tests.house import sources
 from tests.lowering.interpreter import run_lowered
 from tests.lowering.test_passes import PARTS, SMALL, on_the_way, sizes
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.errors import AccountingError, CoverageError, ProgressError, TileLinkError
 from tilelink.ir.program import Statement, Transfer, Wait
@@ -50,6 +51,7 @@ def check(case: Case, ranks: int, dims: dict[str, int]) -> dict[str, Bound]:
     return found
 
 
+@thorough(unless=lambda case: one_in(2, case[0].name))
 @pytest.mark.parametrize("case", in_turn(unlike()), ids=name)
 def test_every_pass_keeps_the_meaning_of_the_library(case: Case) -> None:
     if any(tensor.space == "table" for tensor in case[0].tensors):
@@ -73,6 +75,7 @@ BETWEEN_NODES = (
 )  # fmt: skip
 
 
+@thorough(unless=lambda program: program in ("two_level_all_reduce", "all_gather"))
 @pytest.mark.parametrize(("program", "schedule"), BETWEEN_NODES)
 def test_what_the_network_carries_means_the_same(program: str, schedule: str | None) -> None:
     module = compiler.library_module(program)

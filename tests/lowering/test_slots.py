@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 from tests.lowering.test_passes_keep_results import check
+from tests.tiers import thorough
 from tests.verifier.dynamic import check as failures
 from tests.verifier.mutations import Case as Verified
 from tilelink import compiler
@@ -177,6 +178,7 @@ def test_a_loop_that_has_nothing_to_do_with_the_step_reads_it_when_it_ends() -> 
     assert lines[at - 1].index("total") > lines[at].index("producer")
 
 
+@thorough(unless=lambda ranks: ranks == 3)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_program_with_slots_means_the_same_after_every_pass(name: str, ranks: int) -> None:
@@ -187,6 +189,7 @@ def test_a_program_with_slots_means_the_same_after_every_pass(name: str, ranks: 
         assert listing(parse_lowered(text)) == text
 
 
+@thorough(unless=lambda ranks: ranks == 3)
 @pytest.mark.parametrize("ranks", [3, 4])
 @pytest.mark.parametrize("name", TEXTS)
 def test_launches_with_few_slots_give_the_results_of_all_steps(name: str, ranks: int) -> None:

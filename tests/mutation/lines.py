@@ -68,7 +68,7 @@ def record(tests: str, files: Sequence[str], out: Path) -> None:
     measured = coverage.Coverage(data_file=None, include=list(files), messages=False)
     measured.start()
     recorder = Recorder(measured)
-    pytest.main(["-q", "-p", "no:cacheprovider", "-W", "default", tests], plugins=[recorder])
+    pytest.main(["-q", "--thorough", "-p", "no:cacheprovider", "-W", "default", tests], plugins=[recorder])
     measured.stop()
     data = measured.get_data()
     passed = {name: n for name, n in recorder.seconds.items() if name not in recorder.failed}

@@ -167,6 +167,7 @@ class Server:
             arguments = [
                 "-q",
                 "-x",
+                "--thorough",  # those that are chosen, of either tier
                 "-p",
                 "no:cacheprovider",
                 "--no-header",

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.compiler.library import cases, name, sizes
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.artifact import Artifact, HandshakePointer, KernelSpec, LaunchProtocol, SignalsPointer, SignalTablePointer
 from tilelink.compiler.cuda import gpu_artifact
@@ -97,6 +98,7 @@ QUEUED = [case for case in cases() if "copy_engine" in str(case[1]) or " sm(" in
 """Those whose launches use several streams."""
 
 
+@thorough(unless=lambda case: one_in(3, name(case)))
 @pytest.mark.parametrize("case", QUEUED, ids=name)
 def test_launches_end_where_all_streams_share_a_queue(case: Any) -> None:
     program = gpu_of(case)
@@ -292,6 +294,7 @@ def waits_first(program: Artifact, rank: int) -> list[Any]:
     return found
 
 
+@thorough(unless=lambda case: one_in(3, name(case)) or case[0].name == "all_gather_ring")
 @pytest.mark.parametrize("case", [case for case in cases() if "copy_engine" in str(case[1])], ids=name)
 def test_queues_whose_waits_may_come_first_are_told_from_others(case: Any) -> None:
     """A graph may put its branches into the one queue in any order."""

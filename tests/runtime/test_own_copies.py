@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.compiler.library import cases, name, sizes
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.artifact import Artifact
 from tilelink.compiler.cuda import gpu_artifact
@@ -180,10 +181,11 @@ def drawn(chance: Random) -> Plan:
             continue
 
 
-def test_the_order_of_issue_changes_nothing() -> None:
+@pytest.mark.parametrize("draws", [8, pytest.param(24, marks=pytest.mark.thorough)])
+def test_the_order_of_issue_changes_nothing(draws: int) -> None:
     """Random copies of two ranks: what is in memory afterwards, and what was there when each notify was sent."""
     chance, moved = Random(7), 0
-    for _ in range(24):
+    for _ in range(draws):
         plan = drawn(chance)
         artifact = gpu_artifact(plan)
         for rank in range(RANKS):
@@ -191,12 +193,13 @@ def test_the_order_of_issue_changes_nothing() -> None:
             if first != queue:
                 moved += 1
                 assert after(plan, first) == after(plan, queue), print_program(plan.bound.source)
-    assert moved > 6, "some overtake others"
+    assert moved > draws // 4, "some overtake others"
 
 
 COPIED = [case for case in cases() if "copy_engine" in str(case[1])]
 
 
+@thorough(unless=lambda case: one_in(3, name(case)))
 @pytest.mark.parametrize("case", COPIED, ids=name)
 def test_the_plan_knows_what_is_issued_before_the_kernels(case: tuple[Program, Schedule]) -> None:
     program, schedule = case

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.errors import ScheduleError
 from tilelink.lowering.clauses.backfill import BACKFILL
@@ -194,6 +195,7 @@ def test_declared_schedules_are_of_programs_that_are_searched() -> None:
         Space.of([module.program("gemm_rs_slots")], dims=DIMS, ranks=4, target=target("sm_90"), declared=[other])
 
 
+@thorough(unless=lambda name: name == "evolution")
 @pytest.mark.parametrize("name", ["evolution", "annealing"])
 def test_searches_begin_with_what_was_declared(name: str) -> None:
     space = space_of("gemm_rs_local_last", declared=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import thorough
 from tilelink import compiler, schedule
 from tilelink.errors import BindingError, CostError, DtypeError, ScheduleError, SearchError, UnknownNameError
 from tilelink.frontend.parser import parse_text
@@ -166,6 +167,7 @@ def test_neighbours_differ_in_one_choice() -> None:
         assert all(c in pair for c, *pair in zip(child.choices, here.choices, there.choices, strict=True))
 
 
+@thorough(unless=lambda name: name == "evolution")
 @pytest.mark.parametrize(
     ("name", "trials", "close"), [("annealing", 150, 1.5), ("evolution", 150, 1.5), ("random", 150, 4.0)]
 )
@@ -201,6 +203,7 @@ def test_a_strategy_that_proposes_nothing_new_is_done() -> None:
     assert len(search(space, lambda _: 1.0, stubborn).tried) == 1
 
 
+@thorough(unless=lambda name: name in ("evolution", "exhaustive"))
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_search_is_the_same_every_time(name: str) -> None:
     def once() -> list[tuple[Candidate, float]]:

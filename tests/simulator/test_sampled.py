@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tilelink
+from tests.tiers import thorough
 from tilelink.compiler.samples import completed, draw
 from tilelink.errors import BindingError
 from tilelink.ir.program import Program
@@ -139,6 +140,7 @@ def test_recorded_index_tensors(tmp_path: Path) -> None:
         draw(program, ranks=2, dims=ROWS_DIMS, routing=tmp_path / "none.npz")
 
 
+@thorough(unless=lambda dims: dims is MOE_DIMS)
 @pytest.mark.parametrize(("text", "dims"), [(ROWS, ROWS_DIMS), (MOE, MOE_DIMS)], ids=["rows", "moe"])
 def test_traces_have_all_signals_and_no_other_data(text: str, dims: dict[str, int]) -> None:
     program = program_of(text)

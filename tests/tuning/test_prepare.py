@@ -21,6 +21,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.odd_files import FOREIGN, ODD, room_for
+from tests.tiers import thorough
 from tilelink import compiler, generated, settings
 from tilelink.cli import app, gpus, tune
 from tilelink.errors import DeadlineError, OutputError
@@ -387,6 +388,7 @@ def answered(request: Mapping[str, Any], ranks: int, **options: Any) -> dict[str
     }  # fmt: skip
 
 
+@thorough(unless=lambda as_json: as_json)
 @pytest.mark.parametrize("as_json", [False, True])
 def test_what_is_predicted_to_be_far_slower_is_not_measured(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
     asked: list[tuple[Any, Any]] = []

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.odd_files import FOREIGN, ODD, room_for
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.cli import app
 from tilelink.errors import BindingError, OutputError
@@ -165,6 +166,7 @@ def test_keys_round_the_first_dimension_up_and_know_their_programs() -> None:
     assert key_of(module.programs, dims={"Ms": 1025, "N": 100, "K": 70}, **options) != one
 
 
+@thorough(unless=lambda as_json: as_json)
 @pytest.mark.parametrize("as_json", [False, True])
 def test_the_command_shows_the_best(as_json: bool) -> None:
     command = ["tune", "gemm_rs", "--program", "gemm_rs_slots", "--ranks", "2", "--trials", "30", "--top", "3"]
@@ -188,6 +190,7 @@ def test_the_command_shows_the_best(as_json: bool) -> None:
         assert "points; tried" in done.stdout and " for gemm_rs_" in done.stdout
 
 
+@thorough(unless=lambda options: "8xA100" in options)
 @pytest.mark.parametrize(
     ("options", "fits"), [(["-m", "8xH200"], True), (["-m", "8xA100"], False), (["--target", "sm_80"], False)]
 )

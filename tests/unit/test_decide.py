@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.errors import VerificationError
 from tilelink.frontend.schedule_parser import parse_schedule
@@ -94,6 +95,7 @@ def chosen(asked: Request, *records: Record, gpu: str = GPU) -> Schedule | str:
     return decide(asked, gpu=gpu, versions=VERSIONS, records=found, processor=target("sm_90"))
 
 
+@thorough(unless=lambda shape: one_in(5, shape["op"], shape["shape"], shape["ranks"]))
 @pytest.mark.parametrize(
     "shape", [*shapes(), *with_roles()], ids=lambda shape: f"{shape['op']}-{shape['shape']}-{shape['ranks']}"
 )
@@ -122,6 +124,7 @@ def shares() -> list[dict[str, Any]]:
     return [shape for shape in every if shape["shape"] in kinds]
 
 
+@thorough(unless=lambda shape: shape["shape"] == "mlp-2")
 @pytest.mark.parametrize("shape", shares(), ids=lambda shape: f"{shape['op']}-{shape['shape']}")
 def test_the_choice_for_eight_ranks_is_not_slower_than_what_was_measured_of_a_share(
     shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -15,17 +15,20 @@ import torch
 import tilelink
 from tests.own_programs import FORWARD, MODULE, SEND_BACK, TEXT, doubled, weight_gradient
 from tests.runtime.fake_gpu import FakeGpu
+from tests.tiers import thorough
 from tests.unit.two_ranks import ROOT, run_on_two_ranks
 from tilelink import compiler
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
 
 SCENARIOS = {
-    "calls": ("results", "library", "out", "in_place", "any_rows", "groups", "tables", "mistakes", "kernels"),
+    "calls": ("results", "library", "out", "in_place", "groups", "tables", "mistakes", "kernels"),
     "tracing": ("gradients", "functions", "traced", "checks"),
+    "more calls": ("any_rows",),
 }
 
 
+@thorough(unless=lambda kind: kind in ("calls", "tracing"))
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_two_ranks(kind: str) -> None:
     run_on_two_ranks("tests.unit.op_scenarios", SCENARIOS[kind])

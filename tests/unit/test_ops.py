@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import thorough
 from tests.unit.two_ranks import run_on_two_ranks
 from tilelink.errors import RankError, UnknownNameError
 from tilelink.ops import choice, operators, rows
@@ -20,7 +21,6 @@ SCENARIOS = {
         "batches",
         "gradients",
         "partial_gradients",
-        "compiled",
         "checks",
         "layers",
         "regrouped",
@@ -28,12 +28,12 @@ SCENARIOS = {
     "kernels": (
         "fused",
         "paired",
-        "any_rows",
         "rounded_once",
-        "added",
         "between_nodes",
         "chosen",
     ),  # the last stands in for more than the others
+    "compiled": ("compiled",),
+    "more kernels": ("any_rows", "added"),
 }
 """Those in which torch's own operators compute, and those in which something stands in for kernels.
 
@@ -41,6 +41,7 @@ The last of the first makes another group.
 """
 
 
+@thorough(unless=lambda kind: kind in ("torch", "kernels"))  # tests of tilelink.op compile operators as well
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_two_ranks(kind: str) -> None:
     run_on_two_ranks("tests.unit.ops_scenarios", SCENARIOS[kind])

@@ -12,6 +12,7 @@ from benchmarks import tp
 from benchmarks.baselines import Problem
 from benchmarks.share import Share, arguments, main
 from benchmarks.shares import share, standing_for
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.program import Program
@@ -59,6 +60,7 @@ def work(plan: Plan) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@thorough(unless=lambda program, schedule: one_in(3, program.name, schedule.name))
 @pytest.mark.parametrize(("program", "schedule"), cases(), ids=name)
 def test_each_of_two_ranks_does_what_each_of_many_does(program: Program, schedule: Schedule) -> None:
     """And each of three, who stand for the others by turns."""
@@ -108,6 +110,7 @@ def products() -> list[tuple[Program, Schedule]]:
     return [(program, schedule) for program, schedule in cases if schedule is not None]
 
 
+@thorough(unless=lambda gpus: gpus == 2)
 @pytest.mark.parametrize("gpus", [2, 3])
 @pytest.mark.parametrize(("program", "schedule"), products(), ids=name)
 def test_the_expected_results_are_those_of_the_shared_program(program: Program, schedule: Schedule, gpus: int) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 import tilelink
 from tests.compiler.library import Case, cases, dims, in_turn, name
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.verifier.by_schedule import by_schedule
 
@@ -86,6 +87,7 @@ def test_a_signal_that_orders_some_tiles_alone_is_not_enough() -> None:
     assert found(text) == [] and len(found(text, "one")) == 1
 
 
+@thorough(unless=lambda case: one_in(3, case[0].name))
 @pytest.mark.parametrize("case", in_turn(cases()), ids=name)
 def test_programs_of_the_library_are_safe_by_their_signals(case: Case) -> None:
     program, schedule = case

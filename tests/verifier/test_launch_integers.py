@@ -9,6 +9,7 @@ import pytest
 
 import tilelink
 from tests.launch_programs import SMALL, examples
+from tests.tiers import one_in, thorough
 from tilelink.errors import BindingError, ExclusiveWriteError, TileLinkError
 from tilelink.ir.link import link, strip
 from tilelink.verifier import undefined_reads
@@ -26,6 +27,7 @@ def plan(text: str, ranks: int = 3, name: str | None = None) -> None:
     tilelink.plan(program, ranks=ranks, dims=dims)
 
 
+@thorough(unless=lambda ranks: ranks == 3)
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_examples_are_safe(name: str, ranks: int) -> None:
@@ -363,6 +365,7 @@ program clamped(Ms = 10, N = 12):
 ONES = [(name, dim.name) for name in EXAMPLES for dim in EXAMPLES[name].program.params if dim.kind == "dim"]
 
 
+@thorough(unless=lambda name, dim: one_in(3, name, dim))
 @pytest.mark.parametrize(("name", "dim"), ONES)
 def test_examples_are_safe_where_a_dimension_has_one_element(name: str, dim: str) -> None:
     """An index, or an entry, that can only be 0 is still there or not, as a launch decides."""

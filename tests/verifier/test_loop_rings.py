@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.tiers import thorough
 from tests.verifier.loop_rings import fails
 from tilelink.lowering.rings import Ring, Role, Step, kept_ring, loop_ring
 from tilelink.verifier.rings import wrong_together
@@ -27,6 +28,7 @@ def refused(ring: Ring, kept: Ring, iterations: int = 5) -> str | None:
     return next(filter(None, (wrong_together(ring, kept, n) for n in range(1, iterations + 1))), None)
 
 
+@thorough(unless=lambda buffers, consumers: (buffers, consumers) in ((2, 2), (3, 2), (4, 3)))
 @pytest.mark.parametrize("buffers", [2, 3, 4, 6])
 @pytest.mark.parametrize("consumers", [2, 3])
 @pytest.mark.parametrize("ahead", [True, False])

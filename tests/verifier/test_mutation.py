@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.compiler import library
+from tests.tiers import one_in, thorough
 from tests.verifier.campaign import OUTCOMES, Verdict, campaign, cases, judge, network_cases
 from tests.verifier.dynamic import check
 from tests.verifier.mutations import Case, Mutant, mutants
@@ -286,6 +287,7 @@ def linked(name: str) -> Case:
     return next(filter(several_tiles, found[first:] + found[:first]), found[first])
 
 
+@thorough(unless=lambda name: one_in(6, name))
 @pytest.mark.parametrize("name", LINKED)
 def test_the_verifier_and_the_dynamic_checker_agree_on_mutants(name: str) -> None:
     verdicts = list(campaign(1, only=[linked(name)], sample=True))
@@ -306,6 +308,7 @@ def of_nodes(name: str) -> Case:
     return next(c for c in network_cases(name.split("-")[0]) if c.name == name)
 
 
+@thorough(unless=lambda name: name == "all_gather-pull-2-2")
 @pytest.mark.parametrize("name", NETWORK)
 def test_they_agree_on_mutants_between_nodes(name: str) -> None:
     case = of_nodes(name)

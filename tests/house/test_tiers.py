@@ -1,0 +1,95 @@
+"""The default run leaves out thorough tests, says so, and `--thorough` and ids bring them back."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiers import one_in
+
+ROOT = Path(__file__).parents[2]
+TESTS = """
+import pytest
+
+from tests.tiers import thorough
+
+
+@thorough(unless=lambda a, b: a == b)
+@pytest.mark.parametrize("a", [1, 2])
+@pytest.mark.parametrize("b", [1, 2])
+def test_pairs(a, b):
+    pass
+
+
+@pytest.mark.thorough
+def test_whole():
+    pass
+
+
+@pytest.mark.parametrize("a", [1, pytest.param(2, marks=pytest.mark.thorough)])
+def test_one(a):
+    pass
+
+
+class TestClass:
+    @thorough(unless=lambda a: False)
+    @pytest.mark.parametrize("a", [1, 2])
+    def test_none_kept(self, a):
+        pass
+"""
+DEFAULT = {"test_pairs[1-1]", "test_pairs[2-2]", "test_one[1]", "test_none_kept[1]", "test_none_kept[2]"}
+OTHERS = {"test_pairs[1-2]", "test_pairs[2-1]", "test_one[2]", "test_whole"}
+
+
+def ran(folder: Path, *arguments: str) -> tuple[set[str], str]:
+    """The tests that a run of these has passed, and its last lines."""
+    (folder / "test_it.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-c", os.devnull]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    variables.pop("PYTEST_XDIST_WORKER", None)
+    done = subprocess.run(
+        [*command, "-rA", *arguments], cwd=folder, env=variables, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return set(re.findall(r"^PASSED .*::(\S+)", done.stdout, re.M)), done.stdout
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["alone", "worker"])
+def test_thorough_tests_are_left_out_and_a_line_says_so(workers: list[str], tmp_path: Path) -> None:
+    found, said = ran(tmp_path, *workers)
+    assert found == DEFAULT
+    assert "\n4 thorough tests were left out: --thorough runs them too\n" in said and "skipped" not in said
+
+
+def test_they_are_run_if_they_are_asked_for(tmp_path: Path) -> None:
+    found, said = ran(tmp_path, "--thorough")
+    assert found == DEFAULT | OTHERS and "left out" not in said
+
+
+def test_what_is_named_is_run_whole(tmp_path: Path) -> None:
+    found, said = ran(tmp_path, "test_it.py::test_pairs", "test_it.py::test_one[2]", "test_it.py::test_whole")
+    assert found == {one for one in DEFAULT | OTHERS if "pairs" in one} | {"test_one[2]", "test_whole"}
+    assert "left out" not in said
+
+
+WHOLE = {"tests/compiler/test_odd_callers.py": "tests/compiler/test_fork_server.py"}
+"""Files that are thorough as a whole, and the one whose tests of the default tier prove the same for ordinary cases."""
+
+
+def test_every_other_function_has_a_case_in_the_default_tier() -> None:
+    files = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files}
+    assert {file for file, text in texts.items() if re.search(r"^pytestmark = .*\bthorough\b", text, re.M)} == {*WHOLE}
+    assert not [file for file, text in texts.items() if re.search(r"^\s*@pytest\.mark\.thorough\b", text, re.M)
+                and file != "tests/tiers.py"]  # fmt: skip
+    assert WHOLE.keys() | set(WHOLE.values()) <= texts.keys()
+
+
+def test_names_alone_choose() -> None:
+    """Whatever other names there are: a further program of the library moves no other one."""
+    taken = [name for name in ("all_gather", "ag_gemm", "gemm_rs", "m2n", "fsdp", "all_reduce") if one_in(3, name)]
+    assert taken == ["fsdp", "all_reduce"]
+    assert sum(one_in(4, number) for number in range(1000)) in range(200, 300)
