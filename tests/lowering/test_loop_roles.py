@@ -251,8 +251,10 @@ CHANNELS = "\n    ks channel(n=2)\n    vs channel(n=3)"
     (CHANNELS, ["ks", "vs"]),
     ("\n    ks channel(n=6, b=128)", ["ks"]),
 ])  # fmt: skip
-def test_turns_wait_where_channels_begin(more: str, awaited: list[str]) -> None:
+def test_iterations_wait_where_channels_begin(more: str, awaited: list[str]) -> None:
     made = bound(more=more)
     plan = make_plan(made)
     verify(plan)
+    assert ("skips_repeated_waits=1" in listing(made)) == bool(awaited)
+    assert listing(compiler.parse_lowered(listing(made))) == listing(made)
     assert sorted(re.findall(r"(\w+)_awaited = -1", emit(made, plan.thresholds).text)) == awaited

@@ -83,8 +83,10 @@ def names_of_order(constants: Constants, stage: BoundStage, index: str) -> Names
         return [(value, name) for value, name in sizes if value > 1]
 
     groups: list[tuple[int, str]] = []
+    grouped: list[str] = []
     if order and order.group and order.group[0] in nest[-2:]:
         rows, size = order.group
+        grouped = [rows]
         columns = next(name for name in nest[-2:] if name != rows)
         group = constants.number(COUNTS, size, f"GROUP_{rows.upper()}")
         groups = [(size, group), (size * stage.count(columns), times((group, constants.count(stage, columns, FACTOR))))]
@@ -92,8 +94,8 @@ def names_of_order(constants: Constants, stage: BoundStage, index: str) -> Names
         constants=constants,
         stage=stage,
         divisors=[*named(below), *groups],
-        moduli=[*named(within), *groups],
-        grouped=[*groups[:1], *(named([[order.group[0]]]) if order and groups and order.group else ())],
+        moduli=[*groups, *named(within)] if index in grouped else [*named(within), *groups],
+        grouped=[*groups[:1], *named([[name] for name in grouped])],
     )
 
 

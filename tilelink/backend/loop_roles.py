@@ -35,9 +35,10 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Index, Scalar, const, mul, walk
+from tilelink.ir.scalar import Scalar, const, mul
 from tilelink.ir.typing import Axis
 from tilelink.lowering.carried import Carried, Range, computes_with_iterations, number_of, parts, range_of, summed
+from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.masks import Iterations, Masks, expression_of
 from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, LOAD, Ring, Step, parts_of
 
@@ -124,7 +125,8 @@ class LoopLoader(Loader):
         for wait in tile.waits:
             self._ordered(wait)
         iteration, before = writer.let(writer.name("iteration"), "0"), writer.let(writer.name("before"), "0")
-        last = {id(wait): self._awaited(wait) for wait in tile.awaited if self._repeats(wait)}
+        skipped = repeated(addresses.bound, stage, tile) if self.loop.roles.skips_repeated_waits else ()
+        last = {id(wait): self._awaited(wait) for wait in skipped}
         steps = parts_of(self.loop.roles.operands.writer)
         lead = [step for step in steps.each if not step.ahead]
         with ExitStack() as loops:
@@ -187,10 +189,7 @@ class LoopLoader(Loader):
         return self.writer.let(self.writer.name(f"{wait.region.tensor}_awaited"), "-1")
 
     def _wait_for_new(self, wait: Wait, last: str | None) -> None:
-        """Emit a wait, which is left out in iterations that wait for the channel of the iteration before, `last`.
-
-        Counters only grow in a launch: what has been awaited once would pass at once.
-        """
+        """Emit a wait, which an iteration leaves out if the tile has waited for its channel, `last`, just before."""
         if last is None:
             self._ordered(wait)
             return
@@ -198,25 +197,6 @@ class LoopLoader(Loader):
         with self.writer.block(nodes.Branch(condition=f"{channel} != {last}")):
             self.writer.let(last, channel)
             self._ordered(wait)
-
-    def _repeats(self, wait: Wait) -> bool:
-        """True if each iteration waits for one channel, and several iterations may wait for the same one."""
-        addresses, stage = self.values.addresses, self.values.addresses.stage
-        grid = addresses.bound.channels[wait.region.tensor, wait.kind]
-        tile_map = addresses.bound.tile_map(stage.name, wait.region)
-        if any(channels.count != 1 for channels in tile_map.channel_range(grid)):
-            return False
-        if any(span.gather is not None and span.gather.launch for span in tile_map.spans):
-            return False
-        for decl in self.loop.tile.loop.indices:
-            dims = [
-                d
-                for d, c in enumerate(wait.region.coords)
-                if isinstance(c, Scalar) and Index(name=decl.name) in walk(c)
-            ]
-            if stage.count(decl.name) > 1 and all(grid.sizes[dim] > stage.tiles[decl.name] for dim in dims):
-                return True
-        return False
 
 
 @dataclass(kw_only=True)

@@ -9,7 +9,10 @@ from tilelink.lowering.columns import Ints
 
 READ, WRITE, WAIT, NOTIFY = range(4)
 ANSWERED, SIGNALLED = 2, 3
-"""Positions of signals in a statement: of waits that words answer which it reads, and of all others."""
+"""Substeps of a statement at which signals stand: waits for words that it reads itself, and all other signals.
+
+Its reads and writes are at the substeps READ and WRITE before them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,6 +110,7 @@ def _roles(roles: Roles) -> str:
     sizes = {"consumers": roles.consumers, "rows": roles.rows, "columns": roles.columns, "block": roles.block}
     sizes |= {"pieces": roles.pieces, **({"products": roles.products} if roles.products > 1 else {})}
     sizes |= {"cut": 1} if roles.cut else {}
+    sizes |= {"skips_repeated_waits": 1} if roles.skips_repeated_waits else {}
     return _named("roles", {**sizes, "registers": own, "other_registers": others})
 
 

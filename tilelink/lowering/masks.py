@@ -26,7 +26,7 @@ from tilelink.lowering.carried import Carried, Range
 
 PART = "PART"
 """Index of the consumer that has a part of a tile's rows."""
-LATER, STILL = "iterations before", "iterations after"
+BEFORE, AFTER = "iterations before", "iterations after"
 """Indices of the number of iterations between the first one and a later one, and between that and the last one."""
 SCALAR_OPS = {"add": "+", "sub": "-", "mul": "*", "minimum": "min", "maximum": "max"}
 """Elementwise operations that expressions have, too."""
@@ -91,19 +91,19 @@ class Masks:
     ) -> Iterator[tuple[Scalar, Scalar]]:
         """Yield both sides of a comparison by what is known of the loop's index in some iterations.
 
-        An iteration after the first one is `start + 1 + LATER`, and also `stop - 1 - STILL`.
+        An iteration after the first one is `start + 1 + BEFORE`, and also `stop - 1 - AFTER`.
         """
         names = self._places(which)
         left, right = (simplify(substitute(one, names), bounds) for one in (left, right))
         yield left, right
         if which is Iterations.LATER:
             last = binary("-", self._stop, add(self._start, const(2)))
-            counted = {LATER: binary("-", last, Index(name=STILL))}
+            counted = {BEFORE: binary("-", last, Index(name=AFTER))}
             yield substitute(left, counted), substitute(right, counted)
 
     def _bounds(self) -> Bounds:
         most = self.stage.count(self._index) - 1
-        indices = {**self.bounds.indices, PART: (0, self.consumers - 1), LATER: (0, most), STILL: (0, most)}
+        indices = {**self.bounds.indices, PART: (0, self.consumers - 1), BEFORE: (0, most), AFTER: (0, most)}
         return Bounds(ranks=self.bounds.ranks, indices=indices, tables=self.bounds.tables)
 
     @property
@@ -131,7 +131,7 @@ class Masks:
             return {self._index: self._start, **{name: const(0) for name in others}}
         if any(self.stage.count(name) > 1 for name in others):
             return {}
-        return {self._index: add(add(self._start, const(1)), Index(name=LATER))}
+        return {self._index: add(add(self._start, const(1)), Index(name=BEFORE))}
 
     def _some_false(self, value: Value) -> Scalar | None:
         """Return when a condition on positions is false for some of a part, or None.

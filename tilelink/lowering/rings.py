@@ -1,28 +1,28 @@
 """Roles of warps and the rings of buffers in shared memory between them, as values of the lowered program.
 
-A ring has `buffers` places. Its writer fills them in turn and its readers read them in the same order. Two barriers for
-each place order them: readers wait until a place is full, and the writer waits until it is empty. A barrier counts
-arrivals (and, when the tensor memory accelerator writes, bytes). When all have come, its phase changes.
+A ring has `buffers` positions. Its writer fills them in turn and its readers read them in the same order. Two barriers
+for each position order them: readers wait until a position is full, and the writer waits until it is empty. A barrier
+counts arrivals (and, when the tensor memory accelerator writes, bytes). When all have come, its phase changes.
 
-A role executes the steps of its ring once for each place, in the order in which they are written here.
+A role executes the steps of its ring once for each position, in the order in which they are written here.
 `verifier/rings.py` runs these steps in every order that roles may have, and the template of the kernel renders the same
 steps. So the protocol that is verified is the one that runs.
 
     await BARRIER n     wait for the phase of the current round, or of the previous one for n = 1
     expect BARRIER n    arrive, and let the phase last until n more bytes have been written
     load NAME n         start to write n bytes by the tensor memory accelerator, which arrive at the barrier of `expect`
-    fill                write the place by the role's own threads
+    fill                write the position by the role's own threads
     fence               make these writes visible to the tensor memory accelerator
-    multiply            start a product of the place's operands
-    store               start to store the place by the tensor memory accelerator
+    multiply            start a product of the position's operands
+    store               start to store the position by the tensor memory accelerator
     retire n            wait until at most n of these reads are in flight
-    arrive BARRIER n    arrive for the place n before the current one
+    arrive BARRIER n    arrive for the position n before the current one
     compute             compute with the product that is complete
     carry               bring what a loop carries up to what was computed
-    sum                 add the product of the place to the sums of the tile
+    sum                 add the product of the position to the sums of the tile
 
-A role may take several places in an iteration: a step with `next` is at the place after the current one. Such a role
-has other steps in the first iteration of a tile, and some after its last one.
+A role may take several positions in an iteration: a step with `next` is at the position after the current one. Such a
+role has other steps in the first iteration of a tile, and some after its last one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEXT = "next"
 class Step:
     """A step of a role. word: one of WORDS. what: a barrier, or the name of an operand. number: see above.
 
-    ahead: True at the place after the current one.
+    ahead: True at the position after the current one.
     """
 
     word: str
@@ -78,13 +78,13 @@ class Role:
 
     @property
     def released_late(self) -> int:
-        """Return how many places the role releases late: the largest number of an `arrive`."""
+        """Return how many positions the role releases late: the largest number of an `arrive`."""
         return max((step.number for step in self.every if step.word == ARRIVE), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ring:
-    """A ring of buffers. barriers: (name, arrivals of a phase) pairs; each place has one barrier of each name."""
+    """A ring of buffers. barriers: (name, arrivals of a phase) pairs; each position has one barrier of each name."""
 
     name: str
     buffers: int
@@ -105,7 +105,8 @@ class Roles:
     pieces: number of pieces, side by side, in which a consumer hands its part to the storer. results: one such ring for
     each consumer. registers: of a thread of a consumer, and of the other roles. cut: True if a launch decides where the
     rows of a tile end. The rows of a tile that is cut are stored by the consumers, and at `fill` and `store` of such a
-    tile there is nothing to do.
+    tile there is nothing to do. skips_repeated_waits: True if the loader leaves out a wait for the channel that the
+    iteration before has waited for (lowering/channel_waits.py).
     """
 
     consumers: int
@@ -119,6 +120,7 @@ class Roles:
     kept: Ring | None = None
     products: int = 1
     cut: bool = False
+    skips_repeated_waits: bool = False
 
     @property
     def rings(self) -> tuple[Ring, ...]:
@@ -290,7 +292,7 @@ def result_ring(*, buffers: int, targets: int = 1) -> Ring:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The steps of a role in a tile: in its first iteration, in each further one, and at its last place after these."""
+    """The steps of a role in a tile: in its first iteration, in each further one, and at the last position after."""
 
     first: tuple[Step, ...]
     each: tuple[Step, ...]
@@ -298,7 +300,7 @@ class Parts:
 
 
 def parts_of(role: Role) -> Parts:
-    """Return the steps of a role in a tile. A role that releases places late releases none of another tile."""
+    """Return the steps of a role in a tile. A role that releases positions late releases none of another tile."""
     if role.first is not None:
         return Parts(first=role.first, each=role.steps, last=role.last or ())
     if not role.released_late:
@@ -308,27 +310,27 @@ def parts_of(role: Role) -> Parts:
     return Parts(first=first, each=role.steps, last=(Step(word=RETIRE), *released))
 
 
-def places_of(steps: tuple[Step, ...]) -> int:
-    """Return how many places an iteration takes."""
+def positions_of(steps: tuple[Step, ...]) -> int:
+    """Return how many positions an iteration takes."""
     return 1 + any(step.ahead for step in steps)
 
 
 def of_tile(role: Role, iterations: int) -> Iterator[tuple[int, Step]]:
     """Yield (position, step) of a tile of some iterations. Positions are counted from the tile's first one."""
     parts = parts_of(role)
-    place = 0
+    position = 0
     for iteration in range(iterations):
         steps = parts.each if iteration else parts.first
         for step in steps:
-            yield place + step.ahead, step
-        place += places_of(steps)
-    after = place if role.first is not None else place - 1
+            yield position + step.ahead, step
+        position += positions_of(steps)
+    after = position if role.first is not None else position - 1
     for step in parts.last:
         yield after, step
 
 
 def taken(role: Role, iterations: int) -> int:
-    """Return how many places of a ring a tile takes in some iterations."""
+    """Return how many positions of a ring a tile takes in some iterations."""
     parts = parts_of(role)
     more = 1 if role.first is not None and parts.last else 0
-    return places_of(parts.first) + (iterations - 1) * places_of(parts.each) + more
+    return positions_of(parts.first) + (iterations - 1) * positions_of(parts.each) + more

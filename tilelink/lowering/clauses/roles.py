@@ -57,6 +57,7 @@ from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import stage_scalars, statements, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import carried, has_loop, parts, range_of, unfolded, unfolded_body
+from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, Place, Ties, said
 from tilelink.lowering.clauses.flatten import FLATTEN
@@ -422,6 +423,7 @@ def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles
         operands=loop_ring(buffers=choice.buffers, consumers=consumers, ahead=ahead, size=place),
         results=result_ring(buffers=results),
         kept=kept_ring(consumers=consumers, size=rows * depth * item),
+        skips_repeated_waits=bool(repeated(bound, stage, found)),
     )
 
 

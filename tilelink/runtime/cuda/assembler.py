@@ -9,7 +9,7 @@ from triton.runtime.errors import PTXASError
 
 from tilelink.errors import BindingError
 
-REASON = re.compile(r"ptxas (?:fatal|error)\s*: (?:\(C\d+\) )?(.+)")
+REASON = re.compile(r"^ptxas .*?(?:fatal|error)\s*: (?:\(C\d+\) )?(.+)", re.MULTILINE)
 
 
 @contextmanager
@@ -20,5 +20,7 @@ def assembling(kernel: str) -> Iterator[None]:
     except PTXASError as error:
         reasons = REASON.findall(str(error))
         said = reasons[0] if reasons else str(error).strip()
-        hint = "take smaller tiles, or fewer warps, of which each thread has more registers"
+        hint = "see which ptxas Triton calls, and whether it knows the processor"
+        if "registers" in said:
+            hint = "take smaller tiles, or fewer warps, of which each thread has more registers"
         raise BindingError(f"ptxas cannot assemble kernel {kernel}: {said}", hint=hint) from None
