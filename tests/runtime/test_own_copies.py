@@ -181,7 +181,7 @@ def drawn(chance: Random) -> Plan:
             continue
 
 
-@pytest.mark.parametrize("draws", [8, pytest.param(24, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("draws", [12, pytest.param(24, marks=pytest.mark.thorough)])
 def test_the_order_of_issue_changes_nothing(draws: int) -> None:
     """Random copies of two ranks: what is in memory afterwards, and what was there when each notify was sent."""
     chance, moved = Random(7), 0
