@@ -518,10 +518,10 @@ class _Reader:
         rings = {one.name: self._ring(one) for one in line.rings}
         try:
             registers = sizes.pop("registers"), sizes.pop("other_registers")
-            flags = {name: {0: False, 1: True}[sizes.pop(name, 0)] for name in ("cut", "skips_repeated_waits")}
+            cut, skips = ({0: False, 1: True}[sizes.pop(name, 0)] for name in ("cut", "skips_repeated_waits"))
             return Roles(
                 registers=registers, operands=rings.pop("operands"), results=rings.pop("results"),
-                kept=rings.pop("kept", None), **flags, **sizes,
+                kept=rings.pop("kept", None), cut=cut, skips_repeated_waits=skips, **sizes,
             )  # fmt: skip
         except (KeyError, TypeError):
             hint = "roles(consumers=, rows=, columns=, block=, pieces=, registers=, other_registers=), and below it "
