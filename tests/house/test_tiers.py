@@ -79,12 +79,25 @@ WHOLE = {"tests/compiler/test_odd_callers.py": "tests/compiler/test_fork_server.
 """Files that are thorough as a whole, and the one whose tests of the default tier prove the same for ordinary cases."""
 
 
+SCRIPTS = {
+    "tests/unit/test_search_quality.py": {"test_points_come_from_all_sources_and_the_searchs_are_first",
+                                          "test_choices_made_again_are_looked_up_by_their_kernels"},
+    "tests/unit/test_agreement.py": {"test_points_are_declared_best_and_by_chance",
+                                     "test_a_run_measures_every_point_and_records_failures"},
+}  # fmt: skip
+"""Functions that are thorough: whole runs of benchmark scripts, whose parts the others of the file test."""
+MARKED = re.compile(r"^\s*@pytest\.mark\.thorough\n(?:@.*\n)*def (\w+)", re.M)
+
+
 def test_every_other_function_has_a_case_in_the_default_tier() -> None:
     files = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
     texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files}
     assert {file for file, text in texts.items() if re.search(r"^pytestmark = .*\bthorough\b", text, re.M)} == {*WHOLE}
-    assert not [file for file, text in texts.items() if re.search(r"^\s*@pytest\.mark\.thorough\b", text, re.M)
-                and file != "tests/tiers.py"]  # fmt: skip
+    assert {file: set(found) for file, text in texts.items() if (found := MARKED.findall(text))} == SCRIPTS
+    marks = {file: len(re.findall(r"^\s*@pytest\.mark\.thorough\b", text, re.M)) for file, text in texts.items()}
+    assert {file: count for file, count in marks.items() if count} == {
+        file: len(names) for file, names in SCRIPTS.items()
+    }
     assert WHOLE.keys() | set(WHOLE.values()) <= texts.keys()
 
 

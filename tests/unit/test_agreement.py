@@ -119,6 +119,7 @@ def test_a_plot_is_the_same_for_the_same_points(tmp_path: Path) -> None:
 # Points ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_points_are_declared_best_and_by_chance(tmp_path: Path) -> None:
     files = tmp_path / "a.json", tmp_path / "b.json"
     for file in files:
@@ -228,6 +229,7 @@ def _ranks(points: Path, out: Path, budget: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_measures_every_point_and_records_failures(tmp_path: Path) -> None:
     gathered = {"op": "all_gather", "program": "all_gather", "dims": {"Ms": 16, "K": 64}}
     moves = compiler.load("all_gather")

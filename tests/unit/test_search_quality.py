@@ -144,6 +144,7 @@ def test_schedules_with_equal_kernels_are_one_point() -> None:
     assert own.find("ag_gemm", text.knobs("gemm", num_stages=9)) is None  # more than a processor holds
 
 
+@pytest.mark.thorough
 def test_points_come_from_all_sources_and_the_searchs_are_first(tmp_path: Path) -> None:
     file, groups = tmp_path / "points.json", (("ag_gemm", "mlp-1@512"), ("reduce_scatter", "mlp-1@512"))
     assert search_quality.choose(file, "8xH200", 12, (2, 4, 2, 3), groups, workers=1) == 0
@@ -167,6 +168,7 @@ def test_points_come_from_all_sources_and_the_searchs_are_first(tmp_path: Path) 
         assert len(set(hashes)) == len(hashes)
 
 
+@pytest.mark.thorough
 def test_choices_made_again_are_looked_up_by_their_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     group, trials = ("ag_gemm", "mlp-1@512"), 12
     chosen = Sweep(*group, load_machine("8xH200")).chosen(trials, 3)
