@@ -1,7 +1,7 @@
 """The two tiers of the suite: what every run does, and the cases that are left to `pytest --thorough`.
 
 A thorough test repeats on one more case what a test of the default tier proves. A function of tests has at least one
-case in the default tier; tests/house/test_tiers.py names the files of which another file covers all.
+case in the default tier; tests/house/test_tiers.py names the files and functions that have none, with the reason.
 
     @thorough(unless=lambda case, ranks: ranks == 4)               # all cases but these
     pytest.param("large", marks=pytest.mark.thorough)              # one case

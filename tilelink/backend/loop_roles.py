@@ -185,7 +185,7 @@ class LoopLoader(Loader):
         )  # fmt: skip
 
     def _awaited(self, wait: Wait) -> str:
-        """Emit the number of the channel that a tile has awaited last by a wait: none."""
+        """Emit the variable for the channel that a tile has awaited last by a wait, -1 before the first time."""
         return self.writer.let(self.writer.name(f"{wait.region.tensor}_awaited"), "-1")
 
     def _wait_for_new(self, wait: Wait, last: str | None) -> None:

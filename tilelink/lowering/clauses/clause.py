@@ -116,7 +116,7 @@ class Ties(Enum):
 
 
 class Place(Enum):
-    """Where among the passes that of a clause stands (lowering/passes.py).
+    """The positions among the passes at which that of a clause may stand (lowering/passes.py).
 
     Passes of one place are applied in the order in which their clauses are registered.
     """
