@@ -300,11 +300,12 @@ def of_operands(tiles: Sequence[tuple[Roles, int]], *, loads: bool) -> list[Told
     return merged(found)
 
 
-def of_results(tiles: Sequence[tuple[BoundStage, Roles]], *, stores: bool) -> list[Told]:
-    """Return the steps at the ring of one consumer's results, of that consumer or of the storer."""
-    found: list[Told] = []
+def of_results(tiles: Sequence[tuple[BoundStage, Roles]], *, stores: bool) -> list[list[Told]]:
+    """Return the steps at the ring of one consumer's results in each tile, of that consumer or of the storer."""
+    every: list[list[Told]] = []
     first = 0
     for stage, roles in tiles:
+        found: list[Told] = []
         ring = roles.results
         targets = [region.tensor for region in results_of(stage)]
         role = ring.reader if stores else ring.writer
@@ -314,8 +315,19 @@ def of_results(tiles: Sequence[tuple[BoundStage, Roles]], *, stores: bool) -> li
                 one = (STORE, targets[int(step.what.removeprefix("target") or 0)], *one[2:])
             if not (roles.cut and step.word in (FILL, STORE)):
                 found.append((FILL, "result_ring", *one[2:]) if step.word == FILL else one)
+        every.append(found)
         first += taken(role, roles.pieces)
-    return found
+    return every
+
+
+def of_storer(tiles: Sequence[tuple[BoundStage, Roles]], roles: Roles) -> list[Told]:
+    """Return the steps of the storer: those of a tile at the ring of each consumer, one ring after the other."""
+    return [
+        (word, what, slot if word == RETIRE else slot + consumer * roles.results.buffers, number)
+        for steps in of_results(tiles, stores=True)
+        for consumer in range(roles.consumers)
+        for word, what, slot, number in steps
+    ]
 
 
 def at_operands(events: Sequence[Event], role: str, roles: Roles) -> list[Told]:
@@ -325,22 +337,20 @@ def at_operands(events: Sequence[Event], role: str, roles: Roles) -> list[Told]:
     return merged(one for one in every if one[0] in words or one[1] in barriers)
 
 
-def at_results(events: Sequence[Event], role: str, consumer: int, roles: Roles) -> list[Told]:
-    """Return the steps of a role at the ring of a consumer's results. Reads in flight are those of all consumers."""
-    first = consumer * roles.results.buffers
+def at_results(events: Sequence[Event], role: str, roles: Roles) -> list[Told]:
+    """Return the steps of a role at the rings of results."""
     found: list[Told] = []
     for one in (seen(event, roles.consumers) for event in events if event.role == role):
-        word, what, slot, number = one
-        if word == RETIRE and role == "storer":
-            assert number % roles.consumers == 0
-            found.append((word, what, slot, number // roles.consumers))
-        elif word == FENCE:
+        word, what, _, _ = one
+        retired = word == RETIRE and role == "storer"
+        if retired or word == FENCE or (word in (FILL, STORE) and not roles.cut) or what in ("staged", "drained"):
             found.append(one)
-        elif word not in (FILL, STORE, AWAIT, ARRIVE) or slot - first not in range(roles.results.buffers):
-            continue
-        elif (word in (FILL, STORE) and not roles.cut) or what in ("staged", "drained"):
-            found.append((word, what, slot - first, number))
     return found
+
+
+def moved(steps: Sequence[Told], buffers: int) -> list[Told]:
+    """Return the steps at a ring that begins so many buffers later."""
+    return [(word, what, slot + (word != FENCE) * buffers, number) for word, what, slot, number in steps]
 
 
 def tiles_of(kernel: Kernel, events: Sequence[Event]) -> list[tuple[BoundStage, int]]:
@@ -376,8 +386,9 @@ def check_steps(kernel: Kernel, events: Sequence[Event]) -> int:
     for consumer in range(one.consumers):
         name = f"consumer{consumer}"
         assert at_operands(events, name, one) == of_operands(turns, loads=False)
-        assert at_results(events, name, consumer, one) == of_results(results, stores=False)
-        assert at_results(events, "storer", consumer, one) == of_results(results, stores=True)
+        filled = [step for steps in of_results(results, stores=False) for step in steps]
+        assert at_results(events, name, one) == moved(filled, consumer * one.results.buffers)
+    assert at_results(events, "storer", one) == of_storer(results, one)
     return len(tiles)
 
 
@@ -445,7 +456,8 @@ MUTANTS = {
     ),
     "a notify before its data": ("        peer_2 = 1\n", f"        peer_2 = 1\n        {NOTIFY}\n"),
     "one product less in flight": ("acc_1 = roles.retire(acc_1, FLYING=1)", "acc_1 = roles.retire(acc_1, FLYING=0)"),
-    "no store in flight": ("roles.stored(FLYING=3 * CONSUMERS)", "roles.stored(FLYING=0)"),
+    "no store in flight": ("roles.stored(FLYING=3)", "roles.stored(FLYING=0)"),
+    "a part begins where the one before has ended": ("result_buffer, result_phase = tile_buffer, tile_phase", "pass"),
     "a notify that is left out": (NOTIFY, "pass"),
     "a notify of another rank": (NOTIFY, NOTIFY.replace("signals", "signal_table[1 - rank]")),
     "a wait for an earlier launch": ("target=parts_generation", "target=parts_generation - 1"),

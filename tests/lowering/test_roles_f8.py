@@ -132,12 +132,15 @@ def test_operands_without_a_type_of_their_own_may_have_another_one() -> None:
     assert compiled("bf16").stages["mul"].roles
 
 
-def test_vectors_of_rows_are_loaded_once_and_places_follow_the_index() -> None:
+def test_vectors_are_loaded_once_and_places_follow_the_index() -> None:
     made = bound(value=f"{SCALED} + z[i, j, 1]")
     lines = [line.strip() for line in emit(made, make_plan(made).thresholds).text.splitlines()]
     pieces = next(n for n, line in enumerate(lines) if line.startswith("for piece in gl.static_range("))
     rows = [n for n, line in enumerate(lines) if "= gl.load(u + " in line]
-    columns = [n for n, line in enumerate(lines) if "= gl.load(v + " in line]
-    assert len(rows) == 1 and rows[0] < pieces < columns[0]
+    columns = [n for n, line in enumerate(lines) if "gl.load(v + " in line]
+    assert len(rows) == len(columns) == 1 and lines[columns[0]].count("gl.load(v + ") == 2
+    awaited = max(n for n, line in enumerate(lines[:pieces]) if line.startswith("roles.wait(full_barriers"))
+    multiplied = max(n for n, line in enumerate(lines[:pieces]) if "roles.multiply(" in line)
+    assert awaited < rows[0] < columns[0] < multiplied < pieces
     (place,) = {line for line in lines if line.startswith("offsets") and "[:, None]" in line and "* 2" in line}
     assert "rows" in place.split("[:, None]")[0] and "columns" in place.split("[None, :]")[0].split("+")[-1]

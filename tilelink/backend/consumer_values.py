@@ -11,12 +11,12 @@ from tilelink.backend.roles_shared import Shared
 from tilelink.backend.tiles import Tile
 from tilelink.backend.values import Slices, ValueEmitter
 from tilelink.ir.mapping import Span
-from tilelink.ir.program import Dot, Read, Region
+from tilelink.ir.program import ITEM_BYTES, Dot, Read, Region
 from tilelink.ir.typing import Axis
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Prefetch:
+class Prefetch:
     """A tile of which the next piece is loaded while one is computed.
 
     pointers: name of the pointers to its first piece. next: name of the next piece.
@@ -38,7 +38,9 @@ class ConsumerValueEmitter(ValueEmitter):
     piece: str = ""
     """Number of the piece."""
     prefetched: dict[Region, str] = field(default_factory=dict[Region, str])
-    """Region -> the name of its piece, of tiles that are prefetched."""
+    """Region -> the name of its piece, of vectors and tiles that are prefetched."""
+    vectors: dict[Region, str] = field(default_factory=dict[Region, str])
+    """Region -> the name of a tuple of all pieces, of vectors along the columns that are loaded at once."""
     parts: list[str] = field(default_factory=list[str])
     """The pieces of the products, in their order."""
 
@@ -50,44 +52,57 @@ class ConsumerValueEmitter(ValueEmitter):
         """Load a vector of the piece's columns, or a tile of its rows and columns."""
         name = self.prefetched.get(value.region)
         if name is None:
-            name = self._loaded(value.region, self.addresses.writer.name(f"{value.region.tensor}_tile"))
+            name = self._loaded(value.region, self.addresses.writer.name(f"{value.region.tensor}_tile"), self.piece)
         text = name if self.addresses.bound.tensors[value.region.tensor].dtype == "f32" else f"{name}.to(gl.float32)"
         return Tile(text=text, dtype="f32", axes=self.addresses.typing.region_type(value.region).axes)
 
-    def _loaded(self, region: Region, name: str) -> str:
-        pointers, mask = self.pointers(region, self.piece)
+    def _loaded(self, region: Region, name: str, piece: str | None) -> str:
+        return self.addresses.writer.let(name, self._load(region, piece))
+
+    def _load(self, region: Region, piece: str | None) -> str:
+        pointers, mask = self.pointers(region, piece)
         there = f", mask={mask}, other=0.0" if mask else ""
-        return self.addresses.writer.let(name, f"gl.load({pointers}{there})")
+        return f"gl.load({pointers}{there})"
 
-    def load_rows(self, reads: Iterable[Read], like: str) -> None:
-        """Load the vectors along the rows of a tile, which all of its pieces have. like: the first piece."""
-        self.parts = [like]
-        for read in reads:
-            (*_, last) = self.addresses.typing.region_type(read.region).axes
-            if str(last.index) != self._column:
-                name = self.addresses.writer.name(f"{read.region.tensor}_tile")
-                self.prefetched[read.region] = self._loaded(read.region, name)
+    def load_vectors(self, reads: Iterable[Read], like: str, most: int) -> None:
+        """Load the vectors along the rows of a tile, and those along its columns for all of its pieces.
 
-    def prefetch(self, reads: Iterable[Read], like: str) -> dict[Region, _Prefetch]:
+        like: a piece. most: bytes of those along the columns. Others are loaded when they are needed.
+        """
+        addresses, count, self.parts = self.addresses, self.shared.roles.pieces, [like]
+        for region in dict.fromkeys(read.region for read in reads):
+            tensor = addresses.bound.tensors[region.tensor]
+            axes = addresses.typing.region_type(region).axes
+            if str(axes[-1].index) != self._column:
+                self.prefetched[region] = self._loaded(region, addresses.writer.name(f"{tensor.name}_tile"), self.piece)
+            elif len(axes) == 1 and (size := self.shared.roles.columns * ITEM_BYTES[tensor.dtype]) <= most:
+                most -= size
+                name = addresses.writer.name(f"{tensor.name}_pieces")
+                loads = [self._load(region, str(number) if number else None) for number in range(count)]
+                self.vectors[region] = addresses.writer.let(name, f"({', '.join(loads)}{',' * (count == 1)})")
+
+    def prefetch(self, reads: Iterable[Read], like: str) -> dict[Region, Prefetch]:
         """Start to load the first piece of some tiles. like: the first piece of the product.
 
         Tiles that are cut are loaded when they are needed.
         """
-        writer, found = self.addresses.writer, dict[Region, _Prefetch]()
+        writer, found = self.addresses.writer, dict[Region, Prefetch]()
         self.parts = [like]
         for read in reads:
             tensor = read.region.tensor
             if read.region not in found and not self._is_cut(read.region):
                 pointers, _ = self.pointers(read.region, None)
-                one = _Prefetch(pointers=writer.name(f"{tensor}_pointers"), next=writer.name(f"{tensor}_next"))
+                one = Prefetch(pointers=writer.name(f"{tensor}_pointers"), next=writer.name(f"{tensor}_next"))
                 writer.let(one.pointers, pointers)
                 writer.let(one.next, f"gl.load({one.pointers})")
                 found[read.region] = one
         return found
 
-    def take_prefetched(self, fetched: Mapping[Region, _Prefetch]) -> None:
-        """Take the piece of each tile that is on its way, and start to load the next one."""
+    def take_prefetched(self, fetched: Mapping[Region, Prefetch]) -> None:
+        """Take the piece of each vector and tile that is on its way, and start to load a tile's next one."""
         writer, shared = self.addresses.writer, self.shared
+        for region, name in self.vectors.items():
+            self.prefetched[region] = writer.let(writer.name(f"{region.tensor}_tile"), f"{name}[{self.piece}]")
         for region, one in fetched.items():
             self.prefetched[region] = writer.let(writer.name(f"{region.tensor}_tile"), one.next)
             with writer.block(nodes.Branch(condition=f"{self.piece} + 1 < {shared.pieces}")):
@@ -151,7 +166,7 @@ class ConsumerValueEmitter(ValueEmitter):
     def _columns(self, span: Span, piece: str | None, wide: str) -> str:
         """Return the name of the columns of a piece. wide: suffix for 64 bits, or ""."""
         first = self.addresses.scalar(span.start, LEVEL["+"])
-        ahead = [f"{piece} * {self.shared.piece}"] if piece is not None else []
+        ahead = [scaled(piece, self.shared.piece)] if piece is not None else []
         return self._shared("columns", total([first, *ahead, f"roles.columns({self.part})"]), wide)
 
     def _rows(self, span: Span, wide: str) -> str:

@@ -557,7 +557,7 @@ class StoreResult(Node):
 class RetireStores(Node):
     """A wait until at most `flying` stores still read shared memory."""
 
-    flying: str
+    flying: int
 
 
 # Copy queues -------------------------------------------------------------------------------------------------

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Self
 
 from tilelink.backend import nodes
 from tilelink.backend.constants import LEVEL, total
-from tilelink.backend.consumer_values import ConsumerValueEmitter
+from tilelink.backend.consumer_values import ConsumerValueEmitter, Prefetch
 from tilelink.backend.roles_shared import Shared
 from tilelink.backend.statements import StatementEmitter
 from tilelink.backend.tiles import TRITON, Tile
@@ -28,7 +27,6 @@ from tilelink.ir.program import (
     FromScalar,
     Full,
     Notify,
-    Read,
     Region,
     Statement,
     Store,
@@ -44,8 +42,6 @@ from tilelink.lowering.rings import (
     EXPECT,
     LOAD,
     MULTIPLY,
-    RETIRE,
-    STORE,
     SUM,
     Step,
     parts_of,
@@ -57,6 +53,9 @@ from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 PREFETCHED_TILES = 2
 """Most tiles that consumers add of which pieces are prefetched: a piece takes 32 registers of a thread."""
+PREFETCHED_VECTORS = 512
+"""Most bytes of vectors along the columns that are loaded for all pieces at once, which take as many registers as a
+piece of such a tile: of four elements, each thread of a consumer has one."""
 
 Thresholds = Mapping[tuple[str, str], int | None]
 Signals = frozenset[tuple[str, str]]
@@ -290,10 +289,12 @@ class Consumer(_RoleEmitter):
         product = sliced_product(stage, rest[0])
         self.comment(rest[0])
         acc = writer.name(product.name if product else "acc")
-        self.multiply(acc)
-        for wait in consumer_waits(stage):
+        late = consumer_waits(stage)
+        fetched = self.multiply(acc, fetch=not late)
+        for wait in late:
             self._ordered(wait)
-        assert isinstance(self.values, ConsumerValueEmitter)
+        if late:
+            fetched = self._fetch()
         accs = [acc]
         if shared.roles.products > 1:
             accs = [writer.name("acc") for _ in shared.dots]
@@ -303,8 +304,7 @@ class Consumer(_RoleEmitter):
             writer.let(name, f"roles.pieces({one}, {shared.pieces})")
         parts = [writer.name("part") for _ in accs]
         self.whole()  # before the loop over pieces, which shares it
-        self.values.load_rows(addends(stage), f"{pieces[0]}[0]")
-        fetched = self.values.prefetch(self._prefetched(), f"{pieces[0]}[0]")
+        assert isinstance(self.values, ConsumerValueEmitter)
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
             for part, name in zip(parts, pieces, strict=True):
                 writer.let(part, f"{name}[{piece}]")
@@ -326,47 +326,83 @@ class Consumer(_RoleEmitter):
             case _:
                 raise AssertionError(statement)
 
-    def _prefetched(self) -> list[Read]:
-        """Return the tiles that consumers add and prefetch, or none if there are more than registers for them."""
-        stage, typing = self.values.addresses.stage, self.values.addresses.typing
-        tiles = [one for one in addends(stage) if len(typing.region_type(one.region).axes) > 1]
-        return tiles if len({one.region for one in tiles}) <= PREFETCHED_TILES else []
+    def _fetch(self) -> Mapping[Region, Prefetch]:
+        """Start to load what is computed with the product of a tile. Return the tiles of which more pieces follow."""
+        shared, typing, read = self.shared, self.values.addresses.typing, addends(self.values.addresses.stage)
+        if not read:
+            return {}
+        assert isinstance(self.values, ConsumerValueEmitter)
+        bits = "" if self._element_bits == 16 else f", ELEMENT_BITS={self._element_bits}"
+        zeros = f"roles.zeros({shared.rows}, {shared.all_columns}{bits})"
+        product = zeros if shared.roles.products == 1 else f"roles.halves({zeros})[0]"
+        like = self.writer.let(self.writer.name("like"), f"roles.pieces({product}, {shared.pieces})[0]")
+        self.values.load_vectors(read, like, PREFETCHED_VECTORS)
+        tiles = [one for one in read if len(typing.region_type(one.region).axes) > 1]
+        few = len({one.region for one in tiles}) <= PREFETCHED_TILES
+        return self.values.prefetch(tiles if few else [], like)
 
-    def multiply(self, acc: str) -> None:
-        """Lower the product of a tile."""
+    def multiply(self, acc: str, *, fetch: bool) -> Mapping[Region, Prefetch]:
+        """Lower the product of a tile.
+
+        fetch: True to load what is computed with it while its last buffer is multiplied. All signals of the tile have
+        come then: the loader has loaded this buffer after it waited for them.
+        """
         shared, writer = self.shared, self.writer
         parts = parts_of(shared.roles.operands.reader)
         writer.add(self._zeros(acc))
         if any(step.word == SUM for step in parts.each):
-            self._sum_products(parts.each, acc)
-            return
+            return self._sum_products(parts.each, acc, fetch=fetch)
         self._multiply_buffers(parts.first, acc, first=True)
         if shared.steps > 1:
             loop = nodes.Loop(index=writer.name("k"), over=f"range({shared.block}, {shared.inner}, {shared.block})")
             with writer.block(loop):
                 self._multiply_buffers(parts.each, acc, first=False)
+        fetched = self._fetch() if fetch else {}
         for step in parts.last:
             self._multiply_step(step, acc, RingPosition(buffer=self.position.previous), first=False)
+        return fetched
 
     def _zeros(self, name: str) -> nodes.Accumulator:
-        shared = self.shared
-        left = shared.addresses.bound.tensors[operand_region(shared.dot.left).tensor]
-        bits = 8 * ITEM_BYTES[left.dtype]
-        return nodes.Accumulator(name=name, rows=shared.rows, columns=shared.all_columns, bits=bits)
+        return nodes.Accumulator(
+            name=name, rows=self.shared.rows, columns=self.shared.all_columns, bits=self._element_bits
+        )
 
-    def _sum_products(self, steps: tuple[Step, ...], acc: str) -> None:
-        """Lower the product of a tile, of which the product of each position is added to the sums."""
+    @property
+    def _element_bits(self) -> int:
+        left = operand_region(self.shared.dot.left).tensor
+        return 8 * ITEM_BYTES[self.values.addresses.bound.tensors[left].dtype]
+
+    def _sum_products(self, steps: tuple[Step, ...], acc: str, *, fetch: bool) -> Mapping[Region, Prefetch]:
+        """Lower the product of a tile, of which the product of each position is added to the sums.
+
+        fetch: as of `multiply`, after the wait for the last buffer.
+        """
         shared, writer = self.shared, self.writer
         k, product = writer.name("k"), writer.name("product")
-        with writer.block(nodes.Loop(index=k, over=f"range(0, {shared.inner}, {shared.block})")):
-            for step in steps:
-                if step.word == MULTIPLY:
-                    writer.add(self._zeros(product))
-                if step.word == SUM:
-                    writer.let(acc, f"{acc} + {product}")
-                else:
-                    self._multiply_step(step, product, self.position, first=True)
-            writer.add(nodes.Advance(buffer=self.position.buffer, phase=self.position.phase, buffers=shared.buffers))
+        last = fetch and bool(addends(self.values.addresses.stage))
+        if shared.steps > last:
+            end = f"{shared.inner} - {shared.block}" if last else shared.inner
+            with writer.block(nodes.Loop(index=k, over=f"range(0, {end}, {shared.block})")):
+                self._sum_product(steps, acc, product)
+        if not last:
+            return {}
+        awaited = 1 + next(n for n, step in enumerate(steps) if step.word == AWAIT)
+        for step in steps[:awaited]:
+            self._multiply_step(step, product, self.position, first=True)
+        fetched = self._fetch()
+        self._sum_product(steps[awaited:], acc, product)
+        return fetched
+
+    def _sum_product(self, steps: tuple[Step, ...], acc: str, product: str) -> None:
+        for step in steps:
+            if step.word == MULTIPLY:
+                self.writer.add(self._zeros(product))
+            if step.word == SUM:
+                self.writer.let(acc, f"{acc} + {product}")
+            else:
+                self._multiply_step(step, product, self.position, first=True)
+        position = self.position
+        self.writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=self.shared.buffers))
 
     def _multiply_buffers(self, steps: tuple[Step, ...], acc: str, *, first: bool) -> None:
         position = self.position
@@ -477,55 +513,53 @@ class Storer(_RoleEmitter):
         return _Target(boxes=far.name, row=row, column=column, peer=peer, copies=far.copies)
 
     def _store_parts(self) -> None:
-        """Store the pieces of all consumers' parts, in the order in which consumers compute them."""
-        shared, writer = self.shared, self.writer
-        parts = parts_of(shared.roles.results.reader)
-        self._store_piece(parts.first, "")
-        if shared.roles.pieces > 1:
-            piece = writer.name("piece")
-            with writer.block(nodes.Loop(index=piece, over=f"gl.static_range(1, {shared.pieces})")):
-                self._store_piece(parts.each, f" + {piece} * {shared.piece}")
-        self._store_steps(parts.last, "")
+        """Store the pieces of each consumer's part, one part after the other.
+
+        A consumer does not wait for the others' pieces then. The rings of all consumers are at the same position when a
+        tile begins.
+        """
+        shared, writer, position = self.shared, self.writer, self.position
+        steps = parts_of(shared.roles.results.reader)
+        begin = ", ".join(writer.name(f"tile_{name}") for name in ("buffer", "phase"))
+        writer.let(begin, f"{position.buffer}, {position.phase}")
+        part = writer.name("part")
+        with writer.block(nodes.Loop(index=part, over=f"gl.static_range({shared.consumers})")):
+            writer.let(f"{position.buffer}, {position.phase}", begin)
+            self._store_piece(steps.first, part, "")
+            if shared.roles.pieces > 1:
+                piece = writer.name("piece")
+                with writer.block(nodes.Loop(index=piece, over=f"gl.static_range(1, {shared.pieces})")):
+                    self._store_piece(steps.each, part, f" + {piece} * {shared.piece}")
+            self._store_steps(steps.last, part, "")
         self.targets = []
 
-    def _store_piece(self, steps: tuple[Step, ...], right: str) -> None:
-        self._store_steps(steps, right)
+    def _store_piece(self, steps: tuple[Step, ...], part: str, right: str) -> None:
+        self._store_steps(steps, part, right)
         if self.shared.roles.results.reader.released_late:
             self.writer.let(self.position.previous, self.position.buffer)
         self.writer.add(
             nodes.Advance(buffer=self.position.buffer, phase=self.position.phase, buffers=self.shared.results)
         )
 
-    def _store_steps(self, steps: tuple[Step, ...], right: str) -> None:
-        """Lower steps of the rings of all consumers: each step is that of all parts before the next one.
-
-        right: what is added to the columns of the first piece.
-        """
-        shared, writer = self.shared, self.writer
-        loops = [list(some) for _, some in groupby(steps, lambda step: step.word == RETIRE)]
-        late = not any(step.word == AWAIT for step in steps)
-        for some in loops:
-            if some[0].word == RETIRE:  # the stores of all parts count
-                number, consumers = some[0].number, shared.consumers
-                flying = consumers if number == 1 else f"{number} * {consumers}" if number else "0"
-                writer.add(nodes.RetireStores(flying=flying))
-                continue
-            part = writer.name("part")
-            with writer.block(nodes.Loop(index=part, over=f"gl.static_range({shared.consumers})")):
-                ahead = f"{part} * {shared.results} + "
-                position = RingPosition(
-                    buffer=ahead + (self.position.previous if late else self.position.buffer),
-                    phase=self.position.phase,
-                    previous=ahead + self.position.previous,
-                )  # fmt: skip
-                for step in some:
-                    if step.word == STORE and self.is_whole is not None:
-                        with writer.block(nodes.Branch(condition=self.is_whole)):
-                            writer.add(self._stored(step, position, part, right))
-                    elif step.word == STORE:
-                        writer.add(self._stored(step, position, part, right))
-                    else:
-                        self.synchronize(step, position)
+    def _store_steps(self, steps: tuple[Step, ...], part: str, right: str) -> None:
+        """Lower steps at the ring of a part. right: what is added to the columns of the first piece."""
+        ring, late = f"{part} * {self.shared.results} + ", not any(step.word == AWAIT for step in steps)
+        position = RingPosition(
+            buffer=ring + (self.position.previous if late else self.position.buffer),
+            phase=self.position.phase,
+            previous=ring + self.position.previous,
+        )
+        for step in steps:
+            match step.word:
+                case "retire":
+                    self.writer.add(nodes.RetireStores(flying=step.number))
+                case "store" if self.is_whole is not None:
+                    with self.writer.block(nodes.Branch(condition=self.is_whole)):
+                        self.writer.add(self._stored(step, position, part, right))
+                case "store":
+                    self.writer.add(self._stored(step, position, part, right))
+                case _:
+                    self.synchronize(step, position)
 
     def _stored(self, step: Step, position: RingPosition, part: str, right: str) -> nodes.StoreResult:
         """Return the store of a piece at one of the tile's positions."""

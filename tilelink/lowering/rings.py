@@ -103,10 +103,11 @@ class Roles:
     operand, side by side in a consumer's registers, each of so many columns. kept: the ring of what all iterations of
     such a loop multiply; None for a product along a whole dimension.
     pieces: number of pieces, side by side, in which a consumer hands its part to the storer. results: one such ring for
-    each consumer. registers: of a thread of a consumer, and of the other roles. cut: True if a launch decides where the
-    rows of a tile end. The rows of a tile that is cut are stored by the consumers, and at `fill` and `store` of such a
-    tile there is nothing to do. skips_repeated_waits: True if the loader leaves out a wait for the channel that the
-    iteration before has waited for (lowering/channel_waits.py).
+    each consumer; the storer takes all positions of a tile in one of them before those in the next. registers: of a
+    thread of a consumer, and of the other roles. cut: True if a launch decides where the rows of a tile end. The rows
+    of a tile that is cut are stored by the consumers, and at `fill` and `store` of such a tile there is nothing to do.
+    skips_repeated_waits: True if the loader leaves out a wait for the channel that the iteration before has waited for
+    (lowering/channel_waits.py).
     """
 
     consumers: int
