@@ -279,6 +279,10 @@ class Buffer:
     def seen(self, data: torch.Tensor) -> Buffer:
         return Buffer(ring=self.ring, slot=self.slot, data=data, block=self.block)
 
+    def load(self, layout: Any) -> Value:
+        self.block.record("take", self.ring.name, self.slot)
+        return _value(self.data.clone())
+
     def store(self, value: Any) -> None:
         value = _value(value)
         if (value.shape, value.dtype) != (self.data.shape, self.data.dtype):

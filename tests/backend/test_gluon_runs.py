@@ -27,6 +27,7 @@ from tilelink.backend.context import Emitted
 from tilelink.backend.emit import emit
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.rings import (
+    ADDEND,
     ARRIVE,
     AWAIT,
     CARRY,
@@ -41,6 +42,7 @@ from tilelink.lowering.rings import (
     RETIRE,
     STORE,
     SUM,
+    TAKE,
     TRAILING,
     Ring,
     Role,
@@ -161,6 +163,7 @@ CASES = {
     ),
     "slices that arrive": Case(made=lambda: form(channel="\n    h channel(k=64)")),
     "waits after the product, and stores at peers": Case(made=lambda: epilogue.bound(**SMALL)),
+    "consumers wait after the product": Case(made=lambda: epilogue.bound(dtype=" f32", **SMALL)),
     "branches and late waits": Case(made=lambda: epilogue.bound(BRANCHES, **SMALL)),
     "several stages": Case(made=direct),
     "8-bit floats": Case(made=lambda: narrow.bound(value=f"{narrow.SCALED} + z[i, j, 1]", buffers=2)),
@@ -228,7 +231,7 @@ def run(name: str, launch: int, seed: int, source: str = "") -> tuple[Kernel, Ru
 # Steps -------------------------------------------------------------------------------------------------------
 
 RINGS = {"left_ring": "left", "right_ring": "right", "kept_ring": KEPT, "streamed_ring": "streamed"}
-LOADED = {LEADING: "streamed", TRAILING: "streamed"}
+LOADED = {LEADING: "streamed", TRAILING: "streamed", ADDEND: "left"}
 MULTIPLIED = {"left_ring": "", "kept_ring": LEADING, "registers": TRAILING}
 UNSEEN = (COMPUTE, CARRY, SUM)
 """Steps that only a role itself sees."""
@@ -250,6 +253,8 @@ def merged(several: Iterable[Told]) -> list[Told]:
 def seen(event: Event, consumers: int) -> Told:
     """Return what an event tells of a step."""
     what, slot = event.what.removesuffix("_barriers"), event.slot
+    if event.word == TAKE:
+        return TAKE, "", slot // consumers, 0
     if event.word == LOAD:
         what = RINGS[what]
         slot = slot // consumers if what in ("left", KEPT) else slot
@@ -333,7 +338,7 @@ def of_storer(tiles: Sequence[tuple[BoundStage, Roles]], roles: Roles) -> list[T
 def at_operands(events: Sequence[Event], role: str, roles: Roles) -> list[Told]:
     """Return the steps of a role at the rings of operands and of what is kept."""
     every = [seen(event, roles.consumers) for event in events if event.role == role]
-    words, barriers = (LOAD, MULTIPLY, RETIRE), ("full", "empty", "ready", "vacant")
+    words, barriers = (LOAD, MULTIPLY, RETIRE, TAKE), ("full", "empty", "ready", "vacant")
     return merged(one for one in every if one[0] in words or one[1] in barriers)
 
 
@@ -416,6 +421,9 @@ NOTIFY = (
     "dl.notify(signals, C_SIGNALS + i * 2 + j, rank, debug_block=debug_block, stage=1, tile=tile, remote=False, "
     "tma=False, scope=dl.WARP)"
 )
+FULL = "            roles.wait(full_barriers, buffer, phase)\n"
+TAKE_PIECE = "parts_tile = roles.take(left_ring.index(buffer * CONSUMERS + PART), part)\n"
+RELEASE = "            roles.arrive(empty_barriers, buffer)\n"
 MUTANTS = {
     "a loader does not wait for room": ("roles.wait(empty_barriers, buffer, phase ^ 1)", "pass"),
     "a loader waits for another phase": (
@@ -458,6 +466,10 @@ MUTANTS = {
     "one product less in flight": ("acc_1 = roles.retire(acc_1, FLYING=1)", "acc_1 = roles.retire(acc_1, FLYING=0)"),
     "no store in flight": ("roles.stored(FLYING=3)", "roles.stored(FLYING=0)"),
     "a part begins where the one before has ended": ("result_buffer, result_phase = tile_buffer, tile_phase", "pass"),
+    "a piece is taken before it is loaded": (f"{FULL}            {TAKE_PIECE}", f"            {TAKE_PIECE}"),
+    "a piece is released before it is taken": (f"{TAKE_PIECE}{RELEASE}", f"{RELEASE.strip()}\n            {TAKE_PIECE}"),
+    "a piece is not released": (f"{TAKE_PIECE}{RELEASE}", TAKE_PIECE),
+    "a piece of other columns": ("column_1 + piece * PIECE_COLUMNS", "column_1 + (PIECES - 1 - piece) * PIECE_COLUMNS"),
     "a notify that is left out": (NOTIFY, "pass"),
     "a notify of another rank": (NOTIFY, NOTIFY.replace("signals", "signal_table[1 - rank]")),
     "a wait for an earlier launch": ("target=parts_generation", "target=parts_generation - 1"),

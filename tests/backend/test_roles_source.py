@@ -252,7 +252,7 @@ def test_a_wait_of_a_loader_may_have_a_deadline() -> None:
 
 def test_consumers_wait_after_the_product_and_prefetch_what_they_add() -> None:
     body = epilogue.BODY.replace("acc = acc + r[i, j]", "acc = acc + 1.0")
-    source = functions(emitted(epilogue.bound(body, ranks=3)).text)
+    source = functions(emitted(epilogue.bound(body, ranks=3, dtype=" f32")).text)
     kinds = {
         "poll": r"token \+= dl\.wait\(", "first": r"\w+_next\w* = gl\.load\(\w+_pointers\w*\)", "piece": r"for piece",
         "next": r"\w+_next\w* = gl\.load\(\w+_pointers\w* \+", "fill": r"result_ring",
@@ -265,6 +265,18 @@ def test_consumers_wait_after_the_product_and_prefetch_what_they_add() -> None:
     assert sum("_gemm_store_g(peer" in line for line in source["_gemm_storer"]) == 2 * 3
     assert any(line.startswith("elif peer == 2") for line in source["_gemm_store_g"])
     assert sum("dl.notify(" in line for line in source["_gemm_storer"]) == 4
+
+
+def test_the_loader_waits_after_the_product_and_loads_what_consumers_add() -> None:
+    source = functions(emitted(epilogue.bound(ranks=3)).text)
+    loader, consumer = source["_gemm_loader"], source["_gemm_consumer"]
+    polls = [n for n, line in enumerate(loader) if "dl.wait(" in line]
+    loads = [n for n, line in enumerate(loader) if line.startswith("roles.load_parts(")]
+    assert len(polls) == 2 and loads[0] < polls[0] and polls[1] < loads[1]
+    assert [loader[n].partition("(")[2].partition("_")[0] for n in loads] == ["x", "parts", "parts", "r"]
+    assert not any("dl.wait(" in line or "gl.load(" in line for line in consumer)
+    taken = [line.partition("_tile")[0] for line in consumer if "= roles.take(" in line]
+    assert taken == ["parts", "parts", "r"]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -306,14 +318,14 @@ schedule one for direct:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_single_kernel_stores_at_peers_and_ends_the_launch(ranks: int) -> None:
-    """Nothing else tells peers that the launch has ended. Its own copy of what it stores at peers has no descriptor."""
+    """Nothing else tells peers that the launch has ended. Its own copy of what it stores at peers is loaded."""
     module = compiler.parse(DIRECT, "direct.tl")
     sizes = {"Ms": 1024, "N": 512, "K": 320}
     plan = compiler.plan(module.program(), module.schedules[0], ranks=ranks, dims=sizes, dtype="bf16", target="sm_90")
     result = emitted(plan.bound)
     (kernel,) = result.kernels
     boxes = {(one.tensor, one.owner) for one in kernel.parameters if isinstance(one, Boxes)}
-    assert boxes == {("x", None), ("w", None), ("y", None), *(("parts", rank) for rank in range(ranks))}
+    assert boxes == {("x", None), ("w", None), ("y", None), *(("parts", rank) for rank in (None, *range(ranks)))}
     assert functions(result.text)["gemm"][-1].startswith("dl.finish_launch(")
     (found,) = compile_all(plan.bound, result)
     assert resources(found)["STACK"] == 0 and not re.search(r"bar\.sync\s+0;", text(found))

@@ -2,7 +2,8 @@
 a storer.
 
 A loader executes the waits before the product of a tile, reads its operands and multiplies, and goes on with the next
-tile. The consumer executes the waits after the product and computes what is stored. Both are ahead as far as their
+tile. If it loads what is added to the product, too, it executes the waits for that before it goes on. Otherwise the
+consumer executes the waits after the product. The consumer computes what is stored. Both are ahead as far as their
 waits allow, which is farther than any ring lets them be. The storer stores the results in order, and notifies.
 """
 
@@ -18,7 +19,7 @@ from tests.lowering.interpreter import Machine, Program, Tile, _program
 from tilelink.ir.program import Notify, Region, Wait
 from tilelink.ir.typing import infer
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.role_statements import consumer_waits
+from tilelink.lowering.role_statements import consumer_waits, late_waits
 from tilelink.lowering.straight_epilogue import after_product
 from tilelink.reference.walker import Task
 
@@ -124,6 +125,8 @@ class RolesMachine(Machine):
             yield from one.begin()
             yield from one.statements(stage.stage.body[: _multiplied(stage)])
             products.append(one)
+            if stage.roles is not None and stage.roles.addends:
+                yield from one.statements(late_waits(stage))
 
     def consumer(
         self, kernel: Kernel, rank: int, number: int, products: list[RoleTile], results: list[RoleTile]

@@ -19,7 +19,7 @@ from tilelink.ir.scalar import RANK, Index, Scalar, add, binary, const
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
-from tilelink.lowering.role_statements import consumer_waits, results_of
+from tilelink.lowering.role_statements import consumer_waits, late_waits, loaded_addends, results_of
 from tilelink.planning.plan import make_plan
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs
@@ -31,7 +31,7 @@ TEXT = """program summed(M, N, K):
     x     : in        [M, K]
     w     : in        [N, K]
     r     : in        [M, N]
-    parts : symmetric [2, M, N]
+    parts : symmetric [2, M, N]{dtype}
     c     : local     [M, N]
     g     : symmetric [ranks, M, N]
     f     : symmetric [M, N] f32
@@ -86,22 +86,26 @@ WAIT = "    consumer_tile_wait(parts[q, i, j])\n"
 
 
 def bound(
-    body: str = BODY, *, order: str = "i, j", more: str = "", ranks: int = 2, on: Any = "sm_90",
+    body: str = BODY, *, order: str = "i, j", more: str = "", ranks: int = 2, on: Any = "sm_90", dtype: str = "",
     M: int = 256, N: int = 384, K: int = 128,
 ) -> Bound:  # fmt: skip
+    """Return the lowered program. dtype: of the parts; the loader loads those of 16 bits, and consumers read others."""
     lines = "".join(f"        {line}\n" for line in body.splitlines())
-    module = compiler.parse(TEXT.format(body=lines, order=order, more=more), "summed.tl")
+    module = compiler.parse(TEXT.format(body=lines, order=order, more=more, dtype=dtype), "summed.tl")
     sizes = {"M": M, "N": N, "K": K}
     return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=sizes, dtype="bf16", target=on)
 
 
-def test_the_epilogue_of_the_lowered_program_is_straight() -> None:
-    made = bound(ranks=3)
+@pytest.mark.parametrize("dtype", ["", " f32"])
+def test_the_epilogue_of_the_lowered_program_is_straight(dtype: str) -> None:
+    made = bound(ranks=3, dtype=dtype)
     stage = made.stages["gemm"]
     body = stage.stage.body
     assert not any(isinstance(s, For | If | Barrier) for s in statements(body))
     assert [n for n, s in enumerate(body) if isinstance(s, Wait)] == [1, 3]
-    assert consumer_waits(stage) == (body[1], body[3])
+    assert late_waits(stage) == (body[1], body[3])
+    assert consumer_waits(stage) == (late_waits(stage) if dtype else ())
+    assert [region.tensor for region in loaded_addends(made, stage)] == ([] if dtype else ["parts", "parts", "r"])
     assert [region.tensor for region in results_of(stage)] == ["c", "g", "g", "g"]
     assert set(stage.tiles) == {"i", "j"}  # the loops are gone
     assert stage.roles is not None
@@ -150,7 +154,7 @@ EARLY = "acc += parts[1, i, j]\nfor (q: 2 by 1):"
 def test_a_load_before_its_wait_is_refused_with_roles_too(clause: str) -> None:
     text = TEXT.replace(", roles(consumers=2, buffers=4)", clause)
     lines = "".join(f"        {line}\n" for line in BODY.replace("for (q: 2 by 1):", EARLY).splitlines())
-    module = compiler.parse(text.format(body=lines, order="i, j", more=""), "summed.tl")
+    module = compiler.parse(text.format(body=lines, order="i, j", more="", dtype=""), "summed.tl")
     sizes = {"M": 256, "N": 384, "K": 128}
     with pytest.raises(OrderingError, match="reads parts"):
         compiler.plan(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
@@ -260,16 +264,18 @@ schedule one for sliced:
 """
 
 
-def test_consumers_execute_the_waits_after_a_product_of_slices() -> None:
-    """The loader waits for each slice, and consumers for what is added."""
-    module = compiler.parse(SLICED, "sliced.tl")
+@pytest.mark.parametrize("dtype", ["", " f32"])
+def test_waits_after_a_product_of_slices(dtype: str) -> None:
+    """The loader waits for each slice, and who loads what is added waits for that."""
+    module = compiler.parse(SLICED.replace("parts : symmetric [Ms, N]", f"parts : symmetric [Ms, N]{dtype}"))
     sizes = {"Ms": 256, "N": 512, "K": 2048}
     plan = compiler.plan(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
     stage = plan.bound.stages["gemm"]
-    assert stage.slices and [wait.region.tensor for wait in consumer_waits(stage)] == ["parts"]
+    assert stage.slices and [wait.region.tensor for wait in late_waits(stage)] == ["parts"]
     source = emit(plan.bound, plan.thresholds).text
     loader, consumer = (source.partition(f"def _gemm_{role}(")[2].partition("@gluon")[0] for role in ROLES)
-    assert loader.count("dl.wait(") == consumer.count("dl.wait(") == 1 and "PARTS_SIGNALS" in consumer
+    assert (loader.count("dl.wait("), consumer.count("dl.wait(")) == ((1, 1) if dtype else (2, 0))
+    assert ("PARTS_SIGNALS" in consumer) == bool(dtype) == ("PARTS_SIGNALS" not in loader)
 
 
 RING = """program ring(M, N, K):
@@ -310,6 +316,47 @@ def test_a_load_does_not_rely_on_a_wait_after_the_product_of_an_earlier_tile(
     assert bool(found) is is_refused
     if found:
         assert isinstance(found[0], RolesError) and "a wait after the product of an earlier tile" in found[0].message
+
+
+LATE = """program late(M, N, K):
+    x : in        [M, K]
+    w : in        [N, K]
+    r : in        [M, N]
+    p : symmetric [M, N] f32
+    z : symmetric [M, N]
+    y : out       [M, N]
+    u : out       [M, N]
+
+    comm send(i: M):
+        tile_push_data(z[i, :] @ (rank + 1), r[i, :])
+        tile_push_data(p[i, :] @ (rank + 1), r[i, :])
+        producer_tile_notify(p[i, :] @ (rank + 1))
+
+    compute first(i: M, j: N):
+        acc = dot(x[i, :], w[j, :].T)
+        consumer_tile_wait(p[i, j])
+        y[i, j] = acc + p[i, j]
+
+    compute gemm(i: M, j: N):
+        u[i, j] = dot(x[i, :], w[j, :].T) + z[i, j]
+
+schedule one for late:
+    send on sm(1), tile(i=128)
+    first in gemm prologue, tile(i=128, j=128, k=64), order(i, j){roles}
+    gemm on sm(1), tile(i=128, j=128, k=64), order(i, j){roles}
+"""
+
+
+@pytest.mark.parametrize("roles", [", roles(consumers=2, buffers=4)", ""])
+def test_a_load_of_what_is_added_does_not_rely_on_such_a_wait_either(roles: str) -> None:
+    """Consumers of `first` wait for p, in f32, and the loader of `gemm` loads z, which only that wait orders."""
+    module = compiler.parse(LATE.format(roles=roles), "late.tl")
+    sizes = {"M": 256, "N": 128, "K": 128}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+    found = refusals(make_plan(made))
+    assert bool(found) is bool(roles)
+    if found:
+        assert isinstance(found[0], RolesError) and found[0].message.startswith("rank 0, gemm tile (i=0, j=0): loads z")
 
 
 @pytest.mark.parametrize("body", [

@@ -10,7 +10,7 @@ import random
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
-from tilelink.lowering.rings import Ring, Role
+from tilelink.lowering.rings import Ring, Role, Step
 
 Coroutine = Generator[None, None, None]
 
@@ -46,11 +46,17 @@ class Run:
         self.ring, self.tile, self.tiles = ring, tile, tiles
         self.random = random.Random(seed)
         self.barriers = {name: [Barrier(count) for _ in range(ring.buffers)] for name, count in ring.barriers}
-        parts = max(1, sum(step.word == "load" for step in ring.writer.steps))
+        self.taken = tile + max(ring.writer.further, ring.reader.further)
+        parts = max(1, self.loads(0), self.loads(tile))
         self.buffers: list[list[object]] = [[None] * parts for _ in range(ring.buffers)]
         self.visible: list[list[object]] = [[None] * parts for _ in range(ring.buffers)]
         self.copies: list[tuple[int, int, int, int, Barrier]] = []
         self.blocked = 0
+
+    def loads(self, place: int) -> int:
+        """Return the number of loads at a place of a tile."""
+        writer = self.ring.writer
+        return sum(step.word == "load" for step in (writer.steps if place < self.tile else writer.after))
 
     def go(self) -> None:
         """Run to the end. Raises Failed."""
@@ -80,19 +86,22 @@ class Run:
     def role(self, role: Role, writes: bool) -> Coroutine:
         reads: list[int] = []
         for tile in range(self.tiles):
+            first = tile * self.taken
             for at in range(self.tile):
-                yield from self.place(role, tile * self.tile + at, at, writes, reads)
+                yield from self.place(role.steps, first + at, at, writes, reads)
             late = [step for step in role.steps if step.word == "arrive" and step.number]
             if late:
-                last = (tile + 1) * self.tile - 1
+                last = first + self.tile - 1
                 yield from self.retire(reads, 0)
                 for step in late:
                     yield
                     self.barriers[step.what][last % self.ring.buffers].change(1, 0)
+            for at in range(self.tile, self.tile + role.further):
+                yield from self.place(role.after, first + at, at, writes, reads)
 
-    def place(self, role: Role, number: int, at: int, writes: bool, reads: list[int]) -> Coroutine:
+    def place(self, steps: tuple[Step, ...], number: int, at: int, writes: bool, reads: list[int]) -> Coroutine:
         slot, part = number % self.ring.buffers, 0
-        for step in role.steps:
+        for step in steps:
             yield
             match step.word:
                 case "await":
@@ -105,7 +114,7 @@ class Run:
                 case "expect":
                     self.barriers[step.what][slot].change(1, step.number)
                 case "load":
-                    full = self.barriers[next(s.what for s in role.steps if s.word == "expect")][slot]
+                    full = self.barriers[next(s.what for s in steps if s.word == "expect")][slot]
                     self.copies.append((slot, part, number, step.number, full))
                     part += 1
                 case "fill":
@@ -114,6 +123,8 @@ class Run:
                     self.visible[slot] = list(self.buffers[slot])
                 case "multiply" | "store":
                     reads.append(number)
+                    self.read(number)
+                case "take":
                     self.read(number)
                 case "retire" if not writes:
                     yield from self.retire(reads, step.number)
@@ -130,18 +141,21 @@ class Run:
 
     def read(self, number: int) -> None:
         seen = self.visible[number % self.ring.buffers]
+        seen = seen[: self.loads(number % self.taken) or len(seen)]
         if any(content != number for content in seen):
             raise Failed(f"place {number} holds {seen}")
 
 
 def fails(ring: Ring, tile: int, runs: int = 150) -> str:
     """Return the failure of some run of a ring, "" if there is none."""
-    words = [step.word for step in ring.writer.steps]
-    if "load" in words and "expect" not in words:
-        return "nobody is told of what is loaded"
+    for steps in (ring.writer.steps, ring.writer.after):
+        words = [step.word for step in steps]
+        if "load" in words and "expect" not in words:
+            return "nobody is told of what is loaded"
+    tiles = max(-(-(3 * ring.buffers + 2) // tile), 2)
     for seed in range(runs):
         try:
-            Run(ring, tile, -(-(3 * ring.buffers + 2) // tile), seed).go()
+            Run(ring, tile, tiles, seed).go()
         except Failed as found:
             return str(found) or "failed"
     return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -12,6 +13,7 @@ from tilelink.lowering.rings import Ring, Role, Step, operand_ring, result_ring
 from tilelink.verifier.rings import wrong
 
 OPERANDS = operand_ring(buffers=3, consumers=2, ahead=1, left=16, right=32)
+ADDENDS = operand_ring(buffers=3, consumers=2, ahead=1, left=16, right=32, addends=2, addend=8)
 RESULTS = result_ring(buffers=2)
 
 
@@ -19,8 +21,9 @@ RESULTS = result_ring(buffers=2)
 @pytest.mark.parametrize("buffers", [2, 3, 4])
 @pytest.mark.parametrize("consumers", [2, 3])
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_rings_of_operands_are_right(tile: int, buffers: int, consumers: int, ahead: int) -> None:
-    ring = operand_ring(buffers=buffers, consumers=consumers, ahead=ahead, left=16, right=32)
+@pytest.mark.parametrize("addends", [0, 1, 4])
+def test_rings_of_operands_are_right(tile: int, buffers: int, consumers: int, ahead: int, addends: int) -> None:
+    ring = operand_ring(buffers=buffers, consumers=consumers, ahead=ahead, left=16, right=32, addends=addends, addend=8)
     assert wrong(ring, tile) is None
     assert not fails(ring, min(tile, 7), runs=15)
 
@@ -32,9 +35,9 @@ def test_rings_of_results_are_right(tile: int, buffers: int) -> None:
     assert not fails(result_ring(buffers=buffers), tile, runs=15)
 
 
-def with_steps(ring: Ring, side: str, steps: list[Step]) -> Ring:
+def with_steps(ring: Ring, side: str, steps: list[Step], when: str = "steps") -> Ring:
     role: Role = getattr(ring, side)
-    return replace(ring, **{side: replace(role, steps=tuple(steps))})
+    return replace(ring, **{side: replace(role, **{when: tuple(steps)})})
 
 
 def find(ring: Ring, side: str, text: str) -> tuple[list[Step], int]:
@@ -87,6 +90,18 @@ MISTAKES = {
     "a result that is told of too early": (before("writer", "arrive", "fence", RESULTS), "before it is loaded"),
     "a result over another": (without("writer", "await", RESULTS), "still read|not been read"),
     "a result that is released too early": (before("reader", "arrive", "retire", RESULTS), "."),
+    "an addend that is taken before it is loaded": (
+        with_steps(ADDENDS, "reader", [*ADDENDS.reader.after[1:]], "after"), "before it is loaded"
+    ),
+    "an addend over another": (
+        with_steps(ADDENDS, "writer", [*ADDENDS.writer.after[1:]], "after"), "still read|not been read|still written"
+    ),
+    "an addend that is not released": (
+        with_steps(ADDENDS, "reader", [*ADDENDS.reader.after[:-1]], "after"), "wait for each other"
+    ),
+    "an addend too many": (
+        replace(ADDENDS, writer=replace(ADDENDS.writer, further=3)), "further positions of different numbers"
+    ),
     "a barrier that there is not": (
         replace(OPERANDS, barriers=(("full", 1),)), "it has no barrier empty"
     ),
@@ -108,13 +123,17 @@ def test_a_mistake_is_refused(name: str) -> None:
 
 def mutants(ring: Ring) -> Iterator[Ring]:
     """Every step left out, exchanged with the next one, or with another number; other counts; fewer buffers."""
-    for side in ("writer", "reader"):
-        steps = list(getattr(ring, side).steps)
+    for side, when in product(("writer", "reader"), ("steps", "after")):
+        steps = list(getattr(getattr(ring, side), when))
         for at, step in enumerate(steps):
-            yield with_steps(ring, side, steps[:at] + steps[at + 1 :])
-            yield with_steps(ring, side, [*steps[:at], *steps[at + 1 : at + 2], step, *steps[at + 2 :]])
+            yield with_steps(ring, side, steps[:at] + steps[at + 1 :], when)
+            yield with_steps(ring, side, [*steps[:at], *steps[at + 1 : at + 2], step, *steps[at + 2 :]], when)
             for number in {step.number - 1, step.number + 1} - {-1}:
-                yield with_steps(ring, side, [*steps[:at], replace(step, number=number), *steps[at + 1 :]])
+                yield with_steps(ring, side, [*steps[:at], replace(step, number=number), *steps[at + 1 :]], when)
+        if steps and when == "after":
+            for further in (-1, 1):
+                role = getattr(ring, side)
+                yield replace(ring, **{side: replace(role, further=role.further + further)})
     for name, count in ring.barriers:
         for arrivals in {count - 1, count + 1} - {0}:
             yield counting(name, arrivals, ring)
@@ -123,12 +142,14 @@ def mutants(ring: Ring) -> Iterator[Ring]:
     yield replace(ring, buffers=ring.buffers + 1)
 
 
-@pytest.mark.parametrize("ring", [OPERANDS, RESULTS, result_ring(buffers=1)], ids=["operands", "results", "a result"])
-@pytest.mark.parametrize("tile", [1, 3])
+@pytest.mark.parametrize(
+    "ring", [OPERANDS, ADDENDS, RESULTS, result_ring(buffers=1)], ids=["operands", "addends", "results", "a result"]
+)
+@pytest.mark.parametrize("tile", [1, 3, 8])
 def test_what_is_not_refused_never_fails(ring: Ring, tile: int) -> None:
     refused = accepted = failing = 0
     for mutant in mutants(ring):
-        if any(step.word == "load" and step.number < 1 for step in mutant.writer.steps):
+        if any(step.word == "load" and step.number < 1 for step in mutant.writer.every):
             continue
         if wrong(mutant, tile) is None:
             accepted += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tilelink.backend import nodes
@@ -43,6 +43,9 @@ class ConsumerValueEmitter(ValueEmitter):
     """Region -> the name of a tuple of all pieces, of vectors along the columns that are loaded at once."""
     parts: list[str] = field(default_factory=list[str])
     """The pieces of the products, in their order."""
+    to_take: list[Region] = field(default_factory=list[Region])
+    """Tiles whose pieces are taken from the ring of operands, in this order. `take` does it, and returns a name."""
+    take: Callable[[Region, str], str] | None = None
 
     @property
     def part(self) -> str:
@@ -50,11 +53,22 @@ class ConsumerValueEmitter(ValueEmitter):
 
     def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
         """Load a vector of the piece's columns, or a tile of its rows and columns."""
+        if value.region in self.to_take:
+            self._take_up_to(value.region)
         name = self.prefetched.get(value.region)
         if name is None:
             name = self._loaded(value.region, self.addresses.writer.name(f"{value.region.tensor}_tile"), self.piece)
         text = name if self.addresses.bound.tensors[value.region.tensor].dtype == "f32" else f"{name}.to(gl.float32)"
         return Tile(text=text, dtype="f32", axes=self.addresses.typing.region_type(value.region).axes)
+
+    def _take_up_to(self, region: Region) -> None:
+        """Take the pieces of tiles from the ring, as the loader has loaded them, up to that of a region."""
+        assert self.take is not None
+        for one in self.to_take:
+            if one not in self.prefetched:
+                self.prefetched[one] = self.take(one, self.part)
+            if one == region:
+                return
 
     def _loaded(self, region: Region, name: str, piece: str | None) -> str:
         return self.addresses.writer.let(name, self._load(region, piece))

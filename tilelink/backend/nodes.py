@@ -516,6 +516,16 @@ class RetireProducts(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TakePiece(Node):
+    """A load from shared memory of a piece of a tile, in the layout of `like`."""
+
+    name: str
+    buffer: str
+    consumers: str
+    like: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FillResult(Node):
     """A store of a piece of a consumer's result to shared memory."""
 

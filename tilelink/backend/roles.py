@@ -35,20 +35,21 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Index, walk
 from tilelink.ir.visitor import value_of, values
-from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.carried import computes_with_places, parts
+from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.carried import computes_with_places, has_loop, parts
 from tilelink.lowering.rings import (
     AWAIT,
     EXPECT,
     LOAD,
     MULTIPLY,
     SUM,
+    TAKE,
     Step,
     parts_of,
     right_operand,
     target_of,
 )
-from tilelink.lowering.role_statements import addends, consumer_waits, results_of
+from tilelink.lowering.role_statements import consumer_waits, loaded_addends, read_addends, results_of
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 PREFETCHED_TILES = 2
@@ -91,14 +92,15 @@ class RingPositions:
         return tuple(nodes.Let(name=name, value="0") for name in names if name)
 
 
-def uses_indices(stage: BoundStage) -> bool:
-    """True if what a stage computes with its product depends on the position of the tile."""
+def uses_indices(bound: Bound, stage: BoundStage) -> bool:
+    """True if what consumers of a stage compute depends on the position of the tile."""
+    read = None if has_loop(stage) else read_addends(bound, stage)
     found = [value for s in stage.stage.body if (value := value_of(s)) is not None]
     numbers = [one.scalar for value in found for one in values(value) if isinstance(one, FromScalar)]
     if stage.roles is not None and stage.roles.kept is not None:
         return computes_with_places(parts(stage))
     placed = any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
-    return placed or bool(addends(stage) or consumer_waits(stage) or stage.parts)
+    return placed or bool(read or consumer_waits(stage) or stage.parts)
 
 
 @dataclass(kw_only=True)
@@ -223,6 +225,28 @@ class Loader(_RoleEmitter):
                     self.synchronize(step, position)
             self.writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
 
+    def tile(self, body: tuple[Statement, ...]) -> None:
+        super().tile(body)
+        self._load_addends()
+
+    def _load_addends(self) -> None:
+        """Load the tiles that are computed with next to the product, piece by piece."""
+        shared, writer, addresses, position = self.shared, self.writer, self.values.addresses, self.position
+        regions = loaded_addends(addresses.bound, addresses.stage)
+        if not regions:
+            return
+        corners = [corner(addresses, region, load=True) for region in regions]
+        boxes = [shared.addend(region) for region in regions]
+        piece = writer.name("piece")
+        with writer.block(nodes.Loop(index=piece, over=f"range({shared.pieces})")):
+            for (row, column), one in zip(corners, boxes, strict=True):
+                for step in shared.roles.operands.writer.after:
+                    if step.word == LOAD:
+                        self._load_left(one, row, f"{column} + {piece} * {shared.piece}")
+                    else:
+                        self.synchronize(step, position)
+                writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
+
     def _slice_waits(self, sliced: SlicedProduct, number: str) -> None:
         for wait in sliced.waits:
             whole = sliced.of_all(wait.region)
@@ -238,17 +262,32 @@ class Loader(_RoleEmitter):
         return {what: corner(addresses, operand_region(operand), load=True, column=False)[0] for what, operand in pairs}
 
     def _load(self, what: str, row: str, column: str) -> None:
-        shared, full = self.shared, next(s.what for s in self.shared.roles.operands.writer.steps if s.word == EXPECT)
-        is_left = what == "left"
-        number = 0 if is_left else next(n for n in range(len(shared.dots)) if right_operand(n) == what)
+        shared = self.shared
+        if what == "left":
+            self._load_left(shared.left, row, column)
+            return
+        number = next(n for n in range(len(shared.dots)) if right_operand(n) == what)
         self.writer.add(
             nodes.LoadOperand(
-                boxes=shared.left if is_left else shared.rights[number], row=row, column=column,
-                barriers=f"{full}_barriers", buffer=self.position.buffer, ring="left_ring" if is_left else "right_ring",
-                parts=(shared.consumers, shared.rows) if is_left else None,
-                narrow=None if is_left else shared.columns_of(number),
+                boxes=shared.rights[number], row=row, column=column, barriers=self._full, buffer=self.position.buffer,
+                ring="right_ring", parts=None, narrow=shared.columns_of(number),
             )
         )  # fmt: skip
+
+    def _load_left(self, boxes: str, row: str, column: str) -> None:
+        """Load the boxes of all consumers into a buffer of left operands."""
+        shared = self.shared
+        self.writer.add(
+            nodes.LoadOperand(
+                boxes=boxes, row=row, column=column, barriers=self._full, buffer=self.position.buffer,
+                ring="left_ring", parts=(shared.consumers, shared.rows), narrow=None,
+            )
+        )  # fmt: skip
+
+    @property
+    def _full(self) -> str:
+        full = next(step.what for step in self.shared.roles.operands.writer.steps if step.word == EXPECT)
+        return f"{full}_barriers"
 
 
 @dataclass(kw_only=True)
@@ -258,9 +297,13 @@ class Consumer(_RoleEmitter):
     @classmethod
     def of(cls, shared: Shared, positions: RingPositions, thresholds: Thresholds, awaited: Signals) -> Self:
         values = ConsumerValueEmitter(addresses=shared.addresses, shared=shared)
-        return cls(
+        made = cls(
             values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, positions=positions
         )
+        if not has_loop(shared.addresses.stage):
+            values.to_take = loaded_addends(shared.addresses.bound, shared.addresses.stage)
+            values.take = made.take
+        return made
 
     @classmethod
     def begin(cls, writer: Writer) -> RingPositions:
@@ -317,6 +360,19 @@ class Consumer(_RoleEmitter):
                     self.comment(statement)
                 self.statement(statement)
 
+    def take(self, region: Region, part: str) -> str:
+        """Take the next piece of a tile from the ring of operands, and return its name."""
+        shared, writer, position = self.shared, self.writer, self.position
+        name = writer.name(f"{region.tensor}_tile")
+        for step in shared.roles.operands.reader.after:
+            if step.word == TAKE:
+                one = nodes.TakePiece(name=name, buffer=position.buffer, consumers=shared.consumers, like=part)
+                writer.add(one)
+            else:
+                self.synchronize(step, position)
+        writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
+        return name
+
     def statement(self, statement: Statement) -> None:
         match statement:
             case Assign(name=name, value=value):
@@ -328,7 +384,8 @@ class Consumer(_RoleEmitter):
 
     def _fetch(self) -> Mapping[Region, Prefetch]:
         """Start to load what is computed with the product of a tile. Return the tiles of which more pieces follow."""
-        shared, typing, read = self.shared, self.values.addresses.typing, addends(self.values.addresses.stage)
+        shared, addresses = self.shared, self.values.addresses
+        typing, read = addresses.typing, read_addends(addresses.bound, addresses.stage)
         if not read:
             return {}
         assert isinstance(self.values, ConsumerValueEmitter)
@@ -379,7 +436,8 @@ class Consumer(_RoleEmitter):
         """
         shared, writer = self.shared, self.writer
         k, product = writer.name("k"), writer.name("product")
-        last = fetch and bool(addends(self.values.addresses.stage))
+        addresses = self.values.addresses
+        last = fetch and bool(read_addends(addresses.bound, addresses.stage))
         if shared.steps > last:
             end = f"{shared.inner} - {shared.block}" if last else shared.inner
             with writer.block(nodes.Loop(index=k, over=f"range(0, {end}, {shared.block})")):

@@ -18,7 +18,7 @@ from tilelink.ir.program import Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.rings import Roles, widest_of
-from tilelink.lowering.role_statements import addends, consumer_waits, results_of
+from tilelink.lowering.role_statements import consumer_waits, read_addends, results_of
 
 
 def roles_kernel(frame: Frame) -> KernelContext:
@@ -67,7 +67,7 @@ def _role(
         stage = frame.bound.stages[loop.stages[0]]
         if not stage.total or stage.roles is None:
             continue
-        needed = not issubclass(role, Consumer) or uses_indices(stage)
+        needed = not issubclass(role, Consumer) or uses_indices(frame.bound, stage)
         walked = walked_loop(frame, loop, writer, "roles.segments({})")
         addresses = frame.tile_head(stage, writer, awaits=_awaits(stage, role), places=needed)
         shared = _shared(addresses, stage.roles, widest, boxes, far)
@@ -90,7 +90,7 @@ def _awaits(stage: BoundStage, role: type[Loader | Consumer | Storer]) -> bool:
 def _of_consumers(frame: Frame) -> tuple[frozenset[str], frozenset[str]]:
     """Return the tensors that consumers access by their pointers, and those that they wait for."""
     stages = [stage for stage in frame.usage.stages if stage.roles is not None and not stage.roles.kept]
-    read = frozenset(one.region.tensor for stage in stages for one in addends(stage))
+    read = frozenset(one.region.tensor for stage in stages for one in read_addends(frame.bound, stage))
     cut = (stage for stage in stages if stage.roles is not None and stage.roles.cut)
     return read | {region.tensor for stage in cut for region in results_of(stage)}, frozenset(
         wait.region.tensor for stage in stages for wait in consumer_waits(stage)

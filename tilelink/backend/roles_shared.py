@@ -59,6 +59,10 @@ class Shared:
         """Return the descriptor of pieces of results in the copy of a rank, None for the own one."""
         return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces, owner)
 
+    def addend(self, region: Region) -> str:
+        """Return the descriptor of pieces of a tile that is computed with next to the product."""
+        return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces)
+
     def results_at(self, kernel: str, region: Region) -> FarContext:
         """Return the function of a kernel that stores pieces of results in the copy of any rank."""
         copies = tuple(self.result(region, rank) for rank in range(self.addresses.bound.ranks))

@@ -47,7 +47,10 @@ _ORDER = re.compile(r"        (?P<index>\w+) = (?P<value>.*)$")
 _COMPACT = re.compile(r"            compact: (?P<rest>index \w+, segments \d+, size \d+, across \d+)$")
 _NUMBERED = re.compile(r"                (?P<name>there|tile) = (?P<value>.*)$")
 _RING = re.compile(r"        ring (?P<name>\w+): (?P<rest>.*)$")
-_ROLE = re.compile(r"            (?P<name>\w+)(?: x(?P<groups>\d+))?(?: (?P<when>first|last))?: (?P<steps>.*)$")
+_ROLE = re.compile(
+    r"            (?P<name>\w+)(?: x(?P<groups>\d+))?"
+    r"(?: (?P<when>first|last|(?P<further>\d+) further))?: (?P<steps>.*)$"
+)
 _PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]]*)\]| (?P<value>[^,]*))?(?:, |$)")
 _RESOURCE = re.compile(r"(?:on (?:copy_engine|sm(?:\(\d+\))?)|in \w+ (?:prologue|epilogue))(?:, |$)")
 _WORDS: Mapping[str, tuple[str, ...]] = {
@@ -233,8 +236,13 @@ class _Reader:
             line.loops[-1] = replace(line.loops[-1], compact=made)
 
     def _role(self, roles: list[Role], line: re.Match[str], steps: tuple[Step, ...]) -> None:
-        """Add a role, or steps of its first or after its last iteration: those of the first are the first line."""
-        if line["when"] == "last" and roles:
+        """Add a role, or steps of its first or after its last iteration: those of the first are the first line.
+
+        Those of its further positions come last.
+        """
+        if line["further"] and roles:
+            roles[-1] = replace(roles[-1], further=int(line["further"]), after=steps)
+        elif line["when"] == "last" and roles:
             roles[-1] = replace(roles[-1], last=steps)
         elif roles and roles[-1].first is not None and not roles[-1].steps:
             roles[-1] = replace(roles[-1], steps=steps)

@@ -23,7 +23,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 __all__ = [
     "across", "arrive", "barriers", "columns", "expect", "fence", "filled", "filled_rows", "following", "halves",
     "load", "load_parts", "multiply", "multiply_rows", "operand", "partial_sums", "pieces", "retire", "row_max",
-    "row_min", "row_sum", "rows", "segments", "stored", "store_part", "store_rows", "wait", "whole_sums", "zeros",
+    "row_min", "row_sum", "rows", "segments", "stored", "store_part", "store_rows", "take", "wait", "whole_sums",
+    "zeros",
 ]  # fmt: skip
 
 # Names since Triton 3.9.
@@ -212,6 +213,14 @@ def columns(like):
 def rows(like):
     """Return the numbers of the rows of a tile."""
     return gl.arange(0, like.shape[0], layout=gl.SliceLayout(1, like.type.layout))
+
+
+@gluon.jit
+def take(buffer, like):
+    """Return what a buffer holds, in registers as a piece. All threads of the role have read it then."""
+    held = buffer.load(like.type.layout)
+    _threads_meet()
+    return held
 
 
 @gluon.jit

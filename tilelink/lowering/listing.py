@@ -110,6 +110,7 @@ def _roles(roles: Roles) -> str:
     sizes = {"consumers": roles.consumers, "rows": roles.rows, "columns": roles.columns, "block": roles.block}
     sizes |= {"pieces": roles.pieces, **({"products": roles.products} if roles.products > 1 else {})}
     sizes |= {"cut": 1} if roles.cut else {}
+    sizes |= {"addends": roles.addends} if roles.addends else {}
     sizes |= {"skips_repeated_waits": 1} if roles.skips_repeated_waits else {}
     return _named("roles", {**sizes, "registers": own, "other_registers": others})
 
@@ -127,6 +128,8 @@ def _ring(ring: Ring) -> Iterator[str]:
         for when, steps in (("first", role.first), ("", role.steps), ("last", role.last)):
             if steps is not None:
                 yield f"    {' '.join(filter(None, (role.name + several, when)))}: {'; '.join(map(str, steps))}"
+        if role.further:
+            yield f"    {role.name}{several} {role.further} further: {'; '.join(map(str, role.after))}"
 
 
 def _said(text: str, holds: bool) -> list[str]:

@@ -20,6 +20,7 @@ steps. So the protocol that is verified is the one that runs.
     compute             compute with the product that is complete
     carry               bring what a loop carries up to what was computed
     sum                 add the product of the position to the sums of the tile
+    take                read the position into the role's registers
 
 A role may take several positions in an iteration: a step with `next` is at the position after the current one. Such a
 role has other steps in the first iteration of a tile, and some after its last one.
@@ -30,12 +31,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE, COMPUTE, CARRY, SUM = WORDS = (
+AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE, COMPUTE, CARRY, SUM, TAKE = WORDS = (
     "await", "expect", "load", "fill", "fence", "multiply", "store", "retire", "arrive", "compute", "carry", "sum",
+    "take",
 )  # fmt: skip
 KEPT, LEADING, TRAILING = "kept", "leading", "trailing"
 """Operands of the products of a loop that carries a state: what all its iterations multiply, and what each iteration
 multiplies first and last."""
+ADDEND = "addend"
+"""A piece of a tile that consumers add to the product of a tile."""
 NEXT = "next"
 
 
@@ -62,7 +66,8 @@ class Role:
     """A role at a ring: its name, the number of groups of warps that have it, and its steps.
 
     first, last: steps in place of these in the first iteration of a tile, and those after its last iteration. None:
-    those that follow from `steps` (see parts_of).
+    those that follow from `steps` (see parts_of). further: the number of further positions of a tile, after those of
+    its iterations. after: the steps at each of these.
     """
 
     name: str
@@ -70,11 +75,13 @@ class Role:
     steps: tuple[Step, ...]
     first: tuple[Step, ...] | None = None
     last: tuple[Step, ...] | None = None
+    further: int = 0
+    after: tuple[Step, ...] = ()
 
     @property
     def every(self) -> tuple[Step, ...]:
-        """Return all steps that it has in some iteration."""
-        return (*(self.first or ()), *self.steps, *(self.last or ()))
+        """Return all steps that it has in some iteration or at a further position."""
+        return (*(self.first or ()), *self.steps, *(self.last or ()), *self.after)
 
     @property
     def released_late(self) -> int:
@@ -106,8 +113,9 @@ class Roles:
     each consumer; the storer takes all positions of a tile in one of them before those in the next. registers: of a
     thread of a consumer, and of the other roles. cut: True if a launch decides where the rows of a tile end. The rows
     of a tile that is cut are stored by the consumers, and at `fill` and `store` of such a tile there is nothing to do.
-    skips_repeated_waits: True if the loader leaves out a wait for the channel that the iteration before has waited for
-    (lowering/channel_waits.py).
+    addends: number of tiles that are computed with next to the product, and loaded into the ring of operands after it:
+    a position has a piece of one of them. skips_repeated_waits: True if the loader leaves out a wait for the channel
+    that the iteration before has waited for (lowering/channel_waits.py).
     """
 
     consumers: int
@@ -121,6 +129,7 @@ class Roles:
     kept: Ring | None = None
     products: int = 1
     cut: bool = False
+    addends: int = 0
     skips_repeated_waits: bool = False
 
     @property
@@ -143,12 +152,13 @@ def fit_together(one: Roles, other: Roles) -> bool:
 
 def _of_any_width(roles: Roles) -> Roles:
     results = replace(roles.results, reader=replace(roles.results.reader, steps=()))  # one may store at more places
-    return replace(roles, columns=0, pieces=0, operands=_of_any_size(roles.operands), results=results)
+    return replace(roles, columns=0, pieces=0, addends=0, operands=_of_any_size(roles.operands), results=results)
 
 
 def _of_any_size(ring: Ring) -> Ring:
     steps = tuple(replace(step, number=0) if step.word in (EXPECT, LOAD) else step for step in ring.writer.steps)
-    return replace(ring, writer=replace(ring.writer, steps=steps))
+    writer = replace(ring.writer, steps=steps, further=0, after=())
+    return replace(ring, writer=writer, reader=replace(ring.reader, further=0, after=()))
 
 
 def right_operand(number: int) -> str:
@@ -157,14 +167,16 @@ def right_operand(number: int) -> str:
 
 
 def operand_ring(
-    *, buffers: int, consumers: int, ahead: int, left: int, right: int, products: int = 1, sums: bool = False
-) -> Ring:
+    *, buffers: int, consumers: int, ahead: int, left: int, right: int, products: int = 1, sums: bool = False,
+    addends: int = 0, addend: int = 0,
+) -> Ring:  # fmt: skip
     """Return the ring of a product's operands, of `left` and `right` bytes in a buffer.
 
     products: number of products of the same left operand, with as many right operands in a buffer. ahead: 1 if a
     consumer starts a product before the one before it has ended, and then releases the buffer of that; 0 if it waits
     for each product. sums: True if tensor cores add with fewer bits than the sums of a tile have (8-bit floats): each
-    product is added to them.
+    product is added to them. addends: number of further positions of a tile, each with `addend` bytes of a tile that
+    is computed with next to the product.
     """
     ahead = 0 if sums else ahead
     loader = (
@@ -180,12 +192,20 @@ def operand_ring(
         Step(word=ARRIVE, what="empty", number=ahead),
         *([Step(word=SUM)] if sums else ()),
     )
+    added = taken = ()
+    if addends:
+        added = (
+            Step(word=AWAIT, what="empty", number=1),
+            Step(word=EXPECT, what="full", number=addend),
+            Step(word=LOAD, what=ADDEND, number=addend),
+        )
+        taken = (Step(word=AWAIT, what="full"), Step(word=TAKE), Step(word=ARRIVE, what="empty"))
     return Ring(
         name="operands",
         buffers=buffers,
         barriers=(("full", 1), ("empty", consumers)),
-        writer=Role(name="loader", groups=1, steps=loader),
-        reader=Role(name="consumer", groups=consumers, steps=consumer),
+        writer=Role(name="loader", groups=1, steps=loader, further=addends, after=added),
+        reader=Role(name="consumer", groups=consumers, steps=consumer, further=addends, after=taken),
     )
 
 
@@ -325,13 +345,16 @@ def of_tile(role: Role, iterations: int) -> Iterator[tuple[int, Step]]:
         for step in steps:
             yield position + step.ahead, step
         position += positions_of(steps)
-    after = position if role.first is not None else position - 1
+    last = position if role.first is not None else position - 1
     for step in parts.last:
-        yield after, step
+        yield last, step
+    for number in range(role.further):
+        for step in role.after:
+            yield position + number, step
 
 
 def taken(role: Role, iterations: int) -> int:
     """Return how many positions of a ring a tile takes in some iterations."""
     parts = parts_of(role)
     more = 1 if role.first is not None and parts.last else 0
-    return positions_of(parts.first) + (iterations - 1) * positions_of(parts.each) + more
+    return positions_of(parts.first) + (iterations - 1) * positions_of(parts.each) + more + role.further

@@ -38,7 +38,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Index, Scalar, at_launch, walk
 from tilelink.ir.visitor import map_value, scalars_of, statements, value_of
-from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import carried, has_loop
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.straight_epilogue import UNROLLED, after_product
@@ -208,6 +208,26 @@ def addends(stage: BoundStage) -> list[Read]:
     return found
 
 
+def tile_addends(bound: Bound, stage: BoundStage) -> list[Region]:
+    """Return the tiles that a stage computes with next to its product, in the order of their first use."""
+
+    def is_tile(region: Region) -> bool:
+        return sum(span.kind != "point" for span in bound.tile_map(stage.name, region).spans) > 1
+
+    return [region for region in dict.fromkeys(one.region for one in addends(stage)) if is_tile(region)]
+
+
+def loaded_addends(bound: Bound, stage: BoundStage) -> list[Region]:
+    """Return the tiles that the loader loads after the operands, in the order of the pieces of each."""
+    return tile_addends(bound, stage) if stage.roles is not None and stage.roles.addends else []
+
+
+def read_addends(bound: Bound, stage: BoundStage) -> list[Read]:
+    """Return the regions that consumers read from memory next to the product."""
+    loaded = loaded_addends(bound, stage)
+    return [one for one in addends(stage) if one.region not in loaded]
+
+
 def _kept(value: Value, found: list[Read]) -> Value | None:
     """Keep a region that is no operand of a product, and visit nothing inside a product."""
     if isinstance(value, Read):
@@ -216,7 +236,15 @@ def _kept(value: Value, found: list[Read]) -> Value | None:
 
 
 def consumer_waits(stage: BoundStage) -> tuple[Wait, ...]:
-    """Return the waits that consumers execute: those after the product of a tile."""
+    """Return the waits that consumers execute: those after the product of a tile.
+
+    If the loader loads what is added to the product, it executes them.
+    """
+    return () if stage.roles is not None and stage.roles.addends else late_waits(stage)
+
+
+def late_waits(stage: BoundStage) -> tuple[Wait, ...]:
+    """Return the waits after the product of a tile."""
     after = None if has_loop(stage) else after_product(stage.stage.body, stage.slices)
     return () if after is None else _late_waits(stage.stage.body[after:])
 

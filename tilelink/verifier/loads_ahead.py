@@ -2,7 +2,7 @@
 
 A program executes the waits of a tile before all of the next tile, and so the plan has it. With roles, consumers
 execute the waits after the product of a tile, and a loader that is ahead loads the next tile before them. So what a
-tile multiplies must be ordered without these waits: this is the order of the plan from which they are taken away. The
+loader loads must be ordered without these waits: this is the order of the plan from which they are taken away. The
 loader executes the other waits before its loads, tile after tile, as the plan does.
 
     tile t:      wait(xs[0]); multiply xs[0]; wait(xs[1]); store
@@ -23,7 +23,7 @@ from tilelink.ir.program import Statement
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.carried import has_loop
 from tilelink.lowering.events import READ, WAIT
-from tilelink.lowering.role_statements import consumer_waits, products_of_tile
+from tilelink.lowering.role_statements import consumer_waits, loaded_addends, products_of_tile
 from tilelink.planning.any_program import apart
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan
@@ -47,6 +47,8 @@ def loads_ahead(plan: Plan, order: Orders) -> Iterator[VerificationError]:
         for dot in products_of_tile(bound.stages[name])
         for one in (dot.left, dot.right)
     }
+    added = (region for name in stages for region in loaded_addends(bound, bound.stages[name]))
+    operands |= {bound.tensors[region.tensor].number for region in added}
     tasks = np.zeros(plan.tasks, bool)
     for name in stages:
         first = plan.first_task[name]
@@ -88,9 +90,7 @@ def _early(part: Part, order: Orders, ahead: HappensBefore, tasks: np.ndarray) -
 
 def _refusal(plan: Plan, name: str, write: int, read: int) -> VerificationError:
     a = plan.accesses
-    message = (
-        f"multiplies {name}, for which only a wait after the product of an earlier tile waits: its loader is ahead"
-    )
-    hint = f"wait for {name} before the product, or take `roles` away"
+    message = f"loads {name}, for which only a wait after the product of an earlier tile waits: its loader is ahead"
+    hint = f"wait for {name} in the same tile before it is loaded, or take `roles` away"
     task, statement = int(a.task[read]), int(a.statement[read])
     return refuse(RolesError, plan, message, task=task, statement=statement, related=int(a.statement[write]), hint=hint)

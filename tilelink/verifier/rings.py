@@ -16,7 +16,7 @@ Two rounds of the ring and one buffer more are explored: after two rounds all ph
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
@@ -30,6 +30,7 @@ from tilelink.lowering.rings import (
     MULTIPLY,
     RETIRE,
     STORE,
+    TAKE,
     TRAILING,
     Ring,
     Role,
@@ -48,7 +49,7 @@ State = tuple[int, ...]
 """See _Model."""
 MANY = 1 << 32
 """More than there are arrivals."""
-AT_ONCE = (LOAD, EXPECT, MULTIPLY, STORE)
+AT_ONCE = (LOAD, EXPECT, MULTIPLY, STORE, TAKE)
 """Steps that a role makes at once after a wait. A wrong one is wrong as early as it can be."""
 TILES = 3
 """Tiles of few iterations that the rings of a loop are explored for: what is kept changes its phase with each."""
@@ -68,9 +69,12 @@ class _Wrong(Exception):
 def wrong(ring: Ring, iterations: int) -> str | None:
     """Return what may go wrong in a ring that a tile has some iterations at, or None."""
     total = 2 * ring.buffers + 1
+    if ring.writer.further != ring.reader.further:
+        return "its roles have further positions of different numbers"
+    writer, reader = (replace(role, further=min(role.further, total)) for role in (ring.writer, ring.reader))
     iterations = min(iterations, total)
-    tiles = -(-total // taken(ring.reader, iterations))
-    scripts = (_script(ring.writer, iterations, tiles), *[_script(ring.reader, iterations, tiles)] * ring.reader.groups)
+    tiles = max(-(-total // taken(reader, iterations)), 2 if reader.further else 1)  # a tile after further positions
+    scripts = (_script(writer, iterations, tiles), *[_script(reader, iterations, tiles)] * reader.groups)
     return _Model(rings=(ring,), scripts=scripts).explore()
 
 
@@ -199,7 +203,7 @@ class _Model:
     @cached_property
     def _reads(self) -> Mapping[tuple[int, int], int]:
         """(ring, number of a buffer) -> the last step of a reader that reads it."""
-        return {(r, n): at for at, (r, n, step) in enumerate(self.scripts[-1]) if step.word in (MULTIPLY, STORE)}
+        return {(r, n): at for at, (r, n, step) in enumerate(self.scripts[-1]) if step.word in (MULTIPLY, STORE, TAKE)}
 
     @cached_property
     def _operands(self) -> Mapping[tuple[int, int], str]:
@@ -291,7 +295,7 @@ class _Model:
                 return _writing(self._unwritable(at), slot, 3 * number + WRITTEN)
             case "arrive":
                 return self._arriving(which, step.what, number - step.number, 0)
-            case "multiply" | "store" | "retire" | "compute" | "carry" | "sum":
+            case "multiply" | "store" | "retire" | "compute" | "carry" | "sum" | "take":
                 return _refused(f"`{step.word}` is no step of a {ring.writer.name}")
             case _:
                 return self._ordered(which, number, step)
@@ -305,7 +309,7 @@ class _Model:
                 if (which, number - step.number) in reading:
                     return _refused(f"a {ring.reader.name} releases a buffer that it still reads")
                 return self._arriving(which, step.what, number - step.number, 0)
-            case "multiply" | "store":
+            case "multiply" | "store" | "take":
                 early = f"a {ring.reader.name} reads a buffer before it is loaded"
                 return _using(self._slot(which, number), 3 * number + VISIBLE, early)
             case "compute" | "carry":

@@ -28,6 +28,7 @@ from tilelink.lowering.clauses.roles import (
     launch_reason,
 )
 from tilelink.lowering.rings import (
+    ADDEND,
     CARRY,
     COMPUTE,
     EXPECT,
@@ -47,7 +48,7 @@ from tilelink.lowering.rings import (
     target_of,
     widest_of,
 )
-from tilelink.lowering.role_statements import divided_reason, product_of, products_of_tile, results_of
+from tilelink.lowering.role_statements import divided_reason, product_of, products_of_tile, results_of, tile_addends
 from tilelink.planning.plan import Plan
 from tilelink.verifier.rings import wrong, wrong_together
 
@@ -129,6 +130,8 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     wanted = {"left": rows * block * left}
     wanted |= {right_operand(number): columns * block * right for number in range(len(dots))}
     expected = sum(step.number for step in found.operands.writer.steps if step.word == EXPECT)
+    added, piece = tile_addends(bound, stage), rows * columns // found.pieces * left
+    loaded = [(step.what, step.number) for step in found.operands.writer.after if step.word in (EXPECT, LOAD)]
     targets = len(results_of(stage))
     for wrong_one, what in (
         (found.rows * found.consumers != rows, f"its consumers multiply {found.rows} rows each, of {rows}"),
@@ -153,6 +156,14 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
             loads != wanted or expected != sum(loads.values()),
             f"its loads are {loads}, of which a barrier expects {expected} bytes",
         ),
+        (
+            found.addends not in (0, len(added)) or found.operands.writer.further != found.addends * found.pieces,
+            f"its loader loads {found.addends} tiles besides operands in {found.operands.writer.further} pieces",
+        ),
+        (
+            found.addends and loaded != [("full", piece), (ADDEND, piece)],
+            f"a piece of a tile that is computed with has {piece} bytes, and its loads are {loaded}",
+        ),
         *_common(found),
     ):
         if wrong_one:
@@ -163,7 +174,7 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
 def summed(ring: Ring) -> bool | None:
     """True if roles add the product of each place to the sums of a tile, None if they do so in another way."""
     words = [step.word for step in ring.reader.steps if step.word in (MULTIPLY, SUM)]
-    others = [step.word for step in (*(ring.reader.first or ()), *(ring.reader.last or ()))]
+    others = [step.word for step in (*(ring.reader.first or ()), *(ring.reader.last or ()), *ring.reader.after)]
     if SUM not in (*words, *others):
         return False
     return True if words == [MULTIPLY, SUM] and not others else None

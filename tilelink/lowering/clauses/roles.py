@@ -21,6 +21,9 @@ Consumers execute all waits after the product before they compute, piece by piec
 where some waits follow loads: a tile that computes tells no one. A consumer may compute with what a loader has waited
 for: it reads after it has found a buffer of its tile full, which the loader has had filled after its waits.
 
+Tiles that are computed with next to the product come by TMA too, if they are boxes like those of the left operand. The
+loader executes the waits after the product then, and loads pieces of these tiles into the ring, after the operands.
+
 The clause is for stages with tiles of their own on SMs, which wait, multiply along a whole dimension, once or twice the
 same left operand, may wait again, compute elementwise with the products, store one tile, at peers too, and notify
 (lowering/straight_epilogue.py). It is also for stages whose tiles have one loop that carries a state, such as online
@@ -65,14 +68,15 @@ from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.rings import Roles, fit_together, kept_ring, loop_ring, operand_ring, result_ring, widest_of
 from tilelink.lowering.role_statements import (
     addends,
-    consumer_waits,
     decided_reason,
     divided_reason,
+    late_waits,
     product_of,
     products_of_tile,
     results_of,
     roles_reason,
     stage_body,
+    tile_addends,
 )
 from tilelink.lowering.straight_epilogue import once, straight, straightened
 from tilelink.lowering.transform import stage_writes
@@ -225,7 +229,7 @@ def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
         if not bound.tensors[one.table].constant:
             return f"its roles read {one.table} at different times, and it is written while programs run"
     if any(decl.counted for decl in stage.stage.indices):
-        if consumer_waits(stage):
+        if late_waits(stage):
             return "it waits after its product, also for tiles that are not there"
         # The storer does not wait for the loader of a tile that is not there.
         kernel = bound.kernel_of[stage.name]
@@ -323,6 +327,7 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     results = _results(there - needed, pieces, piece, consumers)
     if not results:
         return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there)
+    added = _loaded_addends(bound, stage, columns // pieces)
     return Roles(
         consumers=consumers,
         rows=own,
@@ -338,11 +343,38 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
             right=sizes[1],
             products=len(dots),
             sums=sums,
+            addends=added * pieces,
+            addend=rows * columns // pieces * item,
         ),
         products=len(dots),
         results=result_ring(buffers=results, targets=len(targets)),
         cut=is_cut(bound, stage),
+        addends=added,
     )
+
+
+def _loaded_addends(bound: Bound, stage: BoundStage, width: int) -> int:
+    """Return the number of tiles that the loader loads next to the operands of a product: all of its addends, or 0.
+
+    A piece of each, of `width` columns, must be a box like one of the left operand, whose buffer it gets. The loader
+    executes the waits after the product then. So they may be for these tiles alone, and for nothing that consumers
+    read from memory.
+    """
+    tiles, left = tile_addends(bound, stage), bound.tensors[operand_region(product_of(stage).left).tensor]
+    boxed = width == bound.contraction_block(stage.name) and not is_cut(bound, stage)
+    if not boxed or not all(_is_box(bound, stage, region, left.dtype) for region in tiles):
+        return 0
+    awaited = {wait.region.tensor for wait in late_waits(stage)}
+    vectors = {read.region.tensor for read in addends(stage) if read.region not in tiles}
+    return len(tiles) if awaited <= {region.tensor for region in tiles} - vectors else 0
+
+
+def _is_box(bound: Bound, stage: BoundStage, region: Region, dtype: str) -> bool:
+    """True if TMA can load a tile of rows and columns of a tensor of this type. It may reach beyond the tensor."""
+    tensor, (*others, rows, columns) = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
+    tiled = rows.kind == columns.kind == "tile" and not rows.counted and not columns.counted
+    aligned = tensor.shape[-1] * ITEM_BYTES[tensor.dtype] % ALIGNMENT == 0
+    return tiled and aligned and tensor.dtype == dtype and all(span.kind == "point" for span in others)
 
 
 def _epilogue_reason(bound: Bound, stage: BoundStage, targets: Sequence[Region]) -> str | None:
