@@ -467,7 +467,10 @@ MUTANTS = {
     "no store in flight": ("roles.stored(FLYING=3)", "roles.stored(FLYING=0)"),
     "a part begins where the one before has ended": ("result_buffer, result_phase = tile_buffer, tile_phase", "pass"),
     "a piece is taken before it is loaded": (f"{FULL}            {TAKE_PIECE}", f"            {TAKE_PIECE}"),
-    "a piece is released before it is taken": (f"{TAKE_PIECE}{RELEASE}", f"{RELEASE.strip()}\n            {TAKE_PIECE}"),
+    "a piece is released before it is taken": (
+        f"{TAKE_PIECE}{RELEASE}",
+        f"{RELEASE.strip()}\n            {TAKE_PIECE}",
+    ),
     "a piece is not released": (f"{TAKE_PIECE}{RELEASE}", TAKE_PIECE),
     "a piece of other columns": ("column_1 + piece * PIECE_COLUMNS", "column_1 + (PIECES - 1 - piece) * PIECE_COLUMNS"),
     "a notify that is left out": (NOTIFY, "pass"),

@@ -356,3 +356,20 @@ def test_what_is_measured_on_a_machine_is_read_from_its_description(seconds: Any
     slower = replace(machine, **{field: getattr(machine, field) * factor})
     asked = request("gemm_rs", 8192, 3584, 4096)
     assert seconds(asked, slower) > 1.05 * seconds(asked, machine)
+
+
+@pytest.mark.parametrize(("slower", "wanted"), [(0.9, "h200_roles"), (1.01, "h200_roles"), (1.1, "h200")])
+def test_the_rule_takes_roles_unless_they_are_predicted_to_be_clearly_slower(
+    slower: float, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = request("gemm_rs", 8192, 8192, 14336, ranks=2)
+    seconds = {"h200": 4e-4, "h200_roles": 4e-4 * slower}
+    own = predict.programs_for("gemm_rs", "")[0]
+    every = fused_candidates(asked, load_machine("8xH100"))
+    ways = [one for one in every if one.program == own and one.schedule.name in seconds]
+    ways = [replace(one, seconds=seconds[one.schedule.name]) for one in ways]
+    assert len(ways) == 2
+    ways.sort(key=lambda one: one.seconds)
+    monkeypatch.setattr("tilelink.ops.decide.fused_candidates", lambda *_: ways)
+    way = decide(asked, gpu="NVIDIA H100 80GB HBM3", versions="", records={}, speaks=False)
+    assert (way if isinstance(way, str) else way.name) == wanted
