@@ -359,6 +359,44 @@ def test_a_load_of_what_is_added_does_not_rely_on_such_a_wait_either(roles: str)
         assert isinstance(found[0], RolesError) and found[0].message.startswith("rank 0, gemm tile (i=0, j=0): loads z")
 
 
+VECTOR = """program scaled(M, N, K):
+    x : in        [M, K]
+    w : in        [N, K]
+    r : in        [M, N]
+    b : in        [M] f32
+    p : symmetric [M, N]
+    e : symmetric [M] f32
+    y : out       [M, N]
+
+    comm send(i: M):
+        tile_push_data(e[i] @ (rank + 1), b[i])
+        tile_push_data(p[i, :] @ (rank + 1), r[i, :])
+        producer_tile_notify(p[i, :] @ (rank + 1))
+
+    compute gemm(i: M, j: N):
+        acc = dot(x[i, :], w[j, :].T)
+        consumer_tile_wait(p[i, j])
+        y[i, j] = (acc + p[i, j]) * {vector}[i][:, None]
+
+schedule one for scaled:
+    send on sm(1), tile(i=128)
+    gemm on sm, tile(i=128, j=128, k=64), order(i, j), roles(consumers=2, buffers=4)
+"""
+
+
+@pytest.mark.parametrize(("vector", "loads"), [("b", True), ("e", False)])
+def test_consumers_wait_themselves_for_a_vector_that_a_peer_writes(vector: str, loads: bool) -> None:
+    """The wait for p orders e, too. Consumers read vectors while they multiply, before the loader waits for p."""
+    module = compiler.parse(VECTOR.format(vector=vector), "scaled.tl")
+    sizes = {"M": 256, "N": 128, "K": 128}
+    plan = compiler.plan(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+    stage = plan.bound.stages["gemm"]
+    assert len(late_waits(stage)) == 1 and bool(loaded_addends(plan.bound, stage)) is loads
+    source = emit(plan.bound, plan.thresholds).text
+    consumer = source.partition("def _gemm_consumer(")[2].partition("@gluon")[0]
+    assert (consumer.find("dl.wait(") < consumer.index("gl.load(")) and ("dl.wait(" in consumer) is not loads
+
+
 @pytest.mark.parametrize("body", [
     "acc = dot(x[i, :], w[j, :].T)\nb = acc * 2.0\nacc = zeros(f32)\nacc = acc + b + full(1.5, f32)",
     "acc = zeros(f32)\nacc += dot(x[i, :], w[j, :].T)",

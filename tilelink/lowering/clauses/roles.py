@@ -357,16 +357,16 @@ def _loaded_addends(bound: Bound, stage: BoundStage, width: int) -> int:
     """Return the number of tiles that the loader loads next to the operands of a product: all of its addends, or 0.
 
     A piece of each, of `width` columns, must be a box like one of the left operand, whose buffer it gets. The loader
-    executes the waits after the product then. So they may be for these tiles alone, and for nothing that consumers
-    read from memory.
+    executes the waits after the product then, and consumers do not wait for it before they read vectors from memory: if
+    there are such waits, the vectors must be inputs, which nobody writes.
     """
     tiles, left = tile_addends(bound, stage), bound.tensors[operand_region(product_of(stage).left).tensor]
     boxed = width == bound.contraction_block(stage.name) and not is_cut(bound, stage)
     if not boxed or not all(_is_box(bound, stage, region, left.dtype) for region in tiles):
         return 0
-    awaited = {wait.region.tensor for wait in late_waits(stage)}
-    vectors = {read.region.tensor for read in addends(stage) if read.region not in tiles}
-    return len(tiles) if awaited <= {region.tensor for region in tiles} - vectors else 0
+    vectors = (read.region.tensor for read in addends(stage) if read.region not in tiles)
+    unwritten = all(bound.tensors[name].decl.space == "in" for name in vectors)
+    return len(tiles) if unwritten or not late_waits(stage) else 0
 
 
 def _is_box(bound: Bound, stage: BoundStage, region: Region, dtype: str) -> bool:
