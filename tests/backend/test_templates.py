@@ -24,8 +24,8 @@ OF_PEERS = (
 """Statements of dialects whose kernels know the addresses of peers."""
 OF_ROLES = (
     nodes.Advance, nodes.AwaitBuffer, nodes.ExpectBytes, nodes.ArriveBuffer, nodes.LoadOperand, nodes.Accumulator,
-    nodes.MultiplyBuffers, nodes.LeadingProduct, nodes.TrailingProduct, nodes.RetireProducts, nodes.FillResult,
-    nodes.FenceResult, nodes.StoreResult, nodes.StoreRows, nodes.RetireStores,
+    nodes.MultiplyBuffers, nodes.LeadingProduct, nodes.TrailingProduct, nodes.RetireProducts, nodes.TakePiece,
+    nodes.FillResult, nodes.FenceResult, nodes.StoreResult, nodes.StoreRows, nodes.RetireStores,
 )  # fmt: skip
 """Statements of dialects in which warps may have roles, and of those that extend them."""
 
