@@ -155,9 +155,22 @@ def test_what_was_proved_names_the_processor_and_the_element_type(tmp_path: Path
     path = tmp_path / "shift.tl"
     path.write_text(TEXT)
     said = check(str(path), "--target", "sm_90", "--dtype", "bf16").stdout
-    assert "shift: safe on 4 ranks (sm_90, bf16), M=80" in said
+    assert "shift: safe on 4 ranks (sm_90, bf16), M=1024" in said
     (one,) = json.loads(check(str(path), "--json").stdout)["programs"]
     assert (one["target"], one["dtype"]) == ("cpu", "f32")
+
+
+def test_default_sizes_are_those_of_the_processor() -> None:
+    """Schedules of the library for GPUs have tiles that the small sizes of CPU ranks do not fit."""
+    done = check("gemm_rs", "-p", "gemm_rs_local_last", "-s", "h200_roles", "--target", "sm_90", "--dtype", "bf16")
+    assert done.exit_code == 0 and "gemm_rs_local_last: safe on 4 ranks (sm_90, bf16), Ms=1024" in done.stdout
+
+
+def test_sizes_that_a_program_names_are_not_said_to_be_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "shift.tl"
+    path.write_text(UNSAFE.replace("(M, N)", "(M, N = 48)"))
+    done = check(str(path))
+    assert done.exit_code == 1 and "  sizes: M=80, N=48 (M chosen for you: --set M=NUMBER)" in done.stderr
 
 
 def test_show_says_its_defaults() -> None:

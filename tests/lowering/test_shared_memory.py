@@ -56,6 +56,14 @@ def test_what_fits_depends_on_the_target(parts: str, target: str, fits: bool) ->
             planned(parts, target)
 
 
+@pytest.mark.parametrize("place", ["0 + i", "M // 2 + i", "M - M + i"])
+def test_tiles_that_begin_elsewhere_take_as_much(place: str) -> None:
+    text = TEXT.replace("compute mul(i: M,", "compute mul(i: M // 2,").replace("x[i, :]", f"x[{place}, :]")
+    text = text.replace("y : out [M, N]", "y : out [M // 2, N]")
+    with pytest.raises(TileSizeError, match="takes 327,680 bytes of shared memory or more, 5 times 65,536"):
+        planned("tile(i=256, j=256, k=64), num_stages 5, num_warps 8", text=text)
+
+
 def test_a_value_that_triton_cannot_hold_is_refused_where_its_tile_is_asked_for() -> None:
     with pytest.raises(TileSizeError) as caught:
         planned("tile(i=4096, j=4096)", "cpu")

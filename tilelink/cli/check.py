@@ -22,6 +22,7 @@ from tilelink.cli.options import (
     ScheduleName,
     Sets,
     choices_of,
+    default_dims,
     designed_errors,
     dims_of,
     mistakes_of,
@@ -100,15 +101,21 @@ def check(
             raise UnknownNameError(f"no program in {file}", hint="program NAME(...):")
         wrong = _Mistakes()
         report: list[dict[str, Any]] = []
+        chosen: dict[str, str] = {}
         programs, without = programs_with(module, programs, schedule)
         with progress(quiet=as_json) as doing:
             for written in programs:
                 choices = choices_of(written, sets)
-                one, dims = with_choices(written, choices), dims_of(written, sets, node_ranks=of_a_node(ranks, nodes))
+                sizes = default_dims(target)
+                one, dims = (
+                    with_choices(written, choices),
+                    dims_of(written, sets, sizes, node_ranks=of_a_node(ranks, nodes)),
+                )
                 if not as_json:
                     say_grid(one, dims, ranks, nodes)
                 options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": target}
                 plans = _safe(module, one, schedule, options, wrong, doing)
+                chosen |= {one.name: text} if (text := _sizes(one, dims, sets or [])) else {}
                 report.append(
                     {
                         "program": one.name,
@@ -123,7 +130,6 @@ def check(
                     }
                 )
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
-        chosen = {one["program"]: text for one in report if (text := _sizes(one["dims"], sets or []))}
         _print(report, list(wrong), as_json, list(skipped), chosen)
         if not as_json:
             for name, own in skipped.items():
@@ -174,9 +180,11 @@ def _proved(
     return _Safe(tasks=plan.tasks, scheduled=[str(one) for one in by_schedule(plan)])
 
 
-def _sizes(dims: Mapping[str, Any], sets: Sequence[str]) -> str:
-    """Return the values of a program's parameters, and which of them were not given; an empty text if all were."""
-    given = {text.partition("=")[0].strip() for text in sets}
+def _sizes(program: Program, dims: Mapping[str, Any], sets: Sequence[str]) -> str:
+    """Return the values of a program's parameters, and which of them were chosen here; an empty text if none was."""
+    given = {text.partition("=")[0].strip() for text in sets} | {
+        p.name for p in program.params if p.example is not None
+    }
     own = [name for name in dims if name not in given]
     return f"{values_text(dims)} ({', '.join(own)} chosen for you: --set {own[0]}=NUMBER)" if own else ""
 

@@ -41,6 +41,8 @@ DEFAULT = "default"
 FOLDER = "name a file in a folder that exists"
 DEFAULT_DIMS = (80, 96, 48, 40, 56, 24)
 """Default sizes of tiled dimensions: small, and not multiples of the usual tiles."""
+DIMS_ON_GPU = (1024, 2048, 512, 256, 128, 64)
+"""The same for kernels of a GPU: tiles of the library's schedules for GPUs divide them."""
 LARGE_DIMS = (1024, 1024, 4096, 1024, 128, 64)
 """Default sizes of dimensions where times are predicted or measured."""
 COUNTS = (4, 2, 3, 6)
@@ -131,6 +133,11 @@ def choices_of(program: Program, sets: list[str] | None) -> dict[str, str | bool
 def with_choices(program: Program, choices: Mapping[str, str | bool]) -> Program:
     """Return the variant of a program with these choices, under its own name, to which its schedules belong."""
     return variant(program, program.name, **choices) if choices else program
+
+
+def default_dims(target: str) -> tuple[int, ...]:
+    """Return the default sizes of dimensions for a target."""
+    return DEFAULT_DIMS if target == "cpu" else DIMS_ON_GPU
 
 
 def dims_of(

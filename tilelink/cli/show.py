@@ -16,7 +16,6 @@ from rich.table import Table
 from tilelink import compiler
 from tilelink.cli.options import (
     DEFAULT,
-    DEFAULT_DIMS,
     Dtype,
     File,
     Nodes,
@@ -25,6 +24,7 @@ from tilelink.cli.options import (
     ScheduleName,
     Sets,
     choices_of,
+    default_dims,
     designed_errors,
     dims_of,
     of_a_node,
@@ -83,12 +83,13 @@ def show(
         chosen = with_choices(written, choices_of(written, sets))
         scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
         gpu = stage is Stage.ptx
+        on = target or ("sm_90" if gpu else "cpu")
         options: dict[str, Any] = {
             "ranks": ranks,
             "nodes": nodes,
-            "dims": dims_of(chosen, sets, DIMS_ON_GPU if gpu else DEFAULT_DIMS, node_ranks=of_a_node(ranks, nodes)),
+            "dims": dims_of(chosen, sets, default_dims(on), node_ranks=of_a_node(ranks, nodes)),
             "dtype": (dtype or (Dtype.bf16 if gpu else Dtype.f32)).value,
-            "target": target or ("sm_90" if gpu else "cpu"),
+            "target": on,
         }
         spoken: dict[str, Any] = {"dialect": dialect.value}
         if after is not None:
@@ -106,12 +107,6 @@ def show(
                 write(compiler.source(chosen, scheduled, **options, **spoken))
             case Stage.ptx:
                 write(compiler.assembly(chosen, scheduled, **options))
-
-
-# Choices -----------------------------------------------------------------------------------------------------
-
-DIMS_ON_GPU = (1024, 2048, 512, 256, 128, 64)
-"""Default sizes of dimensions for kernels that are compiled for a GPU."""
 
 
 # Output ------------------------------------------------------------------------------------------------------

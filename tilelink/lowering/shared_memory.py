@@ -7,7 +7,6 @@ from math import prod
 
 from tilelink.errors import TileSizeError
 from tilelink.ir.program import ITEM_BYTES, Dot, Read, Stage, Transpose, Value, Wait
-from tilelink.ir.scalar import Index, Whole
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
@@ -137,15 +136,11 @@ def _operand(bound: Bound, stage: BoundStage, value: Value) -> _Operand | None:
         return None
     tensor = bound.tensors[value.region.tensor]
     item = ITEM_BYTES[tensor.dtype]
-    sizes: list[int] = []
-    whole: list[bool] = []
-    for coord, size in zip(value.region.coords, tensor.shape, strict=True):
-        if isinstance(coord, Whole):
-            sizes.append(size)
-            whole.append(True)
-        elif isinstance(coord, Index) and coord.name not in stage.scalar_indices:
-            sizes.append(stage.tiles[coord.name])
-            whole.append(False)
+    spans = [span for span in bound.tile_map(stage.name, value.region).spans if span.kind != "point"]
+    if any(span.kind not in ("tile", "whole") for span in spans):
+        return None
+    sizes = [span.extent if span.kind == "whole" else span.size for span in spans]
+    whole = [span.kind == "whole" for span in spans]
     if len(sizes) != 2 or tensor.shape[-1] * item % ALIGNMENT or sizes[-1] * item % ALIGNMENT:
         return None
     return _Operand(sizes=(sizes[0], sizes[1]), whole=(whole[0], whole[1]), item=item)
