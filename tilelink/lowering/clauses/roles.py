@@ -38,7 +38,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilelink.capabilities import has_warpgroups
-from tilelink.errors import ScheduleError
+from tilelink.errors import ScheduleError, did_you_mean
 from tilelink.ir.mapping import Span
 from tilelink.ir.products import operand_region, products
 from tilelink.ir.program import (
@@ -120,8 +120,12 @@ def _read(_: str, children: Sequence[Any]) -> RolesChoice:
     sizes = dict(children)
     needed, allowed = {"consumers", "buffers"}, {"consumers", "buffers", "in_flight"}
     if len(sizes) < len(children) or not needed <= sizes.keys() <= allowed:
-        found = ", ".join(str(name) for name, _ in children)
-        raise ScheduleError(f"roles has {found}", hint="roles(consumers=2, buffers=4), or with in_flight=1 as well")
+        found = [str(name) for name, _ in children]
+        hint = "roles(consumers=2, buffers=4), or with in_flight=1 as well"
+        unknown = next((name for name in found if name not in allowed), None)
+        if unknown is not None:
+            raise ScheduleError(f"roles has no {unknown!r}", hint=did_you_mean(unknown, sorted(allowed), hint))
+        raise ScheduleError(f"roles has {', '.join(found)}", hint=hint)
     return RolesChoice(**{str(name): int(size) for name, size in sizes.items()})
 
 
