@@ -197,6 +197,10 @@ class BoundStage:
     """True if its tiles are to be notified while their programs multiply the next ones."""
     notified_in: int | None = None
     """The statement in whose product a program notifies its tile before (lowering/clauses/defer_notify.py), or None."""
+    notified_product: int = 0
+    """The number of that product among the outermost products of the statement (ir/products.py)."""
+    notified_step: int = 0
+    """The step of that product's loop at whose beginning the notifies are issued."""
     transport: Transport = Transport.STORES
     """The unit that moves its data."""
     tma_copy: Boxes | None = None
