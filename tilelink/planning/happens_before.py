@@ -21,8 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from tilelink.lowering.columns import Ints, distinct_rows
-from tilelink.lowering.events import ANSWERED, NOTIFY, READ, WAIT, WRITE
-from tilelink.lowering.walk import SUBSTEPS
+from tilelink.lowering.events import NOTIFY, SUBSTEPS, WAIT, Substep
 from tilelink.planning.network import Put, Puts
 from tilelink.planning.plan import Plan
 from tilelink.planning.signal_order import AFTER_ALL, SignalOrder, topological_order
@@ -121,7 +120,7 @@ class HappensBefore:
             return result
         a, b = self.plan.event(task_a, at_a), self.plan.event(task_b, at_b)
         pairs = np.isin(a, events) & np.isin(b, events)
-        pairs &= (at_a % SUBSTEPS == WRITE) & (at_b % SUBSTEPS == READ)
+        pairs &= (at_a % SUBSTEPS == Substep.WRITE) & (at_b % SUBSTEPS == Substep.READ)
         for pair in np.flatnonzero(pairs):
             result[pair] = not self._counters_of(NOTIFY)[int(a[pair])].isdisjoint(self._counters_of(WAIT)[int(b[pair])])
         return result
@@ -343,7 +342,7 @@ class HappensBefore:
         s = self.plan.signals
         key = self.key(s.task, s.position)
         # A statement may send some of its words before it has received the others.
-        return np.where(self.plan.by_words & (s.kind == WAIT), key + SUBSTEPS - ANSWERED, key)
+        return np.where(self.plan.by_words & (s.kind == WAIT), key + SUBSTEPS - Substep.ARRIVED, key)
 
     @cached_property
     def _kernels(self) -> tuple[Ints, Ints]:

@@ -19,6 +19,7 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.events import (
     NOTIFY,
+    SUBSTEPS,
     Accesses,
     Barriers,
     NetworkOrders,
@@ -31,7 +32,6 @@ from tilelink.lowering.events import (
 from tilelink.lowering.guards import Guards
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import Fault
-from tilelink.lowering.walk import SUBSTEPS
 
 SHIFT = 32
 """An event's place in its worker is (sequence of its task) << SHIFT | position in the task."""

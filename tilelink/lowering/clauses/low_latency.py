@@ -258,7 +258,7 @@ class _Seen:
         own = np.flatnonzero(a.tensor == tensor.number)
         told = (s.channel >= base[tensor.name, kind]) & (s.channel < base[tensor.name, kind] + grid.count)
         told &= s.guard == 0
-        self.accesses = _rows(a, own)
+        self.accesses = a.pick(own)
         dims = len(tensor.shape)
         source, channel = _channels(self.accesses, grid, dims)
         # (task, rank, channel) -> numbers; of accesses with several channels there is one row for each
@@ -278,11 +278,6 @@ class _Seen:
             bad |= set(number[~covered].tolist()) | set(s.statement[rows[~used]].tolist())
             self.carried |= set(number.tolist()) | set(s.statement[rows].tolist())
         self.carried -= bad
-
-
-def _rows(a: Accesses, rows: Ints) -> Accesses:
-    columns = {name: getattr(a, name)[rows] for name in a.__dataclass_fields__}
-    return Accesses(**columns)
 
 
 def _channels(a: Accesses, grid: ChannelGrid, dims: int) -> tuple[Ints, Ints]:
