@@ -118,7 +118,7 @@ class Machine(Memory):
         for loop in kernel.loops:
             held: Task | None = None
             walked = enumerate(self.walked(loop, rank))
-            for t in (t for turn, t in walked if _program(loop, turn, kernel.programs) == number):
+            for t in (t for index, t in walked if _program(loop, index, kernel.programs) == number):
                 for name in loop.stages:
                     stage = self.bound.stages[name]
                     one = self.tile(stage, rank, t)

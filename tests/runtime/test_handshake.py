@@ -143,7 +143,7 @@ class Node:
 @dataclass(kw_only=True)
 class Replaying(Node):
     """Some launches are replays of one that was captured with a certain buffer: they have kernels before and after them
-    (runtime/cuda/helper_kernels.py), which skip launches so that it is this buffer's turn, and tell the peers."""
+    (runtime/cuda/helper_kernels.py), which skip launches so that the next one has this buffer, and tell the peers."""
 
     captured: tuple[bool, ...]
     buffer: int

@@ -249,8 +249,8 @@ class Script:
             steps[task].append((later, position, op))
         workers: list[list[tuple[int, int, _Op]]] = [[] for _ in plan.workers]
         for task, own in steps.items():  # what is done later is done in the program's next task
-            turn = int(plan.sequence[task])
-            workers[plan.worker[task]] += [(turn + later, position, op) for later, position, op in own]
+            sequence = int(plan.sequence[task])
+            workers[plan.worker[task]] += [(sequence + later, position, op) for later, position, op in own]
         return [[op for *_, op in sorted(own, key=lambda step: step[:2])] for own in workers]
 
     def _by_words(self, kind: int, number: int, statement: Any) -> bool:

@@ -290,7 +290,7 @@ class Kernel:
     """Waits that every peer has entered launch e (it reads their inputs)."""
     programs_per_cta: int = 1
     """Programs that share an SM."""
-    turn: int = 0
+    issue_index: int = 0
     """Its place in the order in which the host issues the kernels on SMs (lowering/issue_order.py)."""
     program_per_tile: bool = False
     """True if it has a program for each tile, and the GPU starts one when another has ended: not all are resident."""

@@ -455,7 +455,7 @@ class Enumerator(Walk):
         lo, hi, _ = self._bounds(tile_map, rows)
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
         ranges = tile_map.channel_range(grid)
-        # A tile that is not there takes no turn, and with it leaves out its waits (lowering/compact_tiles.py).
+        # A tile that is not there takes no iteration, and with it leaves out its waits (lowering/compact_tiles.py).
         placed = tile_map.placed(grid)
         left_out = kind == WAIT and stage.name in self.bound.compact_stages and not placed
         unsure = left_out or placed

@@ -69,17 +69,17 @@ class SignalOrder:
         """
         starts, stops = self._rows(*first), self._rows(*second)
         followed = np.argsort(starts, kind="stable")
-        turn = np.empty(len(starts), np.int64)
-        turn[followed] = np.arange(len(starts))
+        ordinal = np.empty(len(starts), np.int64)
+        ordinal[followed] = np.arange(len(starts))
         pairs = np.flatnonzero(first[0][group] != second[0])
-        portion = turn[group[pairs]] // TOGETHER
+        portion = ordinal[group[pairs]] // TOGETHER
         result = np.zeros(len(group), bool)
         for number in np.unique(portion).tolist():
             begin = number * TOGETHER
             sources, asked = followed[begin : begin + TOGETHER], pairs[portion == number]
             rows = np.concatenate([starts[sources], stops[asked]])
             workers = np.concatenate([first[0][sources], second[0][asked]])
-            bits = np.concatenate([np.arange(len(sources)), turn[group[asked]] - begin])
+            bits = np.concatenate([np.arange(len(sources)), ordinal[group[asked]] - begin])
             order = np.argsort(rows, kind="stable")
             answers = self._follow(rows[order].tolist(), workers[order].tolist(), bits[order].tolist(),
                                    (order >= len(sources)).tolist())  # fmt: skip

@@ -79,9 +79,9 @@ def taken_tiles(plan: Plan, entries: Mapping[str, NDArray[Any]]) -> tuple[Ints, 
                 task = plan.first_task[stage.name] + rank * stage.total
                 tiles = tiles_of(loop.compact, Env(rank=rank, ranks=bound.ranks, params={}, indices={}, tables=entries))
                 sequence[task : task + stage.total] += stage.total
-                turn = np.arange(len(tiles))
-                worker[task + tiles] = first[number, rank] + turn % kernel.programs
-                sequence[task + tiles] = turn // kernel.programs
+                compact = np.arange(len(tiles))
+                worker[task + tiles] = first[number, rank] + compact % kernel.programs
+                sequence[task + tiles] = compact // kernel.programs
     return worker, sequence
 
 

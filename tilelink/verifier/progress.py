@@ -152,7 +152,7 @@ class _Run:
         """(kernel, rank) whose first program has ended, where it has all tiles."""
         self.held: dict[tuple[int, int], list[int]] = {}
         """(kernel, rank) -> programs without tiles that are resident until the kernel's first program has ended."""
-        self.turn: dict[tuple[str, int], int] = {}
+        self.ended_of: dict[tuple[str, int], int] = {}
         """(stream, rank) -> number of its kernels known to have ended."""
         self.short = [False] * plan.bound.ranks
         """rank -> True if a worker that could start did not fit."""
@@ -195,10 +195,10 @@ class _Run:
         """True if the earlier kernels on the worker's stream and rank have ended."""
         number, rank, _ = self.plan.workers[worker]
         kernel = self.plan.bound.kernels[number]
-        order, done = self._by_stream[kernel.stream], self.turn.get((kernel.stream, rank), 0)
+        order, done = self._by_stream[kernel.stream], self.ended_of.get((kernel.stream, rank), 0)
         while done < kernel.position and not self.unfinished[order[done], rank]:
             done += 1
-        self.turn[kernel.stream, rank] = done
+        self.ended_of[kernel.stream, rank] = done
         return done >= kernel.position
 
     def _admit(self, rank: int) -> None:

@@ -56,10 +56,10 @@ def _check(program: Program, part: Part) -> None:
 def _apart(one: Order | None, other: Order | None, dims: Numbers, ranks: int) -> float:
     mine, theirs = one or Order(), other or Order()
     groups = [order.group[1] if order.group else 1 for order in (mine, theirs)]
-    return float(_turns(mine, dims, ranks) != _turns(theirs, dims, ranks)) + ratio(*groups)
+    return float(_terms(mine, dims, ranks) != _terms(theirs, dims, ranks)) + ratio(*groups)
 
 
-def _turns(order: Order, dims: Numbers, ranks: int) -> set[tuple[object, ...]]:
+def _terms(order: Order, dims: Numbers, ranks: int) -> set[tuple[object, ...]]:
     """Return the parts of an order, with numbers in place of expressions."""
 
     def start(value: Scalar | None) -> tuple[int, ...]:

@@ -107,8 +107,8 @@ class GpuKernel(MeasuredKernel):
         arguments, driver = self._arguments, self._driver
         if arguments.kept:  # before anything is issued: if memory is exhausted, nothing has happened yet
             arguments.make_kept(results)
-        if capturing and driver.turns:
-            driver.turns[driver.slot](stream)
+        if capturing and driver.skips:
+            driver.skips[driver.slot](stream)
         if arguments.staged:
             arguments.stage(tensors, driver.slot)
         graph = self._whole(tensors) if self._graphs.worth and not capturing else None
@@ -149,7 +149,7 @@ class GpuKernel(MeasuredKernel):
                 return self.buffer(name)
         tensor, driver = self.artifact.tensor(name), self._driver
         capturing = torch.cuda.is_current_stream_capturing()
-        if not tensor.symmetric or (capturing and driver.turns):
+        if not tensor.symmetric or (capturing and driver.skips):
             return torch.empty(tensor.shape, dtype=dtype_of(tensor), device=self.device)
         stream = driver.current()
         if not capturing and stream is not driver.last:
