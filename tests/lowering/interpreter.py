@@ -235,7 +235,7 @@ class Tile(Walker):
         assert isinstance(self.memory, Machine)
         return self.memory.bound.tensors[region.tensor].steps
 
-    def _slots(self, region: Region, parts: boxes.Parts) -> boxes.Parts:
+    def _slots(self, region: Region, parts: boxes.Coordinates) -> boxes.Coordinates:
         """Return where a step is in memory."""
         steps = self._steps(region)
         assert steps is not None

@@ -16,7 +16,7 @@ from tests.runtime.test_side_streams import Library
 from tilelink.artifact import LaunchProtocol
 from tilelink.runtime.cuda import copies, copy_stream, driver, queue
 from tilelink.runtime.cuda.copy_stream import CopyEngine, defer_early_copies, may_be_begun
-from tilelink.runtime.cuda.handshake import Handshake
+from tilelink.runtime.cuda.handshake import HandshakeArguments
 from tilelink.runtime.cuda.offline import EMPTY, Recorded, helper_options, recorded
 from tilelink.runtime.cuda.record_copies import Box, Copy, Operation, StreamWait, StreamWrite
 
@@ -101,7 +101,7 @@ def test_all_ranks_let_their_copy_engines_begin_or_none(
     monkeypatch.setattr(copies, "CopyEngine", lambda *_, **named: made.append(named) or engine)
     memory: Any = SimpleNamespace(rank=0, device=torch.device("cpu"), place=None, pads=[0] * 3, pad=torch.zeros(99))
     rank = copies.Copies(program, memory, None, timed=False, replayed=True)  # type: ignore[arg-type]
-    handshake = Handshake(program, rank, memory.device)
+    handshake = HandshakeArguments(program, rank, memory.device)
     assert made[0]["begun"] is begun is handshake.in_kernels
     assert handshake.usual is (handshake.block if begun else handshake.none)
     captured = rank.options.captured
@@ -154,7 +154,7 @@ def test_the_block_says_where_flags_and_the_word_are(library: Library) -> None:
     one = made([COPY], [])
     exits, flags, values = (torch.zeros(n, dtype=torch.int32) for n in (0, 5, 1))
     rank: Any = SimpleNamespace(exits=exits, flags=flags, flag_values=values, engine=one, releases_as_meant=True)
-    handshake = Handshake(replace(artifacts.EMPTY, lag=2), rank, torch.device("cpu"))
+    handshake = HandshakeArguments(replace(artifacts.EMPTY, lag=2), rank, torch.device("cpu"))
     on, off = handshake.block, handshake.none
     words = [1, flags.data_ptr(), values.data_ptr(), one.begin.data_ptr()]
     assert on.tolist()[:4] == [1, 0, 2, 0] and on.tolist()[5:] == words and not off.any()

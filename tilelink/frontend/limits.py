@@ -26,7 +26,7 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Scalar, children
 from tilelink.ir.visitor import operands, value_of
 
-Part = Value | Scalar
+Expression = Value | Scalar
 
 
 def require_shallow(source: Source, node: ast.AST) -> None:

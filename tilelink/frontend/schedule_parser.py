@@ -17,9 +17,9 @@ from tilelink.errors import Location, ParseError, TileLinkError, did_you_mean
 from tilelink.files import lines_of
 from tilelink.ir.scalar import RANK, RANKS, Int, Param, Scalar, binary
 from tilelink.scheduling.schedule import IndexOrder, Schedule
-from tilelink.scheduling.words import Part, StageSchedule, TensorSchedule, Word, number, positive, words
+from tilelink.scheduling.words import SchedulePart, StageSchedule, TensorSchedule, Word, number, positive, words
 
-AnyPart = TypeVar("AnyPart", bound=Part)
+AnyPart = TypeVar("AnyPart", bound=SchedulePart)
 OFF = "off_"
 """Prefix of the grammar rule that resets a word."""
 _HEADER = re.compile(
@@ -79,7 +79,7 @@ def parse_schedule(text: str, file: str = "<text>", first_line: int = 1, base: S
         raise ParseError(what, location=head.like_at, hint="parse the text that has both")
     schedule = base or Schedule(name=head.name, program=head.program)
     schedule = replace(schedule, name=head.name, program=head.program, location=head.location, source=None)
-    first: dict[str, Part] = {}
+    first: dict[str, SchedulePart] = {}
     for offset, line in enumerate(lines[1:], start=1):
         if line.split("#")[0].strip():
             place = Location(file=file, line=first_line + offset, text=line)
@@ -87,7 +87,9 @@ def parse_schedule(text: str, file: str = "<text>", first_line: int = 1, base: S
     return schedule
 
 
-def _add(schedule: Schedule, line: str, place: Location, first: dict[str, Part], base: Schedule | None) -> Schedule:
+def _add(
+    schedule: Schedule, line: str, place: Location, first: dict[str, SchedulePart], base: Schedule | None
+) -> Schedule:
     """first: what lines before said. base: the schedule that this one extends."""
     indent = len(line) - len(line.lstrip())
     place = replace(place, column=indent + 1, length=max(1, len(line.split("#")[0].strip())))
@@ -114,7 +116,7 @@ def _add(schedule: Schedule, line: str, place: Location, first: dict[str, Part],
 
 
 def _entry(
-    schedule: Schedule, entry: Tree[Any], place: Location, places: dict[str, Location], first: dict[str, Part],
+    schedule: Schedule, entry: Tree[Any], place: Location, places: dict[str, Location], first: dict[str, SchedulePart],
     base: Schedule | None,
 ) -> Schedule:  # fmt: skip
     name, parts = str(entry.children[0]), entry.children[1:]
@@ -166,7 +168,7 @@ def _with(parts: tuple[AnyPart, ...], line: _Line[AnyPart]) -> tuple[AnyPart, ..
     return tuple(new if part is old else part for part in parts if part is not old or new.said)
 
 
-def _check_taken_back(line: _Line[AnyPart], old: Part | None, base: Schedule | None) -> None:
+def _check_taken_back(line: _Line[AnyPart], old: SchedulePart | None, base: Schedule | None) -> None:
     """Raise ParseError for a word that is taken back and was not said."""
     for name in line.off:
         if old is None or all(one.name != name for one in old.said):
@@ -186,7 +188,7 @@ def _word_of(rule: str) -> Word[Any]:
 
 
 def _places(tree: Tree[Token], line: Location) -> dict[str, Location]:
-    """The locations of the parts of a line, with the keys of `Part.places`. Raises ParseError for a repeated part."""
+    """The locations of the parts of a line, by keys of `SchedulePart.places`. Raises ParseError for a repetition."""
     if tree.data != "entry":
         return {}
     places = {"name": _span(tree.children[0], line)}

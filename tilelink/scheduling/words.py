@@ -29,7 +29,7 @@ def _anything(_: str, __: Any) -> None:
     """Accept every value."""
 
 
-def _named_rightly(_: Program, __: Part) -> None:
+def _named_rightly(_: Program, __: SchedulePart) -> None:
     """Accept every part: the value of the word contains no names of the program."""
 
 
@@ -41,7 +41,7 @@ def _no_places(_: Any) -> tuple[tuple[str, str], ...]:
 class Word(Generic[T]):
     """The form of a clause of the schedule language.
 
-    name: the name of its value, in chains of methods and in `Part.places`.
+    name: the name of its value, in chains of methods and in `SchedulePart.places`.
     default: the value if a line omits the clause.
     rules: grammar rule -> its definition, of quoted words and the rules and terminals of schedule.lark. Rule names are
     unique among all words.
@@ -64,7 +64,7 @@ class Word(Generic[T]):
     formerly: str = ""
     called: str = ""
     valid: Callable[[str, T], None] = _anything
-    check: Callable[[Program, Part], None] = _named_rightly
+    check: Callable[[Program, SchedulePart], None] = _named_rightly
     inner: Callable[[T], Sequence[tuple[str, str]]] = _no_places
 
     @property
@@ -164,7 +164,7 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SchedulePart:
     """The clauses of a schedule for one stage or tensor.
 
     said: the values, in the order of the registered words. location: of the line.
@@ -206,16 +206,16 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageSchedule(Part):
+class StageSchedule(SchedulePart):
     """The clauses of a schedule for a stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorSchedule(Part):
+class TensorSchedule(SchedulePart):
     """The clauses of a schedule for a tensor."""
 
 
-def check_values(part: Part) -> None:
+def check_values(part: SchedulePart) -> None:
     """Raise ScheduleError for invalid values; a part that was parsed from text has none."""
     for said in part.said:
         with placed(part.at(said.name)):
@@ -232,7 +232,7 @@ def placed(place: Location | None) -> Generator[None]:
         raise
 
 
-def check_names(program: Program, part: Part) -> None:
+def check_names(program: Program, part: SchedulePart) -> None:
     """Raise ScheduleError if a part names a stage, a tensor or anything else that the program lacks."""
     kind, known = "tensor", [t.name for t in program.tensors]
     if isinstance(part, StageSchedule):

@@ -111,7 +111,7 @@ def _corners(low: Ints, high: Ints, shape: tuple[int, ...]) -> Iterator[tuple[In
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class TensorAccesses:
     """The accesses of one tensor on several ranks, as rows of plan.accesses, rank by rank."""
 
     plan: Plan
@@ -166,14 +166,14 @@ class Part:
             return True
         return len(self.every) <= MAX_ROWS and prod(self.cells.shape) <= ROOMY * len(self.every)
 
-    def halves(self) -> Iterator[Part]:
+    def halves(self) -> Iterator[TensorAccesses]:
         """Yield the accesses of the first half of the ranks, then those of the second half."""
         cut = np.searchsorted(self.plan.accesses.peer[self.every], self.ranks[len(self.ranks) // 2])
         for rows in (self.every[:cut], self.every[cut:]):
-            yield Part(plan=self.plan, name=self.name, every=rows)
+            yield TensorAccesses(plan=self.plan, name=self.name, every=rows)
 
 
-def parts(plan: Plan, chosen: np.ndarray) -> Iterator[Part]:
+def parts(plan: Plan, chosen: np.ndarray) -> Iterator[TensorAccesses]:
     """Yield the chosen accesses tensor by tensor, in the order of ranks. Ranks whose tiles have the same edges stay
     together."""
     a = plan.accesses
@@ -181,7 +181,7 @@ def parts(plan: Plan, chosen: np.ndarray) -> Iterator[Part]:
     order = plan.by_memory[chosen[plan.by_memory]]
     starts = np.flatnonzero(np.diff(a.tensor[order], prepend=-1))
     for rows in np.split(order, starts[1:]) if len(order) else ():
-        todo = [Part(plan=plan, name=names[int(a.tensor[rows[0]])], every=rows)]
+        todo = [TensorAccesses(plan=plan, name=names[int(a.tensor[rows[0]])], every=rows)]
         while todo:
             part = todo.pop()
             if part.fits:
@@ -195,10 +195,10 @@ def of_tensors(plan: Plan, *spaces: str) -> np.ndarray:
     return plan.touching([t.number for t in plan.bound.tensors.values() if t.decl.space in spaces])
 
 
-Check = Callable[[Part], Iterator[VerificationError]]
+Check = Callable[[TensorAccesses], Iterator[VerificationError]]
 
 
-def rank_by_rank(part: Part, check: Check) -> Iterator[VerificationError]:
+def rank_by_rank(part: TensorAccesses, check: Check) -> Iterator[VerificationError]:
     """Yield the refusals of a check of each rank's accesses, in the order of ranks.
 
     The check runs once on all ranks together, and rank by rank only if that is refused. It must refuse the accesses of

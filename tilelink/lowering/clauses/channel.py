@@ -12,7 +12,7 @@ from tilelink.ir.scalar import Param, Ranks, Scalar
 from tilelink.ir.visitor import stage_regions
 from tilelink.lowering.clauses.clause import Clause, Numbers
 from tilelink.lowering.transform import all_indices
-from tilelink.scheduling.words import Part, Sizes, check_sizes, show_sizes
+from tilelink.scheduling.words import SchedulePart, Sizes, check_sizes, show_sizes
 
 
 def dims_called(program: Program, tensor: Tensor, key: str) -> list[int]:
@@ -57,7 +57,7 @@ def _inner(sizes: Sizes) -> Sequence[tuple[str, str]]:
     return [(key, key) for key, _ in sizes]
 
 
-def _check(program: Program, part: Part) -> None:
+def _check(program: Program, part: SchedulePart) -> None:
     tensor = program.tensor(part.name)
     # With the other direction, a stage addresses the tensor by its index over the ranks. Only binding knows the
     # direction.

@@ -71,7 +71,7 @@ from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, number_channels, number_tasks
 from tilelink.lowering.transform import number_of
 from tilelink.scheduling.schedule import CopyEngine
-from tilelink.scheduling.words import Part
+from tilelink.scheduling.words import SchedulePart
 
 FEW_ELEMENTS = 16384
 """Largest number of elements of a tensor for which a search tries words: with more, twice the bytes cost more than the
@@ -398,7 +398,7 @@ def _labels(program: Program, _: Typing, tensor: Tensor, dims: Numbers, ranks: i
     return {"signals": False, "words": True} if few and _may_have_words(program, tensor) else {}
 
 
-def _check(program: Program, part: Part) -> None:
+def _check(program: Program, part: SchedulePart) -> None:
     tensor = program.tensor(part.name)
     if _may_travel(tensor):
         return

@@ -11,7 +11,7 @@ from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.lowering.clauses.clause import Clause, Numbers, ratio
 from tilelink.lowering.transform import all_indices, whole_dim
 from tilelink.scheduling.schedule import IndexOrder, Order
-from tilelink.scheduling.words import Part
+from tilelink.scheduling.words import SchedulePart
 
 
 def _read(_: str, children: Sequence[Any]) -> Order:
@@ -37,7 +37,7 @@ def _inner(order: Order | None) -> Sequence[tuple[str, str]]:
     return [*((term.index, term.index) for term in order.nest), *([("group", "group")] if order.group else [])]
 
 
-def _check(program: Program, part: Part) -> None:
+def _check(program: Program, part: SchedulePart) -> None:
     order = part[ORDER]
     if order is None:
         return

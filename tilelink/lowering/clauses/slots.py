@@ -14,7 +14,7 @@ from tilelink.ir.visitor import stage_regions
 from tilelink.lowering.clauses.channel import dims_called, names_of
 from tilelink.lowering.clauses.clause import Clause, Numbers, TensorChoices, ratio
 from tilelink.lowering.transform import number_of
-from tilelink.scheduling.words import Part, Sizes, check_sizes, show_sizes
+from tilelink.scheduling.words import SchedulePart, Sizes, check_sizes, show_sizes
 
 SEARCHED = (2, 3)
 """Steps of a tensor that memory holds at a time, if a search does not keep all of them."""
@@ -38,7 +38,7 @@ def _inner(sizes: Sizes) -> Sequence[tuple[str, str]]:
     return [(key, key) for key, _ in sizes]
 
 
-def _check(program: Program, part: Part) -> None:
+def _check(program: Program, part: SchedulePart) -> None:
     tensor = program.tensor(part.name)
     ((key, number),) = part[SLOTS]
     location = part.at("slots")

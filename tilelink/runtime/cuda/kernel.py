@@ -13,7 +13,7 @@ from tilelink.runtime.cuda.copies import Copies
 from tilelink.runtime.cuda.deadline import DebugBlock
 from tilelink.runtime.cuda.device import agree, gpu_of
 from tilelink.runtime.cuda.graphs import GraphCache, check_captured, graphs
-from tilelink.runtime.cuda.handshake import Handshake
+from tilelink.runtime.cuda.handshake import HandshakeArguments
 from tilelink.runtime.cuda.launch_driver import LaunchDriver
 from tilelink.runtime.cuda.measured_kernel import MeasuredKernel
 from tilelink.runtime.cuda.memory import Memory
@@ -59,7 +59,7 @@ class GpuKernel(MeasuredKernel):
         copies = self._copies = Copies(
             artifact, memory, group, timed=self._tracer is not None, replayed=debug_block is None
         )  # fmt: skip
-        handshake = Handshake(artifact, copies, device)
+        handshake = HandshakeArguments(artifact, copies, device)
         self._arguments = Arguments(artifact, memory, words, handshake.usual)
         self._driver = LaunchDriver(artifact, memory, self._arguments, copies, handshake, words)
         self._promises = artifact.promises if settings().check else ()

@@ -11,7 +11,7 @@ from tilelink.runtime.cuda.arguments import Arguments
 from tilelink.runtime.cuda.copies import Copies
 from tilelink.runtime.cuda.driver import library
 from tilelink.runtime.cuda.functions import Function, HelperKernel
-from tilelink.runtime.cuda.handshake import Handshake
+from tilelink.runtime.cuda.handshake import HandshakeArguments
 from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, skip_launches
 from tilelink.runtime.cuda.memory import Memory
 from tilelink.runtime.cuda.operands import Tensors
@@ -27,7 +27,7 @@ class LaunchDriver:
     """
 
     def __init__(
-        self, artifact: Artifact, memory: Memory, arguments: Arguments, copies: Copies, handshake: Handshake,
+        self, artifact: Artifact, memory: Memory, arguments: Arguments, copies: Copies, handshake: HandshakeArguments,
         debug_block: torch.Tensor | None,
     ) -> None:  # fmt: skip
         """Compile the kernels. Raises BindingError for one that does not fit the GPU."""
