@@ -181,7 +181,7 @@ def test_a_deferred_notify_stands_in_the_product_of_the_next_tile() -> None:
         following = task_after(plan, int(plan.signals.task[row]))
         assert following is not None
         reads = plan.accesses.position[(plan.accesses.task == following) & (plan.accesses.kind == READ)]
-        assert plan.signal_places[row] == plan.place(np.array([following]), reads[:1])[0]
+        assert plan.signal_keys[row] == plan.key(np.array([following]), reads[:1])[0]
 
 
 AHEAD = """program ahead(B, M, K):

@@ -41,7 +41,7 @@ def _no_places(_: Any) -> tuple[tuple[str, str], ...]:
 class Word(Generic[T]):
     """The form of a clause of the schedule language.
 
-    name: the name of its value, in chains of methods and in `SchedulePart.places`.
+    name: the name of its value, in chains of methods and in `SchedulePart.locations`.
     default: the value if a line omits the clause.
     rules: grammar rule -> its definition, of quoted words and the rules and terminals of schedule.lark. Rule names are
     unique among all words.
@@ -168,13 +168,13 @@ class SchedulePart:
     """The clauses of a schedule for one stage or tensor.
 
     said: the values, in the order of the registered words. location: of the line.
-    places: locations within the line; the key is the name of a word, or for example `tile.i` for a size or a term.
+    locations: locations within the line; the key is the name of a word, or for example `tile.i` for a size or a term.
     """
 
     name: str
     said: tuple[Said, ...] = ()
     location: Location | None = field(default=None, compare=False, repr=False)
-    places: Mapping[str, Location] = field(default_factory=dict[str, Location], compare=False, repr=False)
+    locations: Mapping[str, Location] = field(default_factory=dict[str, Location], compare=False, repr=False)
 
     def __getitem__(self, word: Word[T]) -> T:
         return next((said.what for said in self.said if said.name == word.name), word.default)
@@ -188,17 +188,17 @@ class SchedulePart:
         ordered = sorted(values.values(), key=lambda said: order.index(word_called(said.name).name))
         return replace(self, said=tuple(ordered))
 
-    def given_at(self, word: Word[Any], place: Location | None) -> Self:
-        """Return the part with the location of a word's value replaced, or removed if `place` is None.
+    def given_at(self, word: Word[Any], location: Location | None) -> Self:
+        """Return the part with the location of a word's value replaced, or removed if `location` is None.
 
         The location serves for the part's name too if that has none yet.
         """
-        others = {key: location for key, location in self.places.items() if key.partition(".")[0] != word.name}
-        return replace(self, places={"name": place, **others, word.name: place} if place else others)
+        others = {key: at for key, at in self.locations.items() if key.partition(".")[0] != word.name}
+        return replace(self, locations={"name": location, **others, word.name: location} if location else others)
 
     def at(self, part: str) -> Location | None:
-        """Return the location of a key of `places` such as `tile.i`, else of its clause, else of the whole line."""
-        return self.places.get(part) or self.places.get(part.partition(".")[0], self.location)
+        """Return the location of a key of `locations` such as `tile.i`, else of its clause, else of the whole line."""
+        return self.locations.get(part) or self.locations.get(part.partition(".")[0], self.location)
 
     def __str__(self) -> str:
         shown = (word_called(said.name).show(said.what) for said in self.said)
@@ -218,17 +218,17 @@ class TensorSchedule(SchedulePart):
 def check_values(part: SchedulePart) -> None:
     """Raise ScheduleError for invalid values; a part that was parsed from text has none."""
     for said in part.said:
-        with placed(part.at(said.name)):
+        with located(part.at(said.name)):
             word_called(said.name).valid(part.name, said.what)
 
 
 @contextmanager
-def placed(place: Location | None) -> Generator[None]:
-    """Give an error that the block raises a place, if it has none."""
+def located(location: Location | None) -> Generator[None]:
+    """Give an error that the block raises a location, if it has none."""
     try:
         yield
     except TileLinkError as error:
-        error.location = error.location or place
+        error.location = error.location or location
         raise
 
 

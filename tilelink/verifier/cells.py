@@ -47,8 +47,8 @@ class Cells:
             edges.append(np.flatnonzero(there))
         return cls(ranks=ranks, edges=tuple(edges))
 
-    def _places(self, d: int, ends: Ints) -> Ints:
-        """Return for each coordinate along a dimension the place of the first edge that is not below it."""
+    def _edge_numbers(self, d: int, ends: Ints) -> Ints:
+        """Return for each coordinate along a dimension the number of the first edge that is not below it."""
         edges = self.edges[d]
         if edges[-1] > FEW_COORDINATES + 4 * len(ends):
             return np.searchsorted(edges, ends)
@@ -64,26 +64,26 @@ class Cells:
         low[:, 0] = rank
         high[:, 0] = low[:, 0] + 1
         for d in range(len(self.edges)):
-            low[:, d + 1] = self._places(d, lo[:, d])
-            high[:, d + 1] = self._places(d, hi[:, d])
+            low[:, d + 1] = self._edge_numbers(d, lo[:, d])
+            high[:, d + 1] = self._edge_numbers(d, hi[:, d])
         return low, high
 
     def covering(self, ends: Ints) -> Ints:
         """Return ends of boxes, [rows, dims], in cell coordinates; one inside a cell is that of the cell."""
         cells = np.empty((len(ends), len(self.edges)), np.int64)
         for d in range(len(self.edges)):
-            cells[:, d] = self._places(d, ends[:, d])
+            cells[:, d] = self._edge_numbers(d, ends[:, d])
         return cells
 
     def paint(self, low: Ints, high: Ints, weight: Ints | int) -> Ints:
         """Return for each cell the sum of the weights of the boxes that cover it."""
         shape = (self.ranks, *(len(e) for e in self.edges))
         flat = np.zeros(prod(shape), np.int64)
-        for place, sign in _corners(low, high, shape):
+        for corner, sign in _corners(low, high, shape):
             if isinstance(weight, int):
-                flat += sign * weight * np.bincount(place, minlength=len(flat))
+                flat += sign * weight * np.bincount(corner, minlength=len(flat))
             else:
-                np.add.at(flat, place, weight * sign)
+                np.add.at(flat, corner, weight * sign)
         grid = flat.reshape(shape)
         for d in range(1, grid.ndim):
             np.cumsum(grid, axis=d, out=grid)
@@ -96,8 +96,8 @@ class Cells:
         for d in range(1, total.ndim):
             np.cumsum(total, axis=d, out=total)
         result = np.zeros(len(low), np.int64)
-        for place, sign in _corners(low, high, total.shape):
-            result += total.reshape(-1)[place] * (sign if len(self.edges) % 2 == 0 else -sign)
+        for corner, sign in _corners(low, high, total.shape):
+            result += total.reshape(-1)[corner] * (sign if len(self.edges) % 2 == 0 else -sign)
         return result
 
 

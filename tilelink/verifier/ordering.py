@@ -118,13 +118,13 @@ def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
     ranks, count = plan.bound.ranks, len(plan.bound.tensors)
     key = (s.task[rows] * ranks + s.peer[rows]) * count + plan.channel_tensors[s.channel[rows]]
     last: dict[int, int] = {}
-    for k, place in zip(key.tolist(), plan.place(s.task[rows], s.position[rows]).tolist(), strict=True):
-        last[k] = max(place, last.get(k, place))
+    for k, told in zip(key.tolist(), plan.key(s.task[rows], s.position[rows]).tolist(), strict=True):
+        last[k] = max(told, last.get(k, told))
     wanted = (a.task[far] * ranks + a.peer[far]) * count + a.tensor[far]
-    places = plan.place(a.task[far], a.position[far]).tolist()
+    keys = plan.key(a.task[far], a.position[far]).tolist()
     puts = Puts(plan=plan)
     late = puts.late(a.task[far], a.position[far]).tolist()
-    for row, k, written, put in zip(far, wanted.tolist(), places, late, strict=True):
+    for row, k, written, put in zip(far, wanted.tolist(), keys, late, strict=True):
         if k not in last or last[k] < written or (put and not _followed(plan, puts, int(row), last[k])):
             name = outs[int(a.tensor[row])]
             message = f"writes {name} of rank {a.peer[row]}, which cannot know when its output is complete"
@@ -136,7 +136,7 @@ def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
 
 
 def _followed(plan: Plan, puts: Puts, row: int, last: int) -> bool:
-    """True if a signal of the output follows the write of a put. last: place of its last notify there by the task."""
+    """True if a signal of the output follows the write of a put. last: key of its last notify there by the task."""
     a, s = plan.accesses, plan.signals
     put = puts.at(int(a.task[row]), int(a.position[row]))
     told = np.fromiter(puts.carriers(put), np.int64)

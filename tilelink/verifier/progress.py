@@ -103,7 +103,7 @@ def _scripts(plan: Plan) -> list[Ints]:
     """Return worker -> rows of plan.signals in the order in which the worker executes them."""
     s = plan.signals
     worker = plan.worker[s.task]
-    order = np.lexsort((plan.signal_places, worker))
+    order = np.lexsort((plan.signal_keys, worker))
     bounds = np.searchsorted(worker[order], np.arange(len(plan.workers) + 1))
     return [order[bounds[i] : bounds[i + 1]] for i in range(len(plan.workers))]
 

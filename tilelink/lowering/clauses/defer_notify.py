@@ -149,7 +149,7 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
 DEFER_NOTIFY: Clause[bool] = switch(
     "defer_notify",
     apply=_apply,
-    place=Place.AFTER_BARRIERS,  # the place of a notify is a number of a statement
+    place=Place.AFTER_BARRIERS,  # a notify is issued in a statement of a number
     needs=Known(
         why="the notify of a tile waits for the product of the next one, which need not be there",
         instead="take defer_notify away",

@@ -89,13 +89,13 @@ def _apply(bound: Bound) -> Bound:
     return bound
 
 
-def _with_words(bound: Bound, tensor: BoundTensor, place: Location | None) -> Bound:
-    _refuse(tensor, place, _reasons(bound, tensor))
+def _with_words(bound: Bound, tensor: BoundTensor, location: Location | None) -> Bound:
+    _refuse(tensor, location, _reasons(bound, tensor))
     ((_, kind),) = (key for key in bound.channels if key[0] == tensor.name)
     seen = _Seen(bound, tensor, kind)
     if seen.faults:  # the rule `coverage` refuses them, and has to see the signals that words would replace
         return bound
-    _refuse(tensor, place, _parted(bound, tensor.name, seen.carried))
+    _refuse(tensor, location, _parted(bound, tensor.name, seen.carried))
     carrying = _Carrying(tensor=tensor.name, kind=kind, carried=seen.carried)
     bodies = {name: carrying.body(stage.stage.body) for name, stage in bound.stages.items()}
     packed = _packed(bound, tensor, seen.accesses)
@@ -128,12 +128,12 @@ class _Refused:
     statement: Statement | None = None
 
 
-def _refuse(tensor: BoundTensor, place: Location | None, reasons: Iterator[_Refused]) -> None:
+def _refuse(tensor: BoundTensor, location: Location | None, reasons: Iterator[_Refused]) -> None:
     """Raise ScheduleError for the first reason."""
     for refused in reasons:
         message = f"{tensor.name} cannot have `low_latency`: {refused.reason}"
         related = refused.statement.location if refused.statement is not None else None
-        raise ScheduleError(message, location=place, related=related, hint=refused.hint)
+        raise ScheduleError(message, location=location, related=related, hint=refused.hint)
 
 
 def _parted(bound: Bound, name: str, carried: set[int]) -> Iterator[_Refused]:
