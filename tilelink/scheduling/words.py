@@ -33,7 +33,7 @@ def _named_rightly(_: Program, __: SchedulePart) -> None:
     """Accept every part: the value of the word contains no names of the program."""
 
 
-def _no_places(_: Any) -> tuple[tuple[str, str], ...]:
+def _no_parts(_: Any) -> tuple[tuple[str, str], ...]:
     return ()
 
 
@@ -65,7 +65,7 @@ class Word(Generic[T]):
     called: str = ""
     valid: Callable[[str, T], None] = _anything
     check: Callable[[Program, SchedulePart], None] = _named_rightly
-    inner: Callable[[T], Sequence[tuple[str, str]]] = _no_places
+    inner: Callable[[T], Sequence[tuple[str, str]]] = _no_parts
 
     @property
     def first_words(self) -> Iterator[str]:
@@ -107,6 +107,16 @@ def check_sizes(owner: str, sizes: Sizes) -> None:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ScheduleError(f"size {key}={size!r} of {owner}", hint="sizes are whole numbers, at least one")
         check_count(f"size {key}", owner, size, "")
+
+
+def read_sizes(_: str, children: Sequence[Any]) -> Sizes:
+    """Return the sizes that a clause of sizes has in a text: the `read` of its word."""
+    return tuple(children)
+
+
+def inner_sizes(sizes: Sizes) -> Sequence[tuple[str, str]]:
+    """Return the keys of sizes, each with the word at its location: the `inner` of a word of sizes."""
+    return [(key, key) for key, _ in sizes]
 
 
 def show_sizes(sizes: Sizes) -> str:
