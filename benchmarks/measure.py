@@ -142,8 +142,8 @@ class Session(Sampler):
         with self.watchdog.step("timing"):
             for number in range(warmups + samples):
                 refresh()
-                turn = number % len(variants)
-                for variant in (*variants[turn:], *variants[:turn]):
+                first = number % len(variants)
+                for variant in (*variants[first:], *variants[:first]):
                     self.watchdog.note(variant.name)
                     pair = events[variant.name][max(number - warmups, 0)]
                     seconds = self._timed(variant, pair, errors[variant.name])
@@ -242,8 +242,8 @@ def microseconds(runs: dict[str, Callable[[], Any]], samples: int, flush: torch.
     seen: dict[str, list[float]] = {name: [] for name in runs}
     names = list(runs)
     for number in range(samples + 2):
-        turn = number % len(names)
-        for name in (*names[turn:], *names[:turn]):
+        first = number % len(names)
+        for name in (*names[first:], *names[:first]):
             flush.zero_()
             torch.cuda._sleep(SLEEP_CYCLES)
             begin, end = torch.cuda.Event(True), torch.cuda.Event(True)

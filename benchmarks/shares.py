@@ -92,8 +92,8 @@ def _ordered(program: Program, part: StageSchedule, ranks: int) -> StageSchedule
     nest = {one.index: one for one in order.nest} if order else {}
     for name in over:
         one = nest.get(name)
-        turns = one is not None and one.kind == "sequence" and one.start is not None and _turns(one.start, ranks)
-        if not turns:
+        rotates = one is not None and one.kind == "sequence" and one.start is not None and _rotates(one.start, ranks)
+        if not rotates:
             raise ValueError(f"the order of {name} in {part.name} is not one sequence from every rank on")
     for one in nest.values():
         if one.index not in over and one.start is not None and _speaks_of_ranks(one.start, over):
@@ -104,7 +104,7 @@ def _ordered(program: Program, part: StageSchedule, ranks: int) -> StageSchedule
     return part.saying(ORDER, replace(order, nest=tuple(begun)))
 
 
-def _turns(start: Scalar, ranks: int) -> bool:
+def _rotates(start: Scalar, ranks: int) -> bool:
     """Whether a sequence begins one rank later for the next rank."""
     env = [Env(rank=rank, ranks=ranks, params=_Any(), indices={}) for rank in range(ranks)]
     return len({(int(evaluate(start, env[rank])) - rank) % ranks for rank in range(ranks)}) == 1
@@ -145,8 +145,8 @@ class _Share:
         other = binary("min", away, const(1))
         if self.gpus == 2:
             return other
-        turn = binary("%", add(away, const(self.gpus - 2)), const(self.gpus - 1))
-        return add(other, binary("*", other, turn))
+        rotated = binary("%", add(away, const(self.gpus - 2)), const(self.gpus - 1))
+        return add(other, binary("*", other, rotated))
 
     def _coordinate(self, coord: Scalar | Whole, extent: Scalar, owner: Scalar) -> Scalar | Whole:
         if isinstance(coord, Whole):

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tilelink.data import Variant, checked, parse_json, plain, read_json
 from tilelink.errors import DataError
 
-FORMAT = 4
+FORMAT = 5
 """Version of the JSON text of an artifact."""
 
 SOURCE = re.compile(r"tilelink_[0-9a-f]{32}")
@@ -254,15 +254,15 @@ class KernelSpec(_Launched):
     track: number of its first program, counted over all kernels of the rank. needs_entry: True if it waits until every
     peer has entered the launch. awaits, notifies: the program's signals that its stages wait for and notify. num_warps,
     num_stages: Triton's options for a block. programs_per_cta: number of programs of one warp each that share a block,
-    in a kernel written in Gluon; else 1. turn: its place in the order in which a runtime issues kernels one by one.
-    uses_network: True if it puts, gets or signals between nodes.
+    in a kernel written in Gluon; else 1. issue_index: its place in the order in which a runtime issues kernels one by
+    one. uses_network: True if it puts, gets or signals between nodes.
     """
 
     programs: int
     num_warps: int
     num_stages: int
     programs_per_cta: int = 1
-    turn: int = 0
+    issue_index: int = 0
     parameters: tuple[Parameter, ...] = ()
     uses_network: bool = False
 

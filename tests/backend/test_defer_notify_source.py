@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -121,6 +122,31 @@ def test_it_is_given_in_the_statement_that_the_pass_chose() -> None:
     lines = numbered(emit(made, make_plan(made).thresholds).text).split("def make(")[1].splitlines()
     given = next(n for n, line in enumerate(lines) if "& (held_tile >= 0):" in line)
     assert lines[given - 1].strip() == "for k_1 in range(0, 256, 32):"
+
+
+@pytest.mark.parametrize(("sizes", "product"), [({"K": 64, "L": 128}, 1), ({"K": 128, "L": 64}, 0)])
+def test_the_product_of_a_statement_and_the_step_are_what_the_lowered_program_says(
+    sizes: dict[str, int], product: int
+) -> None:
+    text = NESTED.replace(
+        "dot(dot(x[i, :], v[:, :].T), w[j, :].T)", "dot(x[i, :], v[j, :].T) + dot(u[i, :], w[j, :].T)"
+    )
+    text = text.replace("v : in    [L, K]", "v : in    [N, K]\n    u : in    [M, L]")
+    module = compiler.parse(text)
+    made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims={"M": 64, "N": 64} | sizes)
+    stage = made.stages["make"]
+    assert (stage.notified_in, stage.notified_product, stage.notified_step) == (0, product, 2)
+
+    def where(bound: Bound) -> tuple[str, str]:
+        lines = numbered(emit(bound, make_plan(bound).thresholds).text).split("def make(")[1].splitlines()
+        (given,) = (n for n, line in enumerate(lines) if "& (held_tile >= 0):" in line)
+        return lines[given - 1].strip(), lines[given].strip()
+
+    loop = f"for k{'_1' * product} in range(0, 128, 32):"
+    name = f"k{'_1' * product}"
+    assert where(made) == (loop, f"if ({name} == 64) & (held_tile >= 0):")
+    later = replace(made, stages={**made.stages, "make": replace(stage, notified_step=3)})
+    assert where(later) == (loop, f"if ({name} == 96) & (held_tile >= 0):")
 
 
 @cache

@@ -50,7 +50,7 @@ def named(steps: tuple[Step, ...] | list[Step]) -> list[str]:
 
 
 def written(role: Role) -> list[str]:
-    """The steps of a role as they are in source: the first turn, each further one, and those after the last one."""
+    """The steps of a role as in source: those of the first iteration, of each further one, and after the last one."""
     parts = parts_of(role)
     return named([*(parts.first if role.first is not None else ()), *parts.each, *parts.last])
 
@@ -88,27 +88,27 @@ def test_a_form_compiles_to_products_of_groups_of_warps(name: str) -> None:
 def test_masks_are_applied_only_where_a_tile_needs_them() -> None:
     lines = source(bound("causal"))["_gemm_consumer"]
     at = [n for n, line in enumerate(lines) if line == "masked = scores"]
-    assert len(at) == 2  # in the first turn, and in further ones
+    assert len(at) == 2  # in the first iteration, and in further ones
     for n in at:
         assert lines[n + 1].startswith("if ") and lines[n + 2].startswith("masked = tl.where(")
 
 
 @pytest.mark.parametrize("name", ["causal, from the diagonal down", "causal, from the diagonal and then up"])
-def test_turns_after_the_diagonal_have_no_masks(name: str) -> None:
+def test_iterations_after_the_diagonal_have_no_masks(name: str) -> None:
     lines = source(bound(name))["_gemm_consumer"]
     masked = [line for line in lines if line.startswith("masked = ")]
     assert len(masked) == 2 and masked[0].startswith("masked = tl.where(") and masked[1] == "masked = scores"
     assert not any(line.startswith("if ") for line in lines)
 
 
-def test_turns_that_a_condition_leaves_out_are_not_loaded() -> None:
+def test_iterations_that_a_condition_leaves_out_are_not_loaded() -> None:
     loader = source(bound("a window"))["_gemm_loader"]
     (loop,) = (line for line in loader if line.startswith("for t in range("))
     assert loop == "for t in range(tl.maximum(0, n - 1), n + 1):"
 
 
 def test_keys_of_a_channel_are_waited_for_once() -> None:
-    loader = source(bound("short turns"))["_gemm_loader"]
+    loader = source(bound("short iterations"))["_gemm_loader"]
     at = next(n for n, line in enumerate(loader) if "dl.wait(" in line)
     assert loader[at - 2 : at] == ["if channel != ks_awaited:", "ks_awaited = channel"]
     assert sum("dl.wait(" in line for line in loader) == 2

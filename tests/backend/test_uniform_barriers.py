@@ -68,10 +68,10 @@ HELPERS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"RANKS": 4, "BLOCK": 4, "ENTERED": 0, "FINISHED": 4, "EXITS": 3, "COUNTERS": 9, "FLAGS": 2, "LAG": 1,
          "ENTRY": True, "STAGE": 1, "PROGRAMS": 0, "CYCLE": 2},
     ),
-    "turn_launch": (
-        helper_kernels.turn_launch,
+    "skip_launches": (
+        helper_kernels.skip_launches,
         {"RANKS": 40, "BLOCK": 64, "ENTERED": 0, "FINISHED": 40, "COUNTERS": 9, "FLAGS": 2, "LAG": 1,
-         "ENTRY": True, "STAGE": 1, "PROGRAMS": 6, "CYCLE": 2, "TURN": 1},
+         "ENTRY": True, "STAGE": 1, "PROGRAMS": 6, "CYCLE": 2, "SLOT": 1},
     ),
     "close_launch of nodes": (nodes.close_launch, {"RANKS": 4, "BLOCK": 4, "NODE": 4, "STAGE": 1}),
 }  # fmt: skip
@@ -211,7 +211,7 @@ WRONG = {
     " END: ret;",
     "by what was assigned on the way": f"mov.b32 %r2, 0; {LATE} @%p1 bra JOIN; mov.b32 %r2, 1; JOIN:"
     " setp.eq.s32 %p2, %r2, 0; @%p2 bra END; bar.sync 0; END: ret;",
-    "by the turns of a loop": f"mov.b32 %r2, 0; LOOP: add.s32 %r2, %r2, 1; {LATE} @%p1 bra LOOP;"
+    "by the iterations of a loop": f"mov.b32 %r2, 0; LOOP: add.s32 %r2, %r2, 1; {LATE} @%p1 bra LOOP;"
     " setp.eq.s32 %p2, %r2, 2; @%p2 bra END; bar.sync 0; END: ret;",
     "by a table of branches": f"{LATE} brx.idx %r1, TABLE; TABLE: .branchtargets ONE, END; ONE: bar.sync 0; END: ret;",
     "after a shuffle": f"{LATE} shfl.sync.bfly.b32 %r3, %r1, 16, 31, -1; max.s32 %r4, %r1, %r3;"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tilelink.cli.nvshmem import Part, parts
+from tilelink.cli.nvshmem import Component, parts
 from tilelink.settings import override
 
 
-def found(folder: Path, capability: int = 90, adapters: tuple[str, ...] = (), **variables: str) -> dict[str, Part]:
+def found(folder: Path, capability: int = 90, adapters: tuple[str, ...] = (), **variables: str) -> dict[str, Component]:
     devices = folder / "infiniband"
     devices.mkdir(exist_ok=True)
     for one in adapters:
@@ -46,7 +46,7 @@ def test_an_empty_folder_says_what_to_install(tmp_path: Path) -> None:
     assert said["NVSHMEM bitcode"].good is None
     assert "none for sm_90" in said["NVSHMEM bitcode"].detail
     assert "pip install 'tilelink[nvshmem]'" in said["NVSHMEM bitcode"].advice
-    assert said["NVSHMEM transports"] == Part(
+    assert said["NVSHMEM transports"] == Component(
         name="NVSHMEM transports", good=None, detail="none are installed", advice=said["NVSHMEM transports"].advice
     )
     assert "by UCX over TCP" in said["network adapters"].advice
@@ -56,7 +56,7 @@ def test_what_is_there_is_named(installed: Path) -> None:
     said = found(installed, adapters=("mlx5_0", "mlx5_1"))
     assert said["NVSHMEM bitcode"].good and "libnvshmem_device_sm_90.bc" in said["NVSHMEM bitcode"].detail
     assert said["NVSHMEM transports"].detail.startswith("ibrc (InfiniBand and RoCE, by a thread of the host); ucx (")
-    assert said["network adapters"] == Part(name="network adapters", good=True, detail="mlx5_0, mlx5_1")
+    assert said["network adapters"] == Component(name="network adapters", good=True, detail="mlx5_0, mlx5_1")
     assert found(installed, capability=80)["NVSHMEM bitcode"].good is None
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.compiler import library
 from tests.tiers import one_in, thorough
 from tilelink import compiler
-from tilelink.artifact import Artifact, Boxes, PeersPointer, TensorPointer, from_json
+from tilelink.artifact import FORMAT, Artifact, Boxes, PeersPointer, TensorPointer, from_json
 from tilelink.backend.emit import emit
 from tilelink.compiler.artifact import artifact_of
 from tilelink.errors import DataError, TileSizeError
@@ -118,8 +118,8 @@ def test_counters_of_two_signals_are_apart() -> None:
 
 def test_another_format_is_told_from_no_artifact() -> None:
     artifact, _ = made(library.cases()[0])
-    with pytest.raises(DataError, match="has format 7, not 4") as caught:
-        from_json(artifact.to_json().replace('"format": 4', '"format": 7').encode(), "the text")
+    with pytest.raises(DataError, match=f"has format 7, not {FORMAT}") as caught:
+        from_json(artifact.to_json().replace(f'"format": {FORMAT}', '"format": 7').encode(), "the text")
     assert caught.value.hint == "compile the program again"
     with pytest.raises(DataError, match="the text is no artifact"):
         from_json(b"[1]", "the text")

@@ -126,6 +126,7 @@ def test_a_program_that_was_read_is_planned_and_proved(schedule: str) -> None:
         ("extent(i=64", "extent(i=63", "extent i of gemm is 63, not 64", "extent i 64"),
         ("number 2, in gemm", "number 2, numbers[i], in gemm", "tile i of sums_rest is 4, not 1", "tile i 1"),
         ("stage gemm: number 0, ", "stage gemm: number 0, notified_in 1, ", "cannot notify a tile in", "notified_in"),
+        ("stage gemm: number 0, ", "stage gemm: number 0, notified_step 2, ", "cannot notify a tile in", "notified_in"),
         ("stage gemm: number 0, ", "stage gemm: number 0, transport TMA, ", "transport of gemm is TMA", "STORES"),
         (
             "num_warps 4, num_stages 3\n        i =",

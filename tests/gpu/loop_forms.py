@@ -78,7 +78,7 @@ class Form:
     """A form of a loop. seen: of rows and columns (positions of all ranks' keys), which pairs count; None for all.
 
     group: heads of queries for each head of keys. own: True for a loop over the own rank's keys alone. block: the
-    number of the block of keys in turn u, "" for t. more: what the schedule says of ks and vs.
+    number of the block of keys in iteration u, "" for t. more: what the schedule says of ks and vs.
     """
 
     body: str = SOFTMAX
@@ -101,8 +101,8 @@ class Form:
     @property
     def text(self) -> str:
         head = f"h // {self.group}" if self.group > 1 else "h"
-        turn = "u" if self.block else "t"
-        indices = f"s: {'1' if self.own else 'ranks'}, {turn}: N by 1, j: B"
+        loop_index = "u" if self.block else "t"
+        indices = f"s: {'1' if self.own else 'ranks'}, {loop_index}: N by 1, j: B"
         parts = {"head": head, "inside": "    " if self.guard else "", "mask": self.mask}
         guard = f"            if {self.guard}:\n" if self.guard else ""
         let = f"            {parts['inside']}let t = {self.block}\n" if self.block else ""
@@ -124,8 +124,8 @@ FORMS: dict[str, Form] = {
     "three consumers": Form(i=192, B=384, roles="consumers=3, buffers=4, in_flight=1", D=64, N=3),
     "heads of 64": Form(D=64),
     "heads of 256": Form(D=256, j=64),
-    "short turns": Form(j=64, roles="consumers=2, buffers=6"),
-    "one turn": Form(N=1, B=128, own=True),
+    "short iterations": Form(j=64, roles="consumers=2, buffers=6"),
+    "one iteration": Form(N=1, B=128, own=True),
     "groups of heads": Form(group=4),
     "long results": Form(dtype=" f32"),
     "linear": Form(body=LINEAR, weigh=linear),
@@ -201,7 +201,7 @@ def check_form(name: str) -> None:
     assert torch.equal(first, case.o), "two launches differ"
 
 
-def check_late_keys(turns: int = 1000) -> None:
+def check_late_keys(launches: int = 1000) -> None:
     """A kernel waits for keys and values that arrive, by the copy engine, while it runs."""
     case = Case(FORMS["online softmax"])
     wanted, aside = case.wanted(), torch.cuda.Stream()
@@ -210,7 +210,7 @@ def check_late_keys(turns: int = 1000) -> None:
     grids = [next(one for one in case.artifact.grids if one.tensor == name) for name in ("ks", "vs")]
     blocks = [(s, n) for s in range(2) for n in range(case.form.N)]
     worst = 0.0
-    for turn in range(turns):
+    for launch in range(launches):
         for x in (case.ks, case.vs):
             x[0].zero_()
         case.o.fill_(float("nan"))
@@ -220,7 +220,7 @@ def check_late_keys(turns: int = 1000) -> None:
         case.kernel()
         with torch.cuda.stream(aside):  # nothing is allocated here: that would wait for the kernel
             for number in range(len(blocks)):
-                s, n = blocks[(number * 3 + turn) % len(blocks)]
+                s, n = blocks[(number * 3 + launch) % len(blocks)]
                 for x, held, grid in zip((case.ks, case.vs), later, grids, strict=True):
                     x[0, s, :, n].copy_(held[s, :, n], non_blocking=True)
                     heads = case.q.shape[0]
@@ -229,7 +229,7 @@ def check_late_keys(turns: int = 1000) -> None:
                         view[s, head, n : n + 1].copy_(arrived, non_blocking=True)
         torch.cuda.synchronize()
         worst = max(worst, float(relative_error(case.o.float(), wanted)))
-        assert worst < ALLOWED, f"off by {worst:.1e} in launch {turn}"
+        assert worst < ALLOWED, f"off by {worst:.1e} in launch {launch}"
 
 
 def main() -> int:

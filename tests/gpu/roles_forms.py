@@ -175,14 +175,14 @@ def check_notifies() -> None:
         assert torch.equal(found, torch.from_numpy(grid.thresholds[0]).to(torch.int32)), f"in launch {launch}"
 
 
-def check_late_rows(turns: int = 100) -> None:
+def check_late_rows(launches: int = 100) -> None:
     """A kernel waits for rows that arrive while it runs, in any order."""
     case = Case(M=4096, N=2048, K=1024)
     later, arrived = case.h[0, 1].cpu().pin_memory(), torch.full((1,), ALWAYS_SET, dtype=torch.int32).pin_memory()
     (grid,) = (one for one in case.artifact.grids if one.tensor == "h")
     first = grid.base + grid.count // 2  # of the second shard
     wanted, aside = case.wanted(DOT), torch.cuda.Stream()
-    for turn in range(turns):
+    for launch in range(launches):
         case.h[0, 1].zero_()
         case.c.fill_(float("nan"))
         case.pad[grid.base : grid.base + grid.count] = 0
@@ -190,23 +190,23 @@ def check_late_rows(turns: int = 100) -> None:
         case.kernel()
         with torch.cuda.stream(aside):  # nothing is allocated here: that would wait for the kernel
             for number in range(32):
-                at = (number * 5 + turn) % 32
+                at = (number * 5 + launch) % 32
                 rows = slice(at * 128, (at + 1) * 128)
                 case.h[0, 1, rows].copy_(later[rows], non_blocking=True)
                 case.pad[first + at : first + at + 1].copy_(arrived, non_blocking=True)
         torch.cuda.synchronize()
         error = float(relative_error(case.c[1].float(), wanted))
-        assert error < ALLOWED, f"off by {error:.1e} in launch {turn}"
+        assert error < ALLOWED, f"off by {error:.1e} in launch {launch}"
 
 
-def check_late_addends(turns: int = 100) -> None:
+def check_late_addends(launches: int = 100) -> None:
     """Consumers wait for tiles that arrive while the kernel runs, in any order."""
     case = Case(M=4096, N=2048, K=1024, begin=LATER, value="acc + g[1, i, j]")
     later, arrived = case.g[0, 1].cpu().pin_memory(), torch.full((8,), ALWAYS_SET, dtype=torch.int32).pin_memory()
     (grid,) = (one for one in case.artifact.grids if one.tensor == "g")
     first = grid.base + grid.count // 2  # of the second shard
     wanted, aside = case.wanted("acc + g[1, i, j]"), torch.cuda.Stream()
-    for turn in range(turns):
+    for launch in range(launches):
         case.g[0, 1].zero_()
         case.c.fill_(float("nan"))
         case.pad[grid.base : grid.base + grid.count] = 0
@@ -214,13 +214,13 @@ def check_late_addends(turns: int = 100) -> None:
         case.kernel()
         with torch.cuda.stream(aside):
             for number in range(32):
-                at = (number * 5 + turn) % 32
+                at = (number * 5 + launch) % 32
                 rows = slice(at * 128, (at + 1) * 128)
                 case.g[0, 1, rows].copy_(later[rows], non_blocking=True)
                 case.pad[first + at * 8 : first + (at + 1) * 8].copy_(arrived, non_blocking=True)
         torch.cuda.synchronize()
         error = float(relative_error(case.c[1].float(), wanted))
-        assert error < ALLOWED, f"off by {error:.1e} in launch {turn}"
+        assert error < ALLOWED, f"off by {error:.1e} in launch {launch}"
 
 
 def main() -> int:

@@ -62,7 +62,6 @@ EXCEPTIONS: Mapping[str, Mapping[str, str]] = {
     "halve_tail": {"lowering.clauses.roles": EXCLUDED, "lowering.clauses.stream_k": EXCLUDED},
     "backfill": {"lowering.clauses.halve_tail": EXCLUDED, "lowering.clauses.stream_k": EXCLUDED},
     "defer_notify": {
-        "backend.deferred_notifies": "the step of a product before which the notify is issued",
         "lowering.bind": "stages that splitting makes of a stage inherit it",
         "lowering.layout": JUDGED,
     },

@@ -118,7 +118,7 @@ class Machine(Memory):
         for loop in kernel.loops:
             held: Task | None = None
             walked = enumerate(self.walked(loop, rank))
-            for t in (t for turn, t in walked if _program(loop, turn, kernel.programs) == number):
+            for t in (t for index, t in walked if _program(loop, index, kernel.programs) == number):
                 for name in loop.stages:
                     stage = self.bound.stages[name]
                     one = self.tile(stage, rank, t)
@@ -235,7 +235,7 @@ class Tile(Walker):
         assert isinstance(self.memory, Machine)
         return self.memory.bound.tensors[region.tensor].steps
 
-    def _slots(self, region: Region, parts: boxes.Parts) -> boxes.Parts:
+    def _slots(self, region: Region, parts: boxes.Coordinates) -> boxes.Coordinates:
         """Return where a step is in memory."""
         steps = self._steps(region)
         assert steps is not None

@@ -114,8 +114,8 @@ class RolesMachine(Machine):
         return [
             (self.bound.stages[loop.stages[0]], tile)
             for loop in kernel.loops
-            for turn, tile in enumerate(self.walked(loop, rank))
-            if _program(loop, turn, kernel.programs) == number
+            for at, tile in enumerate(self.walked(loop, rank))
+            if _program(loop, at, kernel.programs) == number
         ]
 
     def loader(self, kernel: Kernel, rank: int, number: int, products: list[RoleTile]) -> Task:

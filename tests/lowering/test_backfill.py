@@ -230,7 +230,7 @@ def test_a_kernels_own_stage_may_fill_the_round_before_it() -> None:
     verify(make_plan(bound))
 
 
-def emitted_turns(bound: Bound) -> list[list[tuple[str, int]]]:
+def emitted_tiles(bound: Bound) -> list[list[tuple[str, int]]]:
     """The tiles of each program of the first kernel, as the generated loops have them."""
     plan = make_plan(bound)
     heads = re.findall(r"for tile in tl\.range\((.*), num_stages=1", numbered(emit(bound, plan.thresholds).text))
@@ -240,8 +240,8 @@ def emitted_turns(bound: Bound) -> list[list[tuple[str, int]]]:
 
     def of(program: int) -> list[tuple[str, int]]:
         known = {"tl": where, "pid": program, "num_programs": kernel.programs}
-        turns = [(loop.stages[0], range(*eval(head, known))) for loop, head in zip(kernel.loops, heads, strict=True)]
-        return [(name, tile) for name, tiles in turns for tile in tiles]
+        loops = [(loop.stages[0], range(*eval(head, known))) for loop, head in zip(kernel.loops, heads, strict=True)]
+        return [(name, tile) for name, tiles in loops for tile in tiles]
 
     return [of(program) for program in range(kernel.programs)]
 
@@ -256,7 +256,7 @@ def test_generated_loops_have_the_tiles_of_the_plan(bound: Bound) -> None:
         for tile, program in enumerate(programs_of(plan, name)):
             planned[program].append((int(plan.sequence[plan.first_task[name] + tile]), name, tile))
         assert stage.total
-    assert emitted_turns(bound) == [[(name, tile) for _, name, tile in sorted(own)] for own in planned]
+    assert emitted_tiles(bound) == [[(name, tile) for _, name, tile in sorted(own)] for own in planned]
 
 
 RELAYED = """program relayed(M, N, K):

@@ -12,7 +12,7 @@ from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.ir.program import For, If, Statement
 from tilelink.ir.visitor import statements
-from tilelink.lowering.insert_barriers import Pending, _Parts, pending_at, scratch_memories  # pyright: ignore[reportPrivateUsage]
+from tilelink.lowering.insert_barriers import Pending, _RepeatedRegions, pending_at, scratch_memories  # pyright: ignore[reportPrivateUsage]
 
 HEAD = """\
 program p(M):
@@ -41,7 +41,7 @@ class EveryRound(Pending):
             self._clear()
         around = replace(self)
         around.barriers(loop.body)
-        parts = _Parts(ranks=self.ranks)
+        parts = _RepeatedRegions(ranks=self.ranks)
         parts.note(loop.body, {decl.name: self.counts[decl.name] for decl in loop.indices})
         self.stored |= around.stored - parts.apart
         self.loaded |= around.loaded - parts.apart

@@ -109,9 +109,9 @@ def test_programs_execute_in_turn_the_tiles_that_are_there(schedule: str, counts
     for rank in range(2):
         wanted = there(bound, rank, starts[rank])
         first = plan.first_task["product"] + rank * bound.stages["product"].total
-        for turn, tile in enumerate(wanted):
+        for step, tile in enumerate(wanted):
             _, owner, program = launch.workers[launch.worker[first + tile]]
-            assert (owner, program, launch.sequence[first + tile]) == (rank, turn % programs, turn // programs)
+            assert (owner, program, launch.sequence[first + tile]) == (rank, step % programs, step // programs)
 
 
 @pytest.mark.parametrize("schedule", ["rows_outside", "rows_backwards"])
@@ -238,7 +238,7 @@ def test_tiles_that_wait_are_passed_over_with_their_waits() -> None:
         (TAKES.replace("consumer_", "if ranks > 0:\n            consumer_"), "a branch"),
     ],
 )  # fmt: skip
-def test_tiles_whose_waits_others_may_need_keep_their_turns(text: str, reason: str) -> None:
+def test_tiles_whose_waits_others_may_need_keep_their_iterations(text: str, reason: str) -> None:
     bound, kernel = _takes(text)
     assert reason in (obstacle(bound, kernel) or "") and kernel.loops[0].compact is None
 

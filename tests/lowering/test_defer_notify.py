@@ -63,6 +63,7 @@ def test_what_notifies_its_rank_behind_a_product_may_be_deferred() -> None:
 
 
 WAIT = "consumer_tile_wait(c[i, j])"
+ATTEND = "state = attend(state, dot(x[i, :], u[:, :]), u[:, :], w[j, :].T, 1.0)"
 SUM, WITHIN = "acc = dot(x[i, :], w[j, :].T)", "sum(dot(x[i, :], u[:, :]), axis=1)[:, None]"
 
 
@@ -99,6 +100,7 @@ PUSH = (
         (("if rank == 0:\n            " + PRODUCT, TELL), {}, "its tiles have conditions or loops"),
         (("c[i, j] = 2.0", TELL), {}, "its tiles have no product"),
         (("c[i, j] = sum(dot(x[i, :], u[:, :]), axis=1)[:, None]", TELL), {}, "its tiles have no product, or only one"),
+        (("state = online_softmax(f32)", ATTEND, "c[i, j] = finish(state)", TELL), {}, "its tiles have no product, or"),
         ((PRODUCT, TELL), {"rows": 32}, "a tile touches several channels of c"),
         ((PRODUCT, TELL), {"place": "in product epilogue"}, "it has no tiles of its own on SMs"),
         ((PRODUCT, TELL), {"more": "split_k_tail 2, defer_notify"}, "its last tiles are divided"),
@@ -179,7 +181,7 @@ def test_a_deferred_notify_stands_in_the_product_of_the_next_tile() -> None:
         following = task_after(plan, int(plan.signals.task[row]))
         assert following is not None
         reads = plan.accesses.position[(plan.accesses.task == following) & (plan.accesses.kind == READ)]
-        assert plan.signal_places[row] == plan.place(np.array([following]), reads[:1])[0]
+        assert plan.signal_keys[row] == plan.key(np.array([following]), reads[:1])[0]
 
 
 AHEAD = """program ahead(B, M, K):

@@ -65,7 +65,7 @@ def whole(mask: str, n: int, t: int, rows: range, columns: range) -> bool:
     (f"{CAUSAL} and {ROWS} - 200 < {COLUMNS}", "u <= n and u >= n - 2", "u"),
     (f"{ROWS} + 1000 >= {COLUMNS}", "u <= n", "u"),
 ])  # fmt: skip
-def test_a_turn_has_a_mask_where_some_element_needs_it(mask: str, guard: str, block: str, j: int) -> None:
+def test_an_iteration_has_a_mask_where_some_element_needs_it(mask: str, guard: str, block: str, j: int) -> None:
     made_of = made(mask, guard, block, j=j)
     first, later, every = (condition(made_of, iterations) for iterations in (FIRST, LATER, ALL))
     rows = masks_of(made_of).rows
@@ -87,16 +87,16 @@ def test_a_turn_has_a_mask_where_some_element_needs_it(mask: str, guard: str, bl
 
 
 @pytest.mark.parametrize("block", [DOWN, UP])
-def test_turns_after_the_diagonal_are_proved_to_need_none(block: str) -> None:
+def test_iterations_after_the_diagonal_are_proved_to_need_none(block: str) -> None:
     of = made(CAUSAL, "u <= n", block)
     assert condition(of, LATER) is False and condition(of, FIRST) is True
     assert isinstance(condition(of, ALL), Scalar)
 
 
-def test_nothing_is_proved_of_turns_that_share_a_block() -> None:
+def test_nothing_is_proved_of_iterations_that_share_a_block() -> None:
     assert isinstance(condition(made(CAUSAL, "u <= n", DOWN, j=64), LATER), Scalar)
 
 
-def test_a_mask_of_other_values_is_computed_in_each_turn() -> None:
+def test_a_mask_of_other_values_is_computed_in_each_iteration() -> None:
     of = bound(body(*WAITS, ATTEND.format(mask=", (pos(i) * 2)[:, None] >= pos(j)[None, :]")), N=2)
     assert condition(of, ALL) is None

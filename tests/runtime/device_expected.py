@@ -8,7 +8,7 @@ import torch
 from tests.runtime import device_kernels as kernels
 from tilelink.dtypes import DTYPES
 from tilelink.reference.dtypes import converted
-from tilelink.runtime.cuda.helper_kernels import close_launch, open_launch, turn_launch
+from tilelink.runtime.cuda.helper_kernels import close_launch, open_launch, skip_launches
 
 
 def check_integers(device: str) -> None:
@@ -285,7 +285,7 @@ def _counted_launches(device: str, before: int) -> None:
         "RANKS": 3, "BLOCK": 4, "ENTERED": 0, "FINISHED": 3, "COUNTERS": 0, "FLAGS": 0, "LAG": 1, "ENTRY": True,
         "STAGE": 1, "PROGRAMS": 6, "CYCLE": 2,
     }  # fmt: skip
-    turn_launch[(1,)](*state, none, none, none, 1, **constants, TURN=0)
+    skip_launches[(1,)](*state, none, none, none, 1, **constants, SLOT=0)
     told(4, 4)
     open_launch[(1,)](*state, 1, RANKS=3, BLOCK=4, ENTERED=0, WAIT=False, STAGE=1)
     launches(5, block=torch.zeros_like(handshake_block))
@@ -330,14 +330,14 @@ def check_begun_copies(device: str) -> None:
         "RANKS": 3, "BLOCK": 4, "ENTERED": 0, "FINISHED": 3, "COUNTERS": 0, "FLAGS": 2, "LAG": 2, "ENTRY": False,
         "STAGE": 1, "PROGRAMS": 6, "CYCLE": 2,
     }  # fmt: skip
-    turn_launch[(1,)](*state, *tables, **constants, TURN=0)
+    skip_launches[(1,)](*state, *tables, **constants, SLOT=0)
     assert (values.tolist(), pads[:, 4].tolist()) == ([8, 9], [4] * 3), "launch 4 is skipped, 5 is prepared"
     kernels.copying_launch[(6,)](x, torch.zeros_like(handshake_block), *state, 1, 3, 3, 4, 6, 64)
     assert set(x.tolist()) == {5} and ready.tolist() == [0]
     close_launch[(1,)](*state, none, *tables, **constants, EXITS=0)
     assert epoch.tolist() == [6, 1, 0, 5] and pads[:, 4].tolist() == [5] * 3
     launches(6)
-    turn_launch[(1,)](*state, *tables, **{**constants, "CYCLE": 1}, TURN=0)
+    skip_launches[(1,)](*state, *tables, **{**constants, "CYCLE": 1}, SLOT=0)
     assert epoch.tolist() == [7, 0, 0, 6] and pads[:, 4].tolist() == [6] * 3, "with one buffer none are skipped"
 
 
@@ -361,7 +361,7 @@ def check_boundaries(device: str) -> None:
     close_launch[(1,)](*state, flags, *tables, **constants, EXITS=0, CYCLE=0)
     assert pads.tolist() == [[0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 9, 1, 0, 0, 0, 2]]
     assert (values.tolist(), epoch.tolist()) == ([1, 2], [2, 0, 0, 0])
-    turn_launch[(1,)](*state, *tables, **constants, CYCLE=2, TURN=0)
+    skip_launches[(1,)](*state, *tables, **constants, CYCLE=2, SLOT=0)
     assert pads.tolist() == [[0, 0, 0, 2, 0, 0, 0, 0], [0, 0, 9, 2, 0, 5, 5, 9]], "launch 2 is skipped"
     assert (values.tolist(), epoch.tolist()) == ([3, 5], [3, 1, 0, 0])
 

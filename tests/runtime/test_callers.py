@@ -79,7 +79,7 @@ def test_a_buffer_is_asked_for_with_the_ranks_gpu_and_takes_no_graph(current: li
     asked, memory = list[int](), torch.zeros(2, 4)
     artifact = replace(artifacts.EMPTY, tensors=(artifacts.tensor("x", symmetric=True, buffers=2),))
     driver = SimpleNamespace(
-        turns=[], slot=3, last="stream", current=lambda: asked.append(current[-1]), follow=lambda stream: None
+        skips=[], slot=3, last="stream", current=lambda: asked.append(current[-1]), follow=lambda stream: None
     )
     kernel = Kernel(artifact=artifact, _driver=driver, _memory=SimpleNamespace(own={"x": memory}))
     found = kernel.buffer("x")

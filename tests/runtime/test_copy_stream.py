@@ -16,7 +16,7 @@ from tests.runtime.test_side_streams import Library
 from tilelink.artifact import LaunchProtocol
 from tilelink.runtime.cuda import copies, copy_stream, driver, queue
 from tilelink.runtime.cuda.copy_stream import CopyEngine, defer_early_copies, may_be_begun
-from tilelink.runtime.cuda.handshake import Handshake
+from tilelink.runtime.cuda.handshake import HandshakeArguments
 from tilelink.runtime.cuda.offline import EMPTY, Recorded, helper_options, recorded
 from tilelink.runtime.cuda.record_copies import Box, Copy, Operation, StreamWait, StreamWrite
 
@@ -101,7 +101,7 @@ def test_all_ranks_let_their_copy_engines_begin_or_none(
     monkeypatch.setattr(copies, "CopyEngine", lambda *_, **named: made.append(named) or engine)
     memory: Any = SimpleNamespace(rank=0, device=torch.device("cpu"), place=None, pads=[0] * 3, pad=torch.zeros(99))
     rank = copies.Copies(program, memory, None, timed=False, replayed=True)  # type: ignore[arg-type]
-    handshake = Handshake(program, rank, memory.device)
+    handshake = HandshakeArguments(program, rank, memory.device)
     assert made[0]["begun"] is begun is handshake.in_kernels
     assert handshake.usual is (handshake.block if begun else handshake.none)
     captured = rank.options.captured
@@ -116,24 +116,24 @@ def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "begins", "turns"),
+    ("case", "begins", "skips"),
     [("gemm_rs_reduce_last-h200", True, 2), ("ag_gemm_in_place-h200", True, 2), ("gemm_rs_scatter-h200", False, 2),
      ("gemm_rs_local_last-copy_sms", False, 2)],
 )  # fmt: skip
-def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, turns: int) -> None:
+def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, skips: int) -> None:
     program = case_of(case)
     options = helper_options(program, recorded(program, 0), begins)
-    assert (program.protocol is LaunchProtocol.COUNTED_WITH_COPIES) is begins and len(options.turns) == turns
+    assert (program.protocol is LaunchProtocol.COUNTED_WITH_COPIES) is begins and len(options.skips) == skips
 
 
 @pytest.mark.parametrize(
-    ("case", "turns"), [("ag_gemm-copy_sms", 1), ("ag_gemm_in_place-copy_sms", 1), ("all_gather_kept-few", 2)]
+    ("case", "skips"), [("ag_gemm-copy_sms", 1), ("ag_gemm_in_place-copy_sms", 1), ("all_gather_kept-few", 2)]
 )
-def test_captured_launches_whose_kernels_wait_for_what_peers_tell_late_have_a_turn(case: str, turns: int) -> None:
+def test_captured_launches_whose_kernels_wait_for_what_peers_tell_late_skip_others(case: str, skips: int) -> None:
     program = case_of(case)
-    expected = LaunchProtocol.COUNTED_ANNOUNCED if turns == 1 else LaunchProtocol.COUNTED
+    expected = LaunchProtocol.COUNTED_ANNOUNCED if skips == 1 else LaunchProtocol.COUNTED
     assert program.protocol is expected and program.counted
-    assert len(helper_options(program, recorded(program, 0), False).turns) == turns == program.cycle
+    assert len(helper_options(program, recorded(program, 0), False).skips) == skips == program.cycle
 
 
 def test_a_captured_launch_is_prepared_before_it_begins() -> None:
@@ -141,20 +141,20 @@ def test_a_captured_launch_is_prepared_before_it_begins() -> None:
     kernel = artifacts.kernel("k", programs=6)
     program = replace(artifacts.EMPTY, lag=1, kernels=(kernel,), protocol=LaunchProtocol.COUNTED_ANNOUNCED)
     options = helper_options(program, EMPTY, False)
-    assert [turn["TURN"] for turn in options.turns] == [0] and options.captured is not None
-    assert options.captured["LAG"] == options.turns[0]["LAG"] == 1
+    assert [skip["SLOT"] for skip in options.skips] == [0] and options.captured is not None
+    assert options.captured["LAG"] == options.skips[0]["LAG"] == 1
     begun = helper_options(program, EMPTY, True)
-    assert begun.captured is not None and (begun.captured["LAG"], begun.turns[0]["LAG"]) == (0, 1), (
+    assert begun.captured is not None and (begun.captured["LAG"], begun.skips[0]["LAG"]) == (0, 1), (
         "peers may tell of this launch in their next one"
     )
-    assert helper_options(replace(program, protocol=LaunchProtocol.COUNTED), EMPTY, False).turns == ()
+    assert helper_options(replace(program, protocol=LaunchProtocol.COUNTED), EMPTY, False).skips == ()
 
 
 def test_the_block_says_where_flags_and_the_word_are(library: Library) -> None:
     one = made([COPY], [])
     exits, flags, values = (torch.zeros(n, dtype=torch.int32) for n in (0, 5, 1))
     rank: Any = SimpleNamespace(exits=exits, flags=flags, flag_values=values, engine=one, releases_as_meant=True)
-    handshake = Handshake(replace(artifacts.EMPTY, lag=2), rank, torch.device("cpu"))
+    handshake = HandshakeArguments(replace(artifacts.EMPTY, lag=2), rank, torch.device("cpu"))
     on, off = handshake.block, handshake.none
     words = [1, flags.data_ptr(), values.data_ptr(), one.begin.data_ptr()]
     assert on.tolist()[:4] == [1, 0, 2, 0] and on.tolist()[5:] == words and not off.any()

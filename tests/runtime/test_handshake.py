@@ -23,7 +23,7 @@ from tests.compiler.library import cases, name
 from tests.runtime.test_order import gpu_of
 from tilelink.artifact import Artifact
 from tilelink.device import handshake
-from tilelink.runtime.cuda.handshake import Handshake
+from tilelink.runtime.cuda.handshake import HandshakeArguments
 from tilelink.runtime.cuda.offline import recorded
 
 LAUNCHES = 7
@@ -143,7 +143,7 @@ class Node:
 @dataclass(kw_only=True)
 class Replaying(Node):
     """Some launches are replays of one that was captured with a certain buffer: they have kernels before and after them
-    (runtime/cuda/helper_kernels.py), which skip launches so that it is this buffer's turn, and tell the peers."""
+    (runtime/cuda/helper_kernels.py), which skip launches so that the next one has this buffer, and tell the peers."""
 
     captured: tuple[bool, ...]
     buffer: int
@@ -187,7 +187,7 @@ def told(artifact: Artifact, exits: torch.Tensor | None = None) -> tuple[torch.T
         exits=none if exits is None else exits, flags=none, flag_values=none, releases_as_meant=True,
         engine=SimpleNamespace(begin=torch.zeros(1, dtype=torch.int32)),
     )  # fmt: skip
-    handshake = Handshake(artifact, copies, torch.device("cpu"))
+    handshake = HandshakeArguments(artifact, copies, torch.device("cpu"))
     return handshake.block, handshake.none
 
 

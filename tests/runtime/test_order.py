@@ -20,7 +20,7 @@ from tilelink import compiler
 from tilelink.artifact import Artifact, HandshakePointer, KernelSpec, LaunchProtocol, SignalsPointer, SignalTablePointer
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.lowering.bound import Kernel
-from tilelink.lowering.issue_order import in_turn
+from tilelink.lowering.issue_order import issued
 from tilelink.runtime.cuda.copy_stream import CopyEngine, defer_early_copies, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.launch_driver import LaunchDriver
@@ -155,7 +155,7 @@ def test_kernels_that_wait_for_one_another_keep_the_order_of_their_streams() -> 
             for name, stream, position, _, _ in rows
         ]  # fmt: skip
         awaits, notifies = ({row[0]: frozenset((t, "tile") for t in str(row[at])) for row in rows} for at in (3, 4))
-        return [kernel.name for kernel in in_turn(kernels, awaits, notifies)]
+        return [kernel.name for kernel in issued(kernels, awaits, notifies)]
 
     both = order(("a", "main", 0, "y", "x"), ("c", "main", 1, "", ""), ("b", "side", 0, "x", "y"))
     assert both == ["b", "a", "c"]

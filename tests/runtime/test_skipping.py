@@ -42,7 +42,7 @@ class Pushing(Node):
     readers: tuple[int, ...] = ()
     begun: bool = False
     """A kernel lets pushes begin, and peers are told of a launch in the next one (meeting.begin_copies)."""
-    turns: bool = True
+    skips: bool = True
     """There is a kernel before a captured launch, also where none is skipped."""
     late: bool = False
     """What came is read, as outputs that are copied are, only after peers were told that the launch is over."""
@@ -60,7 +60,7 @@ class Pushing(Node):
         for captured in self.captured:
             skipped = (self.buffer - (epoch - 1)) % self.buffers if captured else 0
             if captured:
-                if self.turns:
+                if self.skips:
                     yield from self.skip(rank, epoch, skipped, 0)
                 epoch += skipped
             elif self.begun:
@@ -117,7 +117,7 @@ def lag_of_replays(buffers: int, reuse: bool) -> int:
     program = replace(artifacts.EMPTY, tensors=(artifacts.tensor("y", buffers=buffers),), reuse_wait=reuse)
     found = helper_options(program, EMPTY, False)
     assert found.captured is not None and found.closing["LAG"] == 0, "others do not wait"
-    (lag,) = {one["LAG"] for one in (found.captured, *found.turns)}
+    (lag,) = {one["LAG"] for one in (found.captured, *found.skips)}
     return lag
 
 
@@ -157,7 +157,7 @@ def test_peers_may_be_told_of_a_launch_in_the_next_one(buffers: int, replays: fl
 def test_a_captured_launch_tells_peers_before_its_kernels_wait_for_them() -> None:
     """With one buffer none are skipped, and its kernels do not tell of the launch before, as others do."""
     with pytest.raises(AssertionError, match="nobody can go on"):
-        list(runs(1, 0.5, reuse=True, skip_lag=0, begun=True, turns=False))
+        list(runs(1, 0.5, reuse=True, skip_lag=0, begun=True, skips=False))
 
 
 @pytest.mark.parametrize("buffers", [2, 3])
@@ -183,7 +183,7 @@ def test_a_launch_copies_outputs_before_it_is_closed(capturing: bool, meets: boo
     }
     engine = SimpleNamespace(names=[], early=[[]], ready=lambda *_: {}, issue=lambda *_: None)
     driver: Any = SimpleNamespace(
-        turns=[], _in_kernels=meets, slot=0, _engine=engine, _functions=[], _apart={}, _needs_entry=False,
+        skips=[], _in_kernels=meets, slot=0, _engine=engine, _functions=[], _apart={}, _needs_entry=False,
         _sides=SimpleNamespace(fork=lambda _: None, join=lambda _: done.append("join")), _copies_outputs=True, **note,
     )  # fmt: skip
     driver.issue = lambda *given: LaunchDriver.issue(driver, *given)
@@ -258,4 +258,4 @@ schedule s for p:
 
 @pytest.mark.parametrize(("more", "lag"), [("", 0), ("    reuse_wait off\n", 1)], ids=["reuse wait", "none"])
 def test_a_schedule_says_what_replays_wait_for(more: str, lag: int) -> None:
-    assert helper_options(gpu_of(SHARED + more), EMPTY, False).turns[0]["LAG"] == lag
+    assert helper_options(gpu_of(SHARED + more), EMPTY, False).skips[0]["LAG"] == lag

@@ -26,7 +26,7 @@ class Rank:
         self.done: list[str] = []
         note = self.done.append
         self.driver: Any = SimpleNamespace(
-            _in_kernels=meets, turns=[], slot=0, capturing=OWN, issue=self._issue,
+            _in_kernels=meets, skips=[], slot=0, capturing=OWN, issue=self._issue,
             _close=lambda stream: note(f"close on {stream}"),
             _close_captured=lambda stream: note(f"close of a graph on {stream}"),
         )  # fmt: skip

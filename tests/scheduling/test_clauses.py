@@ -41,7 +41,7 @@ from tilelink.lowering.clauses.manual import table
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.orders import TILE
 from tilelink.scheduling.schedule import Schedule
-from tilelink.scheduling.words import Part, word_called
+from tilelink.scheduling.words import SchedulePart, word_called
 from tilelink.target import CPU, H200
 
 TEXT = """program scaled(M, N):
@@ -82,7 +82,7 @@ def test_the_clause_of_the_page_is_known_to_commands_and_proved(tmp_path: Path) 
     assert done.returncode == 1 and "seen in: scaled with turned" in done.stderr, done.stdout
 
 
-def _check(program: Program, part: Part) -> None:
+def _check(program: Program, part: SchedulePart) -> None:
     if program.stage(part.name).kind == "comm":
         message = f"{part.name} only moves data, in whatever order"
         raise ScheduleError(message, location=part.at("backwards"), hint="take `backwards` away")
@@ -131,7 +131,7 @@ def test_it_is_parsed_and_printed() -> None:
     assert schedule.say("scale", BACKWARDS, False).stage("scale") == part_of("tile(i=4, j=4)")
 
 
-def part_of(text: str) -> Part:
+def part_of(text: str) -> SchedulePart:
     program = TEXT.split("schedule")[0]
     return parse_text(f"{program}schedule s for scaled:\n    scale {text}\n").schedules[0].stage("scale")
 

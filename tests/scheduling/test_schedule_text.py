@@ -242,7 +242,7 @@ def test_a_location_covers_its_part_of_the_text() -> None:
     parsed = parse_schedule("schedule a for b:\n    f flatten, num_warps 4\n")
     changed = parsed.knobs("f", num_warps=3).stage("f")
     assert changed.at("num_warps") == changed.location
-    assert changed.at("flatten") == parsed.stage("f").places["flatten"] != changed.location
+    assert changed.at("flatten") == parsed.stage("f").locations["flatten"] != changed.location
 
 
 @pytest.mark.parametrize(

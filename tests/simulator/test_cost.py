@@ -320,17 +320,17 @@ schedule s for attention:
 """
 
 
-def test_a_turn_of_a_loop_with_roles_takes_as_long_as_its_longest_part() -> None:
+def test_an_iteration_of_a_loop_with_roles_takes_as_long_as_its_longest_part() -> None:
     sizes: dict[str, Any] = {"H": 4, "S": 4096, "D": 128}
     plain, roles = (
         planned(LOOP.format(more=more), ranks=1, dtype="bf16", **sizes)
         for more in ("num_warps 8", "num_warps 8, roles(consumers=2, buffers=4)")
     )
-    turn = next(work for _, _, work in works(roles) if work.overlapped)
-    assert sum(product.flops for product in turn.products) == 4 * 128 * 128 * 128
-    assert turn.special >= 128 * 128
-    found = Roofline().tile(turn, H200S)
-    parts = [turn.elementwise * H200S.sms / H200S.vector_flops, turn.special * H200S.sms / H200S.special_rate]
+    iteration = next(work for _, _, work in works(roles) if work.overlapped)
+    assert sum(product.flops for product in iteration.products) == 4 * 128 * 128 * 128
+    assert iteration.special >= 128 * 128
+    found = Roofline().tile(iteration, H200S)
+    parts = [iteration.elementwise * H200S.sms / H200S.vector_flops, iteration.special * H200S.sms / H200S.special_rate]
     assert found.overhead == 0 and found.main >= max(parts) and found.main < sum(parts) + found.main
     times = [simulate(one, H200S).seconds for one in (plain, roles)]
     assert times[1] < 0.8 * times[0]

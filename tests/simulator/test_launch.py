@@ -275,10 +275,10 @@ schedule apart for two:
 """
     plan = planned(text, ranks=1, sms=2, M=64, N=64)
     bound = plan.bound
-    assert {kernel.name: kernel.turn for kernel in bound.kernels} == {"first": 1, "second": 0}
-    for turns in ((1, 0), (0, 1)):
-        kernels = tuple(replace(kernel, turn=turn) for kernel, turn in zip(bound.kernels, turns, strict=True))
+    assert {kernel.name: kernel.issue_index for kernel in bound.kernels} == {"first": 1, "second": 0}
+    for indices in ((1, 0), (0, 1)):
+        kernels = tuple(replace(k, issue_index=index) for k, index in zip(bound.kernels, indices, strict=True))
         one = replace(plan, bound=replace(bound, kernels=kernels, target=replace(bound.target, sms=1)))
         result = simulate_script(make_script(one, IDEAL, Fixed()), [0.0])
         begins = {bound.kernels[kernel].name: result.worker_begin[n] for n, (kernel, _, _) in enumerate(plan.workers)}
-        assert (begins["second"] < begins["first"]) == (turns == (1, 0))
+        assert (begins["second"] < begins["first"]) == (indices == (1, 0))

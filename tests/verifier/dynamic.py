@@ -31,7 +31,7 @@ import numpy as np
 from tilelink.ir.program import Literal
 from tilelink.ir.visitor import received, value_of
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE
+from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Substep
 from tilelink.planning.plan import Plan
 
 KINDS = ("deadlock", "outside", "unwritten", "epoch", "step", "race", "threads", "output", "overshoot", "unreachable")
@@ -219,7 +219,7 @@ class Script:
             )  # fmt: skip
             mode = getattr(plan.statements[statement][1], "mode", "")
             if mode == "put":
-                puts[task, statement, position - (kind == WRITE)].append(op)
+                puts[task, statement, position - (Substep.WRITE if kind == WRITE else Substep.READ)].append(op)
                 continue
             steps[task].append((0, position, replace(op, carried=mode == "get" and kind == READ)))
         told = self._told_with_puts(puts)
@@ -227,7 +227,7 @@ class Script:
             for write in writes:
                 own = tuple(told.pop((task, statement, position), ()))
                 op = replace(write, kind=PUT, carried=True, thread=self.puts, source=read, signals=own)
-                steps[task].append((0, position + 1, op))
+                steps[task].append((0, position + Substep.WRITE, op))
                 self.puts += 1
         network = plan.network
         for task, position, kind in zip(
@@ -249,8 +249,8 @@ class Script:
             steps[task].append((later, position, op))
         workers: list[list[tuple[int, int, _Op]]] = [[] for _ in plan.workers]
         for task, own in steps.items():  # what is done later is done in the program's next task
-            turn = int(plan.sequence[task])
-            workers[plan.worker[task]] += [(turn + later, position, op) for later, position, op in own]
+            sequence = int(plan.sequence[task])
+            workers[plan.worker[task]] += [(sequence + later, position, op) for later, position, op in own]
         return [[op for *_, op in sorted(own, key=lambda step: step[:2])] for own in workers]
 
     def _by_words(self, kind: int, number: int, statement: Any) -> bool:
@@ -269,7 +269,7 @@ class Script:
         self.with_data: set[int] = set()
         columns = (c.tolist() for c in (s.task, s.statement, s.position, s.kind, s.channel, s.peer))
         for row, (task, statement, position, kind, channel, peer) in enumerate(zip(*columns, strict=True)):
-            place = (task, statement, position - 3)  # read, write, ., signal
+            place = (task, statement, position - Substep.SIGNAL)
             if kind == NOTIFY and peer in there.get(place, ()):
                 told[place].append(channel)
                 self.with_data.add(row)

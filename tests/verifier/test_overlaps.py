@@ -105,7 +105,7 @@ def test_what_is_wrong_on_some_ranks_is_told_as_of_each_alone(change: str, monke
     kept = np.delete(np.arange(len(a.task)), rows[::2]) if change != "repeat" else np.r_[: len(a.task), rows[::2]]
     if change == "read":
         kept, a = np.arange(len(a.task)), replace(a, peer=np.where(np.isin(np.arange(len(a.peer)), rows), 2, a.peer))
-    plan = replace(plan, accesses=Accesses(**{name: getattr(a, name)[kept] for name in a.__dataclass_fields__}))
+    plan = replace(plan, accesses=a.pick(kept))
     together = [str(error) for error in refusals(plan, limit=100)]
     monkeypatch.setattr(cells, "MAX_ROWS", 0)
     assert together == [str(error) for error in refusals(plan, limit=100)] != []

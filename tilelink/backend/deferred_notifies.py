@@ -8,10 +8,10 @@ from tilelink.backend.addresses import Slice
 from tilelink.backend.nodes import Branch, Let, Node
 from tilelink.backend.nodes import Notify as NotifyNode
 from tilelink.backend.writer import Writer
-from tilelink.ir.program import Notify
+from tilelink.ir.products import outermost_products
+from tilelink.ir.program import Dot, Notify
 from tilelink.ir.visitor import closing_notifies
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.clauses.defer_notify import NOTIFY_STEP
 
 NONE = "tl.cast(-1, tl.int32)"
 
@@ -26,31 +26,19 @@ class Deferred:
 
     stage: BoundStage
     writer: Writer
+    product: Dot
+    """The product of a tile in which the notifies of the previous tile are issued."""
     remote: dict[int, bool]
     tile: str = field(init=False)
     channels: dict[int, str] = field(init=False)
-    statement: int = field(init=False, default=0)
-    """Number of the tile's statement that is being rendered.
-
-    The notifies of the previous tile are issued in statement `stage.notified_in`.
-    """
-    given: bool = field(init=False, default=False)
-    """True once they have been rendered in a product."""
 
     def __post_init__(self) -> None:
         self.tile = self.writer.name("held_tile")
         self.channels = {key: self.writer.name("held") for key in self.remote}
 
-    def in_product(self, step: Slice, extent: int) -> None:
-        """Issue the notifies at one step of a loop over a contracted axis of `extent` elements.
-
-        A product inside another loop is skipped, because it would issue them repeatedly.
-        """
-        elsewhere = self.statement != self.stage.notified_in or self.writer.depth > 1
-        if self.given or elsewhere or extent <= NOTIFY_STEP * step.block:
-            return
-        self.given = True
-        condition = f"({step.start} == {NOTIFY_STEP} * {step.size}) & ({self.tile} >= 0)"
+    def in_product(self, step: Slice) -> None:
+        """Issue the notifies in the loop of their product. step: the slice of its contracted axis in an iteration."""
+        condition = f"({step.start} == {self.stage.notified_step} * {step.size}) & ({self.tile} >= 0)"
         with self.writer.block(Branch(condition=condition)):
             self.writer.add(*self._notifies())
 
@@ -81,11 +69,14 @@ class Deferred:
         ]
 
 
-def deferred(stage: BoundStage, writer: Writer, awaited_by_copy_engine: frozenset[tuple[str, str]]) -> Deferred:
-    """Return the deferred notifies of a stage, if its schedule asks for them.
+def deferred(stage: BoundStage, writer: Writer, awaited_by_copy_engine: frozenset[tuple[str, str]]) -> Deferred | None:
+    """Return the deferred notifies of a stage, or None if its lowered program issues them at the end of a tile.
 
     awaited_by_copy_engine: signals that copy engines wait for.
     """
-    notifies = closing_notifies(stage.stage.body)
-    remote = {id(s): (s.region.tensor, s.kind) in awaited_by_copy_engine for s in notifies}
-    return Deferred(stage=stage, writer=writer, remote=remote)
+    body = stage.stage.body
+    if stage.notified_in is None:
+        return None
+    product = outermost_products(body[stage.notified_in])[stage.notified_product]
+    remote = {id(s): (s.region.tensor, s.kind) in awaited_by_copy_engine for s in closing_notifies(body)}
+    return Deferred(stage=stage, writer=writer, product=product, remote=remote)

@@ -25,7 +25,7 @@ def kernel_spec(frame: Frame, context: KernelContext) -> KernelSpec:
         num_warps=MIN_GLUON_WARPS if context.gluon else kernel.num_warps,
         num_stages=kernel.num_stages,
         programs_per_cta=context.tma_copy.programs_per_cta if context.tma_copy else 1,
-        turn=kernel.turn,
+        issue_index=kernel.issue_index,
         parameters=context.args,
         uses_network=usage.uses_network,
     )

@@ -97,8 +97,6 @@ class StatementEmitter:
             return
         names = undeclared(body)
         for number, statement in enumerate(body):
-            if self.values.deferred is not None:
-                self.values.deferred.statement = number
             for name in names[number]:
                 self._declare(name)
             self._ordered(statement)
@@ -499,7 +497,7 @@ class StatementEmitter:
             self.writer.add(nodes.Pad(name=pad, rank=rank))
 
         def emit(channel: str, linear: str) -> None:
-            if deferred is not None and deferred.given:
+            if deferred is not None:
                 deferred.keep(statement, channel)
                 return
             self.writer.add(

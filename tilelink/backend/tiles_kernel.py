@@ -41,13 +41,10 @@ def tiles_kernel(frame: Frame) -> KernelContext:
 def _loop(frame: Frame, loop: Loop, descriptors: Descriptors, modules: set[str]) -> LoopContext:
     kernel, writer = frame.kernel, frame.writer()
     stage = frame.bound.stages[loop.stages[0]]
-    total, held = frame.constants.total(stage), None
-    if stage.notified_in is not None:
-        held = deferred(stage, writer, frame.awaited_by_copy_engine)
+    total, held = frame.constants.total(stage), deferred(stage, writer, frame.awaited_by_copy_engine)
     walked = walked_loop(frame, loop, writer)
     for name in loop.stages:
         _tile(frame, frame.bound.stages[name], writer, descriptors, modules, held)
-    assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
     first, step = tile_range(kernel, loop, walked.total if walked else total)
     before, after = (held.before, held.after) if held else ((), ())
     if len(kernel.loops) > 1:

@@ -333,8 +333,8 @@ class ValueEmitter:
             self._look_up(value, slices)
 
         def body(part: Slice | None) -> None:
-            if part is not None and self.deferred is not None:
-                self.deferred.in_product(part, self.addresses.extent(axis))
+            if part is not None and self.deferred is not None and value is self.deferred.product:
+                self.deferred.in_product(part)
             if before is not None:
                 before(part)
             a = self._operand(value.left, -1, _with(slices, {-2: -2}, -1, part))

@@ -45,11 +45,6 @@ class Writer:
         """Share no expression with what was added before: a stage assigns its indices anew."""
         self._known = [{} for _ in self._known]
 
-    @property
-    def depth(self) -> int:
-        """Return the number of open blocks."""
-        return len(self._open)
-
     @contextmanager
     def block(self, block: Block) -> Generator[None]:
         """Add a block. Statements that are added in the context go into it."""

@@ -28,8 +28,8 @@ TRANSPORTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """A part of NVSHMEM. good: True, False, or None if it is only missing. advice: the remedy."""
+class Component:
+    """A component of NVSHMEM. good: True, False, or None if it is only missing. advice: the remedy."""
 
     name: str
     good: bool | None
@@ -37,7 +37,7 @@ class Part:
     advice: str = ""
 
 
-def parts(capability: int, variable: Callable[[str], str | None], adapters: Path = ADAPTERS) -> Iterator[Part]:
+def parts(capability: int, variable: Callable[[str], str | None], adapters: Path = ADAPTERS) -> Iterator[Component]:
     """Yield what can be said without a job; if nothing is installed, only that.
 
     capability: of the GPU (90 for sm_90). variable: reads the environment.
@@ -52,7 +52,7 @@ def parts(capability: int, variable: Callable[[str], str | None], adapters: Path
     yield _heap(variable)
 
 
-def _package() -> Part:
+def _package() -> Component:
     versions: list[str] = []
     for name in ("nvshmem4py-cu13", "nvidia-nvshmem-cu13", "nvshmem4py-cu12", "nvidia-nvshmem-cu12"):
         try:
@@ -62,9 +62,9 @@ def _package() -> Part:
     there = _spec("nvshmem")
     if there and not _spec("cuda.core"):
         detail = f"{', '.join(versions) or 'nvshmem4py'} without cuda.core, by which kernels are loaded"
-        return Part(name="NVSHMEM", good=False, detail=detail, advice=INSTALL)
+        return Component(name="NVSHMEM", good=False, detail=detail, advice=INSTALL)
     detail = ", ".join(versions) or ("nvshmem4py is there" if there else "nvshmem4py is not installed")
-    return Part(name="NVSHMEM", good=True if there else None, detail=detail, advice="" if there else INSTALL)
+    return Component(name="NVSHMEM", good=True if there else None, detail=detail, advice="" if there else INSTALL)
 
 
 def _spec(name: str) -> bool:
@@ -74,47 +74,49 @@ def _spec(name: str) -> bool:
         return False
 
 
-def _bitcode(capability: int, places: list[Path]) -> Part:
+def _bitcode(capability: int, places: list[Path]) -> Component:
     found = find_bitcode(capability)
     if found is not None:
         detail = f"{found}, which kernels that reach other nodes are linked with (the first time takes up to a minute)"
-        return Part(name="NVSHMEM bitcode", good=True, detail=detail)
+        return Component(name="NVSHMEM bitcode", good=True, detail=detail)
     looked = ", ".join(map(str, places)) or "no folder: nvidia-nvshmem is not installed"
-    return Part(name="NVSHMEM bitcode", good=None, detail=f"none for sm_{capability} in {looked}", advice=ADVICE)
+    return Component(name="NVSHMEM bitcode", good=None, detail=f"none for sm_{capability} in {looked}", advice=ADVICE)
 
 
-def _transports(places: list[Path], variable: Callable[[str], str | None]) -> Part:
+def _transports(places: list[Path], variable: Callable[[str], str | None]) -> Component:
     pattern = re.compile(r"nvshmem_transport_(\w+)\.so")
     names = {m[1] for place in places for file in place.glob("nvshmem_transport_*") if (m := pattern.match(file.name))}
     chosen = variable("NVSHMEM_REMOTE_TRANSPORT")
     if not names:
-        return Part(name="NVSHMEM transports", good=None, detail="none are installed", advice=INSTALL)
+        return Component(name="NVSHMEM transports", good=None, detail="none are installed", advice=INSTALL)
     detail = "; ".join(f"{name} ({TRANSPORTS.get(name, 'unknown')})" for name in sorted(names))
     if chosen == "none":
         advice = "unset NVSHMEM_REMOTE_TRANSPORT, or name one of them, to reach other nodes"
-        return Part(name="NVSHMEM transports", good=None, detail=f"{detail}; switched off", advice=advice)
+        return Component(name="NVSHMEM transports", good=None, detail=f"{detail}; switched off", advice=advice)
     if chosen is not None and chosen not in names:
         detail = f"NVSHMEM_REMOTE_TRANSPORT is {chosen}, and there are {', '.join(sorted(names))}"
-        return Part(name="NVSHMEM transports", good=False, detail=detail, advice="name one that is there, or unset it")
+        return Component(
+            name="NVSHMEM transports", good=False, detail=detail, advice="name one that is there, or unset it"
+        )
     detail += f"; {chosen} is chosen" if chosen else "; NVSHMEM takes the first that finds an adapter"
-    return Part(name="NVSHMEM transports", good=True, detail=detail)
+    return Component(name="NVSHMEM transports", good=True, detail=detail)
 
 
-def _adapters(folder: Path, variable: Callable[[str], str | None]) -> Part:
+def _adapters(folder: Path, variable: Callable[[str], str | None]) -> Component:
     names = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
     if names:
-        return Part(name="network adapters", good=True, detail=", ".join(names))
+        return Component(name="network adapters", good=True, detail=", ".join(names))
     if variable("NVSHMEM_REMOTE_TRANSPORT") == "ucx":
         detail = "none with RDMA; UCX may use TCP, which shows that programs are right and nothing of their speed"
-        return Part(name="network adapters", good=None, detail=detail)
+        return Component(name="network adapters", good=None, detail=detail)
     advice = "ranks of this machine alone need none; without one, NVSHMEM reaches no other machine but by UCX over TCP"
-    return Part(name="network adapters", good=None, detail=f"none in {folder}", advice=advice)
+    return Component(name="network adapters", good=None, detail=f"none in {folder}", advice=advice)
 
 
-def _heap(variable: Callable[[str], str | None]) -> Part:
+def _heap(variable: Callable[[str], str | None]) -> Component:
     size, kind = variable("NVSHMEM_SYMMETRIC_SIZE"), variable("NVSHMEM_HEAP_KIND")
     detail = f"NVSHMEM_SYMMETRIC_SIZE is {size}" if size else "grows as programs need it"
     if kind:
         detail += f"; NVSHMEM_HEAP_KIND is {kind}" + (", memory of the host: slow" if kind == "SYSMEM" else "")
     advice = "the symmetric and local tensors of programs on several nodes are in it, with their buffers"
-    return Part(name="NVSHMEM heap", good=None, detail=detail, advice=advice)
+    return Component(name="NVSHMEM heap", good=None, detail=detail, advice=advice)

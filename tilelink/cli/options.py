@@ -291,9 +291,14 @@ def mistakes_of(error: TileLinkError) -> list[dict[str, Any]]:
     return [{"error": type(error).__name__, "message": error.message, **places, "hint": error.hint, "text": str(error)}]
 
 
-def _place(place: Location | None) -> dict[str, Any] | None:
+def _place(location: Location | None) -> dict[str, Any] | None:
     """Return a location as JSON values; lines and columns count from 1."""
-    return place and {"file": place.file, "line": place.line, "column": place.column, "length": place.length}
+    return location and {
+        "file": location.file,
+        "line": location.line,
+        "column": location.column,
+        "length": location.length,
+    }
 
 
 def write(text: str) -> None:

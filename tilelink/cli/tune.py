@@ -264,8 +264,8 @@ def _show(
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(found.refused.items())) or "none"
     write(f"{found.size} points; tried {len(found.tried)} in {found.elapsed:.1f} s; refused: {refused}")
     for reason, error in sorted(found.space.reasons.items()):
-        place = f"{error.location.file}:{error.location.line}: " if error.location is not None else ""
-        write(f"  {reason}, the first: {place}{error.message}")
+        location = f"{error.location.file}:{error.location.line}: " if error.location is not None else ""
+        write(f"  {reason}, the first: {location}{error.message}")
     if found.ended == "interrupt":
         write("interrupted: the best so far")
     elif not any(not one.declared for one in found.tried):

@@ -91,8 +91,10 @@ def _program(lines: list[str], start: int, file: str) -> Program:
     """The program after the lowered part; lines of that are empty ones, so that errors name the right lines."""
     found = parse_text("\n".join(["" for _ in lines[:start]] + lines[start:]) + "\n", file).programs
     if len(found) != 1:
-        place = Location(file=file, line=start + 1, text="")
-        raise ParseError(f"a lowered text has one program, not {len(found)}", location=place, hint="program NAME(...):")
+        location = Location(file=file, line=start + 1, text="")
+        raise ParseError(
+            f"a lowered text has one program, not {len(found)}", location=location, hint="program NAME(...):"
+        )
     return found[0]
 
 
@@ -254,10 +256,10 @@ class _Reader:
         """Return an error at a line."""
         text = self.lines[number] if self.lines else ""
         indent = len(text) - len(text.lstrip())
-        place = Location(
+        location = Location(
             file=self.file, line=number + 1, text=text, column=indent + 1, length=max(1, len(text.strip()))
         )
-        return ParseError(message, location=place, hint=hint)
+        return ParseError(message, location=location, hint=hint)
 
     def bound(self) -> Bound:
         """Return the whole. Raises ParseError for lines that are missing or do not fit the program."""

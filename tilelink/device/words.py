@@ -113,10 +113,10 @@ if INTERPRETED:
         word = _in_line((tl.cast(flag, tl.int64) << 32) | (data.to(tl.int64) & 0xFFFFFFFF))
         pointers = at.to(tl.pointer_type(tl.int64))
         # Words are stored one by one, so late ones show whether the receiver looks at each of them.
-        turns = np.arange(word.numel.value).reshape(word.handle.data.shape) % 2
-        for turn in (1, 0):
+        parities = np.arange(word.numel.value).reshape(word.handle.data.shape) % 2
+        for parity in (1, 0):
             chosen = there & there
-            chosen.handle.data = chosen.handle.data & (turns == turn)
+            chosen.handle.data = chosen.handle.data & (parities == parity)
             tl.atomic_xchg(pointers, word, mask=chosen, sem="relaxed", scope="sys")
             monitor.delay()
 

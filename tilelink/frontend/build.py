@@ -192,8 +192,8 @@ def _define(scope: Scope, syntax: DefSyntax) -> None:
 
 
 def _tensor(scope: Scope, syntax: TensorSyntax, groups: Mapping[str, Group]) -> Tensor:
-    place = scope.location(syntax.node)
-    word = scope.location(syntax.dtype_node) if syntax.dtype_node is not None else place
+    location = scope.location(syntax.node)
+    word = scope.location(syntax.dtype_node) if syntax.dtype_node is not None else location
     dtypes = scope.choices.dtypes
     if syntax.dtype is not None and syntax.dtype in dtypes:
         syntax = replace(syntax, dtype=dtypes[syntax.dtype])
@@ -201,30 +201,30 @@ def _tensor(scope: Scope, syntax: TensorSyntax, groups: Mapping[str, Group]) -> 
         hint = did_you_mean(syntax.dtype, DTYPES, f"one of {', '.join(DTYPES)}")
         raise DtypeError(f"unknown dtype {syntax.dtype!r}", location=word, hint=hint)
     if syntax.space == "table" and syntax.bound is None:
-        raise ParseError(f"table {syntax.name} has no bound", location=place, hint="rows : table [B] < M")
+        raise ParseError(f"table {syntax.name} has no bound", location=location, hint="rows : table [B] < M")
     if syntax.bound is not None and syntax.dtype not in (None, "i32"):
         what = "a table" if syntax.space == "table" else "an index tensor"
         hint = f"leave the dtype out: {what} holds i32 values"
         raise DtypeError(f"{what} of {syntax.dtype}", location=word, hint=hint)
     if syntax.space == "out" and syntax.bound is not None:
         hint = f"{syntax.name} : out [...] i32; peers and stages read integers from local and symmetric tensors"
-        raise ParseError(f"the output {syntax.name} has a bound", location=place, hint=hint)
+        raise ParseError(f"the output {syntax.name} has a bound", location=location, hint=hint)
     _check_properties(scope, syntax)
     in_place = syntax.space in ("inout", "kept")
     if syntax.sums and (not in_place or syntax.dtype not in (None, *ADDED)):
         hint = f"{syntax.name} : {syntax.space if in_place else 'inout'} [...] f32 sum, bf16 sum or f16 sum, "
         hint += f"and {syntax.name}[...] += value in any order"
         message = f"{syntax.name} cannot be a sum: tensors in place of f32, bf16 or f16 can"
-        raise ParseError(message, location=place, hint=hint)
+        raise ParseError(message, location=location, hint=hint)
     if in_place and syntax.bound is not None:
         hint = f"{syntax.name} : {syntax.space} [...] i32 holds numbers; "
         hint += "coordinates and counts come from in, local and symmetric"
         message = f"{syntax.name} has a bound, and entries of index tensors stay as they are for a launch"
-        raise ParseError(message, location=place, hint=hint)
+        raise ParseError(message, location=location, hint=hint)
     if syntax.symmetric and syntax.space in ("inout", "local", "table"):
         hint = f"{syntax.name} : symmetric [...] is scratch that peers reach; in and out may be symmetric too"
         raise ParseError(
-            f"a{'n' * (syntax.space == 'inout')} {syntax.space} tensor is never symmetric", location=place, hint=hint
+            f"a{'n' * (syntax.space == 'inout')} {syntax.space} tensor is never symmetric", location=location, hint=hint
         )
     low, high = _range(scope, syntax)
     shape, defined = _shape(scope, syntax)
@@ -244,29 +244,29 @@ def _tensor(scope: Scope, syntax: TensorSyntax, groups: Mapping[str, Group]) -> 
         properties=syntax.properties,
         defined=defined,
         on=None if syntax.on is None else group_on(scope, syntax.on, groups).name,
-        location=place,
+        location=location,
     )
 
 
 def _check_properties(scope: Scope, syntax: TensorSyntax) -> None:
     """Raise ParseError for a promise that makes no sense."""
-    place = scope.location(syntax.node)
+    location = scope.location(syntax.node)
     if syntax.properties and (syntax.bound is None or syntax.space == "table"):
         hint = f"{syntax.name} : in [T] < M {' '.join(syntax.properties)}"
         if syntax.space == "table":
             hint = f"take {syntax.properties[0]} away: all of a table is known when the program is compiled"
-        raise ParseError(f"{syntax.name} cannot be {syntax.properties[0]}", location=place, hint=hint)
+        raise ParseError(f"{syntax.name} cannot be {syntax.properties[0]}", location=location, hint=hint)
     if "replicated" in syntax.properties and syntax.space != "in":
         hint = "it is a promise about what a launch is given: m : in [] <= M replicated"
-        raise ParseError(f"{syntax.name} cannot be replicated", location=place, hint=hint)
+        raise ParseError(f"{syntax.name} cannot be replicated", location=location, hint=hint)
     if syntax.properties and syntax.default is not None:
         hint = "an index tensor is always given: leave the default out"
-        raise ParseError(f"{syntax.name} has a bound and a default", location=place, hint=hint)
+        raise ParseError(f"{syntax.name} has a bound and a default", location=location, hint=hint)
     if len(set(syntax.properties)) < len(syntax.properties):
-        raise ParseError("one property twice", location=place, hint="name each once")
+        raise ParseError("one property twice", location=location, hint="name each once")
     if {"rising", "offsets"} & {*syntax.properties} and not syntax.shape:
         hint = "a tensor without dimensions has one entry"
-        raise ParseError(f"{syntax.name} cannot rise", location=place, hint=hint)
+        raise ParseError(f"{syntax.name} cannot rise", location=location, hint=hint)
 
 
 def _shape(scope: Scope, syntax: TensorSyntax) -> tuple[tuple[Scalar, ...], tuple[Scalar | None, ...]]:

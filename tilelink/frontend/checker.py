@@ -120,7 +120,7 @@ def _check_over(program: Program, mistakes: Mistakes) -> None:
 def _check_size(
     program: Program, size: Scalar, what: str, node: Tensor | IndexDecl | GridDim | Group, mistakes: Mistakes
 ) -> None:
-    place, known = size.location or node.location, "numbers, dimensions and ranks"
+    location, known = size.location or node.location, "numbers, dimensions and ranks"
     kinds = {p.name: p.kind for p in program.params}
     for part in walk(size):
         if isinstance(part, Rank | Index | Lookup):
@@ -128,16 +128,16 @@ def _check_size(
             hint = f"sizes are the same on every rank and for every tile: they are made of {known}"
             if isinstance(part, Lookup) and part.launch and isinstance(node, IndexDecl):
                 hint = f"a range ends there, in a dimension that is a size: ({node.name}: M[: {print_scalar(part)}])"
-            mistakes.add(ShapeError(message, location=part.location or place, hint=hint))
+            mistakes.add(ShapeError(message, location=part.location or location, hint=hint))
         elif isinstance(part, ParamRef) and kinds.get(part.name) in ("f32", "bool"):
             message = f"{what} cannot be {part.name}, which is {kinds[part.name]}"
             hint = f"declare {part.name} without a kind: it is then a dimension"
-            mistakes.add(DtypeError(message, location=part.location or place, hint=hint))
+            mistakes.add(DtypeError(message, location=part.location or location, hint=hint))
         elif isinstance(part, Compare | Logic):
             message = f"{what} cannot be the truth value {print_scalar(part)}"
-            mistakes.add(DtypeError(message, location=place, hint=f"sizes are made of {known}"))
+            mistakes.add(DtypeError(message, location=location, hint=f"sizes are made of {known}"))
     if isinstance(size, Int) and size.value < 1:
-        mistakes.add(ShapeError(f"{what} is {size.value}", location=place, hint="sizes are positive"))
+        mistakes.add(ShapeError(f"{what} is {size.value}", location=location, hint="sizes are positive"))
 
 
 def _check_bound(program: Program, tensor: Tensor, bound: Scalar, mistakes: Mistakes) -> None:
@@ -160,13 +160,13 @@ def _check_integer(program: Program, expr: Scalar, what: str, node: Tensor | Ind
     """Check that an expression is an integer, and no flag, number of f32 or truth value."""
     kinds = {p.name: p.kind for p in program.params}
     for part in walk(expr):
-        place = part.location or expr.location or node.location
+        location = part.location or expr.location or node.location
         if isinstance(part, ParamRef) and kinds.get(part.name) in ("f32", "bool"):
             message = f"{what} cannot be {part.name}, which is {kinds[part.name]}"
-            mistakes.add(DtypeError(message, location=place, hint=f"declare {part.name}: i32, or take a dimension"))
+            mistakes.add(DtypeError(message, location=location, hint=f"declare {part.name}: i32, or take a dimension"))
         elif isinstance(part, Compare | Logic):
             message = f"{what} cannot be the truth value {print_scalar(part)}"
-            mistakes.add(DtypeError(message, location=place, hint="an end is an integer; an if is about conditions"))
+            mistakes.add(DtypeError(message, location=location, hint="an end is an integer; an if is about conditions"))
 
 
 def _check_defined(program: Program, tensor: Tensor, mistakes: Mistakes) -> None:
@@ -202,8 +202,8 @@ def _check_on(program: Program, tensor: Tensor, mistakes: Mistakes) -> None:
             if other.on is not None and other.on != tensor.on:
                 message = f"{tensor.name} depends on {other.name}, which {other.on} alone has"
                 hint = f"{tensor.name} : ... on {other.on}"
-                place = part.location or tensor.location
-                mistakes.add(ShapeError(message, location=place, related=other.location, hint=hint))
+                location = part.location or tensor.location
+                mistakes.add(ShapeError(message, location=location, related=other.location, hint=hint))
 
 
 def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:

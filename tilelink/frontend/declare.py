@@ -123,13 +123,13 @@ def indices_of(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl
             size, start, stop = part_of(scope, extent)
             named = zip(("start", "stop", "begin", "end"), (start, stop, *tiles), strict=False)
             ends = {name: None if end is None else integer_of(scope, end) for name, end in named}
-            place = scope.location(index.node)
+            location = scope.location(index.node)
             scope.over.pop(index.name, None)
             if (side := side_of(scope, size)) is not None:
                 scope.over[index.name], number = side, True
             whole = size_of(scope, size)
             number = number and not isinstance(whole, Ranks)  # an index over ranks is a number in any case
-            decl = IndexDecl(name=index.name, extent=whole, number=number, location=place, **ends)
+            decl = IndexDecl(name=index.name, extent=whole, number=number, location=location, **ends)
             scope.indices[index.name] = decl
             found.append(decl)
     return tuple(found)

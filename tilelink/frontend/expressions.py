@@ -68,41 +68,43 @@ class Scope(IntegerScope):
 
     def value(self, node: ast.expr) -> Value:
         """Convert a tile value."""
-        place = self.location(node)
+        location = self.location(node)
         match node:
             case ast.Constant(value=bool() | int() | float() as number):
-                return Literal(value=number, location=place)
+                return Literal(value=number, location=location)
             case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)) if name in self.choices.left_out:
                 return self._left_out(node, name)
             case ast.Name(id=name):
                 return self._value_name(node, name)
             case ast.BinOp(op=ast.MatMult()):
-                return Read(region=self.region(node), location=place)
+                return Read(region=self.region(node), location=location)
             case ast.BinOp(left=left, op=op, right=right):
                 return self._binary(node, left, op, right)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-                return Literal(value=-number, location=place)
+                return Literal(value=-number, location=location)
             case ast.UnaryOp(op=op, operand=operand) if isinstance(op, ast.USub | ast.Not):
                 name = "neg" if isinstance(op, ast.USub) else "not"
-                return Apply(op=name, args=(self.value(operand),), location=place)
+                return Apply(op=name, args=(self.value(operand),), location=location)
             case ast.BoolOp(op=op, values=parts):
-                return self._chain("and" if isinstance(op, ast.And) else "or", [self.value(p) for p in parts], place)
+                return self._chain("and" if isinstance(op, ast.And) else "or", [self.value(p) for p in parts], location)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARES:
                 name = COMPARES[type(op)][1]
-                return Apply(op=name, args=(self.value(left), self.value(right)), location=place)
+                return Apply(op=name, args=(self.value(left), self.value(right)), location=location)
             case _ if self.is_place(node):
-                return FromScalar(scalar=self._place(node), location=place)
+                return FromScalar(scalar=self._place(node), location=location)
             case ast.Attribute(value=inner, attr="T"):
-                return Transpose(value=self.value(inner), location=place)
+                return Transpose(value=self.value(inner), location=location)
             case ast.Subscript(value=ast.Name(id=name)) if name in self.tensors:
                 return Read(region=self.region(node), location=self.location(node))
             case ast.Subscript(value=inner, slice=index):
                 value, pattern = self.value(inner), self._pattern(node, index)
-                return value if self._is_constant(value) else Expand(value=value, pattern=pattern, location=place)
+                return value if self._is_constant(value) else Expand(value=value, pattern=pattern, location=location)
             case ast.Call():
                 return self._call(node)
             case _:
-                raise ParseError("not a tile value", location=place, hint="see the list of values in docs/language.md")
+                raise ParseError(
+                    "not a tile value", location=location, hint="see the list of values in docs/language.md"
+                )
 
     def _left_out(self, node: ast.expr, name: str) -> Value:
         """Return the number that stands for a region of an input that is left out; the region must be a valid one."""
@@ -123,24 +125,24 @@ class Scope(IntegerScope):
             return right if isinstance(left, Literal) and left.value == neutral else None
         return None
 
-    def _chain(self, op: str, parts: list[Value], place: Location) -> Value:
+    def _chain(self, op: str, parts: list[Value], location: Location) -> Value:
         result = parts[0]
         for part in parts[1:]:
-            result = Apply(op=op, args=(result, part), location=place)
+            result = Apply(op=op, args=(result, part), location=location)
         return result
 
     def _value_name(self, node: ast.expr, name: str) -> Value:
-        place = self.location(node)
+        location = self.location(node)
         if name in self.locals:
-            return Local(name=name, location=place)
+            return Local(name=name, location=location)
         if name in self.tensors:
-            return Read(region=self.region(node), location=place)
-        return FromScalar(scalar=self._scalar_name(node, name), location=place)
+            return Read(region=self.region(node), location=location)
+        return FromScalar(scalar=self._scalar_name(node, name), location=location)
 
     def _binary(self, node: ast.expr, left: ast.expr, op: ast.operator, right: ast.expr) -> Value:
-        place = self.location(node)
+        location = self.location(node)
         if type(op) in (ast.FloorDiv, ast.Mod, ast.BitXor) and self._is_integer(node):
-            return FromScalar(scalar=self.scalar(node), location=place)
+            return FromScalar(scalar=self.scalar(node), location=location)
         a, b = self.value(left), self.value(right)
         if (rest := self._without(op, a, b)) is not None:
             return rest
@@ -151,8 +153,8 @@ class Scope(IntegerScope):
             return self._numbers(node, op, a, b)
         if type(op) not in _VALUE_OPS:
             hint = "tiles have + - * / // % & | ^ << >> and functions"
-            raise ParseError("no such operation on tiles", location=place, hint=hint)
-        return Apply(op=_VALUE_OPS[type(op)], args=(a, b), location=place)
+            raise ParseError("no such operation on tiles", location=location, hint=hint)
+        return Apply(op=_VALUE_OPS[type(op)], args=(a, b), location=location)
 
     def _is_integer(self, node: ast.expr) -> bool:
         """True if nothing in an expression is a tile, a function of tiles or a number with a point."""
@@ -171,13 +173,13 @@ class Scope(IntegerScope):
 
     def _numbers(self, node: ast.expr, op: ast.operator, left: Value, right: Value) -> Value:
         """Convert arithmetic of integers: an integer expression, unless an operand is an f32 or bool parameter."""
-        place = self.location(node)
-        scalar = Binary(op=SCALAR_OPS[type(op)], left=_whole(left), right=_whole(right), location=place)
+        location = self.location(node)
+        scalar = Binary(op=SCALAR_OPS[type(op)], left=_whole(left), right=_whole(right), location=location)
         floats = {p.name for p in self.params.values() if p.kind in ("f32", "bool")}
         names = {e.scalar.name for e in (left, right) if isinstance(e, FromScalar) and isinstance(e.scalar, ParamRef)}
         if names & floats:
-            return Apply(op=_VALUE_OPS.get(type(op), "mul"), args=(left, right), location=place)
-        return FromScalar(scalar=scalar, location=place)
+            return Apply(op=_VALUE_OPS.get(type(op), "mul"), args=(left, right), location=location)
+        return FromScalar(scalar=scalar, location=location)
 
     def _pattern(self, node: ast.AST, index: ast.expr) -> tuple[bool, ...]:
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
@@ -190,22 +192,22 @@ class Scope(IntegerScope):
     # Calls ---------------------------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call) -> Value:
-        place = self.location(node)
+        location = self.location(node)
         called = ast.unparse(node.func)
         if called in ELSEWHERE and called not in (*self.choices.functions, *self.called.functions):
-            raise UnknownNameError(f"unknown function {called!r}", location=place, hint=ELSEWHERE[called])
+            raise UnknownNameError(f"unknown function {called!r}", location=location, hint=ELSEWHERE[called])
         self.named_arguments(node, *(("axis",) if called in (*REDUCTIONS, *SCANS) else ()))
         if isinstance(node.func, ast.Attribute):
             return self._method(node, node.func)
         if not isinstance(node.func, ast.Name):
-            raise ParseError("not a function", location=place, hint="see the list of values in docs/language.md")
+            raise ParseError("not a function", location=location, hint="see the list of values in docs/language.md")
         name = node.func.id
         if name in self.choices.functions:
             return self._chosen(node, self.choices.functions[name])
         if name in DTYPES or name in self.choices.dtypes:
             self._arity(node, 1)
             value, dtype = self.value(node.args[0]), self._dtype(node.func)
-            return value if self._is_constant(value) else Cast(value=value, dtype=dtype, location=place)
+            return value if self._is_constant(value) else Cast(value=value, dtype=dtype, location=location)
         if name in REDUCTIONS or name in SCANS:
             return self._reduce(node, name)
         if name in CALLED:

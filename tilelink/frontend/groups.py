@@ -62,10 +62,10 @@ def grid_of(syntax: Sequence[GridSyntax], number: Number, source: Source) -> tup
     """Return the grid that a program declares. Raises ParseError if more than its first dimension has no size."""
     dims: list[GridDim] = []
     for position, one in enumerate(syntax):
-        place = source.location(one.node)
+        location = source.location(one.node)
         if one.size is None and position:
-            raise ParseError(f"{one.name} has no size", location=place, hint=GRID)
-        dims.append(GridDim(name=one.name, size=None if one.size is None else number(one.size), location=place))
+            raise ParseError(f"{one.name} has no size", location=location, hint=GRID)
+        dims.append(GridDim(name=one.name, size=None if one.size is None else number(one.size), location=location))
     return tuple(dims)
 
 

@@ -179,8 +179,8 @@ def _attend_errors(typing: StageTyping, value: Attend) -> Iterator[TileLinkError
         mask = typing.type_of(value.mask)
         if mask.dtype not in INTEGERS:
             hint = "a condition on positions: pos(i)[:, None] >= pos(j), or True for causality"
-            place = value.mask.location or value.location
-            yield DtypeError(f"the mask {print_value(value.mask)} is a number", location=place, hint=hint)
+            location = value.mask.location or value.location
+            yield DtypeError(f"the mask {print_value(value.mask)} is a number", location=location, hint=hint)
         scores = (q.axes[-2], k.axes[-2])
         if q.axes[-1] == k.axes[-1] and broadcast(scores, mask.axes, value.mask) != scores:
             hint = f"a mask says which rows of k each row of q sees: [{scores[0]}, {scores[1]}]"
@@ -196,8 +196,8 @@ def _fit_errors(typing: StageTyping, statement: Statement) -> Iterator[TileLinkE
             if tensor.dtype in INTEGERS and dtype not in (*HOLDS[tensor.dtype], "state"):
                 message = f"{tensor.name} holds {tensor.dtype}, and {print_value(value)} is {_spoken(dtype)}"
                 hint = f"{tensor.dtype}(value) says that it is meant"
-                place = value.location or statement.location
-                yield DtypeError(message, location=place, related=tensor.location, hint=hint)
+                location = value.location or statement.location
+                yield DtypeError(message, location=location, related=tensor.location, hint=hint)
         case Assign(value=value) if not isinstance(value, Attend):
             yield from (_hidden(v) for v in values(value) if isinstance(v, Attend))
         case _:

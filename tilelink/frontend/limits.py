@@ -26,7 +26,7 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Scalar, children
 from tilelink.ir.visitor import operands, value_of
 
-Part = Value | Scalar
+Expression = Value | Scalar
 
 
 def require_shallow(source: Source, node: ast.AST) -> None:
@@ -95,9 +95,9 @@ def _require_region(region: Region) -> None:
             _require_number(coordinate, region.location)
 
 
-def _require_number(expr: Scalar, place: Location | None) -> None:
+def _require_number(expr: Scalar, location: Location | None) -> None:
     if (found := too_deep(expr, children, NUMBER_LEVELS + 1)) is not None:
-        raise _levels("an integer expression", NUMBER_LEVELS, found.location or expr.location or place)
+        raise _levels("an integer expression", NUMBER_LEVELS, found.location or expr.location or location)
 
 
 def _regions(statement: Statement) -> Iterator[Region]:
@@ -136,13 +136,13 @@ def _syntax_block(node: ast.stmt) -> tuple[int, Iterable[ast.stmt]] | None:
             return None
 
 
-def _levels(what: str, limit: int, place: Location | None) -> ParseError:
+def _levels(what: str, limit: int, location: Location | None) -> ParseError:
     hint = "give a part of it a name: v = ..., or a parameter for a number"
     if what == "an expression":
         hint = "give a part of it a name: v = ... on a line before"
-    return ParseError(f"{what} has more than {limit} operations inside one another", location=place, hint=hint)
+    return ParseError(f"{what} has more than {limit} operations inside one another", location=location, hint=hint)
 
 
-def _blocks(place: Location | None) -> ParseError:
+def _blocks(location: Location | None) -> ParseError:
     message = f"more than {BLOCKS} blocks, or {LOOPS} indices of loops, inside one another"
-    return ParseError(message, location=place, hint="join conditions with and, or make a stage of a part")
+    return ParseError(message, location=location, hint="join conditions with and, or make a stage of a part")

@@ -301,8 +301,10 @@ def _parse_programs(text: str, source: Source) -> list[ProgramSyntax | VariantSy
     except UnexpectedInput as error:
         raise _unexpected(error, source) from None
     except DedentError:
-        place = Location(file=source.file, line=len(source.lines) or 1)
-        raise ParseError("indentation that matches no block", location=place, hint="indent each block alike") from None
+        location = Location(file=source.file, line=len(source.lines) or 1)
+        raise ParseError(
+            "indentation that matches no block", location=location, hint="indent each block alike"
+        ) from None
     except VisitError as error:
         if isinstance(error.orig_exc, TileLinkError):
             raise error.orig_exc from None
@@ -325,13 +327,13 @@ def _unexpected(error: UnexpectedInput, source: Source) -> ParseError:
         length = len(str(error.token)) if error.token.type not in ("_NL", "_INDENT", "_DEDENT") else 1
     elif isinstance(error, UnexpectedCharacters):
         found = repr(error.char)
-    place = Location(file=source.file, line=line, column=column, length=max(1, length), text=text)
+    location = Location(file=source.file, line=line, column=column, length=max(1, length), text=text)
     if found == "a deeper indent" and (above := _line_above(source, line)) is not None:
         own, other = (len(one) - len(one.lstrip()) for one in (text, source.lines[above - 1]))
         hint = f"the lines of a block are indented alike: line {above} has {other} spaces, and this one {own}"
-        related = replace(place, line=above, column=other + 1, text=source.lines[above - 1])
-        return ParseError(f"did not expect {found} here", location=place, related=related, hint=hint)
-    return ParseError(f"did not expect {found} here", location=place, hint=_hint(text, found.strip("'"), column))
+        related = replace(location, line=above, column=other + 1, text=source.lines[above - 1])
+        return ParseError(f"did not expect {found} here", location=location, related=related, hint=hint)
+    return ParseError(f"did not expect {found} here", location=location, hint=_hint(text, found.strip("'"), column))
 
 
 def _line_above(source: Source, line: int) -> int | None:
@@ -603,9 +605,9 @@ class _Build(Transformer_NonRecursive[Token, Any]):
 
     def integer(self, meta: Meta, items: list[Any]) -> ast.expr:
         if len(items[0].lstrip("0")) > DIGITS:  # int() refuses more than 4300 digits
-            place = self.source.location(_at(ast.Pass(), meta))
+            location = self.source.location(_at(ast.Pass(), meta))
             hint = "integers have 32 bits, and an f32 is 3.4028235e38 at most"
-            raise ParseError("a number that is too large", location=place, hint=hint)
+            raise ParseError("a number that is too large", location=location, hint=hint)
         return _at(ast.Constant(value=int(items[0])), meta)
 
     def floating(self, meta: Meta, items: list[Any]) -> ast.expr:

@@ -146,11 +146,11 @@ def _kind(arg: ast.arg) -> str:
 
 
 def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> TensorSyntax:
-    place = source.location(node)
+    location = source.location(node)
     word = _last(call.func)
     if word not in DECLARATIONS:
         hint = f"{name} = tilelink.input(M, K); also {', '.join(DECLARATIONS)}"
-        raise ParseError(f"{ast.unparse(call.func)} declares nothing", location=place, hint=hint)
+        raise ParseError(f"{ast.unparse(call.func)} declares nothing", location=location, hint=hint)
     options = {k.arg: k.value for k in call.keywords}
     unknown = set(options) - {*OPTIONS, *PROPERTIES}
     if unknown:
@@ -158,7 +158,7 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
             "symmetric=True, dtype='f32', bound=M, at_most=M, distinct=True, replicated=True, default=0, low=1, high=M"
         )
         hint += ", within=0.01, sum=True, on=experts"
-        raise ParseError(f"unknown option {sorted(map(str, unknown))[0]}", location=place, hint=hint)
+        raise ParseError(f"unknown option {sorted(map(str, unknown))[0]}", location=location, hint=hint)
     for option in ("symmetric", SUM, *PROPERTIES):
         flag = options.get(option)
         if flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, bool)):

@@ -27,7 +27,7 @@ Parse = Callable[[str, Source], list[Syntax]]
 
 
 @dataclass(kw_only=True)
-class _Part:
+class _ProgramText:
     """One program of a file; all other lines are blank, so that line numbers stay valid.
 
     broken: names whose declarations were removed.
@@ -86,7 +86,7 @@ def parse_all(text: str, source: Source, parse: Parse, mistakes: Mistakes) -> li
     return found
 
 
-def _parse_part(part: _Part, parse: Parse, mistakes: Mistakes) -> list[Syntax]:
+def _parse_part(part: _ProgramText, parse: Parse, mistakes: Mistakes) -> list[Syntax]:
     for _ in range(MAX_ERRORS):
         try:
             _brackets(part)
@@ -103,17 +103,17 @@ def _parse_part(part: _Part, parse: Parse, mistakes: Mistakes) -> list[Syntax]:
     return []
 
 
-def _parts(lines: list[str], source: Source) -> list[_Part]:
+def _parts(lines: list[str], source: Source) -> list[_ProgramText]:
     starts = [n for n, line in enumerate(lines) if re.match(r"program\b", line)]
     bounds = [0, *starts[1:], len(lines)]
-    parts: list[_Part] = []
+    parts: list[_ProgramText] = []
     for start, stop in pairwise(bounds):
         own = [""] * start + lines[start:stop]
-        parts.append(_Part(lines=own, source=source))
+        parts.append(_ProgramText(lines=own, source=source))
     return parts
 
 
-def _brackets(part: _Part) -> None:
+def _brackets(part: _ProgramText) -> None:
     """Raise ParseError for an unmatched bracket, which the parser would report only at the end of the file."""
     opened: list[tuple[str, int, int]] = []
     for number, line in enumerate(part.lines):
@@ -131,7 +131,7 @@ def _brackets(part: _Part) -> None:
         raise ParseError(f"{char!r} is never closed", location=_at(part, number, column), hint=hint)
 
 
-def _words(part: _Part) -> None:
+def _words(part: _ProgramText) -> None:
     """Raise ParseError for a misspelt stage, program or space keyword; the parser would report the token after it."""
     margin, depth = part.margin, 0
     for number, line in enumerate(part.lines):
@@ -148,7 +148,7 @@ def _words(part: _Part) -> None:
 
 
 def _known(
-    part: _Part, number: int, found: re.Match[str] | None, group: int, words: tuple[str, ...], hint: str
+    part: _ProgramText, number: int, found: re.Match[str] | None, group: int, words: tuple[str, ...], hint: str
 ) -> None:
     word = found[group] if found else None
     if found and word and word not in words:
@@ -158,7 +158,7 @@ def _known(
         )
 
 
-def _dedents(part: _Part) -> None:
+def _dedents(part: _ProgramText) -> None:
     """Raise ParseError for a line whose indentation matches no enclosing block."""
     margins, depth = [0], 0
     for number, line in enumerate(part.lines):
@@ -173,7 +173,7 @@ def _dedents(part: _Part) -> None:
         depth += sum(code.count(c) for c in "([") - sum(code.count(c) for c in ")]")
 
 
-def _at(part: _Part, line: int, column: int) -> Location:
+def _at(part: _ProgramText, line: int, column: int) -> Location:
     return Location(file=part.source.file, line=line + 1, column=column + 1, text=part.source.lines[line])
 
 

@@ -17,9 +17,9 @@ from tilelink.errors import Location, ParseError, TileLinkError, did_you_mean
 from tilelink.files import lines_of
 from tilelink.ir.scalar import RANK, RANKS, Int, Param, Scalar, binary
 from tilelink.scheduling.schedule import IndexOrder, Schedule
-from tilelink.scheduling.words import Part, StageSchedule, TensorSchedule, Word, number, positive, words
+from tilelink.scheduling.words import SchedulePart, StageSchedule, TensorSchedule, Word, number, positive, words
 
-AnyPart = TypeVar("AnyPart", bound=Part)
+AnyPart = TypeVar("AnyPart", bound=SchedulePart)
 OFF = "off_"
 """Prefix of the grammar rule that resets a word."""
 _HEADER = re.compile(
@@ -56,15 +56,15 @@ class _Line(Generic[AnyPart]):
 
 def parse_head(line: str, file: str = "<text>", number: int = 1) -> Head:
     """Parse the header line of a schedule. Raises ParseError if it is not one."""
-    place = Location(file=file, line=number, text=line)
+    location = Location(file=file, line=number, text=line)
     found = _HEADER.match(line)
     if found is None:
         hint = "schedule NAME for PROGRAM:, or schedule NAME for PROGRAM like OTHER:"
-        raise ParseError("not the head of a schedule", location=place, hint=hint)
+        raise ParseError("not the head of a schedule", location=location, hint=hint)
     like = (found["of"] or found["program"], found["base"]) if found["like"] else None
     begin, end = found.span("like")
-    like_at = replace(place, column=begin + 1, length=end - begin) if like else None
-    return Head(name=found["name"], program=found["program"], location=place, like=like, like_at=like_at)
+    like_at = replace(location, column=begin + 1, length=end - begin) if like else None
+    return Head(name=found["name"], program=found["program"], location=location, like=like, like_at=like_at)
 
 
 def parse_schedule(text: str, file: str = "<text>", first_line: int = 1, base: Schedule | None = None) -> Schedule:
@@ -79,65 +79,67 @@ def parse_schedule(text: str, file: str = "<text>", first_line: int = 1, base: S
         raise ParseError(what, location=head.like_at, hint="parse the text that has both")
     schedule = base or Schedule(name=head.name, program=head.program)
     schedule = replace(schedule, name=head.name, program=head.program, location=head.location, source=None)
-    first: dict[str, Part] = {}
+    first: dict[str, SchedulePart] = {}
     for offset, line in enumerate(lines[1:], start=1):
         if line.split("#")[0].strip():
-            place = Location(file=file, line=first_line + offset, text=line)
-            schedule = _add(schedule, line, place, first, base)
+            location = Location(file=file, line=first_line + offset, text=line)
+            schedule = _add(schedule, line, location, first, base)
     return schedule
 
 
-def _add(schedule: Schedule, line: str, place: Location, first: dict[str, Part], base: Schedule | None) -> Schedule:
+def _add(
+    schedule: Schedule, line: str, location: Location, first: dict[str, SchedulePart], base: Schedule | None
+) -> Schedule:
     """first: what lines before said. base: the schedule that this one extends."""
     indent = len(line) - len(line.lstrip())
-    place = replace(place, column=indent + 1, length=max(1, len(line.split("#")[0].strip())))
+    location = replace(location, column=indent + 1, length=max(1, len(line.split("#")[0].strip())))
     try:
         tree = _grammar().parse(line)
-        places = _places(tree, place)
+        locations = _locations(tree, location)
         entry = _Build().transform(tree)
     except UnexpectedInput as error:
-        raise _unexpected(error, line, place) from None
+        raise _unexpected(error, line, location) from None
     except VisitError as error:
         if isinstance(error.orig_exc, TileLinkError):
-            error.orig_exc.location = _span(error.obj, place)
+            error.orig_exc.location = _span(error.obj, location)
             raise error.orig_exc from None
         raise
     if entry == "reuse_wait off":
         return replace(schedule, reuse_wait=False)
     if entry == "reuse_wait on":
         if base is None or base.reuse_wait:
-            raise _not_said("reuse_wait on", "reuse_wait off", base, place)
+            raise _not_said("reuse_wait on", "reuse_wait off", base, location)
         return replace(schedule, reuse_wait=True)
     if entry == "default":
         return schedule
-    return _entry(schedule, entry, place, places, first, base)
+    return _entry(schedule, entry, location, locations, first, base)
 
 
 def _entry(
-    schedule: Schedule, entry: Tree[Any], place: Location, places: dict[str, Location], first: dict[str, Part],
-    base: Schedule | None,
+    schedule: Schedule, entry: Tree[Any], location: Location, locations: dict[str, Location],
+    first: dict[str, SchedulePart], base: Schedule | None,
 ) -> Schedule:  # fmt: skip
     name, parts = str(entry.children[0]), entry.children[1:]
     if name in first:
         hint, related = "put everything on one line", first[name].at("name")
-        raise ParseError(f"{name} is scheduled twice", location=places["name"], related=related, hint=hint)
+        raise ParseError(f"{name} is scheduled twice", location=locations["name"], related=related, hint=hint)
     owners = {_word_of(part.data).of for part in parts}
     if len(owners) > 1:
         tensors = [word.name for word in words() if word.of == "tensor"]
         hint = f"{' and '.join(tensors)} belong to a tensor, everything else to a stage"
-        raise ParseError(f"{name} is scheduled as a stage and as a tensor", location=place, hint=hint)
+        raise ParseError(f"{name} is scheduled as a stage and as a tensor", location=location, hint=hint)
     if owners == {"tensor"}:
-        tensor = _said(TensorSchedule(name=name, location=place, places=places), parts, places)
+        tensor = _said(TensorSchedule(name=name, location=location, locations=locations), parts, locations)
         _check_taken_back(tensor, base and base.tensor(name), base)
         first[name] = tensor.part
         return replace(schedule, tensors=_with(schedule.tensors, tensor))
-    stage = _said(StageSchedule(name=name, location=place, places=places), parts, places)
+    stage = _said(StageSchedule(name=name, location=location, locations=locations), parts, locations)
     _check_taken_back(stage, base and base.stage(name), base)
     first[name] = stage.part
     return replace(schedule, stages=_with(schedule.stages, stage))
 
 
-def _said(owner: AnyPart, parts: Sequence[Tree[Any]], places: Mapping[str, Location]) -> _Line[AnyPart]:
+def _said(owner: AnyPart, parts: Sequence[Tree[Any]], locations: Mapping[str, Location]) -> _Line[AnyPart]:
     off: set[str] = set()
     for part in parts:
         word = _word_of(part.data)
@@ -147,7 +149,7 @@ def _said(owner: AnyPart, parts: Sequence[Tree[Any]], places: Mapping[str, Locat
         try:
             owner = owner.saying(word, word.read(part.data, part.children))
         except TileLinkError as error:
-            error.location = places[word.name]
+            error.location = locations[word.name]
             raise
     return _Line(part=owner, words=tuple(_word_of(part.data) for part in parts), off=frozenset(off))
 
@@ -161,48 +163,48 @@ def _with(parts: tuple[AnyPart, ...], line: _Line[AnyPart]) -> tuple[AnyPart, ..
     for word in line.words:
         new = new.saying(word, line.part[word])
     given = {word.name for word in line.words}
-    kept = {key: at for key, at in old.places.items() if key.partition(".")[0] not in given}
-    new = replace(new, location=line.part.location, places={**kept, **line.part.places})
+    kept = {key: at for key, at in old.locations.items() if key.partition(".")[0] not in given}
+    new = replace(new, location=line.part.location, locations={**kept, **line.part.locations})
     return tuple(new if part is old else part for part in parts if part is not old or new.said)
 
 
-def _check_taken_back(line: _Line[AnyPart], old: Part | None, base: Schedule | None) -> None:
+def _check_taken_back(line: _Line[AnyPart], old: SchedulePart | None, base: Schedule | None) -> None:
     """Raise ParseError for a word that is taken back and was not said."""
     for name in line.off:
         if old is None or all(one.name != name for one in old.said):
             raise _not_said(f"{name} off", f"{name} of {line.part.name}", base, line.part.at(name))
 
 
-def _not_said(taken: str, what: str, base: Schedule | None, place: Location | None) -> ParseError:
+def _not_said(taken: str, what: str, base: Schedule | None, location: Location | None) -> ParseError:
     if base is None:
         hint = "leave it out; in a schedule like another one it takes back what that one says"
-        return ParseError(f"{taken} takes nothing back", location=place, hint=hint)
+        return ParseError(f"{taken} takes nothing back", location=location, hint=hint)
     message = f"{taken} takes nothing back: {base.name} does not say {what}"
-    return ParseError(message, location=place, related=base.location, hint="leave it out")
+    return ParseError(message, location=location, related=base.location, hint="leave it out")
 
 
 def _word_of(rule: str) -> Word[Any]:
     return next(word for word in words() if rule in word.rules or rule == OFF + word.name)
 
 
-def _places(tree: Tree[Token], line: Location) -> dict[str, Location]:
-    """The locations of the parts of a line, with the keys of `Part.places`. Raises ParseError for a repeated part."""
+def _locations(tree: Tree[Token], line: Location) -> dict[str, Location]:
+    """The locations of the parts of a line, by keys of `SchedulePart.locations`. Raises ParseError for a repetition."""
     if tree.data != "entry":
         return {}
-    places = {"name": _span(tree.children[0], line)}
+    locations = {"name": _span(tree.children[0], line)}
     for part in tree.children[1:]:
         assert isinstance(part, Tree)
-        word, place = _word_of(part.data), _span(part, line)
-        if word.name in places:
+        word, location = _word_of(part.data), _span(part, line)
+        if word.name in locations:
             what = (word.called or word.name).format(name=tree.children[0])
-            hint, related = "give each part once", places[word.name]
-            raise ParseError(f"{what} is given twice", location=place, related=related, hint=hint)
-        places[word.name] = place
+            hint, related = "give each part once", locations[word.name]
+            raise ParseError(f"{what} is given twice", location=location, related=related, hint=hint)
+        locations[word.name] = location
         for inner in part.children:
             if isinstance(inner, Tree):
                 name = "group" if inner.data == "group" else str(inner.children[0])
-                places[f"{word.name}.{name}"] = _span(inner, line)
-    return places
+                locations[f"{word.name}.{name}"] = _span(inner, line)
+    return locations
 
 
 def _span(node: Any, line: Location) -> Location:
@@ -211,7 +213,7 @@ def _span(node: Any, line: Location) -> Location:
     return replace(line, column=found.column, length=max(1, found.end_column - found.column))
 
 
-def _unexpected(error: UnexpectedInput, line: str, place: Location) -> ParseError:
+def _unexpected(error: UnexpectedInput, line: str, location: Location) -> ParseError:
     ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
     column = error.column if error.column and error.column > 0 and not ended else len(_code(line)) + 1
     start = column
@@ -220,7 +222,7 @@ def _unexpected(error: UnexpectedInput, line: str, place: Location) -> ParseErro
         start -= 1
     known = _words(error) if start == column else _words(None)
     word = re.match(r"[A-Za-z_]\w*|", _code(line)[start - 1 :])[0]  # type: ignore[index] - the pattern matches the empty string too
-    where = replace(place, column=start, length=max(1, len(word)))
+    where = replace(location, column=start, length=max(1, len(word)))
     stages, tensors = (", ".join(word.syntax for word in words() if word.of == of) for of in ("stage", "tensor"))
     hint = f"NAME followed by: {stages}; or for a tensor {tensors}; or `reuse_wait off`"
     if renamed := next((one for one in words() if word and word == one.formerly), None):

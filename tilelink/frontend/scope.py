@@ -141,40 +141,40 @@ class IntegerScope:
 
     def scalar(self, node: ast.expr) -> Scalar:
         """Convert an integer expression or a condition."""
-        place = self.location(node)
+        location = self.location(node)
         match node:
             case ast.Constant(value=bool() | int() as value):
-                return Int(value=int(value), location=place)
+                return Int(value=int(value), location=location)
             case ast.Constant(value=None):
                 raise ParseError(
-                    "None is no coordinate", location=place, hint="x[i, :][:, None] adds an axis to a tile"
+                    "None is no coordinate", location=location, hint="x[i, :][:, None] adds an axis to a tile"
                 )
             case ast.Name(id=name):
                 return self._scalar_name(node, name)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 inner = self.scalar(operand)
                 if isinstance(inner, Int):
-                    return Int(value=-inner.value, location=place)
-                return Binary(op="-", left=Int(value=0), right=inner, location=place)
+                    return Int(value=-inner.value, location=location)
+                return Binary(op="-", left=Int(value=0), right=inner, location=location)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return Logic(op="not", args=(self.scalar(operand),), location=place)
+                return Logic(op="not", args=(self.scalar(operand),), location=location)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in SCALAR_OPS:
                 name = SCALAR_OPS[type(op)]
-                return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
+                return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=location)
             case ast.BoolOp(op=op, values=parts):
                 name = "and" if isinstance(op, ast.And) else "or"
-                return Logic(op=name, args=_joined(name, [self.scalar(v) for v in parts]), location=place)
+                return Logic(op=name, args=_joined(name, [self.scalar(v) for v in parts]), location=location)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARES:
                 name = COMPARES[type(op)][0]
                 one, other = self.scalar(left), self.scalar(right)
                 if name in ("==", "!=") and (axis := self._compared(node)) is not None:
                     one, other = self.wrapped(one, axis), self.wrapped(other, axis)
-                return Compare(op=name, left=one, right=other, location=place)
+                return Compare(op=name, left=one, right=other, location=location)
             case _ if self.is_place(node):
                 return self._place(node)
             case ast.Call(func=ast.Name(id="min" | "max" as name), args=[left, right]):
                 self.named_arguments(node)
-                return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
+                return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=location)
             case ast.Subscript(value=ast.Name(id=name)) if name in self.tensors:
                 return self._entry(node, self.tensors[name], self._coords(node, self.tensors[name]))
             case ast.Subscript(value=ast.Name(id=name)) if name not in self.names():
@@ -183,12 +183,12 @@ class IntegerScope:
                 hint = f"an index runs over a part of a dimension: (i: {name}[a : b])"
                 if isinstance(node.slice, ast.Slice):
                     hint += f"; a part of another size has a name for the size: let L = ranks * {name}, and L[a : b]"
-                raise ParseError(f"{name} is no index tensor", location=place, hint=hint)
+                raise ParseError(f"{name} is no index tensor", location=location, hint=hint)
             case ast.Call(func=ast.Name(id=name)) if name not in FUNCTIONS:
                 raise self.unknown(node, name, "function", ["min", "max", *self.called.functions])
             case _:
                 hint = "numbers, parameters, rank, ranks, indices, entries of index tensors and + - * // % are integers"
-                raise ParseError("not an integer expression", location=place, hint=hint)
+                raise ParseError("not an integer expression", location=location, hint=hint)
 
     def _entry(self, node: ast.expr, tensor: Tensor, coords: tuple[Scalar | Whole, ...]) -> Lookup:
         """Return an entry of an index tensor. Raises ParseError for another tensor."""
@@ -219,32 +219,32 @@ class IntegerScope:
         return Lookup(table=name, coords=coords, launch=True, location=self.location(node))
 
     def _scalar_name(self, node: ast.expr, name: str) -> Scalar:
-        place = self.location(node)
+        location = self.location(node)
         if (entry := self._bare_entry(node, name)) is not None:
             return entry
         if name in self.axes:
             return self._axis(node, name)
         if name in self.indices:
-            return Index(name=name, location=place)
+            return Index(name=name, location=location)
         if name in self.params:
-            return ParamRef(name=name, location=place)
+            return ParamRef(name=name, location=location)
         if name == "rank":
-            return Rank(location=place)
+            return Rank(location=location)
         if name == "ranks":
-            return Ranks(location=place)
+            return Ranks(location=location)
         if name in self.tensors and self.tensors[name].bound is not None:
             dims = ", ".join(":" * len(self.tensors[name].shape))
             hint = (
                 f"{name}[i] is one; in a declaration, {name} is the entry at the coordinates of the dimensions before"
             )
-            raise ParseError(f"which entry of {name}[{dims}]?", location=place, hint=hint)
+            raise ParseError(f"which entry of {name}[{dims}]?", location=location, hint=hint)
         if name in self.locals or name in self.tensors:
             hint = "where(c, a, b) chooses element by element; entries of an index tensor, [T] < M, are integers"
             if name in self.locals:
                 hint = f"let {name} = ... names an integer; a stage computes one for others: {name} : local [] <= M"
             elif not self.tensors[name].shape:
                 hint = f"with a bound it is an integer: {name} : {self.tensors[name].space} [] <= M"
-            raise ParseError(f"{name} is a tile, and an integer is needed here", location=place, hint=hint)
+            raise ParseError(f"{name} is a tile, and an integer is needed here", location=location, hint=hint)
         raise self.unknown(node, name)
 
     # Grids and groups of ranks -------------------------------------------------------------------------------
@@ -261,26 +261,26 @@ class IntegerScope:
 
     def _place(self, node: ast.expr) -> Scalar:
         """Convert what `is_place` is true for."""
-        place = self.location(node)
+        location = self.location(node)
         match node:
             case ast.Attribute(value=ast.Name(id=word), attr=name):
                 axis = self._named_axis(node, name)
-                return replace(axis.size, location=place) if word == "ranks" else self._own(node, axis)
+                return replace(axis.size, location=location) if word == "ranks" else self._own(node, axis)
             case ast.Subscript(value=ast.Name(id=name), slice=index) if self.axes[name].is_group:
                 if self._is_whole(index) or isinstance(index, ast.Tuple):
                     hint = f"{name}[i] is one of its ranks, from 0 on"
-                    raise ParseError(f"which rank of {name}?", location=place, hint=hint)
+                    raise ParseError(f"which rank of {name}?", location=location, hint=hint)
                 axis, at = self.axes[name], self.inner().scalar(index)
                 self._check_place(index, at, axis)
-                return replace(axis.member(self.wrapped(at, axis)), location=place)
+                return replace(axis.member(self.wrapped(at, axis)), location=location)
             case ast.Call(args=[], keywords=[_, *_] as named):
-                return replace(self._moved(node, named), location=place)
+                return replace(self._moved(node, named), location=location)
             case ast.Subscript(value=ast.Name(id=name)):
                 hint = f"({name} = place) after @, or rank({name} = place), is a rank at a place along {name}"
-                raise ParseError(f"{name} is a coordinate of the grid, and no group", location=place, hint=hint)
+                raise ParseError(f"{name} is a coordinate of the grid, and no group", location=location, hint=hint)
             case _:
                 hint = "rank(NAME = place) is the rank at another place of the grid: over (dp, tp = 4)"
-                raise ParseError("not a rank", location=place, hint=hint)
+                raise ParseError("not a rank", location=location, hint=hint)
 
     def inner(self) -> Self:
         """Return the scope of coordinates, where names do not stand for sizes."""
@@ -432,8 +432,8 @@ class IntegerScope:
             own = ", ".join(ast.unparse(part) for part, one in zip(parts, added, strict=True) if not one)
             axes = ", ".join("None" if one else ":" for one in added)
             hint = f"the region comes first, then the axis is added to it: {tensor.name}[{own}][{axes}]"
-            place = self.location(parts[added.index(True)])
-            raise ParseError("None is no coordinate", location=place, related=tensor.location, hint=hint)
+            location = self.location(parts[added.index(True)])
+            raise ParseError("None is no coordinate", location=location, related=tensor.location, hint=hint)
         if len(parts) > len(tensor.shape) or (tensor.shape and not parts):
             message = f"{tensor.name} has {len(tensor.shape)} dimensions, not {len(parts)}"
             raise ShapeError(message, location=self.location(node), related=tensor.location, hint="one coordinate each")
@@ -451,9 +451,11 @@ class IntegerScope:
             return self.scalar(node)
         if not (node.lower or node.upper or node.step):
             return Whole()
-        place = self.location(node)
+        location = self.location(node)
         if node.step is not None:
-            raise ParseError("a slice with a step", location=place, hint="a slice has neighbouring elements: x[a : b]")
+            raise ParseError(
+                "a slice with a step", location=location, hint="a slice has neighbouring elements: x[a : b]"
+            )
         start = Int(value=0) if node.lower is None else self.scalar(node.lower)
         stop = dim if node.upper is None else self.scalar(node.upper)
         size = normal(Binary(op="-", left=stop, right=start), _ANY)
@@ -461,10 +463,10 @@ class IntegerScope:
         if decided or (isinstance(size, Int) and size.value < 1):
             what = f"a slice of {print_scalar(size)} elements"
             hint = "a slice has a fixed length: x[q * D : (q + 1) * D]; an index runs over a part: (i: M[a : b])"
-            raise ParseError(what, location=place, hint=hint)
+            raise ParseError(what, location=location, hint=hint)
         sizes = [n for one in self.tensors.values() for n in one.shape]
         size = next((n for n in sizes if normal(n, _ANY) == size), size)  # as the program writes it
-        return Block(start=start, size=size, location=place)
+        return Block(start=start, size=size, location=location)
 
     def _is_whole(self, node: ast.expr) -> bool:
         """True for `:`. Refuses a slice with bounds where a view has none."""

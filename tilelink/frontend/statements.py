@@ -125,7 +125,7 @@ def _assigned(scope: Scope, target: ast.expr) -> None:
 
 
 def _statement(scope: Scope, node: ast.stmt) -> Statement:
-    place = scope.location(node)
+    location = scope.location(node)
     require_shallow(
         scope.source, node.test if isinstance(node, ast.If) else node.iter if isinstance(node, ast.For) else node
     )
@@ -148,12 +148,12 @@ def _statement(scope: Scope, node: ast.stmt) -> Statement:
             condition: Scalar = Int(value=1)
             with scope.mistakes.noted():
                 condition = scope.scalar(test)
-            return If(condition=condition, then=_body(scope, then), orelse=_body(scope, orelse), location=place)
+            return If(condition=condition, then=_body(scope, then), orelse=_body(scope, orelse), location=location)
         case ast.For():
             return _loop(scope, node)
         case _:
             hint = "a statement is an assignment, a primitive, if, or for"
-            raise ParseError("not a statement of the language", location=place, hint=hint)
+            raise ParseError("not a statement of the language", location=location, hint=hint)
 
 
 def _is_sum(scope: Scope, target: ast.Subscript) -> bool:
@@ -203,21 +203,21 @@ def _load(target: ast.expr) -> ast.expr:
 
 
 def _assign(scope: Scope, node: ast.stmt, target: ast.expr, value: Value) -> Statement:
-    place = scope.location(node)
+    location = scope.location(node)
     match target:
         case ast.Name(id=name) if name not in scope.tensors:
             if name in scope.indices or name in scope.params or name in RESERVED:
                 hint = "assign to a new name"
-                raise DuplicateNameError(f"{name} cannot be assigned", location=place, hint=hint)
+                raise DuplicateNameError(f"{name} cannot be assigned", location=location, hint=hint)
             scope.locals.add(name)
-            return Assign(name=name, value=value, location=place)
+            return Assign(name=name, value=value, location=location)
         case _:
             region = scope.region(target)
             _require_there(scope, region)
             if region.rank is not None:
                 hint = "tile_push_data(region @ rank, value) writes to another rank"
-                raise StageError("a store is on the own rank", location=place, hint=hint)
-            return Store(region=region, value=value, location=place)
+                raise StageError("a store is on the own rank", location=location, hint=hint)
+            return Store(region=region, value=value, location=location)
 
 
 def _require_there(scope: Scope, region: Region) -> None:
@@ -261,7 +261,7 @@ def _nested(indices: tuple[IndexDecl, ...], body: tuple[Statement, ...], locatio
 
 
 def _primitive(scope: Scope, call: ast.Call, name: str) -> Statement:
-    place = scope.location(call)
+    location = scope.location(call)
     if name in (*NETWORK, FENCE, QUIET) or (len(call.args) == 2 and name in NOTIFIES):
         return _of_network(scope, call, name)
     if name not in PRIMITIVES:
@@ -270,42 +270,44 @@ def _primitive(scope: Scope, call: ast.Call, name: str) -> Statement:
     scope.named_arguments(call)
     if len(call.args) != wanted:
         message = f"{name} takes {wanted} argument{'' if wanted == 1 else 's'}, not {len(call.args)}"
-        raise ParseError(message, location=place, hint="see docs/language.md")
+        raise ParseError(message, location=location, hint="see docs/language.md")
     if name == BARRIER:
-        return Barrier(location=place)
+        return Barrier(location=location)
     region = scope.region(call.args[0])
     _require_there(scope, region)
     if name in NOTIFIES:
-        return Notify(kind=NOTIFIES[name], region=region, location=place)
+        return Notify(kind=NOTIFIES[name], region=region, location=location)
     if name in WAITS:
-        return Wait(kind=WAITS[name], region=region, location=place)
+        return Wait(kind=WAITS[name], region=region, location=location)
     source = scope.value(call.args[1])
     if name != "tile_push_data" and not isinstance(source, Read):
-        raise StageError(f"{name} copies a region", location=place, hint="only tile_push_data takes a computed value")
-    return Transfer(mode=MOVES[name], target=region, source=source, location=place)
+        raise StageError(
+            f"{name} copies a region", location=location, hint="only tile_push_data takes a computed value"
+        )
+    return Transfer(mode=MOVES[name], target=region, source=source, location=location)
 
 
 def _of_network(scope: Scope, call: ast.Call, name: str) -> Statement:
     """Return a statement that only lowered programs have: what carries data or signals is decided by passes."""
-    place = scope.location(call)
+    location = scope.location(call)
     scope.named_arguments(call)
     match call.args:
         case [] if name == FENCE:
-            return NetworkFence(location=place)
+            return NetworkFence(location=location)
         case [] if name == QUIET:
-            return NetworkQuiet(location=place)
+            return NetworkQuiet(location=location)
         case [target, ast.Name(id=word)] if name in NOTIFIES and word == BY_NETWORK:
-            return Notify(kind=NOTIFIES[name], region=scope.region(target), by_network=True, location=place)
+            return Notify(kind=NOTIFIES[name], region=scope.region(target), by_network=True, location=location)
         case [target, value, *signal] if name in NETWORK and len(signal) <= 1:
             kinds = [NOTIFIES.get(ast.unparse(one)) for one in signal]
             source = scope.value(value)
             if (isinstance(source, Read) or NETWORK[name] == "send") and None not in kinds:
                 kind = next(iter(kinds), None)
                 region = scope.region(target)
-                return Transfer(mode=NETWORK[name], target=region, source=source, signal=kind, location=place)
+                return Transfer(mode=NETWORK[name], target=region, source=source, signal=kind, location=location)
         case _:
             pass
     hint = f"tile_put_data(region @ r, region[, producer_tile_notify]), tile_get_data(region, region @ r), {FENCE}()"
     if NETWORK.get(name) == "send":
         hint = f"{name}(region @ r, value, producer_tile_notify)"
-    raise ParseError(f"not a {name} of a lowered program", location=place, hint=hint)
+    raise ParseError(f"not a {name} of a lowered program", location=location, hint=hint)

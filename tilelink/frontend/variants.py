@@ -43,7 +43,7 @@ class Choices:
     left_out: Mapping[str, float | int] = field(default_factory=dict[str, float | int])
 
 
-def choices_of(syntax: ProgramSyntax, given: Mapping[str, Choice], place: Location | None) -> Choices:
+def choices_of(syntax: ProgramSyntax, given: Mapping[str, Choice], location: Location | None) -> Choices:
     """Return what is chosen for all that a program leaves open. place: of the choices that are given.
 
     Raises UnknownNameError for a choice that the program does not have, ParseError for one that does not fit.
@@ -55,12 +55,12 @@ def choices_of(syntax: ProgramSyntax, given: Mapping[str, Choice], place: Locati
         if name not in known:
             what = f"it has {', '.join(known)}" if known else "it has no parameter of kind dtype or function, no in = 0"
             hint = did_you_mean(name, known, what)
-            raise UnknownNameError(f"{syntax.name} leaves no {name!r} open", location=place, hint=hint)
+            raise UnknownNameError(f"{syntax.name} leaves no {name!r} open", location=location, hint=hint)
     dtypes: dict[str, str | None] = {}
     functions: dict[str, str] = {}
     for name, param in params.items():
         own = syntax.source.location(param.node)
-        value, where = (given[name], place or own) if name in given else (param.default, own)
+        value, where = (given[name], location or own) if name in given else (param.default, own)
         if param.kind == "dtype":
             dtypes[name] = None if value is None else _dtype(name, value, where)
         else:
@@ -68,43 +68,43 @@ def choices_of(syntax: ProgramSyntax, given: Mapping[str, Choice], place: Locati
     left_out = {
         name: _element(_constant(tensor, syntax.source), dtypes.get(tensor.dtype or "", tensor.dtype), tensor, syntax)
         for name, tensor in optional.items()
-        if not _given(name, given, place)
+        if not _given(name, given, location)
     }
     return Choices(given=dict(given), dtypes=dtypes, functions=functions, left_out=left_out)
 
 
-def _dtype(name: str, value: Choice, place: Location) -> str:
+def _dtype(name: str, value: Choice, location: Location) -> str:
     if value not in DTYPES:
         hint = did_you_mean(str(value), DTYPES, f"one of {', '.join(DTYPES)}")
-        raise ParseError(f"{name} is an element type, not {value}", location=place, hint=hint)
+        raise ParseError(f"{name} is an element type, not {value}", location=location, hint=hint)
     return str(value)
 
 
-def _function(name: str, value: Choice, place: Location) -> str:
+def _function(name: str, value: Choice, location: Location) -> str:
     text = str(value)
     if isinstance(value, bool) or (text not in (IDENTITY, *ELEMENTWISE) and "." not in text):
         functions = [one for one, count in ELEMENTWISE.items() if NAME.fullmatch(one) and count == 1 and one != "neg"]
         others = f"one of {IDENTITY}, {', '.join(functions)}, or module.function"
         hint = did_you_mean(text, functions, others)
-        raise ParseError(f"{name} is a function, not {value}", location=place, hint=hint)
+        raise ParseError(f"{name} is a function, not {value}", location=location, hint=hint)
     if DOTTED.fullmatch(text) is None:
-        raise ParseError(f"{text!r} is not the name of a function", location=place, hint="module.function")
+        raise ParseError(f"{text!r} is not the name of a function", location=location, hint="module.function")
     return text
 
 
-def _given(name: str, given: Mapping[str, Choice], place: Location | None) -> bool:
+def _given(name: str, given: Mapping[str, Choice], location: Location | None) -> bool:
     value = given.get(name, False)
     if not isinstance(value, bool):
         hint = f"{name} for an input that is given, {name}=False for one that is left out"
-        raise ParseError(f"{name} is an input, not {value}", location=place, hint=hint)
+        raise ParseError(f"{name} is an input, not {value}", location=location, hint=hint)
     return value
 
 
 def _constant(tensor: TensorSyntax, source: Source) -> float | int:
     """Return the number that stands for an input that is left out."""
-    place, hint = source.location(tensor.node), f"{tensor.name} : in [N] = 0"
+    location, hint = source.location(tensor.node), f"{tensor.name} : in [N] = 0"
     if tensor.space != "in" or tensor.symmetric:
-        raise ParseError("only an input of the own rank may be left out", location=place, hint=hint)
+        raise ParseError("only an input of the own rank may be left out", location=location, hint=hint)
     match tensor.default:
         case ast.Constant(value=bool()):
             pass
@@ -114,7 +114,7 @@ def _constant(tensor: TensorSyntax, source: Source) -> float | int:
             return -number
         case _:
             pass
-    raise ParseError("a number stands for an input that is left out", location=place, hint=hint)
+    raise ParseError("a number stands for an input that is left out", location=location, hint=hint)
 
 
 def _element(number: float | int, dtype: str | None, tensor: TensorSyntax, syntax: ProgramSyntax) -> float | int:
@@ -132,9 +132,9 @@ def _element(number: float | int, dtype: str | None, tensor: TensorSyntax, synta
             made = rounded(number, dtype or "f32")
             fits = math.isfinite(made)
     if not fits:
-        place, name = syntax.source.location(tensor.node), dtype or "f32"
+        location, name = syntax.source.location(tensor.node), dtype or "f32"
         hint = f"a number that an {name} holds" if dtype != "bool" else "0 or 1"
-        raise ParseError(f"{tensor.name} cannot be {number}: its elements are {name}", location=place, hint=hint)
+        raise ParseError(f"{tensor.name} cannot be {number}: its elements are {name}", location=location, hint=hint)
     return made
 
 
@@ -150,7 +150,7 @@ class Template:
     choices: Choices
 
     def variant(
-        self, program: Program, name: str, given: Mapping[str, Choice], place: Location | None = None
+        self, program: Program, name: str, given: Mapping[str, Choice], location: Location | None = None
     ) -> Program:
         """Return the variant of a program with other choices: those given, and its own for what is not given.
 
@@ -159,11 +159,11 @@ class Template:
         """
         if self.build(self.syntax, self.choices) != program:
             hint = "make the variant first, then link or change it"
-            raise BindingError(f"{program.name} is no longer what was written", location=place, hint=hint)
+            raise BindingError(f"{program.name} is no longer what was written", location=location, hint=hint)
         all_given = {**self.choices.given, **given}
-        made = self.build(replace(self.syntax, name=name), choices_of(self.syntax, all_given, place))
+        made = self.build(replace(self.syntax, name=name), choices_of(self.syntax, all_given, location))
         own = tuple(replace(one, program=name) for one in program.schedules if isinstance(one, Schedule))
-        return replace(made, schedules=own, location=place or made.location)
+        return replace(made, schedules=own, location=location or made.location)
 
 
 def variant(program: Program, name: str, **choices: Choice) -> Program:
@@ -200,19 +200,19 @@ def variant_of(syntax: VariantSyntax, programs: Mapping[str, Program], elsewhere
 
     Raises UnknownNameError for a base that there is not, and what `variant` raises.
     """
-    place = syntax.source.location(syntax.node)
+    location = syntax.source.location(syntax.node)
     base = programs.get(syntax.base) or elsewhere(syntax.base)
     if base is None:
         hint = did_you_mean(syntax.base, programs, f"the programs before it are {', '.join(programs) or 'none'}")
-        raise UnknownNameError(f"no program {syntax.base!r} before it", location=place, hint=hint)
+        raise UnknownNameError(f"no program {syntax.base!r} before it", location=location, hint=hint)
     given: dict[str, Choice] = {}
     for name, value in syntax.choices:
         if name in given:
-            raise ParseError(f"{name} is chosen twice", location=place, hint="choose it once")
+            raise ParseError(f"{name} is chosen twice", location=location, hint="choose it once")
         given[name] = value
     if not isinstance(base.template, Template):
-        raise BindingError(f"{base.name} was not parsed", location=place, hint=PARSED)
-    return base.template.variant(base, syntax.name, given, place)
+        raise BindingError(f"{base.name} was not parsed", location=location, hint=PARSED)
+    return base.template.variant(base, syntax.name, given, location)
 
 
 def is_open(param: ParamSyntax) -> bool:

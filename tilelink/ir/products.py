@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tilelink.ir.program import (
     Apply,
+    Attend,
     Cast,
     Dot,
     Expand,
@@ -20,7 +21,7 @@ from tilelink.ir.program import (
     WholePositions,
 )
 from tilelink.ir.typing import ONE, StageTyping
-from tilelink.ir.visitor import value_of, values
+from tilelink.ir.visitor import map_value, value_of, values
 
 
 def products_of(value: Value | None) -> list[Dot]:
@@ -31,6 +32,23 @@ def products_of(value: Value | None) -> list[Dot]:
 def products(body: Iterable[Statement]) -> list[Dot]:
     """Return the products in the values of the given statements, not of statements nested in them."""
     return [dot for statement in body for dot in products_of(value_of(statement))]
+
+
+def outermost_products(statement: Statement) -> list[Dot]:
+    """Return the products that a statement computes once, each in its own loop.
+
+    Not those nested in a product, a reduction or an `attend`.
+    """
+    dots: list[Dot] = []
+
+    def outermost(value: Value) -> Value | None:
+        if isinstance(value, Dot):
+            dots.append(value)
+        return value if isinstance(value, Dot | Reduce | Attend) else None
+
+    if (value := value_of(statement)) is not None:
+        map_value(value, outermost)
+    return dots
 
 
 def untransposed(value: Value, axis: int = -1) -> tuple[Value, int]:

@@ -40,7 +40,7 @@ from tilelink.lowering.transform import (
     shape_of,
 )
 from tilelink.scheduling.schedule import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
-from tilelink.scheduling.words import Part, StageSchedule, check_names, check_values
+from tilelink.scheduling.words import SchedulePart, StageSchedule, check_names, check_values
 from tilelink.target import Target
 
 FLOATS = ("f16", "bf16", "f32")
@@ -144,7 +144,7 @@ def _check_parts(program: Program, schedule: Schedule) -> None:
     if schedule.program != program.name:
         message = f"schedule {schedule.name} is for {schedule.program}, not for {program.name}"
         raise ScheduleError(message, location=schedule.location, hint="choose a schedule of this program")
-    parts: tuple[Part, ...] = (*schedule.stages, *schedule.tensors)
+    parts: tuple[SchedulePart, ...] = (*schedule.stages, *schedule.tensors)
     for part in parts:
         check_values(part)
     for error in foreign(schedule):

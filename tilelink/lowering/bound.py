@@ -197,6 +197,10 @@ class BoundStage:
     """True if its tiles are to be notified while their programs multiply the next ones."""
     notified_in: int | None = None
     """The statement in whose product a program notifies its tile before (lowering/clauses/defer_notify.py), or None."""
+    notified_product: int = 0
+    """The number of that product among the outermost products of the statement (ir/products.py)."""
+    notified_step: int = 0
+    """The step of that product's loop at whose beginning the notifies are issued."""
     transport: Transport = Transport.STORES
     """The unit that moves its data."""
     tma_copy: Boxes | None = None
@@ -286,7 +290,7 @@ class Kernel:
     """Waits that every peer has entered launch e (it reads their inputs)."""
     programs_per_cta: int = 1
     """Programs that share an SM."""
-    turn: int = 0
+    issue_index: int = 0
     """Its place in the order in which the host issues the kernels on SMs (lowering/issue_order.py)."""
     program_per_tile: bool = False
     """True if it has a program for each tile, and the GPU starts one when another has ended: not all are resident."""

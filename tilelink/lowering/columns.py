@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,13 +15,21 @@ MAX_KEY = 2**62
 """Bound of the keys that stand for rows of several columns."""
 
 
-def join(parts: list[tuple[Ints, ...]], columns: int, dims: int) -> list[Ints]:
-    if parts:
-        return [np.concatenate([p[c] for p in parts]) for c in range(columns)]
-    empty: list[Ints] = [np.zeros(0, np.int64) for _ in range(columns)]
-    if dims:
-        return [*empty[:-2], np.zeros((0, dims), np.int64), np.zeros((0, dims), np.int64)]
-    return empty
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Rows of some kind, as a dataclass whose fields are their columns: arrays of equal length."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self], **empty: NDArray[Any]) -> Self:
+        """Return the rows of all parts. empty: columns without rows that are not integers, for no parts at all."""
+        names = [one.name for one in fields(cls)]
+        if not parts:
+            return cls(**{name: empty.get(name, np.zeros(0, np.int64)) for name in names})
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+    def pick(self, rows: NDArray[np.bool_] | Ints) -> Self:
+        """Return some of the rows: those of a mask, or with the given numbers."""
+        return type(self)(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
 
 
 def distinct_rows(columns: list[Ints]) -> tuple[Ints, Ints]:

@@ -1,8 +1,9 @@
 """The pass that lets kernels walk the tiles that a launch has, so that their waves are full.
 
-A tile of a counted range that is not there would take a turn of its program, and do nothing in it. With compact numbers
-the tiles that are there are assigned to the programs one by one. Which program executes a tile is then known only in a
-launch. The rule `tiles` (verifier/tiles.py) says what is proved of such a kernel, and under which conditions.
+A tile of a counted range that is not there would take an iteration of its program, which does nothing in it. With
+compact numbers the tiles that are there are assigned to the programs one by one. Which program executes a tile is then
+known only in a launch. The rule `tiles` (verifier/tiles.py) says what is proved of such a kernel, and under which
+conditions.
 """
 
 from __future__ import annotations

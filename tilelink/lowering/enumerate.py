@@ -35,20 +35,19 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, at_launch, const, walk
 from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, received, statements
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.columns import Ints, expand, join
+from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.events import (
-    ANSWERED,
     FENCE,
     NOTIFY,
     QUIET,
     READ,
-    SIGNALLED,
     WAIT,
     WRITE,
     Accesses,
     Barriers,
     NetworkOrders,
     Signals,
+    Substep,
     Summed,
     Transfers,
     number_channels,
@@ -93,12 +92,12 @@ class Enumerator(Walk):
         self.guards = Guards(ranges=dict(bound.entries), replicated=replicated)
         self._stored_entries = StoredEntries(bound=bound, guards=self.guards)
         self._unsure: dict[str, NameUses] = {}
-        self._accesses: list[tuple[Ints, ...]] = []
-        self._signals: list[tuple[Ints, ...]] = []
-        self._transfers: list[tuple[Ints, ...]] = []
-        self._barriers: list[tuple[Ints, ...]] = []
-        self._network: list[tuple[Ints, ...]] = []
-        self._shares: list[tuple[Ints, ...]] = []
+        self._accesses: list[Accesses] = []
+        self._signals: list[Signals] = []
+        self._transfers: list[Transfers] = []
+        self._barriers: list[Barriers] = []
+        self._network: list[NetworkOrders] = []
+        self._summed: list[Summed] = []
         self._shared: frozenset[str] = frozenset()
         """Names of the stage that hold sums of loops over some tiles."""
 
@@ -119,8 +118,8 @@ class Enumerator(Walk):
                     if isinstance(part, Lookup) and part.launch:
                         self._access(stage, number, READ, Region(tensor=part.table, coords=part.coords), rows)
             if decl.begin is not None and decl.end is not None and isinstance(self.statements[number][1], For):
-                ends = (column(end, self.env(rows), len(rows.task)) for end in (decl.begin, decl.end))
-                self._shares.append((rows.task, rows.position, np.full(len(rows.task), number), *ends))
+                begin, end = (column(one, self.env(rows), len(rows.task)) for one in (decl.begin, decl.end))
+                self._sums(number, rows, begin, end)
 
     def chosen(
         self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]
@@ -152,11 +151,12 @@ class Enumerator(Walk):
             case Notify(kind=kind, region=region):
                 self._signal(stage, number, NOTIFY, kind, region, rows)
             case Barrier():
-                self._barriers.append((rows.task, rows.position))
+                self._barriers.append(Barriers(task=rows.task, position=rows.position + Substep.READ))
             case NetworkFence() | NetworkQuiet():
                 kind = FENCE if isinstance(statement, NetworkFence) else QUIET
                 surely = rows.pick(rows.guard == 0)  # a branch that a launch decides may leave it out
-                self._network.append((surely.task, surely.position, np.full(len(surely.task), kind)))
+                position = surely.position + Substep.READ
+                self._network.append(NetworkOrders(task=surely.task, position=position, kind=_alike(kind, surely.task)))
             case Assign(value=value) | Store(value=value) | Transfer(source=value):
                 self._data(stage, number, statement, value, rows)
             case _:
@@ -201,12 +201,12 @@ class Enumerator(Walk):
             self._access(stage, number, READ, region, rows)
         for read in received(value):
             assert read.signal is not None
-            self._signal(stage, number, WAIT, read.signal, read.region, rows, ANSWERED)
+            self._signal(stage, number, WAIT, read.signal, read.region, rows, Substep.ARRIVED)
         for name in self._unsure.keys() & local_names(value):
             self._unsure[name].read.append((number, rows.task, rows.position))
         if self._shared & local_names(value) and not _sums_steps(statement):
-            none = np.full(len(rows.task), -1)
-            self._shares.append((rows.task, rows.position, np.full(len(rows.task), number), none, none))
+            none = _alike(-1, rows.task)
+            self._sums(number, rows, none, none)
         if isinstance(statement, Assign):
             self._stored_entries.assigned(stage, number, statement)
         match statement:
@@ -227,6 +227,12 @@ class Enumerator(Walk):
                     self._signal(stage, number, NOTIFY, statement.signal, target, rows)
             case _:
                 pass
+
+    def _sums(self, number: int, rows: Rows, begin: Ints, end: Ints) -> None:
+        """Note a loop over some tiles of a contracted dimension, or a statement that reads its sums."""
+        self._summed.append(
+            Summed(task=rows.task, position=rows.position, statement=_alike(number, rows.task), begin=begin, end=end)
+        )
 
     def _bounds(self, tile_map: TileMap, rows: Rows) -> tuple[Ints, Ints, Ints]:
         env = self.env(rows)
@@ -285,11 +291,19 @@ class Enumerator(Walk):
             lo[:, d], hi[:, d] = first, last
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
         self._on_members(number, region, peer, rows)
-        n = len(rows.task)
-        tensor = _alike(self.bound.tensors[region.tensor].number, n)
-        position = rows.position + (1 if kind == WRITE else 0)
-        row = (rows.task, position, _alike(kind, n), peer, tensor, _alike(number, n), guard, lo, hi)
-        self._accesses.append(row)
+        self._accesses.append(
+            Accesses(
+                task=rows.task,
+                position=rows.position + (Substep.WRITE if kind == WRITE else Substep.READ),
+                kind=_alike(kind, rows.task),
+                peer=peer,
+                tensor=_alike(self.bound.tensors[region.tensor].number, rows.task),
+                statement=_alike(number, rows.task),
+                guard=guard,
+                lo=lo,
+                hi=hi,
+            )
+        )
 
     def _any_rank(self, number: int, kind: int, tile_map: TileMap, rows: Rows) -> tuple[TileMap, Rows]:
         """Return a read on a rank that a launch decides as reads on all ranks that it may be. A write is a fault."""
@@ -412,11 +426,26 @@ class Enumerator(Walk):
             offset = offset * extent + lo[:, d]
         low, high, _ = self._bounds(self.bound.tile_map(stage.name, target), rows)
         elements = np.prod(np.maximum(high - low, 0), axis=1)
-        tensor = np.full(len(rows.task), self.bound.tensors[moved.tensor].number)
-        self._transfers.append((rows.task, rows.position + 2, tensor, peer, offset, elements))
+        self._transfers.append(
+            Transfers(
+                task=rows.task,
+                position=rows.position + Substep.ARRIVED,
+                tensor=_alike(self.bound.tensors[moved.tensor].number, rows.task),
+                peer=peer,
+                offset=offset,
+                elements=elements,
+            )
+        )
 
     def _signal(
-        self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: Rows, place: int = SIGNALLED
+        self,
+        stage: BoundStage,
+        number: int,
+        kind: int,
+        family: str,
+        region: Region,
+        rows: Rows,
+        substep: Substep = Substep.SIGNAL,
     ) -> None:
         key = (region.tensor, family)
         grid = self.bound.channels[key]
@@ -426,7 +455,7 @@ class Enumerator(Walk):
         lo, hi, _ = self._bounds(tile_map, rows)
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
         ranges = tile_map.channel_range(grid)
-        # A tile that is not there takes no turn, and with it leaves out its waits (lowering/compact_tiles.py).
+        # A tile that is not there takes no iteration, and with it leaves out its waits (lowering/compact_tiles.py).
         placed = tile_map.placed(grid)
         left_out = kind == WAIT and stage.name in self.bound.compact_stages and not placed
         unsure = left_out or placed
@@ -442,19 +471,19 @@ class Enumerator(Walk):
         source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
         peer = self._on_ranks(number, region, column(tile_map.rank, env, n), rows)
         self._on_members(number, region, peer, rows)
-        position = rows.position[source] + place
-        later, at = self._deferred(stage, number, rows.task[source])
+        task = rows.task[source]
+        later, at = self._deferred(stage, number, task)
         self._signals.append(
-            (
-                rows.task[source],
-                position,
-                _alike(kind, len(source)),
-                peer[source],
-                self.channel_base[key] + channel,
-                _alike(number, len(source)),
-                later,
-                at,
-                guard[source],
+            Signals(
+                task=task,
+                position=rows.position[source] + substep,
+                kind=_alike(kind, task),
+                peer=peer[source],
+                channel=self.channel_base[key] + channel,
+                statement=_alike(number, task),
+                later=later,
+                at=at,
+                guard=guard[source],
             )
         )
 
@@ -480,34 +509,28 @@ class Enumerator(Walk):
         return np.where(tile + taking < stage.total, 1, 0), np.full(len(task), at)
 
     def accesses(self) -> Accesses:
-        columns = join(self._accesses, 9, self.dims)
-        names = ("task", "position", "kind", "peer", "tensor", "statement", "guard", "lo", "hi")
-        return Accesses(**dict(zip(names, columns, strict=True)))
+        none = np.zeros((0, self.dims), np.int64)
+        return Accesses.joined(self._accesses, lo=none, hi=none)
 
     def signals(self) -> Signals:
-        names = ("task", "position", "kind", "peer", "channel", "statement", "later", "at", "guard")
-        return Signals(**dict(zip(names, join(self._signals, 9, 0), strict=True)))
+        return Signals.joined(self._signals)
 
     def summed(self) -> Summed:
-        names = ("task", "position", "statement", "begin", "end")
-        return Summed(**dict(zip(names, join(self._shares, 5, 0), strict=True)))
+        return Summed.joined(self._summed)
 
     def barriers(self) -> Barriers:
-        task, position = join(self._barriers, 2, 0)
-        return Barriers(task=task, position=position)
+        return Barriers.joined(self._barriers)
 
     def network(self) -> NetworkOrders:
-        task, position, kind = join(self._network, 3, 0)
-        return NetworkOrders(task=task, position=position, kind=kind)
+        return NetworkOrders.joined(self._network)
 
     def transfers(self) -> Transfers:
-        names = ("task", "position", "tensor", "peer", "offset", "elements")
-        return Transfers(**dict(zip(names, join(self._transfers, 6, 0), strict=True)))
+        return Transfers.joined(self._transfers)
 
 
-def _alike(value: int, rows: int) -> Ints:
-    """Return a column of one value, which takes no memory before it is joined with others."""
-    return np.broadcast_to(np.int64(value), (rows,))
+def _alike(value: int, like: Ints) -> Ints:
+    """Return a column of one value, as long as another one. It takes no memory before it is joined with others."""
+    return np.broadcast_to(np.int64(value), like.shape)
 
 
 def _sums_steps(statement: Statement) -> bool:

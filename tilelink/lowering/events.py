@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.columns import Ints
+from tilelink.lowering.columns import Columns, Ints
 
 READ, WRITE, WAIT, NOTIFY = range(4)
-ANSWERED, SIGNALLED = 2, 3
-"""Substeps of a statement at which signals stand: waits for words that it reads itself, and all other signals.
+"""Kinds of accesses and of signals."""
 
-Its reads and writes are at the substeps READ and WRITE before them.
-"""
+
+class Substep(IntEnum):
+    """The events of a statement in their order: a statement takes a position in its task's sequence for each."""
+
+    READ = 0
+    """Reads; also a barrier, a fence and a quiet."""
+    WRITE = 1
+    ARRIVED = 2
+    """The data has moved: the event of a transfer, and waits for words that the statement reads itself."""
+    SIGNAL = 3
+    """All other waits, and notifies."""
+
+
+SUBSTEPS = len(Substep)
+"""Positions in a task's sequence that one statement takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accesses:
+class Accesses(Columns):
     """Reads and writes of tensors, one row each. `lo`, `hi` are bounds in elements, [rows, dims], padded with 0, 1.
 
     guard: what a launch decides of the access (guards.py); its elements are some of those in the bounds. 0: all of
@@ -35,7 +48,7 @@ class Accesses:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signals:
+class Signals(Columns):
     """Waits and notifies, one row per channel. `channel` is numbered across all grids, without buffers.
 
     guard: of a wait for channels that a launch decides (guards.py): it is for some of its rows. 0: for all of them.
@@ -55,7 +68,7 @@ class Signals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Barriers:
+class Barriers(Columns):
     """Barriers of the threads of a program, one row each."""
 
     task: Ints
@@ -63,7 +76,7 @@ class Barriers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summed:
+class Summed(Columns):
     """Loops over some tiles of a contracted dimension, and statements that read what they have summed, one row each.
 
     begin, end: of a loop, the number of the first tile and one past that of the last; -1 for a statement.
@@ -77,10 +90,11 @@ class Summed:
 
 
 FENCE, QUIET = range(2)
+"""Kinds of orders of a network."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkOrders:
+class NetworkOrders(Columns):
     """Fences and quiets of programs on several nodes, one row each. kind: FENCE or QUIET."""
 
     task: Ints
@@ -89,7 +103,7 @@ class NetworkOrders:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transfers:
+class Transfers(Columns):
     """Transfers of data between ranks' tensors: the traced events of pushes, pulls and copies.
 
     `tensor`, `peer`, `offset`: target tensor, its rank and linear offset for a push; those of the source for a pull.

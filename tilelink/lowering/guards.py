@@ -99,8 +99,8 @@ class Chosen:
     holds: bool
 
 
-Part = Ended | Begun | Segment | Place | Listed | Chosen
-Guard = tuple[Part, ...]
+GuardPart = Ended | Begun | Segment | Place | Listed | Chosen
+Guard = tuple[GuardPart, ...]
 
 
 @dataclass(kw_only=True)
@@ -192,7 +192,7 @@ class Guards:
             return lookup
         return replace(lookup, coords=(const(0), *lookup.coords[1:]))
 
-    def _resolved(self, part: Part) -> Part:
+    def _resolved(self, part: GuardPart) -> GuardPart:
         match part:
             case Ended(stop=stop):
                 return replace(part, stop=self.resolve(stop))
@@ -237,7 +237,7 @@ class Template:
         used = {e.name for part in parts if part is not None for e in walk(part) if isinstance(e, Index)}
         return used | ({self.index} if self.index is not None else set())
 
-    def parts(self, rank: int, indices: Mapping[str, int]) -> Iterator[Part]:
+    def parts(self, rank: int, indices: Mapping[str, int]) -> Iterator[GuardPart]:
         """Yield what a launch decides for one rank and one set of indices."""
         if self.counted is None:
             yield self._of_span(rank, indices)
@@ -247,7 +247,7 @@ class Template:
         if self.counted.stop is not None:
             yield Ended(dim=self.dim, stop=settled(self.counted.stop, rank, indices))
 
-    def _of_span(self, rank: int, indices: Mapping[str, int]) -> Part:
+    def _of_span(self, rank: int, indices: Mapping[str, int]) -> GuardPart:
         span = self.span
         if span.kind == "point":
             return Place(dim=self.dim, at=settled(_place(span), rank, indices))
@@ -409,6 +409,6 @@ def numbered(
     return np.array(numbers, np.int64)[which]
 
 
-def _parts(templates: Sequence[Template | Iteration], rank: int, indices: Mapping[str, int]) -> Iterator[Part]:
+def _parts(templates: Sequence[Template | Iteration], rank: int, indices: Mapping[str, int]) -> Iterator[GuardPart]:
     for template in templates:
         yield from template.parts(rank, indices)

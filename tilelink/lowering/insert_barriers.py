@@ -202,7 +202,7 @@ class Pending:
         alone._clear()
         needed = before.barriers(loop.body) > alone.barriers(loop.body)
         end = alone if needed else before
-        parts = _Parts(ranks=self.ranks)
+        parts = _RepeatedRegions(ranks=self.ranks)
         parts.note(loop.body, {decl.name: self.counts[decl.name] for decl in loop.indices})
         stored, loaded = end.stored - parts.apart, end.loaded - parts.apart
         if not needed:
@@ -241,7 +241,7 @@ class _Passed:
 
 
 @dataclass(kw_only=True)
-class _Parts:
+class _RepeatedRegions:
     """Regions of its memories that a program accesses repeatedly."""
 
     ranks: int
@@ -282,7 +282,7 @@ def pending_at(bound: Bound, stage: str, scratch: frozenset[str]) -> Pending:
     """
     kernel = bound.kernel_of[stage]
     last = next(n for n, loop in enumerate(kernel.loops) if stage in loop.stages)
-    parts = _Parts(ranks=bound.ranks)
+    parts = _RepeatedRegions(ranks=bound.ranks)
     for number, loop in enumerate(kernel.loops[: last + 1]):
         for earlier in (bound.stages[name] for name in loop.stages):
             parts.note(

@@ -6,7 +6,7 @@ one another, no order is better: the rule of progress has shown that all of them
 
 before: kernel gemm: stream main, position 0, ...      # waits for what gather notifies
         kernel gather: stream gather, position 0, ...
-after:  kernel gemm: stream main, position 0, ..., turn 1
+after:  kernel gemm: stream main, position 0, ..., issue_index 1
         kernel gather: stream gather, position 0, ...
 """
 
@@ -22,14 +22,14 @@ from tilelink.lowering.bound import Bound, Kernel
 
 
 def order_kernels(bound: Bound) -> Bound:
-    """Return the bound program whose kernels on SMs have their turns. Copy engines have queues of their own."""
+    """Return the bound program whose kernels on SMs are numbered in that order. Copy engines have queues."""
     awaits = {kernel.name: signals(bound, kernel, awaited) for kernel in bound.on_sms}
     notifies = {kernel.name: signals(bound, kernel, notified) for kernel in bound.on_sms}
-    turns = {kernel.name: turn for turn, kernel in enumerate(in_turn(bound.on_sms, awaits, notifies))}
-    return replace(bound, kernels=tuple(replace(k, turn=turns.get(k.name, 0)) for k in bound.kernels))
+    indices = {kernel.name: index for index, kernel in enumerate(issued(bound.on_sms, awaits, notifies))}
+    return replace(bound, kernels=tuple(replace(k, issue_index=indices.get(k.name, 0)) for k in bound.kernels))
 
 
-def in_turn(
+def issued(
     kernels: Iterable[Kernel], awaits: Mapping[str, frozenset[Signal]], notifies: Mapping[str, frozenset[Signal]]
 ) -> Iterator[Kernel]:
     """Yield kernels in the order in which they are issued. awaits, notifies: signals of each kernel."""

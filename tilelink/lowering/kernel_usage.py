@@ -12,7 +12,7 @@ from tilelink.ir.scalar import Lookup, walk
 from tilelink.ir.visitor import awaited, notified, stage_regions, stage_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
 from tilelink.lowering.issue_order import signals
-from tilelink.lowering.launch_protocol import Handshake, handshake_of
+from tilelink.lowering.launch_protocol import KernelHandshake, handshake_of
 
 
 class KernelKind(Enum):
@@ -50,7 +50,7 @@ class KernelUsage:
     waiting: frozenset[str]
     uses_network: bool
     track: int
-    handshake: Handshake
+    handshake: KernelHandshake
 
 
 def usages(bound: Bound) -> tuple[KernelUsage, ...]:

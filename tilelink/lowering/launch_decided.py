@@ -46,16 +46,16 @@ def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, sched
         part = schedule.stage(name)
         if isinstance(stage.resource, CopyEngine):
             message = f"stage {name} copies what only a launch decides, and a copy engine is told by the host"
-            place = part.at("resource") or stage.stage.location
+            location = part.at("resource") or stage.stage.location
             raise ScheduleError(
-                message, location=place, related=stage.stage.location, hint=f"{name} on sm, or on sm(8)"
+                message, location=location, related=stage.stage.location, hint=f"{name} on sm, or on sm(8)"
             )
         for clause in said(part):
             if (needs := clause.needs) is not None and not allows(stage.stage, clause):
                 what = "tiles" if stage.parts else "places"
                 message = f"{clause.name} for stage {name}, whose {what} only a launch decides: {needs.why}"
-                place = part.at(clause.name)
-                raise ScheduleError(message, location=place, related=stage.stage.location, hint=needs.instead)
+                location = part.at(clause.name)
+                raise ScheduleError(message, location=location, related=stage.stage.location, hint=needs.instead)
         _check_reductions(stage, typing)
 
 

@@ -20,7 +20,7 @@ def choose_protocol(bound: Bound) -> Bound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Handshake:
+class KernelHandshake:
     """The part of a kernel in the launch protocol of its program.
 
     announces_entry: it announces to peers that its rank has entered a launch. None does if no peer waits for that.
@@ -44,7 +44,7 @@ class Handshake:
         return self.announces_entry or self.ends_launch
 
 
-def handshake_of(bound: Bound, kernel: Kernel, *, copies_wait: bool) -> Handshake:
+def handshake_of(bound: Bound, kernel: Kernel, *, copies_wait: bool) -> KernelHandshake:
     """Return the part of a kernel in the launch protocol. A copy engine has none: the runtime sees to it.
 
     copies_wait: True if the copy engine waits for data that programs produce. Then all programs must be resident before
@@ -52,11 +52,11 @@ def handshake_of(bound: Bound, kernel: Kernel, *, copies_wait: bool) -> Handshak
     """
     protocol = bound.protocol
     if kernel.on_copy_engine:
-        return Handshake()
+        return KernelHandshake()
     several, first = bound.ranks > 1, kernel.position == 0
     last = protocol.counted or kernel.position == len(bound.kernels) - 1
     begins_copies = protocol.releases_copies
-    return Handshake(
+    return KernelHandshake(
         announces_entry=protocol.in_kernels and first and several and any(one.needs_entry for one in bound.kernels),
         ends_launch=protocol.in_kernels and last,
         announces_end=protocol.counted and several and first and kernel.stream == "main",

@@ -215,10 +215,11 @@ def _order(bound: Bound, stage: BoundStage) -> Iterator[Misfit]:
 def _loop(bound: Bound, kernel: Kernel, loop: Loop) -> Iterator[Misfit]:
     for name in loop.stages:
         if misplaced(bound, kernel, loop, bound.stages[name]):
-            message = f"{name} cannot notify a tile in statement {bound.stages[name].notified_in} of the next one"
-            yield Misfit(
-                kind="stage", part=name, message=message, hint="remove notified_in: it notifies at the end of a tile"
-            )
+            stage = bound.stages[name]
+            where = f"step {stage.notified_step} of product {stage.notified_product} of statement {stage.notified_in}"
+            message = f"{name} cannot notify a tile in {where} of the next one"
+            hint = "remove notified_in, notified_product and notified_step: it notifies at the end of a tile"
+            yield Misfit(kind="stage", part=name, message=message, hint=hint)
     tiles = [bound.stages[name].total for name in loop.stages]
     if len(set(tiles)) > 1:
         message = f"{', '.join(loop.stages)} of one loop have {', '.join(map(str, tiles))} tiles"

@@ -93,8 +93,8 @@ class Masks:
 
         An iteration after the first one is `start + 1 + BEFORE`, and also `stop - 1 - AFTER`.
         """
-        names = self._places(which)
-        left, right = (simplify(substitute(one, names), bounds) for one in (left, right))
+        known = self._index_values(which)
+        left, right = (simplify(substitute(one, known), bounds) for one in (left, right))
         yield left, right
         if which is Iterations.LATER:
             last = binary("-", self._stop, add(self._start, const(2)))
@@ -122,7 +122,7 @@ class Masks:
         names = [decl.name for decl in self.tile.loop.indices]
         return next((name for name in names if self.stage.count(name) > 1), names[0])
 
-    def _places(self, which: Iterations) -> dict[str, Scalar]:
+    def _index_values(self, which: Iterations) -> dict[str, Scalar]:
         """Return what is known of the loop's indices in some iterations: index -> its value."""
         if which is Iterations.ALL:
             return {}

@@ -51,7 +51,7 @@ from tilelink.ir.visitor import local_names, operands, read_unassigned, statemen
 from tilelink.lowering.bound import BoundStage
 
 
-class Part(Enum):
+class Dependence(Enum):
     """Dependence of a value on the tile of its iteration."""
 
     WHOLE = auto()
@@ -66,14 +66,14 @@ class Part(Enum):
     """Any other dependence."""
 
 
-STEADY = frozenset({Part.WHOLE, Part.ZERO})
+STEADY = frozenset({Dependence.WHOLE, Dependence.ZERO})
 """The kinds that do not depend on the tile."""
-REDUCED = {"sum": Part.SUM, "max": Part.MAX, "min": Part.MIN}
+REDUCED = {"sum": Dependence.SUM, "max": Dependence.MAX, "min": Dependence.MIN}
 PUT_TOGETHER = {
-    "add": (Part.SUM, {Part.SUM, Part.ZERO}),
-    "sub": (Part.SUM, {Part.SUM, Part.ZERO}),
-    "maximum": (Part.MAX, {Part.MAX, *STEADY}),
-    "minimum": (Part.MIN, {Part.MIN, *STEADY}),
+    "add": (Dependence.SUM, {Dependence.SUM, Dependence.ZERO}),
+    "sub": (Dependence.SUM, {Dependence.SUM, Dependence.ZERO}),
+    "maximum": (Dependence.MAX, {Dependence.MAX, *STEADY}),
+    "minimum": (Dependence.MIN, {Dependence.MIN, *STEADY}),
 }
 """Operation -> the reduction that it combines, and the kinds of operands that it may combine."""
 
@@ -83,22 +83,22 @@ class Made:
     """The analysis result for a value.
 
     carried: carried names that the value depends on. total: True if it is the value of the one such name combined with
-    partial results of kind `part`, or with none for WHOLE. A value that depends on carried names in another way is
+    partial results of this dependence, or with none for WHOLE. A value that depends on carried names in another way is
     MIXED.
     """
 
-    part: Part
+    dependence: Dependence
     carried: frozenset[str] = frozenset()
     total: bool = False
 
     @property
     def steady(self) -> bool:
-        return self.part in STEADY and not self.carried
+        return self.dependence in STEADY and not self.carried
 
 
 State = dict[str, Made]
 """Names -> analysis results for their values."""
-_WHOLE = Made(part=Part.WHOLE)
+_WHOLE = Made(dependence=Dependence.WHOLE)
 
 
 def check_iterations(stage: BoundStage, typing: StageTyping, loop: For, index: str) -> None:
@@ -171,7 +171,9 @@ class _Recurrence:
 
     def _round(self) -> State:
         begin = dict.fromkeys(self.old, _mixed())
-        begin |= {name: Made(part=Part.WHOLE, carried=frozenset({name}), total=True) for name in self.carried}
+        begin |= {
+            name: Made(dependence=Dependence.WHOLE, carried=frozenset({name}), total=True) for name in self.carried
+        }
         return self._block(self.loop.body, begin)
 
     def _block(self, body: tuple[Statement, ...], state: State) -> State:
@@ -200,7 +202,7 @@ class _Recurrence:
             (old, rest), (new, _) = sorted(sides, key=lambda side: (name not in side[0].carried, not side[0].carried))
             if not old.carried:
                 return
-            fits = new.part in PUT_TOGETHER[value.op][1]
+            fits = new.dependence in PUT_TOGETHER[value.op][1]
             if new.carried:  # totals so far of other names, unless those depend on this name in turn
                 fits = not old.total or any(name in _sources(one, self._end) for one in new.carried)
             if not fits:
@@ -220,7 +222,7 @@ class _Recurrence:
             case Local(name=name):
                 return state.get(name, _WHOLE)
             case Literal(value=number) | Full(value=number):
-                return Made(part=Part.ZERO) if number == 0 else _WHOLE
+                return Made(dependence=Dependence.ZERO) if number == 0 else _WHOLE
             case Read(region=region):
                 return _mixed() if region.tensor in self.written and not self._along(region) else _WHOLE
             case Cast(value=inner, dtype=dtype):
@@ -241,12 +243,14 @@ class _Recurrence:
         match value:
             case Reduce(op=op, value=inner, axis=axis) if not made[0].carried:
                 along = self._is_own(inner, axis)
-                return Made(part=_reduction(made[0].part, REDUCED.get(op, Part.MIXED), along))
+                return Made(dependence=_reduction(made[0].dependence, REDUCED.get(op, Dependence.MIXED), along))
             case Scan(value=inner, axis=axis) if self._is_own(inner, axis):  # sums begin anew in each tile
                 return _mixed(made[0].carried)
             case Dot(left=left) if not made[0].carried and not made[1].carried:
                 along = self._is_own(left, -1)
-                return Made(part=_reduction(_product(made[0].part, made[1].part), Part.SUM, along))
+                return Made(
+                    dependence=_reduction(_product(made[0].dependence, made[1].dependence), Dependence.SUM, along)
+                )
             case _:
                 return _used(made)
 
@@ -256,7 +260,7 @@ class _Recurrence:
         used = _used([old, *rest])
         features, keys = self._is_own(value.k, -1), self._is_own(value.k, -2)
         if keys and not features and old.total and all(one.steady for one in rest):
-            return Made(part=Part.SUM, carried=old.carried, total=True)
+            return Made(dependence=Dependence.SUM, carried=old.carried, total=True)
         return _mixed(used.carried) if keys or features else used
 
     def _is_own(self, value: Value, axis: int) -> bool:
@@ -316,7 +320,7 @@ def _sources(name: str, end: State) -> set[str]:
 
 
 def _mixed(carried: frozenset[str] = frozenset()) -> Made:
-    return Made(part=Part.MIXED, carried=carried)
+    return Made(dependence=Dependence.MIXED, carried=carried)
 
 
 def _either(one: State, other: State) -> State:
@@ -330,17 +334,17 @@ def _joined(one: Made, other: Made) -> Made:
         return one
     carried = one.carried | other.carried
     if one.total and other.total and one.carried == other.carried:
-        kinds = {one.part, other.part} - {Part.WHOLE}
-        return Made(part=kinds.pop(), carried=carried, total=True) if len(kinds) == 1 else _mixed(carried)
-    return _mixed(carried) if carried else Made(part=_one_of(one.part, other.part))
+        kinds = {one.dependence, other.dependence} - {Dependence.WHOLE}
+        return Made(dependence=kinds.pop(), carried=carried, total=True) if len(kinds) == 1 else _mixed(carried)
+    return _mixed(carried) if carried else Made(dependence=_one_of(one.dependence, other.dependence))
 
 
-def _one_of(one: Part, other: Part) -> Part:
+def _one_of(one: Dependence, other: Dependence) -> Dependence:
     """Merge the kinds of two branches: a partial sum may be combined with zero or WHOLE, but not with a maximum."""
-    kinds = {one, other} - {Part.ZERO}
-    if len(kinds) == 1 and (one == other or kinds <= {Part.SUM, Part.WHOLE}):
+    kinds = {one, other} - {Dependence.ZERO}
+    if len(kinds) == 1 and (one == other or kinds <= {Dependence.SUM, Dependence.WHOLE}):
         return kinds.pop()
-    return Part.MIXED if kinds else Part.ZERO
+    return Dependence.MIXED if kinds else Dependence.ZERO
 
 
 def _applied(op: str, args: list[Made]) -> Made:
@@ -348,30 +352,30 @@ def _applied(op: str, args: list[Made]) -> Made:
     if op == "where" and args[0].steady:
         return _joined(args[1], args[2])
     if not any(a.carried for a in args):
-        return Made(part=_elementwise(op, [a.part for a in args]))
+        return Made(dependence=_elementwise(op, [a.dependence for a in args]))
     if op in PUT_TOGETHER:
         kind, fitting = PUT_TOGETHER[op]
         old, new = args if args[0].total or op == "sub" else reversed(args)
-        if old.total and old.part in (Part.WHOLE, kind) and not new.carried and new.part in fitting:
-            return replace(old, part=kind)
+        if old.total and old.dependence in (Dependence.WHOLE, kind) and not new.carried and new.dependence in fitting:
+            return replace(old, dependence=kind)
     return _used(args)
 
 
-def _elementwise(op: str, args: list[Part]) -> Part:
+def _elementwise(op: str, args: list[Dependence]) -> Dependence:
     """Classify an elementwise operation on values that depend on no carried name."""
     if op == "mul":
         return _product(*args)
     if op == "div" and args[1] in STEADY:
-        return _product(args[0], Part.WHOLE)
+        return _product(args[0], Dependence.WHOLE)
     if op == "neg":
-        return {Part.MAX: Part.MIN, Part.MIN: Part.MAX}.get(args[0], args[0])
-    if op in ("add", "sub") and Part.SUM in args and {*args} <= {Part.SUM, Part.ZERO}:
-        return Part.SUM
+        return {Dependence.MAX: Dependence.MIN, Dependence.MIN: Dependence.MAX}.get(args[0], args[0])
+    if op in ("add", "sub") and Dependence.SUM in args and {*args} <= {Dependence.SUM, Dependence.ZERO}:
+        return Dependence.SUM
     if op in ("maximum", "minimum"):
         kind, fitting = PUT_TOGETHER[op]
         if kind in args and {*args} <= fitting:
             return kind
-    return _used([Made(part=a) for a in args]).part
+    return _used([Made(dependence=a) for a in args]).dependence
 
 
 def _used(args: list[Made]) -> Made:
@@ -380,17 +384,17 @@ def _used(args: list[Made]) -> Made:
     return _WHOLE if all(a.steady for a in args) else _mixed(carried)
 
 
-def _product(left: Part, right: Part) -> Part:
-    if Part.ZERO in (left, right):
-        return Part.ZERO
-    if Part.WHOLE in (left, right):
-        other = right if left == Part.WHOLE else left
-        return other if other in (Part.WHOLE, Part.SUM) else Part.MIXED
-    return Part.MIXED
+def _product(left: Dependence, right: Dependence) -> Dependence:
+    if Dependence.ZERO in (left, right):
+        return Dependence.ZERO
+    if Dependence.WHOLE in (left, right):
+        other = right if left == Dependence.WHOLE else left
+        return other if other in (Dependence.WHOLE, Dependence.SUM) else Dependence.MIXED
+    return Dependence.MIXED
 
 
-def _reduction(inner: Part, kind: Part, along: bool) -> Part:
+def _reduction(inner: Dependence, kind: Dependence, along: bool) -> Dependence:
     """Classify a reduction of a value. along: True if it reduces the axis of the tiles."""
     if inner in STEADY:
         return kind if along else inner
-    return inner if inner == kind and not along else Part.MIXED
+    return inner if inner == kind and not along else Dependence.MIXED

@@ -380,8 +380,8 @@ class _Adding:
         coords[self.dim] = binary("-", step, const(self.slots))
         if credits.writer.axis is not None and region.rank is not None:
             coords[credits.writer.axis] = region.rank
-        place = self._place(credits, coords, None, region.location)
-        wait = Wait(kind="tile", region=place, location=region.location)
+        location = self._place(credits, coords, None, region.location)
+        wait = Wait(kind="tile", region=location, location=region.location)
         if isinstance(step, Int):
             return [wait]
         free = Compare(op=">=", left=step, right=const(self.slots), location=region.location)

@@ -15,11 +15,9 @@ from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.ir.visitor import leading_waits, statements
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
+from tilelink.lowering.events import SUBSTEPS
 from tilelink.lowering.hulls import truth
 from tilelink.lowering.orders import TILE
-
-SUBSTEPS = 4
-"""Positions in a task's sequence that one statement takes: read, write or signal, in this order."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ Function = Callable[..., Mapping[str, torch.Tensor | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class GradientSource:
     """One source of gradients.
 
     takes: the names of its arguments. gives: the inputs whose gradients it returns; None if only a call tells. run:
@@ -51,7 +51,7 @@ class Part:
     run: Callable[..., Mapping[str, Any]]
 
 
-def parts_of(backward: Sequence[Operator | Function], of: Signature) -> tuple[Part, ...]:
+def parts_of(backward: Sequence[Operator | Function], of: Signature) -> tuple[GradientSource, ...]:
     """Return the sources of the gradients of an operator. Raises BindingError for one that does not fit it."""
     found = tuple(
         _by_operator(one, of) if hasattr(one, "signature") else _by_function(one, of)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def parts_of(backward: Sequence[Operator | Function], of: Signature) -> tuple[Pa
 
 
 def gradients(
-    parts: Sequence[Part],
+    parts: Sequence[GradientSource],
     of: Signature,
     known: Mapping[str, Any],
     needed: Collection[str],
@@ -99,7 +99,7 @@ def gradients(
     return {name: found[name] for name in needed}
 
 
-def _by_operator(operator: Operator, of: Signature) -> Part:
+def _by_operator(operator: Operator, of: Signature) -> GradientSource:
     own, program = operator.signature, operator.program
     sources = (*of.inputs, *of.outputs, *(f"d{name}" for name in of.outputs))
     for name in own.inputs:
@@ -124,10 +124,10 @@ def _by_operator(operator: Operator, of: Signature) -> Part:
         made = operator(**{name: value for name, value in values.items() if value is not None})
         return dict(zip(own.outputs, made if len(own.outputs) > 1 else (made,), strict=True))
 
-    return Part(takes=takes, gives=tuple(names[name] for name in own.outputs), run=run)
+    return GradientSource(takes=takes, gives=tuple(names[name] for name in own.outputs), run=run)
 
 
-def _by_function(function: Function, of: Signature) -> Part:
+def _by_function(function: Function, of: Signature) -> GradientSource:
     if not callable(function):
         hint = "a function of tensors that returns a dict, a program, an operator, or several of them in a tuple"
         raise BindingError(f"backward of {of.name} is a {type(function).__name__}", hint=hint)
@@ -140,4 +140,4 @@ def _by_function(function: Function, of: Signature) -> Part:
         if name not in known and parameter.default is parameter.empty:
             hint = f"it may take {', '.join(known)}"
             raise BindingError(f"the backward function of {of.name} takes {name!r}", hint=hint)
-    return Part(takes=tuple(name for name in parameters if name in known), gives=None, run=function)
+    return GradientSource(takes=tuple(name for name in parameters if name in known), gives=None, run=function)

@@ -28,7 +28,7 @@ WORDS_APART = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PartialDim:
     """A dimension of a tensor of which a launch has the first elements.
 
     size: the parameter that is its size. count: the input that says how many there are.
@@ -203,13 +203,13 @@ class Shortcut:
         return made
 
 
-def _parts(program: Program, space: str) -> tuple[Part, ...]:
+def _parts(program: Program, space: str) -> tuple[PartialDim, ...]:
     """Return the dimensions of tensors that end at an input of one integer."""
-    found: list[Part] = []
+    found: list[PartialDim] = []
     for tensor in program.tensors:
         for dim, (size, end) in enumerate(zip(tensor.shape, tensor.defined, strict=False)):
             if tensor.space == space and isinstance(end, Lookup) and not end.coords and isinstance(size, Param):
-                found.append(Part(tensor=tensor.name, dim=dim, size=size.name, count=end.table))
+                found.append(PartialDim(tensor=tensor.name, dim=dim, size=size.name, count=end.table))
     given = {one.name for one in program.tensors if one.space == "in"}
     return tuple(part for part in found if part.count in given)
 

@@ -37,14 +37,14 @@ class OwnCopies:
         number = plan.event(a.task, a.position)
         early = np.flatnonzero(np.isin(number, self.events))
         late = np.flatnonzero(np.isin(number, self.overtaken))
-        place = _queue_places(plan, a.task, a.position)
+        queued = _queue_order(plan, a.task, a.position)
         for tensor in np.intersect1d(a.tensor[early], a.tensor[late]):
             one, other = (rows[a.tensor[rows] == tensor] for rows in (late, early))
             if not (a.kind[one] == WRITE).any() and not (a.kind[other] == WRITE).any():
                 continue
             first, second = _overlapping(plan, one, other)
             written = (a.kind[first] == WRITE) | (a.kind[second] == WRITE)
-            if (written & (place[first] < place[second])).any():
+            if (written & (queued[first] < queued[second])).any():
                 return True
         return False
 
@@ -61,7 +61,7 @@ def own_copies(plan: Plan) -> OwnCopies:
     task, position, copies, waits, own = _queue_events(plan)
     kernel, rank = _columns(plan, task)
     number = plan.event(task, position)
-    order = np.lexsort((plan.place(task, position), kernel, rank))
+    order = np.lexsort((plan.key(task, position), kernel, rank))
     events, overtaken = [number[:0]], [number[:0]]
     for rows in np.split(order, np.flatnonzero(np.diff(rank[order])) + 1):
         waiting = np.flatnonzero(waits[rows])
@@ -90,16 +90,16 @@ def _queue_events(plan: Plan) -> tuple[Ints, Ints, Bools, Bools, Bools]:
 
 
 def _columns(plan: Plan, task: Ints) -> tuple[Ints, Ints]:
-    """Return the places of the kernels on their streams and the ranks of tasks."""
+    """Return the positions of the kernels on their streams and the ranks of tasks."""
     columns = [(plan.bound.kernels[number].position, rank) for number, rank, _ in plan.workers]
     position, rank = np.array(columns, np.int64).reshape(-1, 2)[plan.worker[task]].T
     return position, rank
 
 
-def _queue_places(plan: Plan, task: Ints, position: Ints) -> Ints:
+def _queue_order(plan: Plan, task: Ints, position: Ints) -> Ints:
     """Return numbers that order the events of copy engines as their queues do."""
     kernel, _ = _columns(plan, task)
-    order = np.lexsort((plan.place(task, position), kernel))
+    order = np.lexsort((plan.key(task, position), kernel))
     result = np.empty(len(order), np.int64)
     result[order] = np.arange(len(order))
     return result
@@ -135,14 +135,14 @@ def waits_are_free(plan: Plan) -> bool:
     if by_queue[rows].any():
         return False
     order = HappensBefore(plan=plan)
-    key, worker = plan.signal_places, plan.worker[signals.task]
+    key, worker = plan.signal_keys, plan.worker[signals.task]
     for queue in np.flatnonzero(queued):
         flags = np.flatnonzero((worker == queue) & (signals.kind == NOTIFY))
         if not len(flags):
             continue
         earliest = np.full(len(plan.workers), np.iinfo(np.int64).max)
-        for other, place in order.reach(int(queue), int(key[flags].min())).items():
-            earliest[other] = place
+        for other, first in order.reach(int(queue), int(key[flags].min())).items():
+            earliest[other] = first
         if (key[rows] > earliest[worker[rows]]).any():
             return False
     return True

@@ -21,8 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from tilelink.lowering.columns import Ints, distinct_rows
-from tilelink.lowering.events import ANSWERED, NOTIFY, READ, WAIT, WRITE
-from tilelink.lowering.walk import SUBSTEPS
+from tilelink.lowering.events import NOTIFY, SUBSTEPS, WAIT, Substep
 from tilelink.planning.network import Put, Puts
 from tilelink.planning.plan import Plan
 from tilelink.planning.signal_order import AFTER_ALL, SignalOrder, topological_order
@@ -43,8 +42,8 @@ class HappensBefore:
     through_words: bool = False
 
     def key(self, task: Ints, position: Ints) -> Ints:
-        """Return the places of events in their workers, as `Plan.place`."""
-        return self.plan.place(task, position)
+        """Return the keys of events, as `Plan.key`."""
+        return self.plan.key(task, position)
 
     def before(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         """Mask of the pairs of events (task, position) in which a is proved to happen before b."""
@@ -77,7 +76,7 @@ class HappensBefore:
     def _after_puts(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         """As `before`, for events a that are reads and writes of puts."""
         result = np.zeros(len(task_a), bool)
-        workers, places = self._shadows[self.plan.worker[task_b]].tolist(), self.key(task_b, at_b).tolist()
+        workers, keys = self._shadows[self.plan.worker[task_b]].tolist(), self.key(task_b, at_b).tolist()
         other = self.puts.late(task_b, at_b).tolist()
         reached: dict[tuple[int, int], dict[int, int]] = {}
         for pair, event in enumerate(zip(task_a.tolist(), at_a.tolist(), strict=True)):
@@ -85,7 +84,7 @@ class HappensBefore:
             if event not in reached:
                 reached[event] = self._reach_of(put)
             earliest = reached[event].get(workers[pair])
-            result[pair] = earliest is not None and earliest < places[pair]
+            result[pair] = earliest is not None and earliest < keys[pair]
             if not result[pair] and other[pair]:
                 result[pair] = self.puts.in_line(put, self.puts.at(int(task_b[pair]), int(at_b[pair])))
         return result
@@ -121,7 +120,7 @@ class HappensBefore:
             return result
         a, b = self.plan.event(task_a, at_a), self.plan.event(task_b, at_b)
         pairs = np.isin(a, events) & np.isin(b, events)
-        pairs &= (at_a % SUBSTEPS == WRITE) & (at_b % SUBSTEPS == READ)
+        pairs &= (at_a % SUBSTEPS == Substep.WRITE) & (at_b % SUBSTEPS == Substep.READ)
         for pair in np.flatnonzero(pairs):
             result[pair] = not self._counters_of(NOTIFY)[int(a[pair])].isdisjoint(self._counters_of(WAIT)[int(b[pair])])
         return result
@@ -195,7 +194,7 @@ class HappensBefore:
 
     @cached_property
     def _notifies(self) -> tuple[Ints, Ints, Ints]:
-        """(task, place, channel) of all notifies, by task."""
+        """(task, key, channel) of all notifies, by task."""
         s = self.plan.signals
         rows = np.flatnonzero((s.kind == NOTIFY) & ~self._hidden)
         rows = rows[np.argsort(s.task[rows], kind="stable")]
@@ -203,7 +202,7 @@ class HappensBefore:
 
     @cached_property
     def _first_notify(self) -> Ints:
-        """task -> the place of its first notify among `_notifies`, with the number of all of them at the end."""
+        """task -> the number of its first notify among `_notifies`, with the number of all of them at the end."""
         return np.searchsorted(self._notifies[0], np.arange(self.plan.tasks + 1))
 
     @cached_property
@@ -226,7 +225,7 @@ class HappensBefore:
 
     def _one_hop(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         """Mask of the pairs in which a's task notifies, after a, a channel that b's task waits for before b."""
-        task, place, channel = self._notifies
+        task, key, channel = self._notifies
         keys, first = self._waits
         result = np.zeros(len(task_a), bool)
         if not len(keys) or not len(task):
@@ -238,7 +237,7 @@ class HappensBefore:
         row = start[pair] + within
         wanted = task_b[pair] * self._channels + channel[row]
         found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        later = place[row] > self.key(task_a, at_a)[pair]
+        later = key[row] > self.key(task_a, at_a)[pair]
         good = (keys[found] == wanted) & later & (first[found] < at_b[pair])
         np.logical_or.at(result, pair[good], True)
         return result
@@ -280,29 +279,29 @@ class HappensBefore:
         start = np.concatenate([workers[begun], self._shadows[begun & shadowed]])
         after = np.concatenate([before[begun], before[begun & shadowed]])
         columns = [
-            (np.where(gives, worker, self._shadows[worker]), self._places[rows], gives, self.plan.counters[rows]),
+            (np.where(gives, worker, self._shadows[worker]), self._signal_keys[rows], gives, self.plan.counters[rows]),
             (node, np.full(len(node), AFTER_ALL), np.ones(len(node), bool), self._channels + end),
             (start, np.full(len(start), -1), np.zeros(len(start), bool), self._channels + after),
         ]  # fmt: skip
-        worker, place, gives, channel = (np.concatenate(column) for column in zip(*columns, strict=True))
-        return topological_order(worker, place, gives, channel)
+        worker, key, gives, channel = (np.concatenate(column) for column in zip(*columns, strict=True))
+        return topological_order(worker, key, gives, channel)
 
     def reach(self, worker: int, key: int) -> dict[int, int]:
-        """Return worker -> the earliest place after which every event of the worker happens after the given event.
+        """Return worker -> the earliest key after which every event of the worker happens after the given event.
 
         Events of a tile that a launch may leave out are not among them where it is its waits that order them.
         """
         found = self._spread({worker: key}, set())
-        return {other: place for other, place in found.items() if other < len(self.plan.workers)}
+        return {other: first for other, first in found.items() if other < len(self.plan.workers)}
 
     def _spread(self, earliest: dict[int, int], seen: set[int]) -> dict[int, int]:
-        """Return what `reach` does for an event that is before these places of workers and full channels."""
+        """Return what `reach` does for an event that is before these keys of workers and full channels."""
         done: dict[int, int] = {}
         todo = list(earliest)
         notifies, waits = self._graph
         for channel in seen:
-            for other, place in waits.get(channel, ()):
-                _visit(earliest, todo, other, place)
+            for other, key in waits.get(channel, ()):
+                _visit(earliest, todo, other, key)
         while todo:
             here = todo.pop()
             begin, end = earliest[here], done.get(here)
@@ -313,8 +312,8 @@ class HappensBefore:
                 if channel in seen:
                     continue
                 seen.add(channel)
-                for other, place in waits.get(channel, ()):
-                    _visit(earliest, todo, other, place)
+                for other, key in waits.get(channel, ()):
+                    _visit(earliest, todo, other, key)
             if end is None:
                 for other in self._successors[here]:
                     _visit(earliest, todo, other, -1)
@@ -322,9 +321,9 @@ class HappensBefore:
 
     @cached_property
     def _graph(self) -> tuple[list[tuple[list[int], list[int]]], dict[int, list[tuple[int, int]]]]:
-        """For each worker its notifies (places, channels); for each channel its waits (worker, place)."""
+        """For each worker its notifies (keys, channels); for each channel its waits (worker, key)."""
         s = self.plan.signals
-        worker, key, channel = self.plan.worker[s.task], self._places, self.plan.counters
+        worker, key, channel = self.plan.worker[s.task], self._signal_keys, self.plan.counters
         notifies: list[tuple[list[int], list[int]]] = [([], []) for _ in range(self._nodes)]
         waits: dict[int, list[tuple[int, int]]] = {}
         for row in np.lexsort((key, worker)):
@@ -338,12 +337,12 @@ class HappensBefore:
         return notifies, waits
 
     @cached_property
-    def _places(self) -> Ints:
-        """The places of signals in their workers, as the graph has them."""
+    def _signal_keys(self) -> Ints:
+        """The keys of signals, as the graph has them."""
         s = self.plan.signals
         key = self.key(s.task, s.position)
         # A statement may send some of its words before it has received the others.
-        return np.where(self.plan.by_words & (s.kind == WAIT), key + SUBSTEPS - ANSWERED, key)
+        return np.where(self.plan.by_words & (s.kind == WAIT), key + SUBSTEPS - Substep.ARRIVED, key)
 
     @cached_property
     def _kernels(self) -> tuple[Ints, Ints]:
@@ -385,8 +384,8 @@ class BySignals(HappensBefore):
         return np.arange(len(self.plan.workers)), np.full(len(self.plan.workers), -1)
 
 
-def _visit(earliest: dict[int, int], todo: list[int], worker: int, place: int) -> None:
+def _visit(earliest: dict[int, int], todo: list[int], worker: int, key: int) -> None:
     known = earliest.get(worker)
-    if known is None or place < known:
-        earliest[worker] = place
+    if known is None or key < known:
+        earliest[worker] = key
         todo.append(worker)

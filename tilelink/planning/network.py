@@ -34,12 +34,12 @@ SIGNAL_AFTER_WRITE = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Put:
-    """The read or the write of a put. worker, place: where it is issued. peer: the rank of the memory."""
+    """The read or the write of a put. worker, key: where it is issued. peer: the rank of the memory."""
 
     row: int
     writes: bool
     worker: int
-    place: int
+    key: int
     peer: int
 
 
@@ -77,10 +77,10 @@ class Puts:
     @cached_property
     def _put_at(self) -> Mapping[int, Put]:
         a, rows = self.plan.accesses, self.rows
-        places = self.plan.place(a.task[rows], a.position[rows]).tolist()
+        keys = self.plan.key(a.task[rows], a.position[rows]).tolist()
         workers = self.plan.worker[a.task[rows]].tolist()
-        columns = (rows.tolist(), (a.kind[rows] == WRITE).tolist(), workers, places, a.peer[rows].tolist())
-        puts = [Put(row=r, writes=k, worker=w, place=p, peer=q) for r, k, w, p, q in zip(*columns, strict=True)]
+        columns = (rows.tolist(), (a.kind[rows] == WRITE).tolist(), workers, keys, a.peer[rows].tolist())
+        puts = [Put(row=r, writes=k, worker=w, key=p, peer=q) for r, k, w, p, q in zip(*columns, strict=True)]
         return dict(zip(self._keys.tolist(), puts, strict=True))
 
     def at(self, task: int, position: int) -> Put:
@@ -88,22 +88,22 @@ class Puts:
         return self._put_at[(task << SHIFT) | position]
 
     def quiet_after(self, put: Put) -> int | None:
-        """Return the place of the first quiet of the program after a put, None if there is none."""
-        return _first_after(self._orders[QUIET].get(put.worker, []), put.place)
+        """Return the key of the first quiet of the program after a put, None if there is none."""
+        return _first_after(self._orders[QUIET].get(put.worker, []), put.key)
 
     def fence_after(self, put: Put) -> int | None:
-        """Return the place of the first fence of the program after a put, None if there is none."""
-        return _first_after(self._orders[FENCE].get(put.worker, []), put.place)
+        """Return the key of the first fence of the program after a put, None if there is none."""
+        return _first_after(self._orders[FENCE].get(put.worker, []), put.key)
 
     @cached_property
     def _orders(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-        """For fences and for quiets: worker -> their places, sorted."""
+        """For fences and for quiets: worker -> their keys, sorted."""
         n = self.plan.network
         result: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
-        places = self.plan.place(n.task, n.position)
-        for row in np.argsort(places, kind="stable").tolist():
+        keys = self.plan.key(n.task, n.position)
+        for row in np.argsort(keys, kind="stable").tolist():
             worker = int(self.plan.worker[n.task[row]])
-            result[int(n.kind[row])].setdefault(worker, []).append(int(places[row]))
+            result[int(n.kind[row])].setdefault(worker, []).append(int(keys[row]))
         return result
 
     def carriers(self, put: Put) -> Iterator[int]:
@@ -115,8 +115,8 @@ class Puts:
         yield from (row for row in own if self.plan.signals.peer[row] == put.peer)
         fence = self.fence_after(put)
         if fence is not None:
-            places, rows = self._signals.get((put.worker, put.peer), ([], []))
-            yield from islice(rows, bisect_right(places, fence), None)
+            keys, rows = self._signals.get((put.worker, put.peer), ([], []))
+            yield from islice(rows, bisect_right(keys, fence), None)
 
     @cached_property
     def _own(self) -> dict[tuple[int, int, int], list[int]]:
@@ -140,16 +140,16 @@ class Puts:
 
     @cached_property
     def _signals(self) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
-        """(worker, rank) -> places and rows of the signals of the network to that rank, in the order of places."""
+        """(worker, rank) -> keys and rows of the signals of the network to that rank, in the order of keys."""
         s = self.plan.signals
         rows = np.flatnonzero(self.by_network)
-        places = self.plan.place(s.task[rows], s.position[rows])
+        keys = self.plan.key(s.task[rows], s.position[rows])
         result: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
-        for at in np.argsort(places, kind="stable").tolist():
+        for at in np.argsort(keys, kind="stable").tolist():
             row = int(rows[at])
             key = (int(self.plan.worker[s.task[row]]), int(s.peer[row]))
             known = result.setdefault(key, ([], []))
-            known[0].append(int(places[at]))
+            known[0].append(int(keys[at]))
             known[1].append(row)
         return result
 
@@ -157,9 +157,9 @@ class Puts:
         """True if the write of one put arrives before that of another one, which a fence orders after it."""
         fence = self.fence_after(first)
         same = (first.worker, first.peer) == (second.worker, second.peer)
-        return same and first.writes and second.writes and fence is not None and fence < second.place
+        return same and first.writes and second.writes and fence is not None and fence < second.key
 
 
-def _first_after(places: list[int], place: int) -> int | None:
-    at = bisect_right(places, place)
-    return places[at] if at < len(places) else None
+def _first_after(keys: list[int], key: int) -> int | None:
+    at = bisect_right(keys, key)
+    return keys[at] if at < len(keys) else None

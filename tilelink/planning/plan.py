@@ -19,6 +19,7 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.events import (
     NOTIFY,
+    SUBSTEPS,
     Accesses,
     Barriers,
     NetworkOrders,
@@ -31,12 +32,11 @@ from tilelink.lowering.events import (
 from tilelink.lowering.guards import Guards
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import Fault
-from tilelink.lowering.walk import SUBSTEPS
 
 SHIFT = 32
-"""An event's place in its worker is (sequence of its task) << SHIFT | position in the task."""
+"""The key of an event, in the order of its worker, is (sequence of its task) << SHIFT | position in the task."""
 BEFORE_ALL = 1 << 62
-"""The number subtracted from the places of events that happen before all others of their worker."""
+"""The number subtracted from the keys of events that happen before all others of their worker."""
 
 
 _NONE = np.zeros(0, np.int64)
@@ -101,10 +101,10 @@ class Plan:
                 return (*key, tuple(int(c) for c in np.unravel_index(channel - base, counts)))
         raise KeyError(channel)
 
-    def place(self, task: Ints, position: Ints) -> Ints:
-        """Return the places of events in their workers, which order the events of one worker (see SHIFT)."""
-        places = (self.sequence[task] << SHIFT) | position
-        return np.where(self.overtakes(task, position), places - BEFORE_ALL, places) if len(self.overtaking) else places
+    def key(self, task: Ints, position: Ints) -> Ints:
+        """Return the keys of events, which order those of one worker (see SHIFT)."""
+        keys = (self.sequence[task] << SHIFT) | position
+        return np.where(self.overtakes(task, position), keys - BEFORE_ALL, keys) if len(self.overtaking) else keys
 
     def overtakes(self, task: Ints, position: Ints) -> NDArray[np.bool_]:
         """Mask of the events that happen before all others of their worker's stream."""
@@ -116,11 +116,11 @@ class Plan:
         return ((task << SHIFT) | position) // SUBSTEPS
 
     @cached_property
-    def signal_places(self) -> Ints:
-        """The places of signals in their workers; of a deferred notify, the latest place at which it is sent."""
+    def signal_keys(self) -> Ints:
+        """The keys of signals; of a deferred notify, the latest one at which it is sent."""
         s = self.signals
-        places = self.place(s.task, s.position)
-        return np.where(s.later > 0, ((self.sequence[s.task] + 1) << SHIFT) | s.at, places)
+        keys = self.key(s.task, s.position)
+        return np.where(s.later > 0, ((self.sequence[s.task] + 1) << SHIFT) | s.at, keys)
 
     def touching(self, tensors: Collection[int]) -> NDArray[np.bool_]:
         """Mask of the accesses of these tensors, by their numbers."""

@@ -21,15 +21,15 @@ TOGETHER = 4096
 
 
 AFTER_ALL = 2**63 - 1
-"""The place of a worker's end."""
+"""The key of a worker's end."""
 
 
-def topological_order(worker: Ints, place: Ints, gives: np.ndarray, channel: Ints) -> SignalOrder | None:
+def topological_order(worker: Ints, key: Ints, gives: np.ndarray, channel: Ints) -> SignalOrder | None:
     """Return signals in a line, or None if some wait for each other in a circle.
 
-    A row for each: notifies have `gives`, places are those of `Plan.place`. Each worker has an end, at AFTER_ALL.
+    A row for each: notifies have `gives`, keys are those of `Plan.key`. Each worker has an end, at AFTER_ALL.
     """
-    rows = np.lexsort((gives, place, worker))
+    rows = np.lexsort((gives, key, worker))
     workers, giving, channels = (column[rows].tolist() for column in (worker, gives, channel))
     missing = np.bincount(channel[gives], minlength=int(channel.max()) + 1).tolist()
     blocked: dict[int, list[int]] = {}
@@ -50,7 +50,7 @@ def topological_order(worker: Ints, place: Ints, gives: np.ndarray, channel: Int
     if len(line) < len(rows):
         return None
     order = rows[line]
-    return SignalOrder(worker=worker[order], place=place[order], gives=gives[order], channel=channel[order])
+    return SignalOrder(worker=worker[order], key=key[order], gives=gives[order], channel=channel[order])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,28 +58,28 @@ class SignalOrder:
     """Notifies and waits in a line, see `topological_order`."""
 
     worker: Ints
-    place: Ints
+    key: Ints
     gives: np.ndarray
     channel: Ints
 
     def before(self, first: tuple[Ints, Ints], group: Ints, second: tuple[Ints, Ints]) -> np.ndarray:
         """Mask of the pairs of events (first[group], second) in which the former happens before the latter.
 
-        Events are (worker, place). A pair of one worker is not in order: else no search would be needed.
+        Events are (worker, key). A pair of one worker is not in order: else no search would be needed.
         """
         starts, stops = self._rows(*first), self._rows(*second)
         followed = np.argsort(starts, kind="stable")
-        turn = np.empty(len(starts), np.int64)
-        turn[followed] = np.arange(len(starts))
+        ordinal = np.empty(len(starts), np.int64)
+        ordinal[followed] = np.arange(len(starts))
         pairs = np.flatnonzero(first[0][group] != second[0])
-        portion = turn[group[pairs]] // TOGETHER
+        portion = ordinal[group[pairs]] // TOGETHER
         result = np.zeros(len(group), bool)
         for number in np.unique(portion).tolist():
             begin = number * TOGETHER
             sources, asked = followed[begin : begin + TOGETHER], pairs[portion == number]
             rows = np.concatenate([starts[sources], stops[asked]])
             workers = np.concatenate([first[0][sources], second[0][asked]])
-            bits = np.concatenate([np.arange(len(sources)), turn[group[asked]] - begin])
+            bits = np.concatenate([np.arange(len(sources)), ordinal[group[asked]] - begin])
             order = np.argsort(rows, kind="stable")
             answers = self._follow(rows[order].tolist(), workers[order].tolist(), bits[order].tolist(),
                                    (order >= len(sources)).tolist())  # fmt: skip
@@ -104,17 +104,17 @@ class SignalOrder:
                 sets[worker] |= 1 << bit
         return answers
 
-    def _rows(self, worker: Ints, place: Ints) -> Ints:
-        """Return the row of the first signal that a worker has at a place or after it."""
-        order, places, keys = self._by_worker
-        return order[np.searchsorted(keys, worker * len(places) + np.searchsorted(places, place))]
+    def _rows(self, worker: Ints, key: Ints) -> Ints:
+        """Return the row of the first signal that a worker has at a key or after it."""
+        order, distinct, numbers = self._by_worker
+        return order[np.searchsorted(numbers, worker * len(distinct) + np.searchsorted(distinct, key))]
 
     @cached_property
     def _by_worker(self) -> tuple[Ints, Ints, Ints]:
-        """The rows by worker and place, all places, and a number for the worker and the place of each of these rows."""
+        """The rows by worker and key, all keys, and a number for the worker and the key of each of these rows."""
         order = np.argsort(self.worker, kind="stable")
-        places, number = np.unique(self.place, return_inverse=True)
-        return order, places, self.worker[order] * len(places) + number.ravel()[order]
+        distinct, number = np.unique(self.key, return_inverse=True)
+        return order, distinct, self.worker[order] * len(distinct) + number.ravel()[order]
 
     @cached_property
     def _edges(self) -> list[tuple[int, int]]:

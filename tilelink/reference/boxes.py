@@ -7,34 +7,34 @@ from typing import Any
 import numpy as np
 import torch
 
-Part = slice | int | np.ndarray
-Parts = tuple[Part, ...]
+Coordinate = slice | int | np.ndarray
+Coordinates = tuple[Coordinate, ...]
 
 
-def inside(parts: Parts, shape: tuple[int, ...]) -> bool:
+def inside(parts: Coordinates, shape: tuple[int, ...]) -> bool:
     """True if every element of a box lies in a tensor of the given shape."""
     return all(bool(((p >= 0) & (p < n)).all()) for p, n in zip(map(_positions, parts), shape, strict=True))
 
 
-def index(parts: Parts) -> tuple[Any, ...]:
+def index(parts: Coordinates) -> tuple[Any, ...]:
     """Return a box that lies inside a tensor as an index of arrays and tensors that keeps every axis."""
     if not any(isinstance(p, np.ndarray) for p in parts):
         return tuple(slice(*_ends(p)) for p in parts if not isinstance(p, np.ndarray))
     return np.ix_(*map(_positions, parts))
 
 
-def read(tensor: torch.Tensor, parts: Parts) -> torch.Tensor:
+def read(tensor: torch.Tensor, parts: Coordinates) -> torch.Tensor:
     """Return a copy of a box that lies inside the tensor; points have no axis in it."""
     return tensor[_of_tensor(index(parts))].clone().reshape(_extents(parts))
 
 
-def write(tensor: torch.Tensor, parts: Parts, value: torch.Tensor) -> None:
+def write(tensor: torch.Tensor, parts: Coordinates, value: torch.Tensor) -> None:
     """Broadcast a value to a box that lies inside the tensor, and round it to the tensor's dtype."""
     tile = value.to(tensor.dtype).expand(_extents(parts))
     tensor[_of_tensor(index(parts))] = tile.reshape([len(_positions(p)) for p in parts])
 
 
-def add(tensor: torch.Tensor, parts: Parts, value: torch.Tensor) -> None:
+def add(tensor: torch.Tensor, parts: Coordinates, value: torch.Tensor) -> None:
     """Broadcast a value to a box that lies inside the tensor and add it, to an element as often as the box names it."""
     tile = value.to(tensor.dtype).expand(_extents(parts))
     where = np.ix_(*map(_positions, parts))
@@ -46,11 +46,11 @@ def _ends(part: slice | int) -> tuple[int, int]:
     return (part.start, part.stop) if isinstance(part, slice) else (part, part + 1)
 
 
-def _positions(part: Part) -> np.ndarray:
+def _positions(part: Coordinate) -> np.ndarray:
     return part if isinstance(part, np.ndarray) else np.arange(*_ends(part))
 
 
-def _extents(parts: Parts) -> list[int]:
+def _extents(parts: Coordinates) -> list[int]:
     return [len(_positions(p)) for p in parts if not isinstance(p, int)]
 
 

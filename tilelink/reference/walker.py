@@ -133,7 +133,7 @@ class Walker:
     def owner(self, region: Region) -> int:
         return self.rank if region.rank is None else int(self.number(region.rank)) % self.memory.ranks
 
-    def box(self, region: Region, verb: str) -> boxes.Parts:
+    def box(self, region: Region, verb: str) -> boxes.Coordinates:
         """Return the box of elements that a region names. Raises CoverageError if some of them do not exist."""
         if not self._placed(region.rank):
             what = f"{verb} {print_region(region)}"
@@ -146,7 +146,7 @@ class Walker:
             raise CoverageError(message, location=region.location, hint="guard the access with an if, or shift it")
         return parts
 
-    def _coordinate(self, coord: Scalar | Whole, extent: int, over_ranks: bool) -> boxes.Part:
+    def _coordinate(self, coord: Scalar | Whole, extent: int, over_ranks: bool) -> boxes.Coordinate:
         if isinstance(coord, Whole):
             return slice(0, extent)
         if isinstance(coord, Block):
@@ -270,7 +270,7 @@ class Walker:
         dims, shape = self.memory.program.tensor(region.tensor).shape, self.memory.shape(region.tensor)
         parts: list[slice] = []
         for coord, size, dim in zip(region.coords, shape, dims, strict=True):
-            part: boxes.Part = slice(0, size)
+            part: boxes.Coordinate = slice(0, size)
             if not self._placed(coord) and not (isinstance(coord, Lookup) and along_table(coord)):
                 part = self._coordinate(coord, size, isinstance(dim, Ranks))
             first, last = (part.start, part.stop) if isinstance(part, slice) else (int(part), int(part) + 1)

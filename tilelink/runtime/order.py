@@ -9,4 +9,4 @@ from tilelink.artifact import KernelSpec
 
 def kernels_in_order(kernels: Sequence[KernelSpec]) -> list[KernelSpec]:
     """Return the kernels in the order in which they are issued (lowering/issue_order.py)."""
-    return sorted(kernels, key=lambda kernel: kernel.turn)
+    return sorted(kernels, key=lambda kernel: kernel.issue_index)

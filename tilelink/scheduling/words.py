@@ -29,11 +29,11 @@ def _anything(_: str, __: Any) -> None:
     """Accept every value."""
 
 
-def _named_rightly(_: Program, __: Part) -> None:
+def _named_rightly(_: Program, __: SchedulePart) -> None:
     """Accept every part: the value of the word contains no names of the program."""
 
 
-def _no_places(_: Any) -> tuple[tuple[str, str], ...]:
+def _no_parts(_: Any) -> tuple[tuple[str, str], ...]:
     return ()
 
 
@@ -41,7 +41,7 @@ def _no_places(_: Any) -> tuple[tuple[str, str], ...]:
 class Word(Generic[T]):
     """The form of a clause of the schedule language.
 
-    name: the name of its value, in chains of methods and in `Part.places`.
+    name: the name of its value, in chains of methods and in `SchedulePart.locations`.
     default: the value if a line omits the clause.
     rules: grammar rule -> its definition, of quoted words and the rules and terminals of schedule.lark. Rule names are
     unique among all words.
@@ -64,8 +64,8 @@ class Word(Generic[T]):
     formerly: str = ""
     called: str = ""
     valid: Callable[[str, T], None] = _anything
-    check: Callable[[Program, Part], None] = _named_rightly
-    inner: Callable[[T], Sequence[tuple[str, str]]] = _no_places
+    check: Callable[[Program, SchedulePart], None] = _named_rightly
+    inner: Callable[[T], Sequence[tuple[str, str]]] = _no_parts
 
     @property
     def first_words(self) -> Iterator[str]:
@@ -107,6 +107,16 @@ def check_sizes(owner: str, sizes: Sizes) -> None:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ScheduleError(f"size {key}={size!r} of {owner}", hint="sizes are whole numbers, at least one")
         check_count(f"size {key}", owner, size, "")
+
+
+def read_sizes(_: str, children: Sequence[Any]) -> Sizes:
+    """Return the sizes that a clause of sizes has in a text: the `read` of its word."""
+    return tuple(children)
+
+
+def inner_sizes(sizes: Sizes) -> Sequence[tuple[str, str]]:
+    """Return the keys of sizes, each with the word at its location: the `inner` of a word of sizes."""
+    return [(key, key) for key, _ in sizes]
 
 
 def show_sizes(sizes: Sizes) -> str:
@@ -164,17 +174,17 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SchedulePart:
     """The clauses of a schedule for one stage or tensor.
 
     said: the values, in the order of the registered words. location: of the line.
-    places: locations within the line; the key is the name of a word, or for example `tile.i` for a size or a term.
+    locations: locations within the line; the key is the name of a word, or for example `tile.i` for a size or a term.
     """
 
     name: str
     said: tuple[Said, ...] = ()
     location: Location | None = field(default=None, compare=False, repr=False)
-    places: Mapping[str, Location] = field(default_factory=dict[str, Location], compare=False, repr=False)
+    locations: Mapping[str, Location] = field(default_factory=dict[str, Location], compare=False, repr=False)
 
     def __getitem__(self, word: Word[T]) -> T:
         return next((said.what for said in self.said if said.name == word.name), word.default)
@@ -188,17 +198,17 @@ class Part:
         ordered = sorted(values.values(), key=lambda said: order.index(word_called(said.name).name))
         return replace(self, said=tuple(ordered))
 
-    def given_at(self, word: Word[Any], place: Location | None) -> Self:
-        """Return the part with the location of a word's value replaced, or removed if `place` is None.
+    def given_at(self, word: Word[Any], location: Location | None) -> Self:
+        """Return the part with the location of a word's value replaced, or removed if `location` is None.
 
         The location serves for the part's name too if that has none yet.
         """
-        others = {key: location for key, location in self.places.items() if key.partition(".")[0] != word.name}
-        return replace(self, places={"name": place, **others, word.name: place} if place else others)
+        others = {key: at for key, at in self.locations.items() if key.partition(".")[0] != word.name}
+        return replace(self, locations={"name": location, **others, word.name: location} if location else others)
 
     def at(self, part: str) -> Location | None:
-        """Return the location of a key of `places` such as `tile.i`, else of its clause, else of the whole line."""
-        return self.places.get(part) or self.places.get(part.partition(".")[0], self.location)
+        """Return the location of a key of `locations` such as `tile.i`, else of its clause, else of the whole line."""
+        return self.locations.get(part) or self.locations.get(part.partition(".")[0], self.location)
 
     def __str__(self) -> str:
         shown = (word_called(said.name).show(said.what) for said in self.said)
@@ -206,33 +216,33 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageSchedule(Part):
+class StageSchedule(SchedulePart):
     """The clauses of a schedule for a stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorSchedule(Part):
+class TensorSchedule(SchedulePart):
     """The clauses of a schedule for a tensor."""
 
 
-def check_values(part: Part) -> None:
+def check_values(part: SchedulePart) -> None:
     """Raise ScheduleError for invalid values; a part that was parsed from text has none."""
     for said in part.said:
-        with placed(part.at(said.name)):
+        with located(part.at(said.name)):
             word_called(said.name).valid(part.name, said.what)
 
 
 @contextmanager
-def placed(place: Location | None) -> Generator[None]:
-    """Give an error that the block raises a place, if it has none."""
+def located(location: Location | None) -> Generator[None]:
+    """Give an error that the block raises a location, if it has none."""
     try:
         yield
     except TileLinkError as error:
-        error.location = error.location or place
+        error.location = error.location or location
         raise
 
 
-def check_names(program: Program, part: Part) -> None:
+def check_names(program: Program, part: SchedulePart) -> None:
     """Raise ScheduleError if a part names a stage, a tensor or anything else that the program lacks."""
     kind, known = "tensor", [t.name for t in program.tensors]
     if isinstance(part, StageSchedule):

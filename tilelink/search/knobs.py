@@ -394,7 +394,7 @@ class _Reader:
         over = [d.name for d in self.stage.indices if isinstance(d.extent, Ranks)]
         nests: dict[str, tuple[IndexOrder, ...]] = {"as written": ()}
         if len(over) == 1:
-            nests = {str(term): (term,) for term in _turns(over[0])}
+            nests = {str(term): (term,) for term in _rotations(over[0])}
         for decl in self._peers():
             backwards = IndexOrder(index=decl.name, kind="sequence", start=binary("-", decl.extent, const(1)), step=-1)
             nests[f"{decl.name} backwards"] = (backwards,)
@@ -416,7 +416,7 @@ def _order(schedule: Schedule, stage: str) -> Order:
     return schedule.stage(stage)[ORDER] or Order()
 
 
-def _turns(index: str) -> Iterator[IndexOrder]:
+def _rotations(index: str) -> Iterator[IndexOrder]:
     """Yield orders over the ranks: from the local rank or a neighbour, up or down."""
     after, before = binary("+", RANK, const(1)), binary("-", RANK, const(1))
     for start, step in ((RANK, 1), (RANK, -1), (after, 1), (before, -1)):

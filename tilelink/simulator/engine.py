@@ -413,7 +413,7 @@ class _Programs:
     def _admit(self, rank: int, now: float) -> list[tuple[int, float]]:
         """Start programs while they fit, in the order of their kernels; return them with their start times."""
         started: list[tuple[int, float]] = []
-        for number in sorted(range(len(self.kernels)), key=lambda n: self.kernels[n].turn):
+        for number in sorted(range(len(self.kernels)), key=lambda n: self.kernels[n].issue_index):
             waiting = self.waiting[number, rank]
             if (number, rank) not in self.ready or not waiting:
                 continue

@@ -20,7 +20,7 @@ from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.enumerate import Enumerator
-from tilelink.lowering.events import SIGNALLED, WAIT
+from tilelink.lowering.events import WAIT, Substep
 from tilelink.lowering.walk import Rows, column
 from tilelink.planning.plan import SHIFT, Plan
 
@@ -79,9 +79,9 @@ def taken_tiles(plan: Plan, entries: Mapping[str, NDArray[Any]]) -> tuple[Ints, 
                 task = plan.first_task[stage.name] + rank * stage.total
                 tiles = tiles_of(loop.compact, Env(rank=rank, ranks=bound.ranks, params={}, indices={}, tables=entries))
                 sequence[task : task + stage.total] += stage.total
-                turn = np.arange(len(tiles))
-                worker[task + tiles] = first[number, rank] + turn % kernel.programs
-                sequence[task + tiles] = turn // kernel.programs
+                compact = np.arange(len(tiles))
+                worker[task + tiles] = first[number, rank] + compact % kernel.programs
+                sequence[task + tiles] = compact // kernel.programs
     return worker, sequence
 
 
@@ -209,12 +209,13 @@ class _Sampled(Enumerator):
 
     def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: Rows) -> None:
         super()._access(stage, number, kind, region, rows)
-        task, position, _, peer, tensor, _, _, lo, hi = self._accesses[-1]
+        noted = self._accesses[-1]
+        peer, lo, hi = noted.peer, noted.lo, noted.hi
         elements = np.prod(np.maximum(hi - lo, 0), axis=1)
         spans = self._list_spans(stage, region)
         if not spans:
-            self._otherwise[peer, tensor] = True
-        at = _source(rows, task, position)
+            self._otherwise[peer, noted.tensor] = True
+        at = _source(rows, noted.task, noted.position)
         for dim, span in spans.items():
             lists = self._lists(stage, span, rows)
             smallest, stop, count = lists.ends()
@@ -234,25 +235,32 @@ class _Sampled(Enumerator):
 
     def _transfer(self, stage: BoundStage, moved: Region, target: Region, rows: Rows) -> None:
         super()._transfer(stage, moved, target, rows)
-        elements = self._transfers[-1][5]
+        noted = self._transfers[-1]
+        elements = noted.elements
         for span in self._list_spans(stage, target).values():
             elements = elements // max(span.size, 1) * self._lists(stage, span, rows).ends()[2]
-        self._transfers[-1] = (*self._transfers[-1][:5], elements)
+        self._transfers[-1] = replace(noted, elements=elements)
 
     def _signal(
-        self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: Rows, place: int = SIGNALLED
+        self,
+        stage: BoundStage,
+        number: int,
+        kind: int,
+        family: str,
+        region: Region,
+        rows: Rows,
+        substep: Substep = Substep.SIGNAL,
     ) -> None:
-        super()._signal(stage, number, kind, family, region, rows, place)
+        super()._signal(stage, number, kind, family, region, rows, substep)
         grid = self.bound.channels[region.tensor, family]
         for dim, span in self._list_spans(stage, region).items() if kind == WAIT else ():
             if grid.counts[dim] == 1:
                 continue
-            columns = self._signals[-1]
+            noted = self._signals[-1]
             lists = self._lists(stage, span, rows)
             named = lists.channels(grid.sizes[dim], grid.counts[dim])
-            channel = np.unravel_index(columns[4] - self.channel_base[region.tensor, family], grid.counts)[dim]
-            kept = named[lists.which[_source(rows, columns[0], columns[1])], channel]
-            self._signals[-1] = tuple(column[kept] for column in columns)
+            channel = np.unravel_index(noted.channel - self.channel_base[region.tensor, family], grid.counts)[dim]
+            self._signals[-1] = noted.pick(named[lists.which[_source(rows, noted.task, noted.position)], channel])
 
     def _list_spans(self, stage: BoundStage, region: Region) -> dict[int, Span]:
         """Return the dimensions along which entries of an index tensor list what a region has."""

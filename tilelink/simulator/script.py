@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tilelink.errors import CostError, foreign
 from tilelink.ir.program import ITEM_BYTES, Read, Transfer
 from tilelink.lowering.bound import Transport
-from tilelink.lowering.columns import Ints
-from tilelink.lowering.events import ANSWERED, NOTIFY, READ, WAIT, WRITE
+from tilelink.lowering.columns import Columns, Ints
+from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Substep
 from tilelink.lowering.messages import parts
 from tilelink.planning.any_program import by_one, taken
 from tilelink.planning.copy_queues import own_copies
@@ -32,13 +32,11 @@ COMPUTE, AWAIT, SIGNAL, MOVE = range(4)
 REACHES = ("local", "node", "network")
 FAR = 2
 """Number of the network among them."""
-MOVED = 2
-"""Positions from the read of a transfer to the transfer (lowering/enumerate.py)."""
 _ENGINES: Mapping[Transport, Engine] = {Transport.COPY_ENGINE: "copy", Transport.TMA: "bulk"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moves:
+class Moves(Columns):
     """Transfers, one row each. latency, rate, efficiency and setup are as in cost.MoveTime; `size` is in bytes.
 
     data: the bytes without the flags of words.
@@ -128,32 +126,33 @@ class Script:
         return self.worker_rank[self.worker]
 
 
-class _Columns:
-    """Collects operations stage by stage."""
+@dataclass(frozen=True, kw_only=True)
+class _Operations(Columns):
+    """Operations in any order. sub: their order within a position of a task. The others are as in Script."""
 
-    def __init__(self) -> None:
-        self.parts: list[tuple[NDArray[Any], ...]] = []
+    task: Ints
+    position: Ints
+    sub: Ints
+    kind: Ints
+    what: Ints
+    main: Floats
+    overhead: Floats
 
-    def add(
-        self, kind: int, task: Ints, position: Ints, *, sub: Any = 0, what: Any = -1, time: TileTime | None = None
-    ) -> None:
-        n = len(task)
-        time = time or TileTime(main=0.0)
-        row = (
-            task,
-            position,
-            np.broadcast_to(np.asarray(sub, np.int64), (n,)),
-            np.full(n, kind, np.int64),
-            np.broadcast_to(np.asarray(what, np.int64), (n,)),
-            np.full(n, time.main),
-            np.full(n, time.overhead),
-        )
-        self.parts.append(row)
 
-    def joined(self) -> list[NDArray[Any]]:
-        if not self.parts:
-            return [*(np.zeros(0, np.int64) for _ in range(5)), np.zeros(0), np.zeros(0)]
-        return [np.concatenate([p[c] for p in self.parts]) for c in range(7)]
+def _operations(
+    kind: int, task: Ints, position: Ints, *, sub: int = 0, what: Ints | int = -1, time: TileTime | None = None
+) -> _Operations:
+    n = len(task)
+    time = time or TileTime(main=0.0)
+    return _Operations(
+        task=task,
+        position=position,
+        sub=np.full(n, sub, np.int64),
+        kind=np.full(n, kind, np.int64),
+        what=np.broadcast_to(np.asarray(what, np.int64), (n,)),
+        main=np.full(n, time.main),
+        overhead=np.full(n, time.overhead),
+    )
 
 
 def make_script(
@@ -173,14 +172,14 @@ def make_script(
     for one in executions(plan, tables):
         builder.statement(one)
     builder.signals()
-    task, position, sub, kind, what, main, overhead = builder.columns.joined()
+    every = _Operations.joined(builder.operations, main=np.zeros(0), overhead=np.zeros(0))
     in_line = by_one(plan, np.flatnonzero(taken(plan)))
-    worker = in_line.worker[task]
-    early = np.isin(plan.event(task, position), own_copies(plan).events) & queues.own_first
-    order = np.lexsort((sub, position, in_line.sequence[task], ~early, worker))
-    task, kind, what, main, overhead = (c[order] for c in (task, kind, what, main, overhead))
-    keep, main, overhead = _merged(task, kind, main, overhead)
-    worker, task, kind, what = (c[keep] for c in (worker[order], task, kind, what))
+    worker = in_line.worker[every.task]
+    early = np.isin(plan.event(every.task, every.position), own_copies(plan).events) & queues.own_first
+    order = np.lexsort((every.sub, every.position, in_line.sequence[every.task], ~early, worker))
+    ordered = every.pick(order)
+    keep, main, overhead = _merged(ordered)
+    worker, task, kind, what = (c[keep] for c in (worker[order], ordered.task, ordered.kind, ordered.what))
     rank = np.array([r for _, r, _ in plan.workers], dtype=np.int64)[worker]
     return Script(
         plan=plan,
@@ -202,8 +201,9 @@ def make_script(
     )
 
 
-def _merged(task: Ints, kind: Ints, main: Floats, overhead: Floats) -> tuple[Ints, Floats, Floats]:
+def _merged(operations: _Operations) -> tuple[Ints, Floats, Floats]:
     """Merge neighbouring computations of a task; return (rows that stay, their main, their overhead)."""
+    task, kind, main, overhead = operations.task, operations.kind, operations.main, operations.overhead
     if not len(task):
         return np.zeros(0, np.int64), main, overhead
     same = (task[1:] == task[:-1]) & (kind[1:] == COMPUTE) & (kind[:-1] == COMPUTE)
@@ -247,7 +247,7 @@ class _Builder:
         self.plan = plan
         self.machine = machine
         self.cost = cost
-        self.columns = _Columns()
+        self.operations: list[_Operations] = []
         self.work_of = WorkOf(plan, tables)
         self.elements = elements_of(plan)
         self.kernel_of = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
@@ -255,7 +255,7 @@ class _Builder:
         self.least = np.zeros((plan.bound.ranks, 3))
         self.transfers_seen = 0
         self.moves_made = 0
-        self.move_parts: list[tuple[NDArray[Any], ...]] = []
+        self.move_parts: list[Moves] = []
 
     def statement(self, one: Executions) -> None:
         """Add the operations of a statement that computes or moves; `signals` adds all waits and notifies."""
@@ -268,7 +268,7 @@ class _Builder:
             time = _asked(self.cost, "tile", (work, self.machine), TileTime)
             slices = self.work_of.slices(one)
             part = TileTime(main=time.main / slices, overhead=time.overhead / slices)
-            self.columns.add(COMPUTE, one.task, one.position, time=part)
+            self.operations.append(_operations(COMPUTE, one.task, one.position, time=part))
         if moves:
             self._transfer(one)
 
@@ -285,7 +285,7 @@ class _Builder:
         rows, own = rows[a.peer[rows] != own], own[a.peer[rows] != own]
         if len(rows):
             what = self._move(one, "pull", a.peer[rows], own, self.elements[rows], a.tensor[rows])
-            self.columns.add(MOVE, a.task[rows], a.position[rows], sub=-1, what=what)
+            self.operations.append(_operations(MOVE, a.task[rows], a.position[rows], sub=-1, what=what))
 
     def _ranks(self, one: Executions, task: Ints) -> Ints:
         return (task - self.plan.first_task[one.stage.name]) // one.stage.total
@@ -303,7 +303,7 @@ class _Builder:
             source, target, engine = target, own, "pull"
         messages = self._messages(one, rows, READ if engine == "pull" else WRITE) if len(rows) else None
         what = self._move(one, engine, source, target, t.elements[rows], t.tensor[rows], messages)
-        self.columns.add(MOVE, one.task, t.position[rows], what=what)
+        self.operations.append(_operations(MOVE, one.task, t.position[rows], what=what))
 
     def _messages(self, one: Executions, rows: Ints, kind: int) -> Ints:
         """Return the messages of transfers, by their rows: contiguous parts of what they access on the other rank.
@@ -315,8 +315,7 @@ class _Builder:
         there = there[a.kind[there] == kind]
         shape = self.plan.bound.tensor_numbered(int(t.tensor[rows[0]])).shape
         there = there[a.tensor[there] == t.tensor[rows[0]]]
-        begin = a.position[there] - (1 if kind == WRITE else 0)
-        key, wanted = self.plan.event(a.task[there], begin), self.plan.event(t.task[rows], t.position[rows] - MOVED)
+        key, wanted = self.plan.event(a.task[there], a.position[there]), self.plan.event(t.task[rows], t.position[rows])
         order = np.argsort(wanted, kind="stable")
         at = order[np.minimum(np.searchsorted(wanted[order], key), len(rows) - 1)]
         own = wanted[at] == key
@@ -350,21 +349,39 @@ class _Builder:
             for far in REACHES
         ]  # fmt: skip
         times = [_asked(self.cost, "move", (move, self.machine), MoveTime) for move in moves]
-        table = np.array([(t.setup, t.latency, t.rate, t.efficiency) for t in times])[reach]
+        table = np.array([(t.setup, t.latency, t.rate, t.efficiency) for t in times])
+        setup, latency, rate, efficiency = table[reach].T
         least = self._least(np.ones(len(size), np.int64) if messages is None else messages) * (reach == FAR)
-        self.move_parts.append((source, target, size, data, reach, np.full(len(size), by_copy), *table.T, least))
+        self.move_parts.append(
+            Moves(
+                source=source,
+                target=target,
+                size=size,
+                data=data,
+                reach=reach,
+                by_copy_engine=np.full(len(size), by_copy),
+                setup=setup,
+                latency=latency,
+                rate=rate,
+                efficiency=efficiency,
+                least=least,
+            )
+        )
         what = np.arange(self.moves_made, self.moves_made + len(size))
         self.moves_made += len(size)
         return what
 
     def moves(self) -> Moves:
-        names = ("source", "target", "size", "data", "reach", "by_copy_engine", "setup", "latency", "rate",
-                 "efficiency", "least")  # fmt: skip
-        if not self.move_parts:
-            empty = np.zeros(0, np.int64)
-            self.move_parts.append((*(empty,) * 5, empty.astype(bool), *(np.zeros(0),) * 5))
-        columns = [np.concatenate([p[c] for p in self.move_parts]) for c in range(len(names))]
-        return Moves(**dict(zip(names, columns, strict=True)))
+        none = np.zeros(0)
+        return Moves.joined(
+            self.move_parts,
+            by_copy_engine=none.astype(bool),
+            setup=none,
+            latency=none,
+            rate=none,
+            efficiency=none,
+            least=none,
+        )
 
     def signals(self) -> None:
         """Add all waits and notifies."""
@@ -372,5 +389,5 @@ class _Builder:
         for kind, signal in ((AWAIT, WAIT), (SIGNAL, NOTIFY)):
             rows = np.flatnonzero(s.kind == signal)
             # a statement computes with words when it has waited for them
-            place = np.where(self.plan.by_words[rows] & (signal == WAIT), ANSWERED + 1, 0)
-            self.columns.add(kind, s.task[rows], s.position[rows] - place, what=what[rows])
+            earlier = np.where(self.plan.by_words[rows] & (signal == WAIT), Substep.ARRIVED + 1, 0)
+            self.operations.append(_operations(kind, s.task[rows], s.position[rows] - earlier, what=what[rows]))

@@ -47,8 +47,8 @@ class Cells:
             edges.append(np.flatnonzero(there))
         return cls(ranks=ranks, edges=tuple(edges))
 
-    def _places(self, d: int, ends: Ints) -> Ints:
-        """Return for each coordinate along a dimension the place of the first edge that is not below it."""
+    def _edge_numbers(self, d: int, ends: Ints) -> Ints:
+        """Return for each coordinate along a dimension the number of the first edge that is not below it."""
         edges = self.edges[d]
         if edges[-1] > FEW_COORDINATES + 4 * len(ends):
             return np.searchsorted(edges, ends)
@@ -64,26 +64,26 @@ class Cells:
         low[:, 0] = rank
         high[:, 0] = low[:, 0] + 1
         for d in range(len(self.edges)):
-            low[:, d + 1] = self._places(d, lo[:, d])
-            high[:, d + 1] = self._places(d, hi[:, d])
+            low[:, d + 1] = self._edge_numbers(d, lo[:, d])
+            high[:, d + 1] = self._edge_numbers(d, hi[:, d])
         return low, high
 
     def covering(self, ends: Ints) -> Ints:
         """Return ends of boxes, [rows, dims], in cell coordinates; one inside a cell is that of the cell."""
         cells = np.empty((len(ends), len(self.edges)), np.int64)
         for d in range(len(self.edges)):
-            cells[:, d] = self._places(d, ends[:, d])
+            cells[:, d] = self._edge_numbers(d, ends[:, d])
         return cells
 
     def paint(self, low: Ints, high: Ints, weight: Ints | int) -> Ints:
         """Return for each cell the sum of the weights of the boxes that cover it."""
         shape = (self.ranks, *(len(e) for e in self.edges))
         flat = np.zeros(prod(shape), np.int64)
-        for place, sign in _corners(low, high, shape):
+        for corner, sign in _corners(low, high, shape):
             if isinstance(weight, int):
-                flat += sign * weight * np.bincount(place, minlength=len(flat))
+                flat += sign * weight * np.bincount(corner, minlength=len(flat))
             else:
-                np.add.at(flat, place, weight * sign)
+                np.add.at(flat, corner, weight * sign)
         grid = flat.reshape(shape)
         for d in range(1, grid.ndim):
             np.cumsum(grid, axis=d, out=grid)
@@ -96,8 +96,8 @@ class Cells:
         for d in range(1, total.ndim):
             np.cumsum(total, axis=d, out=total)
         result = np.zeros(len(low), np.int64)
-        for place, sign in _corners(low, high, total.shape):
-            result += total.reshape(-1)[place] * (sign if len(self.edges) % 2 == 0 else -sign)
+        for corner, sign in _corners(low, high, total.shape):
+            result += total.reshape(-1)[corner] * (sign if len(self.edges) % 2 == 0 else -sign)
         return result
 
 
@@ -111,7 +111,7 @@ def _corners(low: Ints, high: Ints, shape: tuple[int, ...]) -> Iterator[tuple[In
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class TensorAccesses:
     """The accesses of one tensor on several ranks, as rows of plan.accesses, rank by rank."""
 
     plan: Plan
@@ -166,14 +166,14 @@ class Part:
             return True
         return len(self.every) <= MAX_ROWS and prod(self.cells.shape) <= ROOMY * len(self.every)
 
-    def halves(self) -> Iterator[Part]:
+    def halves(self) -> Iterator[TensorAccesses]:
         """Yield the accesses of the first half of the ranks, then those of the second half."""
         cut = np.searchsorted(self.plan.accesses.peer[self.every], self.ranks[len(self.ranks) // 2])
         for rows in (self.every[:cut], self.every[cut:]):
-            yield Part(plan=self.plan, name=self.name, every=rows)
+            yield TensorAccesses(plan=self.plan, name=self.name, every=rows)
 
 
-def parts(plan: Plan, chosen: np.ndarray) -> Iterator[Part]:
+def parts(plan: Plan, chosen: np.ndarray) -> Iterator[TensorAccesses]:
     """Yield the chosen accesses tensor by tensor, in the order of ranks. Ranks whose tiles have the same edges stay
     together."""
     a = plan.accesses
@@ -181,7 +181,7 @@ def parts(plan: Plan, chosen: np.ndarray) -> Iterator[Part]:
     order = plan.by_memory[chosen[plan.by_memory]]
     starts = np.flatnonzero(np.diff(a.tensor[order], prepend=-1))
     for rows in np.split(order, starts[1:]) if len(order) else ():
-        todo = [Part(plan=plan, name=names[int(a.tensor[rows[0]])], every=rows)]
+        todo = [TensorAccesses(plan=plan, name=names[int(a.tensor[rows[0]])], every=rows)]
         while todo:
             part = todo.pop()
             if part.fits:
@@ -195,10 +195,10 @@ def of_tensors(plan: Plan, *spaces: str) -> np.ndarray:
     return plan.touching([t.number for t in plan.bound.tensors.values() if t.decl.space in spaces])
 
 
-Check = Callable[[Part], Iterator[VerificationError]]
+Check = Callable[[TensorAccesses], Iterator[VerificationError]]
 
 
-def rank_by_rank(part: Part, check: Check) -> Iterator[VerificationError]:
+def rank_by_rank(part: TensorAccesses, check: Check) -> Iterator[VerificationError]:
     """Yield the refusals of a check of each rank's accesses, in the order of ranks.
 
     The check runs once on all ranks together, and rank by rank only if that is refused. It must refuse the accesses of

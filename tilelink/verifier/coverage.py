@@ -14,7 +14,7 @@ from tilelink.errors import CoverageError, VerificationError
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
-from tilelink.verifier.cells import Part, of_tensors, parts, rank_by_rank
+from tilelink.verifier.cells import TensorAccesses, of_tensors, parts, rank_by_rank
 from tilelink.verifier.guarded import within_parts
 from tilelink.verifier.iterations import iterations
 from tilelink.verifier.launch_writes import chosen_outputs, ended_outputs, placed_tensors, placed_writes
@@ -56,7 +56,7 @@ def _touched(plan: Plan, names: list[str]) -> set[tuple[str, int]]:
     }
 
 
-def _covered(part: Part) -> Iterator[VerificationError]:
+def _covered(part: TensorAccesses) -> Iterator[VerificationError]:
     plan, a, dims = part.plan, part.plan.accesses, part.dims
     if plan.bound.tensors[part.name].decl.space == "out":
         yield from _written_once(part)
@@ -77,7 +77,7 @@ def _covered(part: Part) -> Iterator[VerificationError]:
         yield refuse(CoverageError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
 
 
-def _entries_once(part: Part) -> Iterator[VerificationError]:
+def _entries_once(part: TensorAccesses) -> Iterator[VerificationError]:
     """Yield a refusal of an index tensor whose entries change in a launch: each is written once at most."""
     plan, a = part.plan, part.plan.accesses
     decl = plan.bound.tensors[part.name].decl
@@ -93,7 +93,7 @@ def _entries_once(part: Part) -> Iterator[VerificationError]:
     yield refuse(CoverageError, plan, message, task=task, statement=statement, related=related, hint=hint)
 
 
-def _left_out(part: Part, cell: Ints) -> bool:
+def _left_out(part: TensorAccesses, cell: Ints) -> bool:
     """True if a cell of an output that no rank writes is not defined in any launch."""
     if part.count[tuple(cell)]:
         return False
@@ -102,7 +102,7 @@ def _left_out(part: Part, cell: Ints) -> bool:
     return surely_undefined(part.plan, tensor, rank, lo, hi)
 
 
-def _written_once(part: Part) -> Iterator[VerificationError]:
+def _written_once(part: TensorAccesses) -> Iterator[VerificationError]:
     plan = part.plan
     cell = next((cell for cell in np.argwhere(part.count != 1) if not _left_out(part, cell)), None)
     if cell is None:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from tilelink.ir.scalar import Int, Lookup, Scalar
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.guards import Guard, Listed, Place, Segment
-from tilelink.lowering.guards import Part as GuardPart
+from tilelink.lowering.guards import Guard, GuardPart, Listed, Place, Segment
 from tilelink.planning.plan import Plan
 
 Entries = tuple[str, tuple[tuple[int, int], ...]]

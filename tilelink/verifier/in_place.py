@@ -16,7 +16,7 @@ from tilelink.ir.program import Region, Statement, Store, Transfer
 from tilelink.ir.scalar import Scalar, Whole, at_launch, is_gather
 from tilelink.ir.visitor import reads
 from tilelink.lowering.columns import Ints, expand
-from tilelink.lowering.events import WRITE
+from tilelink.lowering.events import WRITE, Substep
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
 from tilelink.verifier.refusal import refuse
@@ -76,7 +76,7 @@ def _same_time(plan: Plan, written: Ints, read: Ints) -> tuple[Ints, Ints]:
         place = (a.task[rows] * steps + position) * plan.bound.ranks + a.peer[rows]
         return place * len(plan.bound.tensors) + a.tensor[rows]
 
-    wanted, found = key(written, a.position[written] - 1), key(read, a.position[read])
+    wanted, found = key(written, a.position[written] - (Substep.WRITE - Substep.READ)), key(read, a.position[read])
     order = np.argsort(found, kind="stable")
     low, high = (np.searchsorted(found[order], wanted, side=side)[:, None] for side in ("left", "right"))
     source, at = expand(low, high, (len(read),))

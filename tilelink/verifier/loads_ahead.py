@@ -27,7 +27,7 @@ from tilelink.lowering.role_statements import consumer_waits, loaded_addends, pr
 from tilelink.planning.any_program import apart
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan
-from tilelink.verifier.cells import Part, parts, rank_by_rank
+from tilelink.verifier.cells import TensorAccesses, parts, rank_by_rank
 from tilelink.verifier.ordering import Orders
 from tilelink.verifier.overlaps import pairs
 from tilelink.verifier.refusal import refuse
@@ -75,7 +75,7 @@ def _without(plan: Plan, waits: Collection[int]) -> Plan:
     return replace(plan, signals=replace(s, **{one.name: getattr(s, one.name)[kept] for one in fields(s)}))
 
 
-def _early(part: Part, order: Orders, ahead: HappensBefore, tasks: np.ndarray) -> Iterator[VerificationError]:
+def _early(part: TensorAccesses, order: Orders, ahead: HappensBefore, tasks: np.ndarray) -> Iterator[VerificationError]:
     plan, a = part.plan, part.plan.accesses
     writes, reads = pairs(part, READ)
     some = tasks[a.task[reads]]

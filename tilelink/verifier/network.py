@@ -196,13 +196,13 @@ def _unfinished(plan: Plan, puts: Puts) -> Iterator[NetworkError]:
     last = np.full(len(plan.workers), np.iinfo(np.int64).min)
     n = plan.network
     rows = np.flatnonzero(n.kind == QUIET)
-    np.maximum.at(last, plan.worker[n.task[rows]], plan.place(n.task[rows], n.position[rows]))
+    np.maximum.at(last, plan.worker[n.task[rows]], plan.key(n.task[rows], n.position[rows]))
     told = np.flatnonzero(puts.by_network)
     task = np.concatenate([a.task[puts.rows], s.task[told]])
     position = np.concatenate([a.position[puts.rows], s.position[told]])
     statement = np.concatenate([a.statement[puts.rows], s.statement[told]])
     worker = plan.worker[task]
-    late = ~quiet[worker] & (plan.place(task, position) > last[worker])
+    late = ~quiet[worker] & (plan.key(task, position) > last[worker])
     for row in np.flatnonzero(late)[:1]:
         message = "sends to another node, and its program ends before that has arrived"
         hint = "the kernel must end with a wait for the network: `quiet`"

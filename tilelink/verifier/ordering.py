@@ -18,7 +18,7 @@ from tilelink.planning.happens_before import BySignals, HappensBefore
 from tilelink.planning.network import Puts
 from tilelink.planning.plan import Plan
 from tilelink.verifier.awaited import Awaited
-from tilelink.verifier.cells import Cells, Part, of_tensors, parts, rank_by_rank
+from tilelink.verifier.cells import Cells, TensorAccesses, of_tensors, parts, rank_by_rank
 from tilelink.verifier.disjoint_places import disjoint
 from tilelink.verifier.in_place import onto_itself
 from tilelink.verifier.launch_writes import placed_tensors
@@ -118,13 +118,13 @@ def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
     ranks, count = plan.bound.ranks, len(plan.bound.tensors)
     key = (s.task[rows] * ranks + s.peer[rows]) * count + plan.channel_tensors[s.channel[rows]]
     last: dict[int, int] = {}
-    for k, place in zip(key.tolist(), plan.place(s.task[rows], s.position[rows]).tolist(), strict=True):
-        last[k] = max(place, last.get(k, place))
+    for k, told in zip(key.tolist(), plan.key(s.task[rows], s.position[rows]).tolist(), strict=True):
+        last[k] = max(told, last.get(k, told))
     wanted = (a.task[far] * ranks + a.peer[far]) * count + a.tensor[far]
-    places = plan.place(a.task[far], a.position[far]).tolist()
+    keys = plan.key(a.task[far], a.position[far]).tolist()
     puts = Puts(plan=plan)
     late = puts.late(a.task[far], a.position[far]).tolist()
-    for row, k, written, put in zip(far, wanted.tolist(), places, late, strict=True):
+    for row, k, written, put in zip(far, wanted.tolist(), keys, late, strict=True):
         if k not in last or last[k] < written or (put and not _followed(plan, puts, int(row), last[k])):
             name = outs[int(a.tensor[row])]
             message = f"writes {name} of rank {a.peer[row]}, which cannot know when its output is complete"
@@ -136,7 +136,7 @@ def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
 
 
 def _followed(plan: Plan, puts: Puts, row: int, last: int) -> bool:
-    """True if a signal of the output follows the write of a put. last: place of its last notify there by the task."""
+    """True if a signal of the output follows the write of a put. last: key of its last notify there by the task."""
     a, s = plan.accesses, plan.signals
     put = puts.at(int(a.task[row]), int(a.position[row]))
     told = np.fromiter(puts.carriers(put), np.int64)
@@ -145,7 +145,7 @@ def _followed(plan: Plan, puts: Puts, row: int, last: int) -> bool:
     return bool((same & (s.peer[told] == a.peer[row])).any()) or (quiet is not None and quiet < last)
 
 
-def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
+def _check_reads(part: TensorAccesses, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals unless every write is before or after the read, and the writes before it fill all of it.
 
     The rule `coverage` has shown that all of it is written. So a read with all its writes before it is filled. What is
@@ -179,7 +179,9 @@ def _meeting(plan: Plan, writes: Ints, others: Ints, *, in_place: bool) -> tuple
     return writes[some], others[some]
 
 
-def _unfilled(part: Part, writes: Ints, reads: Ints, before: np.ndarray, after: Ints) -> VerificationError | None:
+def _unfilled(
+    part: TensorAccesses, writes: Ints, reads: Ints, before: np.ndarray, after: Ints
+) -> VerificationError | None:
     """Return the refusal of a read that comes before a write, and that the writes before it do not fill, or None.
 
     before: mask of the pairs whose write is before the read. after: the pairs whose read is before the write.
@@ -216,7 +218,7 @@ def _too_early(plan: Plan, name: str, write: int, read: int) -> VerificationErro
     return refuse(OrderingError, plan, message, task=task, statement=statement, related=related, hint=hint)
 
 
-def _check_writes(part: Part, order: Orders, ranks: Ints) -> Iterator[VerificationError]:
+def _check_writes(part: TensorAccesses, order: Orders, ranks: Ints) -> Iterator[VerificationError]:
     """Yield refusals of two writes of an element that the program's signals do not order: the schedule must not decide
     which is the last one.
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.events import READ
-from tilelink.verifier.cells import Part
+from tilelink.verifier.cells import TensorAccesses
 
 MAX_CELLS = 2**22
 """Cells of boxes that are expanded together, at most: this bounds the memory of the search."""
 
 
-def pairs(part: Part, kind: int, *, same_task: bool = False) -> tuple[Ints, Ints]:
+def pairs(part: TensorAccesses, kind: int, *, same_task: bool = False) -> tuple[Ints, Ints]:
     """Return the (write, other) rows of plan.accesses that overlap; `kind` is the kind of the other access.
 
     Two writes belong to different tasks. With `same_task`, pairs of writes of one task are returned too.
@@ -57,7 +57,7 @@ def _different(low: Ints, high: Ints, shape: tuple[int, ...]) -> tuple[tuple[Int
     return (low[first], high[first]), group.ravel()
 
 
-def _owners(part: Part, writes: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+def _owners(part: TensorAccesses, writes: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
     """Return sorted pairs (box [low, high) of cells, write) with each write that is alone in a cell of the box."""
     own_low, own_high = part.boxes
     owner = part.cells.paint(own_low[writes], own_high[writes], writes).reshape(-1)
@@ -71,7 +71,7 @@ def _owners(part: Part, writes: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints
     return keys // len(part.rows), keys % len(part.rows)
 
 
-def _crowds(part: Part, crowd: np.ndarray, crowded: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+def _crowds(part: TensorAccesses, crowd: np.ndarray, crowded: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
     """Return sorted pairs (box, write) with each crowded write that covers a crowded cell of the box.
 
     A crowded cell has several writes. The pairs are found cell by cell, or, if the boxes share too many crowded cells,

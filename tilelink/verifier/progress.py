@@ -103,7 +103,7 @@ def _scripts(plan: Plan) -> list[Ints]:
     """Return worker -> rows of plan.signals in the order in which the worker executes them."""
     s = plan.signals
     worker = plan.worker[s.task]
-    order = np.lexsort((plan.signal_places, worker))
+    order = np.lexsort((plan.signal_keys, worker))
     bounds = np.searchsorted(worker[order], np.arange(len(plan.workers) + 1))
     return [order[bounds[i] : bounds[i + 1]] for i in range(len(plan.workers))]
 
@@ -152,7 +152,7 @@ class _Run:
         """(kernel, rank) whose first program has ended, where it has all tiles."""
         self.held: dict[tuple[int, int], list[int]] = {}
         """(kernel, rank) -> programs without tiles that are resident until the kernel's first program has ended."""
-        self.turn: dict[tuple[str, int], int] = {}
+        self.ended_of: dict[tuple[str, int], int] = {}
         """(stream, rank) -> number of its kernels known to have ended."""
         self.short = [False] * plan.bound.ranks
         """rank -> True if a worker that could start did not fit."""
@@ -195,10 +195,10 @@ class _Run:
         """True if the earlier kernels on the worker's stream and rank have ended."""
         number, rank, _ = self.plan.workers[worker]
         kernel = self.plan.bound.kernels[number]
-        order, done = self._by_stream[kernel.stream], self.turn.get((kernel.stream, rank), 0)
+        order, done = self._by_stream[kernel.stream], self.ended_of.get((kernel.stream, rank), 0)
         while done < kernel.position and not self.unfinished[order[done], rank]:
             done += 1
-        self.turn[kernel.stream, rank] = done
+        self.ended_of[kernel.stream, rank] = done
         return done >= kernel.position
 
     def _admit(self, rank: int) -> None:

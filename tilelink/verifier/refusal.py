@@ -18,7 +18,7 @@ def where(plan: Plan, task: int) -> str:
     return f"rank {rank}, {stage} tile ({indices})"
 
 
-def place(plan: Plan, statement: int) -> Location | None:
+def location_of(plan: Plan, statement: int) -> Location | None:
     """Return the source location of a statement, by its number in the plan."""
     node: Statement = plan.statements[statement][1]
     if isinstance(node, Wait | Notify):
@@ -38,5 +38,5 @@ def refuse(
 ) -> Refusal:
     """Return the error of a rule for a statement of a task."""
     text = f"{where(plan, task)}: {message}"
-    other = place(plan, related) if related is not None else None
-    return kind(text, location=place(plan, statement), related=other, hint=hint)
+    other = location_of(plan, related) if related is not None else None
+    return kind(text, location=location_of(plan, statement), related=other, hint=hint)

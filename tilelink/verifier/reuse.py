@@ -198,15 +198,15 @@ class _Apart:
             return True
         key = self.order.key(meeting.tasks, meeting.positions)
         after = [self.started[other].get(int(worker), None) for worker in self.plan.worker[meeting.tasks]]
-        return all(place is not None and place < at for place, at in zip(after, key.tolist(), strict=True))
+        return all(first is not None and first < at for first, at in zip(after, key.tolist(), strict=True))
 
     @cached_property
     def started(self) -> list[dict[int, int]]:
-        """rank -> worker -> the earliest place in that worker after the rank's start of the launch."""
+        """rank -> worker -> the earliest key in that worker after the rank's start of the launch."""
         result: list[dict[int, int]] = [{} for _ in range(self.plan.bound.ranks)]
         for worker, (_, rank, _) in enumerate(self.plan.workers):
-            for other, place in self.order.reach(worker, -1).items():
-                result[rank][other] = min(place, result[rank].get(other, place))
+            for other, first in self.order.reach(worker, -1).items():
+                result[rank][other] = min(first, result[rank].get(other, first))
         return result
 
     @cached_property
@@ -216,13 +216,13 @@ class _Apart:
         for q, reached in enumerate(self.started):
             for worker in reached:
                 result[self.plan.workers[worker][1], q] = 1
-            for worker, place, r in self.last_notifies:
-                result[r, q] |= reached.get(worker, place) < place
+            for worker, key, r in self.last_notifies:
+                result[r, q] |= reached.get(worker, key) < key
         return result
 
     @cached_property
     def last_notifies(self) -> list[tuple[int, int, int]]:
-        """(worker, its last place, rank): the notifies that the end of a launch on that rank waits for."""
+        """(worker, its last key, rank): the notifies that the end of a launch on that rank waits for."""
         s = self.plan.signals
         awaited = np.zeros(max(self.plan.channels, 1), bool)
         for (tensor, kind), grid in self.plan.bound.channels.items():
@@ -231,7 +231,7 @@ class _Apart:
             awaited[base : base + grid.count] = decl.space == "out" and decl.symmetric
         rows = np.flatnonzero((s.kind == NOTIFY) & awaited[s.channel])
         last: dict[tuple[int, int], int] = {}
-        workers, places = self.plan.worker[s.task[rows]], self.order.key(s.task[rows], s.position[rows])
-        for worker, place, rank in zip(workers.tolist(), places.tolist(), s.peer[rows].tolist(), strict=True):
-            last[worker, rank] = max(place, last.get((worker, rank), place))
-        return [(worker, place, rank) for (worker, rank), place in last.items()]
+        workers, keys = self.plan.worker[s.task[rows]], self.order.key(s.task[rows], s.position[rows])
+        for worker, key, rank in zip(workers.tolist(), keys.tolist(), s.peer[rows].tolist(), strict=True):
+            last[worker, rank] = max(key, last.get((worker, rank), key))
+        return [(worker, key, rank) for (worker, rank), key in last.items()]

@@ -25,7 +25,7 @@ from tilelink.lowering.events import READ, WRITE
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
 from tilelink.planning.steps import in_memory
-from tilelink.verifier.cells import Part, parts, rank_by_rank
+from tilelink.verifier.cells import TensorAccesses, parts, rank_by_rank
 from tilelink.verifier.ordering import Orders
 from tilelink.verifier.overlaps import pairs
 from tilelink.verifier.refusal import refuse, where
@@ -59,7 +59,7 @@ def _several_steps(plan: Plan) -> Iterator[StepsError]:
             yield refuse(StepsError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
 
 
-def _apart(plan: Plan, part: Part, order: Orders) -> Iterator[VerificationError]:
+def _apart(plan: Plan, part: TensorAccesses, order: Orders) -> Iterator[VerificationError]:
     """Yield a refusal of the first pair of accesses to one place whose steps are not in order. part: in memory."""
     a, tensor = plan.accesses, plan.bound.tensors[part.name]
     assert tensor.steps is not None
@@ -73,7 +73,7 @@ def _apart(plan: Plan, part: Part, order: Orders) -> Iterator[VerificationError]
             return
 
 
-def _of_two_steps(part: Part, kind: int, step: Ints) -> tuple[Ints, Ints]:
+def _of_two_steps(part: TensorAccesses, kind: int, step: Ints) -> tuple[Ints, Ints]:
     """Return the pairs of accesses of different steps at one place, at least one a write; the smaller step first."""
     write, other = pairs(part, kind, same_task=True)
     differ = step[write] != step[other]

@@ -76,15 +76,15 @@ class Threads:
         Two accesses of one worker have the same number if its threads do not synchronise in between.
         """
         a = self._plan.accesses
-        return np.searchsorted(self._meetings, (self._turn[a.task[rows]] << SHIFT) | a.position[rows], side="right")
+        return np.searchsorted(self._meetings, (self._number[a.task[rows]] << SHIFT) | a.position[rows], side="right")
 
     @cached_property
-    def _turn(self) -> Ints:
-        """task -> its place among all tasks, worker by worker."""
+    def _number(self) -> Ints:
+        """task -> its number among all tasks, worker by worker."""
         plan = self._plan
-        turn = np.empty(plan.tasks, np.int64)
-        turn[np.lexsort((plan.sequence, plan.worker))] = np.arange(plan.tasks)
-        return turn
+        number = np.empty(plan.tasks, np.int64)
+        number[np.lexsort((plan.sequence, plan.worker))] = np.arange(plan.tasks)
+        return number
 
     @cached_property
     def _meetings(self) -> Ints:
@@ -94,4 +94,4 @@ class Threads:
         quiets = np.flatnonzero(plan.network.kind == QUIET)
         task = np.concatenate([s.task[waits], plan.barriers.task, plan.network.task[quiets]])
         position = np.concatenate([s.position[waits], plan.barriers.position, plan.network.position[quiets]])
-        return np.sort((self._turn[task] << SHIFT) | position)
+        return np.sort((self._number[task] << SHIFT) | position)

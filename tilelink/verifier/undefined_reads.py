@@ -18,8 +18,7 @@ from tilelink.ir.scalar import Coordinate, Int, Lookup, Scalar, binary, const, r
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import READ, WRITE
-from tilelink.lowering.guards import Begun, Chosen, Ended, Guard, Listed, Place, Segment
-from tilelink.lowering.guards import Part as GuardPart
+from tilelink.lowering.guards import Begun, Chosen, Ended, Guard, GuardPart, Listed, Place, Segment
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import of_tensors, parts
 from tilelink.verifier.guarded import end_there, guard_of, refused, said, stop_of

@@ -34,7 +34,7 @@ from tilelink.lowering.bound import BoundTensor, Transport
 from tilelink.lowering.clauses.low_latency import exact_sizes
 from tilelink.lowering.events import WRITE
 from tilelink.planning.plan import Plan
-from tilelink.verifier.cells import Part, parts, rank_by_rank
+from tilelink.verifier.cells import TensorAccesses, parts, rank_by_rank
 from tilelink.verifier.refusal import refuse
 
 _NOTIFY, _WAIT = NOTIFY["tile"], WAIT["tile"]
@@ -173,7 +173,7 @@ def _channels(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
             yield WordsError(message, location=tensor.decl.location, hint=f"sizes{list(exact)}")
 
 
-def _sent_once(part: Part) -> Iterator[VerificationError]:
+def _sent_once(part: TensorAccesses) -> Iterator[VerificationError]:
     """Yield the refusal of an element that is sent twice. part: the writes of a tensor."""
     if not (part.count > 1).any():
         return

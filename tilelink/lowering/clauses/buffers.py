@@ -6,7 +6,7 @@ from tilelink.errors import ScheduleError
 from tilelink.ir.program import Program, Tensor
 from tilelink.ir.typing import Typing
 from tilelink.lowering.clauses.clause import Clause, Numbers, TensorChoices, count, ratio
-from tilelink.scheduling.words import Part
+from tilelink.scheduling.words import SchedulePart
 
 
 def _apart(one: int | None, other: int | None, _: Numbers, __: int) -> float:
@@ -17,7 +17,7 @@ def _labels(_: Program, __: Typing, tensor: Tensor, ___: Numbers, ____: int) -> 
     return {"2": 2, "1": 1} if tensor.symmetric and not tensor.in_place else {}
 
 
-def _check(program: Program, part: Part) -> None:
+def _check(program: Program, part: SchedulePart) -> None:
     tensor = program.tensor(part.name)
     if not tensor.symmetric:
         message = f"buffers {part[BUFFERS]} of {tensor.name}, which no peer reaches"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from tilelink.errors import TileSizeError, did_you_mean
 from tilelink.ir.mapping import tile_index
@@ -12,7 +11,7 @@ from tilelink.ir.scalar import Param, Ranks, Scalar
 from tilelink.ir.visitor import stage_regions
 from tilelink.lowering.clauses.clause import Clause, Numbers
 from tilelink.lowering.transform import all_indices
-from tilelink.scheduling.words import Part, Sizes, check_sizes, show_sizes
+from tilelink.scheduling.words import SchedulePart, Sizes, check_sizes, inner_sizes, read_sizes, show_sizes
 
 
 def dims_called(program: Program, tensor: Tensor, key: str) -> list[int]:
@@ -45,19 +44,11 @@ def _indices_along(program: Program, tensor: Tensor) -> Iterator[tuple[int, str]
                         yield d, shifted[1]
 
 
-def _read(_: str, children: Sequence[Any]) -> Sizes:
-    return tuple(children)
-
-
 def _show(sizes: Sizes) -> str:
     return f"channel({show_sizes(sizes)})"
 
 
-def _inner(sizes: Sizes) -> Sequence[tuple[str, str]]:
-    return [(key, key) for key, _ in sizes]
-
-
-def _check(program: Program, part: Part) -> None:
+def _check(program: Program, part: SchedulePart) -> None:
     tensor = program.tensor(part.name)
     # With the other direction, a stage addresses the tensor by its index over the ranks. Only binding knows the
     # direction.
@@ -82,10 +73,10 @@ CHANNEL: Clause[Sizes] = Clause(
     rules={"channel": '"channel" "(" size ("," size)* ")"'},
     syntax="channel(..)",
     called="channel(...)",
-    read=_read,
+    read=read_sizes,
     show=_show,
     valid=check_sizes,
-    inner=_inner,
+    inner=inner_sizes,
     check=_check,
     apart=_apart,
     written="`channel(i=128)`",

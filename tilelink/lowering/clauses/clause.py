@@ -15,7 +15,7 @@ from tilelink.ir.program import Program, Stage, Tensor
 from tilelink.ir.typing import StageTyping, Typing
 from tilelink.lowering.bound import Bound
 from tilelink.scheduling.schedule import Schedule
-from tilelink.scheduling.words import Part, Word, check_count, positive, word_called, words
+from tilelink.scheduling.words import SchedulePart, Word, check_count, positive, word_called, words
 from tilelink.target import Target
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ FAR = 8.0
 """Distance of two values that have nothing in common. Doubling a size is a distance of 1."""
 
 
-def _as_it_is(_: Program, stage: Stage, __: Part) -> Stage:
+def _as_it_is(_: Program, stage: Stage, __: SchedulePart) -> Stage:
     return stage
 
 
@@ -154,7 +154,7 @@ class Clause(Word[T]):
     """
 
     manual: str
-    rewrite: Callable[[Program, Stage, Part], Stage] = _as_it_is
+    rewrite: Callable[[Program, Stage, SchedulePart], Stage] = _as_it_is
     apply: Callable[[Bound], Bound] | None = None
     place: Place = Place.TILES
     choices: Choices[T] | None = field(default=None, repr=False)
@@ -171,12 +171,12 @@ def clauses() -> tuple[Clause[Any], ...]:
     return tuple(word for word in words() if isinstance(word, Clause))
 
 
-def said(part: Part) -> Iterator[Clause[Any]]:
+def said(part: SchedulePart) -> Iterator[Clause[Any]]:
     """Yield the clauses of a stage or a tensor that have another value than the default."""
     return (clause for clause in clauses() if part[clause] != clause.default)
 
 
-def divides(part: Part) -> str | None:
+def divides(part: SchedulePart) -> str | None:
     """Return the name of the clause by which some programs of a stage multiply parts of tiles alone, or None."""
     return next((clause.name for clause in said(part) if clause.parts is not None), None)
 

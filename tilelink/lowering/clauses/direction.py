@@ -9,7 +9,7 @@ from tilelink.errors import ScheduleError
 from tilelink.ir.program import Program, Stage
 from tilelink.lowering.clauses.clause import Clause, Numbers
 from tilelink.lowering.transform import flip_direction
-from tilelink.scheduling.words import Part
+from tilelink.scheduling.words import SchedulePart
 
 DIRECTIONS = ("push", "pull")
 
@@ -27,7 +27,7 @@ def _valid(owner: str, value: str | None) -> None:
         raise ScheduleError(f"direction {value!r} of stage {owner}", hint="a direction is push or pull")
 
 
-def _rewrite(program: Program, stage: Stage, part: Part) -> Stage:
+def _rewrite(program: Program, stage: Stage, part: SchedulePart) -> Stage:
     direction = part[DIRECTION]
     return flip_direction(program, stage, direction, part.at("direction")) if direction else stage
 

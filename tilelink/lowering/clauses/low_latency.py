@@ -71,7 +71,7 @@ from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, number_channels, number_tasks
 from tilelink.lowering.transform import number_of
 from tilelink.scheduling.schedule import CopyEngine
-from tilelink.scheduling.words import Part
+from tilelink.scheduling.words import SchedulePart
 
 FEW_ELEMENTS = 16384
 """Largest number of elements of a tensor for which a search tries words: with more, twice the bytes cost more than the
@@ -89,13 +89,13 @@ def _apply(bound: Bound) -> Bound:
     return bound
 
 
-def _with_words(bound: Bound, tensor: BoundTensor, place: Location | None) -> Bound:
-    _refuse(tensor, place, _reasons(bound, tensor))
+def _with_words(bound: Bound, tensor: BoundTensor, location: Location | None) -> Bound:
+    _refuse(tensor, location, _reasons(bound, tensor))
     ((_, kind),) = (key for key in bound.channels if key[0] == tensor.name)
     seen = _Seen(bound, tensor, kind)
     if seen.faults:  # the rule `coverage` refuses them, and has to see the signals that words would replace
         return bound
-    _refuse(tensor, place, _parted(bound, tensor.name, seen.carried))
+    _refuse(tensor, location, _parted(bound, tensor.name, seen.carried))
     carrying = _Carrying(tensor=tensor.name, kind=kind, carried=seen.carried)
     bodies = {name: carrying.body(stage.stage.body) for name, stage in bound.stages.items()}
     packed = _packed(bound, tensor, seen.accesses)
@@ -128,12 +128,12 @@ class _Refused:
     statement: Statement | None = None
 
 
-def _refuse(tensor: BoundTensor, place: Location | None, reasons: Iterator[_Refused]) -> None:
+def _refuse(tensor: BoundTensor, location: Location | None, reasons: Iterator[_Refused]) -> None:
     """Raise ScheduleError for the first reason."""
     for refused in reasons:
         message = f"{tensor.name} cannot have `low_latency`: {refused.reason}"
         related = refused.statement.location if refused.statement is not None else None
-        raise ScheduleError(message, location=place, related=related, hint=refused.hint)
+        raise ScheduleError(message, location=location, related=related, hint=refused.hint)
 
 
 def _parted(bound: Bound, name: str, carried: set[int]) -> Iterator[_Refused]:
@@ -258,7 +258,7 @@ class _Seen:
         own = np.flatnonzero(a.tensor == tensor.number)
         told = (s.channel >= base[tensor.name, kind]) & (s.channel < base[tensor.name, kind] + grid.count)
         told &= s.guard == 0
-        self.accesses = _rows(a, own)
+        self.accesses = a.pick(own)
         dims = len(tensor.shape)
         source, channel = _channels(self.accesses, grid, dims)
         # (task, rank, channel) -> numbers; of accesses with several channels there is one row for each
@@ -278,11 +278,6 @@ class _Seen:
             bad |= set(number[~covered].tolist()) | set(s.statement[rows[~used]].tolist())
             self.carried |= set(number.tolist()) | set(s.statement[rows].tolist())
         self.carried -= bad
-
-
-def _rows(a: Accesses, rows: Ints) -> Accesses:
-    columns = {name: getattr(a, name)[rows] for name in a.__dataclass_fields__}
-    return Accesses(**columns)
 
 
 def _channels(a: Accesses, grid: ChannelGrid, dims: int) -> tuple[Ints, Ints]:
@@ -403,7 +398,7 @@ def _labels(program: Program, _: Typing, tensor: Tensor, dims: Numbers, ranks: i
     return {"signals": False, "words": True} if few and _may_have_words(program, tensor) else {}
 
 
-def _check(program: Program, part: Part) -> None:
+def _check(program: Program, part: SchedulePart) -> None:
     tensor = program.tensor(part.name)
     if _may_travel(tensor):
         return

@@ -11,7 +11,7 @@ from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.lowering.clauses.clause import Clause, Numbers, ratio
 from tilelink.lowering.transform import all_indices, whole_dim
 from tilelink.scheduling.schedule import IndexOrder, Order
-from tilelink.scheduling.words import Part
+from tilelink.scheduling.words import SchedulePart
 
 
 def _read(_: str, children: Sequence[Any]) -> Order:
@@ -37,7 +37,7 @@ def _inner(order: Order | None) -> Sequence[tuple[str, str]]:
     return [*((term.index, term.index) for term in order.nest), *([("group", "group")] if order.group else [])]
 
 
-def _check(program: Program, part: Part) -> None:
+def _check(program: Program, part: SchedulePart) -> None:
     order = part[ORDER]
     if order is None:
         return
@@ -56,10 +56,10 @@ def _check(program: Program, part: Part) -> None:
 def _apart(one: Order | None, other: Order | None, dims: Numbers, ranks: int) -> float:
     mine, theirs = one or Order(), other or Order()
     groups = [order.group[1] if order.group else 1 for order in (mine, theirs)]
-    return float(_turns(mine, dims, ranks) != _turns(theirs, dims, ranks)) + ratio(*groups)
+    return float(_terms(mine, dims, ranks) != _terms(theirs, dims, ranks)) + ratio(*groups)
 
 
-def _turns(order: Order, dims: Numbers, ranks: int) -> set[tuple[object, ...]]:
+def _terms(order: Order, dims: Numbers, ranks: int) -> set[tuple[object, ...]]:
     """Return the parts of an order, with numbers in place of expressions."""
 
     def start(value: Scalar | None) -> tuple[int, ...]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from tilelink.errors import ScheduleError
 from tilelink.ir.program import Program
 from tilelink.lowering.clauses.clause import FAR, Clause, Numbers, count, ratio
-from tilelink.scheduling.words import Part
+from tilelink.scheduling.words import SchedulePart
 
 MAX_WARPS = 32
 """Largest number of warps of a GPU program (1024 threads)."""
 
 
-def _check(_: Program, part: Part) -> None:
+def _check(_: Program, part: SchedulePart) -> None:
     warps = part[NUM_WARPS]
     if warps is not None and (warps & (warps - 1) or warps > MAX_WARPS):
         hint = f"one of {', '.join(str(1 << n) for n in range(MAX_WARPS.bit_length()))}"

@@ -9,7 +9,7 @@ from tilelink.errors import ScheduleError, did_you_mean
 from tilelink.ir.program import Program
 from tilelink.lowering.clauses.clause import FAR, Clause, Numbers, ratio
 from tilelink.scheduling.schedule import CopyEngine, Fused, Resource, Sm
-from tilelink.scheduling.words import Part, check_count, positive
+from tilelink.scheduling.words import SchedulePart, check_count, positive
 
 
 def _read(rule: str, children: Sequence[Any]) -> Resource:
@@ -32,7 +32,7 @@ def _inner(value: Resource | None) -> Sequence[tuple[str, str]]:
     return [("stage", value.stage)] if isinstance(value, Fused) else []
 
 
-def _check(program: Program, part: Part) -> None:
+def _check(program: Program, part: SchedulePart) -> None:
     stages = [s.name for s in program.stages]
     resource = part[RESOURCE]
     if isinstance(resource, Fused) and resource.stage not in stages:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import or_
-from typing import Any
 
 from tilelink.errors import ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.program import Program, Stage, Tensor, Whole
@@ -14,14 +12,10 @@ from tilelink.ir.visitor import stage_regions
 from tilelink.lowering.clauses.channel import dims_called, names_of
 from tilelink.lowering.clauses.clause import Clause, Numbers, TensorChoices, ratio
 from tilelink.lowering.transform import number_of
-from tilelink.scheduling.words import Part, Sizes, check_sizes, show_sizes
+from tilelink.scheduling.words import SchedulePart, Sizes, check_sizes, inner_sizes, read_sizes, show_sizes
 
 SEARCHED = (2, 3)
 """Steps of a tensor that memory holds at a time, if a search does not keep all of them."""
-
-
-def _read(_: str, children: Sequence[Any]) -> Sizes:
-    return tuple(children)
 
 
 def _show(sizes: Sizes) -> str:
@@ -34,11 +28,7 @@ def _valid(owner: str, sizes: Sizes) -> None:
         raise ScheduleError(f"slots of two dimensions of {owner}", hint="a tensor has one dimension of steps")
 
 
-def _inner(sizes: Sizes) -> Sequence[tuple[str, str]]:
-    return [(key, key) for key, _ in sizes]
-
-
-def _check(program: Program, part: Part) -> None:
+def _check(program: Program, part: SchedulePart) -> None:
     tensor = program.tensor(part.name)
     ((key, number),) = part[SLOTS]
     location = part.at("slots")
@@ -106,10 +96,10 @@ SLOTS: Clause[Sizes] = Clause(
     rules={"slots": '"slots" "(" size ")"'},
     syntax="slots(..)",
     called="slots(...)",
-    read=_read,
+    read=read_sizes,
     show=_show,
     valid=_valid,
-    inner=_inner,
+    inner=inner_sizes,
     check=_check,
     apart=_apart,
     tensor_choices=TensorChoices(name="slots", labels=_labels),

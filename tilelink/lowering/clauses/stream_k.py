@@ -7,7 +7,7 @@ tiles before are whole ones, in full waves. It is the hybrid of two tiles in Osa
 
 before: gemm(i: M, j: N):              y[i, j] = f(dot(a[i, :], b[j, :].T))
 after:  gemm, its first T - R - P tiles; and then, in the same kernel, for each CTA and each tile of which it has steps
-        gemm_streamed(share: P, turn: X):
+        gemm_streamed(share: P, wave: X):
             part = zeros(f32)
             for (k: the steps of the tile that the CTA has):
                 part = part + dot(a[i, k], b[j, k].T)
@@ -99,26 +99,26 @@ def _apply(bound: Bound) -> Bound:
 class _Share:
     """A division: of the `steps` of each of the last `tiles` of a stage, among `programs` of a kernel's.
 
-    turns: largest number of tiles of which a program has steps. helpers: largest number of programs that have steps of
+    waves: largest number of tiles of which a program has steps. helpers: largest number of programs that have steps of
     a tile which they do not begin.
     """
 
     tiles: int
     steps: int
     programs: int
-    turns: int
+    waves: int
     helpers: int
 
 
 def _shared(tiles: int, steps: int, programs: int) -> _Share:
     """Return the division of the steps of tiles among programs."""
     begin = [number * tiles * steps // programs for number in range(programs + 1)]
-    turns = max(-(-begin[n + 1] // steps) - begin[n] // steps for n in range(programs))
+    waves = max(-(-begin[n + 1] // steps) - begin[n] // steps for n in range(programs))
     helpers = [0] * tiles
     for start in begin[1:-1]:
         if start % steps:
             helpers[start // steps] += 1
-    return _Share(tiles=tiles, steps=steps, programs=programs, turns=turns, helpers=max(helpers))
+    return _Share(tiles=tiles, steps=steps, programs=programs, waves=waves, helpers=max(helpers))
 
 
 class _Stream(Split):
@@ -126,7 +126,7 @@ class _Stream(Split):
 
     def __init__(self, bound: Bound, stage: BoundStage) -> None:
         super().__init__(bound, stage)
-        self.number, self.turn, self.helper = (self._name(name) for name in ("share", "turn", "helper"))
+        self.number, self.wave, self.helper = (self._name(name) for name in ("share", "wave", "helper"))
         self.sums = [self._name("acc") for _ in self.products]
         self.block = bound.contraction_block(stage.name)
 
@@ -180,16 +180,16 @@ class _Stream(Split):
     def _streamed(self, kernel: Kernel, share: _Share) -> BoundStage:
         """Return the stage of a kernel whose tiles are the steps that a program has of a tile."""
         number = binary("%", TILE, const(kernel.programs))
-        turn = binary("//", TILE, const(kernel.programs))
-        place = add(self._first_tile(share, number), turn)
+        wave = binary("//", TILE, const(kernel.programs))
+        place = add(self._first_tile(share, number), wave)
         tail = binary("min", place, const(share.tiles - 1))
-        names = ((self.number, kernel.programs, number), (self.turn, share.turns, turn))
+        names = ((self.number, kernel.programs, number), (self.wave, share.waves, wave))
         running = [
             Running(decl=IndexDecl(name=name, extent=const(size), number=True), tile=1, extent=size, order=order)
             for name, size, order in names
         ]
         running += self._running(share.tiles, tail, piece=const(0), rows=self.stage.tiles[self.rows])
-        made = self._stage("streamed", self._body(kernel, share), running, kernel.programs * share.turns)
+        made = self._stage("streamed", self._body(kernel, share), running, kernel.programs * share.waves)
         return replace(
             made,
             tiles={**made.tiles, self.inner: self.block, self.helper: 1},
@@ -226,7 +226,7 @@ class _Stream(Split):
         finished = [self._placed(s) for s in map_values(tuple(rest), self._summed)]
         helped = self._helped(share, program, before) if share.helpers else []
         body.append(If(condition=mine, then=(*helped, *finished), orelse=(*given, told), location=location))
-        place = mul(add(self._first_tile(share, program), Index(name=self.turn)), const(share.steps))
+        place = mul(add(self._first_tile(share, program), Index(name=self.wave)), const(share.steps))
         has: Scalar = Compare(op="<", left=place, right=self._begin(share, after))
         if share.programs < kernel.programs:
             has = Logic(op="and", args=(Compare(op="<", left=program, right=const(share.programs)), has))

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from tilelink.errors import TileSizeError, did_you_mean
 from tilelink.ir.program import Program, Stage
 from tilelink.lowering.clauses.clause import Clause, Numbers, ratio
 from tilelink.lowering.transform import all_indices, split_whole, whole_dim
-from tilelink.scheduling.words import Part, Sizes, check_sizes, show_sizes
-
-
-def _read(_: str, children: Sequence[Any]) -> Sizes:
-    return tuple(children)
+from tilelink.scheduling.words import SchedulePart, Sizes, check_sizes, inner_sizes, read_sizes, show_sizes
 
 
 def _show(sizes: Sizes) -> str:
     return f"tile({show_sizes(sizes)})"
 
 
-def _inner(sizes: Sizes) -> Sequence[tuple[str, str]]:
-    return [(key, key) for key, _ in sizes]
-
-
-def _check(program: Program, part: Part) -> None:
+def _check(program: Program, part: SchedulePart) -> None:
     stage = program.stage(part.name)
     names = list(dict.fromkeys(d.name for d in all_indices(stage)))
     for key, _ in part[TILE]:
@@ -34,7 +23,7 @@ def _check(program: Program, part: Part) -> None:
             raise TileSizeError(message, location=part.at(f"tile.{key}"), hint=hint)
 
 
-def _rewrite(program: Program, stage: Stage, part: Part) -> Stage:
+def _rewrite(program: Program, stage: Stage, part: SchedulePart) -> Stage:
     """Add an index over a dimension that a communication stage moves as a whole, if the clause gives it a tile size."""
     if stage.kind == "comm":
         names = {d.name for d in all_indices(stage)}
@@ -56,10 +45,10 @@ TILE: Clause[Sizes] = Clause(
     rules={"tile": '"tile" "(" size ("," size)* ")"'},
     syntax="tile(..)",
     called="tile(...)",
-    read=_read,
+    read=read_sizes,
     show=_show,
     valid=check_sizes,
-    inner=_inner,
+    inner=inner_sizes,
     check=_check,
     rewrite=_rewrite,
     apart=_apart,

@@ -8,7 +8,7 @@ from tilelink.artifact import Artifact
 from tilelink.runtime.cuda.copies import Copies
 
 
-class Handshake:
+class HandshakeArguments:
     """Arguments for the `HandshakePointer` of a rank's kernels: `block` enables the handshake, `none` disables it."""
 
     def __init__(self, artifact: Artifact, copies: Copies, device: torch.device) -> None:

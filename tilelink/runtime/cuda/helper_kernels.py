@@ -4,7 +4,7 @@
 The number of the launch is in device memory, and only kernels change it: these, or a launch's own kernels that perform
 the handshake (device/handshake.py). So a launch that was captured into a CUDA graph can be replayed. A captured launch
 always uses the buffers that it was captured with. So a replay first skips launches, as if they had happened, until it
-is the turn of these buffers. Afterwards it skips as many as restore the turn. For launches outside of the graph nothing
+uses these buffers. Afterwards it skips as many as restore the slot. For launches outside of the graph nothing
 has changed.
 """
 
@@ -83,15 +83,15 @@ def close_launch(
 
 
 @triton.jit(do_not_specialize=["rank"])
-def turn_launch(
+def skip_launches(
     signals, signal_table, epoch_pointer, debug_block, counters, flags, flag_values, rank,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
-    PROGRAMS: tl.constexpr, CYCLE: tl.constexpr, TURN: tl.constexpr,
+    PROGRAMS: tl.constexpr, CYCLE: tl.constexpr, SLOT: tl.constexpr,
 ):  # fmt: skip
-    """Skip launches until the next one, counted from 0, is number TURN of its cycle. Parameters as of close_launch."""
+    """Skip launches until the next one, counted from 0, has slot SLOT of its cycle. Parameters as of close_launch."""
     launch = _number(epoch_pointer, PROGRAMS)
-    skipped = (TURN + CYCLE - (launch - 1) % CYCLE) % CYCLE
+    skipped = (SLOT + CYCLE - (launch - 1) % CYCLE) % CYCLE
     tl.store(epoch_pointer + handshake.SKIPPED, skipped)
     _advance(
         signals, signal_table, epoch_pointer, debug_block, counters, flags, flag_values, rank, launch, skipped, 0,

@@ -13,7 +13,7 @@ from tilelink.runtime.cuda.copies import Copies
 from tilelink.runtime.cuda.deadline import DebugBlock
 from tilelink.runtime.cuda.device import agree, gpu_of
 from tilelink.runtime.cuda.graphs import GraphCache, check_captured, graphs
-from tilelink.runtime.cuda.handshake import Handshake
+from tilelink.runtime.cuda.handshake import HandshakeArguments
 from tilelink.runtime.cuda.launch_driver import LaunchDriver
 from tilelink.runtime.cuda.measured_kernel import MeasuredKernel
 from tilelink.runtime.cuda.memory import Memory
@@ -59,7 +59,7 @@ class GpuKernel(MeasuredKernel):
         copies = self._copies = Copies(
             artifact, memory, group, timed=self._tracer is not None, replayed=debug_block is None
         )  # fmt: skip
-        handshake = Handshake(artifact, copies, device)
+        handshake = HandshakeArguments(artifact, copies, device)
         self._arguments = Arguments(artifact, memory, words, handshake.usual)
         self._driver = LaunchDriver(artifact, memory, self._arguments, copies, handshake, words)
         self._promises = artifact.promises if settings().check else ()
@@ -107,8 +107,8 @@ class GpuKernel(MeasuredKernel):
         arguments, driver = self._arguments, self._driver
         if arguments.kept:  # before anything is issued: if memory is exhausted, nothing has happened yet
             arguments.make_kept(results)
-        if capturing and driver.turns:
-            driver.turns[driver.slot](stream)
+        if capturing and driver.skips:
+            driver.skips[driver.slot](stream)
         if arguments.staged:
             arguments.stage(tensors, driver.slot)
         graph = self._whole(tensors) if self._graphs.worth and not capturing else None
@@ -149,7 +149,7 @@ class GpuKernel(MeasuredKernel):
                 return self.buffer(name)
         tensor, driver = self.artifact.tensor(name), self._driver
         capturing = torch.cuda.is_current_stream_capturing()
-        if not tensor.symmetric or (capturing and driver.turns):
+        if not tensor.symmetric or (capturing and driver.skips):
             return torch.empty(tensor.shape, dtype=dtype_of(tensor), device=self.device)
         stream = driver.current()
         if not capturing and stream is not driver.last:

@@ -11,8 +11,8 @@ from tilelink.runtime.cuda.arguments import Arguments
 from tilelink.runtime.cuda.copies import Copies
 from tilelink.runtime.cuda.driver import library
 from tilelink.runtime.cuda.functions import Function, HelperKernel
-from tilelink.runtime.cuda.handshake import Handshake
-from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, turn_launch
+from tilelink.runtime.cuda.handshake import HandshakeArguments
+from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, skip_launches
 from tilelink.runtime.cuda.memory import Memory
 from tilelink.runtime.cuda.operands import Tensors
 from tilelink.runtime.cuda.side_streams import SIDE_PRIORITY, Sides, new_stream
@@ -22,12 +22,12 @@ from tilelink.runtime.order import kernels_in_order
 class LaunchDriver:
     """Issues launches with the protocol and streams of a program, on a caller's stream, given by its handle.
 
-    slot: number of the next launch in the cycle of buffers. turns: helper kernels before a captured launch, by slot.
+    slot: number of the next launch in the cycle of buffers. skips: helper kernels before a captured launch, by slot.
     gains: True if one graph is faster than issuing a launch's operations one by one.
     """
 
     def __init__(
-        self, artifact: Artifact, memory: Memory, arguments: Arguments, copies: Copies, handshake: Handshake,
+        self, artifact: Artifact, memory: Memory, arguments: Arguments, copies: Copies, handshake: HandshakeArguments,
         debug_block: torch.Tensor | None,
     ) -> None:  # fmt: skip
         """Compile the kernels. Raises BindingError for one that does not fit the GPU."""
@@ -63,14 +63,14 @@ class LaunchDriver:
         memory, copies, options = self._memory, self._copies, self._copies.options
         arguments = (memory.pad, memory.signal_table, memory.epoch, debug_block)
         prepared = (copies.counters, copies.flags, copies.flag_values, memory.rank)
-        closing, turning = (*arguments, copies.exits, *prepared), (*arguments, *prepared)
+        closing, skipping = (*arguments, copies.exits, *prepared), (*arguments, *prepared)
         self._open = HelperKernel(open_launch, (*arguments, memory.rank), options.opening)
         awaited = (memory.pad, memory.epoch, debug_block, copies.exits)
         self._await_outputs = HelperKernel(await_outputs, awaited, options.awaiting) if options.awaiting else None
         self._close = HelperKernel(close_launch, closing, options.closing)
         captured = options.captured
         self._close_captured = HelperKernel(close_launch, closing, captured) if captured else self._close
-        self.turns = [HelperKernel(turn_launch, turning, one) for one in options.turns]
+        self.skips = [HelperKernel(skip_launches, skipping, one) for one in options.skips]
 
     # Callers' streams ----------------------------------------------------------------------------------------
 

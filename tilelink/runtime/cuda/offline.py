@@ -62,7 +62,7 @@ def recorded(artifact: Artifact, rank: int) -> Recorded:
 
 @dataclass(frozen=True, kw_only=True)
 class HelperOptions:
-    """The constants of a program's helper kernels: of `open_launch`, of `close_launch` and of every `turn_launch`.
+    """The constants of a program's helper kernels: of `open_launch`, of `close_launch` and of every `skip_launches`.
 
     awaiting: of `await_outputs`, or None if it is not needed. captured: of `close_launch` in a CUDA graph, or None if
     it is the same kernel.
@@ -72,7 +72,7 @@ class HelperOptions:
     awaiting: Mapping[str, Any] | None
     closing: Mapping[str, Any]
     captured: Mapping[str, Any] | None
-    turns: tuple[Mapping[str, Any], ...]
+    skips: tuple[Mapping[str, Any], ...]
 
 
 def helper_options(artifact: Artifact, found: Recorded, begun: bool) -> HelperOptions:
@@ -89,7 +89,7 @@ def helper_options(artifact: Artifact, found: Recorded, begun: bool) -> HelperOp
     }  # fmt: skip
     closing = {**options, "EXITS": len(found.exits)}
     # Kernels of a captured launch notify no peers and release no copies, so helper kernels must do it before them.
-    turns = range(cycle if cycle > 1 or artifact.protocol.announces_late else 0)
+    slots = range(cycle if cycle > 1 or artifact.protocol.announces_late else 0)
     # Captured launches skip others. If only the signals of every launch keep ranks together, they must wait instead.
     skipping = {"CYCLE": cycle, "LAG": artifact.lag if artifact.reuse_wait or cycle == 1 else 1}
     # If a kernel releases the copies of a launch, peers may be notified of its end only in the next one. A wait for
@@ -100,6 +100,6 @@ def helper_options(artifact: Artifact, found: Recorded, begun: bool) -> HelperOp
         opening={**common, "WAIT": entry_first},
         awaiting={"EXITS": len(found.exits), "STAGE": common["STAGE"]} if awaits else None,
         closing={**closing, "CYCLE": 0},
-        captured={**closing, **ending} if turns else None,
-        turns=tuple({**options, **skipping, "TURN": turn} for turn in turns),
+        captured={**closing, **ending} if slots else None,
+        skips=tuple({**options, **skipping, "SLOT": slot} for slot in slots),
     )

@@ -27,7 +27,7 @@ from tilelink.generated import file_of, load_module
 from tilelink.runtime.cuda.assembler import assembling
 from tilelink.runtime.cuda.copy_stream import may_be_begun
 from tilelink.runtime.cuda.functions import Argument, described
-from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, turn_launch
+from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, skip_launches
 from tilelink.runtime.cuda.keys import settled
 from tilelink.runtime.cuda.offline import HelperOptions, helper_options, recorded
 from tilelink.runtime.dtypes import dtype_of
@@ -132,6 +132,6 @@ def _compile_helpers(options: HelperOptions, debug_block: torch.Tensor | None) -
         calls.append((await_outputs, (common[0], common[2], debug_block, rows[0]), options.awaiting))
     closings = [options.closing, *([options.captured] if options.captured else [])]
     calls += [(close_launch, (*common, *rows, 0), one) for one in closings]
-    calls += [(turn_launch, (*common, *rows[1:], 0), one) for one in options.turns]
+    calls += [(skip_launches, (*common, *rows[1:], 0), one) for one in options.skips]
     for function, arguments, constants in calls:
         settled(function).warmup(*arguments, **constants, grid=(1,), num_warps=4)

@@ -123,8 +123,8 @@ class Sampler:
         events = {name: [event_pair() for _ in range(warmups + samples)] for name in names}
         host: dict[str, list[float]] = {name: [] for name in names}
         for number in range(warmups + samples):
-            turn = number % max(1, len(names))
-            for name in (*names[turn:], *names[:turn]):
+            first = number % max(1, len(names))
+            for name in (*names[first:], *names[:first]):
                 host[name].append(self.sample(runs[name], events[name][number])[1])
             torch.cuda.synchronize()
         return {name: self._timing(name, events[name][warmups:], host[name][warmups:]) for name in names}
