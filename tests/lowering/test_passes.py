@@ -16,7 +16,7 @@ from tilelink.cli import app
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.printer import print_program
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.clauses import Place, forget, register, switch
+from tilelink.lowering.clauses import Phase, forget, register, switch
 from tilelink.lowering.launch_protocol import handshake_of
 from tilelink.lowering.listing import listing
 from tilelink.lowering.passes import passes
@@ -71,7 +71,7 @@ def test_passes_of_clauses_stand_where_the_clauses_say() -> None:
         "program_per_tile", "loops", "low_latency", "transport", "sink_waits", "roles", "barriers", "defer_notify",
         "dynamic", "compact", "issue_order", "protocol",
     ]  # fmt: skip
-    own = [switch(place.name.lower(), manual="", apply=lambda bound: bound, place=place) for place in Place]
+    own = [switch(phase.name.lower(), manual="", apply=lambda bound: bound, phase=phase) for phase in Phase]
     idle = switch("idle", manual="")
     for clause in (*own, idle):
         register(clause)

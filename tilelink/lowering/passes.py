@@ -14,7 +14,7 @@ from tilelink.ir.simplify import simplify
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.choose_kernels import kernels_of
 from tilelink.lowering.choose_transport import choose_transport
-from tilelink.lowering.clauses import Place, clauses
+from tilelink.lowering.clauses import Phase, clauses
 from tilelink.lowering.compact_tiles import compact_tiles
 from tilelink.lowering.insert_barriers import place_barriers
 from tilelink.lowering.issue_order import order_kernels
@@ -31,18 +31,18 @@ class Pass:
 
 
 def passes() -> tuple[Pass, ...]:
-    """All passes, in the order in which they are applied. Clauses say at which place theirs is, and why."""
+    """All passes, in the order in which they are applied. Clauses say in which phase theirs is, and why."""
     return (
-        *_of_clauses(Place.BEFORE_KERNELS),
+        *_of_clauses(Phase.BEFORE_KERNELS),
         Pass(name="kernels", apply=_choose_kernels),
-        *_of_clauses(Place.TILES),
+        *_of_clauses(Phase.TILES),
         Pass(name="loops", apply=_finish_loops),  # from here on nothing changes how many tiles a stage has
-        *_of_clauses(Place.BEFORE_TRANSPORT),
+        *_of_clauses(Phase.BEFORE_TRANSPORT),
         Pass(name="transport", apply=choose_transport),  # before waits and barriers, which queues do without
         Pass(name="sink_waits", apply=sink_waits),
-        *_of_clauses(Place.BEFORE_BARRIERS),
+        *_of_clauses(Phase.BEFORE_BARRIERS),
         Pass(name="barriers", apply=place_barriers),  # from here on no statement comes or goes
-        *_of_clauses(Place.AFTER_BARRIERS),
+        *_of_clauses(Phase.AFTER_BARRIERS),
         # compact comes after what ties the tiles of a program to one another, which it cannot have
         Pass(name="compact", apply=compact_tiles),
         Pass(name="issue_order", apply=order_kernels),  # from here on it is fixed which signals a kernel waits for
@@ -50,10 +50,10 @@ def passes() -> tuple[Pass, ...]:
     )
 
 
-def _of_clauses(place: Place) -> Iterator[Pass]:
-    """Yield the passes of clauses that stand at a place."""
+def _of_clauses(phase: Phase) -> Iterator[Pass]:
+    """Yield the passes of clauses of a phase."""
     for clause in clauses():
-        if clause.apply is not None and clause.place is place:
+        if clause.apply is not None and clause.phase is phase:
             yield Pass(name=clause.name, apply=clause.apply)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.buffers import BUFFERS
 from tilelink.lowering.clauses.channel import CHANNEL
-from tilelink.lowering.clauses.clause import Choices, Clause, Known, Place, TensorChoices, Ties, clauses, count, switch
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Phase, TensorChoices, Ties, clauses, count, switch
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.direction import DIRECTION
 from tilelink.lowering.clauses.dynamic import DYNAMIC
@@ -30,7 +30,7 @@ from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.scheduling import words as language
 
 __all__ = [
-    "CLAUSES", "Choices", "Clause", "Known", "Place", "TensorChoices", "Ties", "clauses", "count", "forget",
+    "CLAUSES", "Choices", "Clause", "Known", "Phase", "TensorChoices", "Ties", "clauses", "count", "forget",
     "register", "switch",
 ]  # fmt: skip
 
@@ -38,7 +38,7 @@ CLAUSES: tuple[Clause[Any], ...] = (
     RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, STREAM_K, HALVE_TAIL, BACKFILL,
     DEFER_NOTIFY, TMA_COPY, ROLES, PROGRAM_PER_TILE, DYNAMIC, CHANNEL, BUFFERS, SLOTS, LOW_LATENCY,
 )  # fmt: skip
-"""Built-in clauses, in the order in which schedules are printed, and in which the passes of one place are applied."""
+"""Built-in clauses, in the order in which schedules are printed, and in which the passes of one phase are applied."""
 
 
 def register(clause: Clause[Any]) -> None:

@@ -27,7 +27,7 @@ from tilelink.ir.scalar import Lookup, add, const, substitute, walk
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
-from tilelink.lowering.clauses.clause import Choices, Clause, Known, Place, Ties, count, divides
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Phase, Ties, count, divides
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.enumerate import signals_of
 from tilelink.lowering.events import NOTIFY, WAIT, Signals
@@ -165,7 +165,7 @@ BACKFILL: Clause[int | None] = count(
     "a program does at least one tile",
     formerly="fill",
     apply=_apply,
-    place=Place.TILES,  # after all that changes the last wave, whose idle programs it gives tiles
+    phase=Phase.TILES,  # after all that changes the last wave, whose idle programs it gives tiles
     needs=Known(
         why="only a launch knows which CTAs have no tile in the last wave",
         instead="take backfill away: dynamic, or a stage on sm(n), uses idle CTAs",

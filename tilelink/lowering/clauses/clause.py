@@ -115,10 +115,10 @@ class Ties(Enum):
     SAID = auto()
 
 
-class Place(Enum):
-    """The positions among the passes at which that of a clause may stand (lowering/passes.py).
+class Phase(Enum):
+    """The phases of lowering, in which passes of clauses may stand (lowering/passes.py).
 
-    Passes of one place are applied in the order in which their clauses are registered.
+    Passes of one phase are applied in the order in which their clauses are registered.
     """
 
     BEFORE_KERNELS = auto()
@@ -140,7 +140,7 @@ class Clause(Word[T]):
     manual: its meaning, for docs/language.md.
     rewrite(program, stage, part): returns the stage with the clause applied, before anything has a number.
     apply(bound): the pass that applies the clause to the stages that have it, or raises if that is impossible; or None.
-    place: where among all passes that one stands.
+    phase: where among all passes that one stands.
     choices, tensor_choices: what a search may choose for a stage, or for a tensor.
     apart(one, other, dims, ranks): the distance of two values, for a search that starts near a given schedule.
 
@@ -156,7 +156,7 @@ class Clause(Word[T]):
     manual: str
     rewrite: Callable[[Program, Stage, SchedulePart], Stage] = _as_it_is
     apply: Callable[[Bound], Bound] | None = None
-    place: Place = Place.TILES
+    phase: Phase = Phase.TILES
     choices: Choices[T] | None = field(default=None, repr=False)
     tensor_choices: TensorChoices[T] | None = field(default=None, repr=False)
     apart: Callable[[T, T, Numbers, int], float] = _both_or_neither

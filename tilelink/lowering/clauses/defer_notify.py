@@ -27,7 +27,7 @@ from tilelink.ir.program import Attend, Dot, For, If, Notify, Stage, Statement, 
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.ir.visitor import closing_notifies, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
-from tilelink.lowering.clauses.clause import Choices, Clause, Known, Place, Ties, divides, switch, without
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Phase, Ties, divides, switch, without
 from tilelink.lowering.transform import number_of
 
 NOTIFY_STEP = 2
@@ -149,7 +149,7 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
 DEFER_NOTIFY: Clause[bool] = switch(
     "defer_notify",
     apply=_apply,
-    place=Place.AFTER_BARRIERS,  # a notify is issued in a statement of a number
+    phase=Phase.AFTER_BARRIERS,  # a notify is issued in a statement of a number
     needs=Known(
         why="the notify of a tile waits for the product of the next one, which need not be there",
         instead="take defer_notify away",

@@ -24,7 +24,7 @@ from tilelink.ir.scalar import Index, Scalar, at_launch, walk
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import Bound, Kernel, Transport
-from tilelink.lowering.clauses.clause import Choices, Clause, Place, Ties, said, switch, tying
+from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, said, switch, tying
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.scheduling.schedule import CopyEngine, Fused, Schedule
 
@@ -123,7 +123,7 @@ def _kernel_alone(program: Program, schedule: Schedule, stage: str) -> bool:
 DYNAMIC: Clause[bool] = switch(
     "dynamic",
     apply=_apply,
-    place=Place.AFTER_BARRIERS,  # after what ties tiles of a program to one another, which it cannot have
+    phase=Phase.AFTER_BARRIERS,  # after what ties tiles of a program to one another, which it cannot have
     choices=Choices(
         name="tiles",
         labels={"in turn": False, "by a counter": True},

@@ -24,7 +24,7 @@ from tilelink.ir.program import Assign, For, If, Local, Notify, Region, Stage, S
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
-from tilelink.lowering.clauses.clause import Choices, Clause, Known, Place, Ties, switch
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Phase, Ties, switch
 from tilelink.lowering.transform import stage_writes
 
 
@@ -119,7 +119,7 @@ FLATTEN: Clause[bool] = switch(
     "flatten",
     formerly="flat",
     apply=_apply,
-    place=Place.TILES,  # first of all: it judges the stages that were written, not what splitting makes of them
+    phase=Phase.TILES,  # first of all: it judges the stages that were written, not what splitting makes of them
     needs=Known(
         why="a flat loop loads a tile before it is known whether the tile is there",
         instead="take flatten away: num_stages has several steps of a tile in flight, and dynamic deals uneven tiles",

@@ -22,7 +22,7 @@ from tilelink.errors import ScheduleError
 from tilelink.ir.scalar import Env, add, binary, const, evaluate, mul, substitute
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.lowering.clauses.backfill import BACKFILL
-from tilelink.lowering.clauses.clause import Clause, Known, Place, Ties, switch
+from tilelink.lowering.clauses.clause import Clause, Known, Phase, Ties, switch
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import free_name
@@ -129,7 +129,7 @@ def _halved(bound: Bound, kernel: Kernel, stage: BoundStage, index: str, left: i
 HALVE_TAIL: Clause[bool] = switch(
     "halve_tail",
     apply=_apply,
-    place=Place.TILES,  # before backfill, as it changes the last wave, too
+    phase=Phase.TILES,  # before backfill, as it changes the last wave, too
     needs=Known(
         why="only a launch knows which tiles its last wave has",
         instead="take halve_tail away: smaller tiles, or dynamic, leave less of the last wave idle",

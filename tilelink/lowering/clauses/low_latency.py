@@ -64,7 +64,7 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import map_value, reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies, with_channels
-from tilelink.lowering.clauses.clause import Clause, Numbers, Place, TensorChoices, divides, switch
+from tilelink.lowering.clauses.clause import Clause, Numbers, Phase, TensorChoices, divides, switch
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import Enumerator
@@ -414,7 +414,7 @@ LOW_LATENCY: Clause[bool] = switch(
     of="tensor",
     check=_check,
     apply=_apply,
-    place=Place.BEFORE_TRANSPORT,  # which asks for plain pushes, and before waits sink into products
+    phase=Phase.BEFORE_TRANSPORT,  # which asks for plain pushes, and before waits sink into products
     tensor_choices=TensorChoices(name="low_latency", labels=_labels),
     manual=(
         "what is pushed to the tensor travels as words of 32 bits of data and 32 bits of flag, each stored at once; "

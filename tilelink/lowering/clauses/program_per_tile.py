@@ -21,7 +21,7 @@ from tilelink.errors import ScheduleError
 from tilelink.ir.program import Notify, Transfer
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, Kernel, Transport
-from tilelink.lowering.clauses.clause import Clause, Place, Ties, switch, tying
+from tilelink.lowering.clauses.clause import Clause, Phase, Ties, switch, tying
 
 
 def _apply(bound: Bound) -> Bound:
@@ -64,7 +64,7 @@ def dealing_reason(bound: Bound, kernel: Kernel) -> str | None:
 PROGRAM_PER_TILE: Clause[bool] = switch(
     "program_per_tile",
     apply=_apply,
-    place=Place.TILES,  # after what adds stages to kernels
+    phase=Phase.TILES,  # after what adds stages to kernels
     ties=Ties.SHOWN,
     manual=(
         "a CTA for each tile, where otherwise each CTA executes some tiles one after the other: the GPU starts the "

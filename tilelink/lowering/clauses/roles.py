@@ -62,7 +62,7 @@ from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import carried, has_loop, parts, range_of, unfolded, unfolded_body
 from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.choose_network import sends
-from tilelink.lowering.clauses.clause import Choices, Clause, Place, Ties, said
+from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.rings import Roles, fit_together, kept_ring, loop_ring, operand_ring, result_ring, widest_of
@@ -587,7 +587,7 @@ ROLES: Clause[RolesChoice | None] = Clause(
     show=_show,
     valid=_valid,
     apply=_apply,
-    place=Place.BEFORE_BARRIERS,  # after waits have sunk: the loader executes them between its loads
+    phase=Phase.BEFORE_BARRIERS,  # after waits have sunk: the loader executes them between its loads
     ties=Ties.SHOWN,
     choices=Choices(
         name="roles",

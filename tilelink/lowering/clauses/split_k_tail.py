@@ -45,7 +45,7 @@ from tilelink.ir.scalar import Binary, Index, Scalar, Whole, add, binary, const,
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import map_regions, map_value, map_values, reads, stage_regions, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, with_channels
-from tilelink.lowering.clauses.clause import Choices, Clause, Known, Place, Ties, count, without
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Phase, Ties, count, without
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import free_name, number_of, stage_writes
@@ -437,7 +437,7 @@ SPLIT_K_TAIL: Clause[int | None] = count(
     "a tile has at least one part",
     formerly="split_tail",
     apply=_apply,
-    place=Place.TILES,  # before backfill: it changes how many tiles the last wave has
+    phase=Phase.TILES,  # before backfill: it changes how many tiles the last wave has
     needs=Known(
         why="only a launch knows which tiles its last wave has, and parts name whole tiles of operands",
         instead="take split_k_tail away: smaller tiles leave less of the last wave idle",

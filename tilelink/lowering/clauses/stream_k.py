@@ -55,7 +55,7 @@ from tilelink.ir.scalar import Compare, Index, Logic, Scalar, Whole, add, binary
 from tilelink.ir.visitor import map_values, stage_regions
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, with_channels
 from tilelink.lowering.clauses.backfill import BACKFILL
-from tilelink.lowering.clauses.clause import Choices, Clause, Known, Place, Ties, switch
+from tilelink.lowering.clauses.clause import Choices, Clause, Known, Phase, Ties, switch
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.split_k_tail import (
     MIN_STEPS,
@@ -281,7 +281,7 @@ def _most_parts(_: bool) -> int:
 STREAM_K: Clause[bool] = switch(
     "stream_k",
     apply=_apply,
-    place=Place.TILES,  # before backfill, as it changes the last wave, too
+    phase=Phase.TILES,  # before backfill, as it changes the last wave, too
     needs=Known(
         why="only a launch knows how many tiles there are, and their steps are divided when a kernel is compiled",
         instead="take stream_k away: with dynamic, programs take tiles by a counter",

@@ -23,7 +23,7 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage, Boxes
 from tilelink.lowering.choose_network import reaches_other_nodes
-from tilelink.lowering.clauses.clause import Clause, Known, Place, Ties, count
+from tilelink.lowering.clauses.clause import Clause, Known, Phase, Ties, count
 from tilelink.scheduling.schedule import Fused, Sm
 
 SHARED = 192 * 1024
@@ -178,7 +178,7 @@ TMA_COPY: Clause[int | None] = count(
     "an SM runs at least one program",
     formerly="bulk",
     apply=_apply,
-    place=Place.BEFORE_KERNELS,  # how many programs share an SM is a kernel's
+    phase=Phase.BEFORE_KERNELS,  # how many programs share an SM is a kernel's
     needs=Known(
         why="TMA copies whole boxes, whose places are known when a kernel is compiled",
         instead="take tma_copy away: on sm(n) with num_warps 8 copies by loads and stores",
