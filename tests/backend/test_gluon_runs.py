@@ -49,6 +49,7 @@ from tilelink.lowering.rings import (
     Roles,
     Step,
     of_tile,
+    operand_ring,
     parts_of,
     taken,
 )
@@ -57,7 +58,7 @@ from tilelink.planning.plan import Plan, make_plan
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs
 from tilelink.target import target
-from tilelink.verifier import verify
+from tilelink.verifier import refusals, verify
 
 Inputs = Sequence[Mapping[str, torch.Tensor]]
 
@@ -95,6 +96,21 @@ schedule one for forms:
     send on sm(1), tile(i=64){channel}
     gemm on sm, tile(i={i}, j={j}, k=64), roles({roles}){more}
 """
+MANY = """program many(M, N, K):
+    x : in  [M, K]
+    w : in  [N, K]
+    r : in  [{addends}, M, N]
+    y : out [M, N]
+
+    compute gemm(i: M, j: N):
+        acc = dot(x[i, :], w[j, :].T)
+        for (q: {addends} by 1):
+            acc += r[q, i, j]
+        y[i, j] = acc
+
+schedule one for many:
+    gemm on sm, tile(i=128, j=256, k=64), roles(consumers=2, buffers=4)
+"""
 DOT, OTHER = "dot(h[i, :], w[j, :].T)", "dot(h[i, :], v[j, :].T)"
 BRANCHES = """acc = dot(x[i, :], w[j, :].T)
 if ranks > 2:
@@ -125,6 +141,15 @@ def form(
     on = replace(target("sm_90"), sms=sms)
     sizes = {"M": M, "N": N, "K": K}
     return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=sizes, dtype="bf16", target=on)
+
+
+def added(addends: int) -> Bound:
+    """Return a product to which so many tiles are added."""
+    text = MANY.format(addends=addends)
+    module = compiler.parse(text, "many.tl")
+    sizes = {"M": 128, "N": 512, "K": 64}
+    on = replace(target("sm_90"), sms=1)
+    return compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target=on)
 
 
 def direct() -> Bound:
@@ -166,6 +191,8 @@ CASES = {
     "consumers wait after the product": Case(made=lambda: epilogue.bound(dtype=" f32", **SMALL)),
     "branches and late waits": Case(made=lambda: epilogue.bound(BRANCHES, **SMALL)),
     "several stages": Case(made=direct),
+    "as many addends as the loader may load": Case(made=lambda: added(4)),
+    "more addends": Case(made=lambda: added(5)),
     "8-bit floats": Case(made=lambda: narrow.bound(value=f"{narrow.SCALED} + z[i, j, 1]", buffers=2)),
     "tiles that a launch cuts": Case(made=lambda: cut([0, 100, 101, 301]), stage="product", near=2e-2),
     "tiles of which a launch has some": Case(made=lambda: cut([0, 0, 256, 256], "j, e, r"), stage="product", near=2e-2),
@@ -335,17 +362,24 @@ def of_storer(tiles: Sequence[tuple[BoundStage, Roles]], roles: Roles) -> list[T
     ]
 
 
+def fenced(events: Sequence[Event], role: str, roles: Roles, *, taken: bool) -> list[Told]:
+    """Return the steps of a role. taken: the fences to keep, those after a piece was taken or the others."""
+    every = [seen(event, roles.consumers) for event in events if event.role == role]
+    before = [("", "", 0, 0), *every[:-1]]
+    return [one for one, last in zip(every, before, strict=True) if one[0] != FENCE or (last[0] == TAKE) is taken]
+
+
 def at_operands(events: Sequence[Event], role: str, roles: Roles) -> list[Told]:
     """Return the steps of a role at the rings of operands and of what is kept."""
-    every = [seen(event, roles.consumers) for event in events if event.role == role]
-    words, barriers = (LOAD, MULTIPLY, RETIRE, TAKE), ("full", "empty", "ready", "vacant")
+    every = fenced(events, role, roles, taken=True)
+    words, barriers = (LOAD, MULTIPLY, RETIRE, TAKE, FENCE), ("full", "empty", "ready", "vacant")
     return merged(one for one in every if one[0] in words or one[1] in barriers)
 
 
 def at_results(events: Sequence[Event], role: str, roles: Roles) -> list[Told]:
     """Return the steps of a role at the rings of results."""
     found: list[Told] = []
-    for one in (seen(event, roles.consumers) for event in events if event.role == role):
+    for one in fenced(events, role, roles, taken=False):
         word, what, _, _ = one
         retired = word == RETIRE and role == "storer"
         if retired or word == FENCE or (word in (FILL, STORE) and not roles.cut) or what in ("staged", "drained"):
@@ -417,12 +451,25 @@ def test_source_does_what_was_verified(name: str, seed: int) -> None:
     assert tiles > 0
 
 
+@pytest.mark.parametrize(("addends", "loaded"), [(1, 1), (4, 4), (5, 0), (9, 0)])
+def test_consumers_do_not_wait_for_each_other(addends: int, loaded: int) -> None:
+    """The storer takes the results of the first consumer first, and the others hold back what it needs."""
+    made = added(addends)
+    roles = made.stages["gemm"].roles
+    assert roles is not None and roles.addends == loaded
+    ring = operand_ring(buffers=4, consumers=2, ahead=1, left=16384, right=32768, addends=4 * addends, addend=16384)
+    every = replace(made.stages["gemm"], roles=replace(roles, addends=addends, operands=ring))
+    found = refusals(make_plan(replace(made, stages={**made.stages, "gemm": every})))
+    assert any("wait for each other" in one.message for one in found) is not bool(loaded)
+
+
 NOTIFY = (
     "dl.notify(signals, C_SIGNALS + i * 2 + j, rank, debug_block=debug_block, stage=1, tile=tile, remote=False, "
     "tma=False, scope=dl.WARP)"
 )
 FULL = "            roles.wait(full_barriers, buffer, phase)\n"
 TAKE_PIECE = "parts_tile = roles.take(left_ring.index(buffer * CONSUMERS + PART), part)\n"
+FENCED = "            roles.fence()\n"
 RELEASE = "            roles.arrive(empty_barriers, buffer)\n"
 MUTANTS = {
     "a loader does not wait for room": ("roles.wait(empty_barriers, buffer, phase ^ 1)", "pass"),
@@ -468,10 +515,11 @@ MUTANTS = {
     "a part begins where the one before has ended": ("result_buffer, result_phase = tile_buffer, tile_phase", "pass"),
     "a piece is taken before it is loaded": (f"{FULL}            {TAKE_PIECE}", f"            {TAKE_PIECE}"),
     "a piece is released before it is taken": (
-        f"{TAKE_PIECE}{RELEASE}",
+        f"{TAKE_PIECE}{FENCED}{RELEASE}",
         f"{RELEASE.strip()}\n            {TAKE_PIECE}",
     ),
-    "a piece is not released": (f"{TAKE_PIECE}{RELEASE}", TAKE_PIECE),
+    "a piece is not released": (f"{TAKE_PIECE}{FENCED}{RELEASE}", TAKE_PIECE),
+    "a piece is released without a fence": (f"{TAKE_PIECE}{FENCED}", TAKE_PIECE),
     "a piece of other columns": ("column_1 + piece * PIECE_COLUMNS", "column_1 + (PIECES - 1 - piece) * PIECE_COLUMNS"),
     "a notify that is left out": (NOTIFY, "pass"),
     "a notify of another rank": (NOTIFY, NOTIFY.replace("signals", "signal_table[1 - rank]")),

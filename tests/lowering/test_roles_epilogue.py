@@ -12,7 +12,7 @@ from tests.lowering.roles_interpreter import run_roles
 from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.backend.emit import emit
-from tilelink.errors import OrderingError, RolesError, ScheduleError, VerificationError
+from tilelink.errors import OrderingError, RolesError, ScheduleError, TileLinkError, VerificationError
 from tilelink.ir.program import Assign, Barrier, For, Full, If, Wait
 from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import RANK, Index, Scalar, add, binary, const
@@ -197,6 +197,10 @@ REFUSED = {
         BODY.replace("producer_tile_notify(c", "tile_push_data(f[i, j] @ (rank + 1), acc)\nproducer_tile_notify(c"),
         "f has other elements than c",
     ),
+    "a name of a vector and of a tile": (
+        BODY.replace("c[i, j] = acc", "half = 0.5\nacc = acc * half\nhalf = r[i, j]\nacc = acc + half\nc[i, j] = acc"),
+        "half is a vector or a number at first and a tile later: use two names",
+    ),
     "rows of a peer": (BODY.replace("r[i, j]", "g[0, i, j]"), "computes with g, which its own tiles write"),
 }
 
@@ -357,6 +361,71 @@ def test_a_load_of_what_is_added_does_not_rely_on_such_a_wait_either(roles: str)
     assert bool(found) is bool(roles)
     if found:
         assert isinstance(found[0], RolesError) and found[0].message.startswith("rank 0, gemm tile (i=0, j=0): loads z")
+
+
+BESIDE = """program beside(M, N, K):
+    x  : in        [M, K]{first}
+    w  : in        [N, K]{first}
+    x2 : in        [M, K]{second}
+    w2 : in        [N, K]{second}
+    r  : in        [M, N]
+    q  : in        [M, N] f32
+    p  : symmetric [M, N]
+    y  : out       [M, N]{result}
+    y2 : out       [M, N]
+
+    comm give(i: M, j: N):
+        tile_push_data(p[i, j] @ (rank + 1), r[i, j])
+        producer_tile_notify(p[i, j] @ (rank + 1))
+
+    compute first(i: M, j: N):
+        acc = dot(x[i, :], w[j, :].T)
+        consumer_tile_wait(p[i, j])
+        y[i, j] = acc + p[i, j] + q[i, j]
+
+    compute gemm(i: M, j: N):
+        acc = dot(x2[i, :], w2[j, :].T)
+        consumer_tile_wait(p[i, j])
+        y2[i, j] = acc + p[i, j]
+
+schedule one for beside:
+    give on sm(1), tile(i=64)
+    first in gemm prologue, tile(i=128, j=128, k=64), order(i, j), roles(consumers=2, buffers=3)
+    gemm on sm, tile(i=128, j=128, k=64), order(j, i), roles(consumers=2, buffers=3)
+"""
+
+
+def beside(first: str = "", second: str = "", result: str = "") -> Bound:
+    module = compiler.parse(BESIDE.format(first=first, second=second, result=result), "beside.tl")
+    sizes = {"M": 256, "N": 256, "K": 64}
+    return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+
+
+def test_who_loads_a_tile_in_one_stage_says_nothing_of_another_stage() -> None:
+    """Consumers of `first` wait for p and read it, as q has f32. The loader of `gemm` waits for it and loads it."""
+    made = beside()
+    assert [len(loaded_addends(made, made.stages[name])) for name in ("first", "gemm")] == [0, 1]
+    verify(make_plan(made))
+
+
+@pytest.mark.parametrize("types", [{"first": " f16"}, {"second": " f16"}, {"result": " f16"}], ids=str)
+def test_stages_of_a_kernel_with_other_types_do_not_fit_together(types: dict[str, str]) -> None:
+    with pytest.raises(ScheduleError, match="in one kernel do not fit together") as caught:
+        beside(**types)
+    assert "types of operands and results" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("await full 0; take; fence", "await full 0; ; fence"),
+    ("consumer x2 6 further", "storer 6 further"), ("consumer x2 6 further", "consumer x9 6 further"),
+    ("pieces=2", "pieces=0"),
+])  # fmt: skip
+def test_wrong_texts_of_rings_are_refused(old: str, new: str) -> None:
+    made = bound()
+    text = listing(made)
+    assert old in text
+    with pytest.raises(TileLinkError):
+        verify(make_plan(replace(made, stages=compiler.parse_lowered(text.replace(old, new)).stages)))
 
 
 VECTOR = """program scaled(M, N, K):

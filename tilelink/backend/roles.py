@@ -40,6 +40,7 @@ from tilelink.lowering.carried import computes_with_places, has_loop, parts
 from tilelink.lowering.rings import (
     AWAIT,
     EXPECT,
+    FENCE,
     LOAD,
     MULTIPLY,
     SUM,
@@ -368,6 +369,8 @@ class Consumer(_RoleEmitter):
             if step.word == TAKE:
                 one = nodes.TakePiece(name=name, buffer=position.buffer, consumers=shared.consumers, like=part)
                 writer.add(one)
+            elif step.word == FENCE:
+                writer.add(nodes.FenceResult())
             else:
                 self.synchronize(step, position)
         writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))

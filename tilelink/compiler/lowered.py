@@ -242,7 +242,9 @@ class _Reader:
 
         Those of its further positions come last.
         """
-        if line["further"] and roles:
+        if line["further"] and roles and (line["name"], int(line["groups"] or 1), 0) == (
+            roles[-1].name, roles[-1].groups, roles[-1].further
+        ):  # fmt: skip
             roles[-1] = replace(roles[-1], further=int(line["further"]), after=steps)
         elif line["when"] == "last" and roles:
             roles[-1] = replace(roles[-1], last=steps)
@@ -552,7 +554,7 @@ class _Reader:
         )  # fmt: skip
 
     def _step(self, number: int, text: str) -> Step:
-        word, *rest = text.split()
+        word, *rest = text.split() or [""]
         ahead = rest[-1:] == [NEXT]
         rest = rest[:-1] if ahead else rest
         step = Step(word=word, what=next((one for one in rest if not _is_count(one)), ""),

@@ -12,7 +12,7 @@ steps. So the protocol that is verified is the one that runs.
     expect BARRIER n    arrive, and let the phase last until n more bytes have been written
     load NAME n         start to write n bytes by the tensor memory accelerator, which arrive at the barrier of `expect`
     fill                write the position by the role's own threads
-    fence               make these writes visible to the tensor memory accelerator
+    fence               order the role's own accesses to the position before those of the tensor memory accelerator
     multiply            start a product of the position's operands
     store               start to store the position by the tensor memory accelerator
     retire n            wait until at most n of these reads are in flight
@@ -161,6 +161,23 @@ def _of_any_size(ring: Ring) -> Ring:
     return replace(ring, writer=writer, reader=replace(ring.reader, further=0, after=()))
 
 
+def without_addends(roles: Roles) -> Roles:
+    """Return the roles of a stage whose consumers read what they compute with next to the product from memory."""
+    writer, reader = (replace(role, further=0, after=()) for role in (roles.operands.writer, roles.operands.reader))
+    return replace(roles, addends=0, operands=replace(roles.operands, writer=writer, reader=reader))
+
+
+def wait_for_each_other(roles: Roles) -> bool:
+    """True if consumers wait for each other for ever, by the rings of operands and of results together.
+
+    The storer takes all results of the first consumer before those of another one. Another consumer takes what is added
+    to as many pieces as it has buffers for results and to one more, and then waits for the storer. The loader is ahead
+    of it by all buffers of operands at most. The first consumer needs what is added to all pieces.
+    """
+    most = roles.addends * (roles.results.buffers + 1) + roles.operands.buffers
+    return roles.addends * roles.pieces > most
+
+
 def right_operand(number: int) -> str:
     """Return the name of the right operand of one of several products."""
     return f"right{number or ''}"
@@ -199,7 +216,12 @@ def operand_ring(
             Step(word=EXPECT, what="full", number=addend),
             Step(word=LOAD, what=ADDEND, number=addend),
         )
-        taken = (Step(word=AWAIT, what="full"), Step(word=TAKE), Step(word=ARRIVE, what="empty"))
+        taken = (
+            Step(word=AWAIT, what="full"),
+            Step(word=TAKE),
+            Step(word=FENCE),  # the buffer is read by threads, and written next by the tensor memory accelerator
+            Step(word=ARRIVE, what="empty"),
+        )
     return Ring(
         name="operands",
         buffers=buffers,

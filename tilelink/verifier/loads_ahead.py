@@ -20,7 +20,7 @@ import numpy as np
 from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.products import operand_region
 from tilelink.ir.program import Statement
-from tilelink.lowering.bound import Bound
+from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop
 from tilelink.lowering.events import READ, WAIT
 from tilelink.lowering.role_statements import consumer_waits, loaded_addends, products_of_tile
@@ -41,20 +41,24 @@ def loads_ahead(plan: Plan, order: Orders) -> Iterator[VerificationError]:
         return
     later = [wait for name in stages for wait in consumer_waits(bound.stages[name])]
     ahead = HappensBefore(plan=apart(_without(plan, _numbers(plan, later))))
-    operands = {
-        bound.tensors[operand_region(one).tensor].number
-        for name in stages
-        for dot in products_of_tile(bound.stages[name])
-        for one in (dot.left, dot.right)
-    }
-    added = (region for name in stages for region in loaded_addends(bound, bound.stages[name]))
-    operands |= {bound.tensors[region.tensor].number for region in added}
-    tasks = np.zeros(plan.tasks, bool)
-    for name in stages:
-        first = plan.first_task[name]
-        tasks[first : first + bound.stages[name].total * bound.ranks] = True
-    for part in parts(plan, plan.touching([*operands])):
-        yield from rank_by_rank(part, partial(_early, order=order, ahead=ahead, tasks=tasks))
+    loaded = {name: {*_operands(bound.stages[name]), *_added(bound, bound.stages[name])} for name in stages}
+    for tensor in sorted(set().union(*loaded.values())):
+        tasks = np.zeros(plan.tasks, bool)
+        for name in stages:
+            first = plan.first_task[name]
+            tasks[first : first + bound.stages[name].total * bound.ranks] = tensor in loaded[name]
+        for part in parts(plan, plan.touching([bound.tensors[tensor].number])):
+            yield from rank_by_rank(part, partial(_early, order=order, ahead=ahead, tasks=tasks))
+
+
+def _operands(stage: BoundStage) -> Iterator[str]:
+    """Yield the tensors that a stage multiplies."""
+    yield from (operand_region(one).tensor for dot in products_of_tile(stage) for one in (dot.left, dot.right))
+
+
+def _added(bound: Bound, stage: BoundStage) -> Iterator[str]:
+    """Yield the tensors that its loader loads next to them."""
+    yield from (region.tensor for region in loaded_addends(bound, stage))
 
 
 def _with_later_waits(bound: Bound, names: Collection[str]) -> list[str]:

@@ -26,6 +26,7 @@ from tilelink.lowering.clauses.roles import (
     is_cut,
     is_summed,
     launch_reason,
+    types_of,
 )
 from tilelink.lowering.rings import (
     ADDEND,
@@ -46,6 +47,7 @@ from tilelink.lowering.rings import (
     result_ring,
     right_operand,
     target_of,
+    wait_for_each_other,
     widest_of,
 )
 from tilelink.lowering.role_statements import divided_reason, product_of, products_of_tile, results_of, tile_addends
@@ -73,11 +75,20 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         return f"dialect {bound.capabilities.dialect} has no roles of warps on {bound.target}"
     kernel = bound.kernel_of[stage.name]
     for loop in kernel.loops:
-        other = bound.stages[loop.stages[0]].roles
-        if len(loop.stages) > 1 or loop.width is not None or other is None or not fit_together(found, other):
+        beside = bound.stages[loop.stages[0]]
+        other = beside.roles
+        if (
+            len(loop.stages) > 1
+            or loop.width is not None
+            or other is None
+            or not fit_together(found, other)
+            or types_of(bound, beside) != types_of(bound, stage)
+        ):
             return "another stage in its kernel has no roles that fit together with its own"
     if not 2 <= found.operands.buffers <= MAX_BUFFERS or found.consumers not in REGISTERS:
         return f"{found.consumers} consumers and a ring of {found.operands.buffers} buffers are none that warps have"
+    if found.pieces < 1 or found.results.buffers < 1:
+        return f"{found.pieces} pieces of results in {found.results.buffers} buffers are none that warps have"
     reason = divided_reason(stage) or launch_reason(bound, stage) or conflict(bound, kernel, stage)
     reason = reason or _iterations(bound, stage)
     if has_loop(stage) != (found.kept is not None):
@@ -262,6 +273,8 @@ def _loop_rings(stage: BoundStage, found: Roles, kept: Ring) -> str | None:
 
 def _rings(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     """Return what may go wrong in a ring, or None. A tile reads one buffer of operands for each step of its product."""
+    if wait_for_each_other(found):
+        return "its consumers wait for each other: some need results stored before they take what others wait for"
     inner = bound.tensors[operand_region(product_of(stage).left).tensor].shape[-1]
     for ring, steps in ((found.operands, -(-inner // found.block)), (found.results, found.pieces)):
         if (reason := wrong(ring, steps)) is not None:

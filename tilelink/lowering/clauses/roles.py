@@ -43,7 +43,9 @@ from tilelink.ir.mapping import Span
 from tilelink.ir.products import operand_region, products
 from tilelink.ir.program import (
     ITEM_BYTES,
+    Assign,
     For,
+    Full,
     Notify,
     Program,
     Read,
@@ -65,7 +67,17 @@ from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
-from tilelink.lowering.rings import Roles, fit_together, kept_ring, loop_ring, operand_ring, result_ring, widest_of
+from tilelink.lowering.rings import (
+    Roles,
+    fit_together,
+    kept_ring,
+    loop_ring,
+    operand_ring,
+    result_ring,
+    wait_for_each_other,
+    widest_of,
+    without_addends,
+)
 from tilelink.lowering.role_statements import (
     addends,
     decided_reason,
@@ -187,10 +199,14 @@ def _apply(bound: Bound) -> Bound:
         for name, roles in found.items():
             buffers, targets = widest.results.buffers, len(results_of(stages[name]))
             ring = result_ring(buffers=buffers, targets=targets)
-            stages[name] = replace(stages[name], roles=(own := replace(roles, results=ring)))
-            if not fit_together(own, widest):
+            own = replace(roles, results=ring)
+            own = without_addends(own) if wait_for_each_other(own) else own
+            stages[name] = replace(stages[name], roles=own)
+            types = {types_of(bound, stages[other]) for other in found}
+            if not fit_together(own, widest) or len(types) > 1:
                 message = f"the roles of {', '.join(kernel.stage_names)} in one kernel do not fit together"
-                hint = "give them the same rows of tiles, blocks, types and roles"
+                hint = "give them the same rows of tiles, blocks, types of operands and results, and roles"
+                hint += ", and tiles of as many columns, or at least 128 bytes of each row of a result"
                 raise ScheduleError(message, location=bound.schedule.stage(kernel.name).at("roles"), hint=hint)
     return replace(bound, stages=stages)
 
@@ -267,6 +283,12 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
         if read.region.tensor in written:
             return f"it computes with {read.region.tensor}, which its own tiles write"
     return None
+
+
+def types_of(bound: Bound, stage: BoundStage) -> tuple[str, str]:
+    """Return the element types of a stage's operands and of its results, whose buffers stages of a kernel share."""
+    operand = parts(stage).kept if has_loop(stage) else operand_region(product_of(stage).left)
+    return bound.tensors[operand.tensor].dtype, bound.tensors[results_of(stage)[0].tensor].dtype
 
 
 def is_cut(bound: Bound, stage: BoundStage) -> bool:
@@ -390,7 +412,18 @@ def _epilogue_reason(bound: Bound, stage: BoundStage, targets: Sequence[Region])
         if bound.tensors[region.tensor].dtype != bound.tensors[target.tensor].dtype:
             return f"{region.tensor} has other elements than {target.tensor}, and both get the same results"
     reasons = (_addend(bound, stage, read.region, target) for read in addends(stage))
-    return next(filter(None, reasons), None)
+    return next(filter(None, reasons), None) or _broadcast_reason(bound, stage)
+
+
+def _broadcast_reason(bound: Bound, stage: BoundStage) -> str | None:
+    """Return which name has values of fewer dimensions than others, or None. Pieces of it would have several forms."""
+    typing = bound.typing.stage(stage.name)
+    for statement in stage_body(stage):
+        if isinstance(statement, Assign) and not isinstance(statement.value, Full) and not products((statement,)):
+            axes = typing.type_of(statement.value).axes
+            if axes != typing.locals[statement.name].axes:
+                return f"{statement.name} is a vector or a number at first and a tile later: use two names"
+    return None
 
 
 def every_roles_of(bound: Bound, stage: BoundStage, *, consumers: int, buffers: int) -> list[Roles] | str:
@@ -403,7 +436,7 @@ def every_roles_of(bound: Bound, stage: BoundStage, *, consumers: int, buffers: 
         if isinstance(made, str):
             reason = made
         else:
-            every.append(made)
+            every += [made, without_addends(made)] if made.addends else [made]
     return every or reason
 
 
