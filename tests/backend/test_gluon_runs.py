@@ -457,7 +457,7 @@ def test_consumers_do_not_wait_for_each_other(addends: int, loaded: int) -> None
     made = added(addends)
     roles = made.stages["gemm"].roles
     assert roles is not None and roles.addends == loaded
-    ring = operand_ring(buffers=4, consumers=2, ahead=1, left=16384, right=32768, addends=4 * addends, addend=16384)
+    ring = operand_ring(buffers=4, consumers=2, ahead=1, left=16384, right=32768, further=4 * addends, piece=16384)
     every = replace(made.stages["gemm"], roles=replace(roles, addends=addends, operands=ring))
     found = refusals(make_plan(replace(made, stages={**made.stages, "gemm": every})))
     assert any("wait for each other" in one.message for one in found) is not bool(loaded)

@@ -13,7 +13,7 @@ from tilelink.lowering.rings import Ring, Role, Step, operand_ring, result_ring
 from tilelink.verifier.rings import wrong
 
 OPERANDS = operand_ring(buffers=3, consumers=2, ahead=1, left=16, right=32)
-ADDENDS = operand_ring(buffers=3, consumers=2, ahead=1, left=16, right=32, addends=2, addend=8)
+ADDENDS = operand_ring(buffers=3, consumers=2, ahead=1, left=16, right=32, further=2, piece=8)
 RESULTS = result_ring(buffers=2)
 
 
@@ -23,7 +23,7 @@ RESULTS = result_ring(buffers=2)
 @pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("addends", [0, 1, 4])
 def test_rings_of_operands_are_right(tile: int, buffers: int, consumers: int, ahead: int, addends: int) -> None:
-    ring = operand_ring(buffers=buffers, consumers=consumers, ahead=ahead, left=16, right=32, addends=addends, addend=8)
+    ring = operand_ring(buffers=buffers, consumers=consumers, ahead=ahead, left=16, right=32, further=addends, piece=8)
     assert wrong(ring, tile) is None
     assert not fails(ring, min(tile, 7), runs=15)
 

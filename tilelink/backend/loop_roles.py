@@ -1,6 +1,6 @@
 """Roles of warps in a loop that carries a state (lowering/carried.py), in Gluon: statements of loader and consumers.
 
-The storer is that of any kernel with roles (backend/roles.py).
+The storer is that of any kernel with roles (backend/storer.py).
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from tilelink.backend.context import FarContext, KernelContext, LaunchContext, L
 from tilelink.backend.frame import Frame
 from tilelink.backend.loop_roles import LoopConsumer, LoopLoader, LoopShared
 from tilelink.backend.loops import tile_range
-from tilelink.backend.roles import Consumer, Loader, Storer, uses_indices
+from tilelink.backend.roles import Consumer, Loader, uses_indices
 from tilelink.backend.roles_shared import Shared
+from tilelink.backend.storer import Storer
 from tilelink.ir.program import Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import BoundStage

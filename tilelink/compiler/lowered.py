@@ -242,9 +242,9 @@ class _Reader:
 
         Those of its further positions come last.
         """
-        if line["further"] and roles and (line["name"], int(line["groups"] or 1), 0) == (
-            roles[-1].name, roles[-1].groups, roles[-1].further
-        ):  # fmt: skip
+        groups = int(line["groups"] or 1)
+        same = bool(roles) and (roles[-1].name, roles[-1].groups) == (line["name"], groups)
+        if line["further"] and same and not roles[-1].further:
             roles[-1] = replace(roles[-1], further=int(line["further"]), after=steps)
         elif line["when"] == "last" and roles:
             roles[-1] = replace(roles[-1], last=steps)
@@ -252,7 +252,7 @@ class _Reader:
             roles[-1] = replace(roles[-1], steps=steps)
         else:
             own, first = ((), steps) if line["when"] == "first" else (steps, None)
-            roles.append(Role(name=line["name"], groups=int(line["groups"] or 1), steps=own, first=first))
+            roles.append(Role(name=line["name"], groups=groups, steps=own, first=first))
 
     def error(self, number: int, message: str, hint: str) -> ParseError:
         """Return an error at a line."""

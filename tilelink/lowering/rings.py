@@ -39,7 +39,7 @@ KEPT, LEADING, TRAILING = "kept", "leading", "trailing"
 """Operands of the products of a loop that carries a state: what all its iterations multiply, and what each iteration
 multiplies first and last."""
 ADDEND = "addend"
-"""A piece of a tile that consumers add to the product of a tile."""
+"""A piece of a tile that is computed with next to the product."""
 NEXT = "next"
 
 
@@ -185,14 +185,14 @@ def right_operand(number: int) -> str:
 
 def operand_ring(
     *, buffers: int, consumers: int, ahead: int, left: int, right: int, products: int = 1, sums: bool = False,
-    addends: int = 0, addend: int = 0,
+    further: int = 0, piece: int = 0,
 ) -> Ring:  # fmt: skip
     """Return the ring of a product's operands, of `left` and `right` bytes in a buffer.
 
     products: number of products of the same left operand, with as many right operands in a buffer. ahead: 1 if a
     consumer starts a product before the one before it has ended, and then releases the buffer of that; 0 if it waits
     for each product. sums: True if tensor cores add with fewer bits than the sums of a tile have (8-bit floats): each
-    product is added to them. addends: number of further positions of a tile, each with `addend` bytes of a tile that
+    product is added to them. further: number of further positions of a tile, each with `piece` bytes of a tile that
     is computed with next to the product.
     """
     ahead = 0 if sums else ahead
@@ -210,11 +210,11 @@ def operand_ring(
         *([Step(word=SUM)] if sums else ()),
     )
     added = taken = ()
-    if addends:
+    if further:
         added = (
             Step(word=AWAIT, what="empty", number=1),
-            Step(word=EXPECT, what="full", number=addend),
-            Step(word=LOAD, what=ADDEND, number=addend),
+            Step(word=EXPECT, what="full", number=piece),
+            Step(word=LOAD, what=ADDEND, number=piece),
         )
         taken = (
             Step(word=AWAIT, what="full"),
@@ -226,8 +226,8 @@ def operand_ring(
         name="operands",
         buffers=buffers,
         barriers=(("full", 1), ("empty", consumers)),
-        writer=Role(name="loader", groups=1, steps=loader, further=addends, after=added),
-        reader=Role(name="consumer", groups=consumers, steps=consumer, further=addends, after=taken),
+        writer=Role(name="loader", groups=1, steps=loader, further=further, after=added),
+        reader=Role(name="consumer", groups=consumers, steps=consumer, further=further, after=taken),
     )
 
 

@@ -205,8 +205,8 @@ def _apply(bound: Bound) -> Bound:
             types = {types_of(bound, stages[other]) for other in found}
             if not fit_together(own, widest) or len(types) > 1:
                 message = f"the roles of {', '.join(kernel.stage_names)} in one kernel do not fit together"
-                hint = "give them the same rows of tiles, blocks, types of operands and results, and roles"
-                hint += ", and tiles of as many columns, or at least 128 bytes of each row of a result"
+                hint = "give them the same rows of tiles, blocks, roles, and types of operands and results, "
+                hint += f"and tiles of {PIECE_BYTES} bytes of each row of a result or more"
                 raise ScheduleError(message, location=bound.schedule.stage(kernel.name).at("roles"), hint=hint)
     return replace(bound, stages=stages)
 
@@ -313,34 +313,20 @@ def _numbers(stage: BoundStage) -> dict[str, int]:
 
 def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage, or why its tiles do not allow them."""
-    dots = products_of_tile(stage)
+    dots, targets = products_of_tile(stage), results_of(stage)
     left, rights = operand_region(dots[0].left), [operand_region(one.right) for one in dots]
-    targets = results_of(stage)
-    target = targets[0]
     rows, columns, *others = (_along(bound, stage, region) for region in (left, *rights))
-    block, consumers = bound.contraction_block(stage.name), choice.consumers
     if rows is None or columns is None or any(other != columns for other in others):
         return "an operand of its product is not rows of whole dimensions, one block after the other"
-    item, stored = _item(bound, left), _item(bound, target)
-    for region in (left, *rights, *targets):
-        if bound.tensors[region.tensor].shape[-1] * _item(bound, region) % ALIGNMENT:
-            return f"rows of {region.tensor} are not multiples of {ALIGNMENT} bytes"
-    types = {bound.tensors[region.tensor].dtype for region in (left, *rights)}
-    if len(types) > 1 or not types <= {*WIDE, *NARROW}:
-        return f"its operands are {' and '.join(sorted(types))}, not both {' or '.join((*WIDE, *NARROW))}"
-    if rows % (GROUP_ROWS * consumers):
-        return f"{rows} rows of a tile are not {consumers} times a multiple of {GROUP_ROWS}"
-    if columns != power_of_two(columns) or not COLUMNS[0] <= columns <= COLUMNS[1] // len(dots):
-        return f"{columns} columns of a tile are no power of two from {COLUMNS[0]} to {COLUMNS[1] // len(dots)}"
-    if block * item not in BLOCK_BYTES:
-        fitting = ", ".join(str(size // item) for size in BLOCK_BYTES)
-        return f"a block of {block} contracted elements is none of {fitting}"
-    if reason := _epilogue_reason(bound, stage, targets):
+    if reason := _operands_reason(bound, (left, *rights), targets):
         return reason
-    own = rows // consumers
-    if own != power_of_two(own):
-        return f"{own} rows of a consumer are no power of two"
-    sums = is_summed(bound, stage)
+    block, consumers, item, stored = (
+        bound.contraction_block(stage.name), choice.consumers, _item(bound, left), _item(bound, targets[0])
+    )  # fmt: skip
+    reason = _tile_reason(rows, columns, consumers, len(dots)) or _block_reason(block, item)
+    if reason := reason or _epilogue_reason(bound, stage, targets):
+        return reason
+    own, sums = rows // consumers, is_summed(bound, stage)
     held = own * columns * len(dots) * (1 + sums) // 128
     limit = REGISTERS[consumers][0] if sums else LAUNCH_REGISTERS[consumers]
     if held + SPARE_REGISTERS > limit:
@@ -353,7 +339,7 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     results = _results(there - needed, pieces, piece, consumers)
     if not results:
         return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there)
-    added = _loaded_addends(bound, stage, columns // pieces)
+    added = _loadable_addends(bound, stage, columns // pieces)
     return Roles(
         consumers=consumers,
         rows=own,
@@ -369,8 +355,8 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
             right=sizes[1],
             products=len(dots),
             sums=sums,
-            addends=added * pieces,
-            addend=rows * columns // pieces * item,
+            further=added * pieces,
+            piece=rows * columns // pieces * item,
         ),
         products=len(dots),
         results=result_ring(buffers=results, targets=len(targets)),
@@ -379,7 +365,34 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     )
 
 
-def _loaded_addends(bound: Bound, stage: BoundStage, width: int) -> int:
+def _operands_reason(bound: Bound, operands: Sequence[Region], targets: Sequence[Region]) -> str | None:
+    """Return why operands cannot be multiplied by groups of warps, or not be loaded or stored by TMA, or None."""
+    for region in (*operands, *targets):
+        if bound.tensors[region.tensor].shape[-1] * _item(bound, region) % ALIGNMENT:
+            return f"rows of {region.tensor} are not multiples of {ALIGNMENT} bytes"
+    types = {bound.tensors[region.tensor].dtype for region in operands}
+    if len(types) > 1 or not types <= {*WIDE, *NARROW}:
+        return f"its operands are {' and '.join(sorted(types))}, not both {' or '.join((*WIDE, *NARROW))}"
+    return None
+
+
+def _tile_reason(rows: int, columns: int, consumers: int, products: int) -> str | None:
+    """Return why consumers cannot divide a tile of so many rows and columns, or None."""
+    if rows % (GROUP_ROWS * consumers):
+        return f"{rows} rows of a tile are not {consumers} times a multiple of {GROUP_ROWS}"
+    if columns != power_of_two(columns) or not COLUMNS[0] <= columns <= COLUMNS[1] // products:
+        return f"{columns} columns of a tile are no power of two from {COLUMNS[0]} to {COLUMNS[1] // products}"
+    own = rows // consumers
+    return None if own == power_of_two(own) else f"{own} rows of a consumer are no power of two"
+
+
+def _block_reason(block: int, item: int) -> str | None:
+    """Return why a buffer cannot have rows of so many contracted elements of `item` bytes, or None."""
+    fitting = ", ".join(str(size // item) for size in BLOCK_BYTES)
+    return None if block * item in BLOCK_BYTES else f"a block of {block} contracted elements is none of {fitting}"
+
+
+def _loadable_addends(bound: Bound, stage: BoundStage, width: int) -> int:
     """Return the number of tiles that the loader loads next to the operands of a product: all of its addends, or 0.
 
     A piece of each, of `width` columns, must be a box like one of the left operand, whose buffer it gets. The loader

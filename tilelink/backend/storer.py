@@ -1,0 +1,128 @@
+"""The storer of a kernel whose warps have roles: it stores the results of tiles, and notifies (backend/roles.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilelink.backend import nodes
+from tilelink.backend.roles import RingPosition, RingPositions, RoleEmitter
+from tilelink.backend.tma_copy import corner
+from tilelink.backend.writer import Writer
+from tilelink.ir.program import Notify, Region, Statement, Store, Transfer
+from tilelink.lowering.rings import AWAIT, Step, parts_of, target_of
+from tilelink.lowering.role_statements import results_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """Target of a tile's results: row and column of its first element, and otherwise as of nodes.StoreResult."""
+
+    boxes: str
+    row: str
+    column: str
+    peer: str = ""
+    copies: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Storer(RoleEmitter):
+    """The warp that stores results and notifies. targets: the positions of the tile's results, so far."""
+
+    targets: list[_Target] = field(default_factory=list[_Target])
+    is_whole: str | None = None
+    """Name of whether all rows of the tile are there, None if a launch decides none."""
+
+    @classmethod
+    def begin(cls, writer: Writer) -> RingPositions:
+        name = writer.name
+        return RingPositions(
+            results=RingPosition(buffer=name("result_buffer"), phase=name("result_phase"), previous=name("previous"))
+        )
+
+    @property
+    def position(self) -> RingPosition:
+        return self.positions.results
+
+    def statement(self, statement: Statement) -> None:
+        if isinstance(statement, Notify):
+            self._ordered(statement)
+        elif isinstance(statement, Store | Transfer):
+            self.comment(statement)
+            region = statement.region if isinstance(statement, Store) else statement.target
+            self.targets.append(self._target(region))
+            self.is_whole = self.whole()
+            if len(self.targets) == len(results_of(self.values.addresses.stage)):
+                self._store_parts()
+
+    def _target(self, region: Region) -> _Target:
+        addresses = self.values.addresses
+        row, column = corner(addresses, region, load=False)
+        if region.rank is None:
+            return _Target(boxes=self.shared.result(region), row=row, column=column)
+        far = self.shared.results_at(addresses.bound.kernel_of[addresses.stage.name].name, region)
+        peer = self.writer.let(
+            self.writer.name("peer"), addresses.scalar(addresses.bound.tile_map(addresses.stage.name, region).rank)
+        )
+        return _Target(boxes=far.name, row=row, column=column, peer=peer, copies=far.copies)
+
+    def _store_parts(self) -> None:
+        """Store the pieces of each consumer's part, one part after the other.
+
+        A consumer does not wait for the others' pieces then. The rings of all consumers are at the same position when a
+        tile begins.
+        """
+        shared, writer, position = self.shared, self.writer, self.position
+        steps = parts_of(shared.roles.results.reader)
+        begin = ", ".join(writer.name(f"tile_{name}") for name in ("buffer", "phase"))
+        writer.let(begin, f"{position.buffer}, {position.phase}")
+        part = writer.name("part")
+        with writer.block(nodes.Loop(index=part, over=f"gl.static_range({shared.consumers})")):
+            writer.let(f"{position.buffer}, {position.phase}", begin)
+            self._store_piece(steps.first, part, "")
+            if shared.roles.pieces > 1:
+                piece = writer.name("piece")
+                with writer.block(nodes.Loop(index=piece, over=f"gl.static_range(1, {shared.pieces})")):
+                    self._store_piece(steps.each, part, f" + {piece} * {shared.piece}")
+            self._store_steps(steps.last, part, "")
+        self.targets = []
+
+    def _store_piece(self, steps: tuple[Step, ...], part: str, right: str) -> None:
+        self._store_steps(steps, part, right)
+        if self.shared.roles.results.reader.released_late:
+            self.writer.let(self.position.previous, self.position.buffer)
+        self.writer.add(
+            nodes.Advance(buffer=self.position.buffer, phase=self.position.phase, buffers=self.shared.results)
+        )
+
+    def _store_steps(self, steps: tuple[Step, ...], part: str, right: str) -> None:
+        """Lower steps at the ring of a part. right: what is added to the columns of the first piece."""
+        ring, late = f"{part} * {self.shared.results} + ", not any(step.word == AWAIT for step in steps)
+        position = RingPosition(
+            buffer=ring + (self.position.previous if late else self.position.buffer),
+            phase=self.position.phase,
+            previous=ring + self.position.previous,
+        )
+        for step in steps:
+            match step.word:
+                case "retire":
+                    self.writer.add(nodes.RetireStores(flying=step.number))
+                case "store" if self.is_whole is not None:
+                    with self.writer.block(nodes.Branch(condition=self.is_whole)):
+                        self.writer.add(self._stored(step, position, part, right))
+                case "store":
+                    self.writer.add(self._stored(step, position, part, right))
+                case _:
+                    self.synchronize(step, position)
+
+    def _stored(self, step: Step, position: RingPosition, part: str, right: str) -> nodes.StoreResult:
+        """Return the store of a piece at one of the tile's positions."""
+        names = [target_of(number, len(self.targets)) for number in range(len(self.targets))]
+        one = self.targets[names.index(step.what)]
+        return nodes.StoreResult(
+            boxes=one.boxes,
+            row=f"{one.row} + {part} * {self.shared.rows}",
+            column=f"{one.column}{right}",
+            buffer=position.buffer,
+            peer=one.peer,
+            copies=one.copies,
+        )
