@@ -150,7 +150,7 @@ def _reduced_rows(thresholds: Thresholds, N: int, K: int, ranks: int) -> float:
     """Return the rows from which one kernel multiplies and sums on all ranks; infinity for products it is not for."""
     if ranks > thresholds.fused_reduce_ranks or min(N, K) < thresholds.fused_reduce_side:
         return inf
-    return max(thresholds.fused_reduce_rows, thresholds.fused_reduce_rank_rows * ranks)
+    return ranks * -(-thresholds.fused_reduce_elements // N)
 
 
 RECORDS = (
