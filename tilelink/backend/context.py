@@ -21,6 +21,7 @@ from tilelink.backend.nodes import Node
 from tilelink.backend.render import Macros
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +206,7 @@ class KernelContext:
             return (f"_{self.name}", *(far.name for far in self.tma_copy.far))
         if self.roles is None:
             return ()
-        own = (f"_{self.name}_{role}" for role in ("loader", "consumer", "storer"))
+        own = (f"_{self.name}_{role}" for role in (LOADER, CONSUMER, STORER))
         return (*own, *(far.name for far in self.roles.far))
 
     @property

@@ -42,6 +42,7 @@ from tilelink.lowering.rings import (
     EXPECT,
     FENCE,
     LOAD,
+    LOADER,
     MULTIPLY,
     SUM,
     TAKE,
@@ -49,7 +50,7 @@ from tilelink.lowering.rings import (
     parts_of,
     right_operand,
 )
-from tilelink.lowering.role_statements import consumer_waits, loaded_addends, read_addends, results_of
+from tilelink.lowering.role_statements import consumer_waits, loaded_addends, read_addends, results_of, role_of
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 PREFETCHED_TILES = 2
@@ -195,7 +196,7 @@ class Loader(RoleEmitter):
         stage = self.values.addresses.stage
         sliced = sliced_product(stage, statement)
         if isinstance(statement, Wait):
-            if not any(statement is one for one in consumer_waits(stage)):
+            if role_of(stage, statement) == LOADER:
                 self._ordered(statement)
         elif sliced is not None:
             self.loaded = True

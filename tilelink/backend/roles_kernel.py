@@ -18,7 +18,7 @@ from tilelink.backend.storer import Storer
 from tilelink.ir.program import Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.rings import Roles, widest_of
+from tilelink.lowering.rings import CONSUMER, LOADER, STORER, Roles, widest_of
 from tilelink.lowering.role_statements import consumer_waits, read_addends, results_of
 
 
@@ -31,7 +31,7 @@ def roles_kernel(frame: Frame) -> KernelContext:
     loader, consumer = (LoopLoader, LoopConsumer) if roles.kept else (Loader, Consumer)
     loops = {
         name: tuple(_role(frame, role, roles, boxes, far))
-        for name, role in (("loader", loader), ("consumer", consumer), ("storer", Storer))
+        for name, role in ((LOADER, loader), (CONSUMER, consumer), (STORER, Storer))
     }
     shared = _shared(frame.tile_head(widest, frame.writer()), roles, roles, boxes, far)
     stored = results_of(widest)[0]

@@ -15,7 +15,7 @@ from tilelink.ir.program import (
     Dot,
     Region,
 )
-from tilelink.lowering.rings import Roles
+from tilelink.lowering.rings import CONSUMER, LOADER, STORER, Roles
 from tilelink.lowering.role_statements import product_of, products_of_tile
 
 MAX_SWIZZLE = 128
@@ -151,9 +151,9 @@ class Shared:
         like = self.result(stored, None if stored.rank is None else 0)
         rings, barriers = self.rings()
         return RolesContext(
-            loader=loops["loader"],
-            consumer=loops["consumer"],
-            storer=loops["storer"],
+            loader=loops[LOADER],
+            consumer=loops[CONSUMER],
+            storer=loops[STORER],
             consumer_launch=consumer_launch,
             count=self.roles.consumers,
             operands=rings,

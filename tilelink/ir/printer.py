@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilelink.ir.depth import deep
 from tilelink.ir.program import (
     Apply,
@@ -81,15 +83,23 @@ BY_PASSES = {"put": "tile_put_data", "get": "tile_get_data", "send": "tile_send_
 RECEIVED = "received"
 
 
+Note = Callable[[Stage, Statement], str]
+"""What a comment beside a statement of a stage says; "" for no comment."""
+
+
+def _no_note(stage: Stage, statement: Statement) -> str:
+    return ""
+
+
 @deep()
-def print_program(program: Program) -> str:
-    """Return the text form of a program."""
+def print_program(program: Program, note: Note = _no_note) -> str:
+    """Return the text form of a program, with a comment beside each statement of which `note` says something."""
     params = ", ".join(map(_param, program.params))
     lines = [f"program {program.name}({params}){_over(program)}:"]
     width = max((len(t.name) for t in program.tensors), default=0)
     lines += [f"    {_tensor(t, width)}" for t in program.tensors]
     for stage in program.stages:
-        lines += ["", *(f"    {line}" for line in _stage(stage))]
+        lines += ["", *(f"    {line}" for line in _stage(stage, note))]
     return "\n".join(lines) + "\n"
 
 
@@ -142,9 +152,9 @@ def _end(value: Scalar | float) -> str:
     return print_scalar(value) if isinstance(value, Scalar) else repr(value)
 
 
-def _stage(stage: Stage) -> list[str]:
+def _stage(stage: Stage, note: Note) -> list[str]:
     head = f"{stage.kind} {stage.name}({_indices(stage.indices)}):"
-    return [head, *_indent(stage.body)]
+    return [head, *_indent(stage.body, lambda statement: note(stage, statement))]
 
 
 def _indices(indices: tuple[IndexDecl, ...]) -> str:
@@ -166,8 +176,14 @@ def _by_one(index: IndexDecl) -> str:
     return " by 1" if index.number and not index.over_ranks else ""
 
 
-def _indent(body: tuple[Statement, ...]) -> list[str]:
-    return [f"    {line}" for statement in body for line in print_statement(statement)]
+def _indent(body: tuple[Statement, ...], note: Callable[[Statement], str]) -> list[str]:
+    return [f"    {line}" for statement in body for line in _noted(statement, note)]
+
+
+def _noted(statement: Statement, note: Callable[[Statement], str]) -> list[str]:
+    first, *rest = _statement(statement, note)
+    said = note(statement)
+    return [f"{first}{f'  # {said}' if said else ''}", *rest]
 
 
 def print_tensor(tensor: Tensor) -> str:
@@ -177,6 +193,11 @@ def print_tensor(tensor: Tensor) -> str:
 
 def print_statement(statement: Statement) -> list[str]:
     """Return the lines of a statement."""
+    return _statement(statement, lambda _: "")
+
+
+def _statement(statement: Statement, note: Callable[[Statement], str]) -> list[str]:
+    """Return the lines of a statement, with comments beside those that it contains."""
     match statement:
         case Assign(name=name, value=value):
             return [f"{name} = {print_value(value)}"]
@@ -196,17 +217,17 @@ def print_statement(statement: Statement) -> list[str]:
         case NetworkQuiet():
             return [f"{QUIET}()"]
         case If(condition=condition, then=then, orelse=orelse):
-            lines = [f"if {print_scalar(condition)}:", *_indent(then)]
+            lines = [f"if {print_scalar(condition)}:", *_indent(then, note)]
             match orelse:
                 case ():
                     return lines
                 case (If() as other,):
-                    first, *rest = print_statement(other)
+                    first, *rest = _noted(other, note)
                     return [*lines, f"el{first}", *rest]
                 case _:
-                    return [*lines, "else:", *_indent(orelse)]
+                    return [*lines, "else:", *_indent(orelse, note)]
         case For(indices=indices, body=body):
-            return [f"for ({_indices(indices)}):", *_indent(body)]
+            return [f"for ({_indices(indices)}):", *_indent(body, note)]
         case _:
             raise TypeError(f"unknown statement {type(statement).__name__}")
 

@@ -4,7 +4,8 @@ The text begins with `lowered for N ranks:` and what binding and the passes deci
 the language. A line of the first part has a kind, a name and properties: `word`, `word value`, `word(name=value, ...)`
 or `word[value, ...]`. Properties that have their usual value are left out; those of kernels and stages are their fields
 (tilelink/lowering/properties.py). A stage whose warps have roles has lines for
-the rings between them (tilelink/lowering/rings.py), and a loop with compact numbers has three (lowering/compact.py).
+the rings between them (tilelink/lowering/rings.py), and a comment beside each wait and notify says which role executes
+it. A loop with compact numbers has three lines (lowering/compact.py).
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any
 
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.printer import print_program, print_scalar
+from tilelink.ir.program import Notify, Stage, Statement, Wait
 from tilelink.lowering.bound import Bound, BoundTensor, Boxes, Loop
 from tilelink.lowering.properties import said
 from tilelink.lowering.rings import Ring, Roles
+from tilelink.lowering.role_statements import role_of
 from tilelink.target import Target
 
 
@@ -26,7 +29,12 @@ def listing(bound: Bound) -> str:
     nodes = f" on {bound.nodes} nodes" if bound.nodes > 1 else ""
     lines = [f"lowered for {bound.ranks} ranks{nodes}:"]
     lines += [f"    {line}" for line in _lines(bound)]
-    return "\n".join(lines) + "\n\n" + print_program(bound.program)
+    return "\n".join(lines) + "\n\n" + print_program(bound.program, lambda stage, one: _role(bound, stage, one))
+
+
+def _role(bound: Bound, stage: Stage, statement: Statement) -> str:
+    own = bound.stages[stage.name]
+    return role_of(own, statement) if own.roles is not None and isinstance(statement, Wait | Notify) else ""
 
 
 def _lines(bound: Bound) -> Iterator[str]:

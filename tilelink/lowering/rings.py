@@ -41,6 +41,8 @@ multiplies first and last."""
 ADDEND = "addend"
 """A piece of a tile that is computed with next to the product."""
 NEXT = "next"
+LOADER, CONSUMER, STORER = "loader", "consumer", "storer"
+"""The roles: one warp that waits and loads, several that multiply and compute, and one that stores and notifies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,8 +228,8 @@ def operand_ring(
         name="operands",
         buffers=buffers,
         barriers=(("full", 1), ("empty", consumers)),
-        writer=Role(name="loader", groups=1, steps=loader, further=further, after=added),
-        reader=Role(name="consumer", groups=consumers, steps=consumer, further=further, after=taken),
+        writer=Role(name=LOADER, groups=1, steps=loader, further=further, after=added),
+        reader=Role(name=CONSUMER, groups=consumers, steps=consumer, further=further, after=taken),
     )
 
 
@@ -248,8 +250,8 @@ def kept_ring(*, consumers: int, size: int) -> Ring:
         name="kept",
         buffers=1,
         barriers=(("ready", 1), ("vacant", consumers)),
-        writer=Role(name="loader", groups=1, steps=loader),
-        reader=Role(name="consumer", groups=consumers, steps=consumer),
+        writer=Role(name=LOADER, groups=1, steps=loader),
+        reader=Role(name=CONSUMER, groups=consumers, steps=consumer),
     )
 
 
@@ -277,19 +279,19 @@ def loop_ring(*, buffers: int, consumers: int, ahead: bool, size: int) -> Ring:
     compute, carry = Step(word=COMPUTE), Step(word=CARRY)
     if ahead:
         loader = Role(
-            name="loader", groups=1, first=loaded(LEADING),
+            name=LOADER, groups=1, first=loaded(LEADING),
             steps=(*loaded(LEADING), *loaded(TRAILING, True)), last=loaded(TRAILING),
         )  # fmt: skip
         consumer = Role(
-            name="consumer", groups=consumers,
+            name=CONSUMER, groups=consumers,
             first=(*begun(LEADING), *ended(), compute, carry),
             steps=(*begun(LEADING), *begun(TRAILING, True), *ended(1), compute, *ended(0, True), carry),
             last=(*begun(TRAILING), *ended()),
         )  # fmt: skip
     else:
-        loader = Role(name="loader", groups=1, steps=(*loaded(LEADING), *loaded(TRAILING, True)))
+        loader = Role(name=LOADER, groups=1, steps=(*loaded(LEADING), *loaded(TRAILING, True)))
         consumer = Role(
-            name="consumer", groups=consumers,
+            name=CONSUMER, groups=consumers,
             steps=(*begun(LEADING), *ended(), compute, carry, *begun(TRAILING, True), *ended(0, True)),
         )  # fmt: skip
     return Ring(
@@ -328,8 +330,8 @@ def result_ring(*, buffers: int, targets: int = 1) -> Ring:
         name="results",
         buffers=buffers,
         barriers=(("staged", 1), ("drained", 1)),
-        writer=Role(name="consumer", groups=1, steps=consumer),
-        reader=Role(name="storer", groups=1, steps=storer),
+        writer=Role(name=CONSUMER, groups=1, steps=consumer),
+        reader=Role(name=STORER, groups=1, steps=storer),
     )
 
 

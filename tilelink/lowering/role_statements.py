@@ -40,6 +40,7 @@ from tilelink.ir.scalar import Index, Scalar, at_launch, walk
 from tilelink.ir.visitor import map_value, scalars_of, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import carried, has_loop
+from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.straight_epilogue import UNROLLED, after_product
 
@@ -233,6 +234,13 @@ def _kept(value: Value, found: list[Read]) -> Value | None:
     if isinstance(value, Read):
         found.append(value)
     return value if isinstance(value, Read | Dot) else None
+
+
+def role_of(stage: BoundStage, signal: Wait | Notify) -> str:
+    """Return the role that executes a wait or a notify of a stage with roles."""
+    if isinstance(signal, Notify):
+        return STORER
+    return CONSUMER if any(signal is one for one in consumer_waits(stage)) else LOADER
 
 
 def consumer_waits(stage: BoundStage) -> tuple[Wait, ...]:
