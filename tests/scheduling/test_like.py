@@ -146,3 +146,34 @@ def test_what_the_library_does_not_have_is_refused_with_what_it_has() -> None:
     for error in several.value.errors:
         assert error.location is not None and error.location.file == "mine.tl"
         assert error.related is not None and error.related.file.endswith("all_gather.tl")
+
+
+MINE = """schedule first for all_gather_kept like more:
+    keep num_warps 2
+
+schedule second for all_gather_kept like first:
+    keep num_warps 4
+
+schedule third for all_gather_kept like {name}:
+    keep num_warps 8
+"""
+
+
+def test_a_file_of_schedules_extends_those_of_the_library() -> None:
+    """Though it has schedules of its own for the same program."""
+    base = next(one for one in compiler.library_module("all_gather_kept").schedules if one.name == "more")
+    for one in compiler.parse(MINE.format(name="more"), "mine.tl").schedules:
+        number = {"first": 2, "second": 4, "third": 8}[one.name]
+        assert str(one) == str(base).replace("schedule more", f"schedule {one.name}").replace(
+            "num_warps 16", f"num_warps {number}"
+        )
+    with pytest.raises(UnknownNameError, match="no schedule 'moer' for all_gather_kept") as caught:
+        compiler.parse(MINE.format(name="moer"), "mine.tl")
+    assert "did you mean more?" in str(caught.value.hint) and "before it" in str(caught.value.hint)
+
+
+def test_the_schedules_of_the_library_are_not_those_of_a_program_of_ones_own() -> None:
+    """A program of the same name has the schedules of its file alone."""
+    program = "program all_gather_kept(M):\n    y : out [M]\n\n    compute keep(i: M):\n        y[i] = zeros(f32)\n\n"
+    with pytest.raises(UnknownNameError, match="no schedule 'more' for all_gather_kept"):
+        compiler.parse(program + MINE.format(name="first"), "mine.tl")

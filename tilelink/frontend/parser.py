@@ -178,19 +178,29 @@ class _Schedules:
                 raise ParseError(message, location=head.like_at, related=other.location, hint=hint)
         if found:
             raise ConsequenceError(f"{called} is not in the language", location=head.like_at)
-        has_own = any(one is not None and one.program == program for one in self.heads)
-        foreign = () if has_own else self.published(program)
-        if others := [one for one in foreign if one.name == name]:
-            return others[0]
-        if foreign:
-            there = f"the library has {', '.join(one.name for one in foreign)} for it"
-            hint = did_you_mean(name, [one.name for one in foreign], there)
-            raise UnknownNameError(f"no schedule {name!r} for {program}", location=head.like_at, hint=hint)
+        published = [one for one in self._foreign(program) if one.name == name]
+        if published:
+            return published[0]
+        raise UnknownNameError(
+            f"no schedule {name!r} for {program}", location=head.like_at, hint=self._extensible(program, name)
+        )
+
+    def _foreign(self, program: str) -> tuple[Schedule, ...]:
+        """Return the schedules of other files for a program, unless this text has a program of that name."""
+        own = re.compile(rf"program\s+{re.escape(program)}\b")
+        return () if any(map(own.match, self.lines)) else self.published(program)
+
+    def _extensible(self, program: str, name: str) -> str:
+        """Return a hint: the schedules that one of this program may extend here instead of the one of a name."""
+        foreign = [one.name for one in self._foreign(program)]
         known = [one.name for one in self.parsed if one.program == program]
         others = [f"{one.program}:{one.name}" for one in self.parsed if one.name == name]
-        there = f"{program} has {', '.join(known)} before it" if known else f"{program} has none before it"
-        hint = f"did you mean {others[0]}?" if others else did_you_mean(name, known, there)
-        raise UnknownNameError(f"no schedule {name!r} for {program}", location=head.like_at, hint=hint)
+        if others and not foreign:
+            return f"did you mean {others[0]}?"
+        there = f"{program} has {', '.join(known) or 'none'} before it"
+        if foreign:
+            there = f"the library has {', '.join(foreign)} for it" + (f", and {there}" if known else "")
+        return did_you_mean(name, [*known, *foreign], there)
 
     def _leads_to(self, head: Head, end: Head) -> bool:
         """True if a schedule extends another one, directly or through other schedules."""
