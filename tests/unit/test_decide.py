@@ -171,6 +171,21 @@ def test_the_time_of_the_rules_schedule_is_predicted() -> None:
             assert found == pytest.approx(row["us"], rel=RULE_ERROR), str(asked)
 
 
+def test_the_time_of_a_product_that_sends_its_sums_is_predicted() -> None:
+    """Its storer pushes while other warps multiply. The largest shape is left out: it slows its GPUs down."""
+    machine = load_machine("8xH100")
+    report = json.loads((RESULTS / "tp_roles_gemm_ar_2xH100.json").read_text(encoding="utf-8"))
+    program = compiler.load("gemm_ar").program("gemm_ar_local_last")
+    compared = [shape for shape in report["shapes"] if shape["shape"] != "mlp-7"]
+    for shape in compared:
+        row = next(row for row in shape["rows"] if row["name"] == f"{program.name}:h200_roles")
+        dims = {"Ms": shape["M"] // shape["ranks"], "N": shape["N"], "K": shape["K"]}
+        bound = bind(program, parse_schedule(row["schedule"]), dims, shape["ranks"], machine.processor, "bf16")
+        found = simulate(make_plan(bound), machine).seconds * 1e6
+        assert found == pytest.approx(row["us"], rel=0.04), shape["shape"]
+    assert len(compared) == 6
+
+
 def test_what_follows_a_product_costs_something_unfused() -> None:
     machine = load_machine("8xH200")
     plain, silu, gated = (unfused_seconds(request("ag_gemm", 8192, 3584, 4096, variant=f), machine)

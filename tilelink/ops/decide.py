@@ -5,9 +5,8 @@ kernel of the library communicates next to torch's product. The model chooses am
 fuses an all-gather or a reduce-scatter with a product, or if there are some hundred rows (`worth_asking`). It may also
 prefer the unfused pair. In all measurements on four H200s its first choice was the best or within 3 % of the best,
 although its prediction for the rule's choice was wrong by up to 12 %. The model is not used for fewer rows, nor for
-all-reduces: of some kernels it predicts up to twice the real speed, and of others, which send sums while they multiply,
-an eighth less. The rule takes warps with roles where the sizes allow them, unless the model is sure that they are
-slower.
+all-reduces: of some kernels it predicts up to twice the real speed. The rule takes warps with roles where the sizes
+allow them, unless the model is sure that they are slower.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from tilelink.errors import ProgressError
 from tilelink.lowering.bound import Kernel
 from tilelink.lowering.columns import Ints
 from tilelink.simulator.links import Port
-from tilelink.simulator.script import AWAIT, COMPUTE, FAR, SIGNAL, Floats, Script
+from tilelink.simulator.script import AWAIT, COMPUTE, FAR, MOVE, SIGNAL, Floats, Script
 
-RESUME, ARRIVE, LEAVE, BEGIN, PART = range(5)
+RESUME, ARRIVE, LEAVE, BEGIN, PART, STORED = range(6)
 """Events: a worker resumes; a notify reaches its counter; a port finishes a transfer; a transfer begins; a transfer
-finishes at its own maximum rate."""
+finishes at its own maximum rate; the storer of a worker has finished a transfer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +60,16 @@ class _Engine:
         self.what: list[int] = script.what.tolist()
         self.main: list[float] = script.main.tolist()
         self.overhead: list[float] = script.overhead.tolist()
+        self.task: list[int] = script.task.tolist()
         self.cursor: list[int] = script.first[:-1].tolist()
         self.stop: list[int] = script.first[1:].tolist()
         self.worker_rank: list[int] = script.worker_rank.tolist()
         self.on_copy = [plan.bound.kernels[n].on_copy_engine for n, _, _ in plan.workers]
         self.fresh = [True] * len(plan.workers)
         self.waited = [0.0] * len(plan.workers)
+        self.stored_apart: list[bool] = script.stored_apart.tolist()
+        self.storers: dict[int, _Storer] = {}
+        """worker -> what its storer has begun and not finished."""
         self.sent, self.delay = _signal_costs(script)
         self.need: list[int] = script.need.tolist()
         self.count = [0] * len(self.need)
@@ -111,6 +115,7 @@ class _Engine:
         self.latency: list[float] = moves.latency.tolist()
         self.left = [0] * len(self.out)
         self.mover = [-1] * len(self.out)
+        self.row = [-1] * len(self.out)
         self.started = [0.0] * len(self.out)
         self.moved = [0.0] * len(self.out)
 
@@ -131,6 +136,8 @@ class _Engine:
                 self._leave(a, b)
             elif event == BEGIN:
                 self._begin(a)
+            elif event == STORED:
+                self._stored(a, b)
             else:
                 self._part(a)
         if self.sleepers or self.programs.unfinished:
@@ -148,7 +155,10 @@ class _Engine:
         kinds = self.kind
         while i < stop:
             kind = kinds[i]
-            if kind == COMPUTE:
+            if self.stored_apart[i]:
+                if not self._store(worker, i, now):
+                    return
+            elif kind == COMPUTE:
                 if self.watches and now > self.now:
                     return self._later(worker, i, now)
                 self.begin[i] = now
@@ -178,6 +188,9 @@ class _Engine:
         self.cursor[worker] = i
         queue = self.queues.get(self.programs.workers[worker][:2])
         if queue is None or not self._take(worker, queue):
+            if storer := self.storers.get(worker):
+                storer.awaited = True
+                return
             self._start(self.programs.ended(worker, now))
 
     def _take(self, worker: int, queue: _Queue) -> bool:
@@ -230,6 +243,55 @@ class _Engine:
             for worker in self.sleepers.pop(counter, ()):
                 self._advance(worker)
 
+    # Storers ----------------------------------------------------------------------------------------------------
+
+    def _store(self, worker: int, i: int, now: float) -> bool:
+        """Hand a transfer or a notify to the storer of a worker, which goes on meanwhile.
+
+        Return False if the worker has to wait: the storer has not finished what it stores of an earlier tile.
+        """
+        storer = self.storers.get(worker)
+        if storer is not None and storer.task != self.task[i]:
+            if now > self.now:  # it may have finished by then
+                self._later(worker, i, now)
+            else:
+                storer.awaited = True
+                self.cursor[worker] = i
+            return False
+        if self.kind[i] == MOVE:
+            move = self.what[i]
+            self.storers.setdefault(worker, _Storer(task=self.task[i])).moves += 1
+            self.begin[i] = now
+            self.mover[move], self.row[move] = worker, i
+            now += self.setup[move]
+            if self.reach[move]:
+                self.at(now, BEGIN, move)
+            else:
+                self.started[move] = now
+                self.moved[move] = self.end[i] = now + self.alone[move] + self.latency[move]
+                self.at(self.end[i], STORED, worker, move)
+        elif storer is not None:
+            storer.notifies.append(i)
+        else:
+            self._notify(i, now)
+        return True
+
+    def _notify(self, i: int, now: float) -> None:
+        self.begin[i] = self.end[i] = now
+        self.at(now + self.delay[i], ARRIVE, self.what[i], i)
+
+    def _stored(self, worker: int, move: int) -> None:
+        """Count a transfer of a storer as done. After the last one it notifies, and its worker may go on."""
+        storer = self.storers[worker]
+        storer.moves -= 1
+        if storer.moves:
+            return
+        for i in storer.notifies:
+            self._notify(i, self.now)
+        del self.storers[worker]
+        if storer.awaited:
+            self.at(self.now, RESUME, worker)
+
     # Transfers ---------------------------------------------------------------------------------------------------
 
     def _move(self, worker: int, i: int, now: float) -> float:
@@ -240,7 +302,7 @@ class _Engine:
         if self.on_copy[worker]:
             now += self.machine.copy_start if self.fresh[worker] else self.machine.copy_call
             self.fresh[worker] = False
-        self.mover[move] = worker
+        self.mover[move], self.row[move] = worker, i
         self.cursor[worker] = i
         if self.reach[move] == 0:
             self.started[move] = now
@@ -282,11 +344,13 @@ class _Engine:
         if not self.by_copy[move]:
             self.copying[self.source[move]] -= 1
             self.copying[self.target[move]] -= 1
-        worker = self.mover[move]
+        worker, i = self.mover[move], self.row[move]
         self.moved[move] = self.now
-        i = self.cursor[worker]
         self.end[i] = self.now + self.latency[move]
-        self._later(worker, i + 1, self.end[i])
+        if self.stored_apart[i]:
+            self.at(self.end[i], STORED, worker, move)
+        else:
+            self._later(worker, i + 1, self.end[i])
 
     def timeline(self) -> Timeline:
         script, order = self.script.assigned(np.array(self.by, np.int64))
@@ -315,7 +379,7 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
     again[1:] = (script.kind[1:] == SIGNAL) & (script.kind[:-1] == SIGNAL) & (script.task[1:] == script.task[:-1])
     away = peer != rank
     far = peer // machine.node_ranks != rank // machine.node_ranks
-    sent = np.where(again | _deferred(script) | _stored_apart(script), 0.0, machine.fence)
+    sent = np.where(again | _deferred(script) | script.stored_apart, 0.0, machine.fence)
     # Words need no fence: what they signal arrives with them.
     carried = (script.kind == SIGNAL) & np.isin(script.what, script.plan.counters[script.plan.by_words])
     sent = np.where(carried, 0.0, sent)
@@ -331,15 +395,17 @@ def _deferred(script: Script) -> np.ndarray:
     return np.isin(script.task, signals.task[signals.later > 0])
 
 
-def _stored_apart(script: Script) -> np.ndarray:
-    """Mask of the operations of stages whose warps have roles: the one that notifies does not multiply."""
-    plan = script.plan
-    found = np.zeros(len(script.task), bool)
-    for name, stage in plan.bound.stages.items():
-        if stage.roles is not None:
-            first = plan.first_task[name]
-            found |= (script.task >= first) & (script.task < first + stage.total * plan.bound.ranks)
-    return found
+@dataclass(kw_only=True)
+class _Storer:
+    """What a storer of a worker is storing: transfers of a task, and the rows of the notifies after them.
+
+    awaited: True if the worker waits until all of it is done.
+    """
+
+    task: int
+    moves: int = 0
+    notifies: list[int] = field(default_factory=list[int])
+    awaited: bool = False
 
 
 @dataclass(kw_only=True)

@@ -22,8 +22,8 @@ class Breakdown:
     start_up: time until a program's first computation or transfer, with the waits before it. work: computation.
     epilogue: time before and after a tile's main loop. waiting: waits for data after the first tile, and for the
     numbers of tiles that programs take by a counter. copy: transfers, notifies, and the slowdown of computation by
-    copies, in the same programs. tail: idle time of programs that end before the last one of their kernel, and the
-    rank's waits at the end of the launch.
+    copies, in the same programs, as far as no other role of theirs goes on meanwhile. tail: idle time of programs
+    that end before the last one of their kernel, and the rank's waits at the end of the launch.
     """
 
     start_up: float
@@ -168,10 +168,12 @@ def _worker_parts(timeline: Timeline) -> dict[str, Floats]:
         "epilogue": np.where(compute, script.overhead, 0.0),
         "waiting": np.where((script.kind == AWAIT) & ~early, took, 0.0),
     }
-    columns["copy"] = took - sum(columns.values(), np.zeros(len(took)))
     workers = len(script.first) - 1
     sums = {name: _sums(script.worker, c, workers) for name, c in columns.items()}
-    return {**sums, "waiting": sums["waiting"] + timeline.counting}
+    sums["waiting"] += timeline.counting
+    known = sum(sums.values(), np.zeros(workers))
+    sums["copy"] = np.maximum(0.0, timeline.worker_end - timeline.worker_begin - known)
+    return sums
 
 
 def _sums(group: Ints, weights: Floats, groups: int) -> Floats:

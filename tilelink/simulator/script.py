@@ -125,6 +125,16 @@ class Script:
         """operation -> its rank."""
         return self.worker_rank[self.worker]
 
+    @cached_property
+    def stored_apart(self) -> NDArray[np.bool_]:
+        """Mask of the transfers and notifies that a storer executes while other warps of its program multiply."""
+        found = np.zeros(len(self.task), bool)
+        for name, stage in self.plan.bound.stages.items():
+            if stage.roles is not None:
+                first = self.plan.first_task[name]
+                found |= (self.task >= first) & (self.task < first + stage.total * self.plan.bound.ranks)
+        return found & ((self.kind == MOVE) | (self.kind == SIGNAL))
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Operations(Columns):

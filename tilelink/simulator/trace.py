@@ -1,8 +1,9 @@
 """A simulated launch as Chrome trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-Ranks are processes. Each program of a kernel is a track, named after the kernel. Each direction of a rank's link has
-asynchronous slices, since transfers overlap there. A counter per kernel shows the numbers of programs that compute and
-wait. Arrows lead from the notify that filled a counter to the wait that it ended. Times are in microseconds.
+Ranks are processes. Each program of a kernel is a track, named after the kernel, and its storer is another one. Each
+direction of a rank's link has asynchronous slices, since transfers overlap there. A counter per kernel shows the
+numbers of programs that compute and wait. Arrows lead from the notify that filled a counter to the wait that it ended.
+Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -59,6 +60,10 @@ def names(plan: Plan) -> Iterator[Event]:
         where = "copy engine" if kernel.on_copy_engine else f"program {program}"
         yield _meta("thread_name", rank, track(worker), name=f"{kernel.name} {where}")
         yield _meta("thread_sort_index", rank, track(worker), sort_index=track(worker))
+        if any(plan.bound.stages[name].roles is not None for name in kernel.stage_names):
+            storer = storer_track(plan, worker)
+            yield _meta("thread_name", rank, storer, name=f"{kernel.name} {where} storer")
+            yield _meta("thread_sort_index", rank, storer, sort_index=track(worker))
 
 
 def _meta(what: str, rank: int, track: int, **args: Any) -> Event:
@@ -68,6 +73,11 @@ def _meta(what: str, rank: int, track: int, **args: Any) -> Event:
 def track(worker: int) -> int:
     """Return the track number of a worker."""
     return worker + 1
+
+
+def storer_track(plan: Plan, worker: int) -> int:
+    """Return the track number of the storer of a worker."""
+    return track(len(plan.workers) + worker)
 
 
 def _shown(result: Simulated) -> Ints:
@@ -98,9 +108,14 @@ def _slices(result: Simulated) -> Iterator[Event]:
             tensor, signal, place = plan.channel_name(channel)
             args |= {"rank": peer, "tensor": tensor, "signal": signal, "channel": list(place)}
         begin, end = float(t.begin[row]) * US, float(t.end[row]) * US
-        where = track(int(script.worker[row]))
+        where = _track_of(result, row)
         yield {"ph": "X", "name": name, "cat": CATEGORIES[kind], "pid": rank, "tid": where, "ts": begin,
                "dur": end - begin, "args": args}  # fmt: skip
+
+
+def _track_of(result: Simulated, row: int) -> int:
+    script, worker = result.timeline.script, int(result.timeline.script.worker[row])
+    return storer_track(script.plan, worker) if script.stored_apart[row] else track(worker)
 
 
 def indices_of(plan: Plan, name: str) -> dict[str, Ints]:
@@ -123,7 +138,7 @@ def _arrows(result: Simulated) -> Iterator[Event]:
             continue
         for phase, row, time in (("s", notify, t.begin[notify]), ("f", wait, t.end[wait])):
             event = {"ph": phase, "id": number, "name": "signal", "cat": "signal", "pid": int(script.rank[row]),
-                     "tid": track(int(script.worker[row])), "ts": float(time) * US}  # fmt: skip
+                     "tid": _track_of(result, row), "ts": float(time) * US}  # fmt: skip
             yield event | ({"bp": "e"} if phase == "f" else {})
 
 
