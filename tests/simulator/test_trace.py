@@ -8,12 +8,13 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.simulator.cases import H200S, SHIFT, planned
 from tilelink.errors import OutputError
 from tilelink.simulator import Simulated, simulate
-from tilelink.simulator.plot import save_plot
+from tilelink.simulator.plot import most_at_once, save_plot
 from tilelink.simulator.trace import Event, trace_text
 
 RANKS = 3
@@ -103,3 +104,28 @@ def test_the_picture_is_drawn_or_refused(result: Simulated, tmp_path: Path) -> N
     with pytest.raises(OutputError, match=r"nowhere/out\.png cannot be written: No such file or directory"):
         save_plot(result, tmp_path / "nowhere" / "out.png")
     assert [one.name for one in tmp_path.iterdir()] == ["out.png"]
+
+
+def test_kernels_that_follow_one_another_fill_the_same_sms_of_a_plot() -> None:
+    """Two kernels of four programs on four SMs: at most four run at the same time, though a rank has eight."""
+    text = """program twice(M, N):
+    x : in    [M, N]
+    h : local [M, N]
+    y : out   [M, N]
+
+    compute first(i: M, j: N):
+        h[i, j] = x[i, j] + 1
+        producer_tile_notify(h[i, j])
+
+    compute second(i: M, j: N):
+        consumer_tile_wait(h[i, j])
+        y[i, j] = h[i, j] + 1
+
+schedule s for twice:
+    first on sm, tile(i=16, j=64)
+    second on sm, tile(i=16, j=64)
+"""
+    found = simulate(planned(text, ranks=1, sms=4, M=64, N=64), replace(H200S, kernel_gap=0.0))
+    assert len(found.plan.workers) == 8
+    assert most_at_once(found, np.ones(8, bool)) == 4
+    assert most_at_once(found, np.zeros(8, bool)) == 1, "no programs: nothing is divided by zero"

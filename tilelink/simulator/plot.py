@@ -54,9 +54,8 @@ def _draw(result: Simulated, rank: int, axes: Any) -> None:
     on_sm = np.array([not kernels[n].on_copy_engine for n, _, _ in result.plan.workers], dtype=bool)
     rows = np.flatnonzero(on_sm[script.worker] & (script.rank == rank))
     times, counts = levels(result, rows)
-    programs = max(1, int((on_sm & (script.worker_rank == rank)).sum()))
     if len(times):
-        shares = counts.T * 100 / programs
+        shares = counts.T * 100 / most_at_once(result, on_sm & (script.worker_rank == rank))
         axes.stackplot(times * US, *shares, step="post", labels=("computing", "waiting"), colors=("#4c78a8", "#e6e6e6"))
     for direction, ends, colour in (("out", script.moves.source, "#e45756"), ("in", script.moves.target, "#54a24b")):
         edges, used = _link_use(result, ends == rank)
@@ -64,6 +63,15 @@ def _draw(result: Simulated, rank: int, axes: Any) -> None:
     axes.set_ylim(0, 105)
     axes.set_xlim(0, result.seconds * US)
     axes.set_ylabel(f"rank {rank}, %", fontsize="small")
+
+
+def most_at_once(result: Simulated, chosen: Any) -> int:
+    """Return how many of some workers run at the same time at most. Kernels of a stream follow one another."""
+    t = result.timeline
+    stamps = np.concatenate([t.worker_end[chosen], t.worker_begin[chosen]])
+    change = np.repeat([-1, 1], int(np.count_nonzero(chosen)))
+    order = np.lexsort((change, stamps))  # a program that ends makes room for one that begins then
+    return max(1, int(change[order].cumsum().max(initial=0)))
 
 
 def _link_use(result: Simulated, chosen: Any) -> tuple[Floats, Floats]:
