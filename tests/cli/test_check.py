@@ -177,3 +177,35 @@ def test_show_says_its_defaults() -> None:
     lines = CliRunner().invoke(app, ["show", "--help"]).stdout.replace("│", " ").split()
     said = " ".join(lines)
     assert "(default: cpu; sm_90 with --stage ptx)" in said and "(default: f32; bf16 with --stage ptx)" in said
+
+
+SPILLING = """program big(M, N, K):
+    x : in  [M, K]
+    w : in  [N, K]
+    u : in  [N, K]
+    y : out [M, N]
+
+    compute gemm(i: M, j: N):
+        y[i, j] = dot(x[i, :], w[j, :].T) * dot(x[i, :], u[j, :].T)
+
+schedule large for big:
+    gemm on sm, tile(i=128, j=256, k=64), num_warps 8
+
+schedule small for big:
+    gemm on sm, tile(i=128, j=128, k=64), num_warps 8
+"""
+
+
+def test_sums_that_spill_are_safe_and_said_to_be_slow(tmp_path: Path) -> None:
+    path = tmp_path / "big.tl"
+    path.write_text(SPILLING)
+    on_gpu = ("--target", "sm_90", "--dtype", "bf16")
+    done = check(str(path), *on_gpu)
+    assert done.exit_code == 0 and done.stdout.count("slow with") == 1
+    text = "slow with large: the sums of products that a tile of stage gemm holds together take 256 registers of a thread"
+    assert text in done.stdout and "they spill to memory; take smaller tiles than i=128, j=256" in done.stdout
+    (report,) = json.loads(check(str(path), *on_gpu, "--json").stdout)["programs"]
+    assert list(report["spilling"]) == ["large"]
+    assert "slow" not in check(str(path), "--dtype", "bf16").stdout, "CPU ranks have no such registers"
+    simulated = CliRunner().invoke(app, ["simulate", str(path), "-s", "large", "-n", "2"])
+    assert simulated.exit_code == 0 and simulated.stderr.count("slow: the sums of products") == 1

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tilelink import compiler
-from tilelink.cli.notices import progress, say_grid
+from tilelink.cli.notices import progress, say_grid, spilling_text
 from tilelink.cli.options import (
     AsJson,
     Dtype,
@@ -47,10 +47,14 @@ TargetName = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm
 
 @dataclass(frozen=True, kw_only=True)
 class _Safe:
-    """A schedule with which a program is safe: the number of its tiles, and what it alone orders, in words."""
+    """A schedule with which a program is safe: the number of its tiles, and what is said of it, in words.
+
+    scheduled: what it alone orders. spilling: the sums that exceed the registers of a thread, or None.
+    """
 
     tasks: int
     scheduled: list[str]
+    spilling: str | None
 
 
 @dataclass(kw_only=True)
@@ -127,6 +131,7 @@ def check(
                         "tasks": {name: safe.tasks for name, safe in plans.items()},
                         "sums": {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums},
                         "scheduled": {name: safe.scheduled for name, safe in plans.items() if safe.scheduled},
+                        "spilling": {name: safe.spilling for name, safe in plans.items() if safe.spilling},
                     }
                 )
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
@@ -177,7 +182,9 @@ def _proved(
     stage("generating its source")
     compiler.source_of(plan)
     stage("what its schedule alone orders")
-    return _Safe(tasks=plan.tasks, scheduled=[str(one) for one in by_schedule(plan)])
+    return _Safe(
+        tasks=plan.tasks, scheduled=[str(one) for one in by_schedule(plan)], spilling=spilling_text(plan.bound)
+    )
 
 
 def _sizes(program: Program, dims: Mapping[str, Any], sets: Sequence[str]) -> str:
@@ -217,6 +224,8 @@ def _print(
             for text in dict.fromkeys(text for texts in one["scheduled"].values() for text in texts):
                 names = ", ".join(name for name, texts in one["scheduled"].items() if text in texts)
                 write(f"  with {names}, {text}")
+            for name, text in one["spilling"].items():
+                write(f"  slow with {name}: {text}")
     for mistake in wrong:
         typer.echo(str(mistake.error), err=True)
         if mistake.schedules:

@@ -19,6 +19,7 @@ from tilelink.ir.program import Assign, Dot, For, If, Program, Read, Statement, 
 from tilelink.ir.scalar import Whole
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.registers import spills
 from tilelink.scheduling.schedule import Schedule
 
 PATIENCE_S = 5.0
@@ -35,10 +36,12 @@ def say(text: str) -> None:
 
 
 def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None, *, only_chosen: bool = False) -> None:
-    """Print the sizes, those that have default values, and the number of tiles.
+    """Print the sizes, those that have default values, and the number of tiles; and that sums spill, if they do.
 
     only_chosen: print nothing but which sizes have default values, for a command that prints the rest with its result.
     """
+    if text := spilling_text(bound):
+        say(f"slow: {text}")
     names = {text.partition("=")[0].strip() for text in sets}
     named = {p.name for p in bound.source.params if p.example is not None}
     chosen = [name for name in bound.numbers if name not in names | named]
@@ -52,6 +55,15 @@ def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None, *, o
     sizes = "".join(f", {text}" for text in (values_text(bound.numbers), *choices) if text)
     say(f"{what}{sizes}{also}: {tiles_of(bound):,} tiles")
     say_grid(bound.source, bound.numbers, bound.ranks, bound.nodes)
+
+
+def spilling_text(bound: Bound) -> str | None:
+    """Return what is said of a program whose products hold more sums than registers, which is right and slow, or None.
+
+    Known of processors of NVIDIA.
+    """
+    error = spills(bound)
+    return None if error is None else f"{error.message}, so that they spill to memory; take {error.hint}"
 
 
 def say_grid(program: Program, values: Mapping[str, Any], ranks: int, nodes: int) -> None:
