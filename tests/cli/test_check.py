@@ -11,8 +11,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.compiler.test_compiler import TEXT
+from tests.tiers import thorough
 from tilelink.cli import app, notices, options
 from tilelink.compiler import pipeline
+from tilelink.compiler.modules import PROGRAMS
 
 UNSAFE = TEXT.replace("        consumer_tile_wait(left[i, :])\n", "")
 
@@ -209,3 +211,11 @@ def test_sums_that_spill_are_safe_and_said_to_be_slow(tmp_path: Path) -> None:
     assert "slow" not in check(str(path), "--dtype", "bf16").stdout, "CPU ranks have no such registers"
     simulated = CliRunner().invoke(app, ["simulate", str(path), "-s", "large", "-n", "2"])
     assert simulated.exit_code == 0 and simulated.stderr.count("slow: the sums of products") == 1
+
+
+@thorough(unless=lambda file: file in ("ag_gemm_rows", "gemm_rs"))  # files with roles, of which tiles are whole
+@pytest.mark.parametrize("file", sorted(path.stem for path in PROGRAMS.glob("*.tl")))
+def test_every_file_of_the_library_is_safe_on_a_gpu_with_the_sizes_that_the_command_chooses(file: str) -> None:
+    done = check(file, "--target", "sm_90", "--dtype", "bf16")
+    assert done.exit_code == 0, done.stderr
+    assert "slow with" not in done.stdout
