@@ -204,7 +204,7 @@ def test_sums_that_spill_are_safe_and_said_to_be_slow(tmp_path: Path) -> None:
     on_gpu = ("--target", "sm_90", "--dtype", "bf16")
     done = check(str(path), *on_gpu)
     assert done.exit_code == 0 and done.stdout.count("slow with") == 1
-    text = "slow with large: the sums of products that a tile of stage gemm holds together take 256 registers of a thread"
+    text = "slow with large: the sums of products that a tile of stage gemm holds together take 256 registers"
     assert text in done.stdout and "they spill to memory; take smaller tiles than i=128, j=256" in done.stdout
     (report,) = json.loads(check(str(path), *on_gpu, "--json").stdout)["programs"]
     assert list(report["spilling"]) == ["large"]
