@@ -12,13 +12,14 @@ import numpy as np
 
 from tilelink.errors import CoverageError, VerificationError
 from tilelink.lowering.columns import Ints
+from tilelink.lowering.events import WRITE
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import TensorAccesses, of_tensors, parts, rank_by_rank
 from tilelink.verifier.guarded import within_parts
 from tilelink.verifier.iterations import iterations
 from tilelink.verifier.launch_writes import chosen_outputs, ended_outputs, placed_tensors, placed_writes
-from tilelink.verifier.refusal import refuse
+from tilelink.verifier.refusal import refuse, where
 from tilelink.verifier.undefined_reads import surely_undefined, undefined_reads, ungiven_reads
 
 
@@ -73,8 +74,27 @@ def _covered(part: TensorAccesses) -> Iterator[VerificationError]:
     for row in part.rows[(missing > 0) & ~part.written][:1]:
         reads = f"{part.name}{box(a.lo[row], a.hi[row], dims)} on rank {a.peer[row]}"
         message = f"reads {reads}, parts of which no stage writes"
-        hint = "check the ranks and indices of the stage that fills it"
-        yield refuse(CoverageError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
+        writer, hint = _written_instead(part, int(a.peer[row]))
+        yield refuse(
+            CoverageError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]),
+            related=writer, hint=hint,
+        )  # fmt: skip
+
+
+def _written_instead(part: TensorAccesses, rank: int) -> tuple[int | None, str]:
+    """Return a statement that writes a tensor elsewhere than a rank reads it, or None, and a hint."""
+    plan, a, name = part.plan, part.plan.accesses, part.name
+    rows = np.flatnonzero((a.tensor == plan.bound.tensors[name].number) & (a.kind == WRITE))
+    if not len(rows):
+        return None, f"no stage writes {name} at all: write it, or declare it as an input"
+    here = rows[a.peer[rows] == rank]
+    if not len(here):
+        one = rows[0]
+        whom = f"{where(plan, int(a.task[one]))} writes {name} of rank {a.peer[one]}"
+        return int(a.statement[one]), f"no tile writes {name} of rank {rank}, and {whom}: check the rank after `@`"
+    one = here[0]
+    there = f"{name}{box(a.lo[one], a.hi[one], part.dims)} on rank {rank}"
+    return int(a.statement[one]), f"{where(plan, int(a.task[one]))} writes {there}: check its indices"
 
 
 def _entries_once(part: TensorAccesses) -> Iterator[VerificationError]:

@@ -289,9 +289,8 @@ def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> Verific
     freed = plan.bound.tensors[tensor].credits
     if freed is not None:
         hint = STEPS.format(freed)
-    message = f"waits for ever for {tensor} channel {list(cell)} ({kind} signals){who}" + (
-        f"; {others}" if others else ""
-    )
+    message = f"waits for ever for {tensor} channel {list(cell)} ({kind} signals){who}"
+    message += f"; {others}" if others and hint != CYCLE else ""
     if priority is not None:
         hint = f"{plan.bound.target.resident_programs} programs fit on a rank; {FEWER}"
     return refuse(ProgressError, plan, message, task=int(s.task[first]), statement=int(s.statement[first]), hint=hint)
@@ -336,10 +335,42 @@ STEPS = (
 )
 
 
+CYCLE = (
+    "in any order of tiles each of these waits for the next one: let one of them notify before it waits, or wait only "
+    "where it reads what the other writes"
+)
+
+
+def _notifies(plan: Plan, wait: int) -> list[int]:
+    """Return the notifies, rows of plan.signals, of the counter that a wait is for."""
+    return np.flatnonzero((plan.signals.kind != WAIT) & (plan.counters == plan.counters[wait])).tolist()
+
+
+def _late(plan: Plan, run: _Run, rows: list[int]) -> list[int]:
+    """Return those of some notifies that their workers have not reached."""
+    task = plan.signals.task
+    return [row for row in rows if row in run.scripts[worker := int(plan.worker[task[row]])][run.cursor[worker] :]]
+
+
+def _cycle(plan: Plan, run: _Run, wait: int) -> list[int] | None:
+    """Return waits, of which each is for a notify that comes after the next one in its tile, and so around; or None."""
+    task, seen = plan.signals.task, list[int]()
+    while wait not in seen:
+        seen.append(wait)
+        late = _late(plan, run, _notifies(plan, wait))
+        if not late:
+            return None
+        worker = int(plan.worker[task[late[0]]])
+        asleep = int(run.scripts[worker][run.cursor[worker]])
+        if task[asleep] != task[late[0]]:
+            return None
+        wait = asleep
+    return seen[seen.index(wait) :] if seen[0] == wait and len(seen) > 1 else None
+
+
 def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
     """Return the text about the task that has not notified what a row of plan.signals waits for, and a hint."""
-    s = plan.signals
-    rows = np.flatnonzero((s.kind != WAIT) & (plan.counters == plan.counters[wait])).tolist()
+    s, rows = plan.signals, _notifies(plan, wait)
     if (again := _refilled(plan, rows)) is not None:
         first, second = (where(plan, int(s.task[row])) for row in again)
         tensor = plan.channel_name(int(s.channel[wait]))[0]
@@ -348,13 +379,16 @@ def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
             who,
             f"give {tensor} a dimension over these steps, and tiles of one step, so that each has a channel of its own",
         )
-    late = [row for row in rows if row in run.scripts[worker := int(plan.worker[s.task[row]])][run.cursor[worker] :]]
+    late = _late(plan, run, rows)
     if not late:
         return "", ORDER
     own = next((row for row in late if s.task[row] == s.task[wait]), None)
     if own is not None:
         hint = "give it smaller tiles along the region that it waits for, or notify before the wait"
         return ", which the same tile notifies later", hint
+    if (around := _cycle(plan, run, wait)) is not None:
+        names = [f"{where(plan, int(s.task[r]))} waits for {plan.channel_name(int(s.channel[r]))[0]}" for r in around]
+        return f", which {where(plan, int(s.task[late[0]]))} notifies later: {', and '.join(names)}", CYCLE
     later = next((row for row in late if plan.worker[s.task[row]] == plan.worker[s.task[wait]]), None)
     if later is not None:
         return f", which {where(plan, int(s.task[later]))} notifies, after it in the same program", ORDER
