@@ -139,13 +139,21 @@ def fused_candidates(request: Request, machine: Machine) -> list[Candidate]:
         spent += _tiles(bound)
         if spent > TILES:
             break
-        with suppress(TileLinkError):  # a schedule that deadlocks
-            seconds = simulate(make_plan(bound), machine).seconds
+        if (seconds := predicted_seconds(bound, machine)) is not None:
             found.append((Candidate(program=bound.source, schedule=bound.schedule, seconds=seconds), bound))
     found.sort(key=lambda one: one[0].seconds)
     while found and not _is_safe(found[0][1]):
         del found[0]
     return [candidate for candidate, _ in found]
+
+
+def predicted_seconds(bound: Bound, machine: Machine) -> float | None:
+    """Return the seconds that a launch is predicted to take; None if it never ends, or has more tiles than TILES."""
+    if _tiles(bound) > TILES:
+        return None
+    with suppress(TileLinkError):  # a schedule that deadlocks
+        return simulate(make_plan(bound), machine).seconds
+    return None
 
 
 def _is_safe(bound: Bound) -> bool:

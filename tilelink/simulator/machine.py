@@ -54,9 +54,9 @@ class Thresholds:
     """Minimum rows, over all ranks, for one kernel that multiplies and scatters sums."""
     fused_rank_rows: int = _number("rows", 256)
     """Minimum rows of one rank for either kernel."""
-    fused_reduce_elements: int = _number("elements", 4 << 20)
+    fused_reduce_elements: int = _number("elements", 3 << 20)
     """Minimum elements of the sums of one rank, its rows times the columns, for one kernel that multiplies and sums on
-    all ranks: with fewer, the tiles of one rank do not fill a wave."""
+    all ranks: with fewer, the tiles of one rank are far from a wave."""
     fused_reduce_side: int = _number("elements", 2048)
     """Minimum columns, and minimum contracted elements, of its product."""
     fused_reduce_ranks: int = _number("ranks", 4)
