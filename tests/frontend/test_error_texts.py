@@ -364,11 +364,11 @@ AccountingError: consumer_tile_wait waits for h, which no producer_tile_notify o
     "ProgressError": (
         program(HEAD + CIRCLE),
         """\
-ProgressError: rank 0, a tile (i=0): waits for ever for h channel [0, 0] (peer signals), which rank 2, a tile (i=0) has not notified; rank 1, a tile (i=0) waits for h; rank 2, a tile (i=0) waits for h
+ProgressError: rank 0, a tile (i=0): waits for ever for h channel [0, 0] (peer signals), which rank 2, a tile (i=0) notifies later: rank 0, a tile (i=0) waits for h, and rank 2, a tile (i=0) waits for h, and rank 1, a tile (i=0) waits for h
   at wrong.tl:6:24
             peer_tile_wait(h[i, :])
                            ^^^^^^^
-  hint: change the order of tiles so that the notifying tile comes earlier, or the channel so that it needs fewer notifies""",
+  hint: in any order of tiles each of these waits for the next one: let one of them notify before it waits, or wait only where it reads what the other writes""",
     ),
     "ExclusiveWriteError": (
         program(HEAD + BOTH + ADD),

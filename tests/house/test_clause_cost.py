@@ -51,6 +51,7 @@ EXCEPTIONS: Mapping[str, Mapping[str, str]] = {
         "lowering.orders": SHARED,
         "search.knobs": SEARCHED,
     },
+    "serpentine": {},
     "num_warps": {"lowering.bind": SETTLED, "search.knobs": SEARCHED},
     "num_stages": {"lowering.bind": SETTLED, "search.knobs": SEARCHED},
     "flatten": {"lowering.clauses.roles": EXCLUDED},

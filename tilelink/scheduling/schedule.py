@@ -217,6 +217,10 @@ class Schedule:
         """Return the schedule with programs that take the tiles of a stage by a counter, or in turn."""
         return self._say(stage, "dynamic", on)
 
+    def serpentine(self, stage: str, on: bool = True) -> Schedule:
+        """Let each second row or group of the stage's tiles run backwards."""
+        return self._say(stage, "serpentine", on)
+
     def halve_tail(self, stage: str, on: bool = True) -> Schedule:
         """Halve the tiles of the last, partial wave of the stage."""
         return self._say(stage, "halve_tail", on)

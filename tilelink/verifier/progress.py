@@ -322,6 +322,8 @@ def _refilled(plan: Plan, rows: list[int]) -> tuple[int, int] | None:
     return None
 
 
+AROUND = 4
+"""Waits of a cycle that are named, at most."""
 SEEN = 256
 """Notifies of a channel that `_refilled` compares, at most."""
 FEWER = "reserve fewer SMs (`on sm(n)`), or run a stage in another one's kernel, so that all programs are resident"
@@ -388,7 +390,8 @@ def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
         return ", which the same tile notifies later", hint
     if (around := _cycle(plan, run, wait)) is not None:
         names = [f"{where(plan, int(s.task[r]))} waits for {plan.channel_name(int(s.channel[r]))[0]}" for r in around]
-        return f", which {where(plan, int(s.task[late[0]]))} notifies later: {', and '.join(names)}", CYCLE
+        around_text = ", and ".join([*names[:AROUND], *(["so on"] if len(names) > AROUND else [])])
+        return f", which {where(plan, int(s.task[late[0]]))} notifies later: {around_text}", CYCLE
     later = next((row for row in late if plan.worker[s.task[row]] == plan.worker[s.task[wait]]), None)
     if later is not None:
         return f", which {where(plan, int(s.task[later]))} notifies, after it in the same program", ORDER

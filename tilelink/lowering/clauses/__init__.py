@@ -22,6 +22,7 @@ from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.lowering.clauses.program_per_tile import PROGRAM_PER_TILE
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.roles import ROLES
+from tilelink.lowering.clauses.serpentine import SERPENTINE
 from tilelink.lowering.clauses.slots import SLOTS
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.stream_k import STREAM_K
@@ -35,8 +36,8 @@ __all__ = [
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (
-    RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, STREAM_K, HALVE_TAIL, BACKFILL,
-    DEFER_NOTIFY, TMA_COPY, ROLES, PROGRAM_PER_TILE, DYNAMIC, CHANNEL, BUFFERS, SLOTS, LOW_LATENCY,
+    RESOURCE, DIRECTION, TILE, ORDER, SERPENTINE, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, STREAM_K, HALVE_TAIL,
+    BACKFILL, DEFER_NOTIFY, TMA_COPY, ROLES, PROGRAM_PER_TILE, DYNAMIC, CHANNEL, BUFFERS, SLOTS, LOW_LATENCY,
 )  # fmt: skip
 """Built-in clauses, in the order in which schedules are printed, and in which the passes of one phase are applied."""
 
