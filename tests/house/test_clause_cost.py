@@ -76,7 +76,6 @@ EXCEPTIONS: Mapping[str, Mapping[str, str]] = {
         "lowering.clauses.split_k_tail": EXCLUDED,
         "lowering.clauses.low_latency": "its pass comes before that of roles, whose loads by TMA take no words",
         "ops.predict": "schedules with roles are for processors that have them",
-        "verifier.roles": JUDGED,
     },
     "program_per_tile": {"verifier.tiles": JUDGED},
     "dynamic": {"verifier.tiles": JUDGED},

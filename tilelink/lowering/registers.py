@@ -6,7 +6,7 @@ two weights holds two sums of its size. What does not fit is spilled to memory, 
 speed.
 
 The estimate counts nothing but sums, and one that is added to a name as part of that name. Roles count their own sums
-(lowering/clauses/roles.py).
+(lowering/role_sizes.py).
 """
 
 from __future__ import annotations

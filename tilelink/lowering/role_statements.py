@@ -36,13 +36,15 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Index, Scalar, at_launch, walk
-from tilelink.ir.visitor import map_value, scalars_of, statements, value_of
-from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.ir.reach import elsewhere
+from tilelink.ir.scalar import Index, Lookup, Scalar, at_launch, walk
+from tilelink.ir.visitor import map_value, scalars_of, stage_scalars, statements, value_of, values
+from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import carried, has_loop
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.straight_epilogue import UNROLLED, after_product
+from tilelink.lowering.transform import stage_writes
 
 PRODUCTS = (1, 2)
 """Numbers of products of a tile. Two are side by side in registers, as one product of twice the columns."""
@@ -163,6 +165,54 @@ def decided_reason(stage: Stage) -> str | None:
 def _decided(expr: Scalar, decided: Collection[str]) -> bool:
     """True if a launch decides the value of an expression. decided: indices of which it does."""
     return at_launch(expr) or any(isinstance(e, Index) and e.name in decided for e in walk(expr))
+
+
+def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
+    """Return why roles cannot have what only a launch decides of a stage, or None."""
+    found = [e for scalar in stage_scalars(stage.stage) for e in walk(scalar) if isinstance(e, Lookup)]
+    for one in found:
+        if not bound.tensors[one.table].constant:
+            return f"its roles read {one.table} at different times, and it is written while programs run"
+    if any(decl.counted for decl in stage.stage.indices):
+        if late_waits(stage):
+            return "it waits after its product, also for tiles that are not there"
+        # The storer does not wait for the loader of a tile that is not there.
+        kernel = bound.kernel_of[stage.name]
+        waits = any(isinstance(s, Wait) for name in kernel.stage_names for s in _statements(bound, name))
+        if waits and any(isinstance(s, Notify) for s in statements(stage.stage.body)):
+            return "a tile that is not there would notify before the waits that come before it"
+    return decided_reason(stage.stage)
+
+
+def _statements(bound: Bound, stage: str) -> Iterator[Statement]:
+    return statements(bound.stages[stage].stage.body)
+
+
+def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
+    """Return what a tile loads or computes with that the kernel writes, or None.
+
+    It may be read before the tiles before it are stored.
+    """
+    written = {
+        region.tensor
+        for other in (bound.stages[name] for name in kernel.stage_names)
+        for region in stage_writes(other.stage)
+        if region.rank is None or not elsewhere(region.rank, bound.ranks, _numbers(other))
+    }
+    dots = products(statements(stage.stage.body)) if has_loop(stage) else products(stage_body(stage))
+    for dot in dots:
+        for read in (v for v in values(dot) if isinstance(v, Read)):
+            if read.region.tensor in written:
+                return f"it multiplies {read.region.tensor}, which its own tiles write"
+    for read in addends(stage) if not has_loop(stage) else ():
+        if read.region.tensor in written:
+            return f"it computes with {read.region.tensor}, which its own tiles write"
+    return None
+
+
+def _numbers(stage: BoundStage) -> dict[str, int]:
+    """Return the numbers of values of a stage's indices that are numbers."""
+    return {name: stage.extents[name] for name in stage.scalar_indices if name not in stage.parts}
 
 
 def stage_body(stage: BoundStage) -> tuple[Statement, ...]:

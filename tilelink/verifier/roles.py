@@ -17,17 +17,6 @@ from tilelink.ir.products import operand_region
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop, parts, range_of
-from tilelink.lowering.clauses.roles import (
-    MAX_BUFFERS,
-    MIN_RESULTS,
-    REGISTERS,
-    conflict,
-    every_roles_of,
-    is_cut,
-    is_summed,
-    launch_reason,
-    types_of,
-)
 from tilelink.lowering.rings import (
     ADDEND,
     CARRY,
@@ -50,7 +39,24 @@ from tilelink.lowering.rings import (
     wait_for_each_other,
     widest_of,
 )
-from tilelink.lowering.role_statements import divided_reason, product_of, products_of_tile, results_of, tile_addends
+from tilelink.lowering.role_sizes import (
+    MAX_BUFFERS,
+    MIN_RESULTS,
+    REGISTERS,
+    every_roles_of,
+    is_cut,
+    is_summed,
+    types_of,
+)
+from tilelink.lowering.role_statements import (
+    conflict,
+    divided_reason,
+    launch_reason,
+    product_of,
+    products_of_tile,
+    results_of,
+    tile_addends,
+)
 from tilelink.planning.plan import Plan
 from tilelink.verifier.rings import wrong, wrong_together
 

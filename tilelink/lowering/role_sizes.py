@@ -1,0 +1,371 @@
+"""The roles of a stage, from the sizes and places of its tiles: how consumers divide a tile, and what rings have room.
+
+A stage whose statements can be divided (lowering/role_statements.py) has roles if its operands, what it computes with,
+and its results are boxes that TMA moves, if consumers can divide its tiles, and if sums fit registers and rings fit
+shared memory. The clause (lowering/clauses/roles.py) takes what `roles_of` and `loop_roles_of` make of them, and the
+rule (verifier/roles.py) asks the same of a lowered program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilelink.ir.mapping import Span
+from tilelink.ir.products import operand_region, products
+from tilelink.ir.program import ITEM_BYTES, Assign, Full, Region, Store
+from tilelink.ir.scalar import Index, const, mul
+from tilelink.ir.sizes import power_of_two
+from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.carried import has_loop, parts, range_of
+from tilelink.lowering.channel_waits import repeated
+from tilelink.lowering.rings import Roles, kept_ring, loop_ring, operand_ring, result_ring, without_addends
+from tilelink.lowering.role_statements import (
+    addends,
+    late_waits,
+    product_of,
+    products_of_tile,
+    results_of,
+    stage_body,
+    tile_addends,
+)
+from tilelink.scheduling.schedule import RolesChoice
+
+GROUP_ROWS = 64
+"""Rows of a product of one group of four warps (PTX ISA, wgmma)."""
+COLUMNS = (16, 256)
+"""Fewest and most columns of such a product."""
+BLOCK_BYTES = (64, 128, 256)
+"""Bytes of a row of a buffer, of contracted elements: TMA writes such rows as products read them."""
+WIDE, NARROW = ("bf16", "f16"), ("f8e4m3", "f8e5m2")
+"""Types of operands. Tensor cores add products of the narrow ones with fewer bits than f32 has: consumers add up those
+of buffers."""
+REGISTERS = {2: (232, 40), 3: (160, 32)}
+"""Consumers -> registers of a thread of a consumer, and of the other roles.
+
+An SM has 65536. Warps are allocated by fours, so 2 consumers are 12 warps with 168 registers a thread, and 3 are 16
+with 128; what other roles do not need goes to the consumers (PTX ISA, setmaxnreg).
+"""
+LAUNCH_REGISTERS = {2: 168, 3: 128}
+"""Consumers -> registers of a thread before roles begin, for which Triton has all of the kernel compiled."""
+SPARE_REGISTERS = 26
+"""Least number of them besides a consumer's part of the product: ptxas 12.8 needs 154 for 64 x 256 elements."""
+LOOP_SPARE_REGISTERS = 28
+"""The same of a loop that carries a state, besides its products and what it multiplies: of a consumer's registers."""
+MAX_BUFFERS = 6
+ALIGNMENT = 16
+"""Alignment in bytes of rows of tensors (CUDA driver API, cuTensorMapEncodeTiled)."""
+PIECE_BYTES = 128
+"""Bytes of a row of a piece of the results: TMA stores one such piece at a time, see cuTensorMapEncodeTiled."""
+MIN_RESULTS = 2
+"""Least number of pieces in shared memory, if there are as many: one is computed while another is stored."""
+BARRIER_BYTES = 8
+SPARE_BYTES = 1024
+"""Shared memory that Triton takes to start roles, and to align buffers."""
+
+
+def types_of(bound: Bound, stage: BoundStage) -> tuple[str, str]:
+    """Return the element types of a stage's operands and of its results, whose buffers stages of a kernel share."""
+    operand = parts(stage).kept if has_loop(stage) else operand_region(product_of(stage).left)
+    return bound.tensors[operand.tensor].dtype, bound.tensors[results_of(stage)[0].tensor].dtype
+
+
+def is_cut(bound: Bound, stage: BoundStage) -> bool:
+    """True if a launch decides where the rows of a stage's tiles of results end."""
+    return not has_loop(stage) and any(
+        bound.tile_map(stage.name, region).spans[-2].counted for region in results_of(stage)
+    )
+
+
+def is_summed(bound: Bound, stage: BoundStage) -> bool:
+    """True if consumers add the products of buffers to the sums of a tile, in f32."""
+    return bound.tensors[operand_region(product_of(stage).left).tensor].dtype in NARROW
+
+
+def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
+    """Return the roles of a stage, or why its tiles do not allow them."""
+    dots, targets = products_of_tile(stage), results_of(stage)
+    left, rights = operand_region(dots[0].left), [operand_region(one.right) for one in dots]
+    rows, columns, *others = (_along(bound, stage, region) for region in (left, *rights))
+    if rows is None or columns is None or any(other != columns for other in others):
+        return "an operand of its product is not rows of whole dimensions, one block after the other"
+    if reason := _operands_reason(bound, (left, *rights), targets):
+        return reason
+    block, consumers, item, stored = (
+        bound.contraction_block(stage.name), choice.consumers, _item(bound, left), _item(bound, targets[0])
+    )  # fmt: skip
+    reason = _tile_reason(rows, columns, consumers, len(dots)) or _block_reason(block, item)
+    if reason := reason or _epilogue_reason(bound, stage, targets):
+        return reason
+    own, sums = rows // consumers, is_summed(bound, stage)
+    held = own * columns * len(dots) * (1 + sums) // 128
+    limit = REGISTERS[consumers][0] if sums else LAUNCH_REGISTERS[consumers]
+    if held + SPARE_REGISTERS > limit:
+        return f"its consumers hold {held} values in each thread, and {limit - SPARE_REGISTERS} fit its registers"
+    sizes = rows * block * item, columns * block * item
+    place = sizes[0] + len(dots) * sizes[1]
+    pieces = max(1, columns * stored // PIECE_BYTES)
+    piece = rows * columns * stored // pieces
+    needed, there = choice.buffers * (place + 2 * BARRIER_BYTES) + SPARE_BYTES, bound.target.shared_memory
+    results = _results(there - needed, pieces, piece, consumers)
+    if not results:
+        return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there)
+    added = _loadable_addends(bound, stage, columns // pieces)
+    return Roles(
+        consumers=consumers,
+        rows=own,
+        columns=columns,
+        block=block,
+        pieces=pieces,
+        registers=REGISTERS[consumers],
+        operands=operand_ring(
+            buffers=choice.buffers,
+            consumers=consumers,
+            ahead=choice.in_flight - 1,
+            left=sizes[0],
+            right=sizes[1],
+            products=len(dots),
+            sums=sums,
+            further=added * pieces,
+            piece=rows * columns // pieces * item,
+        ),
+        products=len(dots),
+        results=result_ring(buffers=results, targets=len(targets)),
+        cut=is_cut(bound, stage),
+        addends=added,
+    )
+
+
+def _operands_reason(bound: Bound, operands: Sequence[Region], targets: Sequence[Region]) -> str | None:
+    """Return why operands cannot be multiplied by groups of warps, or not be loaded or stored by TMA, or None."""
+    for region in (*operands, *targets):
+        if bound.tensors[region.tensor].shape[-1] * _item(bound, region) % ALIGNMENT:
+            return f"rows of {region.tensor} are not multiples of {ALIGNMENT} bytes"
+    types = {bound.tensors[region.tensor].dtype for region in operands}
+    if len(types) > 1 or not types <= {*WIDE, *NARROW}:
+        return f"its operands are {' and '.join(sorted(types))}, not both {' or '.join((*WIDE, *NARROW))}"
+    return None
+
+
+def _tile_reason(rows: int, columns: int, consumers: int, products: int) -> str | None:
+    """Return why consumers cannot divide a tile of so many rows and columns, or None."""
+    if rows % (GROUP_ROWS * consumers):
+        return f"{rows} rows of a tile are not {consumers} times a multiple of {GROUP_ROWS}"
+    if columns != power_of_two(columns) or not COLUMNS[0] <= columns <= COLUMNS[1] // products:
+        return f"{columns} columns of a tile are no power of two from {COLUMNS[0]} to {COLUMNS[1] // products}"
+    own = rows // consumers
+    return None if own == power_of_two(own) else f"{own} rows of a consumer are no power of two"
+
+
+def _block_reason(block: int, item: int) -> str | None:
+    """Return why a buffer cannot have rows of so many contracted elements of `item` bytes, or None."""
+    fitting = ", ".join(str(size // item) for size in BLOCK_BYTES)
+    return None if block * item in BLOCK_BYTES else f"a block of {block} contracted elements is none of {fitting}"
+
+
+def _loadable_addends(bound: Bound, stage: BoundStage, width: int) -> int:
+    """Return the number of tiles that the loader loads next to the operands of a product: all of its addends, or 0.
+
+    A piece of each, of `width` columns, must be a box like one of the left operand, whose buffer it gets. The loader
+    executes the waits after the product then, and consumers do not wait for it before they read vectors from memory: if
+    there are such waits, the vectors must be inputs, which nobody writes.
+    """
+    tiles, left = tile_addends(bound, stage), bound.tensors[operand_region(product_of(stage).left).tensor]
+    boxed = width == bound.contraction_block(stage.name) and not is_cut(bound, stage)
+    if not boxed or not all(_is_box(bound, stage, region, left.dtype) for region in tiles):
+        return 0
+    vectors = (read.region.tensor for read in addends(stage) if read.region not in tiles)
+    unwritten = all(bound.tensors[name].decl.space == "in" for name in vectors)
+    return len(tiles) if unwritten or not late_waits(stage) else 0
+
+
+def _is_box(bound: Bound, stage: BoundStage, region: Region, dtype: str) -> bool:
+    """True if TMA can load a tile of rows and columns of a tensor of this type. It may reach beyond the tensor."""
+    tensor, (*others, rows, columns) = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
+    tiled = rows.kind == columns.kind == "tile" and not rows.counted and not columns.counted
+    aligned = tensor.shape[-1] * ITEM_BYTES[tensor.dtype] % ALIGNMENT == 0
+    return tiled and aligned and tensor.dtype == dtype and all(span.kind == "point" for span in others)
+
+
+def _epilogue_reason(bound: Bound, stage: BoundStage, targets: Sequence[Region]) -> str | None:
+    """Return why results cannot be computed or stored at some places, or None."""
+    target = targets[0]
+    for region in targets:
+        if reason := _stored(bound, stage, region):
+            return reason
+        if bound.tensors[region.tensor].dtype != bound.tensors[target.tensor].dtype:
+            return f"{region.tensor} has other elements than {target.tensor}, and both get the same results"
+    reasons = (_addend(bound, stage, read.region, target) for read in addends(stage))
+    return next(filter(None, reasons), None) or _broadcast_reason(bound, stage)
+
+
+def _broadcast_reason(bound: Bound, stage: BoundStage) -> str | None:
+    """Return which name has values of fewer dimensions than others, or None. Pieces of it would have several forms."""
+    typing = bound.typing.stage(stage.name)
+    for statement in stage_body(stage):
+        if isinstance(statement, Assign) and not isinstance(statement.value, Full) and not products((statement,)):
+            axes = typing.type_of(statement.value).axes
+            if axes != typing.locals[statement.name].axes:
+                return f"{statement.name} is a vector or a number at first and a tile later: use two names"
+    return None
+
+
+def every_roles_of(bound: Bound, stage: BoundStage, *, consumers: int, buffers: int) -> list[Roles] | str:
+    """Return all roles of a stage with so many consumers and buffers, or why its tiles do not allow them."""
+    every: list[Roles] = []
+    reason = ""
+    for in_flight in (1, 2):
+        choice = RolesChoice(consumers=consumers, buffers=buffers, in_flight=in_flight)
+        made = loop_roles_of(bound, stage, choice) if has_loop(stage) else roles_of(bound, stage, choice)
+        if isinstance(made, str):
+            reason = made
+        else:
+            every += [made, without_addends(made)] if made.addends else [made]
+    return every or reason
+
+
+def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
+    """Return the roles of a stage whose loop carries a state, or why its tiles do not allow them."""
+    found = parts(stage)
+    (target,) = (s.region for s in found.after if isinstance(s, Store))
+    iterations = range_of(stage, found, bound.bounds(stage.name))
+    if isinstance(iterations, str):
+        return iterations
+    operands = (found.kept, found.leading, found.trailing)
+    spans = [bound.tile_map(stage.name, region).spans[-2:] for region in operands]
+    sizes = [_along(bound, stage, region) for region in operands]
+    rows, block, other = sizes
+    depth = spans[0][1].extent
+    if rows is None or block is None or other is None:
+        return "an operand of its products is not rows of whole dimensions, one block after the other"
+    if spans[2][1].extent != depth or block != other:
+        return f"its loop multiplies tiles of {block} x {depth} and {other} x {spans[2][1].extent} elements"
+    types = {bound.tensors[region.tensor].dtype for region in operands}
+    if len(types) > 1 or not types <= {"bf16", "f16"}:
+        return f"its operands are {' and '.join(sorted(types))}, not all bf16 or f16"
+    consumers, ahead = choice.consumers, choice.in_flight > 1
+    if rows % (GROUP_ROWS * consumers) or (own := rows // consumers) != power_of_two(own):
+        return f"{rows} rows of a tile are not {consumers} times a power of two from {GROUP_ROWS} on"
+    for size, what in ((block, f"{block} rows of an iteration"), (depth, f"{depth} columns of an operand")):
+        if size != power_of_two(size) or not COLUMNS[0] <= size <= COLUMNS[1]:
+            return f"{what} are no power of two from {COLUMNS[0]} to {COLUMNS[1]}"
+    for region, (streamed, _) in zip(operands[1:], spans[1:], strict=True):
+        if not _uncut(stage, streamed):
+            return f"the end of {streamed.index} cuts a tile of {region.tensor}"
+    if reason := _stored(bound, stage, target, whole=True):
+        return reason
+    held = own // GROUP_ROWS * (depth // 2 + block // 2 + (block // 4 if ahead else 0))
+    limit = REGISTERS[consumers][0] - LOOP_SPARE_REGISTERS
+    if held > limit:
+        return f"its consumers hold {held} values in each thread, and {limit} fit its registers"
+    item, stored = _item(bound, found.kept), _item(bound, target)
+    place, pieces = block * depth * item, max(1, depth * stored // PIECE_BYTES)
+    piece = rows * depth * stored // pieces
+    there = bound.target.shared_memory
+    needed = choice.buffers * (place + 2 * BARRIER_BYTES) + rows * depth * item + SPARE_BYTES
+    results = _results(there - needed, pieces, piece, consumers)
+    if not results:
+        return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there)
+    return Roles(
+        consumers=consumers,
+        rows=own,
+        columns=depth,
+        block=block,
+        pieces=pieces,
+        registers=REGISTERS[consumers],
+        operands=loop_ring(buffers=choice.buffers, consumers=consumers, ahead=ahead, size=place),
+        results=result_ring(buffers=results),
+        kept=kept_ring(consumers=consumers, size=rows * depth * item),
+        skips_repeated_waits=bool(repeated(bound, stage, found)),
+    )
+
+
+def _results(room: int, pieces: int, piece: int, consumers: int) -> int:
+    """Return the buffers for results of a consumer: as many as have room, 0 if fewer than MIN_RESULTS have.
+
+    room: bytes for the buffers of all consumers. pieces: of a result, of `piece` bytes for all consumers together.
+    """
+    most = min(pieces, room // (piece + 2 * consumers * BARRIER_BYTES))
+    return most if most >= min(pieces, MIN_RESULTS) else 0
+
+
+def _too_large(least: int, there: int) -> str:
+    return f"its buffers and results take {least:,} bytes of shared memory, and an SM has {there:,} for a program"
+
+
+def _item(bound: Bound, region: Region) -> int:
+    return ITEM_BYTES[bound.tensors[region.tensor].dtype]
+
+
+def _along(bound: Bound, stage: BoundStage, region: Region) -> int | None:
+    """Return the rows of an operand's tile, or None if it is not `[points, tile of rows, :]`.
+
+    Boxes may reach beyond the rows of the tile: what comes from there is not stored.
+    """
+    *others, rows, whole = bound.tile_map(stage.name, region).spans
+    points = all(span.kind == "point" for span in others)
+    return rows.size if points and rows.kind == "tile" and whole.kind == "whole" else None
+
+
+def _addend(bound: Bound, stage: BoundStage, region: Region, target: Region) -> str | None:
+    """Return why consumers cannot load a region to compute with it, or None."""
+    tensor, spans = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
+    if tensor.decl.space == "table" or tensor.packed:
+        return f"it computes with {region.tensor}, which is not in memory as it is"
+    if tensor.dtype not in ("f16", "bf16", "f32"):
+        return f"it computes with {region.tensor}, which holds {tensor.dtype}"
+    made = [span.index for span in bound.tile_map(stage.name, target).spans[-2:]]
+    tiled = [span for span in spans if span.kind != "point"]
+    plain = all(one.kind == "tile" and one.gather is None and (one.counted or _in_steps(stage, one)) for one in tiled)
+    if not plain or [span.index for span in tiled] not in (made, made[:1], made[1:]):
+        return (
+            f"it computes with {region.tensor}, which is no vector along the rows or columns of its tiles, and no tile"
+        )
+    return None
+
+
+def _stored(bound: Bound, stage: BoundStage, region: Region, *, whole: bool = False) -> str | None:
+    """Return why a tile of results is no box, or None. A box may end beyond the tensor, but not beyond a tile.
+
+    whole: True for tiles of whole rows.
+    """
+    tensor = bound.tensors[region.tensor]
+    *others, rows, columns = bound.tile_map(stage.name, region).spans
+    kind = "whole" if whole else "tile"
+    if not all(span.kind == "point" for span in others) or rows.kind != "tile" or columns.kind != kind:
+        return f"it does not store tiles of {'whole rows' if whole else 'rows and columns'} of {region.tensor}"
+    if rows.counted or columns.counted:
+        reason = _cut_reason(region, rows, columns, whole=whole)
+        if reason is not None:
+            return reason
+    if not (rows.counted or _in_steps(stage, rows)) or not (whole or _in_steps(stage, columns)):
+        return f"its tiles of {region.tensor} do not begin with the dimensions"
+    if not whole and not _uncut(stage, columns) and stage.extents[str(columns.index)] != columns.extent:
+        return f"the end of {columns.index} cuts a tile of {region.tensor}"
+    alone = tensor.buffers == 1 and all(size == 1 for size in tensor.shape[:-2])
+    ends = alone and stage.extents[str(rows.index)] == rows.extent
+    if not rows.counted and not _uncut(stage, rows) and not ends:
+        return f"the end of {rows.index} cuts a tile of {region.tensor}, and other rows follow it in memory"
+    return None if tensor.dtype in ("bf16", "f16", "f32") else f"it stores {tensor.dtype}"
+
+
+def _cut_reason(region: Region, rows: Span, columns: Span, *, whole: bool) -> str | None:
+    """Return why consumers cannot store the rows of a tile that ends where a launch decides, or None."""
+    if columns.counted:
+        return f"only a launch decides where the columns of its tiles of {region.tensor} end"
+    if whole:
+        return f"only a launch decides where the rows of its tiles of {region.tensor} end, and its loop carries a state"
+    if rows.end is not None:
+        return f"its rows of {region.tensor} may end beyond the dimension"
+    if region.rank is not None:
+        return f"it stores in a peer's memory, and only a launch decides where its rows of {region.tensor} end"
+    return None
+
+
+def _uncut(stage: BoundStage, span: Span) -> bool:
+    return stage.extents[str(span.index)] % span.size == 0
+
+
+def _in_steps(stage: BoundStage, span: Span) -> bool:
+    """True if its tiles follow one another from the start of the dimension."""
+    steps = mul(Index(name=str(span.index)), const(span.size))
+    return span.start in (steps, const(0)) and stage.extents[str(span.index)] <= span.extent
