@@ -9,6 +9,7 @@ import pytest
 
 import tilelink
 from tests.compiler.library import cases
+from tilelink import compiler
 from tilelink.errors import OrderError, ScheduleError, TileSizeError
 from tilelink.frontend.parser import parse_text
 from tilelink.lowering.bind import bind
@@ -51,7 +52,8 @@ WRONG: dict[str, tuple[type[ScheduleError], Build, str, str, str]] = {
     "tile": (
         TileSizeError,
         lambda s: s.tile("send", i=4).tile("add", q=32).tile("send", i=8),
-        "stage add has nothing named 'q' to tile", 's.tile("send", i=4).tile("add", q=32)', "its indices are i, j",
+        "stage add has nothing named 'q' to tile", 's.tile("send", i=4).tile("add", q=32)',
+        "its indices are i, j, and n is whole in it",
     ),
     "order": (
         OrderError,
@@ -256,3 +258,14 @@ def test_a_number_or_a_sum_has_no_name_as_a_dimension(key: str) -> None:
         tilelink.schedule(parse_text(HALO).programs[0]).channel("h", **{key: 2})
     assert caught.value.message == f"channel({key}=2): h has no dimension {key!r}"
     assert caught.value.hint == "its dimensions, and indices along them, are i"
+
+
+def test_a_tile_size_for_nothing_names_what_is_whole_in_the_stage() -> None:
+    module = compiler.parse(
+        "program mm(M, N, K):\n    x : in  [M, K]\n    w : in  [N, K]\n    y : out [M, N]\n\n"
+        "    compute gemm(i: M, j: N):\n        y[i, j] = dot(x[i, :], w[j, :].T)\n\n"
+        "schedule s for mm:\n    gemm tile(m=16)\n"
+    )
+    with pytest.raises(TileSizeError, match="stage gemm has nothing named 'm' to tile") as caught:
+        compiler.plan(module.programs[0], "s", ranks=1, dims={"M": 32, "N": 32, "K": 32})
+    assert caught.value.hint == "its indices are i, j, and k is whole in it"

@@ -188,6 +188,8 @@ COPY = "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute first(i: 
         ("x buffers 2", "buffers 2 of x, which no peer reaches", "buffers 2", "take `buffers` away"),
         ("first roles(consumers=4, buffers=3)", "4 consumers of first", "roles(consumers=4, buffers=3)", "2 or 3"),
         ("first roles(consumers=2, buffers=9)", "9 buffers of first", "roles(consumers=2, buffers=9)", "2 to 6"),
+        ("x num_warps 4", "no stage 'x'", "x", "x is a tensor, and num_warps is for stages: first"),
+        ("first buffers 2", "no tensor 'first'", "first", "first is a stage, and buffers is for tensors: x, y"),
         ("xx buffers 2", "no tensor 'xx'", "xx", "did you mean x? tensors: x, y"),
         ("first tile(i=8), in fist", "no stage 'fist' to run in", "in fist", "did you mean first? stages: first"),
         ("first tile(i=8), num_warps 3", "3 warps for first", "num_warps 3", "one of 1, 2, 4, 8, 16, 32"),

@@ -74,6 +74,7 @@ def changed(**entries: Any) -> dict[str, Any]:
     [
         ([], "does not describe a machine"),
         (changed(speed={"value": 1}), "a machine has no 'speed'"),
+        (changed(link_bandwith={"value": 1}), "'link_bandwith'\n  hint: did you mean link_bandwidth"),
         ({"name": "x", "target": "sm_90"}, "node_ranks is missing"),
         (changed(sms=132), "sms has no value"),
         (changed(sms={"value": -1}), "sms is -1"),
@@ -138,7 +139,7 @@ def test_a_description_may_name_what_it_changes(tmp_path: Path) -> None:
     base = load_machine("8xH200")
     assert found == replace(base, name="slow links", link_bandwidth=1e11)
     assert found.sources["link_bandwidth"] == "assumed" and found.sources["fence"] == base.sources["fence"]
-    with pytest.raises(MachineError, match="no machine '9xH200'"):
+    with pytest.raises(MachineError, match=r"no machine '9xH200'\n  hint: did you mean 8xH200\? a JSON file, or one of"):
         machine_of({"base": "9xH200"})
 
 

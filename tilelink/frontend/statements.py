@@ -270,7 +270,8 @@ def _primitive(scope: Scope, call: ast.Call, name: str) -> Statement:
     scope.named_arguments(call)
     if len(call.args) != wanted:
         message = f"{name} takes {wanted} argument{'' if wanted == 1 else 's'}, not {len(call.args)}"
-        raise ParseError(message, location=location, hint="see docs/language.md")
+        given = "target, source" if name in MOVES else "" if name == BARRIER else "region"
+        raise ParseError(message, location=location, hint=f"{name}({given}), see docs/language.md")
     if name == BARRIER:
         return Barrier(location=location)
     region = scope.region(call.args[0])

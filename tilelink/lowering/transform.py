@@ -5,7 +5,7 @@ Each preserves the meaning: valid program in, valid program out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -77,9 +77,7 @@ def split_whole(program: Program, stage: Stage, key: str, location: Location | N
     """
     dim = whole_dim(program, stage, key)
     if dim is None:
-        names = [d.name for d in stage.indices]
-        hint = did_you_mean(key, names, f"its indices are {', '.join(names)}")
-        raise TileSizeError(f"stage {stage.name} has nothing named {key!r} to tile", location=location, hint=hint)
+        raise not_tiled(program, stage, key, location)
     if any(d.name == key for d in stage.indices):
         return stage, key
     for region in stage_regions(stage):
@@ -113,14 +111,27 @@ def _slice_size(coord: Scalar | Whole, dim: Scalar) -> Scalar | None:
     return dim if isinstance(coord, Whole) else None
 
 
-def whole_dim(program: Program, stage: Stage, key: str) -> Scalar | None:
-    """Return the dimension called `key` (ignoring case) that the stage addresses with `:` or as a slice, or None."""
+def not_tiled(program: Program, stage: Stage, key: str, location: Location | None) -> TileSizeError:
+    """Return the error of a tile size for what a stage does not have."""
+    indices = list(dict.fromkeys(d.name for d in all_indices(stage)))
+    whole = list(dict.fromkeys(size.name.lower() for size in _whole_dims(program, stage)))
+    there = f"its indices are {', '.join(indices)}" if indices else "it has no index"
+    there += f", and {', '.join(whole)} {'is' if len(whole) == 1 else 'are'} whole in it" if whole else ""
+    hint = did_you_mean(key, [*indices, *whole], there)
+    return TileSizeError(f"stage {stage.name} has nothing named {key!r} to tile", location=location, hint=hint)
+
+
+def _whole_dims(program: Program, stage: Stage) -> Iterator[Param]:
+    """Yield the dimensions that a stage addresses with `:` or as a slice."""
     for region in stage_regions(stage):
         for coord, dim in zip(region.coords, program.tensor(region.tensor).shape, strict=True):
-            size = _slice_size(coord, dim)
-            if isinstance(size, Param) and size.name.lower() == key.lower():
-                return size
-    return None
+            if isinstance(size := _slice_size(coord, dim), Param):
+                yield size
+
+
+def whole_dim(program: Program, stage: Stage, key: str) -> Scalar | None:
+    """Return the dimension called `key` (ignoring case) that the stage addresses with `:` or as a slice, or None."""
+    return next((size for size in _whole_dims(program, stage) if size.name.lower() == key.lower()), None)
 
 
 def remote_reads(stage: Stage) -> list[Region]:

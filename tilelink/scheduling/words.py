@@ -244,11 +244,15 @@ def located(location: Location | None) -> Generator[None]:
 
 def check_names(program: Program, part: SchedulePart) -> None:
     """Raise ScheduleError if a part names a stage, a tensor or anything else that the program lacks."""
-    kind, known = "tensor", [t.name for t in program.tensors]
-    if isinstance(part, StageSchedule):
-        kind, known = "stage", [s.name for s in program.stages]
+    tensors, stages = [t.name for t in program.tensors], [s.name for s in program.stages]
+    of_stage = isinstance(part, StageSchedule)
+    kind, known, others = ("stage", stages, tensors) if of_stage else ("tensor", tensors, stages)
     if part.name not in known:
         hint = did_you_mean(part.name, known, f"{kind}s: {', '.join(known)}")
+        if part.name in others:
+            what = ", ".join(said.name for said in part.said) or "this part"
+            other = "tensor" if of_stage else "stage"
+            hint = f"{part.name} is a {other}, and {what} is for {kind}s: {', '.join(known)}"
         raise ScheduleError(f"no {kind} {part.name!r}", location=part.at("name"), hint=hint)
     for word in words():
         if any(said.name == word.name for said in part.said):

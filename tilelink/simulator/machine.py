@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tilelink import files
 from tilelink.data import read_json, save_output
-from tilelink.errors import DataError, MachineError
+from tilelink.errors import DataError, MachineError, did_you_mean
 from tilelink.target import Target, target
 
 SHIPPED = Path(__file__).parents[1] / "machines"
@@ -245,7 +245,8 @@ def _loaded(name: str | Path, within: tuple[Path, ...]) -> Machine:
         path = SHIPPED / f"{name}.json"
     if not files.is_file(path):
         what = f"{name} is {kind}, not a file" if (kind := files.kind(name)) else f"no machine {str(name)!r}"
-        raise MachineError(what, hint=f"a JSON file, or one of {', '.join(shipped_machines())}")
+        there = f"a JSON file, or one of {', '.join(shipped_machines())}"
+        raise MachineError(what, hint=did_you_mean(str(name), shipped_machines(), there))
     try:
         raw = read_json(path)
     except DataError as error:
@@ -293,7 +294,8 @@ def _machine_of(raw: Any, where: str, within: tuple[Path, ...]) -> Machine:
             f"{where} does not describe a machine", hint='{"name": ..., "target": ..., "sms": {"value": ...}}'
         )
     if unknown := sorted(raw.keys() - {"name", "target", *UNITS}):
-        raise MachineError(f"{where}: a machine has no {unknown[0]!r}", hint=f"it has {', '.join(UNITS)}")
+        hint = did_you_mean(unknown[0], ["name", "target", *UNITS], f"it has {', '.join(UNITS)}")
+        raise MachineError(f"{where}: a machine has no {unknown[0]!r}", hint=hint)
     if missing := [name for name in NUMBERS if name not in raw and name not in _DEFAULTS]:
         raise MachineError(f"{where}: {missing[0]} is missing", hint=f'"{missing[0]}": {{"value": ...}}')
     if wrong := [name for name in ("name", "target") if not isinstance(raw[name], str)]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tilelink.errors import TileSizeError, did_you_mean
 from tilelink.ir.program import Program, Stage
 from tilelink.lowering.clauses.clause import Clause, Numbers, ratio
-from tilelink.lowering.transform import all_indices, split_whole, whole_dim
+from tilelink.lowering.transform import all_indices, not_tiled, split_whole, whole_dim
 from tilelink.scheduling.words import SchedulePart, Sizes, check_sizes, inner_sizes, read_sizes, show_sizes
 
 
@@ -15,12 +14,10 @@ def _show(sizes: Sizes) -> str:
 
 def _check(program: Program, part: SchedulePart) -> None:
     stage = program.stage(part.name)
-    names = list(dict.fromkeys(d.name for d in all_indices(stage)))
+    names = {d.name for d in all_indices(stage)}
     for key, _ in part[TILE]:
         if key not in names and whole_dim(program, stage, key) is None:
-            message = f"stage {stage.name} has nothing named {key!r} to tile"
-            hint = did_you_mean(key, names, f"its indices are {', '.join(names)}")
-            raise TileSizeError(message, location=part.at(f"tile.{key}"), hint=hint)
+            raise not_tiled(program, stage, key, part.at(f"tile.{key}"))
 
 
 def _rewrite(program: Program, stage: Stage, part: SchedulePart) -> Stage:
