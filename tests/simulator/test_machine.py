@@ -139,7 +139,9 @@ def test_a_description_may_name_what_it_changes(tmp_path: Path) -> None:
     base = load_machine("8xH200")
     assert found == replace(base, name="slow links", link_bandwidth=1e11)
     assert found.sources["link_bandwidth"] == "assumed" and found.sources["fence"] == base.sources["fence"]
-    with pytest.raises(MachineError, match=r"no machine '9xH200'\n  hint: did you mean 8xH200\? a JSON file, or one of"):
+    with pytest.raises(
+        MachineError, match=r"no machine '9xH200'\n  hint: did you mean 8xH200\? a JSON file, or one of"
+    ):
         machine_of({"base": "9xH200"})
 
 
