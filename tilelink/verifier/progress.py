@@ -357,12 +357,13 @@ def _late(plan: Plan, run: _Run, rows: list[int]) -> list[int]:
 def _cycle(plan: Plan, run: _Run, wait: int) -> list[int] | None:
     """Return waits, of which each is for a notify that comes after the next one in its tile, and so around; or None."""
     task, seen = plan.signals.task, list[int]()
+    waiting = {worker for workers in run.sleepers.values() for worker in workers}
     while wait not in seen:
         seen.append(wait)
         late = _late(plan, run, _notifies(plan, wait))
-        if not late:
+        worker = int(plan.worker[task[late[0]]]) if late else -1
+        if worker not in waiting:
             return None
-        worker = int(plan.worker[task[late[0]]])
         asleep = int(run.scripts[worker][run.cursor[worker]])
         if task[asleep] != task[late[0]]:
             return None
