@@ -335,3 +335,28 @@ def test_an_iteration_of_a_loop_with_roles_takes_as_long_as_its_longest_part() -
     times = [simulate(one, H200S).seconds for one in (plain, roles)]
     assert times[1] < 0.8 * times[0]
     assert times[1] >= 4 * 4096 * 4096 * 128 * 4 / H200S.matmul_flops
+
+
+GATED = """program gated(M, N, K):
+    x : in  [M, K]
+    w : in  [N, K]
+    v : in  [N, K]
+    y : out [M, N]
+
+    compute gemm(i: M, j: N):
+{body}
+
+schedule s for gated:
+    gemm on sm, tile(i=128, j=128, k=64), num_warps 8, roles(consumers=2, buffers=4)
+"""
+ONE_STATEMENT = "        y[i, j] = silu(dot(x[i, :], w[j, :].T)) * dot(x[i, :], v[j, :].T)"
+TWO_STATEMENTS = """        a = dot(x[i, :], w[j, :].T)
+        b = dot(x[i, :], v[j, :].T)
+        y[i, j] = silu(a) * b"""
+
+
+@pytest.mark.parametrize("body", [ONE_STATEMENT, TWO_STATEMENTS])
+def test_products_of_one_left_operand_are_one_product_of_warps_with_roles(body: str) -> None:
+    plan = planned(GATED.format(body=body), ranks=1, dtype="bf16", M=1024, N=1024, K=512)
+    products = [product for _, _, work in works(plan) for product in work.products]
+    assert [(one.rows, one.columns, one.inner, one.count) for one in products] == [(128, 256, 512, 1)]

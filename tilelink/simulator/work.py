@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2, prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilelink.ir.products import products_of
 from tilelink.ir.program import (
     ITEM_BYTES,
     Apply,
@@ -186,6 +187,8 @@ class WorkOf:
         elementwise, special = sum(each for _, each, _ in every), sum(each for _, _, each in every)
         if of_iteration == ():
             products, elementwise, special = (), 0.0, 0.0
+        if products and stage.roles is not None and stage.roles.products > 1:
+            products = _side_by_side(stage, one.statement, products[0])
         traffic = self._traffic(one)
         if not (products or elementwise or special or traffic):
             return None
@@ -305,6 +308,16 @@ def _of_iteration(stage: BoundStage, statement: Statement) -> tuple[Value, ...] 
         return None
     last = next(s for s in inside if s.name == parts(stage).name)
     return tuple(s.value for s in inside) if statement is last else ()
+
+
+def _side_by_side(stage: BoundStage, statement: Statement, product: Product) -> tuple[Product, ...]:
+    """Return the products that count for a statement of a stage with roles whose products have a left operand in common.
+
+    Consumers do them as one product with the columns of all, for the first statement that has one.
+    """
+    assert stage.roles is not None
+    first = next(s for s in stage.stage.body if products_of(value_of(s)))
+    return (replace(product, columns=product.columns * stage.roles.products),) if statement is first else ()
 
 
 def _sliced(plan: Plan) -> dict[int, SlicedProduct]:
