@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     "a vector that is written": ((WAIT, f"c[i, j] = {DOT} + c[0, j]", TELL), {}, "computes with c, which its own"),
     "a sum": ((WAIT, f"c[i, j] = {DOT} + sum(b[j, :], axis=1)", TELL), {}, "is not elementwise"),
     "a computed operand": ((WAIT, "c[i, j] = dot(exp(h[0, i, :]), b[j, :].T)", TELL), {}, "left operand"),
-    "rows of a tile": ((), {"place": PLACE.replace("i=128", "i=64")}, "64 rows of a tile are not 2 times"),
+    "rows of a tile": ((), {"place": PLACE.replace("i=128", "i=64")}, "64 rows of a tile .* such as 128"),
     "columns of a tile": ((), {"place": PLACE.replace("j=256", "j=192")}, "192 columns of a tile are no power of two"),
     "many columns": ((), {"place": PLACE.replace("j=256", "j=512")}, "512 columns"),
     "a short block": ((), {"place": PLACE.replace("k=64", "k=16")}, "a block of 16 contracted elements"),
@@ -194,6 +194,15 @@ def test_a_stage_that_cannot_have_roles_is_refused(case: str) -> None:
         bound(*body, **options)
     place = caught.value.location
     assert place is not None and place.text is not None and place.text.strip().startswith("gemm ")
+
+
+@pytest.mark.parametrize(("tile", "fitting"), [("j=256", 4), ("j=256, k=128", 2)])
+def test_too_many_buffers_are_refused_with_how_many_fit(tile: str, fitting: int) -> None:
+    place = PLACE.replace("j=256, k=64", tile)
+    for buffers in range(fitting + 1, 7):
+        with pytest.raises(ScheduleError, match=f"an SM has [0-9,]+ for a program: {fitting} buffers fit"):
+            bound(place=place.replace("buffers=4", f"buffers={buffers}"))
+    assert roles(bound(place=place.replace("buffers=4", f"buffers={fitting}"))).operands.buffers == fitting
 
 
 def test_tiles_that_signal_another_node_cannot_have_roles() -> None:

@@ -51,7 +51,7 @@ SPARE_REGISTERS = 26
 """Least number of them besides a consumer's part of the product: ptxas 12.8 needs 154 for 64 x 256 elements."""
 LOOP_SPARE_REGISTERS = 28
 """The same of a loop that carries a state, besides its products and what it multiplies: of a consumer's registers."""
-MAX_BUFFERS = 6
+MIN_BUFFERS, MAX_BUFFERS = 2, 6
 ALIGNMENT = 16
 """Alignment in bytes of rows of tensors (CUDA driver API, cuTensorMapEncodeTiled)."""
 PIECE_BYTES = 128
@@ -108,7 +108,7 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     needed, there = choice.buffers * (place + 2 * BARRIER_BYTES) + SPARE_BYTES, bound.target.shared_memory
     results = _results(there - needed, pieces, piece, consumers)
     if not results:
-        return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there)
+        return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there, choice.buffers, place)
     added = _loadable_addends(bound, stage, columns // pieces)
     return Roles(
         consumers=consumers,
@@ -149,7 +149,8 @@ def _operands_reason(bound: Bound, operands: Sequence[Region], targets: Sequence
 def _tile_reason(rows: int, columns: int, consumers: int, products: int) -> str | None:
     """Return why consumers cannot divide a tile of so many rows and columns, or None."""
     if rows % (GROUP_ROWS * consumers):
-        return f"{rows} rows of a tile are not {consumers} times a multiple of {GROUP_ROWS}"
+        fewest = GROUP_ROWS * consumers
+        return f"{rows} rows of a tile are not {consumers} times a multiple of {GROUP_ROWS}, such as {fewest}"
     if columns != power_of_two(columns) or not COLUMNS[0] <= columns <= COLUMNS[1] // products:
         return f"{columns} columns of a tile are no power of two from {COLUMNS[0]} to {COLUMNS[1] // products}"
     own = rows // consumers
@@ -264,7 +265,7 @@ def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles
     needed = choice.buffers * (place + 2 * BARRIER_BYTES) + rows * depth * item + SPARE_BYTES
     results = _results(there - needed, pieces, piece, consumers)
     if not results:
-        return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there)
+        return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there, choice.buffers, place)
     return Roles(
         consumers=consumers,
         rows=own,
@@ -288,8 +289,14 @@ def _results(room: int, pieces: int, piece: int, consumers: int) -> int:
     return most if most >= min(pieces, MIN_RESULTS) else 0
 
 
-def _too_large(least: int, there: int) -> str:
-    return f"its buffers and results take {least:,} bytes of shared memory, and an SM has {there:,} for a program"
+def _too_large(least: int, there: int, buffers: int, place: int) -> str:
+    """Return that rings do not fit shared memory, and how many buffers would.
+
+    least, there: bytes that they take, and that there are. place: bytes of one of the buffers.
+    """
+    what = f"its buffers and results take {least:,} bytes of shared memory, and an SM has {there:,} for a program"
+    fitting = buffers - -(-(least - there) // (place + 2 * BARRIER_BYTES))
+    return f"{what}: {fitting} buffers fit" if fitting >= MIN_BUFFERS else f"{what}: take smaller tiles"
 
 
 def _item(bound: Bound, region: Region) -> int:

@@ -311,9 +311,9 @@ def _of_iteration(stage: BoundStage, statement: Statement) -> tuple[Value, ...] 
 
 
 def _side_by_side(stage: BoundStage, statement: Statement, product: Product) -> tuple[Product, ...]:
-    """Return the products that count for a statement of a stage with roles whose products have a left operand in common.
+    """Return what counts for a statement of a stage with roles whose products have a left operand in common.
 
-    Consumers do them as one product with the columns of all, for the first statement that has one.
+    Consumers do them as one product with the columns of all. It counts for the first statement that has one.
     """
     assert stage.roles is not None
     first = next(s for s in stage.stage.body if products_of(value_of(s)))

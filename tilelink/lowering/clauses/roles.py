@@ -58,7 +58,15 @@ from tilelink.lowering.rings import (
     widest_of,
     without_addends,
 )
-from tilelink.lowering.role_sizes import MAX_BUFFERS, PIECE_BYTES, REGISTERS, loop_roles_of, roles_of, types_of
+from tilelink.lowering.role_sizes import (
+    MAX_BUFFERS,
+    MIN_BUFFERS,
+    PIECE_BYTES,
+    REGISTERS,
+    loop_roles_of,
+    roles_of,
+    types_of,
+)
 from tilelink.lowering.role_statements import (
     conflict,
     decided_reason,
@@ -98,8 +106,8 @@ def _valid(owner: str, value: object) -> None:
     if value.consumers not in REGISTERS:
         hint = "2 or 3 consumers: others do not fill an SM"
         raise ScheduleError(f"{value.consumers!r} consumers of {owner}", hint=hint)
-    if not 2 <= value.buffers <= MAX_BUFFERS:
-        hint = f"2 to {MAX_BUFFERS}: one is multiplied while another is loaded"
+    if not MIN_BUFFERS <= value.buffers <= MAX_BUFFERS:
+        hint = f"{MIN_BUFFERS} to {MAX_BUFFERS}: one is multiplied while another is loaded"
         raise ScheduleError(f"{value.buffers} buffers of {owner}", hint=hint)
     if value.in_flight not in (1, 2):
         raise ScheduleError(f"in_flight={value.in_flight!r} of {owner}", hint="1 or 2 products of a consumer")
