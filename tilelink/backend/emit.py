@@ -39,8 +39,12 @@ KINDS: Mapping[KernelKind, Callable[[Frame], KernelContext]] = {
 def emit(bound: Bound, thresholds: Thresholds) -> Emitted:
     """Return the generated module, in the dialect for which the program was lowered.
 
-    thresholds: (tensor, kind) -> notifies per channel, int [ranks, *grid counts].
+    thresholds: (tensor, kind) -> notifies per channel, int [ranks, *grid counts]. Raises EmitError for a program whose
+    barriers are not placed: it was proved for programs of one thread.
     """
+    if not bound.many_threads:
+        hint = "emit what all passes return; a lowered text says `many_threads` in its line `launch`"
+        raise EmitError("its programs have no barriers between their threads yet", hint=hint)
     used = usages(bound)
     queues = [one for one in used if one.kind is KernelKind.COPY_QUEUE]
     queued = dict.fromkeys(signal for one in queues for signal in one.waits)

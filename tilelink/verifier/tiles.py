@@ -16,6 +16,11 @@ plans of `planning/any_program.py`. That takes for granted what this rule checks
 
 A kernel with a program for each tile, of which not all are resident, has the same plans. The rule checks what they take
 for granted (lowering/clauses/program_per_tile.py).
+
+Three more facts are those of the kernels and not of what they compute, and the plan does not show them. No tile
+observes that a flattened loop begins the next one early (lowering/clauses/flatten.py). Kernels of a stream are issued
+in its order. The handshake of a launch is HELPER_KERNELS, which is correct for all programs, or the one that is
+chosen for this program (lowering/launch_protocol.py).
 """
 
 from __future__ import annotations
@@ -24,16 +29,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tilelink.artifact import LaunchProtocol
 from tilelink.errors import TilesError, VerificationError
 from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, evaluate, walk
 from tilelink.ir.simplify import simplify
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.clauses.dynamic import static_reason
+from tilelink.lowering.clauses.flatten import unobservable_reason
 from tilelink.lowering.clauses.program_per_tile import dealing_reason
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.compact_tiles import MAX_TRIED, known_at_start, obstacle, tiles_there
 from tilelink.lowering.events import NOTIFY, READ, WRITE
 from tilelink.lowering.guards import settled
+from tilelink.lowering.launch_protocol import choose_protocol
 from tilelink.lowering.orders import TILE
 from tilelink.planning.plan import Plan
 
@@ -41,7 +49,8 @@ HINT = "compact numbers as the pass `compact` makes them, or none"
 
 
 def tiles(plan: Plan) -> Iterator[VerificationError]:
-    """Yield refusals of compact numbers that are not those of the tiles of a launch, or that must not be used."""
+    """Yield refusals of compact numbers that are not those of the tiles of a launch, or that must not be used, and of
+    kernels that run in another way than the plan has them."""
     for kernel in plan.bound.kernels:
         if kernel.program_per_tile and (message := _not_per_tile(plan.bound, kernel)) is not None:
             at = plan.bound.stages[kernel.name].stage.location
@@ -58,6 +67,29 @@ def tiles(plan: Plan) -> Iterator[VerificationError]:
             message = obstacle(plan.bound, kernel) or _tied(plan, stage) or _differs(plan.bound, stage, loop.compact)
             if message is not None:
                 yield TilesError(f"{stage.name}: {message}", location=stage.stage.location, hint=HINT)
+    yield from _of_kernels(plan.bound)
+
+
+def _of_kernels(bound: Bound) -> Iterator[VerificationError]:
+    """Yield refusals of what the plan does not show of kernels."""
+    for kernel in bound.kernels:
+        for loop in kernel.loops:
+            for stage in (bound.stages[name] for name in loop.stages if bound.stages[name].flatten):
+                if (reason := unobservable_reason(bound, kernel, loop, stage)) is not None:
+                    message = f"{stage.name}: a flattened loop begins the next tile early, and {reason}"
+                    yield TilesError(message, location=stage.stage.location, hint="the loop without `flatten`")
+    positions: dict[str, int] = {}
+    for kernel in sorted(bound.kernels, key=lambda one: one.issue_index):
+        if kernel.position < positions.get(kernel.stream, 0):
+            message = f"{kernel.name} is issued after a kernel that follows it on the stream {kernel.stream}"
+            at = bound.stages[kernel.name].stage.location
+            yield TilesError(message, location=at, hint="an `issue_index` that rises with the position in a stream")
+        positions[kernel.stream] = kernel.position
+    # On several nodes it is the rule `network` that knows.
+    if bound.nodes == 1 and bound.protocol not in (LaunchProtocol.HELPER_KERNELS, choose_protocol(bound).protocol):
+        message = f"its launches take the handshake {bound.protocol.name}, which is not that of such kernels"
+        hint = f"protocol {choose_protocol(bound).protocol.name} or {LaunchProtocol.HELPER_KERNELS.name}"
+        yield TilesError(message, location=bound.schedule.location, hint=hint)
 
 
 def _not_per_tile(bound: Bound, kernel: Kernel) -> str | None:

@@ -20,11 +20,13 @@ from dataclasses import replace
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.products import products
-from tilelink.ir.program import Assign, For, If, Local, Notify, Region, Stage, Statement, Wait
+from tilelink.ir.program import Assign, For, Full, If, Local, Notify, Region, Stage, Statement, Wait
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.lowering.clauses.clause import Choices, Clause, Known, Phase, Ties, switch
+from tilelink.lowering.role_statements import stage_body
+from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.transform import stage_writes
 
 
@@ -37,18 +39,23 @@ def _apply(bound: Bound) -> Bound:
                 part = bound.schedule.stage(name)
                 if not part[FLATTEN]:
                     continue
-                if reason := _reason(bound, kernel, loop, stages[name]):
+                if reason := unobservable_reason(bound, kernel, loop, stages[name]):
                     message, hint = f"{name} cannot be flattened: {reason}", "take `flatten` away"
                     raise ScheduleError(message, location=part.at("flatten"), hint=hint)
                 stages[name] = replace(stages[name], flatten=True)
     return replace(bound, stages=stages)
 
 
-def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
-    """Return why the loop that begins with a stage cannot be flattened, or None."""
+def unobservable_reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
+    """Return why the loop that begins with a stage cannot be flattened without that being observed, or None.
+
+    The pass asks it of the stages that were written, and the rule `tiles` of those that run.
+    """
     if kernel.on_copy_engine or loop.stages[0] != stage.name:
         return "it has no tiles of its own on SMs"
-    together = tuple(s for name in loop.stages for s in bound.stages[name].stage.body)
+    if stage.roles is not None:
+        return "its warps have roles"
+    together = tuple(s for name in loop.stages for s in _whole(bound.stages[name]))
     if reason := flat_reason(together):
         return reason
     here, everywhere = (
@@ -63,6 +70,14 @@ def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str 
         if not constant and region.tensor in everywhere - awaited:
             return f"it multiplies {region.tensor}, which its own kernel writes"
     return None
+
+
+def _whole(stage: BoundStage) -> tuple[Statement, ...]:
+    """Return the statements of a tile; a product of slices is one product, without the zeros that it begins with."""
+    body = stage_body(stage)
+    if not any(sliced_product(stage, statement) is not None for statement in stage.stage.body):
+        return body
+    return tuple(s for s in body if not (isinstance(s, Assign) and isinstance(s.value, Full)))
 
 
 def flat_reason(body: tuple[Statement, ...]) -> str | None:
