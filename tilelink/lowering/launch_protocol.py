@@ -19,6 +19,11 @@ def choose_protocol(bound: Bound) -> Bound:
     return replace(bound, protocol=_protocol(bound))
 
 
+def fitting(bound: Bound) -> tuple[LaunchProtocol, ...]:
+    """Return the protocols that are correct for a program which all passes before this one have lowered."""
+    return tuple(dict.fromkeys((_protocol(bound), LaunchProtocol.HELPER_KERNELS)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelHandshake:
     """The part of a kernel in the launch protocol of its program.

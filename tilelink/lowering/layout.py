@@ -19,7 +19,7 @@ from tilelink.ir.visitor import awaited, notified, statements
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, Transport, packings
 from tilelink.lowering.choose_transport import transport_of
 from tilelink.lowering.clauses.defer_notify import misplaced
-from tilelink.lowering.launch_protocol import choose_protocol
+from tilelink.lowering.launch_protocol import fitting
 from tilelink.lowering.limits import check_size
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import all_indices, number_of, shape_of
@@ -165,8 +165,7 @@ def _kernels(bound: Bound) -> Iterator[Misfit]:
             word = "flatten" if stage.flatten else "tma_copy"
             message = f"{stage.name} has `{word}`, which dialect {able.dialect} does not have on {bound.target}"
             yield Misfit(kind="stage", part=stage.name, message=message, hint=f"remove {word}")
-    protocols = {LaunchProtocol.HELPER_KERNELS, choose_protocol(bound).protocol if bound.many_threads else None}
-    if bound.protocol not in protocols:
+    if bound.protocol not in (fitting(bound) if bound.many_threads else (LaunchProtocol.HELPER_KERNELS,)):
         yield from _differs("launch", "", "protocol", bound.protocol.name, LaunchProtocol.HELPER_KERNELS.name)
 
 

@@ -29,7 +29,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tilelink.artifact import LaunchProtocol
 from tilelink.errors import TilesError, VerificationError
 from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, evaluate, walk
 from tilelink.ir.simplify import simplify
@@ -41,7 +40,7 @@ from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.compact_tiles import MAX_TRIED, known_at_start, obstacle, tiles_there
 from tilelink.lowering.events import NOTIFY, READ, WRITE
 from tilelink.lowering.guards import settled
-from tilelink.lowering.launch_protocol import choose_protocol
+from tilelink.lowering.launch_protocol import fitting
 from tilelink.lowering.orders import TILE
 from tilelink.planning.plan import Plan
 
@@ -86,9 +85,9 @@ def _of_kernels(bound: Bound) -> Iterator[VerificationError]:
             yield TilesError(message, location=at, hint="an `issue_index` that rises with the position in a stream")
         positions[kernel.stream] = kernel.position
     # On several nodes it is the rule `network` that knows.
-    if bound.nodes == 1 and bound.protocol not in (LaunchProtocol.HELPER_KERNELS, choose_protocol(bound).protocol):
+    if bound.nodes == 1 and bound.protocol not in fitting(bound):
         message = f"its launches take the handshake {bound.protocol.name}, which is not that of such kernels"
-        hint = f"protocol {choose_protocol(bound).protocol.name} or {LaunchProtocol.HELPER_KERNELS.name}"
+        hint = f"protocol {' or '.join(one.name for one in fitting(bound))}"
         yield TilesError(message, location=bound.schedule.location, hint=hint)
 
 
