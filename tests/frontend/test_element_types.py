@@ -109,8 +109,8 @@ def test_an_8_bit_float_is_cast_before_arithmetic(value: str, message: str, hint
     [
         ("dot(a[i, :], e[j, :].T)", "dot of f8e4m3 and f8e5m2", "f16(a[i, :]) and f16(e[j, :].T) hold the same"),
         ("dot(h[i, :], b[j, :].T)", "dot of bf16 and f8e4m3", "bf16(b[j, :].T) holds the same"),
-        ("dot(a[i, :], v[j, :].T)", "dot of f8e4m3 and of the element type", "f32(a[i, :]) holds the same"),
-        ("dot(c[i, :], v[j, :].T)", "dot of i8 and of the element type", "two of i8 give i32; or f32(c[i, :])"),
+        ("dot(a[i, :], v[j, :].T)", "dot of f8e4m3 and the element type", "f32(a[i, :]) holds the same"),
+        ("dot(c[i, :], v[j, :].T)", "dot of i8 and the element type", "two of i8 give i32; or f32(c[i, :])"),
         ("dot(u[i, :], d[j, :].T)", "dot of u8 and i8", "two of i8 give i32"),
         ("dot(n[i, :], v[j, :].T)", "dot multiplies floating-point tiles, and n[i, :] is i32", "f32(n[i, :])"),
         ("dot(a[i, :], d[j, :].T)", "dot of i8 and f8e4m3", "f32(d[j, :].T)"),

@@ -166,7 +166,7 @@ def test_processors_without_groups_have_the_program_as_it_was_written() -> None:
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "a condition on another index": (GUARDED.replace("t <= n", "t <= s"), {}, "not one on"),
+    "a condition on another index": (GUARDED.replace("t <= n", "t <= s"), {}, "does not compare t alone"),
     "an iteration that may be missing": (GUARDED.replace("t <= n", "t < n"), {}, "may have no iteration"),
     "two loops": (body(*WAITS, ATTEND.format(mask="")).replace(
         "        o[h", f"        {FOR}\n            {ATTEND.format(mask='')}\n        o[h"), {}, "more loops than one"),

@@ -322,9 +322,9 @@ def test_the_text_and_the_method_say_the_same() -> None:
 
 
 @pytest.mark.parametrize(("clause", "message"), [
-    ("roles(consumers=2)", "roles has consumers"),
+    ("roles(consumers=2)", "roles has no buffers"),
     ("roles(consumers=2, buffers=4, depth=1)", "roles has no 'depth'"),
-    ("roles(consumers=2, buffers=4, buffers=4)", "roles has consumers, buffers, buffers"),
+    ("roles(consumers=2, buffers=4, buffers=4)", "roles has buffers twice"),
 ])  # fmt: skip
 def test_a_clause_of_another_form_is_refused(clause: str, message: str) -> None:
     with pytest.raises(ScheduleError, match=message) as caught:

@@ -116,7 +116,7 @@ def _dot_errors(typing: StageTyping, value: Value, left: Value, right: Value) ->
         for factor, dtype, other in ((left, a, b), (right, b, a)):
             yield from _factor_errors("dot", factor, dtype, other)
     elif a != b:
-        message = f"dot of {_spoken(a)} and {_spoken(b)}"
+        message = _dot_of(a, b)
         hint = f"f16({print_value(left)}) and f16({print_value(right)}) hold the same"
         if not {a, b}.issubset(F8):
             narrow, wide = (left, b) if a in F8 else (right, a)
@@ -130,7 +130,7 @@ def _factor_errors(word: str, factor: Value, dtype: str, other: str = "") -> Ite
         message = f"{word} multiplies floating-point tiles, and {text} is {dtype}"
         hint = f"f32({text}) makes numbers of it"
         if word == "dot" and "i8" in (dtype, other):
-            message, hint = f"dot of {_spoken(dtype)} and {_spoken(other)}", f"two of i8 give i32; or {hint}"
+            message, hint = _dot_of(dtype, other), f"two of i8 give i32; or {hint}"
         yield DtypeError(message, location=factor.location, hint=hint)
 
 
@@ -206,6 +206,10 @@ def _fit_errors(typing: StageTyping, statement: Statement) -> Iterator[TileLinkE
 
 def _hidden(value: Value) -> TileLinkError:
     return DtypeError("attend gives a state", location=value.location, hint="assign it: state = attend(state, ...)")
+
+
+def _dot_of(a: str, b: str) -> str:
+    return f"dot of {' and '.join('the element type' if one == 'T' else one for one in (a, b))}"
 
 
 def _spoken(dtype: str) -> str:

@@ -64,6 +64,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Compare, Index, Logic, Scalar, add, binary, const, walk
 from tilelink.ir.simplify import simplify
+from tilelink.ir.typing import SYMBOLS
 from tilelink.ir.visitor import local_names, map_values, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, with_bodies
 from tilelink.lowering.transform import free_name
@@ -489,7 +490,7 @@ def range_of(stage: BoundStage, tile: Carried, bounds: Bounds) -> Range | str | 
             op, left, right = FLIPPED[op], right, left
         inside = {e.name for e in walk(right) if isinstance(e, Index)}
         if left != Index(name=index) or inside & {decl.name for decl in tile.loop.indices}:
-            return f"a condition of its loop is not one on {index}, the first index, and numbers of the tile"
+            return f"a condition of its loop does not compare {index} alone, the first index, with numbers of the tile"
         if op in (">", ">="):
             starts.append(add(right, const(1)) if op == ">" else right)
         else:
@@ -570,6 +571,11 @@ def _uses(region: Region, indices: set[str]) -> bool:
     return any(isinstance(e, Index) and e.name in indices for c in coords for e in walk(c))
 
 
+def integer_reason(op: str) -> str:
+    """Return that consumers do not compute with an operator of integers and conditions."""
+    return f"it computes with `{SYMBOLS[op]}`, which consumers do not: `where`, `minimum` and `maximum` join conditions"
+
+
 def _computed(value: Value) -> str | None:
     """Return why consumers cannot compute a value of an iteration, or None."""
     match value:
@@ -583,5 +589,7 @@ def _computed(value: Value) -> str | None:
             return _computed(inner)
         case Apply(op=op, args=args) if op not in INTEGER_OPS:
             return next(filter(None, map(_computed, args)), None)
+        case Apply(op=op):
+            return integer_reason(op)
         case _:
             return "what it computes is no elementwise function or reduction of rows of its products and positions"

@@ -40,7 +40,7 @@ from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import Index, Lookup, Scalar, at_launch, walk
 from tilelink.ir.visitor import map_value, scalars_of, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.carried import carried, has_loop
+from tilelink.lowering.carried import carried, has_loop, integer_reason
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.straight_epilogue import UNROLLED, after_product
@@ -130,13 +130,17 @@ def _computed(value: Value) -> str | None:
             return _computed(inner)
         case Apply(op=op, args=args) if op not in INTEGER_OPS:
             return next(filter(None, map(_computed, args)), None)
+        case Apply(op=op) if op in INTEGER_OPS:
+            return integer_reason(op)
         case _:
             return "what it computes with the product is not elementwise in it, numbers, vectors and tiles"
 
 
 def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
     inner = value.value if isinstance(value, Transpose) else value
-    if not isinstance(inner, Read) or inner.region.rank is not None:
+    if not isinstance(inner, Read):
+        return f"the {side} operand of its product is computed, and the loader loads operands as they are"
+    if inner.region.rank is not None:
         return f"the {side} operand of its product is not a region of its own rank"
     if isinstance(value, Transpose) is not transposed:
         return f"the contracted dimension of the {side} operand is not its last one in memory"

@@ -89,7 +89,9 @@ def _read(_: str, children: Sequence[Any]) -> RolesChoice:
         unknown = next((name for name in found if name not in allowed), None)
         if unknown is not None:
             raise ScheduleError(f"roles has no {unknown!r}", hint=did_you_mean(unknown, sorted(allowed), hint))
-        raise ScheduleError(f"roles has {', '.join(found)}", hint=hint)
+        missing = next((name for name in ("consumers", "buffers") if name not in sizes), None)
+        twice = next((name for name in found if found.count(name) > 1), None)
+        raise ScheduleError(f"roles has no {missing}" if missing else f"roles has {twice} twice", hint=hint)
     return RolesChoice(**{str(name): int(size) for name, size in sizes.items()})
 
 
@@ -137,7 +139,9 @@ def _apply(bound: Bound) -> Bound:
                 continue
             reason = made
         if reason:
+            sizes = ", ".join(f"{n}={size}" for n, size in stage.tiles.items() if n not in stage.scalar_indices)
             hint = "take `roles` away, or see docs/language.md for the stages that can have them"
+            hint = f"its tiles have {sizes}; {hint}" if sizes else hint
             if "are f32, " in reason and _of_no_type(bound, stage):
                 hint = f'--dtype bf16 (in Python dtype="bf16"), or {hint}'
             raise ScheduleError(f"{name} cannot have roles: {reason}", location=part.at("roles"), hint=hint)
@@ -241,19 +245,21 @@ ROLES: Clause[RolesChoice | None] = Clause(
     manual=(
         "warps have roles: one waits and loads into a ring of buffers in shared memory, groups of four warps, the "
         "consumers, multiply their rows of each tile, and one stores and notifies. The next tile is loaded while "
-        "results are computed and stored. For stages with a kernel of their own whose tiles wait, multiply along "
-        "a whole dimension, once or twice the same left operand, may wait again, compute elementwise with it and with "
-        "vectors of rows or columns and tiles of their own rank that the kernel does not write (loops over up to 16 "
-        "numbers are unrolled), store one result, at peers too, and notify, on several nodes no rank of another one. "
-        "Or whose tiles have one loop that carries a state: an iteration waits, multiplies what all of them have in "
-        "common, computes elementwise and along rows, and adds the product of the result and another operand to a "
-        "name (online softmax is such a loop; `if t <= n:` around all of an iteration may leave it out). A launch "
-        "may decide where the rows of tiles begin and end, by tensors given with it: consumers store the rows of a "
-        "tile that is cut, in memory of their own rank. Needs `sm_90`, operands of 16 bits or 8-bit floats, and "
-        "tiles of 64 rows or a multiple for each consumer; other processors run programs without roles. 2 or 3 "
-        "consumers, 2 to 6 buffers (4 as a rule), and tiles whose columns are a power of two from 16 to 256, or to "
-        "128 with two products; `num_warps` is for the programs of other processors. Products of 8-bit floats are "
-        "added up in f32 for each buffer, of up to 256 elements, in registers of their own: 64 x 128 elements a "
-        "consumer. `in_flight=1`: consumers wait for each product before they start the next one"
+        "results are computed and stored. For stages in whose kernel all have roles, and whose tiles wait, multiply "
+        "along a whole dimension, once or twice the same left operand, may wait again, compute elementwise with it "
+        "and with vectors of rows or columns and tiles of their own rank that the kernel does not write (loops over "
+        "up to 16 numbers are unrolled), store one result, at peers too, and notify, on several nodes no rank of "
+        "another one. Or whose tiles have one loop that carries a state: an iteration waits, multiplies what all of "
+        "them have in common, computes elementwise and along rows, and adds the product of the result and another "
+        "operand to a name (online softmax is such a loop; `if t <= n:` around all of an iteration may leave it out, "
+        "with the first index alone on one side). The tiles of the two operands of an iteration have the same shape. "
+        "Consumers compute no `//`, `%`, `&`, `|`, `^` and shifts of tiles. A launch may decide where the rows of "
+        "tiles begin and end, by tensors given with it: consumers store the rows of a tile that is cut, in memory of "
+        "their own rank. Needs `sm_90`, operands of 16 bits or 8-bit floats, and tiles of 64 rows or a multiple for "
+        "each consumer; other processors run programs without roles. 2 or 3 consumers, 2 to 6 buffers (4 as a rule), "
+        "and tiles whose columns are a power of two from 16 to 256, or to 128 with two products; `num_warps` is for "
+        "the programs of other processors. Products of 8-bit floats are added up in f32 for each buffer, of up to "
+        "256 elements, in registers of their own: 64 x 128 elements a consumer. `in_flight=1`: consumers wait for "
+        "each product before they start the next one"
     ),
 )
