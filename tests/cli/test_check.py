@@ -219,3 +219,25 @@ def test_every_file_of_the_library_is_safe_on_a_gpu_with_the_sizes_that_the_comm
     done = check(file, "--target", "sm_90", "--dtype", "bf16")
     assert done.exit_code == 0, done.stderr
     assert "slow with" not in done.stdout
+
+
+def test_roles_are_said_to_be_without_effect_where_there_are_none() -> None:
+    text = "without effect on {}, and not checked: roles of gemm, own (--target sm_90 --dtype bf16)"
+    where = ("gemm_rs", "-p", "gemm_rs_local_last", "-s", "h200_roles")
+    for target in ("cpu", "sm_80"):
+        done = check(*where, "--target", target, "--dtype", "bf16")
+        assert done.exit_code == 0 and f"  with h200_roles, {text.format(target)}\n" in done.stdout
+    (report,) = json.loads(check(*where, "--json").stdout)["programs"]
+    assert report["ineffective"] == {"h200_roles": text.format("cpu")}
+    assert "without effect" not in check(*where, "--target", "sm_90", "--dtype", "bf16").stdout
+    assert "without effect" not in check("gemm_rs", "-p", "gemm_rs_local_last", "-s", "h200").stdout
+
+
+def test_show_says_so_on_standard_error() -> None:
+    where = ["show", "gemm_rs", "-p", "gemm_rs_local_last", "-s", "h200_roles", "--stage", "source"]
+    done = CliRunner().invoke(app, where)
+    assert done.stderr.startswith("without effect on cpu, and not checked: roles of gemm, own (--target sm_90")
+    on_gpu = [*where, "--target", "sm_90", "--dtype", "bf16"]
+    assert "without effect" not in CliRunner().invoke(app, on_gpu).stderr
+    traced = CliRunner().invoke(app, [*on_gpu, "--dialect", "traced"])
+    assert "in dialect traced, and not checked: roles of gemm, own (dialect triton has it on sm_90)" in traced.stderr

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tilelink import compiler
-from tilelink.cli.notices import progress, say_grid, spilling_text
+from tilelink.cli.notices import ineffective_text, progress, say_grid, spilling_text
 from tilelink.cli.options import (
     AsJson,
     Dtype,
@@ -49,12 +49,14 @@ TargetName = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm
 class _Safe:
     """A schedule with which a program is safe: the number of its tiles, and what is said of it, in words.
 
-    scheduled: what it alone orders. spilling: the sums that exceed the registers of a thread, or None.
+    scheduled: what it alone orders. ineffective: its clauses without effect on the target, or None. spilling: the
+    sums that exceed the registers of a thread, or None.
     """
 
     tasks: int
     scheduled: list[str]
     spilling: str | None
+    ineffective: str | None
 
 
 @dataclass(kw_only=True)
@@ -131,6 +133,7 @@ def check(
                         "tasks": {name: safe.tasks for name, safe in plans.items()},
                         "sums": {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums},
                         "scheduled": {name: safe.scheduled for name, safe in plans.items() if safe.scheduled},
+                        "ineffective": {name: safe.ineffective for name, safe in plans.items() if safe.ineffective},
                         "spilling": {name: safe.spilling for name, safe in plans.items() if safe.spilling},
                     }
                 )
@@ -183,7 +186,10 @@ def _proved(
     compiler.source_of(plan)
     stage("what its schedule alone orders")
     return _Safe(
-        tasks=plan.tasks, scheduled=[str(one) for one in by_schedule(plan)], spilling=spilling_text(plan.bound)
+        tasks=plan.tasks,
+        scheduled=[str(one) for one in by_schedule(plan)],
+        spilling=spilling_text(plan.bound),
+        ineffective=ineffective_text(schedule, options["target"]),
     )
 
 
@@ -223,6 +229,9 @@ def _print(
                 write(f"  {added}: added to in any order; {differ}")
             for text in dict.fromkeys(text for texts in one["scheduled"].values() for text in texts):
                 names = ", ".join(name for name, texts in one["scheduled"].items() if text in texts)
+                write(f"  with {names}, {text}")
+            for text in dict.fromkeys(one["ineffective"].values()):
+                names = ", ".join(name for name, other in one["ineffective"].items() if other == text)
                 write(f"  with {names}, {text}")
             for name, text in one["spilling"].items():
                 write(f"  slow with {name}: {text}")

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tilelink import compiler
+from tilelink.cli.notices import ineffective_text, say
 from tilelink.cli.options import (
     DEFAULT,
     Dtype,
@@ -92,6 +93,9 @@ def show(
             "target": on,
         }
         spoken: dict[str, Any] = {"dialect": dialect.value}
+        lowers = after is not None or stage in (Stage.plan, Stage.source, Stage.ptx)
+        if lowers and (text := ineffective_text(scheduled, on, dialect.value)):
+            say(text)
         if after is not None:
             write(_passes(chosen, scheduled, after, options | spoken))
             return

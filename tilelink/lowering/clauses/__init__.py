@@ -10,7 +10,18 @@ from typing import Any
 from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.buffers import BUFFERS
 from tilelink.lowering.clauses.channel import CHANNEL
-from tilelink.lowering.clauses.clause import Choices, Clause, Known, Phase, TensorChoices, Ties, clauses, count, switch
+from tilelink.lowering.clauses.clause import (
+    Choices,
+    Clause,
+    Known,
+    Phase,
+    TensorChoices,
+    Ties,
+    clauses,
+    count,
+    switch,
+    without_effect,
+)
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.direction import DIRECTION
 from tilelink.lowering.clauses.dynamic import DYNAMIC
@@ -32,7 +43,7 @@ from tilelink.scheduling import words as language
 
 __all__ = [
     "CLAUSES", "Choices", "Clause", "Known", "Phase", "TensorChoices", "Ties", "clauses", "count", "forget",
-    "register", "switch",
+    "register", "switch", "without_effect",
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from math import log2
 from typing import Any, Generic, TypeVar
 
+from tilelink.capabilities import Capabilities
 from tilelink.ir.program import Program, Stage, Tensor
 from tilelink.ir.typing import StageTyping, Typing
 from tilelink.lowering.bound import Bound
@@ -149,6 +150,7 @@ class Clause(Word[T]):
     ties: whether tiles of a program depend on their order or on its other tiles. Then programs take no tiles by a
     counter, and kernels do not deal them out anew in a launch.
     without_roles: True if warps of its programs have no roles.
+    capability: the field of `Capabilities` without which the clause has no effect and is not checked, or "".
     parts(value): into how many parts at most it divides the product of a tile, if it does: then programs that multiply
     alone execute some of them.
     """
@@ -163,6 +165,7 @@ class Clause(Word[T]):
     needs: Known | None = None
     ties: Ties = Ties.NOWHERE
     without_roles: bool = False
+    capability: str = ""
     parts: Callable[[T], int] | None = None
 
 
@@ -174,6 +177,16 @@ def clauses() -> tuple[Clause[Any], ...]:
 def said(part: SchedulePart) -> Iterator[Clause[Any]]:
     """Yield the clauses of a stage or a tensor that have another value than the default."""
     return (clause for clause in clauses() if part[clause] != clause.default)
+
+
+def without_effect(schedule: Schedule, capabilities: Capabilities) -> list[tuple[str, str]]:
+    """Return (clause, stage) for each clause of a schedule that such kernels do not have."""
+    return [
+        (clause.name, part.name)
+        for part in schedule.stages
+        for clause in said(part)
+        if clause.capability and not getattr(capabilities, clause.capability)
+    ]
 
 
 def divides(part: SchedulePart) -> str | None:

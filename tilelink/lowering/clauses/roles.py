@@ -232,6 +232,7 @@ ROLES: Clause[RolesChoice | None] = Clause(
     apply=_apply,
     phase=Phase.BEFORE_BARRIERS,  # after waits have sunk: the loader executes them between its loads
     ties=Ties.SHOWN,
+    capability="roles",
     choices=Choices(
         name="roles",
         labels=CHOICES,
