@@ -202,7 +202,7 @@ def test_a_loop_that_cannot_have_roles_is_refused(case: str) -> None:
     ({"columns": 128}, "multiply 128 columns, of 64"),
     ({"block": 64}, "buffers have 64 rows, and an iteration 128"),
     ({"consumers": 3}, "multiply 64 rows each"),
-    ({"kept": None}, "those of tiles of another form"),
+    ({"kept": None}, "those of the other kind of tiles"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(change: dict[str, Any], reason: str) -> None:
     made = bound()
@@ -221,9 +221,9 @@ def test_numbers_that_do_not_fit_are_refused(change: dict[str, Any], reason: str
     ("compute; retire 0 next", "retire 0 next", "does not multiply, compute"),
     ("multiply trailing next; ", "", "does not multiply, compute"),
     ("; fence", "", "in the ring of results"),
-    ("await staged 0; store;", "await staged 0;", "in a form that no kernel has"),
+    ("await staged 0; store;", "await staged 0;", "other steps or numbers than any kernel"),
     ("vacant 2\n", "vacant 2\n            loader first: await vacant 1; expect ready 16384; load kept 16384\n",
-     "in a form that no kernel has"),
+     "other steps or numbers than any kernel"),
 ])  # fmt: skip
 def test_steps_of_a_lowered_program_are_checked_as_they_are_printed(old: str, new: str, reason: str) -> None:
     made = bound()

@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[Pair, str]] = {
         (changed(RING, "reader", "first", [s for s in RING.reader.first or () if s.word != "carry"]), KEPT),
         "out of iteration",
     ),
-    "another number of consumers": ((RING, kept_ring(consumers=3, size=16)), "other roles"),
+    "another number of consumers": ((RING, kept_ring(consumers=3, size=16)), "other groups of warps"),
 }  # fmt: skip
 
 

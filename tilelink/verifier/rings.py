@@ -86,7 +86,7 @@ def wrong_together(ring: Ring, kept: Ring, iterations: int) -> str | None:
     must be complete.
     """
     if (ring.writer.groups, ring.reader.groups) != (kept.writer.groups, kept.reader.groups):
-        return "its rings have other roles"
+        return "its two rings are between other groups of warps"
     long = min(iterations, ring.buffers + 2)  # more than two rounds of the ring in a tile
     for number, tiles in {min(iterations, 2): TILES, long: 2 if long > 2 else TILES}.items():
         if reason := _wrong_in_loop(ring, kept, number, tiles):

@@ -92,13 +92,14 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         ):
             return "another stage in its kernel has no roles that fit together with its own"
     if not 2 <= found.operands.buffers <= MAX_BUFFERS or found.consumers not in REGISTERS:
-        return f"{found.consumers} consumers and a ring of {found.operands.buffers} buffers are none that warps have"
+        return f"a kernel has no {found.consumers} consumers with a ring of {found.operands.buffers} buffers"
     if found.pieces < 1 or found.results.buffers < 1:
-        return f"{found.pieces} pieces of results in {found.results.buffers} buffers are none that warps have"
+        return f"a result has no {found.pieces} pieces in a ring of {found.results.buffers} buffers"
     reason = divided_reason(stage) or launch_reason(bound, stage) or conflict(bound, kernel, stage)
     reason = reason or _iterations(bound, stage)
     if has_loop(stage) != (found.kept is not None):
-        return "its rings are those of tiles of another form"
+        carried = "carries a state" if has_loop(stage) else "carries no state"
+        return f"its loop {carried}, and its rings are those of the other kind of tiles"
     if found.kept is not None:
         reason = reason or _loop_sizes(bound, stage, found, found.kept) or _loop_rings(stage, found, found.kept)
     else:
@@ -117,7 +118,7 @@ def _unlike_made(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     if isinstance(every, str):
         return every
     if all(found != replace(made, results=results) for made in every):
-        return "its rings have steps or numbers in a form that no kernel has"
+        return "its rings have other steps or numbers than any kernel with such tiles"
     kernel = bound.kernel_of[stage.name]
     others = (bound.stages[name].roles for name in kernel.stage_names)
     if found == widest_of(roles for roles in others if roles is not None):
