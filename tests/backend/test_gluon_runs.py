@@ -325,7 +325,7 @@ def of_operands(tiles: Sequence[tuple[Roles, int]], *, loads: bool) -> list[Told
             found += own_told
             continue
         steps = kept.writer.steps if loads else kept.reader.steps
-        around = [told(kept, tile, step) for step in steps if step.word not in (MULTIPLY, RETIRE)]
+        around = [told(kept, tile, step) for step in steps]
         released = [one for one in around if one[0] == ARRIVE]
         end = len(own_told) - (0 if loads else len(parts_of(role).last))
         found += [*(one for one in around if one not in released), *own_told[:end], *released, *own_told[end:]]

@@ -138,7 +138,7 @@ class Run:
     def consumer(self) -> Coroutine:
         role, place = self.streamed.ring.reader, 0
         held = self.kept.ring.reader.steps
-        release = next((n for n, step in enumerate(held) if step.word == "retire"), len(held))
+        release = next((n for n, step in enumerate(held) if step.word == "arrive"), len(held))
         for tile, iterations in enumerate(self.iterations):
             state = _State()
             yield from self.steps(self.kept, held[:release], tile, state)

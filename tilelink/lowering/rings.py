@@ -234,7 +234,10 @@ def operand_ring(
 
 
 def kept_ring(*, consumers: int, size: int) -> Ring:
-    """Return the ring of the operand that all iterations multiply, of `size` bytes. Each tile has one position."""
+    """Return the ring of the operand that all iterations multiply, of `size` bytes. Each tile has one position.
+
+    Consumers read it in each leading product of the tile, and release it after the last one.
+    """
     loader = (
         Step(word=AWAIT, what="vacant", number=1),
         Step(word=EXPECT, what="ready", number=size),
@@ -242,8 +245,6 @@ def kept_ring(*, consumers: int, size: int) -> Ring:
     )
     consumer = (
         Step(word=AWAIT, what="ready"),
-        Step(word=MULTIPLY, what=KEPT),
-        Step(word=RETIRE),
         Step(word=ARRIVE, what="vacant"),
     )
     return Ring(

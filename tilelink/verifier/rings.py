@@ -15,7 +15,7 @@ Two rounds of the ring and one buffer more are explored: after two rounds all ph
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -25,6 +25,7 @@ from tilelink.lowering.rings import (
     AWAIT,
     COMPUTE,
     EXPECT,
+    KEPT,
     LEADING,
     LOAD,
     MULTIPLY,
@@ -40,6 +41,8 @@ from tilelink.lowering.rings import (
     taken,
 )
 
+KEPT_RING = 1
+"""Number of the ring of what is kept, which is next to that of a loop's operands."""
 STARTED, WRITTEN, VISIBLE = range(3)
 """Contents of a buffer: a write is in flight; written by threads; all can read it."""
 
@@ -82,8 +85,7 @@ def wrong_together(ring: Ring, kept: Ring, iterations: int) -> str | None:
     """Return what may go wrong at the rings of a loop that carries a state, or None.
 
     The same roles are at both: the loader loads what is kept before the first iteration of a tile, and consumers
-    release it after the last one. Nothing multiplies it then, because an iteration computes with its product, which
-    must be complete.
+    release it after the last one. Each leading product reads it until it is complete.
     """
     if (ring.writer.groups, ring.reader.groups) != (kept.writer.groups, kept.reader.groups):
         return "its two rings are between other groups of warps"
@@ -103,10 +105,12 @@ def _wrong_in_loop(ring: Ring, kept: Ring, iterations: int, tiles: int) -> str |
 def _loop(ring: Ring, kept: Ring, iterations: int, tiles: int) -> _Model:
     """Return the model of so many tiles of a loop, each of so many iterations."""
     loader = tuple(_tiles(ring.writer, iterations, tiles, lambda tile: (_kept(kept.writer.steps, tile), ())))
-    held = next((n for n, step in enumerate(kept.reader.steps) if step.word == RETIRE), len(kept.reader.steps))
-    before, after = kept.reader.steps[:held], kept.reader.steps[held:]
+    held = next((n for n, step in enumerate(kept.reader.steps) if step.word == ARRIVE), len(kept.reader.steps))
+    # It must be there when a consumer has waited for it, and not because a leading operand that was loaded later is.
+    before, after = (*kept.reader.steps[:held], Step(word=TAKE, what=KEPT)), kept.reader.steps[held:]
     consumer = tuple(_tiles(ring.reader, iterations, tiles, lambda tile: (_kept(before, tile), _kept(after, tile))))
-    return _Model(rings=(ring, kept), scripts=(loader, *[consumer] * ring.reader.groups))
+    scripts = (loader, *[consumer] * ring.reader.groups)
+    return _Model(rings=(ring, kept), scripts=scripts, positions=taken(ring.reader, iterations))
 
 
 def _kept(steps: tuple[Step, ...], tile: int) -> tuple[Place, ...]:
@@ -145,6 +149,8 @@ class _Model:
 
     rings: tuple[Ring, ...]
     scripts: tuple[tuple[Place, ...], ...]
+    positions: int = 0
+    """Positions of a tile in the ring of a loop's operands; 0 if there is no ring of what is kept."""
 
     def explore(self) -> str | None:
         for ring in self.rings:
@@ -203,7 +209,15 @@ class _Model:
     @cached_property
     def _reads(self) -> Mapping[tuple[int, int], int]:
         """(ring, number of a buffer) -> the last step of a reader that reads it."""
-        return {(r, n): at for at, (r, n, step) in enumerate(self.scripts[-1]) if step.word in (MULTIPLY, STORE, TAKE)}
+        return {one: at for at, (r, n, step) in enumerate(self.scripts[-1]) for one in self._read_at(r, n, step)}
+
+    def _read_at(self, which: int, number: int, step: Step) -> tuple[tuple[int, int], ...]:
+        """Return (ring, number) of the buffers that a step of a reader reads."""
+        if step.word not in (MULTIPLY, STORE, TAKE):
+            return ()
+        if self.positions and step.word == MULTIPLY and step.what == LEADING:
+            return (which, number), (KEPT_RING, number // self.positions)
+        return ((which, number),)
 
     @cached_property
     def _operands(self) -> Mapping[tuple[int, int], str]:
@@ -214,15 +228,13 @@ class _Model:
     def _reading(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """(ring, number) of the buffers that a reader reads before each of its steps, and after the last one."""
         found: list[tuple[tuple[int, int], ...]] = [()]
+        flying: list[tuple[tuple[int, int], ...]] = []
         for which, number, step in self.scripts[-1]:
-            reading = found[-1]
             if step.word in (MULTIPLY, STORE):
-                reading = (*reading, (which, number))
+                flying.append(self._read_at(which, number, step))
             elif step.word == RETIRE:
-                own = [one for one in reading if one[0] == which]
-                others = tuple(one for one in reading if one[0] != which)
-                reading = (*others, *(own[-step.number :] if step.number else ()))
-            found.append(reading)
+                flying = flying[-step.number :] if step.number else []
+            found.append(tuple(one for reads in flying for one in reads))
         return tuple(found)
 
     @cached_property
@@ -311,7 +323,8 @@ class _Model:
                 return self._arriving(which, step.what, number - step.number, 0)
             case "multiply" | "store" | "take":
                 early = f"a {ring.reader.name} reads a buffer before it is loaded"
-                return _using(self._slot(which, number), 3 * number + VISIBLE, early)
+                read = self._read_at(which, number, step)
+                return _using([(self._slot(*one), 3 * one[1] + VISIBLE) for one in read], early)
             case "compute" | "carry":
                 wanted = LEADING if step.word == COMPUTE else TRAILING
                 if any(self._operands.get(one) == wanted for one in reading):
@@ -435,9 +448,11 @@ def _writing(unwritable: Callable[[list[int]], str | None], slot: int, value: in
     return act
 
 
-def _using(slot: int, value: int, early: str) -> _Act:
+def _using(wanted: Sequence[tuple[int, int]], early: str) -> _Act:
+    """Return a read of buffers. wanted: the places of buffers, and what they must hold."""
+
     def act(state: list[int]) -> bool:
-        if state[slot] != value:
+        if any(state[slot] != value for slot, value in wanted):
             raise _Wrong(early)
         return True
 
