@@ -360,3 +360,12 @@ def test_products_of_one_left_operand_are_one_product_of_warps_with_roles(body: 
     plan = planned(GATED.format(body=body), ranks=1, dtype="bf16", M=1024, N=1024, K=512)
     products = [product for _, _, work in works(plan) for product in work.products]
     assert [(one.rows, one.columns, one.inner, one.count) for one in products] == [(128, 256, 512, 1)]
+
+
+def test_the_block_of_contracted_elements_is_that_of_the_rings() -> None:
+    """A tile of 48 contracted elements is loaded in blocks of 64."""
+    texts = (GATED.format(body=ONE_STATEMENT).replace("k=64", f"k={k}") for k in (48, 64))
+    first, second = (planned(text, ranks=1, dtype="bf16", M=1024, N=1024, K=576) for text in texts)
+    assert first.bound.stages["gemm"].block == 48
+    assert [work.block for _, _, work in works(first)] == [work.block for _, _, work in works(second)] == [64]
+    assert simulate(first, H200S).seconds == simulate(second, H200S).seconds

@@ -573,7 +573,7 @@ def _uses(region: Region, indices: set[str]) -> bool:
 
 def integer_reason(op: str) -> str:
     """Return that consumers do not compute with an operator of integers and conditions."""
-    return f"it computes with `{SYMBOLS[op]}`, which consumers do not: `where`, `minimum` and `maximum` join conditions"
+    return f"it computes with `{SYMBOLS[op]}`, which consumers do not: `and`, `or` and `where` join conditions"
 
 
 def _computed(value: Value) -> str | None:

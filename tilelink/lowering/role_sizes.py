@@ -148,13 +148,19 @@ def _operands_reason(bound: Bound, operands: Sequence[Region], targets: Sequence
 
 def _tile_reason(rows: int, columns: int, consumers: int, products: int) -> str | None:
     """Return why consumers cannot divide a tile of so many rows and columns, or None."""
-    if rows % (GROUP_ROWS * consumers):
-        fewest = GROUP_ROWS * consumers
-        return f"{rows} rows of a tile are not {consumers} times a multiple of {GROUP_ROWS}, such as {fewest}"
+    if reason := _rows_reason(rows, consumers):
+        return reason
     if columns != power_of_two(columns) or not COLUMNS[0] <= columns <= COLUMNS[1] // products:
         return f"{columns} columns of a tile are no power of two from {COLUMNS[0]} to {COLUMNS[1] // products}"
-    own = rows // consumers
-    return None if own == power_of_two(own) else f"{own} rows of a consumer are no power of two"
+    return None
+
+
+def _rows_reason(rows: int, consumers: int) -> str | None:
+    """Return why consumers cannot divide so many rows of a tile, or None."""
+    own, fewest = rows // consumers, GROUP_ROWS * consumers
+    if rows % fewest == 0 and own == power_of_two(own):
+        return None
+    return f"{rows} rows of a tile are not {consumers} times a power of two from {GROUP_ROWS} on, such as {fewest}"
 
 
 def _block_reason(block: int, item: int) -> str | None:
@@ -244,8 +250,9 @@ def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles
     if len(types) > 1 or not types <= {"bf16", "f16"}:
         return f"its operands are {' and '.join(sorted(types))}, not all bf16 or f16"
     consumers, ahead = choice.consumers, choice.in_flight > 1
-    if rows % (GROUP_ROWS * consumers) or (own := rows // consumers) != power_of_two(own):
-        return f"{rows} rows of a tile are not {consumers} times a power of two from {GROUP_ROWS} on"
+    if reason := _rows_reason(rows, consumers):
+        return reason
+    own = rows // consumers
     for size, what in ((block, f"{block} rows of an iteration"), (depth, f"{depth} columns of an operand")):
         if size != power_of_two(size) or not COLUMNS[0] <= size <= COLUMNS[1]:
             return f"{what} are no power of two from {COLUMNS[0]} to {COLUMNS[1]}"

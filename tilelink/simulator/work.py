@@ -199,7 +199,7 @@ class WorkOf:
             special=special,
             traffic=traffic,
             item=max(self._item(typing, each) for each in of_iteration or (value,)),
-            block=stage.block,
+            block=stage.roles.block if stage.roles is not None and stage.roles.kept is None else stage.block,
             num_warps=kernel.num_warps,
             num_stages=stage.roles.operands.buffers if stage.roles else kernel.num_stages,
             flatten=stage.flatten,

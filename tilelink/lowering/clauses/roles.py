@@ -139,11 +139,11 @@ def _apply(bound: Bound) -> Bound:
                 continue
             reason = made
         if reason:
-            sizes = ", ".join(f"{n}={size}" for n, size in stage.tiles.items() if n not in stage.scalar_indices)
             hint = "take `roles` away, or see docs/language.md for the stages that can have them"
-            hint = f"its tiles have {sizes}; {hint}" if sizes else hint
             if "are f32, " in reason and _of_no_type(bound, stage):
                 hint = f'--dtype bf16 (in Python dtype="bf16"), or {hint}'
+            if sizes := ", ".join(f"{n}={size}" for n, size in stage.tiles.items() if n not in stage.scalar_indices):
+                hint = f"{hint}; its tiles have {sizes}, which dimensions may have cut"
             raise ScheduleError(f"{name} cannot have roles: {reason}", location=part.at("roles"), hint=hint)
     if not bound.capabilities.roles:
         return given
@@ -256,11 +256,11 @@ ROLES: Clause[RolesChoice | None] = Clause(
         "with the first index alone on one side). The tiles of the two operands of an iteration have the same shape. "
         "Consumers compute no `//`, `%`, `&`, `|`, `^` and shifts of tiles. A launch may decide where the rows of "
         "tiles begin and end, by tensors given with it: consumers store the rows of a tile that is cut, in memory of "
-        "their own rank. Needs `sm_90`, operands of 16 bits or 8-bit floats, and tiles of 64 rows or a multiple for "
-        "each consumer; other processors run programs without roles. 2 or 3 consumers, 2 to 6 buffers (4 as a rule), "
-        "and tiles whose columns are a power of two from 16 to 256, or to 128 with two products; `num_warps` is for "
-        "the programs of other processors. Products of 8-bit floats are added up in f32 for each buffer, of up to "
-        "256 elements, in registers of their own: 64 x 128 elements a consumer. `in_flight=1`: consumers wait for "
-        "each product before they start the next one"
+        "their own rank. Needs `sm_90`, operands of 16 bits or 8-bit floats, and tiles of 64 rows, or 128, for each "
+        "consumer; other processors run programs without roles. 2 or 3 consumers, 2 to 6 buffers (4 as a rule), and "
+        "tiles whose columns are a power of two from 16 to 256, or to 128 with two products; `num_warps` is for the "
+        "programs of other processors. Products of 8-bit floats are added up in f32 for each buffer, of up to 256 "
+        "elements, in registers of their own: 64 x 128 elements a consumer. `in_flight=1`: consumers wait for each "
+        "product before they start the next one; without it, or with 2, they start it while one is in flight"
     ),
 )
