@@ -168,6 +168,7 @@ def judge(case: Case, mutant: Mutant, *, sample: bool = False) -> Verdict:
     """Asks both: of a sample with no more interleavings than it takes to see them agree."""
     try:
         plan = mutant.make()
+        assert plan.bound.typing  # rules take it for granted: what a mutant moves may no longer fit
     except TileLinkError:
         return Verdict(case=case.name, mutant=mutant, planned=False)
     rule, message = "", ""
