@@ -397,7 +397,7 @@ def _deferred(script: Script) -> np.ndarray:
 
 @dataclass(kw_only=True)
 class _Storer:
-    """What a storer of a worker is storing: transfers of a task, and the rows of the notifies after them.
+    """The transfers of a task that the storer of a worker has begun, and the rows of the notifies after them.
 
     awaited: True if the worker waits until all of it is done.
     """
