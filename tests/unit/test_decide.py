@@ -232,8 +232,15 @@ def test_an_all_reduce_is_unfused_where_the_tiles_of_a_rank_leave_most_of_a_wave
     """288 tiles of two ranks are two waves and a fifth, and took 1.24 times as long as the unfused pair."""
     assert chosen(request("gemm_ar", 2048, 4608, 18432, ranks=2), gpu="NVIDIA H100") == "unfused"
     way = chosen(request("gemm_ar", 2048, 4096, 18432, ranks=2), gpu="NVIDIA H100")
-    assert isinstance(way, Schedule) and way.name == "h200_roles"
+    assert isinstance(way, Schedule) and way.name == "h200_roles_few"
     assert chosen(request("gemm_ar", 2048, 4608, 18432, ranks=2), gpu="a GPU that nobody described") == "h200"
+
+
+def test_sums_of_few_rows_are_copied_by_programs_where_the_copy_engine_would_start_too_late() -> None:
+    way = chosen(request("gemm_ar", 2048, 4096, 5504, ranks=2), gpu="NVIDIA H100")
+    assert isinstance(way, Schedule) and way.name == "h200_roles_few" and way.stage("keep")[RESOURCE] != CopyEngine()
+    way = chosen(request("gemm_ar", 8192, 4096, 5504, ranks=2), gpu="NVIDIA H100")
+    assert isinstance(way, Schedule) and way.name == "h200_roles" and way.stage("keep")[RESOURCE] == CopyEngine()
 
 
 def test_little_is_moved_by_the_librarys_own_kernels() -> None:

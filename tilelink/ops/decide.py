@@ -46,6 +46,9 @@ that were measured with both on two H100s, none was faster without."""
 WITH_ROLES = f"{SCHEDULE}_roles"
 """The schedule of the library whose warps have roles."""
 
+WITH_ROLES_FEW = f"{WITH_ROLES}_few"
+"""The same for few rows."""
+
 LONG = 60e-6
 """Least predicted seconds of a rule's pair that may be replaced: shorter predictions were up to 17 % too long."""
 
@@ -155,15 +158,20 @@ def _fused_or_not(request: Request, machine: Machine) -> tuple[Schedule | str, s
     """Return the rule's fused implementation or UNFUSED, whichever is predicted to be faster, and why.
 
     For an operator of which the model predicts the rule's implementation well, and others badly. On two and four H100s
-    this was right in 23 of 23 cases that were measured, of 1024 to 8192 rows.
+    this was right in 23 of 23 cases that were measured, of 1024 to 8192 rows. The schedule for few rows is taken where
+    it is predicted to be clearly faster than the one for many.
     """
     own = programs_for(request.op, request.variant)[0]
     fitting = {one.schedule.name: one for one in feasible(request, machine.processor) if one.source == own}
     fused = fitting.get(WITH_ROLES, fitting.get(SCHEDULE))
     if fused is None:
         return UNFUSED, f"no schedule fits {machine.target}"
-    way = SCHEDULE if fused.schedule.name == SCHEDULE else fused.schedule
     seconds, unfused = predicted_seconds(fused, machine), unfused_seconds(request, machine)
+    if seconds is not None and (few := fitting.get(WITH_ROLES_FEW)) is not None:
+        sooner = predicted_seconds(few, machine)
+        if sooner is not None and sooner < BETTER * seconds:
+            fused, seconds = few, sooner
+    way = SCHEDULE if fused.schedule.name == SCHEDULE else fused.schedule
     if seconds is None:
         return way, "the rule; there is too much to simulate"
     why = f"predicted {seconds * US:.0f} us, unfused {unfused * US:.0f} us on {machine.name}"
