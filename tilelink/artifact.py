@@ -509,11 +509,6 @@ class Artifact:
     # Derived values --------------------------------------------------------------------------------------
 
     @cached_property
-    def awaited(self) -> frozenset[Signal]:
-        """Return the signals that kernels on SMs wait for."""
-        return frozenset[Signal]().union(*(kernel.awaits for kernel in self.kernels))
-
-    @cached_property
     def cycle(self) -> int:
         """Return the number of launches after which every tensor is at the same buffer again."""
         return lcm(*(t.buffers for t in self.tensors), *(g.buffers for g in self.grids), 1)

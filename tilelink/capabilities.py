@@ -30,6 +30,7 @@ class Capabilities:
     waits_beyond: a wait passes when its counter is beyond the value, not only at that value.
     launch_decided: values of a launch may decide which parts of tensors there are.
     dynamic_tiles: programs may take tiles by a counter.
+    engines_count: copy engines add to counters, instead of writing numbers that nobody else may change.
     several_nodes: programs may put and get between nodes.
     low_latency: data may travel by words that have their own flags.
     floats_of_8_bits: there are f8e4m3 and f8e5m2 of the OCP, with conversions and products.
@@ -44,6 +45,7 @@ class Capabilities:
     waits_beyond: bool = True
     launch_decided: bool = True
     dynamic_tiles: bool = True
+    engines_count: bool = True
     several_nodes: bool = True
     low_latency: bool = True
     floats_of_8_bits: bool = True
@@ -67,6 +69,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 flattened_loops=not amd,  # only Triton's compiler for NVIDIA fuses nested loops
                 deferred_notifies=not amd,
                 tma_copies=target.tma,
+                engines_count=target.kind == "cpu",
                 roles=has_warpgroups(target),
                 floats_of_8_bits=has_floats_of_8_bits(target),
             )
@@ -79,6 +82,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 flattened_loops=False,  # a tile would begin before the end of the previous one is recorded
                 deferred_notifies=False,
                 tma_copies=target.tma,
+                engines_count=target.kind == "cpu",
                 roles=False,  # spans are those of a program's operations, one after the other
                 floats_of_8_bits=has_floats_of_8_bits(target),
             )
@@ -94,6 +98,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 waits_beyond=False,
                 launch_decided=False,
                 dynamic_tiles=False,
+                engines_count=target.kind == "cpu",
                 several_nodes=False,
                 low_latency=False,
                 floats_of_8_bits=has_floats_of_8_bits(target),

@@ -128,6 +128,12 @@ def test_errors_as_json() -> None:
     ("text", "says"),
     [
         (TEXT.replace("double tile(i=16, j=32)", "double on copy_engine"), "the copy engine cannot compute"),
+        (
+            TEXT.replace("x : in  [M, N]", "x : in  [M, N] f16")
+            .replace("x[i, j] + x[i, j]", "x[i, j]")
+            .replace("double tile(i=16, j=32)", "double on copy_engine"),
+            "the copy engine cannot turn f16 into f32",
+        ),
         (TEXT.replace("double(i: M", "double(pid: M").replace("[i, j]", "[pid, j]").replace("i=16", "pid=16"), "'pid'"),
     ],
 )

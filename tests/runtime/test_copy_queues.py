@@ -10,10 +10,12 @@ import pytest
 
 from tests import artifacts
 from tilelink import compiler
-from tilelink.errors import BindingError
+from tilelink.compiler.cuda import gpu_artifact
 from tilelink.generated import load_module
+from tilelink.runtime.cuda import offline
 from tilelink.runtime.cuda.queue import Move, _moves
 from tilelink.runtime.cuda.record_copies import Copy, Recorder, StreamWait, StreamWrite, before_kernels, record
+from tilelink.target import target
 
 RANKS = 3
 TEXT = """
@@ -149,11 +151,46 @@ def test_own_copies_for_which_nothing_is_waited_come_first() -> None:
     assert not early and late
 
 
-def test_a_counter_that_others_notify_too_is_refused() -> None:
-    text = GATHER.replace("producer_tile_notify(y[rank, i, :] @ s)", "producer_tile_notify(y[:, i, :] @ s)")
-    with pytest.raises(BindingError, match="shares y channel 0 of rank") as caught:
-        recorded(text, "engine", 0)
-    assert "a channel of its own" in str(caught.value)
+RELAYS = """
+program relays(M, N):
+    x : in [M, N]
+    h : symmetric [M, N]
+    g : symmetric [2, M, N]
+    y : out [M, N]
+    comm send(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+    comm once(i: M):
+        consumer_tile_wait(h[i, :])
+        tile_push_data(g[0, i, :] @ (rank + 1), h[i, :])
+        producer_tile_notify(g[0, i, :] @ (rank + 1))
+    comm again(i: M):
+        consumer_tile_wait(h[i, :])
+        tile_push_data(g[1, i, :] @ (rank + 1), h[i, :])
+        producer_tile_notify(g[1, i, :] @ (rank + 1))
+    compute add(i: M, j: N):
+        consumer_tile_wait(g[:, i, j])
+        y[i, j] = sum(g[:, i, j], axis=0)
+schedule s for relays:
+    send on sm(1), tile(i=8)
+    once on copy_engine, tile(i=8)
+    again on copy_engine, tile(i=8)
+    g channel(i=8)
+"""
+
+
+def test_what_a_queue_has_awaited_is_not_awaited_by_the_next_one() -> None:
+    """The first wait resets the counter: a second one would wait for ever."""
+    module = compiler.parse(RELAYS)
+    program = module.program()
+    plan = compiler.plan(program, module.schedules[0], ranks=RANKS, dims=DIMS, target=target("sm_90"))
+    found = offline.recorded(gpu_artifact(plan), 0)
+    for launch in found.late:
+        operations = [one for part in launch for one in part]
+        awaited = [one.channel for one in operations if isinstance(one, StreamWait)]
+        assert len(awaited) == len(set(awaited)) == 3
+        assert len({one.number for one in operations if isinstance(one, StreamWrite)}) == 6
+        assert sum(isinstance(one, Copy) for one in operations) == 6
 
 
 def test_runs_of_a_box_begin_where_its_elements_lie() -> None:
@@ -171,7 +208,7 @@ def test_runs_of_a_box_begin_where_its_elements_lie() -> None:
 def box_recorder(shape: tuple[int, ...]) -> Recorder:
     """In the second of two launches, whose buffers differ."""
     artifact = replace(artifacts.EMPTY, tensors=(artifacts.tensor("c", shape=shape, buffers=2),))
-    return Recorder(artifact, 0, 2, 0, "none")
+    return Recorder(artifact, 0, 2, "none", ())
 
 
 def test_a_long_run_is_not_looked_at_element_by_element() -> None:

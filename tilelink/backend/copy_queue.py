@@ -71,6 +71,10 @@ class QueueEmitter:
         if self._sizes(target) != self._sizes(source):
             hint = "to repeat or to reshape a region is for programs: run the stage on sm"
             raise EmitError("the copy engine copies boxes of equal sizes", location=target.location, hint=hint)
+        here, there = (self.bound.tensors[region.tensor].dtype for region in (source, target))
+        if here != there:
+            hint = "to convert elements is for programs: run the stage on sm"
+            raise EmitError(f"the copy engine cannot turn {here} into {there}", location=target.location, hint=hint)
         self.writer.add(
             nodes.QueueCopy(
                 target=self._box(target), source=self._box(source), stage=self.stage.number, is_transfer=is_transfer

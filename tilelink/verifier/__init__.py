@@ -11,6 +11,7 @@ from tilelink.planning.plan import Plan
 from tilelink.planning.steps import in_memory
 from tilelink.verifier.accounting import accounting
 from tilelink.verifier.coverage import coverage
+from tilelink.verifier.engine_counters import engine_counters
 from tilelink.verifier.loads_ahead import loads_ahead
 from tilelink.verifier.network import network
 from tilelink.verifier.ordering import Orders, exclusive_writes, ordering
@@ -27,7 +28,7 @@ RULES: dict[str, Rule] = {
     "coverage": lambda plan, _: coverage(plan),
     "network": lambda plan, _: network(plan),
     "words": lambda plan, _: words(plan),
-    "accounting": lambda plan, _: accounting(plan),
+    "accounting": lambda plan, _: chain(accounting(plan), engine_counters(plan)),
     "progress": lambda plan, _: progress(together(plan)),
     "ordering": ordering,
     "exclusive_writes": exclusive_writes,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import torch
 import torch.distributed as dist
 
 from tilelink.artifact import Artifact
-from tilelink.errors import BindingError
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.copy_stream import CopyEngine, may_be_begun
 from tilelink.runtime.cuda.device import of_all
@@ -35,10 +32,7 @@ class Copies:
     def __init__(
         self, artifact: Artifact, memory: Memory, group: dist.ProcessGroup, *, timed: bool, replayed: bool
     ) -> None:
-        """timed: True to put events around every operation. replayed: True to issue operations as graphs.
-
-        Raises BindingError for a stage that the copy engine does not support.
-        """
+        """timed: True to put events around every operation. replayed: True to issue operations as graphs."""
         rank, device = memory.rank, memory.device
         found = recorded(artifact, rank)
         # All ranks or none: if a rank is notified of a launch's end only in the next launch, its peers must not wait
@@ -47,7 +41,6 @@ class Copies:
         begun = releases and all(of_all(int(may_be_begun(found)), group, device))
         self.releases_as_meant = begun == releases
         self.options = helper_options(artifact, found, begun)
-        _refuse_shared_waits(artifact, found.gated)
         self.waits = sorted(found.gated)
         self.exits, self.counters, self.flags = (
             tables.int32(rows, device) for rows in (found.exits, found.counters, found.flags)
@@ -60,11 +53,3 @@ class Copies:
             found, memory.place, memory.pads, rank, self.flag_values,
             branches=artifact.free_waits, timed=timed, replayed=replayed, begun=begun,
         )  # fmt: skip
-
-
-def _refuse_shared_waits(artifact: Artifact, waits: Collection[int]) -> None:
-    """Raise BindingError if programs wait for counters that the copy engine resets to zero."""
-    for grid in artifact.grids:
-        if grid.signal in artifact.awaited and any(map(grid.has, waits)):
-            hint = "run one of the stages on the other resource"
-            raise BindingError(f"programs and the copy engine wait for the same counters of {grid.tensor}", hint=hint)

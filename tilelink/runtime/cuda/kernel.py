@@ -38,8 +38,7 @@ class GpuKernel(MeasuredKernel):
     def __init__(self, artifact: Artifact, group: dist.ProcessGroup, deadline_s: float | None = None) -> None:
         """deadline_s: seconds that one wait may take; then every launch is waited for, and is slow. None: no limit.
 
-        Raises RankError if the ranks build different programs, BindingError for a stage that its copy engine does not
-        support.
+        Raises RankError if the ranks build different programs.
         """
         self.artifact = artifact
         self._rank, self._group = dist.get_rank(group), group

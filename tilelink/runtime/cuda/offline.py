@@ -36,15 +36,14 @@ EMPTY = Recorded(early=(), late=(), gated=frozenset(), exits=[], counters=[], fl
 
 
 def recorded(artifact: Artifact, rank: int) -> Recorded:
-    """Run the queue functions of a rank once for each buffer. Raises BindingError for an unsupported stage."""
+    """Run the queue functions of a rank once for each buffer."""
     module = load_module(file_of(artifact.source))
     queued = sorted(artifact.copy_programs, key=lambda one: one.position)
     cycle: list[list[Operation]] = []
     for epoch in range(1, artifact.cycle + 1):
         operations: list[Operation] = []
         for one in queued:
-            flags = sum(isinstance(o, StreamWrite) for o in operations)
-            operations += record(getattr(module, one.name), artifact, rank, epoch, flags)
+            operations += record(getattr(module, one.name), artifact, rank, epoch, operations)
         cycle.append(operations)
     parts = tuple(before_kernels(one, rank, own_first=artifact.own_copies_first) for one in cycle)
     order = kernels_in_order(artifact.kernels)

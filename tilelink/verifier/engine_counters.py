@@ -1,0 +1,63 @@
+"""Part of rule `accounting`: counters that a copy engine writes, on processors whose copy engines cannot add.
+
+The copy engine of a GPU writes a number where a program adds one (CUDA driver API, cuStreamWriteValue32). After a wait
+it writes 0, for the next launch, where the wait of a program goes on to count. So
+
+* a counter that a queue of copies notifies has no other notifier, neither a program nor a queue of another kernel or
+  rank;
+* a counter that a queue of copies waits for has no program of its rank that waits for it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tilelink.errors import AccountingError, VerificationError
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.events import NOTIFY, WAIT
+from tilelink.planning.plan import Plan
+from tilelink.verifier.refusal import refuse
+
+
+def engine_counters(plan: Plan) -> Iterator[VerificationError]:
+    """Yield refusals of signals of copy engines whose counters others use, too."""
+    of_engine = np.array([kernel.on_copy_engine for kernel in plan.bound.kernels], bool)
+    if plan.bound.capabilities.engines_count or not of_engine.any():
+        return
+    s = plan.signals
+    queue = plan.task_kernels[s.task] * plan.bound.ranks + plan.task_ranks[s.task]
+    by_engine = of_engine[plan.task_kernels[s.task]]
+    hint = "give the stage a channel of its own, or run it on sm"
+    for row, other in _pairs(plan, np.flatnonzero(s.kind == NOTIFY), by_engine, queue):
+        whose = f"rank {plan.task_ranks[s.task[other]]}, {plan.task_name(int(s.task[other]))[0]}, notifies"
+        yield _refused(plan, row, other, f"the copy engine cannot add to {_name(plan, row)}, which {whose} too", hint)
+    for row, other in _pairs(plan, np.flatnonzero(s.kind == WAIT), by_engine, by_engine):
+        stage = plan.task_name(int(s.task[other]))[0]
+        yield _refused(
+            plan, row, other, f"the copy engine resets {_name(plan, row)}, for which {stage} waits too", hint
+        )
+
+
+def _pairs(plan: Plan, rows: Ints, by_engine: Ints, who: Ints) -> Iterator[tuple[int, int]]:
+    """Yield, for each counter, a signal of a copy engine and one of somebody else. who: signal -> its sender."""
+    rows = rows[np.isin(plan.counters[rows], plan.counters[rows[by_engine[rows]]])]
+    order = rows[np.lexsort((~by_engine[rows], plan.counters[rows]))]  # of each counter, those of an engine come first
+    counters = plan.counters[order]
+    begins = np.flatnonzero(np.diff(counters, prepend=-1))
+    first = np.repeat(order[begins], np.diff(begins, append=len(order)))
+    differ = np.flatnonzero(who[first] != who[order])
+    for at in differ[np.unique(counters[differ], return_index=True)[1]]:
+        yield int(first[at]), int(order[at])
+
+
+def _name(plan: Plan, row: int) -> str:
+    tensor, kind, cell = plan.channel_name(int(plan.signals.channel[row]))
+    return f"{tensor} channel {list(cell)} ({kind} signals) of rank {plan.signals.peer[row]}"
+
+
+def _refused(plan: Plan, row: int, other: int, message: str, hint: str) -> AccountingError:
+    task, statement, related = (int(one) for one in (plan.signals.task[row], plan.signals.statement[row],
+                                                     plan.signals.statement[other]))  # fmt: skip
+    return refuse(AccountingError, plan, message, task=task, statement=statement, related=related, hint=hint)
