@@ -100,3 +100,53 @@ def test_a_sum_of_what_is_added_to_it_is_that_of_the_input(body: str) -> None:
         kernel = tilelink.compile(module.program(), schedule, ranks=1, dims={"M": 32, "K": 200})
         (outputs,) = kernel.run([[{"x": x}]]).outputs
         torch.testing.assert_close(outputs[0]["y"], (x + 2).sum(1), rtol=1e-4, atol=1e-3)
+
+
+CARRIED = """
+program p(M = 8, K = 256):
+    x : in  [M, K]
+    y : out [M]
+    compute f(i: M):
+        t = {start}
+        for (k: K):
+            {step}
+        y[i] = t
+schedule parts for p:
+    f tile(k=16)
+schedule one for p:
+    f tile(k=256)
+"""
+SUMS, LARGEST = ("zeros(f32)", "sum(x[i, k], axis=1)"), ("full(-1e9, f32)", "max(x[i, k], axis=1)")
+
+
+@pytest.mark.parametrize(
+    ("start", "step"),
+    [
+        (SUMS[0], f"t = f32(f8e4m3(t)) + {SUMS[1]}"),
+        (SUMS[0], f"t = f32(f16(t)) + {SUMS[1]}"),
+        (SUMS[0], f"t = f32(bf16(t + {SUMS[1]}))"),
+        (SUMS[0], f"t += f32(f8e5m2({SUMS[1]}))"),
+        (SUMS[0], f"s = f32(bf16(t))\n            t = s + {SUMS[1]}"),
+        (SUMS[0], f"if rank == 0:\n                t = f32(f16(t))\n            t += {SUMS[1]}"),
+    ],
+)
+def test_a_sum_that_each_iteration_rounds_is_refused(start: str, step: str) -> None:
+    module = tilelink.parse(CARRIED.format(start=start, step=step))
+    with pytest.raises(TileSizeError, match="combines them in t in a way that depends on it"):
+        tilelink.plan(module.program(), module.schedules[0], ranks=1, dims={"M": 8, "K": 256})
+    tilelink.plan(module.program(), module.schedules[1], ranks=1, dims={"M": 8, "K": 256})
+
+
+@pytest.mark.parametrize(
+    ("start", "step"),
+    [
+        (SUMS[0], f"t += f32(bf16({SUMS[1]}))"),  # what is rounded once is a sum of values of that type
+        (SUMS[0], f"t += f32(f32({SUMS[1]}))"),
+        (LARGEST[0], f"t = maximum(f32(f8e4m3(t)), f32(f8e4m3({LARGEST[1]})))"),
+        (LARGEST[0], f"t = f32(bf16(maximum(t, {LARGEST[1]})))"),
+    ],
+)
+def test_a_value_that_is_rounded_once_or_in_order_is_not(start: str, step: str) -> None:
+    module = tilelink.parse(CARRIED.format(start=start, step=step))
+    for schedule in module.schedules:
+        tilelink.plan(module.program(), schedule, ranks=1, dims={"M": 8, "K": 256})

@@ -120,3 +120,25 @@ def test_results_may_be_apart_by_what_is_rounded_on_the_way(
 ) -> None:
     program = texts.program(ATTENTION.format(local=local, result=result, v=v))
     assert trial.rounding_error(program, dtype, []) == unit
+
+
+CONVERTED = """
+program p(M, K):
+    x : in  [M, K]
+    w : in  [M, K]
+    y : out [M, M]
+    compute f(i: M, j: M):
+        y[i, j] = {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "unit"),
+    [
+        ("f32(bf16(dot(x[i, :], w[j, :].T)))", torch.finfo(torch.bfloat16).eps),
+        ("f32(i32(dot(x[i, :], w[j, :].T)))", 0.0),
+        ("dot(x[i, :], w[j, :].T)", 0.0),
+    ],
+)
+def test_results_may_be_apart_by_a_conversion(value: str, unit: float) -> None:
+    assert trial.rounding_error(texts.program(CONVERTED.format(value)), "f32", []) == unit

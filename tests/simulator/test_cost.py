@@ -369,3 +369,22 @@ def test_the_block_of_contracted_elements_is_that_of_the_rings() -> None:
     assert first.bound.stages["gemm"].block == 48
     assert [work.block for _, _, work in works(first)] == [work.block for _, _, work in works(second)] == [64]
     assert simulate(first, H200S).seconds == simulate(second, H200S).seconds
+
+
+SORTED = """\
+program p(M, N):
+    x : in  [M, N]
+    y : out [M, N] {}
+    compute f(i: M, j: N):
+        y[i, j] = {}(x[i, j], axis=1)
+schedule s for p:
+    f tile(i=8, j=32)
+"""
+
+
+@pytest.mark.parametrize(("dtype", "operation"), [("f32", "sort"), ("i32", "argsort")])
+def test_a_sort_along_the_elements_of_a_tile_costs_what_it_has(dtype: str, operation: str) -> None:
+    plans = [planned(SORTED.format(dtype, operation), M=24, N=n) for n in (8, 32)]
+    few, many = (WorkOf(plan).least(next(executions(plan)))[:, 1] for plan in plans)
+    assert few.shape == many.shape == (6,)
+    assert (many == 10 * few).all()  # four times the elements, and 15 stages of a sorting network instead of 6

@@ -23,6 +23,7 @@ from tilelink.errors import TileSizeError
 from tilelink.ir.mapping import tile_index
 from tilelink.ir.program import (
     INTEGERS,
+    ITEM_BYTES,
     Apply,
     Assign,
     Attend,
@@ -78,18 +79,23 @@ PUT_TOGETHER = {
 """Operation -> the reduction that it combines, and the kinds of operands that it may combine."""
 
 
+NARROWEST = 2
+"""Fewest bytes of an element of the type that a compilation chooses."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Made:
     """The analysis result for a value.
 
     carried: carried names that the value depends on. total: True if it is the value of the one such name combined with
     partial results of this dependence, or with none for WHOLE. A value that depends on carried names in another way is
-    MIXED.
+    MIXED. rounded: True if such a value has been rounded to a narrower type, which maxima and minima do not notice.
     """
 
     dependence: Dependence
     carried: frozenset[str] = frozenset()
     total: bool = False
+    rounded: bool = False
 
     @property
     def steady(self) -> bool:
@@ -226,9 +232,7 @@ class _Recurrence:
             case Read(region=region):
                 return _mixed() if region.tensor in self.written and not self._along(region) else _WHOLE
             case Cast(value=inner, dtype=dtype):
-                made = self._made(inner, state)
-                iterations = dtype in INTEGERS and self.typing.type_of(inner).dtype != dtype
-                return _used([made]) if iterations else made
+                return _cast(self._made(inner, state), self.typing.type_of(inner).dtype, dtype)
             case Expand(value=inner) | Transpose(value=inner):
                 return self._made(inner, state)
             case Apply(op=op, args=args):
@@ -259,7 +263,7 @@ class _Recurrence:
         old, *rest = (self._made(v, state) for v in operands(value))
         used = _used([old, *rest])
         features, keys = self._is_own(value.k, -1), self._is_own(value.k, -2)
-        if keys and not features and old.total and all(one.steady for one in rest):
+        if keys and not features and old.total and not old.rounded and all(one.steady for one in rest):
             return Made(dependence=Dependence.SUM, carried=old.carried, total=True)
         return _mixed(used.carried) if keys or features else used
 
@@ -335,7 +339,10 @@ def _joined(one: Made, other: Made) -> Made:
     carried = one.carried | other.carried
     if one.total and other.total and one.carried == other.carried:
         kinds = {one.dependence, other.dependence} - {Dependence.WHOLE}
-        return Made(dependence=kinds.pop(), carried=carried, total=True) if len(kinds) == 1 else _mixed(carried)
+        rounded = one.rounded or other.rounded
+        if len(kinds) != 1 or (rounded and Dependence.SUM in kinds):
+            return _mixed(carried)
+        return Made(dependence=kinds.pop(), carried=carried, total=True, rounded=rounded)
     return _mixed(carried) if carried else Made(dependence=_one_of(one.dependence, other.dependence))
 
 
@@ -357,8 +364,20 @@ def _applied(op: str, args: list[Made]) -> Made:
         kind, fitting = PUT_TOGETHER[op]
         old, new = args if args[0].total or op == "sub" else reversed(args)
         if old.total and old.dependence in (Dependence.WHOLE, kind) and not new.carried and new.dependence in fitting:
-            return replace(old, dependence=kind)
+            return _used(args) if old.rounded and kind == Dependence.SUM else replace(old, dependence=kind)
     return _used(args)
+
+
+def _cast(made: Made, of: str, to: str) -> Made:
+    """Classify a conversion. Each iteration rounds what it carries, and narrow types have ends that sums reach."""
+    if to in INTEGERS:
+        return made if of == to else _used([made])
+    size = ITEM_BYTES.get(to, NARROWEST)
+    if made.steady or of == to or of in INTEGERS or size > ITEM_BYTES.get(of, size):
+        return made
+    if made.dependence == Dependence.SUM and (made.carried or size == 1):
+        return _used([made])
+    return replace(made, rounded=bool(made.carried))
 
 
 def _elementwise(op: str, args: list[Dependence]) -> Dependence:

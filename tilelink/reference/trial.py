@@ -9,7 +9,7 @@ import torch
 
 from tilelink.dtypes import DTYPES
 from tilelink.errors import BindingError
-from tilelink.ir.program import Attend, Program, Store, Tensor, Transfer
+from tilelink.ir.program import Attend, Cast, Program, Store, Tensor, Transfer
 from tilelink.ir.scalar import Scalar
 from tilelink.ir.typing import ELEMENT, infer
 from tilelink.ir.visitor import statements, value_of, values
@@ -141,7 +141,7 @@ def rounding_error(program: Program, dtype: str, launches: Sequence[Sequence[Out
 
 
 def _rounded_to(program: Program, dtype: str) -> Iterator[torch.dtype]:
-    """Yield the floating-point types of all that a program writes, and of values that have weights of attention."""
+    """Yield the floating-point types of all that a program writes or converts to, and of values of attention."""
     typing = infer(program)
     for stage in program.stages:
         for statement in statements(stage.body):
@@ -152,9 +152,12 @@ def _rounded_to(program: Program, dtype: str) -> Iterator[torch.dtype]:
                     yield kind
             value = value_of(statement)
             for part in values(value) if value is not None else ():
-                if isinstance(part, Attend):
-                    name = typing.stage(stage.name).type_of(part.v).dtype
-                    yield DTYPES[dtype if name == ELEMENT else name]
+                if isinstance(part, Attend | Cast):
+                    of = part.v if isinstance(part, Attend) else part
+                    name = typing.stage(stage.name).type_of(of).dtype
+                    kind = DTYPES[dtype if name == ELEMENT else name]
+                    if kind.is_floating_point:
+                        yield kind
 
 
 def no_number(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import ceil, log2, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -367,7 +367,7 @@ def _operations(typing: StageTyping, size: Callable[[Axis], float], value: Value
                 elementwise += prod(shape(part))
                 special += prod(shape(part)) if op in SPECIAL else 0
             case Scan(op="sort" | "argsort", value=inner, axis=axis):
-                steps = ceil(log2(max(shape(inner)[axis], 1)))  # a network of so many stages, each one longer
+                steps = np.ceil(np.log2(np.maximum(shape(inner)[axis], 1)))  # a network of so many stages, each longer
                 elementwise += SORT_STEPS * prod(shape(inner)) * steps * (steps + 1) // 2
             case Reduce(value=inner) | Scan(value=inner):
                 elementwise += prod(shape(inner))
