@@ -139,7 +139,7 @@ def _apply(bound: Bound) -> Bound:
                 continue
             reason = made
         if reason:
-            hint = "take `roles` away, or see docs/language.md for the stages that can have them"
+            hint = "change that, or take `roles` away: docs/language.md says which stages can have them"
             if "are f32, " in reason and _of_no_type(bound, stage):
                 hint = f'--dtype bf16 (in Python dtype="bf16"), or {hint}'
             if sizes := ", ".join(f"{n}={size}" for n, size in stage.tiles.items() if n not in stage.scalar_indices):
