@@ -51,6 +51,9 @@ STRICT = {
     ("words", "are not inside of what is read and sent"): (
         "Words are read by whole channels, whatever a tile needs of them. The machine reads cells, which are there."
     ),
+    ("coverage", "writes up to"): (
+        "A launch decides how many elements are written and how many are read. The machine takes all of them for both."
+    ),
     ("coverage", "stay as they are for a launch"): (
         "An entry of an index tensor has one value in a launch. The machine knows no values; here the second is the "
         "first again."
