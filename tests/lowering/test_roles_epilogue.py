@@ -208,8 +208,10 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_an_epilogue_that_roles_cannot_divide_is_refused(case: str) -> None:
     body, reason = REFUSED[case]
-    with pytest.raises(ScheduleError, match=f"gemm cannot have roles: .*({reason})"):
+    with pytest.raises(ScheduleError, match=f"gemm cannot have roles: .*({reason})") as refused:
         bound(body, M=384, N=384)
+    assert refused.value.location is not None
+    assert refused.value.related is not None and refused.value.related.line < refused.value.location.line
 
 
 @pytest.mark.parametrize(("old", "new", "reason"), [

@@ -67,6 +67,7 @@ from tilelink.ir.simplify import simplify
 from tilelink.ir.typing import SYMBOLS
 from tilelink.ir.visitor import local_names, map_values, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, with_bodies
+from tilelink.lowering.reason import reason_at
 from tilelink.lowering.transform import free_name
 
 ROWS = (True, False)
@@ -396,7 +397,8 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
     """Return the parts of a tile whose only loop carries a state, or why it has none."""
     loops = [n for n, s in enumerate(body) if isinstance(s, For)]
     if len(loops) != 1:
-        return "its tiles have more loops than one"
+        text = "its tiles have more loops than one"
+        return reason_at(body[loops[1]], text) if loops else text
     loop = body[loops[0]]
     assert isinstance(loop, For)
     before, after = body[: loops[0]], body[loops[0] + 1 :]
@@ -405,20 +407,22 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
     waits = tuple(s for s in before if isinstance(s, Wait))
     begin = tuple(s for s in before if isinstance(s, Assign))
     if any(decl.counted for decl in loop.indices):
-        return "a launch decides how many iterations its loop has"
-    if len(waits) + len(begin) < len(before) or any(number_of(s.value) is None for s in begin):
-        return "before its loop its tiles do more than to wait and to give names numbers"
+        return reason_at(loop, "a launch decides how many iterations its loop has")
+    if other := [s for s in before if not isinstance(s, Wait) and not _is_number(s)]:
+        return reason_at(other[0], "before its loop its tiles do more than to wait and to give names numbers")
     if not after or not isinstance(after[-1], Store) or not all(isinstance(s, Assign) for s in after[:-1]):
-        return "after its loop its tiles do not compute, store once and notify"
+        text = "after its loop its tiles do not compute, store once and notify"
+        return reason_at(after[-1] if after else loop, text)
     if after[-1].adds:
-        return "it adds to memory where others may add, too"
-    if any(products_of(value_of(s)) for s in after):
-        return "its tiles multiply after their loop"
+        return reason_at(after[-1], "it adds to memory where others may add, too")
+    if multiplied := [s for s in after if products_of(value_of(s))]:
+        return reason_at(multiplied[0], "its tiles multiply after their loop")
     guard, inner = None, loop.body
     match inner:
         case (If(condition=guard, then=inner, orelse=()),):
             if len(_conditions(guard)) == 0:
-                return "its loop leaves out iterations by another condition than the first and the last of an index"
+                text = "its loop leaves out iterations by another condition than the first and the last of an index"
+                return reason_at(loop.body[0], text)
         case _:
             pass
     iteration = _iteration(inner)
@@ -446,6 +450,11 @@ def number_of(value: Value) -> float | None:
             return -number
         case _:
             return None
+
+
+def _is_number(statement: Statement) -> bool:
+    """True if a statement gives a name a number."""
+    return isinstance(statement, Assign) and number_of(statement.value) is not None
 
 
 Iteration = tuple[tuple[Wait, ...], Assign, tuple[Assign, ...], Assign]
@@ -518,17 +527,19 @@ def _iteration(body: tuple[Statement, ...]) -> Iteration | str:
     awaited, rest = body[:number], body[number:]
     assigns = [s for s in rest if isinstance(s, Assign)]
     if len(assigns) < len(rest):
-        return "an iteration of its loop does more than to wait and then compute"
+        other = next(s for s in rest if not isinstance(s, Assign))
+        return reason_at(other, "an iteration of its loop does more than to wait and then compute")
     multiplied = [s for s in assigns if products_of(s.value)]
     if len(multiplied) != 2 or any(len(products_of(s.value)) > 1 for s in multiplied):
-        return "an iteration of its loop does not multiply twice"
+        text = "an iteration of its loop does not multiply twice"
+        return reason_at(multiplied[-1], text) if multiplied else text
     first, last = multiplied
     before = assigns[: next(n for n, s in enumerate(assigns) if s is first)]
     if not isinstance(first.value, Dot) or before:
-        return "an iteration of its loop does not begin with a product"
+        return reason_at(before[0] if before else first, "an iteration of its loop does not begin with a product")
     value = last.value
     if not (isinstance(value, Apply) and value.op == "add" and any(isinstance(a, Dot) for a in value.args)):
-        return "an iteration of its loop does not add its second product to a name"
+        return reason_at(last, "an iteration of its loop does not add its second product to a name")
     compute = tuple(s for s in assigns if s is not first and s is not last)
     return tuple(s for s in awaited if isinstance(s, Wait)), first, compute, last
 
@@ -539,22 +550,23 @@ def _wrong(found: Carried, body: tuple[Statement, ...]) -> str | None:
     kept, trailing = found.product.left, found.sums.right
     leading = found.product.right.value if isinstance(found.product.right, Transpose) else None
     if not isinstance(kept, Read) or kept.region.rank is not None or _uses(kept.region, own):
-        return (
-            "the left operand of the first product is not a region of its own rank that all iterations have in common"
-        )
+        common = "a region of its own rank that all iterations have in common"
+        return reason_at(kept, f"the left operand of the first product is not {common}")
     if not isinstance(leading, Read) or leading.region.rank is not None:
-        return "the right operand of the first product is not a transposed region of its own rank"
+        text = "the right operand of the first product is not a transposed region of its own rank"
+        return reason_at(found.product.right, text)
     if not isinstance(trailing, Read) or trailing.region.rank is not None:
-        return "the right operand of the second product is not a region of its own rank"
+        return reason_at(trailing, "the right operand of the second product is not a region of its own rank")
     if not _uses(leading.region, own) or not _uses(trailing.region, own):
-        return "an operand of its loop is the same in all iterations"
+        same = trailing if _uses(leading.region, own) else leading
+        return reason_at(same, "an operand of its loop is the same in all iterations")
     if any(isinstance(v, Read) for v in values(found.weights)):
-        return "the left operand of the second product is not computed in an iteration"
+        return reason_at(found.weights, "the left operand of the second product is not computed in an iteration")
     if found.name not in local_names(found.rescaled):
-        return f"its loop does not add to {found.name}"
+        return reason_at(found.rescaled, f"its loop does not add to {found.name}")
     for statement in found.compute:
         if found.name in local_names(statement.value) or statement.name == found.name:
-            return f"an iteration of its loop computes with {found.name}"
+            return reason_at(statement, f"an iteration of its loop computes with {found.name}")
     used = local_names(found.rescaled) | local_names(found.weights) - {found.name}
     at = next(n for n, s in enumerate(body) if isinstance(s, Assign) and s.name == found.name)
     later = {s.name for s in body[at + 1 :] if isinstance(s, Assign)}
@@ -590,6 +602,7 @@ def _computed(value: Value) -> str | None:
         case Apply(op=op, args=args) if op not in INTEGER_OPS:
             return next(filter(None, map(_computed, args)), None)
         case Apply(op=op):
-            return integer_reason(op)
+            return reason_at(value, integer_reason(op))
         case _:
-            return "what it computes is no elementwise function or reduction of rows of its products and positions"
+            text = "what it computes is no elementwise function or reduction of rows of its products and positions"
+            return reason_at(value, text)

@@ -18,6 +18,7 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop, parts, range_of
 from tilelink.lowering.channel_waits import repeated
+from tilelink.lowering.reason import reason_at
 from tilelink.lowering.rings import Roles, kept_ring, loop_ring, operand_ring, result_ring, without_addends
 from tilelink.lowering.role_statements import (
     addends,
@@ -139,7 +140,7 @@ def _operands_reason(bound: Bound, operands: Sequence[Region], targets: Sequence
     """Return why operands cannot be multiplied by groups of warps, or not be loaded or stored by TMA, or None."""
     for region in (*operands, *targets):
         if bound.tensors[region.tensor].shape[-1] * _item(bound, region) % ALIGNMENT:
-            return f"rows of {region.tensor} are not multiples of {ALIGNMENT} bytes"
+            return reason_at(region, f"rows of {region.tensor} are not multiples of {ALIGNMENT} bytes")
     types = {bound.tensors[region.tensor].dtype for region in operands}
     if len(types) > 1 or not types <= {*WIDE, *NARROW}:
         return f"its operands are {' and '.join(sorted(types))}, not both {' or '.join((*WIDE, *NARROW))}"
@@ -200,7 +201,8 @@ def _epilogue_reason(bound: Bound, stage: BoundStage, targets: Sequence[Region])
         if reason := _stored(bound, stage, region):
             return reason
         if bound.tensors[region.tensor].dtype != bound.tensors[target.tensor].dtype:
-            return f"{region.tensor} has other elements than {target.tensor}, and both get the same results"
+            text = f"{region.tensor} has other elements than {target.tensor}, and both get the same results"
+            return reason_at(region, text)
     reasons = (_addend(bound, stage, read.region, target) for read in addends(stage))
     return next(filter(None, reasons), None) or _broadcast_reason(bound, stage)
 
@@ -212,7 +214,8 @@ def _broadcast_reason(bound: Bound, stage: BoundStage) -> str | None:
         if isinstance(statement, Assign) and not isinstance(statement.value, Full) and not products((statement,)):
             axes = typing.type_of(statement.value).axes
             if axes != typing.locals[statement.name].axes:
-                return f"{statement.name} is a vector or a number at first and a tile later: use two names"
+                text = f"{statement.name} is a vector or a number at first and a tile later: use two names"
+                return reason_at(statement, text)
     return None
 
 
@@ -258,7 +261,7 @@ def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles
             return f"{what} are no power of two from {COLUMNS[0]} to {COLUMNS[1]}"
     for region, (streamed, _) in zip(operands[1:], spans[1:], strict=True):
         if not _uncut(stage, streamed):
-            return f"the end of {streamed.index} cuts a tile of {region.tensor}"
+            return reason_at(region, f"the end of {streamed.index} cuts a tile of {region.tensor}")
     if reason := _stored(bound, stage, target, whole=True):
         return reason
     held = own // GROUP_ROWS * (depth // 2 + block // 2 + (block // 4 if ahead else 0))
@@ -324,16 +327,17 @@ def _addend(bound: Bound, stage: BoundStage, region: Region, target: Region) -> 
     """Return why consumers cannot load a region to compute with it, or None."""
     tensor, spans = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
     if tensor.decl.space == "table" or tensor.packed:
-        return f"it computes with {region.tensor}, which is not in memory as it is"
+        return reason_at(region, f"it computes with {region.tensor}, which is not in memory as it is")
     if tensor.dtype not in ("f16", "bf16", "f32"):
-        return f"it computes with {region.tensor}, which holds {tensor.dtype}"
+        return reason_at(region, f"it computes with {region.tensor}, which holds {tensor.dtype}")
     made = [span.index for span in bound.tile_map(stage.name, target).spans[-2:]]
     tiled = [span for span in spans if span.kind != "point"]
     plain = all(one.kind == "tile" and one.gather is None and (one.counted or _in_steps(stage, one)) for one in tiled)
     if not plain or [span.index for span in tiled] not in (made, made[:1], made[1:]):
-        return (
+        text = (
             f"it computes with {region.tensor}, which is no vector along the rows or columns of its tiles, and no tile"
         )
+        return reason_at(region, text)
     return None
 
 
@@ -346,20 +350,22 @@ def _stored(bound: Bound, stage: BoundStage, region: Region, *, whole: bool = Fa
     *others, rows, columns = bound.tile_map(stage.name, region).spans
     kind = "whole" if whole else "tile"
     if not all(span.kind == "point" for span in others) or rows.kind != "tile" or columns.kind != kind:
-        return f"it does not store tiles of {'whole rows' if whole else 'rows and columns'} of {region.tensor}"
+        what = "whole rows" if whole else "rows and columns"
+        return reason_at(region, f"it does not store tiles of {what} of {region.tensor}")
     if rows.counted or columns.counted:
         reason = _cut_reason(region, rows, columns, whole=whole)
         if reason is not None:
             return reason
     if not (rows.counted or _in_steps(stage, rows)) or not (whole or _in_steps(stage, columns)):
-        return f"its tiles of {region.tensor} do not begin with the dimensions"
+        return reason_at(region, f"its tiles of {region.tensor} do not begin with the dimensions")
     if not whole and not _uncut(stage, columns) and stage.extents[str(columns.index)] != columns.extent:
-        return f"the end of {columns.index} cuts a tile of {region.tensor}"
+        return reason_at(region, f"the end of {columns.index} cuts a tile of {region.tensor}")
     alone = tensor.buffers == 1 and all(size == 1 for size in tensor.shape[:-2])
     ends = alone and stage.extents[str(rows.index)] == rows.extent
     if not rows.counted and not _uncut(stage, rows) and not ends:
-        return f"the end of {rows.index} cuts a tile of {region.tensor}, and other rows follow it in memory"
-    return None if tensor.dtype in ("bf16", "f16", "f32") else f"it stores {tensor.dtype}"
+        text = f"the end of {rows.index} cuts a tile of {region.tensor}, and other rows follow it in memory"
+        return reason_at(region, text)
+    return None if tensor.dtype in ("bf16", "f16", "f32") else reason_at(region, f"it stores {tensor.dtype}")
 
 
 def _cut_reason(region: Region, rows: Span, columns: Span, *, whole: bool) -> str | None:

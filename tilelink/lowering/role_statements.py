@@ -41,6 +41,7 @@ from tilelink.ir.scalar import Index, Lookup, Scalar, at_launch, walk
 from tilelink.ir.visitor import map_value, scalars_of, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import carried, has_loop, integer_reason
+from tilelink.lowering.reason import reason_at
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.straight_epilogue import UNROLLED, after_product
@@ -54,8 +55,11 @@ def divided_reason(stage: BoundStage) -> str | None:
     """Return why the statements of a stage's tiles cannot be divided among roles, or None."""
     if not has_loop(stage):
         return roles_reason(stage_body(stage))
-    if after_product(stage.stage.body, stage.slices) is not None:
-        return f"a loop after its product is over tiles, or over more than {UNROLLED} numbers or a part of them"
+    after = after_product(stage.stage.body, stage.slices)
+    if after is not None:
+        loop = next(s for s in stage.stage.body[after:] if isinstance(s, For))
+        text = f"a loop after its product is over tiles, or over more than {UNROLLED} numbers or a part of them"
+        return reason_at(loop, text)
     found = carried(stage.stage.body)
     if isinstance(found, str):
         return found
@@ -65,25 +69,27 @@ def divided_reason(stage: BoundStage) -> str | None:
 
 def roles_reason(body: tuple[Statement, ...]) -> str | None:
     """Return why the statements of a tile cannot be divided among roles, or None."""
-    if any(
-        isinstance(s, Assign) and isinstance(s.value, Full) and not _starts_sums(body[n:]) for n, s in enumerate(body)
-    ):
-        return "it gives a name a constant, and another value in a loop or a branch"
+    for n, s in enumerate(body):
+        if isinstance(s, Assign) and isinstance(s.value, Full) and not _starts_sums(body[n:]):
+            return reason_at(s, "it gives a name a constant, and another value in a loop or a branch")
     body = tuple(s for s in body if not (isinstance(s, Assign) and isinstance(s.value, Full)))
     waits = next((n for n, s in enumerate(body) if not isinstance(s, Wait)), len(body))
     notifies = next((n for n, s in enumerate(reversed(body)) if not isinstance(s, Notify)), len(body))
     middle = body[waits : len(body) - notifies]
     late = _late_waits(middle[1:]) if middle and isinstance(middle[0], Assign) else ()
     if late and products(middle[middle.index(late[0]) :]):
-        return "it waits between its products, whose operands are loaded together"
+        return reason_at(late[0], "it waits between its products, whose operands are loaded together")
     middle = tuple(s for s in middle if not any(s is wait for wait in late))
-    if not middle or not all(isinstance(s, Assign | Store | Transfer) for s in middle):
-        return "its tiles do more than to wait, multiply, wait, compute, store and notify, in this order"
+    more = "its tiles do more than to wait, multiply, wait, compute, store and notify, in this order"
+    other = next((s for s in middle if not isinstance(s, Assign | Store | Transfer)), None)
+    if not middle or other is not None:
+        return more if other is None else reason_at(other, more)
     dots = products(statements(middle))
     if not dots or not products(middle[:1]):
-        return "its tiles do not begin with a product"
+        return reason_at(middle[0], "its tiles do not begin with a product")
     if len(dots) not in PRODUCTS or any(dot.left != dots[0].left for dot in dots):
-        return f"its tiles multiply {len(dots)} times, not once or twice the same left operand"
+        text = f"its tiles multiply {len(dots)} times, not once or twice the same left operand"
+        return reason_at(dots[-1], text)
     if reason := _stores_reason(middle):
         return reason
     for statement in middle:
@@ -107,15 +113,17 @@ def _stores_reason(middle: tuple[Statement, ...]) -> str | None:
     """Return why a storer cannot execute the stores of a tile, or None."""
     stores = tuple(s for s in middle if isinstance(s, Store | Transfer))
     if not stores or middle[-len(stores) :] != stores:
-        return "its tiles do not end with their only stores"
-    if any(isinstance(s, Transfer) and s.mode != "push" for s in stores):
-        return "it does not store what it computes alone"
-    if any(isinstance(s, Store) and s.adds for s in stores):
-        return "it adds to memory where others may add, too"
+        return reason_at(middle[-1], "its tiles do not end with their only stores")
+    for one in stores:
+        if isinstance(one, Transfer) and one.mode != "push":
+            return reason_at(one, "it does not store what it computes alone")
+        if isinstance(one, Store) and one.adds:
+            return reason_at(one, "it adds to memory where others may add, too")
     if len({value_of(s) for s in stores}) > 1:
-        return "it stores several values, and consumers hand one to the storer"
+        return reason_at(stores[-1], "it stores several values, and consumers hand one to the storer")
     if len(stores) > 1 and products(stores):
-        return "it stores a product at several places: assign the product to a name before"
+        text = "it stores a product at several places: assign the product to a name before"
+        return reason_at(stores[-1], text)
     return None
 
 
@@ -125,25 +133,28 @@ def _computed(value: Value) -> str | None:
         case Dot() | Local() | Literal() | FromScalar() | Full():
             return None
         case Read(region=region):
-            return None if region.rank is None else "it computes with what a peer has"
+            return None if region.rank is None else reason_at(region, "it computes with what a peer has")
         case Cast(value=inner) | Expand(value=inner):
             return _computed(inner)
         case Apply(op=op, args=args) if op not in INTEGER_OPS:
             return next(filter(None, map(_computed, args)), None)
         case Apply(op=op) if op in INTEGER_OPS:
-            return integer_reason(op)
+            return reason_at(value, integer_reason(op))
         case _:
-            return "what it computes with the product is not elementwise in it, numbers, vectors and tiles"
+            text = "what it computes with the product is not elementwise in it, numbers, vectors and tiles"
+            return reason_at(value, text)
 
 
 def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
     inner = value.value if isinstance(value, Transpose) else value
     if not isinstance(inner, Read):
-        return f"the {side} operand of its product is computed, and the loader loads operands as they are"
+        text = f"the {side} operand of its product is computed, and the loader loads operands as they are"
+        return reason_at(inner, text)
     if inner.region.rank is not None:
-        return f"the {side} operand of its product is not a region of its own rank"
+        return reason_at(inner.region, f"the {side} operand of its product is not a region of its own rank")
     if isinstance(value, Transpose) is not transposed:
-        return f"the contracted dimension of the {side} operand is not its last one in memory"
+        text = f"the contracted dimension of the {side} operand is not its last one in memory"
+        return reason_at(inner.region, text)
     return None
 
 
@@ -154,13 +165,13 @@ def decided_reason(stage: Stage) -> str | None:
     for statement in statements(stage.body):
         match statement:
             case For(indices=indices) if any(decl.counted for decl in indices):
-                return "only a launch decides how many turns its loop has"
+                return reason_at(statement, "only a launch decides how many turns its loop has")
             case Wait() if any(_decided(expr, moved) for expr in scalars_of(statement)):
-                return "only a launch decides for which channels its tiles wait"
+                return reason_at(statement, "only a launch decides for which channels its tiles wait")
             case Notify() if any(_decided(expr, counted) for expr in scalars_of(statement)):
-                return "only a launch decides which tiles notify"
+                return reason_at(statement, "only a launch decides which tiles notify")
             case If(condition=condition) if at_launch(condition):
-                return "only a launch decides which statements of a tile are executed"
+                return reason_at(statement, "only a launch decides which statements of a tile are executed")
             case _:
                 pass
     return None
@@ -178,8 +189,8 @@ def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
         if not bound.tensors[one.table].constant:
             return f"its roles read {one.table} at different times, and it is written while programs run"
     if any(decl.counted for decl in stage.stage.indices):
-        if late_waits(stage):
-            return "it waits after its product, also for tiles that are not there"
+        if late := late_waits(stage):
+            return reason_at(late[0], "it waits after its product, also for tiles that are not there")
         # The storer does not wait for the loader of a tile that is not there.
         kernel = bound.kernel_of[stage.name]
         waits = any(isinstance(s, Wait) for name in kernel.stage_names for s in _statements(bound, name))
@@ -207,10 +218,10 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     for dot in dots:
         for read in (v for v in values(dot) if isinstance(v, Read)):
             if read.region.tensor in written:
-                return f"it multiplies {read.region.tensor}, which its own tiles write"
+                return reason_at(read.region, f"it multiplies {read.region.tensor}, which its own tiles write")
     for read in addends(stage) if not has_loop(stage) else ():
         if read.region.tensor in written:
-            return f"it computes with {read.region.tensor}, which its own tiles write"
+            return reason_at(read.region, f"it computes with {read.region.tensor}, which its own tiles write")
     return None
 
 

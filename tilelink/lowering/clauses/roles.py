@@ -50,6 +50,7 @@ from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
+from tilelink.lowering.reason import place_of
 from tilelink.lowering.rings import (
     Roles,
     fit_together,
@@ -143,8 +144,9 @@ def _apply(bound: Bound) -> Bound:
             if "are f32, " in reason and _of_no_type(bound, stage):
                 hint = f'--dtype bf16 (in Python dtype="bf16"), or {hint}'
             if sizes := ", ".join(f"{n}={size}" for n, size in stage.tiles.items() if n not in stage.scalar_indices):
-                hint = f"{hint}; its tiles have {sizes}, which dimensions may have cut"
-            raise ScheduleError(f"{name} cannot have roles: {reason}", location=part.at("roles"), hint=hint)
+                hint = f"{hint}; its tiles have {sizes}, fewer than given where a dimension has fewer"
+            message = f"{name} cannot have roles: {reason}"
+            raise ScheduleError(message, location=part.at("roles"), related=place_of(reason), hint=hint)
     if not bound.capabilities.roles:
         return given
     for kernel in bound.kernels:
