@@ -93,6 +93,21 @@ def test_the_hint_of_a_mistake_in_brackets_shows_the_clause(inside: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("part", "written"),
+    [
+        ("roles", "roles(consumers=2, buffers=3)"),
+        ("tile(i=8), roles()", "roles(consumers=2, buffers=3)"),
+        ("tile(i=8), roles(2, 4)", "roles(consumers=2, buffers=3)"),
+        ("tile(i=8), num_warps", "num_warps n"),
+    ],
+)
+def test_the_hint_is_the_form_of_the_clause_that_is_open_or_without_its_arguments(part: str, written: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_text(f"schedule s for p:\n    f {part}\n", "test.tl")
+    assert caught.value.hint == f"it is written like `{written}`"
+
+
+@pytest.mark.parametrize(
     ("line", "message", "column"),
     [
         ("    gather on the_moon", "did not expect 'the_moon' here", 15),

@@ -234,18 +234,27 @@ def _unexpected(error: UnexpectedInput, line: str, location: Location) -> ParseE
     if isinstance(error, UnexpectedToken) and "COMMA" in error.expected and begins:
         hint = f"parts are separated by commas: put one before {word}"
     elif (opened := _opened(line[: start - 1])) is not None:
-        hint = f"it is written like {opened.written}"
+        hint = f"it is written like {opened.written if '`' in opened.written else f'`{opened.written}`'}"
     return ParseError(f"did not expect {found!r} here", location=where, hint=hint)
 
 
 def _opened(before: str) -> Word[Any] | None:
-    """The clause whose bracket is still open at the end of a prefix of a line, or None."""
+    """The clause whose bracket is still open at the end of a prefix of a line, or is due there, or None."""
     for clause in words():
-        for found in re.finditer(rf"\b({'|'.join(clause.first_words)})\s*\(", before):
-            inside = before[found.start() :]
-            if inside.count("(") > inside.count(")"):
+        for found in re.finditer(rf"\b({'|'.join(clause.first_words)})\s*(\(|$)", before):
+            if clause.written and _is_open(before[found.start(2) :]):
                 return clause
     return None
+
+
+def _is_open(text: str) -> bool:
+    """True if the bracket that a text begins with is not closed in it; also for an empty text."""
+    depth = 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return False
+    return True
 
 
 def _code(line: str) -> str:
