@@ -54,7 +54,15 @@ def test_tiles(ranks: int, m: int) -> None:
 
 
 def test_many_ranks() -> None:
-    assert "on each of 5,000,000 ranks" in refused(None, 5_000_000, 64).message
+    assert "on each of 60,000 ranks" in refused(None, 60_000, 10_000).message
+
+
+@pytest.mark.parametrize("ranks", [65_537, 1_000_000])
+def test_more_ranks_than_there_are(ranks: int) -> None:
+    """Also with so few tiles that a plan would hold them."""
+    with pytest.raises(BindingError, match=f"{ranks:,} ranks") as caught:
+        compiler.compile(MODULE.program(), ranks=ranks, dims={"M": 8, "N": 8})
+    assert caught.value.hint == "a program runs on 65,536 ranks at most"
 
 
 def test_channels() -> None:

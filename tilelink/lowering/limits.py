@@ -14,6 +14,8 @@ from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.transform import number_of
 
+MAX_RANKS = 1 << 16
+"""Largest number of ranks, which is more than any machine has. Rules look at some of them one by one."""
 MAX_TILES = 1 << 22
 """Largest number of tiles of all ranks. Such a plan takes minutes and gigabytes."""
 MAX_CHANNELS = 1 << 26
