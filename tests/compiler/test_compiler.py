@@ -175,6 +175,10 @@ def test_what_is_no_program_is_said_to_be_none() -> None:
         with pytest.raises(ParseError, match=f"a {type(other).__name__} is not a text of programs") as refused:
             compiler.parse(cast(Any, other))
         assert "tilelink.load(FILE)" in str(refused.value)
+    for other in (None, 5, b"ag_gemm", ["ag_gemm"]):
+        with pytest.raises(UnknownNameError, match=f"a {type(other).__name__} is not the name of a file") as refused:
+            compiler.load(cast(Any, other))
+        assert "load takes the path of a file" in str(refused.value)
     number: Any = "3"
     with pytest.raises(BindingError, match="'3' ranks"):
         compiler.plan(module.program(), ranks=number, dims=DIMS)

@@ -229,6 +229,20 @@ def test_a_kernel_that_cannot_is_refused(case: str) -> None:
     assert "take `dynamic` away" in str(caught.value.hint) and caught.value.location is not None
 
 
+@pytest.mark.parametrize("on", ["cpu", "sm_90"])
+@pytest.mark.parametrize("rows", [32, 4096])
+@pytest.mark.parametrize("dialect", ["triton", "triton_dist"])
+def test_a_program_for_each_tile_takes_none_by_a_counter(on: str, rows: int, dialect: str) -> None:
+    """Also where one of the clauses would have no effect: a schedule that is accepted is so on other machines."""
+    program = compiler.load("ag_gemm").program("ag_gemm")
+    text = f"{program}\nschedule s for ag_gemm:\n    gather on copy_engine\n    gemm on sm, dynamic, program_per_tile\n"
+    module = compiler.parse(text, "refused.tl")
+    dims = {"Ms": rows, "N": 256, "K": 64}
+    with pytest.raises(ScheduleError, match="`program_per_tile` gives each tile a program of its own") as caught:
+        compiler.bound(program, module.schedules[0], ranks=2, dims=dims, dtype="bf16", target=on, dialect=dialect)
+    assert caught.value.hint == "take `dynamic` away" and caught.value.location is not None
+
+
 def test_a_lowered_program_that_cannot_is_refused() -> None:
     made = bound("ag_gemm", on="sm_90")
     kernels = tuple(replace(k, program_per_tile=True) if k.dynamic else k for k in made.kernels)

@@ -287,6 +287,12 @@ def groups() -> None:
         own(x, w, group=alone[1 - rank])
     with pytest.raises(RankError, match="no process group 'nothing'"):
         own(x, w, group="nothing")
+    others: list[Any] = [5, [0, 1]]
+    for other in others:
+        with pytest.raises(RankError, match=f"a {type(other).__name__} is not a process group"):
+            own(x, w, group=other)
+        with pytest.raises(RankError, match=f"a {type(other).__name__} is not a process group"):
+            tilelink.ops.all_gather(x, group=other)
 
 
 def tables() -> None:

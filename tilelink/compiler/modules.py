@@ -61,7 +61,7 @@ def load(name: str | Path) -> Module:
     A library program that the name itself refers to is returned alone. Raises UnknownNameError if the name is
     neither a file nor in the library, ParseError and related errors for a file that is not in the language.
     """
-    path = Path(name)
+    path = _path_of(name)
     if files.is_file(path):
         if path.suffix == ".py":
             hint = "run it with Python; print(program) is the text of a program, for a file of its own"
@@ -78,6 +78,15 @@ def load(name: str | Path) -> Module:
     except UnknownNameError as error:
         what = f"{name} is {kind}" if (kind := files.kind(path)) else f"no file {str(name)!r}"
         raise UnknownNameError(what, hint=error.hint) from None
+
+
+def _path_of(name: object) -> Path:
+    """Return the path that a name is. Raises UnknownNameError for what is none; callers need not be typed."""
+    try:
+        return Path(name)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        hint = "load takes the path of a file, or a name of the library; tilelink.parse(TEXT) takes the text itself"
+        raise UnknownNameError(f"a {type(name).__name__} is not the name of a file", hint=hint) from None
 
 
 def library_module(name: str) -> Module:

@@ -27,7 +27,7 @@ from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.launch_decided import check_launch_decided
-from tilelink.lowering.limits import check_capabilities, check_elements, check_size
+from tilelink.lowering.limits import MAX_RANKS, check_capabilities, check_elements, check_size
 from tilelink.lowering.orders import decode
 from tilelink.lowering.passes import steps
 from tilelink.lowering.ranges import check_ranges
@@ -70,6 +70,8 @@ def bind(
     if not isinstance(ranks, Integral) or ranks < 1:  # callers may pass any type
         hint = "a program runs on at least one rank" if isinstance(ranks, Integral) else "an integer, as in ranks=4"
         raise BindingError(f"{ranks!r} ranks", hint=hint)
+    if ranks > MAX_RANKS:
+        raise BindingError(f"{ranks:,} ranks", hint=f"a program runs on {MAX_RANKS:,} ranks at most")
     ranks = int(ranks)  # NumPy's integers would overflow in the products below
     _check_nodes(nodes, ranks)
     if dtype not in FLOATS:

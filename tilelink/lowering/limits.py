@@ -14,15 +14,20 @@ from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.transform import number_of
 
+MAX_RANKS = 1 << 16
+"""Largest number of ranks, which is more than any machine has. Rules look at some of them one by one."""
 MAX_TILES = 1 << 22
 """Largest number of tiles of all ranks. Such a plan takes minutes and gigabytes."""
 MAX_CHANNELS = 1 << 26
+MAX_DIMENSIONS = 16
+"""Largest number of dimensions of a tensor. Proofs look at all corners of a box: twice as many for each dimension."""
 MAX_ELEMENTS = 1 << 20
 """Largest number of elements of one value of a tile: Triton's limit for a tensor (TRITON_MAX_TENSOR_NUMEL)."""
 
 
 def check_size(bound: Bound) -> None:
     """Raise ScheduleError for a program whose plan is too large for any machine, before memory is allocated."""
+    _check_dimensions(bound)
     tiles = channels = 0
     for name, stage in bound.stages.items():
         tiles += stage.total * bound.ranks
@@ -36,6 +41,14 @@ def check_size(bound: Bound) -> None:
             message = f"tensor {name} has {grid.count:,} channels on each of {bound.ranks:,} ranks"
             hint = f"a plan holds {MAX_CHANNELS:,} channels: make them coarser, or take smaller sizes or fewer ranks"
             raise ScheduleError(message, location=bound.tensors[name].decl.location, hint=hint)
+
+
+def _check_dimensions(bound: Bound) -> None:
+    for name, tensor in bound.tensors.items():
+        if len(tensor.shape) > MAX_DIMENSIONS:
+            message = f"tensor {name} has {len(tensor.shape)} dimensions"
+            hint = f"a tensor has {MAX_DIMENSIONS} at most: make one of several, as x[i * N + j] for x[i, j]"
+            raise ScheduleError(message, location=tensor.decl.location, hint=hint)
 
 
 def check_capabilities(bound: Bound) -> None:

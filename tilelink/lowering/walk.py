@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilelink.errors import ScheduleError
 from tilelink.ir.program import For, If, IndexDecl, Statement
 from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.ir.visitor import leading_waits, statements
@@ -18,6 +19,10 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import SUBSTEPS
 from tilelink.lowering.hulls import truth
 from tilelink.lowering.orders import TILE
+
+MAX_EXECUTIONS = 1 << 25
+"""Largest number of executions of statements in loops, of all tiles and ranks. Such a plan takes minutes and gigabytes.
+Outside of loops the number of tiles is limited (limits.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +58,8 @@ class Walk:
         self.bound, self.first_task, self.tables = bound, first_task, dict(tables)
         self.statements: list[tuple[str, Statement]] = []
         self._leading = 0
+        self._in_loops = 0
+        """Executions of statements in loops so far."""
 
     def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
         """Take the executions of a statement without a body: neither an `if` nor a loop."""
@@ -137,6 +144,7 @@ class Walk:
     def _loop(self, stage: BoundStage, loop: For, rows: Rows) -> None:
         counts = [stage.count(d.name) for d in loop.indices]
         steps = prod(counts)
+        self._count(stage, loop, len(rows.task), steps)
         step = np.tile(np.arange(steps, dtype=np.int64), len(rows.task))
         indices = {k: np.repeat(v, steps) for k, v in rows.indices.items()}
         digits = np.unravel_index(step, counts)
@@ -155,6 +163,18 @@ class Walk:
                 number = inner.indices[decl.name]
                 inner = inner.pick((begin <= number) & (number < end))
         self._block(stage, loop.body, inner)
+
+    def _count(self, stage: BoundStage, loop: For, times: int, steps: int) -> None:
+        """Count what a loop executes. Raises ScheduleError if it is too much, before memory is asked for."""
+        self._in_loops += times * steps * len(loop.body)
+        if self._in_loops <= MAX_EXECUTIONS:
+            return
+        names = ", ".join(decl.name for decl in loop.indices)
+        often = f", and is executed {times:,} times" if times > 1 else ""
+        message = f"the loop over {names} of stage {stage.name} has {steps:,} iterations{often}"
+        hint = f"a plan holds {MAX_EXECUTIONS:,} executions of statements in loops, of all tiles and ranks: take fewer "
+        hint += f"iterations (larger tiles of {names}), smaller sizes or fewer ranks"
+        raise ScheduleError(message, location=loop.location or stage.stage.location, hint=hint)
 
 
 def column(expr: Scalar, env: Env, rows: int) -> Ints:

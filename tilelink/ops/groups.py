@@ -19,11 +19,18 @@ T = TypeVar("T")
 
 
 def members_of(group: Group) -> ProcessGroup | str:
-    """Return the group of a call, or its name if that was given. Raises RankError if there are no ranks."""
+    """Return the group of a call, or its name if that was given.
+
+    Raises RankError if there are no ranks, and for what is no group; callers need not be typed.
+    """
     members = group if group is not None else dist.group.WORLD
     if members is None:
         hint = 'start with torchrun and call torch.distributed.init_process_group("nccl", device_id=...) first'
         raise RankError("this process is no rank of torch.distributed", hint=hint)
+    if not isinstance(members, str) and not hasattr(members, "group_name"):  # traced, a group has no type
+        check_member(members)
+        hint = "group takes one that torch.distributed.new_group returned, its name, or None for all ranks"
+        raise RankError(f"a {type(members).__name__} is not a process group", hint=hint)
     return members
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.lowering.columns import Ints, expand
-from tilelink.lowering.events import NOTIFY, WAIT, WRITE
+from tilelink.lowering.events import NOTIFY, WAIT, WRITE, Accesses
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan
 from tilelink.planning.steps import in_memory
@@ -109,15 +109,41 @@ def _overlapping(plan: Plan, one: Ints, other: Ints) -> tuple[Ints, Ints]:
     """Return the pairs of rows of `one` and of `other`, accesses of one tensor, that have an element in common."""
     a = in_memory(plan).accesses
     lo, hi = a.lo, a.hi
+    near_one, near_other = _neighbourhoods(a, one, other)
     dim = int(np.argmax([len(np.unique(lo[other, d])) for d in range(lo.shape[1])]))
-    other = other[np.argsort(lo[other, dim], kind="stable")]
-    starts, widest = lo[other, dim], int((hi[other, dim] - lo[other, dim]).max(initial=0))
-    begin = np.searchsorted(starts, lo[one, dim] - widest, side="right")
-    end = np.searchsorted(starts, hi[one, dim], side="left")
+    widest = int((hi[other, dim] - lo[other, dim]).max(initial=0))
+    # The places of a dimension, of each neighbourhood after those of the one before.
+    low = min(int(lo[rows, dim].min(initial=0)) for rows in (one, other)) - widest
+    extent = max(int(hi[rows, dim].max(initial=0)) for rows in (one, other)) - low + 1
+    starts = near_other * extent + lo[other, dim] - low
+    order = np.argsort(starts, kind="stable")
+    other, starts = other[order], starts[order]
+    base = near_one * extent - low
+    begin = np.searchsorted(starts, base + lo[one, dim] - widest, side="right")
+    end = np.searchsorted(starts, base + hi[one, dim], side="left")
     source, at = expand(begin[:, None], end[:, None], (len(other),))
     first, second = one[source], other[at]
     meet = ((lo[first] < hi[second]) & (lo[second] < hi[first])).all(axis=1) & (a.peer[first] == a.peer[second])
     return first[meet], second[meet]
+
+
+def _neighbourhoods(a: Accesses, one: Ints, other: Ints) -> tuple[Ints, Ints]:
+    """Return numbers of two sets of accesses. Those that have an element in common have the same number.
+
+    Along each dimension accesses are neighbours if a chain of overlapping ones leads from one to the other. Tiles of
+    one grid have each a neighbourhood of their own: a number of pairs that grows with that of tiles, not its square.
+    """
+    rows = np.concatenate([one, other])
+    number = np.unique(a.peer[rows], return_inverse=True)[1]
+    for d in range(a.lo.shape[1]):
+        lo, hi = a.lo[rows, d], a.hi[rows, d]
+        order = np.argsort(lo, kind="stable")
+        begins = np.zeros(len(rows), np.int64)
+        begins[1:] = lo[order[1:]] >= np.maximum.accumulate(hi[order])[:-1]
+        chain = np.empty(len(rows), np.int64)
+        chain[order] = np.cumsum(begins)
+        number = np.unique(number * (int(chain.max(initial=0)) + 1) + chain, return_inverse=True)[1]
+    return number[: len(one)], number[len(one) :]
 
 
 def waits_are_free(plan: Plan) -> bool:

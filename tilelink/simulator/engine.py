@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -436,9 +437,9 @@ class _Programs:
         """CTA, which holds an SM until its last program ends -> number of its programs that have not ended."""
         self.begin = [0.0] * len(self.workers)
         self.end = [0.0] * len(self.workers)
-        self.waiting: dict[tuple[int, int], list[int]] = {}
+        self.waiting: dict[tuple[int, int], deque[int]] = {}
         for worker, (kernel, rank, _) in enumerate(self.workers):
-            self.waiting.setdefault((kernel, rank), []).append(worker)
+            self.waiting.setdefault((kernel, rank), deque()).append(worker)
         self.running = {key: len(workers) for key, workers in self.waiting.items()}
         self.ready: dict[tuple[int, int], float] = {}
         announced = plan.bound.protocol is LaunchProtocol.HELPER_KERNELS and any(k.needs_entry for k in self.kernels)
@@ -485,9 +486,9 @@ class _Programs:
                 continue
             kernel = self.kernels[number]
             free = len(waiting) if kernel.on_copy_engine else self.free[rank] * kernel.programs_per_cta
-            for worker in waiting[:free]:
+            taken = min(free, len(waiting))
+            for worker in (waiting.popleft() for _ in range(taken)):
                 self.begin[worker] = max(now, self.ready[number, rank])
                 started.append((worker, self.begin[worker]))
-            self.waiting[number, rank] = waiting[free:] if free else waiting
-            self.free[rank] -= 0 if kernel.on_copy_engine else min(free, len(waiting)) // kernel.programs_per_cta
+            self.free[rank] -= 0 if kernel.on_copy_engine else taken // kernel.programs_per_cta
         return started

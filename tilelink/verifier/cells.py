@@ -10,11 +10,13 @@ from math import prod
 
 import numpy as np
 
-from tilelink.errors import VerificationError
+from tilelink.errors import ScheduleError, VerificationError
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import WRITE
 from tilelink.planning.plan import Plan
 
+MAX_CELLS = 2**28
+"""Cells of a tensor on a rank, at most. Their counts take gigabytes."""
 MAX_ROWS = 2**18
 """Accesses of several ranks that are checked together, at most: this bounds the memory of the check."""
 FEW_COORDINATES = 2**12
@@ -142,8 +144,13 @@ class TensorAccesses:
     @cached_property
     def cells(self) -> Cells:
         a, rows = self.plan.accesses, self.rows
-        shape = self.plan.bound.tensors[self.name].shape
-        return Cells.between(a.lo[rows], a.hi[rows], shape, len(self.ranks))
+        tensor = self.plan.bound.tensors[self.name]
+        cells = Cells.between(a.lo[rows], a.hi[rows], tensor.shape, len(self.ranks))
+        if len(self.ranks) == 1 and (count := prod(cells.shape)) > MAX_CELLS:  # several ranks are taken apart first
+            message = f"the edges of tiles cut {self.name} into {count:,} parts"
+            hint = f"a proof holds {MAX_CELLS:,}: take the same tiles in all stages that access it, or larger ones"
+            raise ScheduleError(message, location=tensor.decl.location, hint=hint)
+        return cells
 
     @cached_property
     def boxes(self) -> tuple[Ints, Ints]:

@@ -205,19 +205,16 @@ class _Run:
         """Start the workers of a rank that can. Others can only when a kernel has ended there, or a CTA has."""
         self.short[rank] = False
         for waiting in self.pending[rank]:
-            later: list[int] = []
             while waiting and self._started(waiting[0]):
-                worker = waiting.popleft()
-                block = self.blocks[worker]
+                block = self.blocks[waiting[0]]
                 free = self.on_copy_engine[block[0]] or block in self.running
-                if free or self.free[rank] > 0:
-                    self.free[rank] -= 0 if free else 1
-                    self.running.setdefault(block, self.plan.bound.kernels[block[0]].programs_per_cta)
-                    self.ready.append(worker)
-                else:
-                    later.append(worker)
-            self.short[rank] |= bool(later)
-            waiting.extendleft(reversed(later))
+                if not free and self.free[rank] <= 0:
+                    # Those behind it do not fit either: the programs of a CTA are in a row, and start together.
+                    self.short[rank] = True
+                    break
+                self.free[rank] -= 0 if free else 1
+                self.running.setdefault(block, self.plan.bound.kernels[block[0]].programs_per_cta)
+                self.ready.append(waiting.popleft())
 
     def _advance(self, worker: int) -> None:
         asleep = self._signal(worker) if self.cursor[worker] < len(self.signals[worker]) else self._wait(worker)

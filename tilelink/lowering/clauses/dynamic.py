@@ -25,8 +25,10 @@ from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import Bound, Kernel, Transport
 from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, said, switch, tying
+from tilelink.lowering.clauses.program_per_tile import PROGRAM_PER_TILE
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.scheduling.schedule import CopyEngine, Fused, Schedule
+from tilelink.scheduling.words import StageSchedule
 
 
 def _apply(bound: Bound) -> Bound:
@@ -35,16 +37,24 @@ def _apply(bound: Bound) -> Bound:
     Raises ScheduleError for a kernel that cannot. A kernel with at most one tile for each program stays as it is.
     """
     for part in bound.schedule.stages:
-        if not part[DYNAMIC] or not bound.capabilities.dynamic_tiles:
+        if not part[DYNAMIC]:
+            continue
+        if part[PROGRAM_PER_TILE]:  # also where sizes, CPU ranks or a dialect leave one of them without effect
+            raise _refusal(part, "`program_per_tile` gives each tile a program of its own")
+        if not bound.capabilities.dynamic_tiles:
             continue
         kernel = bound.kernel_of[part.name]
         if reason := static_reason(bound, kernel):
-            message = f"the programs of {part.name} cannot take tiles by a counter: {reason}"
-            raise ScheduleError(message, location=part.at("dynamic"), hint="take `dynamic` away")
+            raise _refusal(part, reason)
         if bound.stages[part.name].total > kernel.programs:
             taken = replace(kernel, dynamic=True)
             bound = replace(bound, kernels=tuple(taken if one is kernel else one for one in bound.kernels))
     return bound
+
+
+def _refusal(part: StageSchedule, reason: str) -> ScheduleError:
+    message = f"the programs of {part.name} cannot take tiles by a counter: {reason}"
+    return ScheduleError(message, location=part.at("dynamic"), hint="take `dynamic` away")
 
 
 def static_reason(bound: Bound, kernel: Kernel) -> str | None:
@@ -133,6 +143,6 @@ DYNAMIC: Clause[bool] = switch(
     manual=(
         "each program takes the next tile by a counter when it has finished one, where otherwise program p of P "
         "executes tiles p, p + P, and so on. For tiles or waits that take unequally long. For a stage with a kernel "
-        "of its own, without roles, `flatten` and `defer_notify`"
+        "of its own, without roles, `flatten`, `defer_notify` and `program_per_tile`"
     ),
 )
