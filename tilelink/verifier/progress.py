@@ -209,7 +209,7 @@ class _Run:
                 block = self.blocks[waiting[0]]
                 free = self.on_copy_engine[block[0]] or block in self.running
                 if not free and self.free[rank] <= 0:
-                    # Those behind it do not fit either: the programs of a CTA are in a row, and start together.
+                    # Those after it do not fit either: the programs of a CTA are in a row, and start together.
                     self.short[rank] = True
                     break
                 self.free[rank] -= 0 if free else 1
