@@ -6,6 +6,7 @@ import pytest
 
 from tilelink import compiler
 from tilelink.errors import AccountingError
+from tilelink.planning.plan import make_plan
 from tilelink.target import target
 from tilelink.verifier import refusals
 
@@ -87,7 +88,7 @@ schedule s for p:
 def found(text: str, name: str) -> list[str]:
     module = compiler.parse(text)
     plan = compiler.bound(module.program(), module.schedules[0], ranks=3, dims={"M": 16, "N": 8}, target=target(name))
-    return [str(one) for one in refusals(compiler.pipeline.make_plan(plan))]
+    return [str(one) for one in refusals(make_plan(plan))]
 
 
 @pytest.mark.parametrize(
