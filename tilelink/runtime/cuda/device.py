@@ -43,13 +43,17 @@ def current_target(group: dist.ProcessGroup | None = None) -> Target:
 def group_of(group: dist.ProcessGroup | None, ranks: int | None = None) -> dist.ProcessGroup:
     """Return the group, or that of all ranks.
 
-    Raises RankError if there is none, if this rank is not in it, or if it has another number of ranks.
+    Raises RankError if there is none, if this rank is not in it, if it has another number of ranks, and for what is no
+    group; callers need not be typed.
     """
     if not dist.is_initialized():
         hint = 'start with torchrun and call torch.distributed.init_process_group("nccl", device_id=...) first'
         raise RankError("this process is no rank of torch.distributed", hint=hint)
     members = group if group is not None else dist.group.WORLD
     check_member(members)
+    if not isinstance(members, dist.ProcessGroup | None):
+        hint = "group takes one that torch.distributed.new_group returned, or None for all ranks"
+        raise RankError(f"a {type(members).__name__} is not a process group", hint=hint)
     if members is None or ranks not in (None, members.size()):
         hint = "start as many processes, pass a group of as many ranks, or leave the number out"
         raise RankError(f"the group has {members.size() if members else 0} ranks, not {ranks}", hint=hint)
