@@ -390,3 +390,21 @@ def test_a_mutant_that_no_plan_can_be_made_of_is_told_apart() -> None:
     wrong = replace(case, numbers={})
     verdict: Verdict = judge(case, Mutant(level="program", kind="no numbers", what="", make=wrong.plan))
     assert verdict.outcome == OUTCOMES[0]
+
+
+APART = {
+    "signal apart from its data": False,
+    "signal before its data": False,
+    "signal after a fence": True,
+    "signal after a quiet": True,
+}
+"""A way to send a signal of the network beside a put -> whether the data has arrived when the signal has."""
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_a_place_that_a_launch_decides_is_ready_when_a_signal_has_followed_its_put(kind: str) -> None:
+    found = [m for m in mutants(of_nodes("ag_gemm_batch-small-2-2")) if m.kind == kind]
+    assert found
+    for mutant in found:
+        verdict = judge(of_nodes("ag_gemm_batch-small-2-2"), mutant)
+        assert verdict.outcome == ("accepted, safe" if APART[kind] else "refused, fails"), str(verdict)

@@ -4,6 +4,7 @@ Theorem: a task waits for the channels of `h[p[i], :]` and then reads `h[p[i], :
 an element of `h` notifies the channel of that element after the write, then whatever element p[i] names, its write
 comes before the read. Proof: the wait lasts until all notifies of that channel have arrived, and so has that of the
 task that wrote the element. Both name the element through the same entries, and an entry is written once in a launch.
+Between nodes a notify is after the write of a put only if it follows that on the network (planning/network.py).
 
 Such a wait orders nothing else: a launch decides which channels it is for.
 """
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from tilelink.lowering.columns import Ints, distinct_rows, expand
 from tilelink.lowering.events import NOTIFY, WAIT
+from tilelink.planning.network import Puts
 from tilelink.planning.plan import Plan
 
 Bools = NDArray[np.bool_]
@@ -56,14 +58,40 @@ class Awaited:
         return result
 
     def _notified(self, write: Ints, read: Ints, channel: Ints) -> Bools:
-        """Mask of the writes whose task notifies a channel of the reader's rank after the write."""
+        """Mask of the writes after which the reader's rank is notified of a channel: by the task that wrote, or by a
+        signal that follows the write of a put."""
         plan, a = self._plan, self._plan.accesses
+        late = self._puts.late(a.task[write], a.position[write])
+        if late.any():
+            result, rows = np.zeros(len(write), bool), np.flatnonzero(~late)
+            result[rows] = self._notified(write[rows], read[rows], channel[rows])
+            for row in np.flatnonzero(late).tolist():
+                counter = int(a.peer[read[row]]) * plan.channels + int(channel[row])
+                result[row] = counter in self._followers(int(write[row]))
+            return result
         keys, last = self._notifies
         wanted = a.task[write] * self._counters + a.peer[read] * plan.channels + channel
         at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
         if not len(keys):
             return np.zeros(len(write), bool)
         return (keys[at] == wanted) & (last[at] > a.position[write])
+
+    def _followers(self, write: int) -> frozenset[int]:
+        """Return the counters of the signals that follow the write of a put."""
+        if write not in self._following:
+            a = self._plan.accesses
+            put = self._puts.at(int(a.task[write]), int(a.position[write]))
+            rows = self._puts.carriers(put)
+            self._following[write] = frozenset(int(self._plan.counters[row]) for row in rows)
+        return self._following[write]
+
+    @cached_property
+    def _puts(self) -> Puts:
+        return Puts(plan=self._plan)
+
+    @cached_property
+    def _following(self) -> dict[int, frozenset[int]]:
+        return {}
 
     def _waited(self, read: Ints, channel: Ints) -> Bools:
         """Mask of the reads whose task waited before for the same place, of which a channel may be one."""
