@@ -90,6 +90,9 @@ STRICT = {
         "Programs that do not all fit on a rank may start in any mixture; the deadlock needs a mixture that the "
         "interleavings did not meet, or the rule did not look for the one that shows it safe."
     ),
+    ("tiles", "a flattened loop begins the next tile early"): (
+        "The machine executes tiles one after the other, also those of a loop that loads for the next tile."
+    ),
     ("network", "its program ends before"): (
         "A rank is finished when nothing of it is on its way. What is late may still be in time, because somebody "
         "waits for it."
@@ -169,30 +172,35 @@ def cases(of: str = "") -> Iterator[Case]:
 
     of: one program of the library, also of those that the machine does not follow.
     """
-    for module in library():
-        for program in (p for p in module.programs if of == p.name or (not of and p.name not in NOT_FOLLOWED)):
-            for number, schedule in enumerate((None, *module.schedules_of(program))):
-                ranks = 2 + (number + len(program.name)) % 3
-                case = _small(Case(program=program, schedule=schedule, numbers=_numbers(program, ranks), ranks=ranks))
-                yield case
-                yield from _in_parts(case)
+    for number, program, schedule in _scheduled(of):
+        ranks = 2 + (number + len(program.name)) % 3
+        case = _small(Case(program=program, schedule=schedule, numbers=_numbers(program, ranks), ranks=ranks))
+        yield case
+        yield from _in_parts(case)
 
 
 def network_cases(of: str = "") -> Iterator[Case]:
-    """Every program of the library (or one) with every schedule that nodes can run, on 2 nodes of 1 or 2 ranks."""
+    """As `cases`, with every schedule that nodes can run, on 2 nodes of 1 or 2 ranks."""
+    for number, program, schedule in _scheduled(of):
+        ranks = 2 + 2 * ((number + len(program.name)) % 2)
+        numbers = _numbers(program, ranks) | ({"g": ranks // 2} if groups(program, ranks) else {})
+        case = Case(program=program, schedule=schedule, numbers=numbers, ranks=ranks, nodes=2)
+        case = _small(case, MOST_OF_NODES)
+        try:
+            safe = not refusals(case.plan(), limit=1)
+        except TileLinkError:
+            continue
+        if safe:
+            yield case
+
+
+def _scheduled(of: str) -> Iterator[tuple[int, Program, Schedule | None]]:
+    """(number of the schedule, program, schedule), of one program or of those that the machine follows."""
     for module in library():
-        for program in (p for p in module.programs if of in ("", p.name)):
-            for number, schedule in enumerate((None, *module.schedules_of(program))):
-                ranks = 2 + 2 * ((number + len(program.name)) % 2)
-                numbers = _numbers(program, ranks) | ({"g": ranks // 2} if groups(program, ranks) else {})
-                case = Case(program=program, schedule=schedule, numbers=numbers, ranks=ranks, nodes=2)
-                case = _small(case, MOST_OF_NODES)
-                try:
-                    safe = not refusals(case.plan(), limit=1)
-                except TileLinkError:
-                    continue
-                if safe:
-                    yield case
+        for program in module.programs:
+            if of == program.name or (not of and program.name not in NOT_FOLLOWED):
+                for number, schedule in enumerate((None, *module.schedules_of(program))):
+                    yield number, program, schedule
 
 
 def _in_parts(case: Case) -> Iterator[Case]:
