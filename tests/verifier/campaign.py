@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -309,7 +309,7 @@ def _of_case(number: int, nodes: bool, per_kind: int) -> tuple[float, list[Verdi
     return time.perf_counter() - start, verdicts
 
 
-def _judged(log: Path) -> dict[str, list[Verdict]]:
+def judged(log: Path) -> dict[str, list[Verdict]]:
     """What a log has, by case."""
     if not log.exists():
         return {}
@@ -317,21 +317,26 @@ def _judged(log: Path) -> dict[str, list[Verdict]]:
     return {r["case"]: [Verdict(**fields) for fields in r["verdicts"]] for r in records}
 
 
+def line(case: str, verdicts: Sequence[Verdict]) -> str:
+    """The line of a log for a case."""
+    return json.dumps({"case": case, "verdicts": [asdict(verdict) for verdict in verdicts]})
+
+
 def _verdicts(options: argparse.Namespace) -> list[Verdict]:
     """All verdicts, in the order of the cases; a line on stderr for each case."""
     names = [case.name for case in _all_cases(options.nodes)]
     assert len({*names}) == len(names)
-    judged = _judged(options.log)
-    left = [n for n, name in enumerate(names) if name not in judged]
+    known = judged(options.log)
+    left = [n for n, name in enumerate(names) if name not in known]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool, options.log.open("a") as log:
         found = {pool.submit(_of_case, n, options.nodes, options.per_kind): names[n] for n in left}
         for done in as_completed(found):
             name = found[done]
-            seconds, judged[name] = done.result()
-            print(json.dumps({"case": name, "verdicts": [asdict(v) for v in judged[name]]}), file=log, flush=True)
-            told = f"{len(judged)}/{len(names)} {name}: {len(judged[name])} mutants, {seconds:.0f} s"
+            seconds, known[name] = done.result()
+            print(line(name, known[name]), file=log, flush=True)
+            told = f"{len(known)}/{len(names)} {name}: {len(known[name])} mutants, {seconds:.0f} s"
             print(told, file=sys.stderr, flush=True)
-    return [verdict for name in names for verdict in judged[name]]
+    return [verdict for name in names for verdict in known[name]]
 
 
 def main() -> int:

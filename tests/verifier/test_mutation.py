@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from zlib import crc32
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from tests.compiler import library
 from tests.tiers import one_in, thorough
-from tests.verifier.campaign import OUTCOMES, Verdict, campaign, cases, judge, network_cases
+from tests.verifier.campaign import NOT_FOLLOWED, OUTCOMES, Verdict, campaign, cases, judge, judged, line, network_cases
 from tests.verifier.dynamic import check
 from tests.verifier.mutations import Case, Mutant, mutants
 from tilelink.frontend.parser import parse_text
@@ -408,3 +409,19 @@ def test_a_place_that_a_launch_decides_is_ready_when_a_signal_has_followed_its_p
     for mutant in found:
         verdict = judge(of_nodes("ag_gemm_batch-small-2-2"), mutant)
         assert verdict.outcome == ("accepted, safe" if APART[kind] else "refused, fails"), str(verdict)
+
+
+@pytest.mark.parametrize("name", NOT_FOLLOWED)
+def test_a_program_is_left_out_only_if_the_machine_finds_fault_with_it(name: str) -> None:
+    assert name not in {case.program.name for case in cases()}
+    for case in cases(name):
+        assert check(case.plan(), range(3)), f"{case.name} need not be left out"
+
+
+def test_a_campaign_goes_on_from_what_it_has_judged(tmp_path: Path) -> None:
+    case = next(cases("gemm_rs_ring"))
+    verdicts = [judge(case, mutant, sample=True) for mutant in list(mutants(case, 1))[:3]]
+    log = tmp_path / "log"
+    log.write_text(line(case.name, verdicts) + "\n" + line("another", []) + "\n")
+    assert judged(log) == {case.name: verdicts, "another": []}
+    assert judged(tmp_path / "none") == {}
