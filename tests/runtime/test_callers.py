@@ -149,7 +149,7 @@ def test_a_rank_outside_of_a_group_is_told_so(monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_no_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device.dist, "is_initialized", lambda: True)
     number: Any = 5
-    with pytest.raises(RankError, match="a int is not a process group"):
+    with pytest.raises(RankError, match="the group is of type int, which is no process group"):
         device.group_of(number)
 
 

@@ -1,8 +1,8 @@
 """Mutants of the whole library before the verifier and the dynamic checker: do the two agree?
 
-`python -m tests.verifier.campaign` writes what it counts into docs/verification.md (hours of one core), and with
-`--nodes` what it counts of programs on two nodes; the test runs a sample. What it has judged goes case by case into a
-file (`--log`), from which another run goes on.
+`python -m tests.verifier.campaign` writes what it counts into docs/verification.md (an hour or two of one core), and
+with `--nodes` what it counts of programs on two nodes; the test runs a sample. What it has judged goes case by case
+into a file (`--log`), from which another run goes on.
 """
 
 from __future__ import annotations
@@ -117,7 +117,6 @@ STRICT_OF_LAUNCHES = {
     ),
 }
 """The same of programs of whose tiles a launch decides."""
-
 
 NOT_FOLLOWED = {
     "grouped_gemm": "segments of an index tensor say which rows its tiles write, and the machine takes all for each",
@@ -345,7 +344,9 @@ def main() -> int:
     parser.add_argument("per_kind", type=int, nargs="?", default=4, help="mutants of each kind of a case (default: 4)")
     parser.add_argument("--nodes", action="store_true", help="programs on two nodes")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--log", type=Path, required=True, help="verdicts, a line of JSON for each case")
+    parser.add_argument(
+        "--log", type=Path, required=True, help="verdicts, a line of JSON for each case; start a new one after a change"
+    )
     options = parser.parse_args()
     verdicts = _verdicts(options)
     page = PAGE.read_text()

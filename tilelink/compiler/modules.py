@@ -86,7 +86,7 @@ def _path_of(name: object) -> Path:
         return Path(name)  # pyright: ignore[reportArgumentType]
     except TypeError:
         hint = "load takes the path of a file, or a name of the library; tilelink.parse(TEXT) takes the text itself"
-        raise UnknownNameError(f"a {type(name).__name__} is not the name of a file", hint=hint) from None
+        raise UnknownNameError(f"the name of a file is of type {type(name).__name__}", hint=hint) from None
 
 
 def library_module(name: str) -> Module:

@@ -15,7 +15,7 @@ class Placed(Protocol):
 
 
 class Reason(str):
-    """A reason with a place. To whom it does not matter it is its text."""
+    """A reason with a place. It compares and prints as its text."""
 
     location: Location | None = None
 

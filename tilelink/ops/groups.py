@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore
 
 from tilelink.errors import RankError
-from tilelink.runtime.cuda.device import check_member
+from tilelink.runtime.cuda.device import check_member, no_group
 
 Group = ProcessGroup | str | None
 """A process group, its name, or None for all ranks."""
@@ -29,8 +29,7 @@ def members_of(group: Group) -> ProcessGroup | str:
         raise RankError("this process is no rank of torch.distributed", hint=hint)
     if not isinstance(members, str) and not hasattr(members, "group_name"):  # traced, a group has no type
         check_member(members)
-        hint = "group takes one that torch.distributed.new_group returned, its name, or None for all ranks"
-        raise RankError(f"a {type(members).__name__} is not a process group", hint=hint)
+        raise no_group(members)
     return members
 
 

@@ -58,8 +58,10 @@ class Awaited:
         return result
 
     def _notified(self, write: Ints, read: Ints, channel: Ints) -> Bools:
-        """Mask of the writes after which the reader's rank is notified of a channel: by the task that wrote, or by a
-        signal that follows the write of a put."""
+        """Mask of the writes after which their task notifies a channel of the reader's rank.
+
+        After the write of a put that is a signal that follows it on the network.
+        """
         plan, a = self._plan, self._plan.accesses
         late = self._puts.late(a.task[write], a.position[write])
         if late.any():

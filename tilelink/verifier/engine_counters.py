@@ -1,7 +1,7 @@
 """Part of rule `accounting`: counters that a copy engine writes, on processors whose copy engines cannot add.
 
-The copy engine of a GPU writes a number where a program adds one (CUDA driver API, cuStreamWriteValue32). After a wait
-it writes 0, for the next launch, where the wait of a program goes on to count. So
+The copy engine of a GPU writes its number of notifies into a counter, to which a program adds. What a program waits for
+grows from launch to launch; after a wait of the copy engine its stream writes 0 (runtime/cuda/record_copies.py). So
 
 * a counter that a queue of copies notifies has no other notifier, neither a program nor a queue of another kernel or
   rank;
@@ -58,6 +58,8 @@ def _name(plan: Plan, row: int) -> str:
 
 
 def _refused(plan: Plan, row: int, other: int, message: str, hint: str) -> AccountingError:
-    task, statement, related = (int(one) for one in (plan.signals.task[row], plan.signals.statement[row],
-                                                     plan.signals.statement[other]))  # fmt: skip
-    return refuse(AccountingError, plan, message, task=task, statement=statement, related=related, hint=hint)
+    s = plan.signals
+    statement, related = int(s.statement[row]), int(s.statement[other])
+    return refuse(
+        AccountingError, plan, message, task=int(s.task[row]), statement=statement, related=related, hint=hint
+    )

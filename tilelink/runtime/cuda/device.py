@@ -52,8 +52,7 @@ def group_of(group: dist.ProcessGroup | None, ranks: int | None = None) -> dist.
     members = group if group is not None else dist.group.WORLD
     check_member(members)
     if not isinstance(members, dist.ProcessGroup | None):
-        hint = "group takes one that torch.distributed.new_group returned, or None for all ranks"
-        raise RankError(f"a {type(members).__name__} is not a process group", hint=hint)
+        raise no_group(members)
     if members is None or ranks not in (None, members.size()):
         hint = "start as many processes, pass a group of as many ranks, or leave the number out"
         raise RankError(f"the group has {members.size() if members else 0} ranks, not {ranks}", hint=hint)
@@ -64,6 +63,12 @@ def check_member(group: object) -> None:
     """Raise RankError for the placeholder that torch returns to ranks outside of a group."""
     if group == dist.GroupMember.NON_GROUP_MEMBER:
         raise RankError("this rank is not in the group", hint="only the ranks that a group is made of can use it")
+
+
+def no_group(given: object) -> RankError:
+    """Return the error for what is given as a group and is none."""
+    hint = "group takes one that torch.distributed.new_group returned, or None for all ranks; operators its name, too"
+    return RankError(f"the group is of type {type(given).__name__}, which is no process group", hint=hint)
 
 
 def agree(number: int, group: dist.ProcessGroup, device: torch.device) -> None:
