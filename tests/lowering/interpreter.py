@@ -20,7 +20,7 @@ import torch
 
 from tilelink.errors import ProgressError
 from tilelink.ir.program import IndexDecl, Notify, Region, Statement, Tensor
-from tilelink.ir.typing import Typing, infer
+from tilelink.ir.typing import Typing
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.reference import boxes
 from tilelink.reference.memory import WRITES, Memory
@@ -35,7 +35,7 @@ def run_lowered(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> l
         numbers=bound.numbers,
         ranks=bound.ranks,
         dtype=bound.dtype,
-        typing=infer(bound.program),
+        typing=bound.typing,
         bound=bound,
     )
     machine.fill(inputs)

@@ -17,7 +17,6 @@ import torch
 
 from tests.lowering.interpreter import Machine, Program, Tile, _program
 from tilelink.ir.program import Notify, Region, Wait
-from tilelink.ir.typing import infer
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.role_statements import consumer_waits, late_waits
 from tilelink.lowering.straight_epilogue import after_product
@@ -36,7 +35,7 @@ def machine_after(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) ->
     """Return the memory of all ranks after one launch."""
     machine = RolesMachine(
         program=bound.program, numbers=bound.numbers, ranks=bound.ranks, dtype=bound.dtype,
-        typing=infer(bound.program), bound=bound,
+        typing=bound.typing, bound=bound,
     )  # fmt: skip
     machine.fill(inputs)
     machine.count()

@@ -535,6 +535,17 @@ def test_a_size_does_not_divide_by_zero() -> None:
         bound(stage("y[i, :] = x[0, :]"), dims={"M": 8, "N": 8, "n": 0}, head=head)
 
 
+def test_a_dimension_may_have_no_elements_and_not_fewer() -> None:
+    head = DIVISION.replace("y : out", "t : symmetric [M // n, N]\n    y : out")
+    body = "\n    comm c(i: M // n, j: N):\n        tile_push_data(t[i, j] @ (rank + 1), x[0 + i, j])\n"
+    body += "        producer_tile_notify(t[i, j] @ (rank + 1))\n" + stage("y[i, :] = x[i, :]")
+    made = bound(body, "on sm\n    t channel(i=4)", dims={"M": 8, "N": 8, "n": 9}, head=head)
+    assert made.tensors["t"].shape == (0, 8) and refusals(make_plan(made)) == []
+    with pytest.raises(BindingError, match=r"t has -1 elements along M // n") as found:
+        bound(body, dims={"M": 8, "N": 8, "n": -9}, head=head)
+    assert found.value.location is not None and found.value.location.line == 3
+
+
 def test_the_ends_of_loops_are_of_the_numbers_of_the_program() -> None:
     body = stage("t = zeros(f32)", "for (z: M // G, q: ranks // 2):", "    t += x[i, :]", "y[i, :] = t")
     assert refused(body) == []

@@ -14,7 +14,6 @@ import tilelink
 from tilelink.errors import OrderingError, ParseError, ScheduleError, VerificationError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.program import Notify, Wait
-from tilelink.ir.typing import infer
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
@@ -117,7 +116,7 @@ def test_an_index_that_only_the_products_show_to_be_a_number_stays_one() -> None
     dims = {"H": 3, "M": 16, "N": 11, "K": 64}
     bound = bind(module.programs[0], module.schedules[0], dims, 1, holding(2))
     assert totals(bound) == {"make": 2, "make_parts": 2, "make_sums": 2}
-    typing = infer(bound.program)
+    typing = bound.typing
     for name in totals(bound):
         assert "q" in typing.stage(name).scalar_indices & bound.stages[name].scalar_indices
     verify(make_plan(bound))

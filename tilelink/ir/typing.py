@@ -98,6 +98,8 @@ class StageTyping:
 
     mistyped: names whose values are ill-typed.
     loose: a value with too many leading axes is accepted instead of refused.
+    lowered: an index may run over a part of a dimension, from its beginning, without `0 +` before it: a pass that gives
+    a coordinate its number leaves no zero. That the part is within the dimension is for the rule on bounds.
     """
 
     program: Program
@@ -107,6 +109,7 @@ class StageTyping:
     locals: dict[str, Type] = field(default_factory=dict[str, Type])
     mistyped: set[str] = field(default_factory=set[str])
     loose: bool = False
+    lowered: bool = False
     applied: dict[int, tuple[Apply, Type]] = field(
         default_factory=dict[int, tuple[Apply, Type]], init=False, compare=False
     )
@@ -151,7 +154,7 @@ class StageTyping:
         if tile is None:
             return None
         name = tile[1]
-        if isinstance(coord, Index) and self.indices[name].extent != dim:
+        if isinstance(coord, Index) and self.indices[name].extent != dim and not self.lowered:
             extent = print_scalar(self.indices[name].extent)
             message = f"index {name} runs over {extent}, but that dimension of {region.tensor} is {print_scalar(dim)}"
             hint = f"use an index over {print_scalar(dim)}, or 0 + {name}, which may be in a dimension of any size"
@@ -370,13 +373,13 @@ class Typing:
 
 
 @deep()
-def infer(program: Program, mistakes: Mistakes | None = None) -> Typing:
-    """Return the typing of every stage.
+def infer(program: Program, mistakes: Mistakes | None = None, *, lowered: bool = False) -> Typing:
+    """Return the typing of every stage. lowered: True for a program that passes have changed (see StageTyping).
 
     Adds each ShapeError and DtypeError to `mistakes`, or raises the first one if `mistakes` is None.
     """
     collected = Mistakes()
-    typing = Typing(stages={stage.name: _stage_typing(program, stage, collected) for stage in program.stages})
+    typing = Typing(stages={stage.name: _stage_typing(program, stage, collected, lowered) for stage in program.stages})
     for error in collected.errors:
         if mistakes is None:
             raise error
@@ -384,29 +387,29 @@ def infer(program: Program, mistakes: Mistakes | None = None) -> Typing:
     return typing
 
 
-_KNOWN = ByIdentity[StageTyping]()
+_KNOWN, _KNOWN_LOWERED = ByIdentity[StageTyping](), ByIdentity[StageTyping]()
 """Typings of stages without mistakes. Most passes change few stages, and leave the others the same objects."""
 
 
-def _stage_typing(program: Program, stage: Stage, mistakes: Mistakes) -> StageTyping:
-    parts = (program.tensors, program.params, stage)
-    if (typing := _KNOWN.get(*parts)) is None:
+def _stage_typing(program: Program, stage: Stage, mistakes: Mistakes, lowered: bool) -> StageTyping:
+    parts, known = (program.tensors, program.params, stage), _KNOWN_LOWERED if lowered else _KNOWN
+    if (typing := known.get(*parts)) is None:
         of_stage = Mistakes()
-        typing = _infer_stage(program, stage, of_stage)
+        typing = _infer_stage(program, stage, of_stage, lowered)
         if not of_stage.errors:
-            _KNOWN.put(typing, *parts)
+            known.put(typing, *parts)
         for error in of_stage.errors:
             mistakes.add(error)
     return typing
 
 
-def _infer_stage(program: Program, stage: Stage, mistakes: Mistakes) -> StageTyping:
+def _infer_stage(program: Program, stage: Stage, mistakes: Mistakes, lowered: bool) -> StageTyping:
     loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
     indices = {d.name: d for d in (*stage.indices, *loops)}
     scalars = frozenset(d.name for d in indices.values() if d.over_ranks or d.number) | counters(stage)
-    typing, collected = first = _typed(program, stage, indices, scalars)
+    typing, collected = first = _typed(program, stage, indices, scalars, lowered)
     while collected.errors and (more := _supposed_numbers(typing) - typing.scalar_indices):
-        typing, collected = _typed(program, stage, indices, typing.scalar_indices | more)
+        typing, collected = _typed(program, stage, indices, typing.scalar_indices | more, lowered)
     typing, collected = first if collected.errors else (typing, collected)
     for error in collected.errors:
         if isinstance(error, ShapeError):
@@ -427,12 +430,12 @@ def _say_numbers(error: ShapeError, typing: StageTyping, names: Iterable[str]) -
 
 
 def _typed(
-    program: Program, stage: Stage, indices: Mapping[str, IndexDecl], scalars: frozenset[str]
+    program: Program, stage: Stage, indices: Mapping[str, IndexDecl], scalars: frozenset[str], lowered: bool
 ) -> tuple[StageTyping, Mistakes]:
     """The typing with at least these indices as numbers, and its mistakes."""
     while True:
         grown = scalars | used_as_numbers(program, stage, scalars)
-        typing = StageTyping(program=program, stage=stage, indices=indices, scalar_indices=grown)
+        typing = StageTyping(program=program, stage=stage, indices=indices, scalar_indices=grown, lowered=lowered)
         mistakes = _settle_locals(typing)
         grown |= batch_indices(stage, typing.axes_of)
         grown |= carried_along(stage, {name: kind.axes for name, kind in typing.locals.items()})

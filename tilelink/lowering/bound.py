@@ -359,7 +359,7 @@ class Bound:
     @cached_property
     def typing(self) -> Typing:
         """Return the types of the program."""
-        return infer(self.program)
+        return infer(self.program, lowered=True)
 
     @cached_property
     def on_sms(self) -> Sequence[Kernel]:

@@ -51,5 +51,5 @@ def _sizes(bound: Bound, stage: BoundStage, region: Region) -> tuple[int, ...]:
             message = f"channel({key}={size}): {tensor.name} has no dimension {key!r}"
             raise TileSizeError(message, location=part.at(f"channel.{key}"), hint=hint)
         for d in dims:
-            sizes[d] = min(size, tensor.shape[d])
+            sizes[d] = max(1, min(size, tensor.shape[d]))  # a dimension may have no elements
     return tuple(sizes)

@@ -12,6 +12,7 @@ from typing import TypeGuard
 from tilelink.errors import BindingError, Location, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.mapping import tile_index
 from tilelink.ir.parameters import Numbers
+from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import (
     Assign,
     For,
@@ -313,8 +314,13 @@ def all_indices(stage: Stage) -> tuple[IndexDecl, ...]:
 
 
 def shape_of(tensor: Tensor, numbers: Numbers, ranks: int) -> tuple[int, ...]:
-    """Return a tensor's shape in elements."""
-    return tuple(number_of(n, numbers, ranks) for n in tensor.shape)
+    """Return a tensor's shape in elements. Raises BindingError if a dimension has fewer than none."""
+    shape = tuple(number_of(n, numbers, ranks) for n in tensor.shape)
+    for size, dim in zip(shape, tensor.shape, strict=True):
+        if size < 0:
+            message = f"{tensor.name} has {size} elements along {print_scalar(dim)}"
+            raise BindingError(message, location=tensor.location, hint="give it other sizes: 0 or more")
+    return shape
 
 
 def number_of(expr: Scalar, numbers: Numbers, ranks: int) -> int:
