@@ -332,7 +332,7 @@ def _addend(bound: Bound, stage: BoundStage, region: Region, target: Region) -> 
         return reason_at(region, f"it computes with {region.tensor}, which holds {tensor.dtype}")
     made = [span.index for span in bound.tile_map(stage.name, target).spans[-2:]]
     tiled = [span for span in spans if span.kind != "point"]
-    plain = all(one.kind == "tile" and one.gather is None and (one.counted or _in_steps(stage, one)) for one in tiled)
+    plain = all(one.kind == "tile" and one.gather is None and (one.counted or _placed(stage, one)) for one in tiled)
     if not plain or [span.index for span in tiled] not in (made, made[:1], made[1:]):
         text = (
             f"it computes with {region.tensor}, which is no vector along the rows or columns of its tiles, and no tile"
@@ -356,8 +356,8 @@ def _stored(bound: Bound, stage: BoundStage, region: Region, *, whole: bool = Fa
         reason = _cut_reason(region, rows, columns, whole=whole)
         if reason is not None:
             return reason
-    if not (rows.counted or _in_steps(stage, rows)) or not (whole or _in_steps(stage, columns)):
-        return reason_at(region, f"its tiles of {region.tensor} do not begin with the dimensions")
+    if not (rows.counted or _placed(stage, rows)) or not (whole or _placed(stage, columns)):
+        return reason_at(region, f"its tiles of {region.tensor} do not begin with the dimensions, and some are cut")
     if not whole and not _uncut(stage, columns) and stage.extents[str(columns.index)] != columns.extent:
         return reason_at(region, f"the end of {columns.index} cuts a tile of {region.tensor}")
     alone = tensor.buffers == 1 and all(size == 1 for size in tensor.shape[:-2])
@@ -385,7 +385,11 @@ def _uncut(stage: BoundStage, span: Span) -> bool:
     return stage.extents[str(span.index)] % span.size == 0
 
 
-def _in_steps(stage: BoundStage, span: Span) -> bool:
-    """True if its tiles follow one another from the start of the dimension."""
+def _placed(stage: BoundStage, span: Span) -> bool:
+    """True if its tiles follow one another from the start of the dimension, or if none of them is cut.
+
+    The end of what is cut is compared with the extent of the index.
+    """
     steps = mul(Index(name=str(span.index)), const(span.size))
-    return span.start in (steps, const(0)) and stage.extents[str(span.index)] <= span.extent
+    in_steps = span.start in (steps, const(0)) and stage.extents[str(span.index)] <= span.extent
+    return in_steps or _uncut(stage, span)
