@@ -31,13 +31,13 @@ FILE = str(BENCHMARKS / "roles.tl")
 DIMS = {
     "ag_gemm": {"Ms": 1920, "N": 1280, "K": 1024},
     "gemm_rs": {"Ms": 1920, "N": 1024, "K": 1280},
-    "gemm_ar": {"Ms": 1920, "N": 1024, "K": 1280},
+    "gemm_ar": {"Ms": 2048, "N": 1024, "K": 1280},
 }
 """More tiles than an H100 has SMs."""
 CASES = {
     "ag_gemm": ("ag_gemm:h200_roles", "ag_gemm_in_place:h200_roles", "ag_gemm_in_place:h200_early_roles"),
     "gemm_rs": ("gemm_rs_scatter:h200_roles", "gemm_rs_local_last:h200_roles", "gemm_rs_local_last:h200_early_roles"),
-    "gemm_ar": ("gemm_ar_local_last:h200_roles", "gemm_ar_local_last:h200_roles_few"),
+    "gemm_ar": ("gemm_ar_local_last:h200_roles", "gemm_ar_local_last:h200_roles_few", "gemm_ar_fetched:h200_roles"),
 }
 ATTENTION = {
     "attention": {"H": 8, "S": 1024, "D": 128, "scale": 0.125},

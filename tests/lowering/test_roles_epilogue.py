@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -138,6 +140,40 @@ def test_roles_that_run_ahead_change_no_result(order: str, more: str, ranks: int
     for rank in range(ranks):
         assert all(torch.equal(found[rank][name], wanted[rank][name]) for name in ("y", "t", "u"))
     assert ahead > 1
+
+
+def test_a_part_of_a_dimension_keeps_its_place_when_a_loop_is_unrolled() -> None:
+    """`q * M + i` of q = 0 is i, which runs over less than the dimension."""
+    text = TEXT.replace("symmetric [2, M, N]{dtype}", "symmetric [2 * M, N]")
+    lines = "".join(f"        {line}\n" for line in BODY.splitlines())
+    text = text.format(body=lines, order="i, j", more="", dtype="").replace("parts[q, i, j]", "parts[q * M + i, j]")
+    module = compiler.parse(text, "summed.tl")
+    sizes, on = {"M": 256, "N": 256, "K": 64}, replace(target("sm_90"), sms=8)
+    made = compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target=on)
+    assert "parts[i, j]" in listing(made) and "parts[i + 256, j]" in listing(made).replace("256 + i", "i + 256")
+    assert_roles_change_nothing(made, ("y", "t"))
+
+
+def test_tiles_of_a_part_of_a_dimension_have_roles_if_none_is_cut() -> None:
+    module, on = compiler.load("gemm_ar"), replace(target("sm_90"), sms=12)
+    program = module.program("gemm_ar_fetched")
+    schedule = module.schedule("h200_roles", program)
+    sizes = {"Ms": 512, "N": 256, "K": 64}
+    made = compiler.bound(program, schedule, ranks=2, dims=sizes, dtype="bf16", target=on)
+    assert [made.stages[name].roles is not None for name in ("gemm", "own", "last")] == [True] * 3
+    assert_roles_change_nothing(made, ("y",))
+    with pytest.raises(ScheduleError, match="own cannot have roles: the end of i cuts a tile of y"):
+        compiler.bound(program, schedule, ranks=2, dims=sizes | {"Ms": 640}, dtype="bf16", target=on)
+
+
+def assert_roles_change_nothing(made: Bound, outputs: Collection[str]) -> None:
+    """Assert that a program is safe, and that roles that run ahead compute the same as the program."""
+    verify(make_plan(made))
+    (inputs,) = random_inputs(made.source, ranks=made.ranks, dims=made.numbers, dtype="bf16", launches=1, seed=5)
+    wanted = reference(made.source, inputs, made.numbers, dtype="bf16")
+    found, _ = run_roles(made, inputs)
+    for rank, name in product(range(made.ranks), outputs):
+        assert torch.equal(found[rank][name], wanted[rank][name]), (rank, name)
 
 
 def test_a_wait_that_is_left_out_is_refused() -> None:

@@ -19,8 +19,9 @@ from functools import cache
 from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
+from tilelink.lowering.bound import Bound
 from tilelink.ops.choice import DEFAULTS, choose, worth_asking
-from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED
+from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED, rivals_of
 from tilelink.ops.predict import (
     Candidate,
     Request,
@@ -51,7 +52,14 @@ WITH_ROLES_FEW = f"{WITH_ROLES}_few"
 SOONER = 0.975
 """Largest predicted time of that, relative to the other's, for which it is taken. In 14 cases that were measured on two
 and four H100s its gain was a fifth to three quarters of what was predicted, and the case without one was predicted at
-0.979."""
+0.979. The same holds for a rival (Operator.rivals): of five cases on two H100s the three with a gain of 1.6 % and more
+were predicted at 0.962 to 0.973, and the one without any at 0.933, where the schedule for few rows is better."""
+THAN_RIVAL = 0.99
+"""Largest predicted time of the schedule for few rows, relative to a rival's, for which that is left: with 4096 rows it
+was predicted at 0.994 and took 1.03 times as long, and with 2048 at 0.957 to 0.964, where it took 0.96."""
+RIVAL_RANKS = 2
+"""Number of ranks of which rivals are considered. Of four, the one that there is was predicted at up to 0.93 and took
+0.93 to 1.07 times as long as the operator's program."""
 
 LONG = 60e-6
 """Least predicted seconds of a rule's pair that may be replaced: shorter predictions were up to 17 % too long."""
@@ -162,24 +170,47 @@ def _fused_or_not(request: Request, machine: Machine) -> tuple[Schedule | str, s
     """Return the rule's fused implementation or UNFUSED, whichever is predicted to be faster, and why.
 
     For an operator of which the model predicts the rule's implementation well, and others badly. On two and four H100s
-    this was right in 23 of 23 cases that were measured, of 1024 to 8192 rows. The schedule for few rows is taken where
-    it is predicted to be clearly faster than the one for many.
+    this was right in 23 of 23 cases that were measured, of 1024 to 8192 rows. The schedule for few rows, or a rival's
+    with roles, is taken where it is predicted to be clearly faster than the one for many.
     """
     own = programs_for(request.op, request.variant)[0]
-    fitting = {one.schedule.name: one for one in feasible(request, machine.processor) if one.source == own}
+    every = feasible(request, machine.processor)
+    fitting = {one.schedule.name: one for one in every if one.source == own}
     fused = fitting.get(WITH_ROLES, fitting.get(SCHEDULE))
     if fused is None:
         return UNFUSED, f"no schedule fits {machine.target}"
     seconds, unfused = predicted_seconds(fused, machine), unfused_seconds(request, machine)
-    if seconds is not None and (few := fitting.get(WITH_ROLES_FEW)) is not None:
-        sooner = predicted_seconds(few, machine)
-        if sooner is not None and sooner < SOONER * seconds:
-            fused, seconds = few, sooner
+    if seconds is not None:
+        fused, seconds = _sooner((fused, seconds), fitting.get(WITH_ROLES_FEW), _rivals(every, request), machine)
     way = SCHEDULE if fused.schedule.name == SCHEDULE else fused.schedule
     if seconds is None:
         return way, "the rule; there is too much to simulate"
     why = f"predicted {seconds * US:.0f} us, unfused {unfused * US:.0f} us on {machine.name}"
     return (way if seconds <= unfused else UNFUSED), why
+
+
+def _rivals(every: Sequence[Bound], request: Request) -> list[Bound]:
+    """Return the schedules with roles of the operator's rivals."""
+    names = rivals_of(request.op, request.variant) if request.ranks == RIVAL_RANKS else ()
+    return [one for one in every if one.source.name in names and one.schedule.name == WITH_ROLES]
+
+
+def _sooner(
+    usual: tuple[Bound, float], few: Bound | None, rivals: Sequence[Bound], machine: Machine
+) -> tuple[Bound, float]:
+    """Return what is predicted to be clearly faster than the usual schedule, or that, with the predicted seconds.
+
+    few: the schedule for few rows, whose gain is predicted too large: it must be predicted to be faster than a rival.
+    """
+    found = usual
+    for one in rivals:
+        seconds = predicted_seconds(one, machine)
+        if seconds is not None and seconds < min(SOONER * usual[1], found[1]):
+            found = one, seconds
+    seconds = None if few is None else predicted_seconds(few, machine)
+    if few is not None and seconds is not None and seconds < SOONER * usual[1]:
+        return (few, seconds) if found is usual or seconds < THAN_RIVAL * found[1] else found
+    return found
 
 
 def _usual(ways: Mapping[str, Candidate], rule: str) -> Candidate | None:

@@ -70,10 +70,11 @@ class Operator:
     takes one. programs: the library's program by variant: what follows the product, "_" between; a variant that is not
     listed has no fused program, and an activation that is in no variant is taken after the kernel. base, variant: the
     operator whose rule chooses, and the variant that this one is of it; "" for an operator that chooses itself.
-    f32_sums: whether ranks send each other f32. fused_rows: from how many rows on (of all ranks) one kernel multiplies
-    and communicates, for so many columns, contracted elements and ranks; None: the rule never fuses. modelled: whether
-    the model chooses among fused implementations. unfused: takes the operands, the activation if there is one, and the
-    group. gradient: what `gradients` has for it; None: it has no gradient.
+    rivals: further programs of a variant; where the model predicts clearly less for one of them, with roles, it is
+    taken instead. f32_sums: whether ranks send each other f32. fused_rows: from how many rows on (of all ranks) one
+    kernel multiplies and communicates, for so many columns, contracted elements and ranks; None: the rule never fuses.
+    modelled: whether the model chooses among fused implementations. unfused: takes the operands, the activation if
+    there is one, and the group. gradient: what `gradients` has for it; None: it has no gradient.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Operator:
     activation: bool = False
     base: str = ""
     variant: str = ""
+    rivals: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     f32_sums: bool = False
     small: SmallMessage | None = None
     fused_rows: Callable[[Thresholds, int, int, int], float] | None = None
@@ -232,6 +234,7 @@ RECORDS = (
         rows="kept",
         activation=True,
         programs={"": "gemm_ar_local_last", "bias": "gemm_ar_bias"},
+        rivals={"": ("gemm_ar_fetched",), "bias": ("gemm_ar_bias_fetched",)},
         unfused=unfused.gemm_ar,
         small=SmallMessage(
             schedule="all_reduce_two_shot_pushed:more",
@@ -305,3 +308,8 @@ def program_of(op: str, variant: str) -> str:
         there = ", ".join(v or "plain" for v in programs)
         raise UnknownNameError(f"no fused program for {op} with {variant}", hint=f"there are {there}; or {UNFUSED!r}")
     return programs[variant]
+
+
+def rivals_of(op: str, variant: str) -> tuple[str, ...]:
+    """Return the names of the further programs of a variant (Operator.rivals)."""
+    return tuple(name for one in OPERATORS.values() if one.rule == op for name in one.rivals.get(variant, ()))
