@@ -59,14 +59,15 @@ from tilelink.tuning import prepare
 
 OPERATORS = {
     "ag_gemm": ("ag_gemm", "h200"), "gemm_rs": ("gemm_rs_scatter", "h200"), "ag_gemm_gated": ("ag_gemm_gated", "h200"),
-    "ag_gemm_f8": ("ag_gemm_f8_rows", "h200"),
+    "ag_gemm_f8": ("ag_gemm_f8_gather", "h200"),
 }  # fmt: skip
 """Operator -> the program and the schedule without roles. The stage `gemm` multiplies."""
 GATED = "ag_gemm_gated"
 """The operator that multiplies twice: silu of the one product times the other. The vendor's are one product of both
 weights, and then torch's functions."""
 NARROW = "ag_gemm_f8"
-"""The operator of 8-bit floats with a scale for each row of both operands. The vendor's is `torch._scaled_mm`, which
+"""The operator of 8-bit floats with a scale for each row of both operands, quantised before: all SMs multiply, as in the
+vendor's. That is `torch._scaled_mm`, which
 adds up in f32 as we do; its fast accumulation, with fewer bits, and the product in bf16 are timed beside it."""
 FORMS = {
     "4 buffers": "roles(consumers=2, buffers=4)",
