@@ -66,9 +66,9 @@ GATED = "ag_gemm_gated"
 """The operator that multiplies twice: silu of the one product times the other. The vendor's are one product of both
 weights, and then torch's functions."""
 NARROW = "ag_gemm_f8"
-"""The operator of 8-bit floats with a scale for each row of both operands, quantised before: all SMs multiply, as in the
-vendor's. That is `torch._scaled_mm`, which
-adds up in f32 as we do; its fast accumulation, with fewer bits, and the product in bf16 are timed beside it."""
+"""The operator of 8-bit floats with a scale for each row of both operands. Rows are quantised before, so that all SMs
+multiply, as in the vendor's: `torch._scaled_mm`, which adds up in f32 as we do. Its fast accumulation, with fewer bits,
+and the product in bf16 are timed beside it."""
 FORMS = {
     "4 buffers": "roles(consumers=2, buffers=4)",
     "halved tail": "roles(consumers=2, buffers=4), halve_tail",
