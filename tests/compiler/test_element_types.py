@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -191,7 +190,7 @@ def test_products_are_those_of_tensor_cores(text: str, name: str, instruction: s
 @pytest.mark.parametrize("name", ["ag_gemm_f8_rows", "ag_gemm_f8_blocks"])
 def test_scales_come_with_the_notify_of_their_rows(name: str) -> None:
     """One wait is for both, and without it the rule of ordering names what is read too early."""
-    text = (Path(compiler.__file__).parents[1] / "programs" / "ag_gemm_f8.tl").read_text()
+    text = str(compiler.load("ag_gemm_f8").program(name))
     sizes = {"Ms": 40, "N": 24, **({"K": 64} if name.endswith("rows") else {"KB": 2, "B": 32})}
     compiler.plan(tilelink.parse(text).program(name), None, ranks=3, dims=sizes)
     bare = tilelink.parse(re.sub(r" *consumer_tile_wait.*\n", "", text)).program(name)

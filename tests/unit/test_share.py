@@ -12,6 +12,7 @@ from benchmarks import tp
 from benchmarks.baselines import Problem
 from benchmarks.share import Share, arguments, main
 from benchmarks.shares import share, standing_for
+from tests.compiler.library import fitted
 from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.frontend.schedule_parser import parse_schedule
@@ -41,7 +42,7 @@ def name(case: Any) -> str:
 
 
 def plan(program: Program, schedule: Schedule, ranks: int, sizes: dict[str, int] = SIZES) -> Plan:
-    numbers = {p.name: sizes[p.name] for p in program.params}
+    numbers = fitted((program, schedule), {p.name: sizes[p.name] for p in program.params})
     return make_plan(bind(program, schedule, numbers, ranks, target("sm_90"), "bf16"))
 
 

@@ -22,8 +22,9 @@ from tilelink.errors import (
 )
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.link import link, strip
-from tilelink.ir.program import Program
+from tilelink.ir.program import Program, Store, Transfer
 from tilelink.ir.scalar import RANK
+from tilelink.ir.visitor import reads, statements
 from tilelink.lowering.bind import bind
 from tilelink.lowering.events import NOTIFY
 from tilelink.planning.happens_before import HappensBefore
@@ -71,7 +72,17 @@ def test_linking_a_stripped_program_makes_it_safe_again(program) -> None:  # pyr
     linked = link(strip(program))
     assert link(linked) == linked
     dims = sizes(program, 3)
-    assert refusals(make_plan(bind(linked, None, dims, 3, CPU))) == []
+    found = refusals(make_plan(bind(linked, None, dims, 3, CPU)))
+    assert all(any(f" reads {name} of rank " in error.message for name in fetched(program)) for error in found)
+    assert bool(found) == bool(fetched(program))
+
+
+def fetched(program: Program) -> set[str]:
+    """The tensors that stages write and others fetch from peers: `link` does not know which ranks to tell."""
+    every = [s for stage in program.stages for s in statements(stage.body)]
+    written = {s.region.tensor for s in every if isinstance(s, Store)}
+    read = {r for s in every if isinstance(s, Transfer) for r in reads(s.source) if r.rank is not None}
+    return {region.tensor for region in read} & written
 
 
 BROKEN = {

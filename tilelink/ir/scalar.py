@@ -195,13 +195,14 @@ def walk(expr: Scalar) -> list[Scalar]:
 
 
 def rewrite(expr: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
-    """Replace, top down, each node for which `change` returns something."""
+    """Replace, top down, each node for which `change` returns something. What has none of these stays as written."""
     new = change(expr)
     if new is not None:
         return new
     match expr:
         case Binary(op=op, left=a, right=b):
-            return binary(op, rewrite(a, change), rewrite(b, change))
+            left, right = rewrite(a, change), rewrite(b, change)
+            return expr if left is a and right is b else binary(op, left, right)
         case Compare(op=op, left=a, right=b):
             return Compare(op=op, left=rewrite(a, change), right=rewrite(b, change), location=expr.location)
         case Logic(op=op, args=args):

@@ -393,6 +393,8 @@ _KNOWN, _KNOWN_LOWERED = ByIdentity[StageTyping](), ByIdentity[StageTyping]()
 
 def _stage_typing(program: Program, stage: Stage, mistakes: Mistakes, lowered: bool) -> StageTyping:
     parts, known = (program.tensors, program.params, stage), _KNOWN_LOWERED if lowered else _KNOWN
+    if lowered and (written := _KNOWN.get(*parts)) is not None and known.get(*parts) is None:
+        known.put(replace(written, lowered=True), *parts)
     if (typing := known.get(*parts)) is None:
         of_stage = Mistakes()
         typing = _infer_stage(program, stage, of_stage, lowered)
