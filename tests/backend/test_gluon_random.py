@@ -41,20 +41,27 @@ def stage(by: random.Random) -> Bound:
     vectors = [by.choice(("row", "column", "late row") if late else ("row", "column")) for _ in range(by.randrange(3))]
     (j, ring), consumers = by.choice(((64, 4), (128, 3), (128, 4), (256, 3), (256, 4))), by.choice((2, 2, 2, 3))
     rows = 64 * consumers
-    lines = [*_declared(tiles, vectors), *(_given(late, vectors) if late else ())]
+    alone = _alone(by, tiles, vectors)
+    lines = [*_declared(tiles, vectors, bool(alone)), *(_given(late, vectors) if late else ())]
     lines += ["    compute gemm(i: M, j: N):", "        acc = dot(x[i, :], w[j, :].T)", *_computed(by, tiles, vectors)]
-    lines += ["        y[i, j] = acc", "schedule one for stage:", *(["    give on sm(1), tile(i=64)"] if late else ())]
+    lines += ["        y[i, j] = acc", *alone, "schedule one for stage:"]
+    lines += ["    give on sm(1), tile(i=64)"] if late else []
     more = by.choice((", in_flight=1", "", ""))
     lines += [f"    gemm on sm, tile(i={rows}, j={j}, k=64), roles(consumers={consumers}, buffers={ring}{more})"]
+    if alone:
+        columns = by.choice((64, j, j))
+        lines += [
+            f"    alone in gemm epilogue, tile(i={rows}, j={columns}), roles(consumers={consumers}, buffers={ring})"
+        ]
     module = compiler.parse("\n".join(lines) + "\n", "stage.tl")
     sizes = {"M": rows * by.choice((1, 2)), "N": j * by.choice((1, 2)), "K": by.choice((64, 128, 200))}
     on = replace(target("sm_90"), sms=by.choice((2, 5)))
     return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target=on)
 
 
-def _declared(tiles: list[str], vectors: list[str]) -> Iterator[str]:
+def _declared(tiles: list[str], vectors: list[str], alone: bool) -> Iterator[str]:
     yield from ("program stage(M, N, K):", "    x : in [M, K]", "    w : in [N, K]", "    r : in [M, N]")
-    yield from ("    e : in [M] f32", "    y : out [M, N]")
+    yield from ("    e : in [M] f32", "    y : out [M, N]", *(["    z : out [2, M, N]"] if alone else ()))
     for n, kind in enumerate(tiles):
         where = "symmetric" if kind.startswith("late") else "in"
         yield f"    t{n} : {where} [M, N]{' f32' if kind.endswith('f32') else ''}"
@@ -69,6 +76,21 @@ def _given(late: list[int], vectors: list[str]) -> Iterator[str]:
     for n in late:
         yield f"        tile_push_data(t{n}[i, :] @ (rank + 1), r[i, :])"
         yield f"        producer_tile_notify(t{n}[i, :] @ (rank + 1))"
+
+
+def _alone(by: random.Random, tiles: list[str], vectors: list[str]) -> list[str]:
+    """Return the lines of a stage without a product in the same kernel, or none."""
+    if by.random() < 0.5:
+        return []
+    lines = ["    compute alone(q: 2 by 1, i: M, j: N):", "        total = r[i, j] * 0.5"]
+    for n, kind in enumerate(tiles[:3]):
+        lines += [f"        consumer_tile_wait(t{n}[i, j])"] if kind.startswith("late") else []
+        lines.append(f"        total = total + t{n}[i, j]")
+    late = any(kind.startswith("late") for kind in tiles[:3])
+    for n, kind in enumerate(vectors):
+        if kind != "late row" or late:
+            lines.append(f"        total = total + {f'v{n}[j]' if kind == 'column' else f'v{n}[i][:, None]'}")
+    return [*lines, "        z[q, i, j] = total"]
 
 
 def _computed(by: random.Random, tiles: list[str], vectors: list[str]) -> Iterator[str]:
@@ -88,7 +110,7 @@ def _computed(by: random.Random, tiles: list[str], vectors: list[str]) -> Iterat
 @thorough(unless=lambda first: first < 2 * GROUP)
 @pytest.mark.parametrize("first", range(0, SEEDS, GROUP))
 def test_accepted_stages_compute_what_was_lowered(first: int) -> None:
-    accepted = loaded = 0
+    accepted = loaded = alone = 0
     for seed in range(first, first + GROUP):
         try:
             made = stage(random.Random(seed))
@@ -98,10 +120,11 @@ def test_accepted_stages_compute_what_was_lowered(first: int) -> None:
             continue
         accepted += 1
         loaded += bool(loaded_addends(made, made.stages["gemm"]))
+        alone += "alone" in made.stages
         final = machine_after(made, whole_numbers(made)).tensors
         kernel = Kernel(plan=plan, emitted=emit(made, plan.thresholds), stage="gemm")
         launch = 1 + seed % 3
         found = kernel.run(final, launch, seed)
         assert not list(differences(kernel, found, final, launch)), seed
         assert sum(check_steps(kernel, events) for _, _, events in found.events) > 0, seed
-    assert accepted > 3 and loaded > 0
+    assert accepted > 3 and loaded > 0 and alone > 0

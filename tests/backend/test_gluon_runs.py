@@ -18,6 +18,7 @@ import torch
 from tests.backend.gluon_executor import Event, Fault, Kernel, Run, Stuck, differences
 from tests.backend.test_roles_source import DIRECT
 from tests.lowering import test_loop_roles as loops
+from tests.lowering import test_roles_alone as alone
 from tests.lowering import test_roles_counted as counted
 from tests.lowering import test_roles_epilogue as epilogue
 from tests.lowering import test_roles_f8 as narrow
@@ -191,6 +192,8 @@ CASES = {
     "consumers wait after the product": Case(made=lambda: epilogue.bound(dtype=" f32", **SMALL)),
     "branches and late waits": Case(made=lambda: epilogue.bound(BRANCHES, **SMALL)),
     "several stages": Case(made=direct),
+    "tiles without a product": Case(made=lambda: alone.bound(j=128)),
+    "narrower tiles without a product": Case(made=lambda: alone.bound(j=256)),
     "as many addends as the loader may load": Case(made=lambda: added(4)),
     "more addends": Case(made=lambda: added(5)),
     "8-bit floats": Case(made=lambda: narrow.bound(value=f"{narrow.SCALED} + z[i, j, 1]", buffers=2)),
@@ -408,8 +411,8 @@ def turns_of(stage: BoundStage, places: int, bound: Bound) -> int:
     """Return how many turns of a tile take so many places: all of its product, or as a condition has them."""
     roles = stage.roles
     assert roles is not None
-    turns = next(n for n in range(1, places + 1) if taken(roles.operands.writer, n) == places)
-    assert roles.kept is not None or turns == -(-int(bound.numbers["K"]) // roles.block)
+    turns = next(n for n in range(places + 1) if taken(roles.operands.writer, n) == places)
+    assert roles.kept is not None or turns == (-(-int(bound.numbers["K"]) // roles.block) if roles.products else 0)
     return turns
 
 
@@ -525,6 +528,15 @@ MUTANTS = {
     "a notify of another rank": (NOTIFY, NOTIFY.replace("signals", "signal_table[1 - rank]")),
     "a wait for an earlier launch": ("target=parts_generation", "target=parts_generation - 1"),
 }
+OF_TILES_ALONE = {
+    "a tile without a product does not wait": ("token += dl.wait(signals, ", "(lambda *_, **__: 0)(signals, "),
+    "another tile is loaded": ("p_boxes_64x64_swizzled, row_3", "r_boxes_64x64_swizzled, row_3"),
+    "a piece of another place is stored": ("column_1 + piece_1 * PIECE_COLUMNS", "column_1 + PIECE_COLUMNS - piece_1"),
+    "a tile is taken early": (
+        "            p_tile = roles.take",
+        "            p_tile = lambda *_: r_tile; p_tile = p_tile",
+    ),
+}
 OF_LOOPS = {
     "a wait that no iteration has executed is left out": (
         "channel != ks_awaited",
@@ -535,11 +547,12 @@ OF_LOOPS = {
 }
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *OF_LOOPS])
+@pytest.mark.parametrize("mutant", [*MUTANTS, *OF_TILES_ALONE, *OF_LOOPS])
 def test_wrong_source_is_found(mutant: str) -> None:
     """What is computed, the steps, or the notifies are other ones."""
     name = "waits after the product, and stores at peers" if mutant in MUTANTS else "a causal loop from the diagonal"
-    old, new = (MUTANTS | OF_LOOPS)[mutant]
+    name = "narrower tiles without a product" if mutant in OF_TILES_ALONE else name
+    old, new = (MUTANTS | OF_TILES_ALONE | OF_LOOPS)[mutant]
     text = prepared(name).emitted.text
     assert old in text
     with pytest.raises((AssertionError, Fault, Stuck)):

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from tests.lowering.interpreter import Machine, Program, Tile, _program
-from tilelink.ir.program import Notify, Region, Wait
+from tilelink.ir.program import Notify, Region, Statement, Wait
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.role_statements import consumer_waits, late_waits
+from tilelink.lowering.role_statements import consumer_waits, late_waits, multiplies
 from tilelink.lowering.straight_epilogue import after_product
 from tilelink.reference.walker import Task
 
@@ -43,9 +43,14 @@ def machine_after(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) ->
     return machine
 
 
-def _multiplied(stage: BoundStage) -> int:
-    """How many statements of a tile the loader stands for: up to its product, or all if a loop carries a state."""
-    return after_product(stage.stage.body, stage.slices) or len(stage.stage.body)
+def _loaded(stage: BoundStage) -> tuple[Statement, ...]:
+    """The statements of a tile that the loader stands for: up to its product, or all if a loop carries a state.
+
+    Without a product they are all waits.
+    """
+    if not multiplies(stage):
+        return tuple(s for s in stage.stage.body if isinstance(s, Wait))
+    return stage.stage.body[: after_product(stage.stage.body, stage.slices) or len(stage.stage.body)]
 
 
 @dataclass(kw_only=True)
@@ -122,7 +127,7 @@ class RolesMachine(Machine):
             plain = self.tile(stage, rank, tile)
             one = RoleTile(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
             yield from one.begin()
-            yield from one.statements(stage.stage.body[: _multiplied(stage)])
+            yield from one.statements(_loaded(stage))
             products.append(one)
             if stage.roles is not None and stage.roles.addends:
                 yield from one.statements(late_waits(stage))
@@ -132,7 +137,7 @@ class RolesMachine(Machine):
     ) -> Task:
         for at, (stage, _) in enumerate(self.own(kernel, rank, number)):
             yield Computed(results=products, number=at)  # type: ignore[misc]
-            rest = stage.stage.body[_multiplied(stage) :]
+            rest = stage.stage.body[len(_loaded(stage)) if multiplies(stage) else 0 :]
             yield from products[at].statements(consumer_waits(stage))
             yield from products[at].statements(tuple(s for s in rest if not isinstance(s, Notify | Wait)))
             results.append(products[at])

@@ -156,7 +156,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     "a loop": (("for (p: ranks):", f"    c[i, j] = {DOT}", TELL), {}, "do not compute, store once"),
     "a condition": (("if rank == 0:", f"    c[i, j] = {DOT}", "else:", "    c[i, j] = 0.0", TELL), {}, "do more than"),
     "no product": (
-        ("c[i, j] = 1.0", TELL), {"place": PLACE.replace(", k=64", "")}, "do not begin with a product"
+        ("c[i, j] = 1.0", TELL), {"place": PLACE.replace(", k=64", "")}, "no stage of its kernel multiplies"
     ),
     "three products": ((WAIT, f"c[i, j] = {DOT} + {DOT} * {DOT}", TELL), {}, "multiply 3 times, not once or twice"),
     "two products of two operands": (

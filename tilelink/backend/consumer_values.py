@@ -61,6 +61,10 @@ class ConsumerValueEmitter(ValueEmitter):
         text = name if self.addresses.bound.tensors[value.region.tensor].dtype == "f32" else f"{name}.to(gl.float32)"
         return Tile(text=text, dtype="f32", axes=self.addresses.typing.region_type(value.region).axes)
 
+    def take_all(self) -> None:
+        """Take the pieces of all tiles that the loader has loaded, before anything else is read."""
+        self._take_up_to(self.to_take[-1])
+
     def _take_up_to(self, region: Region) -> None:
         """Take the pieces of tiles from the ring, as the loader has loaded them, up to that of a region."""
         assert self.take is not None
@@ -174,8 +178,8 @@ class ConsumerValueEmitter(ValueEmitter):
 
     @property
     def _column(self) -> str:
-        """Return the index of the columns of a product."""
-        return str(self.addresses.typing.type_of(self.shared.dot).axes[-1].index)
+        """Return the index of the columns of a tile."""
+        return str(self.shared.axes[-1].index)
 
     def _columns(self, span: Span, piece: str | None, wide: str) -> str:
         """Return the name of the columns of a piece. wide: suffix for 64 bits, or ""."""

@@ -6,7 +6,7 @@ The loader executes the waits of a tile, the consumers what is computed, and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -330,6 +330,9 @@ class Consumer(RoleEmitter):
         rest = [s for s in body if not isinstance(s, Wait | Notify) and not _is_zero(s)]
         first = next(n for n, s in enumerate(rest) if isinstance(s, Store | Transfer))
         rest = rest[: first + 1]  # all stores are of the same result
+        if not shared.dots:
+            self._compute(rest)
+            return
         product = sliced_product(stage, rest[0])
         self.comment(rest[0])
         acc = writer.name(product.name if product else "acc")
@@ -359,6 +362,22 @@ class Consumer(RoleEmitter):
             for number, statement in enumerate(rest[1:] if product else rest):
                 if number or product:
                     self.comment(statement)
+                self.statement(statement)
+
+    def _compute(self, rest: Sequence[Statement]) -> None:
+        """Lower what is computed in a tile without a product, piece by piece.
+
+        Vectors are read when the tiles of a piece are there, which the loader has loaded after the waits of the tile.
+        """
+        shared, writer = self.shared, self.writer
+        assert isinstance(self.values, ConsumerValueEmitter)
+        piece, part = writer.name("piece"), writer.name("part")
+        writer.let(part, f"roles.zeros({shared.rows}, {shared.piece})")  # of its form: nothing is computed with it
+        self.values.piece, self.values.parts = piece, [part]
+        with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
+            self.values.take_all()
+            for statement in rest:
+                self.comment(statement)
                 self.statement(statement)
 
     def take(self, region: Region, part: str) -> str:

@@ -15,8 +15,9 @@ from tilelink.ir.program import (
     Dot,
     Region,
 )
+from tilelink.ir.typing import Axis
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER, Roles
-from tilelink.lowering.role_statements import product_of, products_of_tile
+from tilelink.lowering.role_statements import product_of, products_of_tile, results_of
 
 MAX_SWIZZLE = 128
 """Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
@@ -98,6 +99,11 @@ class Shared:
     @property
     def rows(self) -> str:
         return self.number(self.roles.rows, "CONSUMER_ROWS")
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Return the axes of a result: its rows and its columns."""
+        return self.addresses.typing.region_type(results_of(self.addresses.stage)[0]).axes
 
     @property
     def columns(self) -> str:

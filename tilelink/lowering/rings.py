@@ -109,8 +109,9 @@ class Roles:
     The loader waits for signals and loads the operands. Each consumer multiplies and computes `rows` rows of a tile.
     The storer stores them and notifies. rows, columns: of a consumer's part of the result. block: contracted elements
     of a buffer, or rows of one of which a loop multiplies all columns. products: number of products of the same left
-    operand, side by side in a consumer's registers, each of so many columns. kept: the ring of what all iterations of
-    such a loop multiply; None for a product along a whole dimension.
+    operand, side by side in a consumer's registers, each of so many columns; 0 for tiles that are computed from loaded
+    tiles alone, next to tiles with products. kept: the ring of what all iterations of a loop that carries a state
+    multiply; None for a product along a whole dimension.
     pieces: number of pieces, side by side, in which a consumer hands its part to the storer. results: one such ring for
     each consumer; the storer takes all positions of a tile in one of them before those in the next. registers: of a
     thread of a consumer, and of the other roles. cut: True if a launch decides where the rows of a tile end. The rows
@@ -140,21 +141,24 @@ class Roles:
 
 
 def widest_of(several: Iterable[Roles]) -> Roles:
-    """Return the roles whose tiles have the most columns. The rings of a kernel have their sizes."""
-    return max(several, key=lambda roles: roles.columns)
+    """Return the roles whose tiles have the most columns, of those that multiply. A kernel's rings have their sizes."""
+    return max(several, key=lambda roles: (roles.products > 0, roles.columns))
 
 
 def fit_together(one: Roles, other: Roles) -> bool:
     """True if two stages of a kernel may have these roles, of the same buffers and barriers.
 
-    A tile of one may have fewer columns, which take a part of a buffer and fewer pieces.
+    A tile of one may have fewer columns, which take a part of a buffer and fewer pieces, or no product.
     """
+    if one.products != other.products and 0 not in (one.products, other.products):
+        return False
     return _of_any_width(one) == _of_any_width(other) and one.columns * other.pieces == other.columns * one.pieces
 
 
 def _of_any_width(roles: Roles) -> Roles:
     results = replace(roles.results, reader=replace(roles.results.reader, steps=()))  # one may store at more places
-    return replace(roles, columns=0, pieces=0, addends=0, operands=_of_any_size(roles.operands), results=results)
+    operands = _of_any_size(roles.operands)
+    return replace(roles, columns=0, pieces=0, products=0, addends=0, operands=operands, results=results)
 
 
 def _of_any_size(ring: Ring) -> Ring:
@@ -165,8 +169,7 @@ def _of_any_size(ring: Ring) -> Ring:
 
 def without_addends(roles: Roles) -> Roles:
     """Return the roles of a stage whose consumers read what they compute with next to the product from memory."""
-    writer, reader = (replace(role, further=0, after=()) for role in (roles.operands.writer, roles.operands.reader))
-    return replace(roles, addends=0, operands=replace(roles.operands, writer=writer, reader=reader))
+    return replace(roles, addends=0, operands=with_further(roles.operands, further=0, piece=0))
 
 
 def wait_for_each_other(roles: Roles) -> bool:
@@ -211,6 +214,18 @@ def operand_ring(
         Step(word=ARRIVE, what="empty", number=ahead),
         *([Step(word=SUM)] if sums else ()),
     )
+    ring = Ring(
+        name="operands",
+        buffers=buffers,
+        barriers=(("full", 1), ("empty", consumers)),
+        writer=Role(name=LOADER, groups=1, steps=loader),
+        reader=Role(name=CONSUMER, groups=consumers, steps=consumer),
+    )
+    return with_further(ring, further=further, piece=piece)
+
+
+def with_further(ring: Ring, *, further: int, piece: int) -> Ring:
+    """Return a ring of operands with `further` positions of a tile, each with `piece` bytes of a tile that is added."""
     added = taken = ()
     if further:
         added = (
@@ -224,13 +239,11 @@ def operand_ring(
             Step(word=FENCE),  # the buffer is read by threads, and written next by the tensor memory accelerator
             Step(word=ARRIVE, what="empty"),
         )
-    return Ring(
-        name="operands",
-        buffers=buffers,
-        barriers=(("full", 1), ("empty", consumers)),
-        writer=Role(name=LOADER, groups=1, steps=loader, further=further, after=added),
-        reader=Role(name=CONSUMER, groups=consumers, steps=consumer, further=further, after=taken),
+    writer, reader = (
+        replace(ring.writer, further=further, after=added),
+        replace(ring.reader, further=further, after=taken),
     )
+    return replace(ring, writer=writer, reader=reader)
 
 
 def kept_ring(*, consumers: int, size: int) -> Ring:
@@ -362,7 +375,10 @@ def positions_of(steps: tuple[Step, ...]) -> int:
 
 
 def of_tile(role: Role, iterations: int) -> Iterator[tuple[int, Step]]:
-    """Yield (position, step) of a tile of some iterations. Positions are counted from the tile's first one."""
+    """Yield (position, step) of a tile of some iterations, 0 for one without a product.
+
+    Positions are counted from the tile's first one.
+    """
     parts = parts_of(role)
     position = 0
     for iteration in range(iterations):
@@ -371,7 +387,7 @@ def of_tile(role: Role, iterations: int) -> Iterator[tuple[int, Step]]:
             yield position + step.ahead, step
         position += positions_of(steps)
     last = position if role.first is not None else position - 1
-    for step in parts.last:
+    for step in parts.last if iterations else ():
         yield last, step
     for number in range(role.further):
         for step in role.after:
@@ -381,5 +397,7 @@ def of_tile(role: Role, iterations: int) -> Iterator[tuple[int, Step]]:
 def taken(role: Role, iterations: int) -> int:
     """Return how many positions of a ring a tile takes in some iterations."""
     parts = parts_of(role)
+    if not iterations:
+        return role.further
     more = 1 if role.first is not None and parts.last else 0
     return positions_of(parts.first) + (iterations - 1) * positions_of(parts.each) + more + role.further

@@ -9,6 +9,7 @@ rule (verifier/roles.py) asks the same of a lowered program.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilelink.ir.mapping import Span
 from tilelink.ir.products import operand_region, products
@@ -19,10 +20,21 @@ from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop, parts, range_of
 from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.reason import reason_at
-from tilelink.lowering.rings import Roles, kept_ring, loop_ring, operand_ring, result_ring, without_addends
+from tilelink.lowering.rings import (
+    Roles,
+    kept_ring,
+    loop_ring,
+    operand_ring,
+    result_ring,
+    wait_for_each_other,
+    widest_of,
+    with_further,
+    without_addends,
+)
 from tilelink.lowering.role_statements import (
     addends,
     late_waits,
+    multiplies,
     product_of,
     products_of_tile,
     results_of,
@@ -65,9 +77,15 @@ SPARE_BYTES = 1024
 
 
 def types_of(bound: Bound, stage: BoundStage) -> tuple[str, str]:
-    """Return the element types of a stage's operands and of its results, whose buffers stages of a kernel share."""
-    operand = parts(stage).kept if has_loop(stage) else operand_region(product_of(stage).left)
-    return bound.tensors[operand.tensor].dtype, bound.tensors[results_of(stage)[0].tensor].dtype
+    """Return the element types of a stage's operands and of its results, whose buffers stages of a kernel share.
+
+    A stage without a product has the type of the tiles that are loaded instead.
+    """
+    if has_loop(stage):
+        loaded = parts(stage).kept
+    else:
+        loaded = operand_region(product_of(stage).left) if multiplies(stage) else tile_addends(bound, stage)[0]
+    return bound.tensors[loaded.tensor].dtype, bound.tensors[results_of(stage)[0].tensor].dtype
 
 
 def is_cut(bound: Bound, stage: BoundStage) -> bool:
@@ -110,7 +128,9 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     results = _results(there - needed, pieces, piece, consumers)
     if not results:
         return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there, choice.buffers, place)
-    added = _loadable_addends(bound, stage, columns // pieces)
+    added = 0
+    if columns // pieces == block and not (late_waits(stage) and _written_vectors(bound, stage)):
+        added = _loadable_addends(bound, stage, bound.tensors[left.tensor].dtype)
     return Roles(
         consumers=consumers,
         rows=own,
@@ -170,20 +190,61 @@ def _block_reason(block: int, item: int) -> str | None:
     return None if block * item in BLOCK_BYTES else f"a block of {block} contracted elements is none of {fitting}"
 
 
-def _loadable_addends(bound: Bound, stage: BoundStage, width: int) -> int:
-    """Return the number of tiles that the loader loads next to the operands of a product: all of its addends, or 0.
+def _beside(bound: Bound, stage: BoundStage, widest: Roles, dtype: str) -> Roles | str:
+    """Return the roles of a stage without a product in a kernel that multiplies, or why its tiles do not allow them.
 
-    A piece of each, of `width` columns, must be a box like one of the left operand, whose buffer it gets. The loader
-    executes the waits after the product then, and consumers do not wait for it before they read vectors from memory: if
-    there are such waits, the vectors must be inputs, which nobody writes.
+    The loader loads the tiles that are computed with into the ring of operands. widest: the roles of the kernel's
+    stages that multiply, those with the most columns. dtype: of their operands.
     """
-    tiles, left = tile_addends(bound, stage), bound.tensors[operand_region(product_of(stage).left).tensor]
-    boxed = width == bound.contraction_block(stage.name) and not is_cut(bound, stage)
-    if not boxed or not all(_is_box(bound, stage, region, left.dtype) for region in tiles):
-        return 0
+    targets, addend = results_of(stage), tile_addends(bound, stage)
+    if not addend:
+        return reason_at(targets[0], "it has no product, and computes with no tile")
+    if reason := _epilogue_reason(bound, stage, targets):
+        return reason
+    rows, columns = (span.size for span in bound.tile_map(stage.name, targets[0]).spans[-2:])
+    piece = widest.columns // widest.pieces
+    if rows != widest.rows * widest.consumers or columns % piece or columns > widest.columns:
+        text = f"its tiles have {rows} rows and {columns} columns, next to tiles with a product of "
+        return f"{text}{widest.rows * widest.consumers} rows and up to {widest.columns} columns, a multiple of {piece}"
+    if widest.kept is not None or piece != widest.block or not _loadable_addends(bound, stage, dtype):
+        text = "it has no product, and its tiles are not loaded like a left operand of the kernel's products"
+        return reason_at(addend[0], text)
+    pieces, size = columns // piece, rows * piece * ITEM_BYTES[dtype]
+    made = replace(
+        widest,
+        columns=columns,
+        pieces=pieces,
+        products=0,
+        cut=False,
+        addends=len(addend),
+        operands=with_further(widest.operands, further=len(addend) * pieces, piece=size),
+        results=result_ring(buffers=widest.results.buffers, targets=len(targets)),
+    )
+    if wait_for_each_other(made):
+        return f"its consumers would wait for each other: it computes with {len(addend)} tiles, in {pieces} pieces each"
+    return made
+
+
+def _loadable_addends(bound: Bound, stage: BoundStage, dtype: str) -> int:
+    """Return the number of tiles that the loader loads to compute with: all of its addends, or 0.
+
+    A piece of each must be a box like one of the left operand of the kernel's products, whose buffer it gets. dtype: of
+    that operand.
+    """
+    tiles = tile_addends(bound, stage)
+    boxed = not is_cut(bound, stage) and all(_is_box(bound, stage, region, dtype) for region in tiles)
+    return len(tiles) if boxed else 0
+
+
+def _written_vectors(bound: Bound, stage: BoundStage) -> bool:
+    """True if consumers compute with vectors that somebody writes.
+
+    The loader executes the waits after the product if it loads tiles to compute with, and consumers do not wait for it
+    before they read vectors from memory.
+    """
+    tiles = tile_addends(bound, stage)
     vectors = (read.region.tensor for read in addends(stage) if read.region not in tiles)
-    unwritten = all(bound.tensors[name].decl.space == "in" for name in vectors)
-    return len(tiles) if unwritten or not late_waits(stage) else 0
+    return any(bound.tensors[name].decl.space != "in" for name in vectors)
 
 
 def _is_box(bound: Bound, stage: BoundStage, region: Region, dtype: str) -> bool:
@@ -221,6 +282,9 @@ def _broadcast_reason(bound: Bound, stage: BoundStage) -> str | None:
 
 def every_roles_of(bound: Bound, stage: BoundStage, *, consumers: int, buffers: int) -> list[Roles] | str:
     """Return all roles of a stage with so many consumers and buffers, or why its tiles do not allow them."""
+    if not multiplies(stage):
+        made = beside(bound, stage)
+        return made if isinstance(made, str) else [made]
     every: list[Roles] = []
     reason = ""
     for in_flight in (1, 2):
@@ -231,6 +295,16 @@ def every_roles_of(bound: Bound, stage: BoundStage, *, consumers: int, buffers: 
         else:
             every += [made, without_addends(made)] if made.addends else [made]
     return every or reason
+
+
+def beside(bound: Bound, stage: BoundStage) -> Roles | str:
+    """Return the roles of a stage without a product, by those that the other stages of its kernel have."""
+    stages = [bound.stages[name] for name in bound.kernel_of[stage.name].stage_names]
+    found = [(one, one.roles) for one in stages if one.roles is not None and multiplies(one)]
+    if not found:
+        return "no stage of its kernel multiplies"
+    widest = widest_of(roles for _, roles in found)
+    return _beside(bound, stage, widest, next(types_of(bound, one)[0] for one, roles in found if roles == widest))
 
 
 def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:

@@ -2,7 +2,8 @@
 
 A tile waits, multiplies, waits again, computes, stores and notifies, in this order. The loader executes the waits
 before the product, consumers those after it and what is computed, and the storer the stores and the notifies (see
-lowering/clauses/roles.py, which gives a stage its roles).
+lowering/clauses/roles.py, which gives a stage its roles). A tile next to those of a product may have none, and computes
+with tiles that the loader loads after all of its waits.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ from tilelink.lowering.straight_epilogue import UNROLLED, after_product
 from tilelink.lowering.transform import stage_writes
 
 PRODUCTS = (1, 2)
-"""Numbers of products of a tile. Two are side by side in registers, as one product of twice the columns."""
+"""Numbers of products of a tile that multiplies. Two are side by side in registers, as one product of twice the
+columns."""
 
 
 def divided_reason(stage: BoundStage) -> str | None:
@@ -85,9 +87,9 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     if not middle or other is not None:
         return more if other is None else reason_at(other, more)
     dots = products(statements(middle))
-    if not dots or not products(middle[:1]):
+    if dots and not products(middle[:1]):
         return reason_at(middle[0], "its tiles do not begin with a product")
-    if len(dots) not in PRODUCTS or any(dot.left != dots[0].left for dot in dots):
+    if dots and (len(dots) not in PRODUCTS or any(dot.left != dots[0].left for dot in dots)):
         text = f"its tiles multiply {len(dots)} times, not once or twice the same left operand"
         return reason_at(dots[-1], text)
     if reason := _stores_reason(middle):
@@ -95,7 +97,9 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     for statement in middle:
         if (value := value_of(statement)) is not None and (reason := _computed(value)):
             return reason
-    reasons = (_operand_reason(dots[0].left, "left", False), *(_operand_reason(d.right, "right", True) for d in dots))
+    lefts, rights = ((dot.left for dot in dots[:1]), (dot.right for dot in dots))
+    reasons = (*(_operand_reason(one, "left", False) for one in lefts),
+               *(_operand_reason(one, "right", True) for one in rights))  # fmt: skip
     return next(filter(None, reasons), None)
 
 
@@ -248,13 +252,18 @@ def _joined(stage: BoundStage) -> Iterator[Statement]:
 
 
 def product_of(stage: BoundStage) -> Dot:
-    """Return the product of a stage with roles, of all slices, or the first of several."""
+    """Return the product of a stage with roles that multiplies, of all slices, or the first of several."""
     return products_of_tile(stage)[0]
 
 
 def products_of_tile(stage: BoundStage) -> list[Dot]:
-    """Return the products of a stage with roles."""
+    """Return the products of a stage with roles, none for tiles that are computed without."""
     return products(stage_body(stage))
+
+
+def multiplies(stage: BoundStage) -> bool:
+    """True if the tiles of a stage multiply, in a loop or not."""
+    return has_loop(stage) or bool(products_of_tile(stage))
 
 
 def results_of(stage: BoundStage) -> list[Region]:

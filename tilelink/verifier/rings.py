@@ -74,11 +74,45 @@ def wrong(ring: Ring, iterations: int) -> str | None:
     total = 2 * ring.buffers + 1
     if ring.writer.further != ring.reader.further:
         return "its roles have further positions of different numbers"
-    writer, reader = (replace(role, further=min(role.further, total)) for role in (ring.writer, ring.reader))
+    writer, reader = (_few(role, total) for role in (ring.writer, ring.reader))
     iterations = min(iterations, total)
     tiles = max(-(-total // taken(reader, iterations)), 2 if reader.further else 1)  # a tile after further positions
     scripts = (_script(writer, iterations, tiles), *[_script(reader, iterations, tiles)] * reader.groups)
     return _Model(rings=(ring,), scripts=scripts).explore()
+
+
+@lru_cache(maxsize=256)
+def wrong_beside(ring: Ring, other: Ring, iterations: int) -> str | None:
+    """Return what may go wrong in a ring of tiles without a product between those of other tiles, or None.
+
+    other: the ring in tiles of so many iterations, with the same buffers and barriers.
+    """
+    if (ring.buffers, ring.barriers) != (other.buffers, other.barriers):
+        return "its tiles have other buffers or barriers"
+    total = 2 * ring.buffers + 1
+    iterations = min(iterations, total)
+    scripts = tuple(
+        (
+            *_script(_few(first, total), iterations, 1),
+            *_moved(_script(_few(second, total), 0, 1), taken(_few(first, total), iterations)),
+            *_moved(
+                _script(_few(first, total), iterations, 1),
+                taken(_few(first, total), iterations) + taken(_few(second, total), 0),
+            ),
+        )
+        for first, second in ((other.writer, ring.writer), *[(other.reader, ring.reader)] * ring.reader.groups)
+    )
+    return _Model(rings=(ring,), scripts=scripts).explore()
+
+
+def _few(role: Role, most: int) -> Role:
+    """Return a role with so many further positions at most."""
+    return replace(role, further=min(role.further, most))
+
+
+def _moved(script: tuple[Place, ...], by: int) -> tuple[Place, ...]:
+    """Return the steps of a role at later positions of the first ring."""
+    return tuple((which, number + by, step) for which, number, step in script)
 
 
 def wrong_together(ring: Ring, kept: Ring, iterations: int) -> str | None:

@@ -52,13 +52,14 @@ from tilelink.lowering.role_statements import (
     conflict,
     divided_reason,
     launch_reason,
+    multiplies,
     product_of,
     products_of_tile,
     results_of,
     tile_addends,
 )
 from tilelink.planning.plan import Plan
-from tilelink.verifier.rings import wrong, wrong_together
+from tilelink.verifier.rings import wrong, wrong_beside, wrong_together
 
 SM_REGISTERS = 65536
 ITERATIONS = 3
@@ -100,6 +101,8 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     if has_loop(stage) != (found.kept is not None):
         carried = "carries a state" if has_loop(stage) else "carries no state"
         return f"its loop {carried}, and its rings are those of the other kind of tiles"
+    if multiplies(stage) != (found.products > 0):
+        return f"its tiles have {'a' if multiplies(stage) else 'no'} product, and its roles {found.products}"
     if found.kept is not None:
         reason = reason or _loop_sizes(bound, stage, found, found.kept) or _loop_rings(stage, found, found.kept)
     else:
@@ -139,6 +142,8 @@ def _iterations(bound: Bound, stage: BoundStage) -> str | None:
 
 def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     """Return which number of the roles is not that of the tiles, or None."""
+    if not multiplies(stage):
+        return next((what for wrong_one, what in (*_computed(bound, stage, found), *_common(found)) if wrong_one), None)
     dot, dots = product_of(stage), products_of_tile(stage)
     axes = bound.typing.stage(stage.name).type_of(dot).axes
     rows, columns = (stage.tiles[str(axis.index)] for axis in axes)
@@ -187,6 +192,28 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         if wrong_one:
             return what
     return None
+
+
+def _computed(bound: Bound, stage: BoundStage, found: Roles) -> Iterator[tuple[bool, str]]:
+    """Yield what is checked of tiles without a product: True if it is wrong, and what that is."""
+    rows, columns = (span.size for span in bound.tile_map(stage.name, results_of(stage)[0]).spans[-2:])
+    added, targets = tile_addends(bound, stage), len(results_of(stage))
+    piece = rows * columns // found.pieces * ITEM_BYTES[types_of(bound, stage)[0]]
+    loaded = [(step.what, step.number) for step in found.operands.writer.after if step.word in (EXPECT, LOAD)]
+    yield found.rows * found.consumers != rows, f"its consumers compute {found.rows} rows each, of {rows}"
+    yield found.columns != columns, f"its consumers compute {found.columns} columns, of {columns}"
+    yield (
+        stored_at(found.results) != [target_of(number, targets) for number in range(targets)],
+        f"its storer stores {', '.join(stored_at(found.results)) or 'nothing'}, of {targets} places",
+    )
+    yield (
+        found.addends != len(added) or found.operands.writer.further != found.addends * found.pieces,
+        f"its loader loads {found.addends} tiles in {found.operands.writer.further} pieces, of {len(added)} tiles",
+    )
+    yield (
+        loaded != [("full", piece), (ADDEND, piece)],
+        f"a piece of a tile that is computed with has {piece} bytes, and its loads are {loaded}",
+    )
 
 
 def summed(ring: Ring) -> bool | None:
@@ -282,8 +309,22 @@ def _rings(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     """Return what may go wrong in a ring, or None. A tile reads one buffer of operands for each step of its product."""
     if wait_for_each_other(found):
         return "its consumers wait for each other: some need results stored before they take what others wait for"
-    inner = bound.tensors[operand_region(product_of(stage).left).tensor].shape[-1]
-    for ring, steps in ((found.operands, -(-inner // found.block)), (found.results, found.pieces)):
-        if (reason := wrong(ring, steps)) is not None:
+    steps = _steps(bound, stage, found)
+    for ring, number in ((found.operands, steps), (found.results, found.pieces)):
+        if (reason := wrong(ring, number)) is not None:
             return f"in the ring of {ring.name}, {reason}"
+    if not steps:
+        for other in (bound.stages[name] for name in bound.kernel_of[stage.name].stage_names):
+            if other.roles is None or not multiplies(other):
+                continue
+            number = _steps(bound, other, other.roles)
+            if (reason := wrong_beside(found.operands, other.roles.operands, number)) is not None:
+                return f"in the ring of {found.operands.name}, next to tiles of {other.name}, {reason}"
     return None
+
+
+def _steps(bound: Bound, stage: BoundStage, found: Roles) -> int:
+    """Return the buffers that the product of a tile takes, 0 without one."""
+    if not multiplies(stage):
+        return 0
+    return -(-bound.tensors[operand_region(product_of(stage).left).tensor].shape[-1] // found.block)

@@ -27,7 +27,8 @@ loader executes the waits after the product then, and loads pieces of these tile
 The clause is for stages with tiles of their own on SMs, which wait, multiply along a whole dimension, once or twice the
 same left operand, may wait again, compute elementwise with the products, store one tile, at peers too, and notify
 (lowering/straight_epilogue.py). It is also for stages whose tiles have one loop that carries a state, such as online
-softmax (lowering/carried.py). Their sizes decide the rest (lowering/role_sizes.py). On processors without the
+softmax (lowering/carried.py). A stage without a product may have the roles of a kernel with one: the loader loads the
+tiles that it computes with into the ring of operands, and consumers take them from there. Their sizes decide the rest (lowering/role_sizes.py). On processors without the
 warpgroup products of `sm_90`, programs are those of plain Triton, as without the clause.
 """
 
@@ -64,6 +65,7 @@ from tilelink.lowering.role_sizes import (
     MIN_BUFFERS,
     PIECE_BYTES,
     REGISTERS,
+    beside,
     loop_roles_of,
     roles_of,
     types_of,
@@ -73,6 +75,7 @@ from tilelink.lowering.role_statements import (
     decided_reason,
     divided_reason,
     launch_reason,
+    multiplies,
     results_of,
     roles_reason,
 )
@@ -127,16 +130,17 @@ def _apply(bound: Bound) -> Bound:
             bound = straightened(bound, name)
             if has_loop(bound.stages[name]):
                 bound = unfolded(bound, name)
-    stages = dict(bound.stages)
-    for name, stage in bound.stages.items():
-        part = bound.schedule.stage(_written(bound, name))
+    for name in sorted(
+        bound.stages, key=lambda name: not multiplies(bound.stages[name])
+    ):  # the others take their rings
+        stage, part = bound.stages[name], bound.schedule.stage(_written(bound, name))
         if (choice := part[ROLES]) is None:
             continue
         reason = _reason(bound, stage)
         if reason is None and bound.capabilities.roles:
-            made = loop_roles_of(bound, stage, choice) if has_loop(stage) else roles_of(bound, stage, choice)
+            made = _made(bound, stage, choice)
             if isinstance(made, Roles):
-                stages[name] = replace(stage, roles=made)
+                bound = replace(bound, stages={**bound.stages, name: replace(stage, roles=made)})
                 continue
             reason = made
         if reason:
@@ -149,6 +153,7 @@ def _apply(bound: Bound) -> Bound:
             raise ScheduleError(message, location=part.at("roles"), related=place_of(reason), hint=hint)
     if not bound.capabilities.roles:
         return given
+    stages = dict(bound.stages)
     for kernel in bound.kernels:
         found = {name: roles for name in kernel.stage_names if (roles := stages[name].roles) is not None}
         if not found:
@@ -167,6 +172,17 @@ def _apply(bound: Bound) -> Bound:
                 hint += f"and tiles of {PIECE_BYTES} bytes of each row of a result or more"
                 raise ScheduleError(message, location=bound.schedule.stage(kernel.name).at("roles"), hint=hint)
     return replace(bound, stages=stages)
+
+
+def _made(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
+    """Return the roles of a stage, or why its tiles do not allow them."""
+    if not multiplies(stage):
+        made = beside(bound, stage)
+        if isinstance(made, Roles) and (made.consumers, made.operands.buffers) != (choice.consumers, choice.buffers):
+            numbers = f"{made.consumers} consumers and {made.operands.buffers} buffers"
+            return f"it has no product, and the tiles of its kernel that have one are for {numbers}"
+        return made
+    return loop_roles_of(bound, stage, choice) if has_loop(stage) else roles_of(bound, stage, choice)
 
 
 def _written(bound: Bound, name: str) -> str:
@@ -208,6 +224,8 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
         return "its tiles wait for the entries that decide which of them there are"
     body = straight(stage.body, once)
     if not any(isinstance(s, For) for s in body):
+        if not products(body):
+            return "it multiplies nothing"  # its tiles may have roles next to those of a product
         return roles_reason(body)
     found = carried(unfolded_body(body, set()))
     return found if isinstance(found, str) else None
@@ -256,6 +274,8 @@ ROLES: Clause[RolesChoice | None] = Clause(
         "them have in common, computes elementwise and along rows, and adds the product of the result and another "
         "operand to a name (online softmax is such a loop; `if t <= n:` around all of an iteration may leave it out, "
         "with the first index alone on one side). The tiles of the two operands of an iteration have the same shape. "
+        "Next to tiles with one product, in its kernel, also those of a stage that waits, computes elementwise with "
+        "tiles like those of the left operand and with vectors, stores one result, and notifies. "
         "Consumers compute no `//`, `%`, `&`, `|`, `^` and shifts of tiles. A launch may decide where the rows of "
         "tiles begin and end, by tensors given with it: consumers store the rows of a tile that is cut, in memory of "
         "their own rank. Needs `sm_90`, operands of 16 bits or 8-bit floats, and tiles of 64 rows, or 128, for each "

@@ -1,0 +1,160 @@
+"""`roles`: tiles without a product, next to those of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.lowering.test_roles_epilogue import assert_roles_change_nothing
+from tilelink import compiler
+from tilelink.backend.emit import emit
+from tilelink.errors import RolesError, ScheduleError
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.listing import listing
+from tilelink.lowering.rings import of_tile, taken
+from tilelink.lowering.role_statements import consumer_waits, loaded_addends, multiplies
+from tilelink.planning.plan import make_plan
+from tilelink.target import target
+from tilelink.verifier import refusals, verify
+from tilelink.verifier.rings import wrong_beside
+
+TEXT = """program alone(M, N, K):
+    x : in        [M, K]
+    w : in        [N, K]
+    r : in        [M, N]
+    e : in        [M] f32
+    b : in        [N]
+    p : symmetric [M, N]
+    s : symmetric [M] f32
+    g : symmetric [2, M, N]
+    y : out       [M, N]
+    z : out       [2, M, N]
+    t : out       [2, M, N]
+
+    comm give(i: M):
+        tile_push_data(s[i] @ (rank + 1), e[i])
+        tile_push_data(p[i, :] @ (rank + 1), r[i, :])
+        producer_tile_notify(p[i, :] @ (rank + 1))
+
+    compute gemm(i: M, j: N):
+        y[i, j] = dot(x[i, :], w[j, :].T)
+
+    compute sums(q: 2 by 1, i: M, j: N):
+        half = r[i, j] * 0.5
+        consumer_tile_wait(p[i, j])
+        total = s[i][:, None] * (half + b[j] + p[i, j])
+        z[q, i, j] = total
+        tile_push_data(g[q, i, j] @ (rank + 1), total)
+        producer_tile_notify(g[q, i, j] @ (rank + 1))
+
+    compute told(q: 2 by 1, i: M, j: N):
+        consumer_tile_wait(g[q, i, j])
+        t[q, i, j] = g[q, i, j]
+
+schedule one for alone:
+    give on sm(1), tile(i=64)
+    gemm on sm, tile(i=128, j={j}, k=64), roles(consumers=2, buffers=4)
+    sums in gemm epilogue, tile(i=128, j=128), roles(consumers=2, buffers=4)
+    told on sm(1), tile(i=64, j=128)
+"""
+
+
+def bound(*, j: int = 256, old: str = "", new: str = "", sms: int = 5, M: int = 256, N: int = 256) -> Bound:
+    """Return the lowered program, with `old` in its text replaced. j: the columns of tiles with a product."""
+    text = TEXT.format(j=j)
+    assert old in text
+    module = compiler.parse(text.replace(old, new) if old else text, "alone.tl")
+    on, sizes = replace(target("sm_90"), sms=sms), {"M": M, "N": N, "K": 128}
+    return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target=on)
+
+
+@pytest.mark.parametrize("j", [128, 256])
+def test_they_have_the_rings_of_tiles_with_a_product(j: int) -> None:
+    made = bound(j=j)
+    product, sums = (made.stages[name] for name in ("gemm", "sums"))
+    assert multiplies(product) and not multiplies(sums)
+    assert product.roles is not None and sums.roles is not None
+    assert (sums.roles.products, sums.roles.columns, sums.roles.pieces, sums.roles.addends) == (0, 128, 2, 2)
+    assert [region.tensor for region in loaded_addends(made, sums)] == ["r", "p"] and consumer_waits(sums) == ()
+    operands = sums.roles.operands
+    assert (operands.buffers, operands.barriers) == (product.roles.operands.buffers, product.roles.operands.barriers)
+    assert taken(operands.writer, 0) == len({place for place, _ in of_tile(operands.writer, 0)}) == 4
+    assert sums.roles.results.buffers == product.roles.results.buffers
+    verify(make_plan(made))
+    text = listing(made)
+    again = compiler.parse_lowered(text)
+    assert again.stages["sums"].roles == sums.roles and listing(again) == text
+
+
+def test_roles_that_run_ahead_change_no_result() -> None:
+    assert_roles_change_nothing(bound(M=384, N=512, sms=4), ("y", "z", "t"))
+
+
+COMPUTED = """        half = r[i, j] * 0.5
+        consumer_tile_wait(p[i, j])
+        total = s[i][:, None] * (half + b[j] + p[i, j])
+"""
+REFUSED = {
+    "other rows": ("i=128, j=128), roles", "i=64, j=128), roles", "have 64 rows and 128 columns, next to tiles with"),
+    "more columns": ("i=128, j=128), roles", "i=128, j=512), roles", "512 columns, next to .* up to 256 columns"),
+    "other buffers": ("j=128), roles(consumers=2, buffers=4)", "j=128), roles(consumers=2, buffers=3)", "4 buffers"),
+    "tiles of other elements": ("p : symmetric [M, N]", "p : symmetric [M, N] f32", "not loaded like a left operand"),
+    "no tile": (COMPUTED, "        total = b[j][None, :] * s[i][:, None]\n", "computes with no tile"),
+    "results of other elements": ("[2, M, N]\n    t", "[2, M, N] f32\n    t", "do not fit together|other elements"),
+    "no roles of the product": ("k=64), roles(consumers=2, buffers=4)", "k=64)", "another stage runs in its kernel"),
+    "a remainder": ("+ p[i, j])", "+ f32(i32(p[i, j]) % 2))", "%"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_roles_cannot_do_without_a_product_is_refused(case: str) -> None:
+    old, new, reason = REFUSED[case]
+    with pytest.raises(ScheduleError, match=reason):
+        bound(old=old, new=new, N=512)
+
+
+def test_a_kernel_multiplies_if_it_has_roles() -> None:
+    old = "sums in gemm epilogue, tile(i=128, j=128), roles"
+    with pytest.raises(ScheduleError, match="sums cannot have roles: no stage of its kernel multiplies"):
+        bound(old=old, new="sums on sm, tile(i=128, j=128), roles")
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("loader 4 further: await empty 1; expect", "loader 4 further: await empty 0; expect"),
+    ("expect full 16384; load addend 16384", "load addend 16384; expect full 16384"),
+    ("expect full 16384; load", "expect full 8192; load"),
+    ("await full 0; take; fence; arrive empty 0", "take; await full 0; fence; arrive empty 0"),
+    ("await full 0; take; fence; arrive empty 0", "await full 0; take; arrive empty 0; fence"),
+    ("await full 0; take; fence; arrive empty 0", "await full 0; take; fence"),
+    ("await full 0; take; fence; arrive empty 0", "await full 1; take; fence; arrive empty 0"),
+    ("products=0", "products=1"), ("addends=2", "addends=1"), ("4 further", "3 further"), ("4 further", "0 further"),
+])  # fmt: skip
+def test_wrong_rings_are_refused(old: str, new: str) -> None:
+    made = bound()
+    text = listing(made)
+    assert old in text
+    found = refusals(make_plan(replace(made, stages=compiler.parse_lowered(text.replace(old, new)).stages)))
+    assert any(isinstance(error, RolesError) for error in found)
+
+
+def test_rings_are_explored_next_to_tiles_with_a_product() -> None:
+    """Tiles without a product that leave a buffer full stop those that follow."""
+    stages = bound().stages
+    product, sums = stages["gemm"].roles, stages["sums"].roles
+    assert product is not None and sums is not None
+    assert wrong_beside(sums.operands, product.operands, 2) is None
+    late = replace(sums.operands, reader=replace(sums.operands.reader, after=sums.operands.reader.after[:-1]))
+    assert "wait for each other" in str(wrong_beside(late, product.operands, 2))
+    early = replace(sums.operands, writer=replace(sums.operands.writer, after=sums.operands.writer.after[1:]))
+    assert "writes a buffer that is still" in str(wrong_beside(early, product.operands, 2))
+    assert wrong_beside(replace(sums.operands, buffers=3), product.operands, 2) is not None
+
+
+def test_vectors_are_read_when_the_tiles_of_a_piece_are_there() -> None:
+    """The loader waits for s with the tile p. A consumer that has taken p reads s after that wait."""
+    made = bound()
+    text = emit(made, make_plan(made).thresholds).text
+    consumer = text[text.index("def _gemm_consumer(") : text.index("def _gemm_storer(")]
+    alone = consumer[consumer.rindex("for tile in ") :]
+    assert alone.index("s_tile = gl.load(") > alone.index("p_tile = roles.take(") > 0
