@@ -70,8 +70,8 @@ class Operator:
     takes one. programs: the library's program by variant: what follows the product, "_" between; a variant that is not
     listed has no fused program, and an activation that is in no variant is taken after the kernel. base, variant: the
     operator whose rule chooses, and the variant that this one is of it; "" for an operator that chooses itself.
-    rivals: further programs of a variant; where the model predicts clearly less for one of them, with roles, it is
-    taken instead. f32_sums: whether ranks send each other f32. fused_rows: from how many rows on (of all ranks) one
+    rivals: further programs of a variant; where the model predicts less for one of them, with roles, it is taken
+    instead. f32_sums: whether ranks send each other f32. fused_rows: from how many rows on (of all ranks) one
     kernel multiplies and communicates, for so many columns, contracted elements and ranks; None: the rule never fuses.
     modelled: whether the model chooses among fused implementations. unfused: takes the operands, the activation if
     there is one, and the group. gradient: what `gradients` has for it; None: it has no gradient.

@@ -28,8 +28,9 @@ The clause is for stages with tiles of their own on SMs, which wait, multiply al
 same left operand, may wait again, compute elementwise with the products, store one tile, at peers too, and notify
 (lowering/straight_epilogue.py). It is also for stages whose tiles have one loop that carries a state, such as online
 softmax (lowering/carried.py). A stage without a product may have the roles of a kernel with one: the loader loads the
-tiles that it computes with into the ring of operands, and consumers take them from there. Their sizes decide the rest (lowering/role_sizes.py). On processors without the
-warpgroup products of `sm_90`, programs are those of plain Triton, as without the clause.
+tiles that it computes with into the ring of operands, and consumers take them from there. The sizes of tiles decide the
+rest (lowering/role_sizes.py). On processors without the warpgroup products of `sm_90`, programs are those of plain
+Triton, as without the clause.
 """
 
 from __future__ import annotations
