@@ -59,16 +59,17 @@ from tilelink.tuning import prepare
 
 OPERATORS = {
     "ag_gemm": ("ag_gemm", "h200"), "gemm_rs": ("gemm_rs_scatter", "h200"), "ag_gemm_gated": ("ag_gemm_gated", "h200"),
-    "ag_gemm_f8": ("ag_gemm_f8_gather", "h200"),
+    "ag_gemm_f8": ("ag_gemm_f8_rows", "h200"), "ag_gemm_f8_gather": ("ag_gemm_f8_gather", "h200"),
 }  # fmt: skip
 """Operator -> the program and the schedule without roles. The stage `gemm` multiplies."""
 GATED = "ag_gemm_gated"
 """The operator that multiplies twice: silu of the one product times the other. The vendor's are one product of both
 weights, and then torch's functions."""
-NARROW = "ag_gemm_f8"
-"""The operator of 8-bit floats with a scale for each row of both operands. Rows are quantised before, so that all SMs
-multiply, as in the vendor's: `torch._scaled_mm`, which adds up in f32 as we do. Its fast accumulation, with fewer bits,
-and the product in bf16 are timed beside it."""
+NARROW = ("ag_gemm_f8", "ag_gemm_f8_gather")
+"""Operators of 8-bit floats with a scale for each row of both operands. In the first one 16 SMs quantise rows, and the
+others multiply; in the second rows are quantised before, and all SMs multiply, as in the vendor's. That is
+`torch._scaled_mm`, which adds up in f32 as we do; its fast accumulation, with fewer bits, and the product in bf16 are
+timed beside it."""
 FORMS = {
     "4 buffers": "roles(consumers=2, buffers=4)",
     "halved tail": "roles(consumers=2, buffers=4), halve_tail",
@@ -123,19 +124,19 @@ LATE = Case(op="ag_gemm", shape="late rows", ranks=8, M=8192, N=1792, K=4096)
 def cases(ops: Sequence[str], shapes: str, ranks: Sequence[int]) -> Iterator[Case]:
     for op in ops:
         for of in ranks:
-            for problem in tp.problems("ag_gemm" if op in (GATED, NARROW) else op, shapes, of):
+            for problem in tp.problems("ag_gemm" if op in (GATED, *NARROW) else op, shapes, of):
                 yield Case(op=op, shape=problem.shape, ranks=of, M=problem.M, N=problem.N, K=problem.K)
 
 
 def forms_of(op: str, wanted: Sequence[str]) -> dict[str, str]:
     """Return the forms of an operator: those of these names, or all."""
-    every = NARROW_FORMS if op == NARROW else FORMS
+    every = NARROW_FORMS if op in NARROW else FORMS
     return {name: form for name, form in every.items() if name in (wanted or every)}
 
 
 def schedules(op: str, forms: Mapping[str, str]) -> tuple[Program, dict[str, Schedule]]:
     """Return the program of an operator, and its schedule without roles and with each form of roles."""
-    file, name = op, OPERATORS[op][1]
+    file, name = op.removesuffix("_gather"), OPERATORS[op][1]
     module = compiler.load(file)
     program = module.program(OPERATORS[op][0])
     plain = module.schedule(name, program)
@@ -212,7 +213,7 @@ class Product:
         self.case = case
         self.given: dict[str, torch.Tensor] = {}
         weights = 2 if case.op == GATED else 1
-        self.dtype = torch.float8_e4m3fn if case.op == NARROW else torch.bfloat16
+        self.dtype = torch.float8_e4m3fn if case.op in NARROW else torch.bfloat16
         self.w = torch.empty(weights * case.N, case.K, dtype=torch.bfloat16, device="cuda")
         self.y = torch.empty(case.M, case.N, dtype=torch.bfloat16, device="cuda")
         self.want = torch.empty_like(self.y)
@@ -221,7 +222,7 @@ class Product:
 
     def refresh(self) -> None:
         self.w.normal_(0, 0.02)
-        if self.case.op != NARROW:
+        if self.case.op not in NARROW:
             self.x.normal_()
             return
         self.wide = torch.randn(self.case.M, self.case.K, dtype=torch.bfloat16, device="cuda")
@@ -245,7 +246,7 @@ class Product:
 
     def others(self) -> dict[str, Callable[[], None]]:
         """Return what else is timed beside the vendor's product."""
-        if self.case.op != NARROW:
+        if self.case.op not in NARROW:
             return {}
         return {
             "cuBLAS, fast accumulation": lambda: self.scaled(fast=True),
@@ -253,7 +254,7 @@ class Product:
         }
 
     def vendor(self) -> None:
-        if self.case.op == NARROW:
+        if self.case.op in NARROW:
             self.scaled()
         elif self.case.op == GATED:
             gate, up = torch.mm(self.x, self.w.t()).chunk(2, dim=1)
@@ -267,11 +268,11 @@ class Product:
         if self.left not in self.given:  # launch 1 uses the first buffer of a tensor that peers write
             buffers = tensor.buffers if tensor.symmetric else 1
             self.given[self.left] = torch.zeros((buffers, *tensor.shape), dtype=self.dtype, device="cuda")
-            if self.case.op == NARROW:
+            if self.case.op in NARROW:
                 self._scaled(artifact.tensor("scales"))
         if pad is None:
             pad = torch.full((artifact.pad_size,), ALWAYS_SET, dtype=torch.int32, device="cuda")
-        weights = {} if self.case.op == NARROW else {"w": self.w}
+        weights = {} if self.case.op in NARROW else {"w": self.w}
         if self.case.op == GATED:
             weights = dict(zip(("w_gate", "w_up"), self.w.chunk(2), strict=True))
         return Alone(artifact, {**self.given, **weights, self.result: self.y}, pad)
