@@ -114,6 +114,14 @@ def test_what_roles_cannot_do_without_a_product_is_refused(case: str) -> None:
         bound(old=old, new=new, N=512)
 
 
+def test_results_without_a_product_have_rows_that_boxes_can_have() -> None:
+    text = TEXT.format(j=256).replace("z : out       [2, M, N]", "z : out       [2, M, N + 4]")
+    module = compiler.parse(text.replace("z[q, i, j]", "z[q, i, 0 + j]"), "alone.tl")
+    sizes = {"M": 256, "N": 256, "K": 128}
+    with pytest.raises(ScheduleError, match="rows of z are not multiples of 16 bytes"):
+        compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+
+
 def test_a_kernel_multiplies_if_it_has_roles() -> None:
     old = "sums in gemm epilogue, tile(i=128, j=128), roles"
     with pytest.raises(ScheduleError, match="sums cannot have roles: no stage of its kernel multiplies"):

@@ -158,12 +158,19 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
 
 def _operands_reason(bound: Bound, operands: Sequence[Region], targets: Sequence[Region]) -> str | None:
     """Return why operands cannot be multiplied by groups of warps, or not be loaded or stored by TMA, or None."""
-    for region in (*operands, *targets):
-        if bound.tensors[region.tensor].shape[-1] * _item(bound, region) % ALIGNMENT:
-            return reason_at(region, f"rows of {region.tensor} are not multiples of {ALIGNMENT} bytes")
+    if reason := _unaligned(bound, (*operands, *targets)):
+        return reason
     types = {bound.tensors[region.tensor].dtype for region in operands}
     if len(types) > 1 or not types <= {*WIDE, *NARROW}:
         return f"its operands are {' and '.join(sorted(types))}, not both {' or '.join((*WIDE, *NARROW))}"
+    return None
+
+
+def _unaligned(bound: Bound, regions: Sequence[Region]) -> str | None:
+    """Return which tensor has rows that TMA can neither load nor store, or None."""
+    for region in regions:
+        if bound.tensors[region.tensor].shape[-1] * _item(bound, region) % ALIGNMENT:
+            return reason_at(region, f"rows of {region.tensor} are not multiples of {ALIGNMENT} bytes")
     return None
 
 
@@ -199,7 +206,7 @@ def _beside(bound: Bound, stage: BoundStage, widest: Roles, dtype: str) -> Roles
     targets, addend = results_of(stage), tile_addends(bound, stage)
     if not addend:
         return reason_at(targets[0], "it has no product, and computes with no tile")
-    if reason := _epilogue_reason(bound, stage, targets):
+    if reason := _unaligned(bound, targets) or _epilogue_reason(bound, stage, targets):
         return reason
     rows, columns = (span.size for span in bound.tile_map(stage.name, targets[0]).spans[-2:])
     piece = widest.columns // widest.pieces
