@@ -58,18 +58,20 @@ from tilelink.target import target as named_target
 from tilelink.tuning import prepare
 
 OPERATORS = {
-    "ag_gemm": ("ag_gemm", "h200"), "gemm_rs": ("gemm_rs_scatter", "h200"), "ag_gemm_gated": ("ag_gemm_gated", "h200"),
-    "ag_gemm_f8": ("ag_gemm_f8_rows", "h200"), "ag_gemm_f8_gather": ("ag_gemm_f8_gather", "h200"),
-}  # fmt: skip
-"""Operator -> the program and the schedule without roles. The stage `gemm` multiplies."""
+    "ag_gemm": ("ag_gemm", "ag_gemm", "h200"),
+    "gemm_rs": ("gemm_rs", "gemm_rs_scatter", "h200"),
+    "ag_gemm_gated": ("ag_gemm_gated", "ag_gemm_gated", "h200"),
+    "ag_gemm_f8": ("ag_gemm_f8", "ag_gemm_f8_rows", "h200"),
+    "ag_gemm_f8_quantised": ("ag_gemm_f8", "ag_gemm_f8_quantised", "h200"),
+}
+"""Operator -> the file, the program, and the schedule without roles. The stage `gemm` multiplies."""
 GATED = "ag_gemm_gated"
 """The operator that multiplies twice: silu of the one product times the other. The vendor's are one product of both
 weights, and then torch's functions."""
-NARROW = ("ag_gemm_f8", "ag_gemm_f8_gather")
-"""Operators of 8-bit floats with a scale for each row of both operands. In the first one 16 SMs quantise rows, and the
-others multiply; in the second rows are quantised before, and all SMs multiply, as in the vendor's. That is
-`torch._scaled_mm`, which adds up in f32 as we do; its fast accumulation, with fewer bits, and the product in bf16 are
-timed beside it."""
+NARROW = ("ag_gemm_f8", "ag_gemm_f8_quantised")
+"""Operators of 8-bit floats with a scale for each row of both operands. The first quantises rows on 16 SMs while the
+others multiply. Rows of the second come quantised, and all SMs multiply. The vendor's product is `torch._scaled_mm`,
+which adds up in f32 as we do; its fast accumulation, with fewer bits, and the product in bf16 are timed beside it."""
 FORMS = {
     "4 buffers": "roles(consumers=2, buffers=4)",
     "halved tail": "roles(consumers=2, buffers=4), halve_tail",
@@ -136,9 +138,9 @@ def forms_of(op: str, wanted: Sequence[str]) -> dict[str, str]:
 
 def schedules(op: str, forms: Mapping[str, str]) -> tuple[Program, dict[str, Schedule]]:
     """Return the program of an operator, and its schedule without roles and with each form of roles."""
-    file, name = op.removesuffix("_gather"), OPERATORS[op][1]
+    file, of, name = OPERATORS[op]
     module = compiler.load(file)
-    program = module.program(OPERATORS[op][0])
+    program = module.program(of)
     plain = module.schedule(name, program)
     order = str(plain.stage("gemm")[ORDER])
     bands = {f"bands of {n}": re.sub(r"group\(i, \d+\)", f"group(i, {n})", order) for n in (4, 16)}

@@ -235,6 +235,6 @@ def test_every_two_clauses_that_do_not_replace_each_other_come_together() -> Non
 
 @pytest.mark.parametrize("pairs", [7, pytest.param(12, marks=pytest.mark.thorough)])
 def test_a_sample_of_pairs_is_refused_or_right(pairs: int) -> None:
-    verdicts = [judge(pair_case(number)) for number in range(7, 7 + pairs)]
+    verdicts = [judge(pair_case(number)) for number in range(2 * pairs)]  # most of them do not fit together
     assert not [f"{v}\n{v.case}" for v in verdicts if v.outcome == "wrong"]
     assert sum(v.outcome == "right" for v in verdicts) >= pairs // 6

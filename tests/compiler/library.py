@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from hashlib import blake2b
 from itertools import cycle
+from math import prod
 from typing import TypeVar
 from zlib import crc32
 
 from tilelink import compiler
 from tilelink.ir.program import If, Notify, Program, Transfer, Wait
-from tilelink.ir.scalar import Binary
+from tilelink.ir.scalar import Binary, Int
 from tilelink.ir.visitor import statements
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.scheduling.schedule import Schedule
@@ -158,20 +159,21 @@ def has_roles(case: Case) -> bool:
 def fitted(case: Case, values: Mapping[str, int | float | bool]) -> dict[str, int | float | bool]:
     """Sizes of a case. Warps with roles store no rows beyond a tile, and take whole tiles and rows of 16 bytes.
 
-    A program may divide its rows by 4.
+    So the parts into which a program divides its rows have whole tiles, too.
     """
     program, _ = case
     if not has_roles(case):
         return dict(values)
     rows, *others = (p.name for p in program.params if p.kind == "dim")
     more = {name: max(256, -(-int(values[name]) // 8) * 8) for name in others}
-    whole = 512 if divides(program) else 128
+    whole = 128 * divisor(program)
     return {**values, **more, rows: -(-int(values[rows]) // whole) * whole}
 
 
-def divides(program: Program) -> bool:
-    """True for a program of which an index runs over a part of a dimension that is so many times smaller."""
-    return any(isinstance(d.extent, Binary) and d.extent.op == "//" for s in program.stages for d in s.indices)
+def divisor(program: Program) -> int:
+    """The product of the numbers by which a program divides extents of its indices: 4 for `i: Ms // 4`."""
+    extents = {d.extent for s in program.stages for d in s.indices if isinstance(d.extent, Binary)}
+    return prod(e.right.value for e in extents if e.op == "//" and isinstance(e.right, Int))
 
 
 def _given(program: Program) -> dict[str, int | float | bool]:

@@ -37,7 +37,7 @@ DIMS = {
 CASES = {
     "ag_gemm": ("ag_gemm:h200_roles", "ag_gemm_in_place:h200_roles", "ag_gemm_in_place:h200_early_roles"),
     "gemm_rs": ("gemm_rs_scatter:h200_roles", "gemm_rs_local_last:h200_roles", "gemm_rs_local_last:h200_early_roles"),
-    "gemm_ar": ("gemm_ar_local_last:h200_roles", "gemm_ar_local_last:h200_roles_few", "gemm_ar_fetched:h200_roles"),
+    "gemm_ar": ("gemm_ar_local_last:h200_roles", "gemm_ar_local_last:h200_roles_few", "gemm_ar_pulled:h200_roles"),
 }
 ATTENTION = {
     "attention": {"H": 8, "S": 1024, "D": 128, "scale": 0.125},

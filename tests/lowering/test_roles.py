@@ -251,11 +251,11 @@ schedule one for square:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "rows": ({"rows": 32}, "multiply 32 rows each, of 128"),
-    "columns": ({"columns": 128}, "multiply 128 columns, of 256"),
+    "rows": ({"rows": 32}, "compute 32 rows each, of 128"),
+    "columns": ({"columns": 128}, "compute 128 columns, of 256"),
     "block": ({"block": 32}, "have 32 contracted elements, and a step 64"),
     "pieces": ({"pieces": 3}, "3 pieces of 256 columns"),
-    "consumers": ({"consumers": 3}, "multiply 64 rows each"),
+    "consumers": ({"consumers": 3}, "compute 64 rows each"),
     "registers": ({"registers": (240, 40)}, "its warps take 66560 registers"),
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from tilelink.lowering.role_statements import consumer_waits, loaded_addends, mu
 from tilelink.planning.plan import make_plan
 from tilelink.target import target
 from tilelink.verifier import refusals, verify
-from tilelink.verifier.rings import wrong_beside
+from tilelink.verifier.rings import wrong_between
 
 TEXT = """program alone(M, N, K):
     x : in        [M, K]
@@ -25,6 +25,7 @@ TEXT = """program alone(M, N, K):
     r : in        [M, N]
     e : in        [M] f32
     b : in        [N]
+    o : in        [5, M, N]
     p : symmetric [M, N]
     s : symmetric [M] f32
     g : symmetric [2, M, N]
@@ -60,9 +61,16 @@ schedule one for alone:
 """
 
 
-def bound(*, j: int = 256, old: str = "", new: str = "", sms: int = 5, M: int = 256, N: int = 256) -> Bound:
-    """Return the lowered program, with `old` in its text replaced. j: the columns of tiles with a product."""
+def bound(
+    *, j: int = 256, columns: int = 128, old: str = "", new: str = "", sms: int = 5, M: int = 256, N: int = 256
+) -> Bound:
+    """Return the lowered program, with `old` in its text replaced.
+
+    j, columns: the columns of tiles with a product, and of tiles without.
+    """
     text = TEXT.format(j=j)
+    if columns != 128:
+        text = text.replace("i=128, j=128), roles", f"i=128, j={columns}), roles")
     assert old in text
     module = compiler.parse(text.replace(old, new) if old else text, "alone.tl")
     on, sizes = replace(target("sm_90"), sms=sms), {"M": M, "N": N, "K": 128}
@@ -99,9 +107,23 @@ REFUSED = {
     "other rows": ("i=128, j=128), roles", "i=64, j=128), roles", "have 64 rows and 128 columns, next to tiles with"),
     "more columns": ("i=128, j=128), roles", "i=128, j=512), roles", "512 columns, next to .* up to 256 columns"),
     "other buffers": ("j=128), roles(consumers=2, buffers=4)", "j=128), roles(consumers=2, buffers=3)", "4 buffers"),
-    "tiles of other elements": ("p : symmetric [M, N]", "p : symmetric [M, N] f32", "not loaded like a left operand"),
+    "tiles of other elements": (
+        "p : symmetric [M, N]",
+        "p : symmetric [M, N] f32",
+        "a tile that it computes with is cut or no box of bf16",
+    ),
     "no tile": (COMPUTED, "        total = b[j][None, :] * s[i][:, None]\n", "computes with no tile"),
-    "results of other elements": ("[2, M, N]\n    t", "[2, M, N] f32\n    t", "do not fit together|other elements"),
+    "results of other elements at one place": (
+        "g : symmetric [2, M, N]",
+        "g : symmetric [2, M, N] f32",
+        "g has other elements than z",
+    ),
+    "smaller buffers": ("j=256, k=64)", "j=256, k=32)", "a piece of its result has 64 columns, .* operands 32"),
+    "too many tiles": (
+        "half = r[i, j] * 0.5",
+        "half = r[i, j] * 0.5 + o[0, i, j] + o[1, i, j] + o[2, i, j] + o[3, i, j] + o[4, i, j]",
+        "its consumers would wait for each other: it computes with 7 tiles, in 4 pieces each",
+    ),
     "no roles of the product": ("k=64), roles(consumers=2, buffers=4)", "k=64)", "another stage runs in its kernel"),
     "a remainder": ("+ p[i, j])", "+ f32(i32(p[i, j]) % 2))", "%"),
 }
@@ -111,7 +133,14 @@ REFUSED = {
 def test_what_roles_cannot_do_without_a_product_is_refused(case: str) -> None:
     old, new, reason = REFUSED[case]
     with pytest.raises(ScheduleError, match=reason):
-        bound(old=old, new=new, N=512)
+        bound(old=old, new=new, N=512, columns=256 if case == "too many tiles" else 128)
+
+
+def test_results_have_the_type_of_those_of_the_product() -> None:
+    text = TEXT.format(j=256).replace("[2, M, N]\n", "[2, M, N] f32\n")
+    module, sizes = compiler.parse(text, "alone.tl"), {"M": 256, "N": 256, "K": 128}
+    with pytest.raises(ScheduleError, match="the roles of gemm, sums in one kernel do not fit together"):
+        compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
 
 
 def test_results_without_a_product_have_rows_that_boxes_can_have() -> None:
@@ -151,12 +180,12 @@ def test_rings_are_explored_next_to_tiles_with_a_product() -> None:
     stages = bound().stages
     product, sums = stages["gemm"].roles, stages["sums"].roles
     assert product is not None and sums is not None
-    assert wrong_beside(sums.operands, product.operands, 2) is None
+    assert wrong_between(sums.operands, product.operands, 2) is None
     late = replace(sums.operands, reader=replace(sums.operands.reader, after=sums.operands.reader.after[:-1]))
-    assert "wait for each other" in str(wrong_beside(late, product.operands, 2))
+    assert "wait for each other" in str(wrong_between(late, product.operands, 2))
     early = replace(sums.operands, writer=replace(sums.operands.writer, after=sums.operands.writer.after[1:]))
-    assert "writes a buffer that is still" in str(wrong_beside(early, product.operands, 2))
-    assert wrong_beside(replace(sums.operands, buffers=3), product.operands, 2) is not None
+    assert "writes a buffer that is still" in str(wrong_between(early, product.operands, 2))
+    assert wrong_between(replace(sums.operands, buffers=3), product.operands, 2) is not None
 
 
 def test_vectors_are_read_when_the_tiles_of_a_piece_are_there() -> None:

@@ -156,7 +156,7 @@ def test_a_part_of_a_dimension_keeps_its_place_when_a_loop_is_unrolled() -> None
 
 def test_tiles_of_a_part_of_a_dimension_have_roles_if_none_is_cut() -> None:
     module, on = compiler.load("gemm_ar"), replace(target("sm_90"), sms=12)
-    program = module.program("gemm_ar_fetched")
+    program = module.program("gemm_ar_pulled")
     schedule = module.schedule("h200_roles", program)
     sizes = {"Ms": 512, "N": 256, "K": 64}
     made = compiler.bound(program, schedule, ranks=2, dims=sizes, dtype="bf16", target=on)

@@ -302,7 +302,7 @@ def test_queues_whose_waits_may_come_first_are_told_from_others(case: Any) -> No
     left = stuck(program, [waits_first(program, rank) for rank in range(RANKS)])
     assert not (program.free_waits and left)
     # a copy waits for one before it
-    needs = ("all_gather_ring", "gemm_ar_local_last", "gemm_ar_fetched", "gemm_ar_bias", "gemm_ar_f32")
+    needs = ("all_gather_ring", "gemm_ar_local_last", "gemm_ar_pulled", "gemm_ar_bias", "gemm_ar_f32")
     assert program.free_waits != case[0].name.startswith(needs), "no other needs its queue as it is"
     assert left or not case[0].name.startswith("all_gather_ring")
 

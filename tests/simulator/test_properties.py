@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.library import dims as library_dims
-from tests.compiler.library import divides, fitted, groups, has_roles, in_turn, is_own
+from tests.compiler.library import divisor, fitted, groups, has_roles, in_turn, is_own
 from tests.simulator.cases import H200S, IDEAL, SHIFT, planned
 from tests.tiers import one_in, thorough
 from tilelink.compiler import library, samples
@@ -44,7 +44,7 @@ def planned_with_launches(program: Program, schedule: Schedule | None) -> dict[s
     exampled = any(p.example is not None for p in program.params)  # these have sizes that fit together
     dims = library_dims(program, RANKS) if exampled else own
     dims |= groups(program, RANKS) | {p.name: 0.5 for p in program.params if p.kind == "f32"}
-    if exampled or divides(program):  # all schedules have the sizes that those with roles need
+    if exampled or divisor(program) > 1:  # all schedules have the sizes that those with roles need
         with_roles = (case for case in cases() if case[0].name == program.name and has_roles(case))
         dims = fitted(next(with_roles, (program, schedule)), dims)
     tables = {k: v.numpy() for k, v in random_tables(program, ranks=RANKS, dims=dims, seed=0).items()}

@@ -244,7 +244,7 @@ def test_sums_of_few_rows_are_copied_by_programs_where_the_copy_engine_would_sta
 
 
 def test_two_ranks_fetch_sums_of_many_rows() -> None:
-    for variant, name in (("", "gemm_ar_fetched"), ("bias", "gemm_ar_bias_fetched")):
+    for variant, name in (("", "gemm_ar_pulled"), ("bias", "gemm_ar_bias_pulled")):
         for rows in (4096, 8192):
             way = chosen(request("gemm_ar", rows, 4096, 5504, variant=variant, ranks=2), gpu="NVIDIA H100")
             assert isinstance(way, Schedule) and (way.program, way.name) == (name, "h200_roles")

@@ -73,12 +73,13 @@ def test_linking_a_stripped_program_makes_it_safe_again(program) -> None:  # pyr
     assert link(linked) == linked
     dims = sizes(program, 3)
     found = refusals(make_plan(bind(linked, None, dims, 3, CPU)))
-    assert all(any(f" reads {name} of rank " in error.message for name in fetched(program)) for error in found)
-    assert bool(found) == bool(fetched(program))
+    names = pulled(program)
+    assert bool(found) == bool(names)
+    assert all(any(f" reads {name} of rank " in error.message for name in names) for error in found)
 
 
-def fetched(program: Program) -> set[str]:
-    """The tensors that stages write and others fetch from peers: `link` does not know which ranks to tell."""
+def pulled(program: Program) -> set[str]:
+    """The tensors that stages write and others pull from peers: `link` does not know which ranks to tell."""
     every = [s for stage in program.stages for s in statements(stage.body)]
     written = {s.region.tensor for s in every if isinstance(s, Store)}
     read = {r for s in every if isinstance(s, Transfer) for r in reads(s.source) if r.rank is not None}

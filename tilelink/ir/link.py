@@ -6,8 +6,8 @@ stage, on any rank, uses the peer_* pair. Entries of index tensors are read wher
 conditions or ends of ranges; a stage waits for the ends of its own ranges first. Signals of a branch that a launch
 decides stand before and after it, because they are made in every launch. Existing notifies and waits are kept.
 A tensor that is written in place gets them if the stages that write it stand before those that read it. Otherwise the
-program says which reads come before which writes. Readers that fetch a tensor from a peer get none either: the program
-says which ranks its writer tells.
+program says which reads come before which writes. A read from another rank gets no wait, and the notify of such a
+tensor's writer is for its own rank: the program says which peers the writer notifies.
 """
 
 from __future__ import annotations

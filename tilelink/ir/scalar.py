@@ -195,7 +195,10 @@ def walk(expr: Scalar) -> list[Scalar]:
 
 
 def rewrite(expr: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
-    """Replace, top down, each node for which `change` returns something. What has none of these stays as written."""
+    """Replace, top down, each node for which `change` returns something.
+
+    An operation whose operands did not change is returned as it is, not simplified.
+    """
     new = change(expr)
     if new is not None:
         return new

@@ -388,14 +388,17 @@ def infer(program: Program, mistakes: Mistakes | None = None, *, lowered: bool =
 
 
 _KNOWN, _KNOWN_LOWERED = ByIdentity[StageTyping](), ByIdentity[StageTyping]()
-"""Typings of stages without mistakes. Most passes change few stages, and leave the others the same objects."""
+"""Typings of stages without mistakes, as written and as lowered. Most passes change few stages, and leave the others
+the same objects."""
 
 
 def _stage_typing(program: Program, stage: Stage, mistakes: Mistakes, lowered: bool) -> StageTyping:
     parts, known = (program.tensors, program.params, stage), _KNOWN_LOWERED if lowered else _KNOWN
-    if lowered and (written := _KNOWN.get(*parts)) is not None and known.get(*parts) is None:
-        known.put(replace(written, lowered=True), *parts)
-    if (typing := known.get(*parts)) is None:
+    typing = known.get(*parts)
+    if typing is None and lowered and (written := _KNOWN.get(*parts)) is not None:
+        typing = replace(written, locals=dict(written.locals), mistyped=set(written.mistyped), lowered=True)
+        known.put(typing, *parts)
+    if typing is None:
         of_stage = Mistakes()
         typing = _infer_stage(program, stage, of_stage, lowered)
         if not of_stage.errors:

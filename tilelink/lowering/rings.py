@@ -39,7 +39,7 @@ KEPT, LEADING, TRAILING = "kept", "leading", "trailing"
 """Operands of the products of a loop that carries a state: what all its iterations multiply, and what each iteration
 multiplies first and last."""
 ADDEND = "addend"
-"""A piece of a tile that is computed with next to the product."""
+"""A piece of a tile that is computed with, next to the product if there is one."""
 NEXT = "next"
 LOADER, CONSUMER, STORER = "loader", "consumer", "storer"
 """The roles: one warp that waits and loads, several that multiply and compute, and one that stores and notifies."""
@@ -116,9 +116,9 @@ class Roles:
     each consumer; the storer takes all positions of a tile in one of them before those in the next. registers: of a
     thread of a consumer, and of the other roles. cut: True if a launch decides where the rows of a tile end. The rows
     of a tile that is cut are stored by the consumers, and at `fill` and `store` of such a tile there is nothing to do.
-    addends: number of tiles that are computed with next to the product, and loaded into the ring of operands after it:
-    a position has a piece of one of them. skips_repeated_waits: True if the loader leaves out a wait for the channel
-    that the iteration before has waited for (lowering/channel_waits.py).
+    addends: number of tiles that are computed with, next to the product if there is one, and loaded into the ring of
+    operands after it: a position has a piece of one of them. skips_repeated_waits: True if the loader leaves out a wait
+    for the channel that the iteration before has waited for (lowering/channel_waits.py).
     """
 
     consumers: int

@@ -2,7 +2,7 @@
 
 A stage whose statements can be divided (lowering/role_statements.py) has roles if its operands, what it computes with,
 and its results are boxes that TMA moves, if consumers can divide its tiles, and if sums fit registers and rings fit
-shared memory. The clause (lowering/clauses/roles.py) takes what `roles_of` and `loop_roles_of` make of them, and the
+shared memory. The clause (lowering/clauses/roles.py) takes what `roles_of` makes of them, and the
 rule (verifier/roles.py) asks the same of a lowered program.
 """
 
@@ -102,6 +102,13 @@ def is_summed(bound: Bound, stage: BoundStage) -> bool:
 
 def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage, or why its tiles do not allow them."""
+    if has_loop(stage):
+        return _loop_roles(bound, stage, choice)
+    return (_product_roles if multiplies(stage) else _roles_without_product)(bound, stage, choice)
+
+
+def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
+    """Return the roles of a stage that multiplies along a whole dimension, or why its tiles do not allow them."""
     dots, targets = products_of_tile(stage), results_of(stage)
     left, rights = operand_region(dots[0].left), [operand_region(one.right) for one in dots]
     rows, columns, *others = (_along(bound, stage, region) for region in (left, *rights))
@@ -197,12 +204,20 @@ def _block_reason(block: int, item: int) -> str | None:
     return None if block * item in BLOCK_BYTES else f"a block of {block} contracted elements is none of {fitting}"
 
 
-def _beside(bound: Bound, stage: BoundStage, widest: Roles, dtype: str) -> Roles | str:
-    """Return the roles of a stage without a product in a kernel that multiplies, or why its tiles do not allow them.
+def _roles_without_product(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
+    """Return the roles of a stage without a product, or why its tiles do not allow them.
 
-    The loader loads the tiles that are computed with into the ring of operands. widest: the roles of the kernel's
-    stages that multiply, those with the most columns. dtype: of their operands.
+    They have the rings of the stages of its kernel that multiply, which have their roles already. The loader loads the
+    tiles that are computed with into the ring of operands.
     """
+    stages = [bound.stages[name] for name in bound.kernel_of[stage.name].stage_names]
+    others = [one for one in stages if one.roles is not None and multiplies(one)]
+    if not others:
+        return "no stage of its kernel multiplies"
+    widest, dtype = widest_of(one.roles for one in others if one.roles is not None), types_of(bound, others[0])[0]
+    if (widest.consumers, widest.operands.buffers) != (choice.consumers, choice.buffers):
+        numbers = f"{widest.consumers} consumers and {widest.operands.buffers} buffers"
+        return f"it has no product, and the tiles of its kernel that have one are for {numbers}"
     targets, addend = results_of(stage), tile_addends(bound, stage)
     if not addend:
         return reason_at(targets[0], "it has no product, and computes with no tile")
@@ -213,8 +228,12 @@ def _beside(bound: Bound, stage: BoundStage, widest: Roles, dtype: str) -> Roles
     if rows != widest.rows * widest.consumers or columns % piece or columns > widest.columns:
         text = f"its tiles have {rows} rows and {columns} columns, next to tiles with a product of "
         return f"{text}{widest.rows * widest.consumers} rows and up to {widest.columns} columns, a multiple of {piece}"
-    if widest.kept is not None or piece != widest.block or not _loadable_addends(bound, stage, dtype):
-        text = "it has no product, and its tiles are not loaded like a left operand of the kernel's products"
+    if widest.kept is not None:
+        return "it has no product, and tiles of its kernel have loops that carry a state"
+    if piece != widest.block:
+        return f"a piece of its result has {piece} columns, and a buffer of the kernel's operands {widest.block}"
+    if not _loadable_addends(bound, stage, dtype):
+        text = f"it has no product, and a tile that it computes with is cut or no box of {dtype}, as operands are"
         return reason_at(addend[0], text)
     pieces, size = columns // piece, rows * piece * ITEM_BYTES[dtype]
     made = replace(
@@ -289,32 +308,19 @@ def _broadcast_reason(bound: Bound, stage: BoundStage) -> str | None:
 
 def every_roles_of(bound: Bound, stage: BoundStage, *, consumers: int, buffers: int) -> list[Roles] | str:
     """Return all roles of a stage with so many consumers and buffers, or why its tiles do not allow them."""
-    if not multiplies(stage):
-        made = beside(bound, stage)
-        return made if isinstance(made, str) else [made]
     every: list[Roles] = []
     reason = ""
     for in_flight in (1, 2):
         choice = RolesChoice(consumers=consumers, buffers=buffers, in_flight=in_flight)
-        made = loop_roles_of(bound, stage, choice) if has_loop(stage) else roles_of(bound, stage, choice)
+        made = roles_of(bound, stage, choice)
         if isinstance(made, str):
             reason = made
         else:
-            every += [made, without_addends(made)] if made.addends else [made]
+            every += [made, without_addends(made)] if made.addends and made.products else [made]
     return every or reason
 
 
-def beside(bound: Bound, stage: BoundStage) -> Roles | str:
-    """Return the roles of a stage without a product, by those that the other stages of its kernel have."""
-    stages = [bound.stages[name] for name in bound.kernel_of[stage.name].stage_names]
-    found = [(one, one.roles) for one in stages if one.roles is not None and multiplies(one)]
-    if not found:
-        return "no stage of its kernel multiplies"
-    widest = widest_of(roles for _, roles in found)
-    return _beside(bound, stage, widest, next(types_of(bound, one)[0] for one, roles in found if roles == widest))
-
-
-def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
+def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage whose loop carries a state, or why its tiles do not allow them."""
     found = parts(stage)
     (target,) = (s.region for s in found.after if isinstance(s, Store))
@@ -413,7 +419,9 @@ def _addend(bound: Bound, stage: BoundStage, region: Region, target: Region) -> 
         return reason_at(region, f"it computes with {region.tensor}, which holds {tensor.dtype}")
     made = [span.index for span in bound.tile_map(stage.name, target).spans[-2:]]
     tiled = [span for span in spans if span.kind != "point"]
-    plain = all(one.kind == "tile" and one.gather is None and (one.counted or _placed(stage, one)) for one in tiled)
+    plain = all(
+        one.kind == "tile" and one.gather is None and (one.counted or _ends_with_index(stage, one)) for one in tiled
+    )
     if not plain or [span.index for span in tiled] not in (made, made[:1], made[1:]):
         text = (
             f"it computes with {region.tensor}, which is no vector along the rows or columns of its tiles, and no tile"
@@ -437,8 +445,8 @@ def _stored(bound: Bound, stage: BoundStage, region: Region, *, whole: bool = Fa
         reason = _cut_reason(region, rows, columns, whole=whole)
         if reason is not None:
             return reason
-    if not (rows.counted or _placed(stage, rows)) or not (whole or _placed(stage, columns)):
-        return reason_at(region, f"its tiles of {region.tensor} do not begin with the dimensions, and some are cut")
+    if not (rows.counted or _ends_with_index(stage, rows)) or not (whole or _ends_with_index(stage, columns)):
+        return reason_at(region, f"its tiles of {region.tensor} start at an offset, and the last one is cut")
     if not whole and not _uncut(stage, columns) and stage.extents[str(columns.index)] != columns.extent:
         return reason_at(region, f"the end of {columns.index} cuts a tile of {region.tensor}")
     alone = tensor.buffers == 1 and all(size == 1 for size in tensor.shape[:-2])
@@ -466,10 +474,10 @@ def _uncut(stage: BoundStage, span: Span) -> bool:
     return stage.extents[str(span.index)] % span.size == 0
 
 
-def _placed(stage: BoundStage, span: Span) -> bool:
-    """True if its tiles follow one another from the start of the dimension, or if none of them is cut.
+def _ends_with_index(stage: BoundStage, span: Span) -> bool:
+    """True if the last tile, where it is cut, ends at the extent of its index.
 
-    The end of what is cut is compared with the extent of the index.
+    That is so if tiles start with the dimension, or if none is cut.
     """
     steps = mul(Index(name=str(span.index)), const(span.size))
     in_steps = span.start in (steps, const(0)) and stage.extents[str(span.index)] <= span.extent

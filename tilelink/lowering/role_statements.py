@@ -97,10 +97,8 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     for statement in middle:
         if (value := value_of(statement)) is not None and (reason := _computed(value)):
             return reason
-    lefts, rights = ((dot.left for dot in dots[:1]), (dot.right for dot in dots))
-    reasons = (*(_operand_reason(one, "left", False) for one in lefts),
-               *(_operand_reason(one, "right", True) for one in rights))  # fmt: skip
-    return next(filter(None, reasons), None)
+    operands = [(dot.left, "left", False) for dot in dots[:1]] + [(dot.right, "right", True) for dot in dots]
+    return next(filter(None, (_operand_reason(*one) for one in operands)), None)
 
 
 def _starts_sums(body: tuple[Statement, ...]) -> bool:

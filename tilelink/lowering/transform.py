@@ -314,7 +314,7 @@ def all_indices(stage: Stage) -> tuple[IndexDecl, ...]:
 
 
 def shape_of(tensor: Tensor, numbers: Numbers, ranks: int) -> tuple[int, ...]:
-    """Return a tensor's shape in elements. Raises BindingError if a dimension has fewer than none."""
+    """Return a tensor's shape in elements. Raises BindingError if a dimension is negative."""
     shape = tuple(number_of(n, numbers, ranks) for n in tensor.shape)
     for size, dim in zip(shape, tensor.shape, strict=True):
         if size < 0:

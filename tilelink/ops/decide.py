@@ -5,9 +5,9 @@ kernel of the library communicates next to torch's product. The model chooses am
 fuses an all-gather or a reduce-scatter with a product, or if there are some hundred rows (`worth_asking`). It may also
 prefer the unfused pair. In all measurements on four H200s its first choice was the best or within 3 % of the best,
 although its prediction for the rule's choice was wrong by up to 12 %. The model is not used for fewer rows. For an
-all-reduce it chooses between the rule's fused kernel and the unfused pair alone: of other kernels it predicts up to
-twice the real speed. The rule takes warps with roles where the sizes allow them, unless the model is sure that they are
-slower.
+all-reduce it chooses among the rule's fused kernel, its schedule for few rows, the operator's alternative, and the
+unfused pair: of other kernels it predicts up to twice the real speed. The rule takes warps with roles where the sizes
+allow them, unless the model is sure that they are slower.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound
 from tilelink.ops.choice import DEFAULTS, choose, worth_asking
-from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED, rivals_of
+from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED, alternative_of
 from tilelink.ops.predict import (
     Candidate,
     Request,
@@ -48,18 +48,17 @@ WITH_ROLES = f"{SCHEDULE}_roles"
 """The schedule of the library whose warps have roles."""
 
 WITH_ROLES_FEW = f"{WITH_ROLES}_few"
-"""The same for few rows."""
-SOONER = 0.975
-"""Largest predicted time of that, relative to the other's, for which it is taken. In 14 cases that were measured on two
-and four H100s its gain was a fifth to three quarters of what was predicted, and the case without one was predicted at
-0.979. A rival (Operator.rivals) is taken wherever it is predicted to be faster: of nine cases on two H100s, of 2048 to
-8192 rows, it was never slower, and up to 4 % faster."""
-THAN_RIVAL = 0.98
-"""Largest predicted time of the schedule for few rows, relative to a rival's, for which it is taken. With 2048 rows it
-is predicted at 0.95 to 0.98, and took 0.93 to 0.96 of the time; with 4096 at 0.98, and took about 1.02."""
-RIVAL_RANKS = 2
-"""Number of ranks of which rivals are considered. Of four, the one that there is was predicted at up to 0.93 and took
-0.93 to 1.07 times as long as the operator's program."""
+"""The schedule with roles for few rows."""
+FEW_MARGIN = 0.975
+"""Largest predicted time of the schedule for few rows, relative to the usual one's, for which it is taken. In 14 cases
+that were measured on two and four H100s with an earlier form of it, in which another kernel copied the last sums, its
+gain was a fifth to three quarters of what was predicted, and the case without a gain was predicted at 0.979."""
+ALTERNATIVE_MARGIN = 0.995
+"""The same of an alternative (Operator.alternatives). In nine cases on two H100s, of 2048 to 8192 rows, it was
+predicted at 0.933 to 0.993, and took 0.963 to 1.00 of the time."""
+FEW_OVER_ALTERNATIVE = 0.98
+"""Largest predicted time of the schedule for few rows, relative to an alternative's, for which it is taken. With 2048
+rows it is predicted at 0.94 to 0.98, and its earlier form took 0.96; with 4096 at 0.98, and that form took 1.03."""
 
 LONG = 60e-6
 """Least predicted seconds of a rule's pair that may be replaced: shorter predictions were up to 17 % too long."""
@@ -170,8 +169,7 @@ def _fused_or_not(request: Request, machine: Machine) -> tuple[Schedule | str, s
     """Return the rule's fused implementation or UNFUSED, whichever is predicted to be faster, and why.
 
     For an operator of which the model predicts the rule's implementation well, and others badly. On two and four H100s
-    this was right in 23 of 23 cases that were measured, of 1024 to 8192 rows. A rival with roles is taken where it is
-    predicted to be faster than the operator's program, and the schedule for few rows where it is clearly faster.
+    this was right in 23 of 23 cases that were measured, of 1024 to 8192 rows.
     """
     own = programs_for(request.op, request.variant)[0]
     every = feasible(request, machine.processor)
@@ -179,39 +177,41 @@ def _fused_or_not(request: Request, machine: Machine) -> tuple[Schedule | str, s
     fused = fitting.get(WITH_ROLES, fitting.get(SCHEDULE))
     if fused is None:
         return UNFUSED, f"no schedule fits {machine.target}"
-    seconds, unfused = predicted_seconds(fused, machine), unfused_seconds(request, machine)
-    if seconds is not None:
-        fused, seconds = _sooner((fused, seconds), fitting.get(WITH_ROLES_FEW), _rivals(every, request), machine)
-    way = SCHEDULE if fused.schedule.name == SCHEDULE else fused.schedule
-    if seconds is None:
-        return way, "the rule; there is too much to simulate"
-    why = f"predicted {seconds * US:.0f} us, unfused {unfused * US:.0f} us on {machine.name}"
-    return (way if seconds <= unfused else UNFUSED), why
+    usual, few = _timed(fused, machine), _timed(fitting.get(WITH_ROLES_FEW), machine)
+    if usual is None:
+        return _way(fused.schedule), "the rule; there is too much to simulate"
+    taken = _fastest(usual, few, _timed(_alternative(every, request), machine))
+    unfused = unfused_seconds(request, machine)
+    why = f"predicted {taken.seconds * US:.0f} us, unfused {unfused * US:.0f} us on {machine.name}"
+    return (_way(taken.schedule) if taken.seconds <= unfused else UNFUSED), why
 
 
-def _rivals(every: Sequence[Bound], request: Request) -> list[Bound]:
-    """Return the schedules with roles of the operator's rivals."""
-    names = rivals_of(request.op, request.variant) if request.ranks == RIVAL_RANKS else ()
-    return [one for one in every if one.source.name in names and one.schedule.name == WITH_ROLES]
+def _way(schedule: Schedule) -> Schedule | str:
+    return SCHEDULE if schedule.name == SCHEDULE else schedule
 
 
-def _sooner(
-    usual: tuple[Bound, float], few: Bound | None, rivals: Sequence[Bound], machine: Machine
-) -> tuple[Bound, float]:
-    """Return what is predicted to be faster than the usual schedule, or that, with the predicted seconds.
+def _timed(bound: Bound | None, machine: Machine) -> Candidate | None:
+    """Return a schedule with its predicted seconds, or None if there is none or its time cannot be predicted."""
+    if bound is None or (seconds := predicted_seconds(bound, machine)) is None:
+        return None
+    return Candidate(program=bound.source, schedule=bound.schedule, seconds=seconds)
 
-    few: the schedule for few rows, whose gain is predicted too large: it must be predicted to be clearly faster, also
-    than a rival.
-    """
-    found = usual
-    for one in rivals:
-        seconds = predicted_seconds(one, machine)
-        if seconds is not None and seconds < found[1]:
-            found = one, seconds
-    seconds = None if few is None else predicted_seconds(few, machine)
-    if few is not None and seconds is not None and seconds < SOONER * usual[1]:
-        return (few, seconds) if found is usual or seconds < THAN_RIVAL * found[1] else found
-    return found
+
+def _alternative(every: Sequence[Bound], request: Request) -> Bound | None:
+    """Return the schedule with roles of the operator's alternative for so many ranks, or None."""
+    other = alternative_of(request.op, request.variant)
+    if other is None or request.ranks not in other.ranks:
+        return None
+    return next((one for one in every if (one.source.name, one.schedule.name) == (other.program, WITH_ROLES)), None)
+
+
+def _fastest(usual: Candidate, few: Candidate | None, other: Candidate | None) -> Candidate:
+    """Return the candidate to take: the usual one, that for few rows, or the alternative, by its margin."""
+    if other is not None and other.seconds >= ALTERNATIVE_MARGIN * usual.seconds:
+        other = None
+    if few is None or few.seconds >= FEW_MARGIN * usual.seconds:
+        return other or usual
+    return few if other is None or few.seconds < FEW_OVER_ALTERNATIVE * other.seconds else other
 
 
 def _usual(ways: Mapping[str, Candidate], rule: str) -> Candidate | None:

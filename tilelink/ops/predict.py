@@ -15,7 +15,7 @@ from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.shared_memory import does_not_fit
-from tilelink.ops.operators import SCHEDULE, program_of, rivals_of, variant_operator
+from tilelink.ops.operators import SCHEDULE, alternative_of, program_of, variant_operator
 from tilelink.ops.unfused import ACTIVATIONS
 from tilelink.planning.plan import make_plan
 from tilelink.scheduling.schedule import Schedule
@@ -190,11 +190,12 @@ def _tiles(bound: Bound) -> int:
 
 @cache
 def programs_for(op: str, variant: str) -> tuple[Program, ...]:
-    """Return the library's programs for an operator, the default one first, and then its rivals.
+    """Return the library's programs for an operator: the default one, its alternative, and others.
 
     The file with the operator's name has its algorithms. For a variant with an epilogue there are no others.
     """
-    names = program_of(op, variant), *rivals_of(op, variant)
+    other = alternative_of(op, variant)
+    names = [program_of(op, variant), *([other.program] if other else [])]
     named = tuple(library_module(name).program(name) for name in names)
     return named if variant else (*named, *(p for p in library_module(op).programs if p not in named))
 

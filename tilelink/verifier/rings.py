@@ -15,7 +15,7 @@ Two rounds of the ring and one buffer more are explored: after two rounds all ph
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -77,42 +77,33 @@ def wrong(ring: Ring, iterations: int) -> str | None:
     writer, reader = (_few(role, total) for role in (ring.writer, ring.reader))
     iterations = min(iterations, total)
     tiles = max(-(-total // taken(reader, iterations)), 2 if reader.further else 1)  # a tile after further positions
-    scripts = (_script(writer, iterations, tiles), *[_script(reader, iterations, tiles)] * reader.groups)
+    scripts = (_script([(writer, iterations)] * tiles), *[_script([(reader, iterations)] * tiles)] * reader.groups)
     return _Model(rings=(ring,), scripts=scripts).explore()
 
 
 @lru_cache(maxsize=256)
-def wrong_beside(ring: Ring, other: Ring, iterations: int) -> str | None:
-    """Return what may go wrong in a ring of tiles without a product between those of other tiles, or None.
+def wrong_between(ring: Ring, product_ring: Ring, iterations: int) -> str | None:
+    """Return what may go wrong in a ring where tiles without a product take turns with tiles that have one, or None.
 
-    other: the ring in tiles of so many iterations, with the same buffers and barriers.
+    product_ring: the ring in tiles of so many iterations, with the same buffers and barriers.
     """
-    if (ring.buffers, ring.barriers) != (other.buffers, other.barriers):
+    if (ring.buffers, ring.barriers) != (product_ring.buffers, product_ring.barriers):
         return "its tiles have other buffers or barriers"
     total = 2 * ring.buffers + 1
-    iterations = min(iterations, total)
-    scripts = tuple(
-        (
-            *_script(_few(first, total), iterations, 1),
-            *_moved(_script(_few(second, total), 0, 1), taken(_few(first, total), iterations)),
-            *_moved(
-                _script(_few(first, total), iterations, 1),
-                taken(_few(first, total), iterations) + taken(_few(second, total), 0),
-            ),
-        )
-        for first, second in ((other.writer, ring.writer), *[(other.reader, ring.reader)] * ring.reader.groups)
-    )
-    return _Model(rings=(ring,), scripts=scripts).explore()
+    few, iterations = min(ring.writer.further, total), min(iterations, total)
+    both = few + taken(_few(product_ring.reader, total), iterations)
+
+    def script(product: Role, alone: Role) -> tuple[Place, ...]:
+        turn = ((_few(product, total), iterations), (_few(alone, total), 0))
+        return _script((*turn * -(-total // both), turn[0]))
+
+    readers = [script(product_ring.reader, ring.reader)] * ring.reader.groups
+    return _Model(rings=(ring,), scripts=(script(product_ring.writer, ring.writer), *readers)).explore()
 
 
 def _few(role: Role, most: int) -> Role:
     """Return a role with so many further positions at most."""
     return replace(role, further=min(role.further, most))
-
-
-def _moved(script: tuple[Place, ...], by: int) -> tuple[Place, ...]:
-    """Return the steps of a role at later positions of the first ring."""
-    return tuple((which, number + by, step) for which, number, step in script)
 
 
 def wrong_together(ring: Ring, kept: Ring, iterations: int) -> str | None:
@@ -164,10 +155,13 @@ def _tiles(
         yield from (*own[:end], *after, *own[end:])
 
 
-def _script(role: Role, iterations: int, tiles: int) -> tuple[Place, ...]:
-    """Return all steps of a role, tile after tile."""
-    size = taken(role, iterations)
-    return tuple((0, tile * size + place, step) for tile in range(tiles) for place, step in of_tile(role, iterations))
+def _script(tiles: Iterable[tuple[Role, int]]) -> tuple[Place, ...]:
+    """Return all steps of a role in tiles that follow one another, each of so many iterations."""
+    found, first = list[Place](), 0
+    for role, iterations in tiles:
+        found += [(0, first + place, step) for place, step in of_tile(role, iterations)]
+        first += taken(role, iterations)
+    return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)

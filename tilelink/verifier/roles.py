@@ -59,7 +59,7 @@ from tilelink.lowering.role_statements import (
     tile_addends,
 )
 from tilelink.planning.plan import Plan
-from tilelink.verifier.rings import wrong, wrong_beside, wrong_together
+from tilelink.verifier.rings import wrong, wrong_between, wrong_together
 
 SM_REGISTERS = 65536
 ITERATIONS = 3
@@ -82,14 +82,14 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         return f"dialect {bound.capabilities.dialect} has no roles of warps on {bound.target}"
     kernel = bound.kernel_of[stage.name]
     for loop in kernel.loops:
-        beside = bound.stages[loop.stages[0]]
-        other = beside.roles
+        neighbour = bound.stages[loop.stages[0]]
+        other = neighbour.roles
         if (
             len(loop.stages) > 1
             or loop.width is not None
             or other is None
             or not fit_together(found, other)
-            or types_of(bound, beside) != types_of(bound, stage)
+            or types_of(bound, neighbour) != types_of(bound, stage)
         ):
             return "another stage in its kernel has no roles that fit together with its own"
     if not 2 <= found.operands.buffers <= MAX_BUFFERS or found.consumers not in REGISTERS:
@@ -142,8 +142,42 @@ def _iterations(bound: Bound, stage: BoundStage) -> str | None:
 
 def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     """Return which number of the roles is not that of the tiles, or None."""
-    if not multiplies(stage):
-        return next((what for wrong_one, what in (*_computed(bound, stage, found), *_common(found)) if wrong_one), None)
+    of_product = _product_sizes(bound, stage, found) if multiplies(stage) else ()
+    every = (*_tile_sizes(bound, stage, found), *of_product, *_common(found))
+    return next((what for wrong_one, what in every if wrong_one), None)
+
+
+def _tile_sizes(bound: Bound, stage: BoundStage, found: Roles) -> Iterator[tuple[bool, str]]:
+    """Yield what is checked of tiles with a product and without: True if it is wrong, and what that is."""
+    rows, columns = (span.size for span in bound.tile_map(stage.name, results_of(stage)[0]).spans[-2:])
+    added, targets = tile_addends(bound, stage), len(results_of(stage))
+    piece = rows * columns // found.pieces * ITEM_BYTES[types_of(bound, stage)[0]]
+    loaded = [(step.what, step.number) for step in found.operands.writer.after if step.word in (EXPECT, LOAD)]
+    fewest = 0 if multiplies(stage) else len(added)  # the loader need not load what is computed with next to a product
+    yield found.rows * found.consumers != rows, f"its consumers compute {found.rows} rows each, of {rows}"
+    yield found.columns != columns, f"its consumers compute {found.columns} columns, of {columns}"
+    yield (
+        found.cut != is_cut(bound, stage),
+        "its consumers store the rows of tiles that are cut, and none is"
+        if found.cut
+        else "a launch cuts its tiles, and its consumers do not store the rows of a tile that is cut",
+    )
+    yield (
+        stored_at(found.results) != [target_of(number, targets) for number in range(targets)],
+        f"its storer stores {', '.join(stored_at(found.results)) or 'nothing'}, of {targets} places",
+    )
+    yield (
+        found.addends not in (fewest, len(added)) or found.operands.writer.further != found.addends * found.pieces,
+        f"its loader loads {found.addends} tiles besides operands in {found.operands.writer.further} pieces",
+    )
+    yield (
+        found.addends > 0 and loaded != [("full", piece), (ADDEND, piece)],
+        f"a piece of a tile that is computed with has {piece} bytes, and its loads are {loaded}",
+    )
+
+
+def _product_sizes(bound: Bound, stage: BoundStage, found: Roles) -> Iterator[tuple[bool, str]]:
+    """Yield what is checked of tiles with a product: True if it is wrong, and what that is."""
     dot, dots = product_of(stage), products_of_tile(stage)
     axes = bound.typing.stage(stage.name).type_of(dot).axes
     rows, columns = (stage.tiles[str(axis.index)] for axis in axes)
@@ -153,66 +187,15 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     wanted = {"left": rows * block * left}
     wanted |= {right_operand(number): columns * block * right for number in range(len(dots))}
     expected = sum(step.number for step in found.operands.writer.steps if step.word == EXPECT)
-    added, piece = tile_addends(bound, stage), rows * columns // found.pieces * left
-    loaded = [(step.what, step.number) for step in found.operands.writer.after if step.word in (EXPECT, LOAD)]
-    targets = len(results_of(stage))
-    for wrong_one, what in (
-        (found.rows * found.consumers != rows, f"its consumers multiply {found.rows} rows each, of {rows}"),
-        (found.columns != columns, f"its consumers multiply {found.columns} columns, of {columns}"),
-        (found.block != block, f"its buffers have {found.block} contracted elements, and a step {block}"),
-        (found.products != len(dots), f"its consumers compute {found.products} products, of {len(dots)}"),
-        (
-            summed(found.operands) != is_summed(bound, stage),
-            "its consumers add up products of 8-bit floats in f32, one of a buffer at a time, and those of no others",
-        ),
-        (
-            found.cut != is_cut(bound, stage),
-            "its consumers store the rows of tiles that are cut, and none is"
-            if found.cut
-            else "a launch cuts its tiles, and its consumers do not store the rows of a tile that is cut",
-        ),
-        (
-            stored_at(found.results) != [target_of(number, targets) for number in range(targets)],
-            f"its storer stores {', '.join(stored_at(found.results)) or 'nothing'}, of {targets} places",
-        ),
-        (
-            loads != wanted or expected != sum(loads.values()),
-            f"its loads are {loads}, of which a barrier expects {expected} bytes",
-        ),
-        (
-            found.addends not in (0, len(added)) or found.operands.writer.further != found.addends * found.pieces,
-            f"its loader loads {found.addends} tiles besides operands in {found.operands.writer.further} pieces",
-        ),
-        (
-            found.addends and loaded != [("full", piece), (ADDEND, piece)],
-            f"a piece of a tile that is computed with has {piece} bytes, and its loads are {loaded}",
-        ),
-        *_common(found),
-    ):
-        if wrong_one:
-            return what
-    return None
-
-
-def _computed(bound: Bound, stage: BoundStage, found: Roles) -> Iterator[tuple[bool, str]]:
-    """Yield what is checked of tiles without a product: True if it is wrong, and what that is."""
-    rows, columns = (span.size for span in bound.tile_map(stage.name, results_of(stage)[0]).spans[-2:])
-    added, targets = tile_addends(bound, stage), len(results_of(stage))
-    piece = rows * columns // found.pieces * ITEM_BYTES[types_of(bound, stage)[0]]
-    loaded = [(step.what, step.number) for step in found.operands.writer.after if step.word in (EXPECT, LOAD)]
-    yield found.rows * found.consumers != rows, f"its consumers compute {found.rows} rows each, of {rows}"
-    yield found.columns != columns, f"its consumers compute {found.columns} columns, of {columns}"
+    yield found.block != block, f"its buffers have {found.block} contracted elements, and a step {block}"
+    yield found.products != len(dots), f"its consumers compute {found.products} products, of {len(dots)}"
     yield (
-        stored_at(found.results) != [target_of(number, targets) for number in range(targets)],
-        f"its storer stores {', '.join(stored_at(found.results)) or 'nothing'}, of {targets} places",
+        summed(found.operands) != is_summed(bound, stage),
+        "its consumers add up products of 8-bit floats in f32, one of a buffer at a time, and those of no others",
     )
     yield (
-        found.addends != len(added) or found.operands.writer.further != found.addends * found.pieces,
-        f"its loader loads {found.addends} tiles in {found.operands.writer.further} pieces, of {len(added)} tiles",
-    )
-    yield (
-        loaded != [("full", piece), (ADDEND, piece)],
-        f"a piece of a tile that is computed with has {piece} bytes, and its loads are {loaded}",
+        loads != wanted or expected != sum(loads.values()),
+        f"its loads are {loads}, of which a barrier expects {expected} bytes",
     )
 
 
@@ -318,7 +301,7 @@ def _rings(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
             if other.roles is None or not multiplies(other):
                 continue
             number = _steps(bound, other, other.roles)
-            if (reason := wrong_beside(found.operands, other.roles.operands, number)) is not None:
+            if (reason := wrong_between(found.operands, other.roles.operands, number)) is not None:
                 return f"in the ring of {found.operands.name}, next to tiles of {other.name}, {reason}"
     return None
 

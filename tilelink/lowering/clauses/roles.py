@@ -66,8 +66,6 @@ from tilelink.lowering.role_sizes import (
     MIN_BUFFERS,
     PIECE_BYTES,
     REGISTERS,
-    beside,
-    loop_roles_of,
     roles_of,
     types_of,
 )
@@ -139,7 +137,7 @@ def _apply(bound: Bound) -> Bound:
             continue
         reason = _reason(bound, stage)
         if reason is None and bound.capabilities.roles:
-            made = _made(bound, stage, choice)
+            made = roles_of(bound, stage, choice)
             if isinstance(made, Roles):
                 bound = replace(bound, stages={**bound.stages, name: replace(stage, roles=made)})
                 continue
@@ -173,17 +171,6 @@ def _apply(bound: Bound) -> Bound:
                 hint += f"and tiles of {PIECE_BYTES} bytes of each row of a result or more"
                 raise ScheduleError(message, location=bound.schedule.stage(kernel.name).at("roles"), hint=hint)
     return replace(bound, stages=stages)
-
-
-def _made(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
-    """Return the roles of a stage, or why its tiles do not allow them."""
-    if not multiplies(stage):
-        made = beside(bound, stage)
-        if isinstance(made, Roles) and (made.consumers, made.operands.buffers) != (choice.consumers, choice.buffers):
-            numbers = f"{made.consumers} consumers and {made.operands.buffers} buffers"
-            return f"it has no product, and the tiles of its kernel that have one are for {numbers}"
-        return made
-    return loop_roles_of(bound, stage, choice) if has_loop(stage) else roles_of(bound, stage, choice)
 
 
 def _written(bound: Bound, name: str) -> str:
@@ -226,7 +213,7 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
     body = straight(stage.body, once)
     if not any(isinstance(s, For) for s in body):
         if not products(body):
-            return "it multiplies nothing"  # its tiles may have roles next to those of a product
+            return "a search gives roles to stages that multiply alone"
         return roles_reason(body)
     found = carried(unfolded_body(body, set()))
     return found if isinstance(found, str) else None
@@ -275,8 +262,10 @@ ROLES: Clause[RolesChoice | None] = Clause(
         "them have in common, computes elementwise and along rows, and adds the product of the result and another "
         "operand to a name (online softmax is such a loop; `if t <= n:` around all of an iteration may leave it out, "
         "with the first index alone on one side). The tiles of the two operands of an iteration have the same shape. "
-        "Next to tiles with one product, in its kernel, also those of a stage that waits, computes elementwise with "
-        "tiles like those of the left operand and with vectors, stores one result, and notifies. "
+        "A kernel with such products may also have stages without one, which wait, compute elementwise with tiles of "
+        "the operands' type and with vectors, store one result, at peers too, and notify. Their tiles have as many "
+        "rows, and at most as many columns; a piece of a result, 128 bytes of each row, has as many columns as a "
+        "buffer of operands. "
         "Consumers compute no `//`, `%`, `&`, `|`, `^` and shifts of tiles. A launch may decide where the rows of "
         "tiles begin and end, by tensors given with it: consumers store the rows of a tile that is cut, in memory of "
         "their own rank. Needs `sm_90`, operands of 16 bits or 8-bit floats, and tiles of 64 rows, or 128, for each "
