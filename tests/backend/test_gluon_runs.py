@@ -194,6 +194,10 @@ CASES = {
     "several stages": Case(made=direct),
     "tiles without a product": Case(made=lambda: alone.bound(j=128)),
     "narrower tiles without a product": Case(made=lambda: alone.bound(j=256)),
+    "an unrolled loop without a product": Case(made=alone.looped),
+    "tiles without a product next to those of two": Case(
+        made=lambda: alone.bound(j=128, old=alone.PRODUCT, new=f"maximum({alone.PRODUCT}, 0.0) + {alone.OTHER}")
+    ),
     "as many addends as the loader may load": Case(made=lambda: added(4)),
     "more addends": Case(made=lambda: added(5)),
     "8-bit floats": Case(made=lambda: narrow.bound(value=f"{narrow.SCALED} + z[i, j, 1]", buffers=2)),

@@ -22,6 +22,7 @@ from tilelink.verifier.rings import wrong_between
 TEXT = """program alone(M, N, K):
     x : in        [M, K]
     w : in        [N, K]
+    v : in        [N, K]
     r : in        [M, N]
     e : in        [M] f32
     b : in        [N]
@@ -61,6 +62,9 @@ schedule one for alone:
 """
 
 
+PRODUCT, OTHER = "dot(x[i, :], w[j, :].T)", "dot(x[i, :], v[j, :].T)"
+
+
 def bound(
     *, j: int = 256, columns: int = 128, old: str = "", new: str = "", sms: int = 5, M: int = 256, N: int = 256
 ) -> Bound:
@@ -93,6 +97,23 @@ def test_they_have_the_rings_of_tiles_with_a_product(j: int) -> None:
     text = listing(made)
     again = compiler.parse_lowered(text)
     assert again.stages["sums"].roles == sums.roles and listing(again) == text
+
+
+LOOP = """half = zeros(f32)
+        for (a: 3 by 1):
+            half += o[a, i, j]
+        half = half + r[i, j] * 0.5"""
+
+
+def looped() -> Bound:
+    """Return tiles without a product that have a loop over numbers."""
+    return bound(old="half = r[i, j] * 0.5", new=LOOP)
+
+
+def test_loops_over_numbers_are_unrolled() -> None:
+    made = looped()
+    assert [region.tensor for region in loaded_addends(made, made.stages["sums"])] == ["o", "o", "o", "r", "p"]
+    assert_roles_change_nothing(made, ("y", "z", "t"))
 
 
 def test_roles_that_run_ahead_change_no_result() -> None:

@@ -1,4 +1,4 @@
-"""Epilogues of products without loops, branches and names of constants.
+"""Epilogues of products, and tiles without a product, without loops, branches and names of constants.
 
 The warps that multiply (lowering/clauses/roles.py) compute the epilogue of a tile piece by piece, from registers, after
 all of its waits. A loop over numbers is unrolled, and a branch that is the same on all ranks is taken or left out. A
@@ -29,15 +29,33 @@ from itertools import product
 from math import prod
 
 from tilelink.ir.products import products
-from tilelink.ir.program import Assign, For, Full, If, Local, Statement, Value, Wait
+from tilelink.ir.program import (
+    Apply,
+    Assign,
+    Cast,
+    Expand,
+    For,
+    FromScalar,
+    Full,
+    If,
+    Literal,
+    Local,
+    Read,
+    Statement,
+    Value,
+    Wait,
+)
 from tilelink.ir.reach import on_all_ranks
 from tilelink.ir.scalar import Index, Scalar, const, substitute, walk
 from tilelink.ir.simplify import simplify
-from tilelink.ir.visitor import map_scalars, map_values, statements
+from tilelink.ir.visitor import map_scalars, map_values, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, with_bodies
 
 UNROLLED = 16
 """Most iterations of loops that are unrolled, of all that are nested together."""
+
+ELEMENTWISE = (Apply, Cast, Expand, FromScalar, Full, Literal, Local, Read)
+"""Values that are elementwise in what they are computed from."""
 
 Expanded = Callable[[Statement], tuple[Statement, ...] | None]
 """Returns the statements that stand for a loop or a branch, or None if it remains."""
@@ -64,12 +82,19 @@ def straight(
 ) -> tuple[Statement, ...]:
     """Return the statements of a tile that begins with waits and a product, with a straight epilogue.
 
-    Another body is returned as it is. slices: as of after_product.
+    All of a body that only computes elementwise is straight. Another body is returned as it is. slices: as of
+    after_product.
     """
-    first = after_product(body, slices)
+    first = 0 if _is_elementwise(body) else after_product(body, slices)
     if first is None:
         return body
     return _without_constants((*body[:first], *_straight(body[first:], expanded)), slices)
+
+
+def _is_elementwise(body: tuple[Statement, ...]) -> bool:
+    """True if all that a body computes is elementwise in tiles, vectors and numbers."""
+    computed = [value for s in statements(body) if (value := value_of(s)) is not None]
+    return all(isinstance(one, ELEMENTWISE) for value in computed for one in values(value))
 
 
 def _without_constants(body: tuple[Statement, ...], slices: Collection[str]) -> tuple[Statement, ...]:

@@ -54,7 +54,6 @@ from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.reason import place_of
 from tilelink.lowering.rings import (
-    Roles,
     fit_together,
     result_ring,
     wait_for_each_other,
@@ -123,48 +122,64 @@ def _apply(bound: Bound) -> Bound:
 
     Raises ScheduleError for a stage that cannot have them.
     """
-    given = bound
+    made = _straightened(bound)
+    # Stages without a product take the rings of the others in their kernel.
+    for name in sorted(made.stages, key=lambda name: not multiplies(made.stages[name])):
+        made = _with_roles(made, name)
+    return _with_shared_rings(made) if bound.capabilities.roles else bound
+
+
+def _straightened(bound: Bound) -> Bound:
+    """Return the bound program with stages as roles divide them: epilogues without loops, and loops unfolded."""
     for name in bound.stages:
         if bound.schedule.stage(_written(bound, name))[ROLES] is not None:
             bound = straightened(bound, name)
             if has_loop(bound.stages[name]):
                 bound = unfolded(bound, name)
-    for name in sorted(
-        bound.stages, key=lambda name: not multiplies(bound.stages[name])
-    ):  # the others take their rings
-        stage, part = bound.stages[name], bound.schedule.stage(_written(bound, name))
-        if (choice := part[ROLES]) is None:
-            continue
-        reason = _reason(bound, stage)
-        if reason is None and bound.capabilities.roles:
-            made = roles_of(bound, stage, choice)
-            if isinstance(made, Roles):
-                bound = replace(bound, stages={**bound.stages, name: replace(stage, roles=made)})
-                continue
-            reason = made
-        if reason:
-            hint = "change that, or take `roles` away: docs/language.md says which stages can have them"
-            if "are f32, " in reason and _of_no_type(bound, stage):
-                hint = f'--dtype bf16 (in Python dtype="bf16"), or {hint}'
-            if sizes := ", ".join(f"{n}={size}" for n, size in stage.tiles.items() if n not in stage.scalar_indices):
-                hint = f"{hint}; its tiles have {sizes}, fewer than given where a dimension has fewer"
-            message = f"{name} cannot have roles: {reason}"
-            raise ScheduleError(message, location=part.at("roles"), related=place_of(reason), hint=hint)
-    if not bound.capabilities.roles:
-        return given
+    return bound
+
+
+def _with_roles(bound: Bound, name: str) -> Bound:
+    """Return the bound program with the roles of a stage, if it has the clause. Raises ScheduleError if it cannot."""
+    stage, choice = bound.stages[name], bound.schedule.stage(_written(bound, name))[ROLES]
+    if choice is None:
+        return bound
+    made = _reason(bound, stage)
+    if made is None and bound.capabilities.roles:
+        made = roles_of(bound, stage, choice)
+    if isinstance(made, str):
+        raise _refusal(bound, stage, made)
+    return bound if made is None else replace(bound, stages={**bound.stages, name: replace(stage, roles=made)})
+
+
+def _refusal(bound: Bound, stage: BoundStage, reason: str) -> ScheduleError:
+    hint = "change that, or take `roles` away: docs/language.md says which stages can have them"
+    if "are f32, " in reason and _of_no_type(bound, stage):
+        hint = f'--dtype bf16 (in Python dtype="bf16"), or {hint}'
+    if sizes := ", ".join(f"{n}={size}" for n, size in stage.tiles.items() if n not in stage.scalar_indices):
+        hint = f"{hint}; its tiles have {sizes}, fewer than given where a dimension has fewer"
+    location = bound.schedule.stage(_written(bound, stage.name)).at("roles")
+    message = f"{stage.name} cannot have roles: {reason}"
+    return ScheduleError(message, location=location, related=place_of(reason), hint=hint)
+
+
+def _with_shared_rings(bound: Bound) -> Bound:
+    """Return the bound program whose kernels each have the rings of their widest tiles.
+
+    Raises ScheduleError if the roles of stages in a kernel do not fit together.
+    """
     stages = dict(bound.stages)
     for kernel in bound.kernels:
         found = {name: roles for name in kernel.stage_names if (roles := stages[name].roles) is not None}
         if not found:
             continue
         widest = widest_of(found.values())
+        types = {types_of(bound, stages[name]) for name in found}
         for name, roles in found.items():
-            buffers, targets = widest.results.buffers, len(results_of(stages[name]))
-            ring = result_ring(buffers=buffers, targets=targets)
+            ring = result_ring(buffers=widest.results.buffers, targets=len(results_of(stages[name])))
             own = replace(roles, results=ring)
             own = without_addends(own) if wait_for_each_other(own) else own
             stages[name] = replace(stages[name], roles=own)
-            types = {types_of(bound, stages[other]) for other in found}
             if not fit_together(own, widest) or len(types) > 1:
                 message = f"the roles of {', '.join(kernel.stage_names)} in one kernel do not fit together"
                 hint = "give them the same rows of tiles, blocks, roles, and types of operands and results, "
