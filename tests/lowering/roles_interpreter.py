@@ -62,6 +62,16 @@ class Computed:
 
 
 @dataclass(kw_only=True)
+class AnyOf:
+    """The condition of roles that wait at the same time: one of their needs."""
+
+    needs: list[Any]
+
+    def __str__(self) -> str:
+        return " or ".join(map(str, self.needs))
+
+
+@dataclass(kw_only=True)
 class RoleTile(Tile):
     """A tile whose stores are kept for the storer."""
 
@@ -80,6 +90,8 @@ class RolesMachine(Machine):
     ahead: int = 0
 
     def satisfied(self, need: Any) -> bool:
+        if isinstance(need, AnyOf):
+            return any(map(self.satisfied, need.needs))
         return len(need.results) > need.number if isinstance(need, Computed) else super().satisfied(need)
 
     def program_of(self, kernel: Kernel, rank: int, number: int) -> Program:
@@ -111,7 +123,7 @@ class RolesMachine(Machine):
                     left.append((task, following))
             waiting = left
             if waiting and not moved:
-                yield next(need for _, need in waiting if not isinstance(need, Computed))
+                yield AnyOf(needs=[need for _, need in waiting if not isinstance(need, Computed)])  # type: ignore[misc]
 
     def own(self, kernel: Kernel, rank: int, number: int) -> list[tuple[BoundStage, int]]:
         """Return the tiles of a program, in order."""

@@ -145,6 +145,11 @@ REFUSED = {
         "half = r[i, j] * 0.5 + o[0, i, j] + o[1, i, j] + o[2, i, j] + o[3, i, j] + o[4, i, j]",
         "its consumers would wait for each other: it computes with 7 tiles, in 4 pieces each",
     ),
+    "tiles for idle programs": (
+        "buffers=4)\n    told",
+        "buffers=4), backfill 2\n    told",
+        "it has `backfill`, which is",
+    ),
     "no roles of the product": ("k=64), roles(consumers=2, buffers=4)", "k=64)", "another stage runs in its kernel"),
     "a remainder": ("+ p[i, j])", "+ f32(i32(p[i, j]) % 2))", "%"),
 }
@@ -162,6 +167,18 @@ def test_results_have_the_type_of_those_of_the_product() -> None:
     module, sizes = compiler.parse(text, "alone.tl"), {"M": 256, "N": 256, "K": 128}
     with pytest.raises(ScheduleError, match="the roles of gemm, sums in one kernel do not fit together"):
         compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_loader_waits_ahead_of_consumers_that_wait(ranks: int) -> None:
+    """With 8 ranks consumers wait for and read the sums of peers, and the loader is at the tiles that follow."""
+    module = compiler.load("gemm_ar")
+    program = module.program("gemm_ar_local_last")
+    sizes, on = {"Ms": 128, "N": 256, "K": 64}, replace(target("sm_90"), sms=9)
+    schedule = module.schedule("h200_roles_few", program)
+    made = compiler.bound(program, schedule, ranks=ranks, dims=sizes, dtype="bf16", target=on)
+    assert bool(consumer_waits(made.stages["own"])) is (ranks == 8)
+    assert_roles_change_nothing(made, ("y",))
 
 
 def test_results_without_a_product_have_rows_that_boxes_can_have() -> None:

@@ -171,6 +171,7 @@ BACKFILL: Clause[int | None] = count(
         instead="take backfill away: dynamic, or a stage on sm(n), uses idle CTAs",
     ),
     ties=Ties.SHOWN,
+    without_roles=True,
     choices=Choices(
         name="begins",
         labels={"with all programs": None, "with those free a wave earlier": SEARCHED_TILES},
@@ -181,7 +182,7 @@ BACKFILL: Clause[int | None] = count(
         "CTAs that are idle in the last wave of the previous stages of their kernel execute up to n tiles of this "
         "stage each, then all CTAs share the rest. Only tiles that do not wait for data of that wave qualify. They "
         "are executed one by one, without `flatten` and `defer_notify`. For a stage after others in a kernel that "
-        "shares its tiles with none, in programs without tables; no effect if every CTA has a tile, or if the first "
-        "tiles have to wait"
+        "shares its tiles with none, without `roles`, in programs without tables; no effect if every CTA has a tile, "
+        "or if the first tiles have to wait"
     ),
 )
