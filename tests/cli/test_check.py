@@ -57,6 +57,46 @@ def test_a_mistake_of_the_program_itself_names_no_schedule(tmp_path: Path) -> No
     assert (mistake["program"], mistake["schedules"]) == ("shift", [])
 
 
+ROLES = """program two(M, N, K):
+    x : in  [M, K]
+    w : in  [N, K]
+    y : out [M, N]
+    z : out [2, M, N]
+
+    compute gemm(i: M, j: N):
+        y[i, j] = dot(x[i, :], w[j, :].T)
+
+    compute more(q: 2 by 1, i: M, j: N):
+        z[q, i, j] = dot(x[i, :], w[j, :].T)
+
+schedule one for two:
+    gemm on sm, tile(i=128, j=128, k=64), roles(consumers=2, buffers=4)
+    more in gemm epilogue, tile(i=128, j=128, k=64)
+
+schedule other for two like one:
+    more roles(consumers=2, buffers=3)
+"""
+
+
+def test_two_mistakes_at_one_clause_are_two(tmp_path: Path) -> None:
+    path = tmp_path / "two.tl"
+    path.write_text(ROLES)
+    sizes = ("--set", "M=256", "--set", "N=256", "--set", "K=128")
+    said = check(str(path), "--target", "sm_90", "--dtype", "bf16", *sizes).stderr
+    assert "gemm cannot have roles: more runs in its kernel without roles" in said and "seen in: two with one\n" in said
+    assert "the roles of gemm, more in one kernel do not fit together" in said and "seen in: two with other\n" in said
+    assert re.search(r"see .*two\.tl:10", said)
+
+
+def test_run_says_what_cpu_ranks_leave_out(tmp_path: Path) -> None:
+    path = tmp_path / "two.tl"
+    path.write_text(ROLES)
+    sizes = ("--set", "M=8", "--set", "N=8", "--set", "K=8")
+    done = CliRunner().invoke(app, ["run", str(path), "--ranks", "1", "--schedule", "other", *sizes])
+    assert done.exit_code == 0
+    assert "without effect on cpu, and not checked: roles of gemm, more" in done.stderr
+
+
 def test_two_mistakes_are_two(unsafe: str) -> None:
     Path(unsafe).write_text(UNSAFE + UNSAFE.replace("shift", "other"))
     assert check(unsafe).stderr.count("OrderingError") == 2

@@ -183,7 +183,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
         ("c[i, j] = dot(a[i, :], b[j, :].T)", TELL), {"place": PLACE + ", flatten"}, "it has `flatten`"
     ),
     "a divided tail": ((), {"place": PLACE + ", split_k_tail 4"}, "it has `split_k_tail`"),
-    "a guest": ((), {"rest": "in gemm epilogue"}, "another stage runs in its kernel, without roles"),
+    "a guest": ((), {"rest": "in gemm epilogue"}, "gemm and rest run in its kernel tile by tile"),
 }  # fmt: skip
 
 

@@ -131,7 +131,7 @@ REFUSED = {
     "tiles of other elements": (
         "p : symmetric [M, N]",
         "p : symmetric [M, N] f32",
-        "a tile that it computes with is cut or no box of bf16",
+        "computes with p, which holds f32",
     ),
     "no tile": (COMPUTED, "        total = b[j][None, :] * s[i][:, None]\n", "computes with no tile"),
     "results of other elements at one place": (
@@ -139,7 +139,7 @@ REFUSED = {
         "g : symmetric [2, M, N] f32",
         "g has other elements than z",
     ),
-    "smaller buffers": ("j=256, k=64)", "j=256, k=32)", "a piece of its result has 64 columns, .* operands 32"),
+    "smaller buffers": ("j=256, k=64)", "j=256, k=32)", "results has 64 columns, .* operands 32: .* k=64"),
     "too many tiles": (
         "half = r[i, j] * 0.5",
         "half = r[i, j] * 0.5 + o[0, i, j] + o[1, i, j] + o[2, i, j] + o[3, i, j] + o[4, i, j]",
@@ -150,7 +150,16 @@ REFUSED = {
         "buffers=4), backfill 2\n    told",
         "it has `backfill`, which is",
     ),
-    "no roles of the product": ("k=64), roles(consumers=2, buffers=4)", "k=64)", "another stage runs in its kernel"),
+    "no roles of the product": (
+        "k=64), roles(consumers=2, buffers=4)",
+        "k=64)",
+        "gemm runs in its kernel without roles",
+    ),
+    "a loop that is too long": (
+        "half = r[i, j] * 0.5",
+        "half = zeros(f32)\n        for (a: 17 by 1):\n            half += r[i, j]",
+        "a loop without a product is over tiles, or over more than 16 numbers",
+    ),
     "a remainder": ("+ p[i, j])", "+ f32(i32(p[i, j]) % 2))", "%"),
 }
 

@@ -237,7 +237,10 @@ REFUSED = {
         BODY.replace("c[i, j] = acc", "half = 0.5\nacc = acc * half\nhalf = r[i, j]\nacc = acc + half\nc[i, j] = acc"),
         "half is a vector or a number at first and a tile later: use two names",
     ),
-    "rows of a peer": (BODY.replace("r[i, j]", "g[0, i, j]"), "computes with g, which its own tiles write"),
+    "rows of a peer": (
+        BODY.replace("r[i, j]", "g[0, i, j]"),
+        "computes with g, which its own tiles write",
+    ),
 }
 
 

@@ -37,7 +37,7 @@ from tilelink.cli.options import (
     with_choices,
     write,
 )
-from tilelink.errors import Location, TileLinkError, UnknownNameError
+from tilelink.errors import Location, ScheduleError, TileLinkError, UnknownNameError
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
 from tilelink.verifier.by_schedule import by_schedule
@@ -75,7 +75,8 @@ class _Mistakes:
         self._known: dict[tuple[str, type[TileLinkError], str, Location | None, Location | None], _Mistake] = {}
 
     def add(self, error: TileLinkError, program: str, schedule: str | None = None) -> None:
-        what = "" if error.location else error.message
+        same_anywhere = error.location is None or isinstance(error, ScheduleError)  # no tile is in its message
+        what = error.message if same_anywhere else ""
         key = (program, type(error), what, error.location, error.related)
         mistake = self._known.setdefault(key, _Mistake(error=error, program=program))
         if schedule is not None:

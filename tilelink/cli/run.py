@@ -16,7 +16,15 @@ from rich.table import Table
 
 from tilelink import compiler
 from tilelink.cli import gpus
-from tilelink.cli.notices import bound_of, interpreted_seconds, introduce, patience, say, say_built_in
+from tilelink.cli.notices import (
+    bound_of,
+    ineffective_text,
+    interpreted_seconds,
+    introduce,
+    patience,
+    say,
+    say_built_in,
+)
 from tilelink.cli.options import (
     DEFAULT,
     AsJson,
@@ -137,6 +145,8 @@ def run(
             bound = bound_of(chosen, scheduled, report)
             if not as_json:
                 introduce(bound, sets or [], scheduled)
+            if not as_json and device is Device.cpu and (text := ineffective_text(scheduled, "cpu")):
+                say(text)
             if device is Device.cuda:
                 compared = _run_on_gpus(report, scheduled is not None, how)
             else:

@@ -230,10 +230,15 @@ def _roles_without_product(bound: Bound, stage: BoundStage, choice: RolesChoice)
         return f"{text}{widest.rows * widest.consumers} rows and up to {widest.columns} columns, a multiple of {piece}"
     if widest.kept is not None:
         return "it has no product, and tiles of its kernel have loops that carry a state"
+    for region in addend:
+        if bound.tensors[region.tensor].dtype != dtype:
+            text = f"it computes with {region.tensor}, which holds {bound.tensors[region.tensor].dtype}"
+            return reason_at(region, f"{text}, and the loader loads what the products of its kernel multiply, {dtype}")
     if piece != widest.block:
-        return f"a piece of its result has {piece} columns, and a buffer of the kernel's operands {widest.block}"
+        text = f"a piece of its kernel's results has {piece} columns, {PIECE_BYTES} bytes, and a buffer of operands "
+        return f"{text}{widest.block}: next to tiles without a product take k={piece}"
     if not _loadable_addends(bound, stage, dtype):
-        text = f"it has no product, and a tile that it computes with is cut or no box of {dtype}, as operands are"
+        text = "it has no product, and a tile that it computes with is cut, or no tile of rows and columns"
         return reason_at(addend[0], text)
     pieces, size = columns // piece, rows * piece * ITEM_BYTES[dtype]
     made = replace(
@@ -247,7 +252,8 @@ def _roles_without_product(bound: Bound, stage: BoundStage, choice: RolesChoice)
         results=result_ring(buffers=widest.results.buffers, targets=len(targets)),
     )
     if wait_for_each_other(made):
-        return f"its consumers would wait for each other: it computes with {len(addend)} tiles, in {pieces} pieces each"
+        text = f"its consumers would wait for each other: it computes with {len(addend)} tiles, in {pieces} pieces each"
+        return f"{text}; take tiles with fewer columns, or fewer buffers, which leave room for more pieces of results"
     return made
 
 

@@ -45,7 +45,7 @@ from tilelink.lowering.carried import carried, has_loop, integer_reason
 from tilelink.lowering.reason import reason_at
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 from tilelink.lowering.sink_waits import sliced_product
-from tilelink.lowering.straight_epilogue import UNROLLED, after_product
+from tilelink.lowering.straight_epilogue import UNROLLED, after_product, is_elementwise
 from tilelink.lowering.transform import stage_writes
 
 PRODUCTS = (1, 2)
@@ -57,6 +57,9 @@ def divided_reason(stage: BoundStage) -> str | None:
     """Return why the statements of a stage's tiles cannot be divided among roles, or None."""
     if not has_loop(stage):
         return roles_reason(stage_body(stage))
+    if is_elementwise(stage.stage.body):
+        loop = next(s for s in stage.stage.body if isinstance(s, For))
+        return reason_at(loop, f"a loop without a product is over tiles, or over more than {UNROLLED} numbers")
     after = after_product(stage.stage.body, stage.slices)
     if after is not None:
         loop = next(s for s in stage.stage.body[after:] if isinstance(s, For))
@@ -143,7 +146,7 @@ def _computed(value: Value) -> str | None:
         case Apply(op=op) if op in INTEGER_OPS:
             return reason_at(value, integer_reason(op))
         case _:
-            text = "what it computes with the product is not elementwise in it, numbers, vectors and tiles"
+            text = "what it computes is not elementwise in products, numbers, vectors and tiles"
             return reason_at(value, text)
 
 
@@ -210,20 +213,19 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
 
     It may be read before the tiles before it are stored.
     """
-    written = {
-        region.tensor
+    writers = {
+        region.tensor: other.name
         for other in (bound.stages[name] for name in kernel.stage_names)
         for region in stage_writes(other.stage)
         if region.rank is None or not elsewhere(region.rank, bound.ranks, _numbers(other))
     }
     dots = products(statements(stage.stage.body)) if has_loop(stage) else products(stage_body(stage))
-    for dot in dots:
-        for read in (v for v in values(dot) if isinstance(v, Read)):
-            if read.region.tensor in written:
-                return reason_at(read.region, f"it multiplies {read.region.tensor}, which its own tiles write")
-    for read in addends(stage) if not has_loop(stage) else ():
-        if read.region.tensor in written:
-            return reason_at(read.region, f"it computes with {read.region.tensor}, which its own tiles write")
+    multiplied = [v for dot in dots for v in values(dot) if isinstance(v, Read)]
+    for verb, read in (("multiplies", multiplied), ("computes with", [] if has_loop(stage) else addends(stage))):
+        for one in read:
+            if (writer := writers.get(one.region.tensor)) is not None:
+                who = "its own tiles write" if writer == stage.name else f"{writer} writes in the same kernel"
+                return reason_at(one.region, f"it {verb} {one.region.tensor}, which {who}, on its own rank too")
     return None
 
 

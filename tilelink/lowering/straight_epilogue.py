@@ -85,13 +85,13 @@ def straight(
     All of a body that only computes elementwise is straight. Another body is returned as it is. slices: as of
     after_product.
     """
-    first = 0 if _is_elementwise(body) else after_product(body, slices)
+    first = 0 if is_elementwise(body) else after_product(body, slices)
     if first is None:
         return body
     return _without_constants((*body[:first], *_straight(body[first:], expanded)), slices)
 
 
-def _is_elementwise(body: tuple[Statement, ...]) -> bool:
+def is_elementwise(body: tuple[Statement, ...]) -> bool:
     """True if all that a body computes is elementwise in tiles, vectors and numbers."""
     computed = [value for s in statements(body) if (value := value_of(s)) is not None]
     return all(isinstance(one, ELEMENTWISE) for value in computed for one in values(value))

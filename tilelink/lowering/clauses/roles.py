@@ -52,7 +52,7 @@ from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
-from tilelink.lowering.reason import place_of
+from tilelink.lowering.reason import place_of, reason_at
 from tilelink.lowering.rings import (
     fit_together,
     result_ring,
@@ -201,9 +201,13 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
     kernel = bound.kernel_of[stage.name]
     if kernel.on_copy_engine:
         return "it does not run on SMs"
-    first = [_written(bound, loop.stages[0]) for loop in kernel.loops]
-    if any(len(loop.stages) > 1 for loop in kernel.loops) or not all(bound.schedule.stage(n)[ROLES] for n in first):
-        return "another stage runs in its kernel, without roles or with the same tiles"
+    for loop in kernel.loops:
+        name = loop.stages[0]
+        if len(loop.stages) > 1:
+            return f"{' and '.join(loop.stages)} run in its kernel tile by tile: roles take one stage at a time"
+        if bound.schedule.stage(_written(bound, name))[ROLES] is None:
+            text = f"{name} runs in its kernel without roles, and all stages of a kernel have the same"
+            return reason_at(bound.stages[name].stage, text)
     for clause in said(bound.schedule.stage(_written(bound, stage.name))):
         if clause.without_roles:
             return f"it has `{clause.name}`, which is for programs without roles"
@@ -269,25 +273,9 @@ ROLES: Clause[RolesChoice | None] = Clause(
     manual=(
         "warps have roles: one waits and loads into a ring of buffers in shared memory, groups of four warps, the "
         "consumers, multiply their rows of each tile, and one stores and notifies. The next tile is loaded while "
-        "results are computed and stored. For stages in whose kernel all have roles, and whose tiles wait, multiply "
-        "along a whole dimension, once or twice the same left operand, may wait again, compute elementwise with it "
-        "and with vectors of rows or columns and tiles of their own rank that the kernel does not write (loops over "
-        "up to 16 numbers are unrolled), store one result, at peers too, and notify, on several nodes no rank of "
-        "another one. Or whose tiles have one loop that carries a state: an iteration waits, multiplies what all of "
-        "them have in common, computes elementwise and along rows, and adds the product of the result and another "
-        "operand to a name (online softmax is such a loop; `if t <= n:` around all of an iteration may leave it out, "
-        "with the first index alone on one side). The tiles of the two operands of an iteration have the same shape. "
-        "A kernel with such products may also have stages without one, which wait, compute elementwise with tiles of "
-        "the operands' type and with vectors, store one result, at peers too, and notify. Their tiles have as many "
-        "rows, and at most as many columns; a piece of a result, 128 bytes of each row, has as many columns as a "
-        "buffer of operands. "
-        "Consumers compute no `//`, `%`, `&`, `|`, `^` and shifts of tiles. A launch may decide where the rows of "
-        "tiles begin and end, by tensors given with it: consumers store the rows of a tile that is cut, in memory of "
-        "their own rank. Needs `sm_90`, operands of 16 bits or 8-bit floats, and tiles of 64 rows, or 128, for each "
-        "consumer; other processors run programs without roles. 2 or 3 consumers, 2 to 6 buffers (4 as a rule), and "
-        "tiles whose columns are a power of two from 16 to 256, or to 128 with two products; `num_warps` is for the "
-        "programs of other processors. Products of 8-bit floats are added up in f32 for each buffer, of up to 256 "
-        "elements, in registers of their own: 64 x 128 elements a consumer. `in_flight=1`: consumers wait for each "
-        "product before they start the next one; without it, or with 2, they start it while one is in flight"
+        "results are computed and stored. 2 or 3 consumers, 2 to 6 buffers (4 as a rule). `in_flight=1`: consumers "
+        "wait for each product before they start the next one; without it, or with 2, they start it while one is in "
+        "flight. Needs `sm_90`; other processors run programs without roles, and `num_warps` is for these. [Which "
+        "stages can have them](#warps-with-roles)"
     ),
 )
