@@ -153,7 +153,7 @@ def _with_roles(bound: Bound, name: str) -> Bound:
 
 
 def _refusal(bound: Bound, stage: BoundStage, reason: str) -> ScheduleError:
-    hint = "change that, or take `roles` away: docs/language.md says which stages can have them"
+    hint = "change that, or take `roles` away: docs/language.md (warps with roles) says which stages can have them"
     if "are f32, " in reason and _of_no_type(bound, stage):
         hint = f'--dtype bf16 (in Python dtype="bf16"), or {hint}'
     if sizes := ", ".join(f"{n}={size}" for n, size in stage.tiles.items() if n not in stage.scalar_indices):
