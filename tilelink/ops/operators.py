@@ -97,7 +97,7 @@ class Operator:
     activation: bool = False
     base: str = ""
     variant: str = ""
-    alternatives: Mapping[str, Alternative] = field(default_factory=dict[str, "Alternative"])
+    alternatives: Mapping[str, Alternative] = field(default_factory=dict[str, Alternative])
     f32_sums: bool = False
     small: SmallMessage | None = None
     fused_rows: Callable[[Thresholds, int, int, int], float] | None = None
