@@ -243,7 +243,7 @@ def test_sums_of_few_rows_are_copied_by_programs_where_the_copy_engine_would_sta
     assert isinstance(way, Schedule) and way.name == "h200_roles" and way.stage("keep")[RESOURCE] == CopyEngine()
 
 
-def test_two_ranks_fetch_sums_of_many_rows() -> None:
+def test_two_ranks_pull_sums_of_many_rows() -> None:
     for variant, name in (("", "gemm_ar_pulled"), ("bias", "gemm_ar_bias_pulled")):
         for rows in (4096, 8192):
             way = chosen(request("gemm_ar", rows, 4096, 5504, variant=variant, ranks=2), gpu="NVIDIA H100")

@@ -372,7 +372,7 @@ class Consumer(RoleEmitter):
         shared, writer = self.shared, self.writer
         assert isinstance(self.values, ConsumerValueEmitter)
         piece, part = writer.name("piece"), writer.name("part")
-        writer.let(part, f"roles.zeros({shared.rows}, {shared.piece})")  # of its form: nothing is computed with it
+        writer.let(part, f"roles.zeros({shared.rows}, {shared.piece})")  # the layout of pieces: its zeros are not read
         self.values.piece, self.values.parts = piece, [part]
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
             self.values.take_all()

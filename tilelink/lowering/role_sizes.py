@@ -218,43 +218,55 @@ def _roles_without_product(bound: Bound, stage: BoundStage, choice: RolesChoice)
     if (widest.consumers, widest.operands.buffers) != (choice.consumers, choice.buffers):
         numbers = f"{widest.consumers} consumers and {widest.operands.buffers} buffers"
         return f"it has no product, and the tiles of its kernel that have one are for {numbers}"
-    targets, addend = results_of(stage), tile_addends(bound, stage)
-    if not addend:
-        return reason_at(targets[0], "it has no product, and computes with no tile")
-    if reason := _unaligned(bound, targets) or _epilogue_reason(bound, stage, targets):
+    if reason := _reason_without_product(bound, stage, widest, dtype):
         return reason
-    rows, columns = (span.size for span in bound.tile_map(stage.name, targets[0]).spans[-2:])
-    piece = widest.columns // widest.pieces
-    if rows != widest.rows * widest.consumers or columns % piece or columns > widest.columns:
-        text = f"its tiles have {rows} rows and {columns} columns, next to tiles with a product of "
-        return f"{text}{widest.rows * widest.consumers} rows and up to {widest.columns} columns, a multiple of {piece}"
-    if widest.kept is not None:
-        return "it has no product, and tiles of its kernel have loops that carry a state"
-    for region in addend:
-        if bound.tensors[region.tensor].dtype != dtype:
-            text = f"it computes with {region.tensor}, which holds {bound.tensors[region.tensor].dtype}"
-            return reason_at(region, f"{text}, and the loader loads what the products of its kernel multiply, {dtype}")
-    if piece != widest.block:
-        text = f"a piece of its kernel's results has {piece} columns, {PIECE_BYTES} bytes, and a buffer of operands "
-        return f"{text}{widest.block}: next to tiles without a product take k={piece}"
-    if not _loadable_addends(bound, stage, dtype):
-        text = "it has no product, and a tile that it computes with is cut, or no tile of rows and columns"
-        return reason_at(addend[0], text)
-    pieces, size = columns // piece, rows * piece * ITEM_BYTES[dtype]
+    targets, added = results_of(stage), len(tile_addends(bound, stage))
+    columns, piece = bound.tile_map(stage.name, targets[0]).spans[-1].size, widest.columns // widest.pieces
+    pieces, size = columns // piece, widest.rows * widest.consumers * piece * ITEM_BYTES[dtype]
     made = replace(
         widest,
         columns=columns,
         pieces=pieces,
         products=0,
         cut=False,
-        addends=len(addend),
-        operands=with_further(widest.operands, further=len(addend) * pieces, piece=size),
+        addends=added,
+        operands=with_further(widest.operands, further=added * pieces, piece=size),
         results=result_ring(buffers=widest.results.buffers, targets=len(targets)),
     )
     if wait_for_each_other(made):
-        text = f"its consumers would wait for each other: it computes with {len(addend)} tiles, in {pieces} pieces each"
+        text = f"its consumers would wait for each other: it computes with {added} tiles, in {pieces} pieces each"
         return f"{text}; take tiles with fewer columns, or fewer buffers, which leave room for more pieces of results"
     return made
+
+
+def _reason_without_product(bound: Bound, stage: BoundStage, widest: Roles, dtype: str) -> str | None:
+    """Return why tiles without a product do not fit next to those of a kernel's products, or None.
+
+    widest: the roles of the latter. dtype: of their operands.
+    """
+    targets, tiles, piece = results_of(stage), tile_addends(bound, stage), widest.columns // widest.pieces
+    if not tiles:
+        return reason_at(targets[0], "it has no product, and computes with no tile")
+    if reason := _unaligned(bound, targets) or _epilogue_reason(bound, stage, targets):
+        return reason
+    if widest.kept is not None:
+        return "it has no product, and tiles of its kernel have loops that carry a state"
+    rows, columns = (span.size for span in bound.tile_map(stage.name, targets[0]).spans[-2:])
+    if rows != widest.rows * widest.consumers or columns % piece or columns > widest.columns:
+        text = f"its tiles have {rows} rows and {columns} columns, next to tiles with a product of "
+        return f"{text}{widest.rows * widest.consumers} rows and up to {widest.columns} columns, a multiple of {piece}"
+    for region in tiles:
+        if (own := bound.tensors[region.tensor].dtype) != dtype:
+            text = (
+                f"it computes with {region.tensor}, which holds {own}, and the loader loads what the products of its "
+            )
+            return reason_at(region, f"{text}kernel multiply, {dtype}")
+    if piece != widest.block:
+        text = f"a piece of its kernel's results has {piece} columns, {PIECE_BYTES} bytes, and a buffer of operands "
+        return f"{text}{widest.block}: next to tiles without a product take k={piece}"
+    if not _loadable_addends(bound, stage, dtype):
+        return reason_at(tiles[0], "a tile that it computes with is cut, or no tile of rows and columns")
+    return None
 
 
 def _loadable_addends(bound: Bound, stage: BoundStage, dtype: str) -> int:

@@ -224,8 +224,10 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     for verb, read in (("multiplies", multiplied), ("computes with", [] if has_loop(stage) else addends(stage))):
         for one in read:
             if (writer := writers.get(one.region.tensor)) is not None:
-                who = "its own tiles write" if writer == stage.name else f"{writer} writes in the same kernel"
-                return reason_at(one.region, f"it {verb} {one.region.tensor}, which {who}, on its own rank too")
+                who = "its own tiles write"
+                if writer != stage.name:
+                    who = f"{writer} writes in the same kernel, on its own rank too"
+                return reason_at(one.region, f"it {verb} {one.region.tensor}, which {who}")
     return None
 
 

@@ -54,7 +54,7 @@ from tilelink.lowering.bound import Bound, BoundStage, with_bodies
 UNROLLED = 16
 """Most iterations of loops that are unrolled, of all that are nested together."""
 
-ELEMENTWISE = (Apply, Cast, Expand, FromScalar, Full, Literal, Local, Read)
+ELEMENTWISE_VALUES = (Apply, Cast, Expand, FromScalar, Full, Literal, Local, Read)
 """Values that are elementwise in what they are computed from."""
 
 Expanded = Callable[[Statement], tuple[Statement, ...] | None]
@@ -94,7 +94,7 @@ def straight(
 def is_elementwise(body: tuple[Statement, ...]) -> bool:
     """True if all that a body computes is elementwise in tiles, vectors and numbers."""
     computed = [value for s in statements(body) if (value := value_of(s)) is not None]
-    return all(isinstance(one, ELEMENTWISE) for value in computed for one in values(value))
+    return all(isinstance(one, ELEMENTWISE_VALUES) for value in computed for one in values(value))
 
 
 def _without_constants(body: tuple[Statement, ...], slices: Collection[str]) -> tuple[Statement, ...]:

@@ -160,7 +160,8 @@ _LIKE_X = (Output(name="y", columns="x"),)
 
 
 _PULLED_RANKS = frozenset({2})
-"""Of four ranks, pulled sums were predicted at up to 0.93 of the time of pushed ones, and took 0.93 to 1.07 of it."""
+"""Of four ranks, pulled sums were predicted at 0.93 to 1.00 of the time of pushed ones, and took 0.93 to 1.07 of it
+(six shapes on four H100s, by benchmarks/tp.py)."""
 
 
 def _reduced_rows(thresholds: Thresholds, N: int, K: int, ranks: int) -> float:
