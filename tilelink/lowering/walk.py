@@ -18,8 +18,11 @@ from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import SUBSTEPS
 from tilelink.lowering.hulls import truth
-from tilelink.lowering.limits import MAX_EXECUTIONS
 from tilelink.lowering.orders import TILE
+
+MAX_EXECUTIONS = 1 << 25
+"""Largest number of executions of statements in loops, of all tiles and ranks. Such a plan takes minutes and gigabytes.
+Outside of loops the number of tiles is limited (limits.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,8 +55,8 @@ that were measured on two and four H100s with an earlier form of it, in which an
 gain was a fifth to three quarters of what was predicted, and the case without a gain was predicted at 0.979."""
 ALTERNATIVE_MARGIN = 0.995
 """The same of an alternative (Operator.alternatives). In nine cases on two H100s it was predicted at 0.933 to 0.993,
-and took 0.963 to 1.00 of the time: six of 8192 rows, in benchmarks/results/tp_roles_gemm_ar_pulled_2xH100.json, and three
-of 2048 and 4096 rows, measured by benchmarks/tp.py too."""
+and took 0.963 to 1.00 of the time: six of 8192 rows, in benchmarks/results/tp_roles_gemm_ar_pulled_2xH100.json, and
+three of 2048 and 4096 rows, measured by benchmarks/tp.py too."""
 FEW_OVER_ALTERNATIVE = 0.98
 """Largest predicted time of the schedule for few rows, relative to an alternative's, for which it is taken. With 2048
 rows it is predicted at 0.94 to 0.98, and its earlier form took 0.96; with 4096 at 0.98, and that form took 1.03 (three
