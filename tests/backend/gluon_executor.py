@@ -57,6 +57,7 @@ from tilelink.backend.context import Emitted
 from tilelink.device import numeric, roles, tiles
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.rings import Roles
 from tilelink.lowering.role_statements import results_of
 from tilelink.planning.plan import Plan
 
@@ -915,6 +916,33 @@ class Kernel:
 
 
 # What should come out ----------------------------------------------------------------------------------------
+
+
+def in_memory(bound: Bound, tensors: Memory) -> Memory:
+    """Return tensors as kernels have them in memory: those in fragment order are not rows and columns there."""
+    orders = {one.name: _roles_at(bound, one.name) for one in bound.tensors.values() if one.fragments}
+    return [{name: _fragments(x, orders[name]) if name in orders else x for name, x in one.items()} for one in tensors]
+
+
+def _roles_at(bound: Bound, name: str) -> Roles:
+    for stage in bound.stages.values():
+        if stage.roles is not None and stage.roles.direct and results_of(stage)[0].tensor == name:
+            return stage.roles
+    raise AssertionError(name)
+
+
+def _fragments(x: torch.Tensor, roles: Roles) -> torch.Tensor:
+    """Return tiles in fragment order.
+
+    A thread of an accumulator holds two elements of a row and of the row 8 below it, in every 8 columns; four threads
+    have a row, and a warp 16 rows (PTX ISA, figure of the accumulator of wgmma.m64nNk16).
+    """
+    *outer, rows, columns = x.shape
+    groups, wide = roles.rows // 64, columns // roles.pieces // 16
+    parts = x.reshape(-1, roles.consumers, groups, 4, 2, 8, roles.pieces, wide, 2, 4, 2)
+    # 0 tile, 1 consumer, 2 group, 3 warp, 4 half, 5 row, 6 piece, 7 columns by 16, 8 by 8, 9 thread, 10 pair
+    order = (0, 1, 6, 2, 7, 4, 3, 5, 9, 8, 10)
+    return parts.permute(order).reshape(*outer, rows, columns)
 
 
 def differences(kernel: Kernel, run: Run, final: Memory, launch: int, tolerance: float = 0.0) -> Iterator[str]:

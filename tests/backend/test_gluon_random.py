@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.backend.gluon_executor import Kernel, differences
+from tests.backend.gluon_executor import Kernel, differences, in_memory
 from tests.backend.test_gluon_runs import check_steps, one_thread, whole_numbers
 from tests.lowering.roles_interpreter import machine_after
 from tests.tiers import thorough
@@ -121,7 +121,7 @@ def test_accepted_stages_compute_what_was_lowered(first: int) -> None:
         accepted += 1
         loaded += bool(loaded_addends(made, made.stages["gemm"]))
         alone += "alone" in made.stages
-        final = machine_after(made, whole_numbers(made)).tensors
+        final = in_memory(made, machine_after(made, whole_numbers(made)).tensors)
         kernel = Kernel(plan=plan, emitted=emit(made, plan.thresholds), stage="gemm")
         launch = 1 + seed % 3
         found = kernel.run(final, launch, seed)

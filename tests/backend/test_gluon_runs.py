@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.backend.gluon_executor import Event, Fault, Kernel, Run, Stuck, differences
+from tests.backend.gluon_executor import Event, Fault, Kernel, Run, Stuck, differences, in_memory
 from tests.backend.test_roles_source import DIRECT
 from tests.lowering import test_loop_roles as loops
 from tests.lowering import test_roles_alone as alone
 from tests.lowering import test_roles_counted as counted
+from tests.lowering import test_roles_direct as hand
 from tests.lowering import test_roles_epilogue as epilogue
 from tests.lowering import test_roles_f8 as narrow
 from tests.lowering.roles_interpreter import RolesMachine, machine_after
@@ -173,6 +174,7 @@ class Case:
     near: float = 0.0
 
 
+SPLIT = ", split_k_tail 2"
 SMALL: dict[str, Any] = {"M": 256, "N": 256, "K": 128, "on": replace(target("sm_90"), sms=6)}
 CASES = {
     "a product": Case(made=form),
@@ -191,6 +193,14 @@ CASES = {
     "waits after the product, and stores at peers": Case(made=lambda: epilogue.bound(**SMALL)),
     "consumers wait after the product": Case(made=lambda: epilogue.bound(dtype=" f32", **SMALL)),
     "branches and late waits": Case(made=lambda: epilogue.bound(BRANCHES, **SMALL)),
+    "parts along the contracted dimension": Case(
+        made=lambda: form(more=", split_k_tail 2", sms=5, M=256, N=384, K=3072)
+    ),
+    "parts of two products, with late waits": Case(
+        made=lambda: form(f"maximum({DOT}, 0.0) + {OTHER} + r[i, j]", more=SPLIT, sms=2, M=128, N=128, K=3072)
+    ),
+    "results of another type": Case(made=hand.halves),
+    "one tile of another type": Case(made=lambda: hand.halves(M=128, N=128)),
     "several stages": Case(made=direct),
     "tiles without a product": Case(made=lambda: alone.bound(j=128)),
     "narrower tiles without a product": Case(made=lambda: alone.bound(j=256)),
@@ -255,11 +265,32 @@ def run(name: str, launch: int, seed: int, source: str = "") -> tuple[Kernel, Ru
     """Run the kernel of a case, and compare what it stores with what the lowered program does."""
     case, ready = CASES[name], prepared(name)
     kernel = Kernel(plan=ready.plan, emitted=ready.emitted, stage=case.stage, source=source)
-    final = ready.machine.tensors
+    final = in_memory(ready.plan.bound, ready.machine.tensors)
     found = kernel.run(final, launch, seed)
     wrong = list(differences(kernel, found, final, launch, case.near))
     assert not wrong, wrong
     return kernel, found
+
+
+CUT = f"({DOT} + bias[j]) * e[i][:, None] + r[i, j]"
+
+
+def test_parts_of_tiles_that_end_with_the_tensor() -> None:
+    """A lowered program names elements beyond the tensor there, which no interpreter has: parts are computed here."""
+    sizes: dict[str, Any] = {"M": 128, "N": 200, "K": 4800}
+    whole, split = form(CUT, **sizes), form(CUT, more=", split_k_tail 3", **sizes)
+    final = machine_after(whole, whole_numbers(whole)).tensors
+    inner, (tiles, parts) = split.stages["gemm_parts"].tiles["inner"], split.tensors["gemm_split"].shape[:2]
+    assert (tiles, parts) == (2, 1) and sizes["K"] % inner
+    for one in final:
+        w = torch.nn.functional.pad(one["w"].float(), (0, 0, 0, 2 * 128 - sizes["N"]))
+        first = one["h"].float()[:, :inner] @ w[:, :inner].T
+        one["gemm_split"] = first.reshape(128, 2, 128).transpose(0, 1)[:, None, None].contiguous()
+    plan = make_plan(split)
+    verify(plan)
+    kernel = Kernel(plan=plan, emitted=emit(split, plan.thresholds), stage="gemm")
+    final = in_memory(split, final)
+    assert not list(differences(kernel, kernel.run(final, 1, 0), final, 1))
 
 
 # Steps -------------------------------------------------------------------------------------------------------
@@ -352,7 +383,7 @@ def of_results(tiles: Sequence[tuple[BoundStage, Roles]], *, stores: bool) -> li
             one = told(ring, first + at, step)
             if step.word == STORE:
                 one = (STORE, targets[int(step.what.removeprefix("target") or 0)], *one[2:])
-            if not (roles.cut and step.word in (FILL, STORE)):
+            if step.word not in (FILL, STORE) or not (roles.cut or roles.direct):
                 found.append((FILL, "result_ring", *one[2:]) if step.word == FILL else one)
         every.append(found)
         first += taken(role, roles.pieces)
@@ -416,7 +447,8 @@ def turns_of(stage: BoundStage, places: int, bound: Bound) -> int:
     roles = stage.roles
     assert roles is not None
     turns = next(n for n in range(places + 1) if taken(roles.operands.writer, n) == places)
-    assert roles.kept is not None or turns == (-(-int(bound.numbers["K"]) // roles.block) if roles.products else 0)
+    inner = stage.tiles.get("inner", int(bound.numbers.get("K", 0)))
+    assert roles.kept is not None or turns == (-(-inner // roles.block) if roles.products else 0)
     return turns
 
 
@@ -551,12 +583,31 @@ OF_LOOPS = {
 }
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *OF_TILES_ALONE, *OF_LOOPS])
+OF_PARTS = {
+    "a part of other elements": ("slice_1 = inner * TILE_INNER", "slice_1 = inner * TILE_INNER + BLOCK_K"),
+    "the last part begins elsewhere": ("slice_2 = inner * TILE_INNER", "slice_2 = 0"),
+    "a piece is stored in another place": ("(PART * PIECES + piece_1)", "(PART * PIECES + 1 - piece_1)"),
+    "a piece is added from another place": ("(PART * PIECES + piece_2)", "(PART * PIECES + 1 - piece_2)"),
+    "a consumer has the rows of another": ("(PART * PIECES + piece_2)", "((1 - PART) * PIECES + piece_2)"),
+    "parts are added before they are there": (
+        "token += dl.wait(signals, GEMM_SPLIT_SIGNALS",
+        "(lambda *_, **__: 0)(0, 0",
+    ),
+    "a piece is told of before it is stored": (
+        "            roles.store_by_thread(",
+        "            roles.arrive(staged_barriers, PART * RESULTS + result_buffer)\n            roles.store_by_thread(",
+    ),
+    "parts are not told of": ("        dl.notify(signals, GEMM_SPLIT_SIGNALS", "        (lambda *_, **__: 0)(0, 0"),
+}
+
+
+@pytest.mark.parametrize("mutant", [*MUTANTS, *OF_TILES_ALONE, *OF_LOOPS, *OF_PARTS])
 def test_wrong_source_is_found(mutant: str) -> None:
     """What is computed, the steps, or the notifies are other ones."""
     name = "waits after the product, and stores at peers" if mutant in MUTANTS else "a causal loop from the diagonal"
     name = "narrower tiles without a product" if mutant in OF_TILES_ALONE else name
-    old, new = (MUTANTS | OF_TILES_ALONE | OF_LOOPS)[mutant]
+    name = "parts along the contracted dimension" if mutant in OF_PARTS else name
+    old, new = (MUTANTS | OF_TILES_ALONE | OF_LOOPS | OF_PARTS)[mutant]
     text = prepared(name).emitted.text
     assert old in text
     with pytest.raises((AssertionError, Fault, Stuck)):

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tilelink.backend import nodes
-from tilelink.backend.constants import LEVEL, scaled, total
+from tilelink.backend.constants import LEVEL, scaled, times, total
 from tilelink.backend.roles_shared import Shared
 from tilelink.backend.tiles import Tile
 from tilelink.backend.values import Slices, ValueEmitter
 from tilelink.ir.mapping import Span
 from tilelink.ir.program import ITEM_BYTES, Dot, Read, Region
+from tilelink.ir.scalar import const
 from tilelink.ir.typing import Axis
 
 
@@ -78,6 +79,8 @@ class ConsumerValueEmitter(ValueEmitter):
         return self.addresses.writer.let(name, self._load(region, piece))
 
     def _load(self, region: Region, piece: str | None) -> str:
+        if self.addresses.bound.tensors[region.tensor].fragments:
+            return f"roles.load_by_thread({self.fragment(region)}, {self.part})"
         pointers, mask = self.pointers(region, piece)
         there = f", mask={mask}, other=0.0" if mask else ""
         return f"gl.load({pointers}{there})"
@@ -102,13 +105,14 @@ class ConsumerValueEmitter(ValueEmitter):
     def prefetch(self, reads: Iterable[Read], like: str) -> dict[Region, Prefetch]:
         """Start to load the first piece of some tiles. like: the first piece of the product.
 
-        Tiles that are cut are loaded when they are needed.
+        Tiles that are cut or in fragment order are loaded when they are needed.
         """
         writer, found = self.addresses.writer, dict[Region, Prefetch]()
         self.parts = [like]
         for read in reads:
             tensor = read.region.tensor
-            if read.region not in found and not self._is_cut(read.region):
+            in_order = self.addresses.bound.tensors[tensor].fragments
+            if read.region not in found and not in_order and not self._is_cut(read.region):
                 pointers, _ = self.pointers(read.region, None)
                 one = Prefetch(pointers=writer.name(f"{tensor}_pointers"), next=writer.name(f"{tensor}_next"))
                 writer.let(one.pointers, pointers)
@@ -135,12 +139,37 @@ class ConsumerValueEmitter(ValueEmitter):
         pairs = zip(spans, strides, strict=True)
         return next(stride for span, stride in pairs if span.kind != "point" and str(span.index) == self._column)
 
+    def fragment(self, region: Region, *, load: bool = True) -> str:
+        """Return the pointer to the current piece of a tile in fragment order."""
+        shared = self.shared
+        number = f"(PART * {shared.pieces} + {self.piece})"
+        return total([*self._corner(region, load=load), scaled(number, times((shared.rows, shared.piece)))])
+
+    def _corner(self, region: Region, *, load: bool) -> list[str]:
+        """Return the terms of the pointer to the part of a tensor that a region is in, by its points."""
+        addresses, tensor = self.addresses, self.addresses.bound.tensors[region.tensor]
+        wide = ".to(gl.int64)" if tensor.size >= 2**31 else ""
+        place = f"{tensor.name}_local" if tensor.buffers > 1 else tensor.name
+        terms = [addresses.after_waits(region, place, load=load)]
+        spans = addresses.bound.memory_map(addresses.stage.name, region).spans
+        for span, stride in zip(spans, addresses.constants.strides(tensor), strict=True):
+            if span.kind == "point":
+                start = addresses.scalar(span.start, LEVEL["*"])
+                terms.append(scaled(f"({start}){wide}" if wide and not start.isdigit() else start, stride))
+        return terms
+
     def _is_cut(self, region: Region) -> bool:
         """True if some tile of a region has fewer elements than others."""
         stage = self.addresses.stage
         spans = self.addresses.bound.memory_map(stage.name, region).spans
         tiled = [span for span in spans if span.kind != "point"]
-        return any(one.counted or stage.extents[str(one.index)] % stage.tiles[str(one.index)] for one in tiled)
+        cut = (one.counted or stage.extents[str(one.index)] % one.size or self._ends_with_tensor(one) for one in tiled)
+        return any(cut)
+
+    def _ends_with_tensor(self, span: Span) -> bool:
+        """True if the end of the tensor may cut a tile of the part of a stage that is within one tile of another."""
+        inside = span.start == const(0) and span.size <= span.extent
+        return str(span.index) in self.addresses.stage.ends_with_tensor and not inside
 
     def pointers(self, region: Region, piece: str | None, *, load: bool = True) -> tuple[str, str]:
         """Return the pointers to a region's elements, for a load or a store, and the mask of those there are, or "".
@@ -152,15 +181,12 @@ class ConsumerValueEmitter(ValueEmitter):
         axes = addresses.typing.region_type(region).axes
         spans = addresses.bound.memory_map(addresses.stage.name, region).spans
         wide = ".to(gl.int64)" if tensor.size >= 2**31 else ""
-        place = f"{tensor.name}_local" if tensor.buffers > 1 else tensor.name
-        base = [addresses.after_waits(region, place, load=load)]
         places: list[str] = []
         limits: list[str] = []
         views = [""] if len(axes) == 1 else ["[None, :]", "[:, None]"]  # from the last axis on
-        for span, stride in zip(spans, addresses.constants.strides(tensor), strict=True):
+        dims = zip(spans, addresses.constants.shape(tensor), addresses.constants.strides(tensor), strict=True)
+        for span, size, stride in dims:
             if span.kind == "point":
-                start = addresses.scalar(span.start, LEVEL["*"])
-                base.append(scaled(f"({start}){wide}" if wide and not start.isdigit() else start, stride))
                 continue
             if str(span.index) == self._column:
                 place = f"{self._columns(span, piece, wide)}{views[0]}"
@@ -170,11 +196,13 @@ class ConsumerValueEmitter(ValueEmitter):
             index = str(span.index)
             if span.counted:
                 limits.append(f"({place} < {addresses.end(span)})")
+            elif self._ends_with_tensor(span):
+                limits.append(f"({place} < {size})")
             elif addresses.stage.extents[index] % addresses.stage.tiles[index]:
                 limits.append(f"({place} < {addresses.constants.extent(addresses.stage, index)})")
         # Places in the tensor are added last: they are the same for all tensors of the tile, and take registers.
         offsets = writer.shared("offsets", total(places)) if len(places) > 1 else total(places)
-        return f"{total(base)} + {offsets}", " & ".join(limits)
+        return f"{total(self._corner(region, load=load))} + {offsets}", " & ".join(limits)
 
     @property
     def _column(self) -> str:

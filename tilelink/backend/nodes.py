@@ -543,6 +543,14 @@ class StoreRows(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoreFragment(Node):
+    """A store of a piece of a consumer's result to memory in fragment order. pointer: to its first element."""
+
+    pointer: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FenceResult(Node):
     """A fence that makes such a result visible to the tensor memory accelerator."""
 

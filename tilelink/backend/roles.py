@@ -101,7 +101,8 @@ def uses_indices(bound: Bound, stage: BoundStage) -> bool:
     if stage.roles is not None and stage.roles.kept is not None:
         return computes_with_places(parts(stage))
     placed = any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
-    return placed or bool(read or consumer_waits(stage) or stage.parts)
+    direct = stage.roles is not None and stage.roles.direct
+    return placed or direct or bool(read or consumer_waits(stage) or stage.parts)
 
 
 @dataclass(kw_only=True)
@@ -211,6 +212,7 @@ class Loader(RoleEmitter):
         """Load the operands of a product, each slice after its waits."""
         shared, position, addresses = self.shared, self.position, self.values.addresses
         corners = {} if sliced else self._corners()
+        ahead = self._slice()
         k = self.writer.name("k")
         over = f"range(0, {shared.inner}, {shared.block})"
         with self.writer.block(nodes.Loop(index=k, over=over)):
@@ -221,7 +223,7 @@ class Loader(RoleEmitter):
                 corners = self._corners()
             for step in shared.roles.operands.writer.steps:
                 if step.word == LOAD:
-                    self._load(step.what, corners[step.what], k)
+                    self._load(step.what, corners[step.what], f"{ahead}{k}")
                 else:
                     self.synchronize(step, position)
             self.writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
@@ -261,6 +263,14 @@ class Loader(RoleEmitter):
         rights = ((right_operand(number), one.right) for number, one in enumerate(self.shared.dots))
         pairs = (("left", dot.left), *rights)
         return {what: corner(addresses, operand_region(operand), load=True, column=False)[0] for what, operand in pairs}
+
+    def _slice(self) -> str:
+        """Emit where the slice of the operands begins that is multiplied, and return what to add to it, or ""."""
+        addresses = self.values.addresses
+        inner = addresses.bound.memory_map(addresses.stage.name, operand_region(self.shared.dot.left)).spans[-1]
+        if inner.kind != "tile":
+            return ""
+        return self.writer.let(self.writer.name("slice"), addresses.start(inner, LEVEL["+"])) + " + "
 
     def _load(self, what: str, row: str, column: str) -> None:
         shared = self.shared
@@ -526,18 +536,32 @@ class Consumer(RoleEmitter):
         writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.results))
 
     def _fill(self, buffer: str, value: str) -> None:
-        """Hand over a piece in shared memory, or store its rows if the tile is cut: a box would have more rows."""
+        """Hand over a piece in shared memory, or store its elements if the rings of the kernel do not hold its type.
+
+        The rows of a tile that is cut are stored, too: a box would have more of them.
+        """
         writer, filled = self.writer, nodes.FillResult(buffer=buffer, value=value)
+        if self.shared.roles.direct:
+            self._store_in_memory(value)
+            return
         if (whole := self.whole()) is None:
             writer.add(filled)
             return
         with writer.block(nodes.Branch(condition=whole)):
             writer.add(filled)
         with writer.block(nodes.Otherwise()):
-            assert isinstance(self.values, ConsumerValueEmitter)
-            for one in results_of(self.values.addresses.stage):
-                pointers, mask = self.values.pointers(one, self.values.piece, load=False)
-                writer.add(nodes.StoreRows(pointers=pointers, value=value, mask=mask))
+            self._store_in_memory(value)
+
+    def _store_in_memory(self, value: str) -> None:
+        """Store a piece in memory, of which the storer only knows then that it is there."""
+        assert isinstance(self.values, ConsumerValueEmitter)
+        for one in results_of(self.values.addresses.stage):
+            if self.values.addresses.bound.tensors[one.tensor].fragments:
+                pointer = self.values.fragment(one, load=False)
+                self.writer.add(nodes.StoreFragment(pointer=pointer, value=value))
+                continue
+            pointers, mask = self.values.pointers(one, self.values.piece, load=False)
+            self.writer.add(nodes.StoreRows(pointers=pointers, value=value, mask=mask or "None"))
 
 
 def _is_zero(statement: Statement) -> bool:

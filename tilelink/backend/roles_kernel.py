@@ -92,7 +92,7 @@ def _of_consumers(frame: Frame) -> tuple[frozenset[str], frozenset[str]]:
     """Return the tensors that consumers access by their pointers, and those that they wait for."""
     stages = [stage for stage in frame.usage.stages if stage.roles is not None and not stage.roles.kept]
     read = frozenset(one.region.tensor for stage in stages for one in read_addends(frame.bound, stage))
-    cut = (stage for stage in stages if stage.roles is not None and stage.roles.cut)
+    cut = (stage for stage in stages if stage.roles is not None and (stage.roles.cut or stage.roles.direct))
     return read | {region.tensor for stage in cut for region in results_of(stage)}, frozenset(
         wait.region.tensor for stage in stages for wait in consumer_waits(stage)
     )

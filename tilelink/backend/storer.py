@@ -49,9 +49,10 @@ class Storer(RoleEmitter):
         elif isinstance(statement, Store | Transfer):
             self.comment(statement)
             region = statement.region if isinstance(statement, Store) else statement.target
-            self.targets.append(self._target(region))
+            if not self.shared.roles.direct:
+                self.targets.append(self._target(region))
             self.is_whole = self.whole()
-            if len(self.targets) == len(results_of(self.values.addresses.stage)):
+            if self.shared.roles.direct or len(self.targets) == len(results_of(self.values.addresses.stage)):
                 self._store_parts()
 
     def _target(self, region: Region) -> _Target:
@@ -106,6 +107,8 @@ class Storer(RoleEmitter):
             match step.word:
                 case "retire":
                     self.writer.add(nodes.RetireStores(flying=step.number))
+                case "store" if self.shared.roles.direct:
+                    pass  # the consumers have stored it
                 case "store" if self.is_whole is not None:
                     with self.writer.block(nodes.Branch(condition=self.is_whole)):
                         self.writer.add(self._stored(step, position, part, right))

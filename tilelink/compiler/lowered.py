@@ -52,13 +52,15 @@ _ROLE = re.compile(
     r"(?: (?P<when>first|last|(?P<further>\d+) further))?: (?P<steps>.*)$"
 )
 _PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]]*)\]| (?P<value>[^,]*))?(?:, |$)")
+ROLES_SWITCHES = ("cut", "direct", "skips_repeated_waits")
+"""What of roles is there (1) or not (0, not said)."""
 _RESOURCE = re.compile(r"(?:on (?:copy_engine|sm(?:\(\d+\))?)|in \w+ (?:prologue|epilogue))(?:, |$)")
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "target": tuple(one.name for one in fields(Target) if one.name != "name"),
     "launch": ("protocol", "many_threads", "dialect", "reuse_wait"),
     "sizes": ("dtype", "numbers"),
     "signal_pad": ("entered", "finished", "size"),
-    "tensor": ("number", "dtype", "shape", "memory", "buffers", "packed", "credits", "members"),
+    "tensor": ("number", "dtype", "shape", "memory", "buffers", "packed", "credits", "members", "fragments"),
     "channel": ("base", "counts", "sizes", "buffers"),
     "kernel": tuple(one.word for one in properties(Kernel)),
     "stage": tuple(one.word for one in properties(BoundStage)),
@@ -441,6 +443,7 @@ class _Reader:
             steps=self._steps(line, shape) if "memory" in line.properties else None,
             credits=self._word(line, "credits") if "credits" in line.properties else None,
             members=self._members(line),
+            fragments="fragments" in line.properties and self._switch(line, "fragments"),
         )
 
     def _steps(self, line: _Line, shape: tuple[int, ...]) -> tuple[int, int]:
@@ -530,10 +533,11 @@ class _Reader:
         rings = {one.name: self._ring(one) for one in line.rings}
         try:
             registers = sizes.pop("registers"), sizes.pop("other_registers")
-            cut, skips = ({0: False, 1: True}[sizes.pop(name, 0)] for name in ("cut", "skips_repeated_waits"))
+            cut, direct, skips = ({0: False, 1: True}[sizes.pop(name, 0)] for name in ROLES_SWITCHES)
             return Roles(
                 registers=registers, operands=rings.pop("operands"), results=rings.pop("results"),
-                kept=rings.pop("kept", None), cut=cut, skips_repeated_waits=skips, **sizes,
+                kept=rings.pop("kept", None), cut=cut, direct=direct,
+                skips_repeated_waits=skips, **sizes,
             )  # fmt: skip
         except (KeyError, TypeError):
             hint = "roles(consumers=, rows=, columns=, block=, pieces=, registers=, other_registers=), and below it "

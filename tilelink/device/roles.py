@@ -1,5 +1,5 @@
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
-# pyright: reportGeneralTypeIssues=false
+# pyright: reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
 """Rings of buffers in shared memory between warps with roles, and products of groups of four warps.
 
 They are written in Gluon, Triton's language with explicit control of shared memory. They need sm_90. What the roles do,
@@ -22,9 +22,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 __all__ = [
     "across", "arrive", "barriers", "columns", "expect", "fence", "filled", "filled_rows", "following", "halves",
-    "load", "load_parts", "multiply", "multiply_rows", "operand", "partial_sums", "pieces", "retire", "row_max",
-    "row_min", "row_sum", "rows", "segments", "stored", "store_part", "store_rows", "take", "wait", "whole_sums",
-    "zeros",
+    "load", "load_by_thread", "load_parts", "multiply", "multiply_rows", "operand", "partial_sums", "pieces", "retire",
+    "row_max", "row_min", "row_sum", "rows", "segments", "store_by_thread", "store_part", "store_rows", "stored",
+    "take", "wait", "whole_sums", "zeros",
 ]  # fmt: skip
 
 # Names since Triton 3.9.
@@ -228,6 +228,40 @@ def store_rows(pointers, value, mask):
     """Store the elements of a piece that there are to memory, before the role's next arrival."""
     gl.store(pointers, value, mask=mask)
     _threads_meet()
+
+
+@gluon.jit
+def _by_thread(x):
+    """Return the elements of a piece as a vector in which each thread has four in a row, and each warp 128.
+
+    That only renames registers: a thread of an accumulator has two columns in a row, and the same two of each 8 (PTX
+    ISA, register fragments of wgmma).
+    """
+    ROWS: gl.constexpr = x.shape[0] // 64
+    COLUMNS: gl.constexpr = x.shape[1] // 16
+    # group of 64 rows, warp, half of its rows, row of 8; 16 columns, half of them, pair, column
+    parts = x.reshape([ROWS, 4, 2, 8, COLUMNS, 2, 4, 2])
+    layout: gl.constexpr = gl.BlockedLayout([4], [32], [gl.num_warps()], [0])
+    return gl.convert_layout(parts.permute((0, 4, 2, 1, 3, 6, 5, 7)).reshape([x.shape[0] * x.shape[1]]), layout)
+
+
+@gluon.jit
+def store_by_thread(pointer, x):
+    """Store a piece for `load_by_thread`, before the role's next arrival. pointer: to its first element."""
+    own = _by_thread(x)
+    gl.store(pointer + gl.arange(0, own.shape[0], layout=own.type.layout), own)
+    _threads_meet()
+
+
+@gluon.jit
+def load_by_thread(pointer, like):
+    """Load a piece that `store_by_thread` has stored, in registers as the piece `like`."""
+    own = _by_thread(like)
+    held = gl.load(pointer + gl.arange(0, own.shape[0], layout=own.type.layout))
+    ROWS: gl.constexpr = like.shape[0] // 64
+    COLUMNS: gl.constexpr = like.shape[1] // 16
+    parts = held.reshape([ROWS, COLUMNS, 2, 4, 8, 4, 2, 2]).permute((0, 3, 2, 4, 1, 6, 5, 7))
+    return gl.convert_layout(parts.reshape([like.shape[0], like.shape[1]]), like.type.layout)
 
 
 @gluon.jit

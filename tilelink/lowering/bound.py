@@ -77,6 +77,8 @@ class BoundTensor:
 
     A word has 64 bits, 32 of them data. An element of 64 bits is in two words.
     """
+    fragments: bool = False
+    """True if its tiles lie in memory as the registers of consumers hold them (lowering/fragments.py)."""
 
     @property
     def name(self) -> str:

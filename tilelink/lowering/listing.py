@@ -81,6 +81,7 @@ def _tensor(tensor: BoundTensor) -> Iterator[str]:
     if tensor.credits is not None:
         yield f"credits {tensor.credits}"
     yield from _said(_list("members", tensor.members or ()), tensor.members is not None)
+    yield from _said("fragments", tensor.fragments)
 
 
 def _channel(grid: ChannelGrid) -> Iterator[str]:
@@ -118,6 +119,7 @@ def _roles(roles: Roles) -> str:
     sizes = {"consumers": roles.consumers, "rows": roles.rows, "columns": roles.columns, "block": roles.block}
     sizes |= {"pieces": roles.pieces, **({"products": roles.products} if roles.products != 1 else {})}
     sizes |= {"cut": 1} if roles.cut else {}
+    sizes |= {"direct": 1} if roles.direct else {}
     sizes |= {"addends": roles.addends} if roles.addends else {}
     sizes |= {"skips_repeated_waits": 1} if roles.skips_repeated_waits else {}
     return _named("roles", {**sizes, "registers": own, "other_registers": others})

@@ -116,6 +116,7 @@ class Roles:
     each consumer; the storer takes all positions of a tile in one of them before those in the next. registers: of a
     thread of a consumer, and of the other roles. cut: True if a launch decides where the rows of a tile end. The rows
     of a tile that is cut are stored by the consumers, and at `fill` and `store` of such a tile there is nothing to do.
+    direct: True if consumers store all results themselves: the rings of the kernel hold another type.
     addends: number of tiles that are computed with, next to the product if there is one, and loaded into the ring of
     operands after it: a position has a piece of one of them. skips_repeated_waits: True if the loader leaves out a wait
     for the channel that the iteration before has waited for (lowering/channel_waits.py).
@@ -132,6 +133,7 @@ class Roles:
     kept: Ring | None = None
     products: int = 1
     cut: bool = False
+    direct: bool = False
     addends: int = 0
     skips_repeated_waits: bool = False
 
@@ -141,8 +143,11 @@ class Roles:
 
 
 def widest_of(several: Iterable[Roles]) -> Roles:
-    """Return the roles whose tiles have the most columns, of those that multiply. A kernel's rings have their sizes."""
-    return max(several, key=lambda roles: (roles.products > 0, roles.columns))
+    """Return the roles whose tiles have the most columns, of those that multiply. A kernel's rings have their sizes.
+
+    Of several such roles, those are returned whose results the rings hold.
+    """
+    return max(several, key=lambda roles: (roles.products > 0, roles.columns, not roles.direct))
 
 
 def fit_together(one: Roles, other: Roles) -> bool:
@@ -158,7 +163,7 @@ def fit_together(one: Roles, other: Roles) -> bool:
 def _of_any_width(roles: Roles) -> Roles:
     results = replace(roles.results, reader=replace(roles.results.reader, steps=()))  # one may store at more places
     operands = _of_any_size(roles.operands)
-    return replace(roles, columns=0, pieces=0, products=0, addends=0, operands=operands, results=results)
+    return replace(roles, columns=0, pieces=0, products=0, addends=0, direct=False, operands=operands, results=results)
 
 
 def _of_any_size(ring: Ring) -> Ring:

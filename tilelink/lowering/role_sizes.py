@@ -40,7 +40,9 @@ from tilelink.lowering.role_statements import (
     results_of,
     stage_body,
     tile_addends,
+    writers_of,
 )
+from tilelink.lowering.transform import stage_writes
 from tilelink.scheduling.schedule import RolesChoice
 
 GROUP_ROWS = 64
@@ -77,15 +79,26 @@ SPARE_BYTES = 1024
 
 
 def types_of(bound: Bound, stage: BoundStage) -> tuple[str, str]:
-    """Return the element types of a stage's operands and of its results, whose buffers stages of a kernel share.
+    """Return the element types of the buffers of operands and of results that a stage has with others of its kernel.
 
-    A stage without a product has the type of the tiles that are loaded instead.
+    Those of operands have the type of the tiles that are loaded, where the stage has no product. Those of results have
+    the type that the stage stores from which the kernel has its name.
     """
     if has_loop(stage):
         loaded = parts(stage).kept
     else:
         loaded = operand_region(product_of(stage).left) if multiplies(stage) else tile_addends(bound, stage)[0]
-    return bound.tensors[loaded.tensor].dtype, bound.tensors[results_of(stage)[0].tensor].dtype
+    first = bound.stages[bound.kernel_of[stage.name].name]
+    return bound.tensors[loaded.tensor].dtype, _stored_type(bound, first)
+
+
+def _stored_type(bound: Bound, stage: BoundStage) -> str:
+    return bound.tensors[stage_writes(stage.stage)[0].tensor].dtype
+
+
+def is_direct(bound: Bound, stage: BoundStage) -> bool:
+    """True if consumers store a stage's results themselves: they have another type than those of its kernel's rings."""
+    return not has_loop(stage) and _stored_type(bound, stage) != types_of(bound, stage)[1]
 
 
 def is_cut(bound: Bound, stage: BoundStage) -> bool:
@@ -109,18 +122,18 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
 
 def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage that multiplies along a whole dimension, or why its tiles do not allow them."""
-    dots, targets = products_of_tile(stage), results_of(stage)
+    dots, targets, direct = products_of_tile(stage), results_of(stage), is_direct(bound, stage)
     left, rights = operand_region(dots[0].left), [operand_region(one.right) for one in dots]
     rows, columns, *others = (_along(bound, stage, region) for region in (left, *rights))
     if rows is None or columns is None or any(other != columns for other in others):
-        return "an operand of its product is not rows of whole dimensions, one block after the other"
+        return "an operand of its product is not rows of whole dimensions, or of slices of them, block after block"
     if reason := _operands_reason(bound, (left, *rights), targets):
         return reason
     block, consumers, item, stored = (
-        bound.contraction_block(stage.name), choice.consumers, _item(bound, left), _item(bound, targets[0])
+        bound.contraction_block(stage.name), choice.consumers, _item(bound, left), ITEM_BYTES[types_of(bound, stage)[1]]
     )  # fmt: skip
     reason = _tile_reason(rows, columns, consumers, len(dots)) or _block_reason(block, item)
-    if reason := reason or _epilogue_reason(bound, stage, targets):
+    if reason := reason or _epilogue_reason(bound, stage, targets) or (direct and _direct_reason(bound, stage)):
         return reason
     own, sums = rows // consumers, is_summed(bound, stage)
     held = own * columns * len(dots) * (1 + sums) // 128
@@ -159,6 +172,7 @@ def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Role
         products=len(dots),
         results=result_ring(buffers=results, targets=len(targets)),
         cut=is_cut(bound, stage),
+        direct=direct,
         addends=added,
     )
 
@@ -251,6 +265,9 @@ def _reason_without_product(bound: Bound, stage: BoundStage, widest: Roles, dtyp
         return reason
     if widest.kept is not None:
         return "it has no product, and tiles of its kernel have loops that carry a state"
+    if is_direct(bound, stage):
+        own, others = _stored_type(bound, stage), types_of(bound, stage)[1]
+        return reason_at(targets[0], f"it has no product, and stores {own} where its kernel stores {others}")
     rows, columns = (span.size for span in bound.tile_map(stage.name, targets[0]).spans[-2:])
     if rows != widest.rows * widest.consumers or columns % piece or columns > widest.columns:
         text = f"its tiles have {rows} rows and {columns} columns, next to tiles with a product of "
@@ -273,9 +290,12 @@ def _loadable_addends(bound: Bound, stage: BoundStage, dtype: str) -> int:
     """Return the number of tiles that the loader loads to compute with: all of its addends, or 0.
 
     A piece of each must be a box like one of the left operand of the kernel's products, whose buffer it gets. dtype: of
-    that operand.
+    that operand. Consumers read what the kernel writes: the accelerator would need a fence after the wait for it.
     """
     tiles = tile_addends(bound, stage)
+    written = writers_of(bound, bound.kernel_of[stage.name])
+    if any(region.tensor in written for region in tiles):
+        return 0
     boxed = not is_cut(bound, stage) and all(_is_box(bound, stage, region, dtype) for region in tiles)
     return len(tiles) if boxed else 0
 
@@ -419,13 +439,27 @@ def _item(bound: Bound, region: Region) -> int:
 
 
 def _along(bound: Bound, stage: BoundStage, region: Region) -> int | None:
-    """Return the rows of an operand's tile, or None if it is not `[points, tile of rows, :]`.
+    """Return the rows of an operand's tile, or None if it is not `[points, tile of rows, :]`, or a slice of `:`.
 
     Boxes may reach beyond the rows of the tile: what comes from there is not stored.
     """
-    *others, rows, whole = bound.tile_map(stage.name, region).spans
+    *others, rows, inner = bound.tile_map(stage.name, region).spans
     points = all(span.kind == "point" for span in others)
-    return rows.size if points and rows.kind == "tile" and whole.kind == "whole" else None
+    along = inner.kind == "whole" or _is_slice(stage, inner, bound.contraction_block(stage.name))
+    return rows.size if points and rows.kind == "tile" and along else None
+
+
+def _is_slice(stage: BoundStage, inner: Span, block: int) -> bool:
+    """True for a tile of a dimension that is multiplied block by block.
+
+    The last block of a tile has elements of the next one unless the tile is whole blocks, and of no other tile if the
+    tensor ends where the dimension does: there are zeros.
+    """
+    if inner.kind != "tile" or inner.counted or inner.gather is not None:
+        return False
+    name = str(inner.index)
+    whole = inner.start == mul(Index(name=name), const(inner.size)) and stage.extents[name] == inner.extent
+    return whole and name not in stage.scalar_indices and inner.size % block == 0
 
 
 def _addend(bound: Bound, stage: BoundStage, region: Region, target: Region) -> str | None:
@@ -468,11 +502,29 @@ def _stored(bound: Bound, stage: BoundStage, region: Region, *, whole: bool = Fa
     if not whole and not _uncut(stage, columns) and stage.extents[str(columns.index)] != columns.extent:
         return reason_at(region, f"the end of {columns.index} cuts a tile of {region.tensor}")
     alone = tensor.buffers == 1 and all(size == 1 for size in tensor.shape[:-2])
-    ends = alone and stage.extents[str(rows.index)] == rows.extent
-    if not rows.counted and not _uncut(stage, rows) and not ends:
+    with_tensor = str(rows.index) in stage.ends_with_tensor
+    ends = alone and (with_tensor or stage.extents[str(rows.index)] == rows.extent)
+    if not rows.counted and (with_tensor or not _uncut(stage, rows)) and not ends:
         text = f"the end of {rows.index} cuts a tile of {region.tensor}, and other rows follow it in memory"
         return reason_at(region, text)
     return None if tensor.dtype in ("bf16", "f16", "f32") else reason_at(region, f"it stores {tensor.dtype}")
+
+
+def _direct_reason(bound: Bound, stage: BoundStage) -> str | None:
+    """Return why consumers cannot store all results of a stage in memory themselves, or None."""
+    (target, *others), kernel = results_of(stage), bound.kernel_of[stage.name]
+    own = f"it stores {_stored_type(bound, stage)}, and {kernel.name} in the same kernel {types_of(bound, stage)[1]}"
+    if others or target.rank is not None:
+        return reason_at(target, f"{own}, and it stores at several places or in a peer's memory")
+    if is_cut(bound, stage):
+        return reason_at(target, f"{own}, and a launch decides where its tiles end")
+    writers = [
+        other.name for name in kernel.stage_names if (other := bound.stages[name]) is not stage
+        and target.tensor in {region.tensor for region in stage_writes(other.stage)}
+    ]  # fmt: skip
+    if writers:
+        return reason_at(target, f"{own}, and {writers[0]} writes {target.tensor}, too")
+    return None
 
 
 def _cut_reason(region: Region, rows: Span, columns: Span, *, whole: bool) -> str | None:

@@ -38,7 +38,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.reach import elsewhere
-from tilelink.ir.scalar import Index, Lookup, Scalar, at_launch, walk
+from tilelink.ir.scalar import Index, Lookup, Scalar, Whole, at_launch, walk
 from tilelink.ir.visitor import map_value, scalars_of, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import carried, has_loop, integer_reason
@@ -211,17 +211,17 @@ def _statements(bound: Bound, stage: str) -> Iterator[Statement]:
 def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     """Return what a tile loads or computes with that the kernel writes, or None.
 
-    It may be read before the tiles before it are stored.
+    It may be read before the tiles before it are stored. Another stage may write what consumers compute with next to a
+    product if the tile waits for it: they read it after that.
     """
-    writers = {
-        region.tensor: other.name
-        for other in (bound.stages[name] for name in kernel.stage_names)
-        for region in stage_writes(other.stage)
-        if region.rank is None or not elsewhere(region.rank, bound.ranks, _numbers(other))
-    }
+    writers = writers_of(bound, kernel)
+    own = {region.tensor for region in stage_writes(stage.stage)}
     dots = products(statements(stage.stage.body)) if has_loop(stage) else products(stage_body(stage))
     multiplied = [v for dot in dots for v in values(dot) if isinstance(v, Read)]
-    for verb, read in (("multiplies", multiplied), ("computes with", [] if has_loop(stage) else addends(stage))):
+    computed = [] if has_loop(stage) else addends(stage)
+    if dots:
+        computed = [one for one in computed if one.region.tensor in own or not awaits(stage, one.region)]
+    for verb, read in (("multiplies", multiplied), ("computes with", computed)):
         for one in read:
             if (writer := writers.get(one.region.tensor)) is not None:
                 who = "its own tiles write"
@@ -229,6 +229,26 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
                     who = f"{writer} writes in the same kernel, on its own rank too"
                 return reason_at(one.region, f"it {verb} {one.region.tensor}, which {who}")
     return None
+
+
+def writers_of(bound: Bound, kernel: Kernel) -> dict[str, str]:
+    """Return tensor -> a stage of the kernel that writes it, on the own rank or on ranks that may be the own one."""
+    return {
+        region.tensor: other.name
+        for other in (bound.stages[name] for name in kernel.stage_names)
+        for region in stage_writes(other.stage)
+        if region.rank is None or not elsewhere(region.rank, bound.ranks, _numbers(other))
+    }
+
+
+def awaits(stage: BoundStage, region: Region) -> bool:
+    """True if a tile waits for a region, or for what it is a part of, before its stores."""
+    waits = (s.region for s in stage_body(stage) if isinstance(s, Wait))
+    return any(
+        one.tensor == region.tensor and one.rank == region.rank
+        and all(isinstance(a, Whole) or a == b for a, b in zip(one.coords, region.coords, strict=True))
+        for one in waits
+    )  # fmt: skip
 
 
 def _numbers(stage: BoundStage) -> dict[str, int]:

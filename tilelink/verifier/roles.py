@@ -2,8 +2,9 @@
 
 The other rules take the plan's order: a program executes the statements of a tile, then those of the next. Roles
 execute them in parallel (tilelink/lowering/clauses/roles.py). This rule shows that no other program can observe that:
-roles may divide the statements of a tile, no tile loads or computes with what a tile of the kernel writes, and the
-rings between roles are right (verifier/rings.py), with buffers of the sizes that the tiles have.
+roles may divide the statements of a tile, no tile loads what a tile of the kernel writes, or computes with it without
+a wait of its own, and the rings between roles are right (verifier/rings.py), with buffers of the sizes that the tiles
+have.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tilelink.ir.products import operand_region
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop, parts, range_of
+from tilelink.lowering.fragments import fragments_reason
 from tilelink.lowering.rings import (
     ADDEND,
     CARRY,
@@ -45,6 +47,7 @@ from tilelink.lowering.role_sizes import (
     REGISTERS,
     every_roles_of,
     is_cut,
+    is_direct,
     is_summed,
     types_of,
 )
@@ -67,8 +70,12 @@ ITERATIONS = 3
 
 
 def roles(plan: Plan) -> Iterator[VerificationError]:
-    """Yield refusals of stages whose warps have roles that they cannot have."""
+    """Yield refusals of stages whose warps have roles, and of tensors that have an order, that they cannot have."""
     bound = plan.bound
+    for tensor in bound.tensors.values():
+        if tensor.fragments and (reason := fragments_reason(bound, tensor.name)) is not None:
+            message = f"{tensor.name} is not in fragment order: {reason}"
+            yield RolesError(message, location=tensor.decl.location, hint="take `fragments` away")
     for stage in bound.stages.values():
         if stage.roles is not None and stage.total:
             reason = _reason(bound, stage, stage.roles)
@@ -92,6 +99,8 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
             or types_of(bound, neighbour) != types_of(bound, stage)
         ):
             return "another stage in its kernel has no roles that fit together with its own"
+    if widest_of(roles for name in kernel.stage_names if (roles := bound.stages[name].roles) is not None).direct:
+        return "no stage of its kernel with tiles of as many columns stores its results from the rings"
     if not 2 <= found.operands.buffers <= MAX_BUFFERS or found.consumers not in REGISTERS:
         return f"a kernel has no {found.consumers} consumers with a ring of {found.operands.buffers} buffers"
     if found.pieces < 1 or found.results.buffers < 1:
@@ -161,6 +170,12 @@ def _tile_sizes(bound: Bound, stage: BoundStage, found: Roles) -> Iterator[tuple
         "its consumers store the rows of tiles that are cut, and none is"
         if found.cut
         else "a launch cuts its tiles, and its consumers do not store the rows of a tile that is cut",
+    )
+    yield (
+        found.direct != is_direct(bound, stage),
+        "its consumers store its results themselves, which have the type of its kernel's rings"
+        if found.direct
+        else "its results have another type than its kernel's rings, and its consumers do not store them themselves",
     )
     yield (
         stored_at(found.results) != [target_of(number, targets) for number in range(targets)],
@@ -310,4 +325,5 @@ def _steps(bound: Bound, stage: BoundStage, found: Roles) -> int:
     """Return the buffers that the product of a tile takes, 0 without one."""
     if not multiplies(stage):
         return 0
-    return -(-bound.tensors[operand_region(product_of(stage).left).tensor].shape[-1] // found.block)
+    inner = bound.tile_map(stage.name, operand_region(product_of(stage).left)).spans[-1]
+    return -(-inner.size // found.block)

@@ -49,9 +49,10 @@ from tilelink.ir.visitor import stage_scalars, statements, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import carried, has_loop, unfolded, unfolded_body
 from tilelink.lowering.choose_network import sends
-from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, said
+from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, divides, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
+from tilelink.lowering.fragments import fragments_reason
 from tilelink.lowering.reason import place_of, reason_at
 from tilelink.lowering.rings import (
     fit_together,
@@ -166,6 +167,8 @@ def _refusal(bound: Bound, stage: BoundStage, reason: str) -> ScheduleError:
 def _with_shared_rings(bound: Bound) -> Bound:
     """Return the bound program whose kernels each have the rings of their widest tiles.
 
+    Tensors that only its consumers access are in fragment order.
+
     Raises ScheduleError if the roles of stages in a kernel do not fit together.
     """
     stages = dict(bound.stages)
@@ -180,12 +183,15 @@ def _with_shared_rings(bound: Bound) -> Bound:
             own = replace(roles, results=ring)
             own = without_addends(own) if wait_for_each_other(own) else own
             stages[name] = replace(stages[name], roles=own)
-            if not fit_together(own, widest) or len(types) > 1:
+            if not fit_together(own, widest) or len(types) > 1 or widest.direct:
                 message = f"the roles of {', '.join(kernel.stage_names)} in one kernel do not fit together"
                 hint = "give them the same rows of tiles, blocks, roles, and types of operands and results, "
                 hint += f"and tiles of {PIECE_BYTES} bytes of each row of a result or more"
                 raise ScheduleError(message, location=bound.schedule.stage(kernel.name).at("roles"), hint=hint)
-    return replace(bound, stages=stages)
+    made = replace(bound, stages=stages)
+    direct = {results_of(one)[0].tensor for one in stages.values() if one.roles is not None and one.roles.direct}
+    kept = {name: replace(bound.tensors[name], fragments=True) for name in direct if not fragments_reason(made, name)}
+    return replace(made, tensors={**bound.tensors, **kept})
 
 
 def _written(bound: Bound, name: str) -> str:
@@ -239,8 +245,9 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
 
 
 def _none_without_roles(_: Program, schedule: Schedule, stage: str) -> bool:
-    """True if a stage has no clause for programs whose warps have no roles."""
-    return not any(clause.without_roles for clause in said(schedule.stage(stage)))
+    """True if a stage has no clause for programs whose warps have no roles, nor one that roles do not go along with."""
+    part = schedule.stage(stage)
+    return divides(part) is None and not any(clause.without_roles for clause in said(part))
 
 
 CHOICES = {"by warps with roles": RolesChoice(consumers=2, buffers=4)}

@@ -10,6 +10,14 @@ after:  gemm, its first T - R tiles;         and then, in the same kernel
         gemm_parts(t: R, p: S):              split[t, p] = dot(a[i, k], b[j, k].T); notify(split[t, p])
         gemm_sums(t: R, some rows of i):     wait(split[t, :]); y[i, j] = f(split[t, 0] + split[t, 1] + ...)
 
+With the clause `roles` (lowering/clauses/roles.py), the last part of a tile stays in registers, and the others are
+added to it there:
+
+after, with roles: gemm, its first T - R tiles; and then, in the same kernel
+        gemm_parts(t: R, p: S - 1):          split[t, p] = dot(a[i, k], b[j, k].T); notify(split[t, p])
+        gemm_sums(t: R):                     own = dot(a[i, last k], b[j, last k].T)
+                                             wait(split[t, :]); y[i, j] = f(own + split[t, 0] + ...)
+
 The result is ordinary stages with tiles, waits and notifies: no later pass knows that they were one.
 """
 
@@ -26,6 +34,7 @@ from tilelink.ir.program import (
     Dot,
     FromScalar,
     IndexDecl,
+    Local,
     Notify,
     Positions,
     Program,
@@ -51,12 +60,17 @@ from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import free_name, number_of, stage_writes
 from tilelink.scheduling.schedule import Fused, Schedule
 
+_without_roles = without("roles")
+
 MIN_STEPS = 4
 """Least number of loop steps of a part. With fewer, the added work exceeds the work of the part."""
 WAVES = 2
 """Largest number of waves of parts. All parts are in memory together, and each is stored and loaded once more."""
 PART_STEPS = 8
 """Additional loop steps that a part costs, to fill the pipeline and to store its result."""
+ROLES_PART_STEPS, ROLES_SUM_STEPS = 16, 4
+"""The same with roles, whose steps are faster, and the steps that each stored part costs where it is added (one H100:
+a step of 128 x 256 x 64 takes 0.5 to 0.65 us, and to add a stored part 1.2 to 2.2 us)."""
 MIN_ROWS = 8
 """Least number of rows of a tile that one program sums."""
 SEARCHED_PARTS = 32
@@ -127,11 +141,13 @@ def _leading(stage: Stage) -> tuple[Statement, ...]:
 class _Cut:
     """A split: the last `tiles` of a stage become `parts` products each, over `inner` elements of K.
 
-    rows: number of rows of a tile that one program sums.
+    stored: number of these parts that are stored, one after the other from the first. The last part is not if the tile
+    is summed where it is computed. rows: number of rows of a tile that one program sums.
     """
 
     tiles: int
     parts: int
+    stored: int
     inner: int
     rows: int
 
@@ -146,21 +162,22 @@ class Running:
     order: Scalar
 
 
-def _inner(most: int, steps: int, left: int, free: int, programs: int) -> int:
+def _inner(most: int, steps: int, left: int, free: int, programs: int, *, roles: bool) -> int:
     """Return the number of steps of a part with which the `left` tiles take the least time.
 
     If splitting does not pay off, return `steps`, all steps of a tile. most: largest number of parts of a tile. free:
-    number of programs with no other tile in the first wave.
+    number of programs with no other tile in the first wave. roles: True if warps have roles.
     """
 
     def waves(inner: int) -> int:
         return 1 + -(-max(0, left * -(-steps // inner) - free) // programs)
 
     def cost(inner: int) -> tuple[int, int]:
-        return waves(inner) * (inner + PART_STEPS), inner
+        summed = ROLES_SUM_STEPS * (-(-steps // inner) - 1) if roles else 0
+        return waves(inner) * (inner + (ROLES_PART_STEPS if roles else PART_STEPS)) + summed, inner
 
     lengths = {-(-steps // parts) for parts in range(2, most + 1)} if left else set[int]()
-    worth = [n for n in lengths if waves(n) == 1 or (waves(n) <= WAVES and cost(n)[0] < steps)]
+    worth = [n for n in lengths if (waves(n) == 1 and not roles) or (waves(n) <= WAVES and cost(n)[0] < steps)]
     return min(worth, key=cost, default=steps)
 
 
@@ -169,6 +186,7 @@ class Split:
 
     def __init__(self, bound: Bound, stage: BoundStage) -> None:
         self.bound, self.stage = bound, stage
+        self.keeps = not _without_roles(bound.program, bound.schedule, stage.name)
         self.typing = bound.typing.stage(stage.name)
         self.leading = _leading(stage.stage)
         self.products = products(self.leading)
@@ -180,6 +198,7 @@ class Split:
         self.within = {name: self._name(f"{name}_in") for name in (self.rows, self.columns)}
         self.tail, self.part, self.inner = (self._name(end) for end in ("tail", "part", "inner"))
         self.memory = self._name(f"{stage.name}_split")
+        self.own = [self._name(f"{stage.name}_own") for _ in self.products] if self.keeps else []
 
     def _name(self, wanted: str) -> str:
         name = free_name(wanted, self.taken)
@@ -199,13 +218,16 @@ class Split:
         steps = -(-self.length // self.stage.block)
         # programs that have a tile of another loop in the last wave execute that tile
         free = kernel.programs - (busy - left)
-        inner = _inner(min(most, steps // MIN_STEPS), steps, left, free, kernel.programs)
+        inner = _inner(min(most, steps // MIN_STEPS), steps, left, free, kernel.programs, roles=self.keeps)
         if inner == steps:
             return None
         rows, pieces = self.stage.tiles[self.rows], 1
-        while self._by_rows() and rows % 2 == 0 and rows >= 2 * MIN_ROWS and 2 * pieces * left <= free:
+        while (
+            not self.keeps and self._by_rows() and rows % 2 == 0 and rows >= 2 * MIN_ROWS and 2 * pieces * left <= free
+        ):
             rows, pieces = rows // 2, 2 * pieces
-        return _Cut(tiles=left, parts=-(-steps // inner), inner=inner * self.stage.block, rows=rows)
+        parts = -(-steps // inner)
+        return _Cut(tiles=left, parts=parts, stored=parts - self.keeps, inner=inner * self.stage.block, rows=rows)
 
     def _ends_with_its_index(self, region: Region) -> bool:
         """True if the end of a tensor cuts the same tiles as the end of an index.
@@ -267,7 +289,7 @@ class Split:
     def _memory(self, cut: _Cut) -> BoundTensor:
         """Return the tensor of partial results, f32 or i32: [tiles, parts, products of a tile, rows, columns]."""
         sizes = [self.stage.tiles[name] for name in (self.rows, self.columns)]
-        shape = (cut.tiles, cut.parts, len(self.products), *sizes)
+        shape = (cut.tiles, cut.stored, len(self.products), *sizes)
         location = self.stage.stage.location
         dtype = self.bound.typing.stage(self.stage.name).type_of(self.products[0]).dtype
         decl = Tensor(name=self.memory, space="local", shape=tuple(map(const, shape)), dtype=dtype, location=location)
@@ -290,22 +312,34 @@ class Split:
             body.append(Store(region=region, value=self._part_of(product), location=product.location))
         body.append(Notify(kind="tile", region=self._region(index, Whole()), location=self.stage.stage.location))
         tail, position = binary("%", TILE, const(cut.tiles)), binary("//", TILE, const(cut.tiles))
-        numbered = IndexDecl(name=self.part, extent=const(cut.parts), number=True)
-        sliced = IndexDecl(name=self.inner, extent=self.contracted)
+        numbered = IndexDecl(name=self.part, extent=const(cut.stored), number=True)
         running = [
             *self._running(cut.tiles, tail, piece=const(0), rows=self.stage.tiles[self.rows]),
-            Running(decl=numbered, tile=1, extent=cut.parts, order=position),
-            Running(decl=sliced, tile=cut.inner, extent=self.length, order=position),
+            Running(decl=numbered, tile=1, extent=cut.stored, order=position),
+            self._slice(cut, position),
         ]
-        return self._stage("parts", body, running, cut.tiles * cut.parts)
+        return self._stage("parts", body, running, cut.tiles * cut.stored)
+
+    def _slice(self, cut: _Cut, number: Scalar) -> Running:
+        """Return the index of the contracted elements of a part, by the number of the part."""
+        decl = IndexDecl(name=self.inner, extent=self.contracted)
+        return Running(decl=decl, tile=cut.inner, extent=self.length, order=number)
 
     def _sums(self, cut: _Cut) -> BoundStage:
         """Return the stage that waits for all parts of a tile and applies the tile's epilogue to their sums."""
-        rest = [s for s in self.stage.stage.body if not (isinstance(s, Wait) and self._ended(s))]
-        whole = self._region(Whole(), Whole())
-        body: list[Statement] = [Wait(kind="tile", region=whole, location=self.stage.stage.location)]
-        body += [self._placed(s) for s in map_values(tuple(rest), lambda v: self._sum_of(v, cut.parts))]
+        wait = Wait(kind="tile", region=self._region(Whole(), Whole()), location=self.stage.stage.location)
         tail, piece = binary("%", TILE, const(cut.tiles)), binary("//", TILE, const(cut.tiles))
+        if self.keeps:
+            own = [Assign(name=name, value=self._part_of(product), location=product.location)
+                   for name, product in zip(self.own, self.products, strict=True)]  # fmt: skip
+            waits = [s for s in self.leading if isinstance(s, Wait)]
+            rest = [s for s in self.stage.stage.body if not any(s is one for one in waits)]
+            summed = map_values(tuple(rest), lambda v: self._sum_of(v, cut.stored))
+            body = [*map(self._placed, (*waits, *own)), wait, *map(self._placed, summed)]
+            running = self._running(cut.tiles, tail, const(0), cut.rows)
+            return self._stage("sums", body, [*running, self._slice(cut, const(cut.stored))], cut.tiles, 1)
+        rest = [s for s in self.stage.stage.body if not (isinstance(s, Wait) and self._ended(s))]
+        body = [wait, *map(self._placed, map_values(tuple(rest), lambda v: self._sum_of(v, cut.stored)))]
         pieces = self.stage.tiles[self.rows] // cut.rows
         return self._stage("sums", body, self._running(cut.tiles, tail, piece, cut.rows), cut.tiles * pieces, 1)
 
@@ -376,12 +410,13 @@ class Split:
         return map_value(product, cut)
 
     def _sum_of(self, value: Value, parts: int) -> Value | None:
-        """Return the sum of the parts of a product, added from the first to the last."""
+        """Return the sum of the stored parts of a product, from the first to the last, after its own part if any."""
         number = next((n for n, product in enumerate(self.products) if product is value), None)
         if number is None:
             return None
-        terms = [Read(region=self._region(const(part), const(number), value)) for part in range(parts)]
-        total: Value = terms[0]
+        terms: list[Value] = [Local(name=name) for name in self.own[number : number + 1]]
+        terms += [Read(region=self._region(const(part), const(number), value)) for part in range(parts)]
+        total = terms[0]
         for term in terms[1:]:
             total = Apply(op="add", args=(total, term), location=value.location)
         return total
@@ -416,9 +451,6 @@ class Split:
         return Apply(op="add", args=(start, inside), location=value.location)
 
 
-_without_roles = without("roles")
-
-
 def ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
     """True if no stage runs with or after the tiles of this one in its kernel, and its warps have no roles."""
     resource = schedule.stage(stage)[RESOURCE]
@@ -443,7 +475,6 @@ SPLIT_K_TAIL: Clause[int | None] = count(
         instead="take split_k_tail away: smaller tiles leave less of the last wave idle",
     ),
     ties=Ties.SHOWN,
-    without_roles=True,
     parts=_most_parts,
     choices=Choices(
         name="tail",

@@ -1,0 +1,71 @@
+"""Tensors whose tiles lie in memory as the registers of consumers hold them: fragment order.
+
+Consumers of a kernel whose warps have roles may store tiles that only consumers of the same kernel read, such as parts
+of products over slices of the contracted dimension (lowering/clauses/split_k_tail.py). Nobody else sees where the
+elements of such a tile are. So each thread stores the elements of a piece that it holds next to one another, in vectors
+of 16 bytes, and a thread that computes with the piece loads the same ones. On one H100, tiles of 128 x 256 elements are
+loaded so in half of the time that rows and columns take. CUTLASS keeps the parts of its stream-K products in this order
+(its "fixup" workspace).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilelink.ir.program import Region
+from tilelink.ir.scalar import const
+from tilelink.ir.visitor import reads, statements, value_of
+from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.carried import has_loop
+from tilelink.lowering.role_statements import addends, loaded_addends, results_of
+from tilelink.lowering.transform import stage_writes
+
+
+def fragments_reason(bound: Bound, name: str) -> str | None:
+    """Return why the tiles of a tensor cannot be in fragment order, or None."""
+    tensor = bound.tensors[name]
+    if tensor.decl.space != "local" or tensor.buffers > 1 or tensor.packed or tensor.memory != tensor.shape:
+        return "it is not a local tensor of one buffer"
+    accesses = [(stage, one) for stage in bound.stages.values() for one in _accesses(stage) if one.tensor == name]
+    if not accesses:
+        return "no stage accesses it"
+    for stage, region in accesses:
+        if stage.roles is None or has_loop(stage) or not _by_consumers(bound, stage, region):
+            return f"others than consumers access it in {stage.name}"
+        if not _is_tile(bound, stage, region):
+            return f"{stage.name} does not access whole tiles of its last two dimensions"
+    parts = {_part(stage) for stage, _ in accesses}
+    if len(parts) > 1 or len({bound.kernel_of[stage.name].name for stage, _ in accesses}) > 1:
+        return "consumers of several kernels access it, or of tiles that they divide otherwise"
+    return None
+
+
+def _accesses(stage: BoundStage) -> Iterator[Region]:
+    yield from stage_writes(stage.stage)
+    for statement in statements(stage.stage.body):
+        if (value := value_of(statement)) is not None:
+            yield from reads(value)
+
+
+def _by_consumers(bound: Bound, stage: BoundStage, region: Region) -> bool:
+    """True if the consumers of a stage store a region, or load it from memory."""
+    if stage.roles is not None and stage.roles.direct and results_of(stage) == [region]:
+        return True
+    added = {one.region for one in addends(stage)} - set(loaded_addends(bound, stage))
+    return region in added and region.tensor not in {one.tensor for one in results_of(stage)}
+
+
+def _is_tile(bound: Bound, stage: BoundStage, region: Region) -> bool:
+    """True for a point of all dimensions but the last two, and all of those: what the consumers have together."""
+    tensor, roles = bound.tensors[region.tensor], stage.roles
+    *others, rows, columns = bound.tile_map(stage.name, region).spans
+    if roles is None or any(span.kind != "point" for span in others):
+        return False
+    sizes = (roles.rows * roles.consumers, roles.columns)
+    whole = all(span.kind == "tile" and span.start == const(0) and not span.counted for span in (rows, columns))
+    return whole and (rows.size, columns.size) == sizes == tensor.shape[-2:]
+
+
+def _part(stage: BoundStage) -> tuple[int, int, int]:
+    assert stage.roles is not None
+    return stage.roles.consumers, stage.roles.rows, stage.roles.columns // stage.roles.pieces
