@@ -5,8 +5,9 @@
 
 Each kernel is the main kernel of a library program as one of so many ranks runs it, with all signals set that others
 give: it waits and notifies, and nothing is transferred. Counters of what a kernel gives itself, such as parts of a
-product, are cleared before each launch, which is timed with it. Kernels take turns on the same fresh data, after the data has left the L2
-cache. The result of every kernel is compared with the vendor's. Then the rows of a product arrive while it runs.
+product, are cleared before each launch, which is timed with it. Kernels take turns on the same fresh data, after the
+data has left the L2 cache. The result of every kernel is compared with the vendor's. Then the rows of a product arrive
+while it runs.
 """
 
 from __future__ import annotations

@@ -174,7 +174,6 @@ class Case:
     near: float = 0.0
 
 
-SPLIT = ", split_k_tail 2"
 SMALL: dict[str, Any] = {"M": 256, "N": 256, "K": 128, "on": replace(target("sm_90"), sms=6)}
 CASES = {
     "a product": Case(made=form),
@@ -195,9 +194,6 @@ CASES = {
     "branches and late waits": Case(made=lambda: epilogue.bound(BRANCHES, **SMALL)),
     "parts along the contracted dimension": Case(
         made=lambda: form(more=", split_k_tail 2", sms=5, M=256, N=384, K=3072)
-    ),
-    "parts of two products, with late waits": Case(
-        made=lambda: form(f"maximum({DOT}, 0.0) + {OTHER} + r[i, j]", more=SPLIT, sms=2, M=128, N=128, K=3072)
     ),
     "results of another type": Case(made=hand.halves),
     "one tile of another type": Case(made=lambda: hand.halves(M=128, N=128)),

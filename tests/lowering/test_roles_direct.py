@@ -131,6 +131,14 @@ def test_a_lowered_program_says_of_fragments_that_there_are_some() -> None:
         parse_lowered(text)
 
 
+def test_parts_of_several_products_are_not_stored() -> None:
+    text = PRODUCT.replace("dot(x[i, :], w[j, :].T)", "dot(x[i, :], w[j, :].T) * dot(x[i, :], w[j, :].T)")
+    module = compiler.parse(text, "product.tl")
+    sizes = {"M": 256, "N": 384, "K": 4096}
+    with pytest.raises(ScheduleError, match="the tail of gemm cannot be split: it has `roles` and several products"):
+        compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
+
+
 def test_rows_that_others_follow_in_memory_are_not_split() -> None:
     """A box of the last rows would reach into those that follow, and nothing cuts it at the tensor's end."""
     text = PRODUCT.replace("x : in  [M, K]", "x : in  [2, M, K]").replace("y : out [M, N]", "y : out [2, M, N]")

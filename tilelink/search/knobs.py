@@ -25,6 +25,7 @@ from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.clauses.tma_copy import bulk_reason
 from tilelink.lowering.launch_decided import allows
 from tilelink.scheduling.schedule import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
+from tilelink.scheduling.words import word_called
 from tilelink.target import Target
 
 PRODUCTS = (
@@ -200,6 +201,8 @@ def _saying(program: Program, clause: Clause[Any], value: object, readers: Seque
             schedule = schedule.say(name, clause, value if fits else clause.default)
             for other, brought in clause.choices.along if clause.choices else ():
                 schedule = schedule.say(name, other, brought if fits and value != clause.default else other.default)
+            for other in clause.choices.instead_of if clause.choices and fits and value != clause.default else ():
+                schedule = schedule.say(name, word_called(other), word_called(other).default)
         return schedule
 
     return change

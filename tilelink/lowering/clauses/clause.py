@@ -67,6 +67,7 @@ class Choices(Generic[T]):
     on(target): returns False for processors on which the clause has no effect.
     joins: name of a clause that excludes this one, if both are chosen together: its knob then has the values of both.
     along: clauses that a value other than the default brings along, with their values.
+    instead_of: names of clauses that such a value takes away. They are named, as those of `without` are.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Choices(Generic[T]):
     on: Callable[[Target], bool] = _on_all
     joins: str = ""
     along: tuple[tuple[Clause[Any], Any], ...] = ()
+    instead_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

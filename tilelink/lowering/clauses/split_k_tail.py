@@ -16,13 +16,14 @@ added to it there:
 after, with roles: gemm, its first T - R tiles; and then, in the same kernel
         gemm_parts(t: R, p: S - 1):          split[t, p] = dot(a[i, k], b[j, k].T); notify(split[t, p])
         gemm_sums(t: R):                     own = dot(a[i, last k], b[j, last k].T)
-                                             wait(split[t, :]); y[i, j] = f(own + split[t, 0] + ...)
+                                             wait(split[t, :]); own += split[t, 0] ...; y[i, j] = f(own)
 
 The result is ordinary stages with tiles, waits and notifies: no later pass knows that they were one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilelink.errors import ScheduleError
@@ -88,7 +89,7 @@ def _apply(bound: Bound) -> Bound:
             continue
         stage = bound.stages[part.name]
         kernel = next(k for k in bound.kernels if part.name in k.stage_names)
-        if reason := tail_reason(bound, kernel, stage):
+        if reason := tail_reason(bound, kernel, stage) or _roles_reason(bound, stage):
             message = f"the tail of {part.name} cannot be split: {reason}"
             raise ScheduleError(message, location=part.at("split_k_tail"), hint="take `split_k_tail` away")
         split = Split(bound, stage)
@@ -103,6 +104,13 @@ def tail_reason(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     if kernel.loops[-1].stages != (stage.name,):
         return "its kernel executes other tiles with its own, or after them"
     return split_reason(stage.stage, bound.typing.stage(stage.name))
+
+
+def _roles_reason(bound: Bound, stage: BoundStage) -> str | None:
+    """Return why consumers of a stage cannot store parts of its products, or None."""
+    if _without_roles(bound.program, bound.schedule, stage.name) or len(products(_leading(stage.stage))) == 1:
+        return None
+    return "it has `roles` and several products, and consumers hand one result to the storer"
 
 
 def split_reason(stage: Stage, typing: StageTyping) -> str | None:
@@ -334,8 +342,8 @@ class Split:
                    for name, product in zip(self.own, self.products, strict=True)]  # fmt: skip
             waits = [s for s in self.leading if isinstance(s, Wait)]
             rest = [s for s in self.stage.stage.body if not any(s is one for one in waits)]
-            summed = map_values(tuple(rest), lambda v: self._sum_of(v, cut.stored))
-            body = [*map(self._placed, (*waits, *own)), wait, *map(self._placed, summed)]
+            kept = map_values(tuple(rest), self._own_of)
+            body = [*map(self._placed, (*waits, *own)), wait, *self._added(cut.stored), *map(self._placed, kept)]
             running = self._running(cut.tiles, tail, const(0), cut.rows)
             return self._stage("sums", body, [*running, self._slice(cut, const(cut.stored))], cut.tiles, 1)
         rest = [s for s in self.stage.stage.body if not (isinstance(s, Wait) and self._ended(s))]
@@ -410,16 +418,30 @@ class Split:
         return map_value(product, cut)
 
     def _sum_of(self, value: Value, parts: int) -> Value | None:
-        """Return the sum of the stored parts of a product, from the first to the last, after its own part if any."""
+        """Return the sum of the parts of a product, added from the first to the last."""
         number = next((n for n, product in enumerate(self.products) if product is value), None)
         if number is None:
             return None
-        terms: list[Value] = [Local(name=name) for name in self.own[number : number + 1]]
-        terms += [Read(region=self._region(const(part), const(number), value)) for part in range(parts)]
-        total = terms[0]
+        terms = [Read(region=self._region(const(part), const(number), value)) for part in range(parts)]
+        total: Value = terms[0]
         for term in terms[1:]:
             total = Apply(op="add", args=(total, term), location=value.location)
         return total
+
+    def _own_of(self, value: Value) -> Value | None:
+        """Return the name of the sum of a product, of which the last part is kept."""
+        return next((Local(name=name) for name, one in zip(self.own, self.products, strict=True) if one is value), None)
+
+    def _added(self, parts: int) -> Iterator[Statement]:
+        """Yield the additions of the stored parts to the kept ones, from the first to the last.
+
+        They are statements of their own: then one part at a time is in registers.
+        """
+        for part in range(parts):
+            for number, (name, product) in enumerate(zip(self.own, self.products, strict=True)):
+                stored = Read(region=self._region(const(part), const(number), product))
+                added = Apply(op="add", args=(Local(name=name), stored), location=product.location)
+                yield Assign(name=name, value=added, location=product.location)
 
     def _ended(self, wait: Wait) -> bool:
         """True if a wait before the products guards no later statement."""
@@ -453,11 +475,26 @@ class Split:
 
 def ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
     """True if no stage runs with or after the tiles of this one in its kernel, and its warps have no roles."""
+    return _is_last(program, schedule, stage) and _without_roles(program, schedule, stage)
+
+
+def _is_last(program: Program, schedule: Schedule, stage: str) -> bool:
+    """True if no stage runs with or after the tiles of this one in its kernel."""
     resource = schedule.stage(stage)[RESOURCE]
     host = resource.stage if isinstance(resource, Fused) else stage
     last = Fused(stage=host, place="epilogue")
     after = [s.name for s in program.stages if schedule.stage(s.name)[RESOURCE] == last]
-    return [host, *after][-1] == stage and _without_roles(program, schedule, stage)
+    return [host, *after][-1] == stage
+
+
+def _fits(program: Program, schedule: Schedule, stage: str) -> bool:
+    """True if the last tiles of a kernel are those of a stage, and its warps can store parts of them.
+
+    Warps with roles store parts of one product.
+    """
+    found = next(s for s in program.stages if s.name == stage)
+    one = len(products(statements(found.body))) == 1
+    return _is_last(program, schedule, stage) and (one or _without_roles(program, schedule, stage))
 
 
 def _most_parts(parts: int | None) -> int:
@@ -481,7 +518,8 @@ SPLIT_K_TAIL: Clause[int | None] = count(
         labels={"of whole tiles": None, "of parts": SEARCHED_PARTS},
         reason=split_reason,
         together=True,
-        fits=ends_kernel,
+        fits=_fits,
+        instead_of=("halve_tail",),
     ),
     manual=(
         "tiles of the last, partial wave of the kernel are computed by split-K, in up to n parts, by CTAs that would "
