@@ -49,6 +49,12 @@ WITH_ROLES = f"{SCHEDULE}_roles"
 
 WITH_ROLES_FEW = f"{WITH_ROLES}_few"
 """The schedule with roles for few rows."""
+WITH_ROLES_SPLIT = f"{WITH_ROLES}_split"
+"""The schedule with roles whose last tiles are split along the contracted dimension."""
+SPLIT_MARGIN = 0.99
+"""Largest predicted time of the latter, relative to the one's with roles, for which it is taken. On two H100s it was
+predicted at 0.981 to 0.988 in three cases of GEMM+RS, and took 0.982 to 0.990 of the time; at 0.990, 0.991 and 0.999 in
+three of AG+GEMM, and took 0.999, 1.009 and 0.988."""
 FEW_MARGIN = 0.975
 """Largest predicted time of the schedule for few rows, relative to the usual one's, for which it is taken. In 14 cases
 that were measured on two and four H100s with an earlier form of it, in which another kernel copied the last sums, its
@@ -217,10 +223,16 @@ def _fastest(usual: Candidate, few: Candidate | None, other: Candidate | None) -
 
 
 def _usual(ways: Mapping[str, Candidate], rule: str) -> Candidate | None:
-    """Return the candidate of the rule's schedule, or that with roles unless the model is sure that it is slower."""
+    """Return the candidate of the rule's schedule, or that with roles unless the model is sure that it is slower.
+
+    Of those with roles, the one with split tails is taken by its margin.
+    """
     plain, roles = ways.get(rule), ways.get(WITH_ROLES) if rule == SCHEDULE else None
     if plain is None or roles is None:
         return plain
+    split = ways.get(WITH_ROLES_SPLIT)
+    if split is not None and split.seconds < SPLIT_MARGIN * roles.seconds:
+        roles = split
     return roles if BETTER * roles.seconds < plain.seconds else plain
 
 
