@@ -195,6 +195,12 @@ CASES = {
     "parts along the contracted dimension": Case(
         made=lambda: form(more=", split_k_tail 2", sms=5, M=256, N=384, K=3072)
     ),
+    "several parts": Case(
+        made=lambda: form(f"{DOT} + r[i, j]", more=", split_k_tail 8", sms=6, M=128, N=128, K=4096)
+    ),
+    "parts of a product of 8-bit floats": Case(
+        made=lambda: narrow.bound(more=", split_k_tail 4", buffers=2, block=64, M=128, N=128, K=2560)
+    ),
     "results of another type": Case(made=hand.halves),
     "one tile of another type": Case(made=lambda: hand.halves(M=128, N=128)),
     "several stages": Case(made=direct),

@@ -34,11 +34,19 @@ DIMS = {
     "gemm_ar": {"Ms": 2048, "N": 1024, "K": 1280},
 }
 """More tiles than an H100 has SMs."""
+LONG = {"N": 1280, "K": 4096}
+"""Sizes of schedules that split the last tiles along the contracted dimension, if it is long."""
 CASES = {
-    "ag_gemm": ("ag_gemm:h200_roles", "ag_gemm_in_place:h200_roles", "ag_gemm_in_place:h200_early_roles"),
-    "gemm_rs": ("gemm_rs_scatter:h200_roles", "gemm_rs_local_last:h200_roles", "gemm_rs_local_last:h200_early_roles"),
+    "ag_gemm": (
+        "ag_gemm:h200_roles", "ag_gemm_in_place:h200_roles", "ag_gemm_in_place:h200_early_roles",
+        "ag_gemm_in_place:h200_roles_split",
+    ),
+    "gemm_rs": (
+        "gemm_rs_scatter:h200_roles", "gemm_rs_local_last:h200_roles", "gemm_rs_local_last:h200_early_roles",
+        "gemm_rs_local_last:h200_roles_split",
+    ),
     "gemm_ar": ("gemm_ar_local_last:h200_roles", "gemm_ar_local_last:h200_roles_few", "gemm_ar_pulled:h200_roles"),
-}
+}  # fmt: skip
 ATTENTION = {
     "attention": {"H": 8, "S": 1024, "D": 128, "scale": 0.125},
     "causal_attention": {"H": 32, "NB": 8, "T": 16, "B": 128, "D": 128, "scale": 0.125},
@@ -54,7 +62,8 @@ class Launches:
 
     def __init__(self, op: str, name: str) -> None:
         ((program, schedule),) = choices(op, name, [FILE])
-        self.op, ranks, dims = op, dist.get_world_size(), DIMS[op]
+        self.op, ranks = op, dist.get_world_size()
+        dims = DIMS[op] | (LONG if name.endswith("_split") else {})
         self.kernel = compiler.compile(program, schedule, dims=dims, dtype="bf16", device="cuda")
         shape = (dims["Ms"], dims["K"]) if op == "ag_gemm" else (ranks, dims["Ms"], dims["K"])
         self.x = torch.empty(shape, dtype=torch.bfloat16, device="cuda")

@@ -31,15 +31,16 @@ TEXT = """program scaled(M, N, K):
         y[i, j] = {value}
 
 schedule one for scaled:
-    gemm on sm, tile(i=128, j={columns}, k={block}), roles(consumers=2, buffers={buffers})
+    gemm on sm, tile(i=128, j={columns}, k={block}), roles(consumers=2, buffers={buffers}){more}
 """
 SCALED = "dot(x[i, :], w[j, :].T) * u[i][:, None] * v[j][None, :]"
 
 
 def bound(
-    type: str = " f8e4m3", value: str = SCALED, columns: int = 128, block: int = 128, buffers: int = 4, **sizes: int
-) -> Bound:
-    text = TEXT.format(type=type, value=value, columns=columns, block=block, buffers=buffers)
+    type: str = " f8e4m3", value: str = SCALED, columns: int = 128, block: int = 128, buffers: int = 4, more: str = "",
+    **sizes: int,
+) -> Bound:  # fmt: skip
+    text = TEXT.format(type=type, value=value, columns=columns, block=block, buffers=buffers, more=more)
     module = compiler.parse(text, "scaled.tl")
     dims = {"M": 256, "N": 256, "K": 256} | sizes
     return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=dims, dtype="bf16", target="sm_90")

@@ -525,6 +525,7 @@ SPLIT_K_TAIL: Clause[int | None] = count(
         "tiles of the last, partial wave of the kernel are computed by split-K, in up to n parts, by CTAs that would "
         "have no tile, and summed in a fixed order. The parts take one wave, or two that together are shorter than "
         "it. For the stage whose tiles come last in a kernel; no effect if nothing is left over, or too much, or if "
-        "the end of an index and not that of the tensor cuts the tiles"
+        "the end of an index and not that of the tensor cuts the tiles. With `roles` the stage multiplies once, parts "
+        "are f32 in memory, and the last part of a tile stays in registers, where the others are added"
     ),
 )
