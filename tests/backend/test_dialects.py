@@ -36,7 +36,7 @@ CASES = library.covering(expressible(library.cases()))
 NAMES = [str(library.name(case)) for case in CASES]
 DIFFERENT = (
     "gemm_rs_ring_carried-copy_sms", "two_level_all_reduce-default", "all_reduce_two_shot_pushed-large",
-    "ag_gemm_ring-copy_sms", "gemm_rs_reduce_last-copy_engine", "m2n-copy_sms", "ag_gemm_in_place-h200_copy_sms",
+    "ag_gemm_ring-copy_sms", "gemm_rs_reduce_last-copy_engine", "m2n-copy_sms", "all_reduce_two_shot_kept-small",
     "ag_gemm_ring-h200_slices", "ag_gemm_f8_rows-copy_sms", "all_gather-pull", "all_reduce_two_shot-large",
     "fsdp-default", "gemm_ar_bias_pulled-h200_roles", "gemm_rs_ring-ring", "gemm_rs_slots-default",
     "two_level_ag_gemm-default",
