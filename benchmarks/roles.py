@@ -93,6 +93,9 @@ NARROW_FORMS = {
     "256 elements a buffer, bands of 4": (
         "tile(i=128, j=128, k=256), num_stages off, roles(consumers=2, buffers=3), {bands of 4}"
     ),
+    "256 elements a buffer, halved tail, bands of 4": (
+        "tile(i=128, j=128, k=256), num_stages off, roles(consumers=2, buffers=3), halve_tail, {bands of 4}"
+    ),
     "128 elements a buffer": "num_stages off, roles(consumers=2, buffers=6)",
 }
 """The same of products of 8-bit floats."""
