@@ -2,7 +2,7 @@
 """Random stages whose warps have roles: what is accepted computes what the lowered program does, and does not hang.
 
 The epilogues differ in what they add: tiles and vectors of several types, inputs or parts of peers with their waits, in
-any order and number. The emitted Gluon source of each accepted stage is executed (tests/backend/gluon_executor.py).
+any order and number. Some products have parts along the contracted dimension, which consumers add, too. The emitted Gluon source of each accepted stage is executed (tests/backend/gluon_executor.py).
 """
 
 from __future__ import annotations
@@ -47,14 +47,19 @@ def stage(by: random.Random) -> Bound:
     lines += ["        y[i, j] = acc", *alone, "schedule one for stage:"]
     lines += ["    give on sm(1), tile(i=64)"] if late else []
     more = by.choice((", in_flight=1", "", ""))
-    lines += [f"    gemm on sm, tile(i={rows}, j={j}, k=64), roles(consumers={consumers}, buffers={ring}{more})"]
+    tail = by.choice((", split_k_tail 4", "", "")) if not alone else ""
+    lines += [f"    gemm on sm, tile(i={rows}, j={j}, k=64), roles(consumers={consumers}, buffers={ring}{more}){tail}"]
     if alone:
         columns = by.choice((64, j, j))
         lines += [
             f"    alone in gemm epilogue, tile(i={rows}, j={columns}), roles(consumers={consumers}, buffers={ring})"
         ]
     module = compiler.parse("\n".join(lines) + "\n", "stage.tl")
-    sizes = {"M": rows * by.choice((1, 2)), "N": j * by.choice((1, 2)), "K": by.choice((64, 128, 200))}
+    sizes = {
+        "M": rows * by.choice((1, 2)),
+        "N": j * by.choice((1, 2)),
+        "K": 2560 if tail else by.choice((64, 128, 200)),
+    }
     on = replace(target("sm_90"), sms=by.choice((2, 5)))
     return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target=on)
 
@@ -110,7 +115,7 @@ def _computed(by: random.Random, tiles: list[str], vectors: list[str]) -> Iterat
 @thorough(unless=lambda first: first < 2 * GROUP)
 @pytest.mark.parametrize("first", range(0, SEEDS, GROUP))
 def test_accepted_stages_compute_what_was_lowered(first: int) -> None:
-    accepted = loaded = alone = 0
+    accepted = loaded = alone = split = 0
     for seed in range(first, first + GROUP):
         try:
             made = stage(random.Random(seed))
@@ -121,10 +126,11 @@ def test_accepted_stages_compute_what_was_lowered(first: int) -> None:
         accepted += 1
         loaded += bool(loaded_addends(made, made.stages["gemm"]))
         alone += "alone" in made.stages
+        split += "gemm_sums" in made.stages
         final = in_memory(made, machine_after(made, whole_numbers(made)).tensors)
         kernel = Kernel(plan=plan, emitted=emit(made, plan.thresholds), stage="gemm")
         launch = 1 + seed % 3
         found = kernel.run(final, launch, seed)
         assert not list(differences(kernel, found, final, launch)), seed
         assert sum(check_steps(kernel, events) for _, _, events in found.events) > 0, seed
-    assert accepted > 3 and loaded > 0 and alone > 0
+    assert accepted > 3 and loaded > 0 and alone > 0 and (split > 0 or first)
