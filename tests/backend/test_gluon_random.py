@@ -2,7 +2,8 @@
 """Random stages whose warps have roles: what is accepted computes what the lowered program does, and does not hang.
 
 The epilogues differ in what they add: tiles and vectors of several types, inputs or parts of peers with their waits, in
-any order and number. Some products have parts along the contracted dimension, which consumers add, too. The emitted Gluon source of each accepted stage is executed (tests/backend/gluon_executor.py).
+any order and number. Some products have parts along the contracted dimension, which consumers add, too. The emitted
+Gluon source of each accepted stage is executed (tests/backend/gluon_executor.py).
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def test_sums_wait_for_the_parts() -> None:
 
 @pytest.mark.parametrize(("old", "new", "why"), [
     (r", direct=1", "", "does not|do not store them themselves"),
-    (r"(stage gemm: .*pieces=2)", r"\1, direct=1", "store its results themselves"),
+    (r"(stage gemm: .*pieces=2)", r"\1, direct=1", "`direct` is said of it"),
     (r"(tensor y: .*buffers 1)", r"\1, fragments", "it is not a local tensor"),
     (r"(stage gemm_sums: .*inner=)1024", r"\g<1>1056", "not rows of whole dimensions, or of slices of them"),
 ])  # fmt: skip
@@ -139,6 +139,12 @@ def test_parts_of_several_products_are_not_stored() -> None:
         compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
 
 
+def test_cut_rows_are_split_where_the_tensor_ends() -> None:
+    made = split(M=200)
+    assert made.tensors["gemm_split"].shape[1] == 3
+    verify(make_plan(made))
+
+
 def test_rows_that_others_follow_in_memory_are_not_split() -> None:
     """A box of the last rows would reach into those that follow, and nothing cuts it at the tensor's end."""
     text = PRODUCT.replace("x : in  [M, K]", "x : in  [2, M, K]").replace("y : out [M, N]", "y : out [2, M, N]")
@@ -147,7 +153,7 @@ def test_rows_that_others_follow_in_memory_are_not_split() -> None:
     )
     module = compiler.parse(text, "product.tl")
     sizes: dict[str, Any] = {"ranks": 1, "dtype": "bf16", "target": replace(target("sm_90"), sms=5)}
-    with pytest.raises(ScheduleError, match="other rows follow it in memory"):
+    with pytest.raises(ScheduleError, match="cuts a tile of y, and other rows follow it in memory"):
         compiler.bound(module.program(), module.schedules[0], dims={"M": 200, "N": 384, "K": 4096}, **sizes)
     compiler.bound(module.program(), module.schedules[0], dims={"M": 256, "N": 384, "K": 4096}, **sizes)
 
@@ -171,6 +177,42 @@ def test_one_tile_that_only_consumers_see_is_in_fragment_order() -> None:
     assert fragments_reason(replace(made, stages=others), "part") == "others than consumers access it in gemm"
 
 
+def test_tiles_of_results_of_another_type_are_not_the_widest() -> None:
+    with pytest.raises(ScheduleError, match="first has the widest tiles of its kernel, and its results") as caught:
+        halves(("first in gemm prologue, tile(i=128, j=128", "first in gemm prologue, tile(i=128, j=256"))
+    assert "give gemm tiles of as many columns or more" in str(caught.value.hint)
+
+
+def test_a_kernel_named_after_a_stage_that_stores_nothing_has_no_roles() -> None:
+    """What it waits for alone is no result either: a refusal, whatever the stage that stores comes to first."""
+    text = (
+        HALVES[: HALVES.index("        acc = dot")]
+        + "        consumer_tile_wait(part[i, j])\n\nschedule one for halves:\n"
+    )
+    text += "    first in gemm prologue, tile(i=128, j=128, k=64), roles(consumers=2, buffers=3)\n"
+    text += "    gemm on sm, tile(i=128, j=128), roles(consumers=2, buffers=3)\n"
+    text = text.replace("    y    : out   [M, N]\n", "").replace("part : local", "part : out")
+    module = compiler.parse(text, "halves.tl")
+    sizes = {"M": 256, "N": 256, "K": 64}
+    with pytest.raises(ScheduleError, match="cannot have roles"):
+        compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
+
+
+def test_what_nobody_tells_of_orders_nothing() -> None:
+    """A wait for a tensor that two stages write, of which one notifies: consumers may read the other one's."""
+    other = """
+    compute other(b: 1 by 1, i: M, j: N):
+        part[i, j] = dot(x[0, i, :], w[1, j, :].T)
+
+    compute gemm"""
+    sizes = "tile(i=128, j=128, k=64), roles(consumers=2, buffers=3)"
+    changes = [
+        ("part : local [M, N] f32", "part : local [M, N]"), ("\n    compute gemm", other),
+        ("first in gemm prologue", f"other in gemm prologue, {sizes}\n    first in gemm prologue"),
+    ]  # fmt: skip
+    assert list(refusals(make_plan(halves(*changes))))
+
+
 WAIT = "        consumer_tile_wait(part[i, j])\n"
 NOTIFY = "        producer_tile_notify(part[i, j])\n"
 FIRST = "        part[i, j] = dot(x[0, i, :], w[0, j, :].T)\n"
@@ -181,7 +223,7 @@ PUSHED = """\
 
 
 @pytest.mark.parametrize(("changes", "why"), [
-    ([(WAIT, "")], "it computes with part, which first writes in the same kernel"),
+    ([(WAIT, "")], "which first writes in the same kernel, on its own rank too: let it wait for that after"),
     ([(NOTIFY, "        part[i, j] = 0.0\n" + NOTIFY)], "stores several values"),
     ([("part : local [M, N] f32", "part : symmetric [M, N] f32"), (FIRST, PUSHED),
       (NOTIFY, NOTIFY.replace("])", "] @ (rank + 1))"))], "in a peer's memory"),

@@ -19,9 +19,17 @@ from tilelink.lowering.bind import bind
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.ops import predict
 from tilelink.ops.choice import choose
-from tilelink.ops.decide import decide
+from tilelink.ops.decide import _usual, decide
 from tilelink.ops.operators import OPERATORS, SCHEDULE, program_of
-from tilelink.ops.predict import Request, feasible, fused_candidates, machine_of, pushed_seconds, unfused_seconds
+from tilelink.ops.predict import (
+    Candidate,
+    Request,
+    feasible,
+    fused_candidates,
+    machine_of,
+    pushed_seconds,
+    unfused_seconds,
+)
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.scheduling.schedule import CopyEngine, Schedule
 from tilelink.simulator import simulate
@@ -404,6 +412,18 @@ def test_what_is_measured_on_a_machine_is_read_from_its_description(seconds: Any
     slower = replace(machine, **{field: getattr(machine, field) * factor})
     asked = request("gemm_rs", 8192, 3584, 4096)
     assert seconds(asked, slower) > 1.05 * seconds(asked, machine)
+
+
+@pytest.mark.parametrize(
+    ("split", "wanted"), [(0.985, "h200_roles_split"), (0.995, "h200_roles"), (None, "h200_roles")]
+)
+def test_split_tails_are_taken_where_they_are_predicted_to_gain(split: float | None, wanted: str) -> None:
+    own = predict.programs_for("gemm_rs", "")[0]
+    seconds = {"h200": 4.1e-4, "h200_roles": 4e-4} | ({"h200_roles_split": 4e-4 * split} if split else {})
+    ways = {name: Candidate(program=own, schedule=Schedule(name=name, program=own.name), seconds=took)
+            for name, took in seconds.items()}  # fmt: skip
+    found = _usual(ways, SCHEDULE)
+    assert found is not None and found.schedule.name == wanted
 
 
 @pytest.mark.parametrize(("slower", "wanted"), [(0.9, "h200_roles"), (1.01, "h200_roles"), (1.1, "h200")])

@@ -12,8 +12,8 @@ from tilelink.backend.tiles import Tile
 from tilelink.backend.values import Slices, ValueEmitter
 from tilelink.ir.mapping import Span
 from tilelink.ir.program import ITEM_BYTES, Dot, Read, Region
-from tilelink.ir.scalar import const
 from tilelink.ir.typing import Axis
+from tilelink.lowering.role_sizes import may_end_with_tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,13 +163,9 @@ class ConsumerValueEmitter(ValueEmitter):
         stage = self.addresses.stage
         spans = self.addresses.bound.memory_map(stage.name, region).spans
         tiled = [span for span in spans if span.kind != "point"]
-        cut = (one.counted or stage.extents[str(one.index)] % one.size or self._ends_with_tensor(one) for one in tiled)
-        return any(cut)
-
-    def _ends_with_tensor(self, span: Span) -> bool:
-        """True if the end of the tensor may cut a tile of the part of a stage that is within one tile of another."""
-        inside = span.start == const(0) and span.size <= span.extent
-        return str(span.index) in self.addresses.stage.ends_with_tensor and not inside
+        return any(
+            one.counted or stage.extents[str(one.index)] % one.size or may_end_with_tensor(stage, one) for one in tiled
+        )
 
     def pointers(self, region: Region, piece: str | None, *, load: bool = True) -> tuple[str, str]:
         """Return the pointers to a region's elements, for a load or a store, and the mask of those there are, or "".
@@ -196,9 +192,9 @@ class ConsumerValueEmitter(ValueEmitter):
             index = str(span.index)
             if span.counted:
                 limits.append(f"({place} < {addresses.end(span)})")
-            elif self._ends_with_tensor(span):
+            elif may_end_with_tensor(addresses.stage, span):
                 limits.append(f"({place} < {size})")
-            elif addresses.stage.extents[index] % addresses.stage.tiles[index]:
+            elif addresses.stage.extents[index] % span.size:
                 limits.append(f"({place} < {addresses.constants.extent(addresses.stage, index)})")
         # Places in the tensor are added last: they are the same for all tensors of the tile, and take registers.
         offsets = writer.shared("offsets", total(places)) if len(places) > 1 else total(places)

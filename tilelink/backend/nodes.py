@@ -535,7 +535,7 @@ class FillResult(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreRows(Node):
-    """A store of a piece of a consumer's result to memory, of a tile that is cut. mask: elements that there are."""
+    """A store of a piece of a consumer's result to memory. mask: elements that there are, or "None" for all."""
 
     pointers: str
     value: str

@@ -553,7 +553,7 @@ class Consumer(RoleEmitter):
             self._store_in_memory(value)
 
     def _store_in_memory(self, value: str) -> None:
-        """Store a piece in memory, of which the storer only knows then that it is there."""
+        """Store a piece in memory. The storer then only learns that it is stored."""
         assert isinstance(self.values, ConsumerValueEmitter)
         for one in results_of(self.values.addresses.stage):
             if self.values.addresses.bound.tensors[one.tensor].fragments:

@@ -48,11 +48,13 @@ class Storer(RoleEmitter):
             self._ordered(statement)
         elif isinstance(statement, Store | Transfer):
             self.comment(statement)
+            if self.shared.roles.direct:  # the consumers have stored the one result: steps at the barriers remain
+                self._store_parts()
+                return
             region = statement.region if isinstance(statement, Store) else statement.target
-            if not self.shared.roles.direct:
-                self.targets.append(self._target(region))
+            self.targets.append(self._target(region))
             self.is_whole = self.whole()
-            if self.shared.roles.direct or len(self.targets) == len(results_of(self.values.addresses.stage)):
+            if len(self.targets) == len(results_of(self.values.addresses.stage)):
                 self._store_parts()
 
     def _target(self, region: Region) -> _Target:

@@ -52,8 +52,8 @@ _ROLE = re.compile(
     r"(?: (?P<when>first|last|(?P<further>\d+) further))?: (?P<steps>.*)$"
 )
 _PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]]*)\]| (?P<value>[^,]*))?(?:, |$)")
-ROLES_SWITCHES = ("cut", "direct", "skips_repeated_waits")
-"""What of roles is there (1) or not (0, not said)."""
+_ROLES_SWITCHES = ("cut", "direct", "skips_repeated_waits")
+"""Properties of roles that are 0 or 1; 0 is not printed."""
 _RESOURCE = re.compile(r"(?:on (?:copy_engine|sm(?:\(\d+\))?)|in \w+ (?:prologue|epilogue))(?:, |$)")
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "target": tuple(one.name for one in fields(Target) if one.name != "name"),
@@ -533,7 +533,7 @@ class _Reader:
         rings = {one.name: self._ring(one) for one in line.rings}
         try:
             registers = sizes.pop("registers"), sizes.pop("other_registers")
-            cut, direct, skips = ({0: False, 1: True}[sizes.pop(name, 0)] for name in ROLES_SWITCHES)
+            cut, direct, skips = ({0: False, 1: True}[sizes.pop(name, 0)] for name in _ROLES_SWITCHES)
             return Roles(
                 registers=registers, operands=rings.pop("operands"), results=rings.pop("results"),
                 kept=rings.pop("kept", None), cut=cut, direct=direct,

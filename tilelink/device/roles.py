@@ -239,7 +239,7 @@ def _by_thread(x):
     """
     ROWS: gl.constexpr = x.shape[0] // 64
     COLUMNS: gl.constexpr = x.shape[1] // 16
-    # group of 64 rows, warp, half of its rows, row of 8; 16 columns, half of them, pair, column
+    # group of 64 rows, warp, half of its rows, row of 8; 16 columns, half of them, thread of a row, column
     parts = x.reshape([ROWS, 4, 2, 8, COLUMNS, 2, 4, 2])
     layout: gl.constexpr = gl.BlockedLayout([4], [32], [gl.num_warps()], [0])
     return gl.convert_layout(parts.permute((0, 4, 2, 1, 3, 6, 5, 7)).reshape([x.shape[0] * x.shape[1]]), layout)
@@ -255,7 +255,7 @@ def store_by_thread(pointer, x):
 
 @gluon.jit
 def load_by_thread(pointer, like):
-    """Load a piece that `store_by_thread` has stored, in registers as the piece `like`."""
+    """Load a piece that `store_by_thread` has stored, in registers as the piece `like`: the inverse of `_by_thread`."""
     own = _by_thread(like)
     held = gl.load(pointer + gl.arange(0, own.shape[0], layout=own.type.layout))
     ROWS: gl.constexpr = like.shape[0] // 64

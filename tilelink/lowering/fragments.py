@@ -3,14 +3,15 @@
 Consumers of a kernel whose warps have roles may store tiles that only consumers of the same kernel read, such as parts
 of products over slices of the contracted dimension (lowering/clauses/split_k_tail.py). Nobody else sees where the
 elements of such a tile are. So each thread stores the elements of a piece that it holds next to one another, in vectors
-of 16 bytes, and a thread that computes with the piece loads the same ones. On one H100, tiles of 128 x 256 elements are
-loaded so in half of the time that rows and columns take. CUTLASS keeps the parts of its stream-K products in this order
-(its "fixup" workspace).
+of four elements (16 bytes of f32), and a thread that computes with the piece loads the same ones. On one H100, tiles of
+128 x 256 elements are loaded so in half of the time that rows and columns take. CUTLASS keeps the parts of its stream-K
+products in this order (its "fixup" workspace).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tilelink.ir.program import Region
 from tilelink.ir.scalar import const
@@ -19,6 +20,13 @@ from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop
 from tilelink.lowering.role_statements import addends, loaded_addends, results_of
 from tilelink.lowering.transform import stage_writes
+
+
+def with_fragments(bound: Bound) -> Bound:
+    """Return the bound program in which all tensors that consumers store, and that can be, are in fragment order."""
+    direct = {results_of(one)[0].tensor for one in bound.stages.values() if one.roles is not None and one.roles.direct}
+    kept = {name: replace(bound.tensors[name], fragments=True) for name in direct if not fragments_reason(bound, name)}
+    return replace(bound, tensors={**bound.tensors, **kept})
 
 
 def fragments_reason(bound: Bound, name: str) -> str | None:

@@ -116,7 +116,8 @@ class Roles:
     each consumer; the storer takes all positions of a tile in one of them before those in the next. registers: of a
     thread of a consumer, and of the other roles. cut: True if a launch decides where the rows of a tile end. The rows
     of a tile that is cut are stored by the consumers, and at `fill` and `store` of such a tile there is nothing to do.
-    direct: True if consumers store all results themselves: the rings of the kernel hold another type.
+    direct: True if consumers store all results themselves, for the rings of the kernel hold another type: at `fill` and
+    `store` there is nothing to do.
     addends: number of tiles that are computed with, next to the product if there is one, and loaded into the ring of
     operands after it: a position has a piece of one of them. skips_repeated_waits: True if the loader leaves out a wait
     for the channel that the iteration before has waited for (lowering/channel_waits.py).
@@ -145,7 +146,7 @@ class Roles:
 def widest_of(several: Iterable[Roles]) -> Roles:
     """Return the roles whose tiles have the most columns, of those that multiply. A kernel's rings have their sizes.
 
-    Of several such roles, those are returned whose results the rings hold.
+    Among equally wide ones, it prefers one whose results the rings hold.
     """
     return max(several, key=lambda roles: (roles.products > 0, roles.columns, not roles.direct))
 

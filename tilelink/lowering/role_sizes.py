@@ -82,14 +82,14 @@ def types_of(bound: Bound, stage: BoundStage) -> tuple[str, str]:
     """Return the element types of the buffers of operands and of results that a stage has with others of its kernel.
 
     Those of operands have the type of the tiles that are loaded, where the stage has no product. Those of results have
-    the type that the stage stores from which the kernel has its name.
+    the type that the stage stores from which the kernel has its name, if that stores anything.
     """
     if has_loop(stage):
         loaded = parts(stage).kept
     else:
         loaded = operand_region(product_of(stage).left) if multiplies(stage) else tile_addends(bound, stage)[0]
     first = bound.stages[bound.kernel_of[stage.name].name]
-    return bound.tensors[loaded.tensor].dtype, _stored_type(bound, first)
+    return bound.tensors[loaded.tensor].dtype, _stored_type(bound, first if stage_writes(first.stage) else stage)
 
 
 def _stored_type(bound: Bound, stage: BoundStage) -> str:
@@ -243,6 +243,7 @@ def _roles_without_product(bound: Bound, stage: BoundStage, choice: RolesChoice)
         pieces=pieces,
         products=0,
         cut=False,
+        direct=False,
         addends=added,
         operands=with_further(widest.operands, further=added * pieces, piece=size),
         results=result_ring(buffers=widest.results.buffers, targets=len(targets)),
@@ -450,10 +451,10 @@ def _along(bound: Bound, stage: BoundStage, region: Region) -> int | None:
 
 
 def _is_slice(stage: BoundStage, inner: Span, block: int) -> bool:
-    """True for a tile of a dimension that is multiplied block by block.
+    """True if a span is a slice of the whole contracted dimension.
 
-    The last block of a tile has elements of the next one unless the tile is whole blocks, and of no other tile if the
-    tensor ends where the dimension does: there are zeros.
+    A slice consists of whole blocks, so that no block has elements of the next slice. The last slice may end beyond the
+    tensor, where TMA loads zeros.
     """
     if inner.kind != "tile" or inner.counted or inner.gather is not None:
         return False
@@ -502,7 +503,7 @@ def _stored(bound: Bound, stage: BoundStage, region: Region, *, whole: bool = Fa
     if not whole and not _uncut(stage, columns) and stage.extents[str(columns.index)] != columns.extent:
         return reason_at(region, f"the end of {columns.index} cuts a tile of {region.tensor}")
     alone = tensor.buffers == 1 and all(size == 1 for size in tensor.shape[:-2])
-    with_tensor = str(rows.index) in stage.ends_with_tensor
+    with_tensor = may_end_with_tensor(stage, rows)
     ends = alone and (with_tensor or stage.extents[str(rows.index)] == rows.extent)
     if not rows.counted and (with_tensor or not _uncut(stage, rows)) and not ends:
         text = f"the end of {rows.index} cuts a tile of {region.tensor}, and other rows follow it in memory"
@@ -518,6 +519,7 @@ def _direct_reason(bound: Bound, stage: BoundStage) -> str | None:
         return reason_at(target, f"{own}, and it stores at several places or in a peer's memory")
     if is_cut(bound, stage):
         return reason_at(target, f"{own}, and a launch decides where its tiles end")
+    # Its stores by threads are not ordered with those of the storer for other tiles, which TMA makes later.
     writers = [
         other.name for name in kernel.stage_names if (other := bound.stages[name]) is not stage
         and target.tensor in {region.tensor for region in stage_writes(other.stage)}
@@ -538,6 +540,12 @@ def _cut_reason(region: Region, rows: Span, columns: Span, *, whole: bool) -> st
     if region.rank is not None:
         return f"it stores in a peer's memory, and only a launch decides where its rows of {region.tensor} end"
     return None
+
+
+def may_end_with_tensor(stage: BoundStage, span: Span) -> bool:
+    """True if a tile of an index within a tile may end with the tensor. It does not if the tensor holds whole tiles."""
+    whole = span.start == const(0) and span.size <= span.extent
+    return str(span.index) in stage.ends_with_tensor and not whole
 
 
 def _uncut(stage: BoundStage, span: Span) -> bool:

@@ -209,7 +209,7 @@ def _statements(bound: Bound, stage: str) -> Iterator[Statement]:
 
 
 def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
-    """Return what a tile loads or computes with that the kernel writes, or None.
+    """Return why a tile may not read what its kernel writes, or None.
 
     It may be read before the tiles before it are stored. Another stage may write what consumers compute with next to a
     product if the tile waits for it: they read it after that.
@@ -227,6 +227,8 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
                 who = "its own tiles write"
                 if writer != stage.name:
                     who = f"{writer} writes in the same kernel, on its own rank too"
+                    if dots and one in computed and one.region.tensor not in own:
+                        who += ": let it wait for that after the product"
                 return reason_at(one.region, f"it {verb} {one.region.tensor}, which {who}")
     return None
 
@@ -242,7 +244,11 @@ def writers_of(bound: Bound, kernel: Kernel) -> dict[str, str]:
 
 
 def awaits(stage: BoundStage, region: Region) -> bool:
-    """True if a tile waits for a region, or for what it is a part of, before its stores."""
+    """True if a tile waits for a region, or for what it is a part of.
+
+    Rule `ordering` proves that the wait comes before the read, and after whatever writes the region. No order of tiles
+    in a program is enough for it.
+    """
     waits = (s.region for s in stage_body(stage) if isinstance(s, Wait))
     return any(
         one.tensor == region.tensor and one.rank == region.rank

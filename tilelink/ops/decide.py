@@ -7,7 +7,8 @@ prefer the unfused pair. In all measurements on four H200s its first choice was 
 although its prediction for the rule's choice was wrong by up to 12 %. The model is not used for fewer rows. For an
 all-reduce it chooses among the rule's fused kernel, its schedule for few rows, the operator's alternative, and the
 unfused pair: of other kernels it predicts up to twice the real speed. The rule takes warps with roles where the sizes
-allow them, unless the model is sure that they are slower.
+allow them, unless the model is sure that they are slower, and of these the schedule with a split tail where the model
+predicts it to be faster.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ WITH_ROLES_FEW = f"{WITH_ROLES}_few"
 WITH_ROLES_SPLIT = f"{WITH_ROLES}_split"
 """The schedule with roles whose last tiles are split along the contracted dimension."""
 SPLIT_MARGIN = 0.99
-"""Largest predicted time of the latter, relative to the one's with roles, for which it is taken. On two H100s it was
-predicted at 0.981 to 0.988 in three cases of GEMM+RS, and took 0.982 to 0.990 of the time; at 0.990, 0.991 and 0.999 in
-three of AG+GEMM, and took 0.999, 1.009 and 0.988."""
+"""Largest predicted time of the schedule with split tails, relative to that with roles, for which it is taken. On two
+H100s it was predicted at 0.981 to 0.988 in three cases of GEMM+RS, and took 0.982 to 0.990 of the time; at 0.990, 0.991
+and 0.999 in three of AG+GEMM, and took 0.999, 1.009 and 0.988."""
 FEW_MARGIN = 0.975
 """Largest predicted time of the schedule for few rows, relative to the usual one's, for which it is taken. In 14 cases
 that were measured on two and four H100s with an earlier form of it, in which another kernel copied the last sums, its

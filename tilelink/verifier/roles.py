@@ -173,7 +173,7 @@ def _tile_sizes(bound: Bound, stage: BoundStage, found: Roles) -> Iterator[tuple
     )
     yield (
         found.direct != is_direct(bound, stage),
-        "its consumers store its results themselves, which have the type of its kernel's rings"
+        "`direct` is said of it, and its results have the type of its kernel's rings"
         if found.direct
         else "its results have another type than its kernel's rings, and its consumers do not store them themselves",
     )

@@ -2,7 +2,8 @@
 
 One warp, the loader, waits for signals and loads the operands of products by the tensor memory accelerator (TMA) into a
 ring of buffers in shared memory. Each consumer, a group of four warps, multiplies some rows of every tile from the
-ring, and executes the waits after the product. Another warp, the storer, stores the results by TMA and notifies. So the
+ring, and executes the waits after the product. Another warp, the storer, stores the results by TMA and notifies.
+Results of another type than those of the kernel's rings are stored by the consumers, and the storer notifies. So the
 operands of the next tile are loaded while consumers compute the results of a tile, and only the storer waits until
 stores are visible to peers.
 
@@ -13,9 +14,11 @@ after:  loader:    wait; load ...; wait for the next tile; load ...
 
 The plan keeps the order of one program, tile after tile, and the roles keep all of it but one part: waits and loads of
 a tile, and its consumers' waits, may come before stores and notifies of the tiles before it. That cannot be observed.
-No tile of the kernel writes what a tile loads or computes with, and whatever else happens after a load or a wait of a
-tile happens after its stores too, which are in order. No notify depends on a later tile's wait, and no role waits for
-one that executes a later statement of the plan, so roles never wait where the plan does not.
+No tile of the kernel writes what a loader loads. Consumers compute with what another stage of the kernel writes only
+after a wait of their own tile, and rule `ordering` asks that signals order both, not the order of a program. Whatever
+else happens after a load or a wait of a tile happens after its stores too, which are in order. No notify depends on a
+later tile's wait, and no role waits for one that executes a later statement of the plan, so roles never wait where the
+plan does not.
 
 Consumers execute all waits after the product before they compute, piece by piece. The plan does not show this,
 where some waits follow loads: a tile that computes tells no one. A consumer may compute with what a loader has waited
@@ -24,8 +27,8 @@ for: it reads after it has found a buffer of its tile full, which the loader has
 Tiles that are computed with next to the product come by TMA too, if they are boxes like those of the left operand. The
 loader executes the waits after the product then, and loads pieces of these tiles into the ring, after the operands.
 
-The clause is for stages with tiles of their own on SMs, which wait, multiply along a whole dimension, once or twice the
-same left operand, may wait again, compute elementwise with the products, store one tile, at peers too, and notify
+The clause is for stages with tiles of their own on SMs, which wait, multiply along a whole dimension or a slice of it, once
+or twice the same left operand, may wait again, compute elementwise with the products, store one tile, at peers too, and notify
 (lowering/straight_epilogue.py). It is also for stages whose tiles have one loop that carries a state, such as online
 softmax (lowering/carried.py). A stage without a product may have the roles of a kernel with one: the loader loads the
 tiles that it computes with into the ring of operands, and consumers take them from there. The sizes of tiles decide the
@@ -46,13 +49,13 @@ from tilelink.ir.program import For, Program, Read, Stage, Wait
 from tilelink.ir.scalar import Lookup, walk
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import stage_scalars, statements, values
-from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import carried, has_loop, unfolded, unfolded_body
 from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, divides, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
-from tilelink.lowering.fragments import fragments_reason
+from tilelink.lowering.fragments import with_fragments
 from tilelink.lowering.reason import place_of, reason_at
 from tilelink.lowering.rings import (
     fit_together,
@@ -66,6 +69,7 @@ from tilelink.lowering.role_sizes import (
     MIN_BUFFERS,
     PIECE_BYTES,
     REGISTERS,
+    is_direct,
     roles_of,
     types_of,
 )
@@ -167,8 +171,6 @@ def _refusal(bound: Bound, stage: BoundStage, reason: str) -> ScheduleError:
 def _with_shared_rings(bound: Bound) -> Bound:
     """Return the bound program whose kernels each have the rings of their widest tiles.
 
-    Tensors that only its consumers access are in fragment order.
-
     Raises ScheduleError if the roles of stages in a kernel do not fit together.
     """
     stages = dict(bound.stages)
@@ -177,21 +179,29 @@ def _with_shared_rings(bound: Bound) -> Bound:
         if not found:
             continue
         widest = widest_of(found.values())
+        if widest.direct:
+            raise _too_wide(bound, kernel)
         types = {types_of(bound, stages[name]) for name in found}
         for name, roles in found.items():
             ring = result_ring(buffers=widest.results.buffers, targets=len(results_of(stages[name])))
             own = replace(roles, results=ring)
             own = without_addends(own) if wait_for_each_other(own) else own
             stages[name] = replace(stages[name], roles=own)
-            if not fit_together(own, widest) or len(types) > 1 or widest.direct:
+            if not fit_together(own, widest) or len(types) > 1:
                 message = f"the roles of {', '.join(kernel.stage_names)} in one kernel do not fit together"
-                hint = "give them the same rows of tiles, blocks, roles, and types of operands and results, "
+                hint = "give them the same rows of tiles, blocks, consumers, buffers and type of operands, "
                 hint += f"and tiles of {PIECE_BYTES} bytes of each row of a result or more"
                 raise ScheduleError(message, location=bound.schedule.stage(kernel.name).at("roles"), hint=hint)
-    made = replace(bound, stages=stages)
-    direct = {results_of(one)[0].tensor for one in stages.values() if one.roles is not None and one.roles.direct}
-    kept = {name: replace(bound.tensors[name], fragments=True) for name in direct if not fragments_reason(made, name)}
-    return replace(made, tensors={**bound.tensors, **kept})
+    return with_fragments(replace(bound, stages=stages))
+
+
+def _too_wide(bound: Bound, kernel: Kernel) -> ScheduleError:
+    """Return the refusal of a kernel whose widest tiles are stored by consumers: its rings have the sizes of these."""
+    wide = next(one for one in (bound.stages[name] for name in kernel.stage_names) if is_direct(bound, one))
+    message = f"{wide.name} has the widest tiles of its kernel, and its results have another type than those of "
+    location = bound.schedule.stage(_written(bound, wide.name)).at("roles")
+    hint = f"give {kernel.name} tiles of as many columns or more"
+    return ScheduleError(f"{message}{kernel.name}", location=location, hint=hint)
 
 
 def _written(bound: Bound, name: str) -> str:
@@ -244,8 +254,11 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _none_without_roles(_: Program, schedule: Schedule, stage: str) -> bool:
-    """True if a stage has no clause for programs whose warps have no roles, nor one that roles do not go along with."""
+def _not_divided(_: Program, schedule: Schedule, stage: str) -> bool:
+    """True if a stage has no clause for programs without roles, and none that divides its tiles.
+
+    A split tail may be added after roles: it takes the halved one away, which they bring along.
+    """
     part = schedule.stage(stage)
     return divides(part) is None and not any(clause.without_roles for clause in said(part))
 
@@ -272,7 +285,7 @@ ROLES: Clause[RolesChoice | None] = Clause(
         labels=CHOICES,
         reason=_stage_reason,
         together=True,
-        fits=_none_without_roles,
+        fits=_not_divided,
         on=has_warpgroups,
         joins=FLATTEN.name,
         along=((HALVE_TAIL, True),),
