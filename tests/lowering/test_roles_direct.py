@@ -118,6 +118,7 @@ def test_sums_wait_for_the_parts() -> None:
     (r", direct=1", "", "does not|do not store them themselves"),
     (r"(stage gemm: .*pieces=2)", r"\1, direct=1", "`direct` is said of it"),
     (r"(tensor y: .*buffers 1)", r"\1, fragments", "it is not a local tensor"),
+    (r"(stage gemm_sums: .*)pieces=2", r"\1pieces=0", "no roles that fit together"),
     (r"(stage gemm_sums: .*inner=)1024", r"\g<1>1056", "not rows of whole dimensions, or of slices of them"),
 ])  # fmt: skip
 def test_wrong_texts_are_refused(old: str, new: str, why: str) -> None:
@@ -137,6 +138,35 @@ def test_parts_of_several_products_are_not_stored() -> None:
     sizes = {"M": 256, "N": 384, "K": 4096}
     with pytest.raises(ScheduleError, match="the tail of gemm cannot be split: it has `roles` and several products"):
         compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
+
+
+SECOND = """program second(M, N, K):
+    x : in  [M, K]
+    w : in  [N, K]
+    y : out [M, N]
+    z : out [M, N] f32
+
+    compute gemm(i: M, j: N):
+        y[i, j] = dot(x[i, :], w[j, :].T)
+
+    compute second(q: 1 by 1, i: M, j: N):
+        z[i, j] = dot(x[i, :], w[j, :].T)
+
+schedule one for second:
+    gemm on sm, tile(i=128, j=128, k=64), roles(consumers=2, buffers=3)
+    second in gemm epilogue, tile(i=128, j=128, k=64), roles(consumers=2, buffers=3), split_k_tail 4
+"""
+
+
+def test_results_of_another_type_are_split_too() -> None:
+    """The whole tiles and the sums of parts are all stored by consumers, in the same tensor."""
+    module = compiler.parse(SECOND, "second.tl")
+    sizes = {"M": 256, "N": 384, "K": 4096}
+    on = replace(target("sm_90"), sms=11)
+    made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target=on)
+    direct = {name: bool(stage.roles and stage.roles.direct) for name, stage in made.stages.items()}
+    assert direct == {"gemm": False, "second": True, "second_parts": True, "second_sums": True}
+    verify(make_plan(made))
 
 
 def test_cut_rows_are_split_where_the_tensor_ends() -> None:
@@ -211,6 +241,90 @@ def test_what_nobody_tells_of_orders_nothing() -> None:
         ("first in gemm prologue", f"other in gemm prologue, {sizes}\n    first in gemm prologue"),
     ]  # fmt: skip
     assert list(refusals(make_plan(halves(*changes))))
+
+
+EARLIER = """program earlier(M, N, K):
+    x    : in    [2, M, K]
+    w    : in    [2, N, K]
+    part : local [2, M, N]{type}
+    y    : out   [M, N]
+
+    compute first(i: M, j: N):
+        part[0, i, j] = dot(x[0, i, :], w[0, j, :].T)
+        producer_tile_notify(part[:, i, j])
+
+    compute other(q: 1 by 1, i: M, j: N):
+        part[1, i, j] = dot(x[0, i, :], w[1, j, :].T)
+
+    compute gemm(i: M, j: N):
+        acc = dot(x[1, i, :], w[1, j, :].T)
+        consumer_tile_wait(part[:, i, j])
+        y[i, j] = acc + part[0, i, j] + part[1, i, j]
+
+schedule one for earlier:
+    first in gemm prologue, tile(i=128, j=128, k=64), roles(consumers=2, buffers=3)
+    other in gemm prologue, tile(i=128, j=128, k=64), roles(consumers=2, buffers=3)
+    gemm on sm, tile(i=128, j=128, k=64), roles(consumers=2, buffers=3)
+"""
+"""Consumers read what an earlier tile of their program writes. No signal tells of it, and they wait for another's."""
+POKED = """
+    comm poke(i: M, j: N):
+        producer_tile_notify(part[i, j])
+
+schedule one"""
+"""Signals of a stage that writes nothing."""
+
+
+@pytest.mark.parametrize("type", ["", " f32"])
+@pytest.mark.parametrize(("sms", "M", "N"), [(1, 128, 128), (2, 256, 128), (2, 256, 256)])
+def test_a_wait_for_something_else_is_no_order(type: str, sms: int, M: int, N: int) -> None:
+    module = compiler.parse(EARLIER.format(type=type), "earlier.tl")
+    sizes = {"M": M, "N": N, "K": 64}
+    on = replace(target("sm_90"), sms=sms)
+    made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target=on)
+    found = [one for one in refusals(make_plan(made)) if one.rule == "roles"]
+    assert found and "computes with part, which its kernel writes, and only the order of tiles" in str(found[0])
+
+
+def test_a_signal_of_who_does_not_write_is_no_order() -> None:
+    changes = [
+        ("        producer_tile_notify(part[i, j])\n", ""), ("\nschedule one", POKED),
+        ("    first in gemm", "    poke on sm(1), tile(i=128, j=128)\n    first in gemm"),
+    ]  # fmt: skip
+    found = list(refusals(make_plan(halves(*changes, sms=2, M=128, N=128))))
+    assert any("computes with part, which its kernel writes" in str(one) for one in found)
+
+
+LOOPS = """program loops(N, B, D):
+    q : in  [N, B, D]
+    k : in  [N, B, D]
+    v : in  [N, B, D]
+    u : out [N, B, D]
+    y : out [N, B, D] f16
+
+    compute attn(n: N by 1, i: B):
+        state = online_softmax(f32)
+        for (t: N by 1, j: B):
+            state = attend(state, q[n, i, :], k[t, j, :], v[t, j, :], 0.1)
+        u[n, i, :] = finish(state)
+
+    compute other(b: 1 by 1, n: N by 1, i: B):
+        state = online_softmax(f32)
+        for (t: N by 1, j: B):
+            state = attend(state, k[n, i, :], q[t, j, :], v[t, j, :], 0.1)
+        y[n, i, :] = finish(state)
+
+schedule one for loops:
+    attn on sm, tile(i=128, j=128), roles(consumers=2, buffers=4)
+    other in attn epilogue, tile(i=128, j=128), roles(consumers=2, buffers=4)
+"""
+
+
+def test_loops_store_results_of_the_type_of_their_kernel() -> None:
+    module = compiler.parse(LOOPS, "loops.tl")
+    sizes = {"N": 2, "B": 128, "D": 64}
+    with pytest.raises(ScheduleError, match="the roles of attn, other in one kernel do not fit together"):
+        compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
 
 
 WAIT = "        consumer_tile_wait(part[i, j])\n"

@@ -82,12 +82,12 @@ def types_of(bound: Bound, stage: BoundStage) -> tuple[str, str]:
     """Return the element types of the buffers of operands and of results that a stage has with others of its kernel.
 
     Those of operands have the type of the tiles that are loaded, where the stage has no product. Those of results have
-    the type that the stage stores from which the kernel has its name, if that stores anything.
+    the type that the stage stores from which the kernel has its name, if that stores anything; those of a loop that
+    carries a state have its own.
     """
     if has_loop(stage):
-        loaded = parts(stage).kept
-    else:
-        loaded = operand_region(product_of(stage).left) if multiplies(stage) else tile_addends(bound, stage)[0]
+        return bound.tensors[parts(stage).kept.tensor].dtype, _stored_type(bound, stage)
+    loaded = operand_region(product_of(stage).left) if multiplies(stage) else tile_addends(bound, stage)[0]
     first = bound.stages[bound.kernel_of[stage.name].name]
     return bound.tensors[loaded.tensor].dtype, _stored_type(bound, first if stage_writes(first.stage) else stage)
 
@@ -521,7 +521,7 @@ def _direct_reason(bound: Bound, stage: BoundStage) -> str | None:
         return reason_at(target, f"{own}, and a launch decides where its tiles end")
     # Its stores by threads are not ordered with those of the storer for other tiles, which TMA makes later.
     writers = [
-        other.name for name in kernel.stage_names if (other := bound.stages[name]) is not stage
+        other.name for name in kernel.stage_names if not is_direct(bound, other := bound.stages[name])
         and target.tensor in {region.tensor for region in stage_writes(other.stage)}
     ]  # fmt: skip
     if writers:

@@ -246,8 +246,8 @@ def writers_of(bound: Bound, kernel: Kernel) -> dict[str, str]:
 def awaits(stage: BoundStage, region: Region) -> bool:
     """True if a tile waits for a region, or for what it is a part of.
 
-    Rule `ordering` proves that the wait comes before the read, and after whatever writes the region. No order of tiles
-    in a program is enough for it.
+    Rule `roles` proves that a signal orders the read after whatever writes the region in the same kernel
+    (verifier/loads_ahead.py).
     """
     waits = (s.region for s in stage_body(stage) if isinstance(s, Wait))
     return any(

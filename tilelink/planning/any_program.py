@@ -48,7 +48,11 @@ def taken(plan: Plan) -> NDArray[np.bool_]:
 
 def apart(plan: Plan) -> Plan:
     """Return the plan in which each task that a launch assigns to programs has a worker of its own."""
-    tasks = _in_launch(plan)
+    return each_alone(plan, _in_launch(plan))
+
+
+def each_alone(plan: Plan, tasks: Ints) -> Plan:
+    """Return the plan in which each of some tasks has a worker of its own: no order of a program orders them."""
     if not len(tasks):
         return plan
     worker, sequence = plan.worker.copy(), plan.sequence.copy()

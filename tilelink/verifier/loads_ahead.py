@@ -7,6 +7,13 @@ loader executes the other waits before its loads, tile after tile, as the plan d
 
     tile t:      wait(xs[0]); multiply xs[0]; wait(xs[1]); store
     tile t + 1:  multiply xs[1]; ...          ordered after its writes in the plan, but loaded before that wait
+
+What consumers compute with they load from memory after the waits of their tile, and the storer may still be at an
+earlier tile of the program. So what a tile of their kernel writes must be ordered before by signals alone: this is the
+order of the plan in which each tile of the kernel has a program of its own.
+
+    tile t:      part[1] = ...                no notify follows
+    tile t + 1:  wait(part[0]); compute with part[1]; ...    ordered in the plan, but perhaps not stored yet
 """
 
 from __future__ import annotations
@@ -20,11 +27,11 @@ import numpy as np
 from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.products import operand_region
 from tilelink.ir.program import Statement
-from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import has_loop
 from tilelink.lowering.events import READ, WAIT
-from tilelink.lowering.role_statements import consumer_waits, loaded_addends, products_of_tile
-from tilelink.planning.any_program import apart
+from tilelink.lowering.role_statements import addends, consumer_waits, loaded_addends, products_of_tile, writers_of
+from tilelink.planning.any_program import apart, each_alone
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import TensorAccesses, parts, rank_by_rank
@@ -32,8 +39,36 @@ from tilelink.verifier.ordering import Orders
 from tilelink.verifier.overlaps import pairs
 from tilelink.verifier.refusal import refuse
 
+AHEAD = "loads {}, for which only a wait after the product of an earlier tile waits: its loader is ahead"
+AHEAD_HINT = "wait for {} in the same tile before it is loaded, or take `roles` away"
+
 
 def loads_ahead(plan: Plan, order: Orders) -> Iterator[VerificationError]:
+    """Yield refusals of loads of roles that come before writes which come before them in the plan."""
+    yield from _of_loaders(plan, order)
+    for kernel in plan.bound.kernels:
+        yield from _of_consumers(plan, order, kernel)
+
+
+def _of_consumers(plan: Plan, order: Orders, kernel: Kernel) -> Iterator[VerificationError]:
+    """Yield refusals of what consumers compute with that their kernel writes, if no signal orders both."""
+    bound = plan.bound
+    stages = [one for one in (bound.stages[name] for name in kernel.stage_names) if one.roles is not None and one.total]
+    read = {read.region.tensor for one in stages if not has_loop(one) for read in addends(one)}
+    own = read & set(writers_of(bound, kernel))
+    if not own:
+        return
+    tasks = _tasks_of(plan, [one.name for one in stages])
+    alone = HappensBefore(plan=each_alone(apart(plan), np.flatnonzero(tasks)))
+    message = "computes with {}, which its kernel writes, and only the order of tiles in a program orders both"
+    hint = "notify {0} after it is written, and wait for it before it is read, or take `roles` away"
+    for tensor in sorted(own):
+        for part in parts(plan, plan.touching([bound.tensors[tensor].number])):
+            check = partial(_early, order=order, ahead=alone, tasks=tasks, message=message, hint=hint)
+            yield from rank_by_rank(part, check)
+
+
+def _of_loaders(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals of loads that only a wait after the product of an earlier tile orders after a write."""
     bound = plan.bound
     stages = [name for kernel in bound.kernels for name in _with_later_waits(bound, kernel.stage_names)]
@@ -43,12 +78,19 @@ def loads_ahead(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     ahead = HappensBefore(plan=apart(_without(plan, _numbers(plan, later))))
     loaded = {name: {*_operands(bound.stages[name]), *_added(bound, bound.stages[name])} for name in stages}
     for tensor in sorted(set().union(*loaded.values())):
-        tasks = np.zeros(plan.tasks, bool)
-        for name in stages:
-            first = plan.first_task[name]
-            tasks[first : first + bound.stages[name].total * bound.ranks] = tensor in loaded[name]
+        tasks = _tasks_of(plan, [name for name in stages if tensor in loaded[name]])
         for part in parts(plan, plan.touching([bound.tensors[tensor].number])):
-            yield from rank_by_rank(part, partial(_early, order=order, ahead=ahead, tasks=tasks))
+            check = partial(_early, order=order, ahead=ahead, tasks=tasks, message=AHEAD, hint=AHEAD_HINT)
+            yield from rank_by_rank(part, check)
+
+
+def _tasks_of(plan: Plan, stages: Collection[str]) -> np.ndarray:
+    """Return which tasks are of some stages."""
+    tasks = np.zeros(plan.tasks, bool)
+    for name in stages:
+        first = plan.first_task[name]
+        tasks[first : first + plan.bound.stages[name].total * plan.bound.ranks] = True
+    return tasks
 
 
 def _operands(stage: BoundStage) -> Iterator[str]:
@@ -79,7 +121,10 @@ def _without(plan: Plan, waits: Collection[int]) -> Plan:
     return replace(plan, signals=replace(s, **{one.name: getattr(s, one.name)[kept] for one in fields(s)}))
 
 
-def _early(part: TensorAccesses, order: Orders, ahead: HappensBefore, tasks: np.ndarray) -> Iterator[VerificationError]:
+def _early(
+    part: TensorAccesses, order: Orders, ahead: HappensBefore, tasks: np.ndarray, message: str, hint: str
+) -> Iterator[VerificationError]:
+    """Yield refusals of reads of some tasks that come after a write in the plan and not in another order, `ahead`."""
     plan, a = part.plan, part.plan.accesses
     writes, reads = pairs(part, READ)
     some = tasks[a.task[reads]]
@@ -89,12 +134,8 @@ def _early(part: TensorAccesses, order: Orders, ahead: HappensBefore, tasks: np.
         return known.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
 
     early = before(order.planned) & ~before(ahead)
-    yield from (_refusal(plan, part.name, int(writes[n]), int(reads[n])) for n in np.flatnonzero(early)[:3])
-
-
-def _refusal(plan: Plan, name: str, write: int, read: int) -> VerificationError:
-    a = plan.accesses
-    message = f"loads {name}, for which only a wait after the product of an earlier tile waits: its loader is ahead"
-    hint = f"wait for {name} in the same tile before it is loaded, or take `roles` away"
-    task, statement = int(a.task[read]), int(a.statement[read])
-    return refuse(RolesError, plan, message, task=task, statement=statement, related=int(a.statement[write]), hint=hint)
+    for n in np.flatnonzero(early)[:3]:
+        yield refuse(
+            RolesError, plan, message.format(part.name), task=int(a.task[reads[n]]),
+            statement=int(a.statement[reads[n]]), related=int(a.statement[writes[n]]), hint=hint.format(part.name),
+        )  # fmt: skip

@@ -72,10 +72,16 @@ ITERATIONS = 3
 def roles(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of stages whose warps have roles, and of tensors that have an order, that they cannot have."""
     bound = plan.bound
-    for tensor in bound.tensors.values():
+    wrong_stages = list(_wrong_stages(plan))
+    yield from wrong_stages
+    for tensor in bound.tensors.values() if not wrong_stages else ():
         if tensor.fragments and (reason := fragments_reason(bound, tensor.name)) is not None:
             message = f"{tensor.name} is not in fragment order: {reason}"
             yield RolesError(message, location=tensor.decl.location, hint="take `fragments` away")
+
+
+def _wrong_stages(plan: Plan) -> Iterator[VerificationError]:
+    bound = plan.bound
     for stage in bound.stages.values():
         if stage.roles is not None and stage.total:
             reason = _reason(bound, stage, stage.roles)

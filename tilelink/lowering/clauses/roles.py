@@ -15,7 +15,7 @@ after:  loader:    wait; load ...; wait for the next tile; load ...
 The plan keeps the order of one program, tile after tile, and the roles keep all of it but one part: waits and loads of
 a tile, and its consumers' waits, may come before stores and notifies of the tiles before it. That cannot be observed.
 No tile of the kernel writes what a loader loads. Consumers compute with what another stage of the kernel writes only
-after a wait of their own tile, and rule `ordering` asks that signals order both, not the order of a program. Whatever
+after a wait of their own tile, and signals order both, not the order of a program (verifier/loads_ahead.py). Whatever
 else happens after a load or a wait of a tile happens after its stores too, which are in order. No notify depends on a
 later tile's wait, and no role waits for one that executes a later statement of the plan, so roles never wait where the
 plan does not.
@@ -27,13 +27,13 @@ for: it reads after it has found a buffer of its tile full, which the loader has
 Tiles that are computed with next to the product come by TMA too, if they are boxes like those of the left operand. The
 loader executes the waits after the product then, and loads pieces of these tiles into the ring, after the operands.
 
-The clause is for stages with tiles of their own on SMs, which wait, multiply along a whole dimension or a slice of it, once
-or twice the same left operand, may wait again, compute elementwise with the products, store one tile, at peers too, and notify
-(lowering/straight_epilogue.py). It is also for stages whose tiles have one loop that carries a state, such as online
-softmax (lowering/carried.py). A stage without a product may have the roles of a kernel with one: the loader loads the
-tiles that it computes with into the ring of operands, and consumers take them from there. The sizes of tiles decide the
-rest (lowering/role_sizes.py). On processors without the warpgroup products of `sm_90`, programs are those of plain
-Triton, as without the clause.
+The clause is for stages with tiles of their own on SMs, which wait, multiply along a whole dimension or a slice of it,
+once or twice the same left operand, may wait again, compute elementwise with the products, store one tile, at peers
+too, and notify (lowering/straight_epilogue.py). It is also for stages whose tiles have one loop that carries a state,
+such as online softmax (lowering/carried.py). A stage without a product may have the roles of a kernel with one: the
+loader loads the tiles that it computes with into the ring of operands, and consumers take them from there. The sizes of
+tiles decide the rest (lowering/role_sizes.py). On processors without the warpgroup products of `sm_90`, programs are
+those of plain Triton, as without the clause.
 """
 
 from __future__ import annotations
