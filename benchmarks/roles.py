@@ -409,8 +409,8 @@ def table(report: dict[str, Any], name: str) -> list[str]:
     lines = [
         f"## {name}",
         "",
-        "Products as one of so many ranks computes them, with all signals of other ranks set and a kernel's own counters "
-        f"cleared before each timed launch, on one {machine['gpu']}: microseconds "
+        "Products as one of so many ranks computes them, with all signals of other ranks set and a kernel's own "
+        f"counters cleared before each timed launch, on one {machine['gpu']}: microseconds "
         f"of cuBLAS, and times its speed, medians of {report['samples']} turns; driver {machine['driver']}, torch "
         f"{machine['torch']}, triton {machine['triton']}. `plain` is the schedule h200, the others have roles.",
         "",

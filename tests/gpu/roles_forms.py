@@ -61,6 +61,7 @@ OTHER = "dot(h[1, i, :], u[j, :].T)"
 LATER = f"acc = {DOT}\n", "consumer_tile_wait(g[1, i, j])\n"
 """A product, and a wait for what is added to it."""
 TWO = "consumers=2, buffers=4"
+SPLIT: dict[str, Any] = {"M": 128 * 34, "K": 4096, "more": ", split_k_tail 4"}
 FORMS: dict[str, dict[str, Any]] = {
     "two consumers": {},
     "one product in flight": {"roles": f"{TWO}, in_flight=1"},
@@ -97,6 +98,13 @@ FORMS: dict[str, dict[str, Any]] = {
         "M": 128 * 35,
         "more": ", halve_tail",
     },
+    "a split tail": SPLIT,
+    "a split tail of tiles that are cut": SPLIT | {"value": f"gelu({DOT} + bias[j])", "N": 1000},
+    "a split tail, and a wait after the product": SPLIT | {"begin": LATER, "value": "acc * 0.5 + g[1, i, j]"},
+    "a split tail of f32 results": SPLIT | {"dtype": " f32"},
+    "a split tail of three consumers": SPLIT
+    | {"i": 192, "j": 128, "roles": "consumers=3, buffers=4", "M": 192 * 17, "rows": 192},
+    "a split tail in many parts": SPLIT | {"M": 1280, "N": 512, "K": 8192, "more": ", split_k_tail 8"},
     "many tiles": {"M": 8192, "N": 4096, "K": 1024},
 }
 
@@ -116,6 +124,7 @@ class Case:
             module.program(), module.schedules[0], ranks=2, dims={"M": M, "N": N, "K": K}, dtype="bf16", target="sm_90"
         )
         assert plan.bound.stages["gemm"].roles is not None
+        assert ("gemm_sums" in plan.bound.stages) == ("split_k_tail" in more)
         self.artifact: Artifact = gpu_artifact(plan)
         torch.manual_seed(1)
         self.h = torch.randn(2, 2, M, K, dtype=torch.bfloat16, device="cuda")
