@@ -202,6 +202,7 @@ CASES = {
         made=lambda: narrow.bound(more=", split_k_tail 4", buffers=2, block=64, M=128, N=128, K=2560)
     ),
     "results of another type": Case(made=hand.halves),
+    "a tile of the same kernel": Case(made=lambda: hand.halves(("part : local [M, N] f32", "part : local [M, N]"))),
     "one tile of another type": Case(made=lambda: hand.halves(M=128, N=128)),
     "one tile of 16 bits next to f32": Case(
         made=lambda: hand.halves(

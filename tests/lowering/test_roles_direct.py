@@ -243,6 +243,34 @@ def test_what_nobody_tells_of_orders_nothing() -> None:
     assert list(refusals(make_plan(halves(*changes))))
 
 
+def test_a_tile_of_a_larger_tensor_is_not_in_fragment_order() -> None:
+    made = halves(("[M, N] f32", "[2 * M, N] f32"), ("part[i, j]", "part[0 + i, j]"), M=128, N=128)
+    assert made.stages["first"].roles is not None and made.stages["first"].roles.direct
+    assert not made.tensors["part"].fragments
+
+
+def test_consumers_read_what_their_kernel_writes_themselves() -> None:
+    """A loader that is ahead would load it before: the wait after the product is that of the consumers."""
+    made = halves(("part : local [M, N] f32", "part : local [M, N]"))
+    assert made.stages["gemm"].roles is not None and made.stages["gemm"].roles.addends == 0
+    verify(make_plan(made))
+
+
+def test_a_stage_does_not_compute_with_what_its_own_tiles_write() -> None:
+    changes = [("        y[i, j] = acc + part[i, j]\n", "        part[i, j] = acc + part[i, j]\n")]
+    changes += [("    y    : out   [M, N]\n", ""), ("part : local [M, N] f32", "part : out [M, N]")]
+    with pytest.raises(ScheduleError, match="it computes with part, which its own tiles write"):
+        halves(*changes)
+
+
+def test_a_wait_for_another_region_is_none() -> None:
+    text = EARLIER.format(type="").replace("consumer_tile_wait(part[:, i, j])", "consumer_tile_wait(part[0, i, j])")
+    module = compiler.parse(text, "earlier.tl")
+    sizes = {"M": 128, "N": 128, "K": 64}
+    with pytest.raises(ScheduleError, match="it computes with part, which other writes in the same kernel"):
+        compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
+
+
 EARLIER = """program earlier(M, N, K):
     x    : in    [2, M, K]
     w    : in    [2, N, K]

@@ -42,9 +42,8 @@ def fragments_reason(bound: Bound, name: str) -> str | None:
             return f"others than consumers access it in {stage.name}"
         if not _is_tile(bound, stage, region):
             return f"{stage.name} does not access whole tiles of its last two dimensions"
-    parts = {_part(stage) for stage, _ in accesses}
-    if len(parts) > 1 or len({bound.kernel_of[stage.name].name for stage, _ in accesses}) > 1:
-        return "consumers of several kernels access it, or of tiles that they divide otherwise"
+    if len({bound.kernel_of[stage.name].name for stage, _ in accesses}) > 1:  # in one they divide all tiles alike
+        return "consumers of several kernels access it"
     return None
 
 
@@ -72,8 +71,3 @@ def _is_tile(bound: Bound, stage: BoundStage, region: Region) -> bool:
     sizes = (roles.rows * roles.consumers, roles.columns)
     whole = all(span.kind == "tile" and span.start == const(0) and not span.counted for span in (rows, columns))
     return whole and (rows.size, columns.size) == sizes == tensor.shape[-2:]
-
-
-def _part(stage: BoundStage) -> tuple[int, int, int]:
-    assert stage.roles is not None
-    return stage.roles.consumers, stage.roles.rows, stage.roles.columns // stage.roles.pieces

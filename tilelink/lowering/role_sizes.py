@@ -519,13 +519,6 @@ def _direct_reason(bound: Bound, stage: BoundStage) -> str | None:
         return reason_at(target, f"{own}, and it stores at several places or in a peer's memory")
     if is_cut(bound, stage):
         return reason_at(target, f"{own}, and a launch decides where its tiles end")
-    # Its stores by threads are not ordered with those of the storer for other tiles, which TMA makes later.
-    writers = [
-        other.name for name in kernel.stage_names if not is_direct(bound, other := bound.stages[name])
-        and target.tensor in {region.tensor for region in stage_writes(other.stage)}
-    ]  # fmt: skip
-    if writers:
-        return reason_at(target, f"{own}, and {writers[0]} writes {target.tensor}, too")
     return None
 
 
