@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -52,22 +51,22 @@ schedule one for product:
 """
 
 
+def lowered(text: str, *, on: str = "sm_90", sms: int = 5, ranks: int = 1, **sizes: int) -> Bound:
+    module = compiler.parse(text, "direct.tl")
+    machine = replace(target(on), sms=sms)
+    return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=sizes, dtype="bf16", target=machine)
+
+
 def halves(*changes: tuple[str, str], sms: int = 3, ranks: int = 1, M: int = 256, N: int = 256) -> Bound:
     text = HALVES
     for old, new in changes:
         assert old in text, old
         text = text.replace(old, new)
-    module = compiler.parse(text, "halves.tl")
-    on = replace(target("sm_90"), sms=sms)
-    sizes = {"M": M, "N": N, "K": 64}
-    return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=sizes, dtype="bf16", target=on)
+    return lowered(text, sms=sms, ranks=ranks, M=M, N=N, K=64)
 
 
-def split(on: str = "sm_90", **sizes: int) -> Bound:
-    module = compiler.parse(PRODUCT, "product.tl")
-    dims = {"M": 256, "N": 384, "K": 4096} | sizes
-    machine = replace(target(on), sms=5)
-    return compiler.bound(module.program(), module.schedules[0], ranks=1, dims=dims, dtype="bf16", target=machine)
+def split(text: str = PRODUCT, on: str = "sm_90", sms: int = 5, **sizes: int) -> Bound:
+    return lowered(text, on=on, sms=sms, **({"M": 256, "N": 384, "K": 4096} | sizes))
 
 
 def changed(made: Bound, old: str, new: str) -> list[VerificationError]:
@@ -101,7 +100,7 @@ def test_parts_are_worth_what_they_cost(k: int, parts: int) -> None:
 
 
 def test_other_processors_have_the_same_parts_without_roles() -> None:
-    made = split("sm_80")
+    made = split(on="sm_80")
     assert not any(stage.roles for stage in made.stages.values())
     assert made.tensors["gemm_split"] == replace(split().tensors["gemm_split"], fragments=False)
     verify(make_plan(made))
@@ -134,10 +133,8 @@ def test_a_lowered_program_says_of_fragments_that_there_are_some() -> None:
 
 def test_parts_of_several_products_are_not_stored() -> None:
     text = PRODUCT.replace("dot(x[i, :], w[j, :].T)", "dot(x[i, :], w[j, :].T) * dot(x[i, :], w[j, :].T)")
-    module = compiler.parse(text, "product.tl")
-    sizes = {"M": 256, "N": 384, "K": 4096}
     with pytest.raises(ScheduleError, match="the tail of gemm cannot be split: it has `roles` and several products"):
-        compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
+        split(text)
 
 
 SECOND = """program second(M, N, K):
@@ -160,10 +157,7 @@ schedule one for second:
 
 def test_results_of_another_type_are_split_too() -> None:
     """The whole tiles and the sums of parts are all stored by consumers, in the same tensor."""
-    module = compiler.parse(SECOND, "second.tl")
-    sizes = {"M": 256, "N": 384, "K": 4096}
-    on = replace(target("sm_90"), sms=11)
-    made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target=on)
+    made = split(SECOND, sms=11)
     direct = {name: bool(stage.roles and stage.roles.direct) for name, stage in made.stages.items()}
     assert direct == {"gemm": False, "second": True, "second_parts": True, "second_sums": True}
     verify(make_plan(made))
@@ -181,11 +175,9 @@ def test_rows_that_others_follow_in_memory_are_not_split() -> None:
     text = text.replace("gemm(i: M", "gemm(b: 2 by 1, i: M").replace(
         "y[i, j] = dot(x[i, :]", "y[b, i, j] = dot(x[b, i, :]"
     )
-    module = compiler.parse(text, "product.tl")
-    sizes: dict[str, Any] = {"ranks": 1, "dtype": "bf16", "target": replace(target("sm_90"), sms=5)}
     with pytest.raises(ScheduleError, match="cuts a tile of y, and other rows follow it in memory"):
-        compiler.bound(module.program(), module.schedules[0], dims={"M": 200, "N": 384, "K": 4096}, **sizes)
-    compiler.bound(module.program(), module.schedules[0], dims={"M": 256, "N": 384, "K": 4096}, **sizes)
+        split(text, M=200)
+    split(text)
 
 
 # Results of another type --------------------------------------------------------------------------------------
@@ -214,7 +206,7 @@ def test_tiles_of_results_of_another_type_are_not_the_widest() -> None:
 
 
 def test_a_kernel_named_after_a_stage_that_stores_nothing_has_no_roles() -> None:
-    """What it waits for alone is no result either: a refusal, whatever the stage that stores comes to first."""
+    """It waits for what another stage of its kernel stores, and no more."""
     text = (
         HALVES[: HALVES.index("        acc = dot")]
         + "        consumer_tile_wait(part[i, j])\n\nschedule one for halves:\n"
@@ -222,10 +214,8 @@ def test_a_kernel_named_after_a_stage_that_stores_nothing_has_no_roles() -> None
     text += "    first in gemm prologue, tile(i=128, j=128, k=64), roles(consumers=2, buffers=3)\n"
     text += "    gemm on sm, tile(i=128, j=128), roles(consumers=2, buffers=3)\n"
     text = text.replace("    y    : out   [M, N]\n", "").replace("part : local", "part : out")
-    module = compiler.parse(text, "halves.tl")
-    sizes = {"M": 256, "N": 256, "K": 64}
     with pytest.raises(ScheduleError, match="cannot have roles"):
-        compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
+        lowered(text, M=256, N=256, K=64)
 
 
 def test_what_nobody_tells_of_orders_nothing() -> None:
@@ -265,10 +255,8 @@ def test_a_stage_does_not_compute_with_what_its_own_tiles_write() -> None:
 
 def test_a_wait_for_another_region_is_none() -> None:
     text = EARLIER.format(type="").replace("consumer_tile_wait(part[:, i, j])", "consumer_tile_wait(part[0, i, j])")
-    module = compiler.parse(text, "earlier.tl")
-    sizes = {"M": 128, "N": 128, "K": 64}
     with pytest.raises(ScheduleError, match="it computes with part, which other writes in the same kernel"):
-        compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
+        lowered(text, M=128, N=128, K=64)
 
 
 EARLIER = """program earlier(M, N, K):
@@ -306,10 +294,7 @@ schedule one"""
 @pytest.mark.parametrize("type", ["", " f32"])
 @pytest.mark.parametrize(("sms", "M", "N"), [(1, 128, 128), (2, 256, 128), (2, 256, 256)])
 def test_a_wait_for_something_else_is_no_order(type: str, sms: int, M: int, N: int) -> None:
-    module = compiler.parse(EARLIER.format(type=type), "earlier.tl")
-    sizes = {"M": M, "N": N, "K": 64}
-    on = replace(target("sm_90"), sms=sms)
-    made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target=on)
+    made = lowered(EARLIER.format(type=type), sms=sms, M=M, N=N, K=64)
     found = [one for one in refusals(make_plan(made)) if one.rule == "roles"]
     assert found and "computes with part, which its kernel writes, and only the order of tiles" in str(found[0])
 
@@ -349,10 +334,8 @@ schedule one for loops:
 
 
 def test_loops_store_results_of_the_type_of_their_kernel() -> None:
-    module = compiler.parse(LOOPS, "loops.tl")
-    sizes = {"N": 2, "B": 128, "D": 64}
     with pytest.raises(ScheduleError, match="the roles of attn, other in one kernel do not fit together"):
-        compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
+        lowered(LOOPS, N=2, B=128, D=64)
 
 
 WAIT = "        consumer_tile_wait(part[i, j])\n"

@@ -55,7 +55,7 @@ WITH_ROLES_SPLIT = f"{WITH_ROLES}_split"
 SPLIT_MARGIN = 0.99
 """Largest predicted time of the schedule with split tails, relative to that with roles, for which it is taken. On two
 H100s it was predicted at 0.981 to 0.988 in three cases of GEMM+RS, and took 0.982 to 0.990 of the time; at 0.990, 0.991
-and 0.999 in three of AG+GEMM, and took 0.999, 1.009 and 0.988."""
+and 0.999 in three of AG+GEMM, and took 0.999, 1.009 and 0.988. The latter are in no committed JSON."""
 FEW_MARGIN = 0.975
 """Largest predicted time of the schedule for few rows, relative to the usual one's, for which it is taken. In 14 cases
 that were measured on two and four H100s with an earlier form of it, in which another kernel copied the last sums, its

@@ -70,7 +70,7 @@ ITERATIONS = 3
 
 
 def roles(plan: Plan) -> Iterator[VerificationError]:
-    """Yield refusals of stages whose warps have roles, and of tensors that have an order, that they cannot have."""
+    """Yield refusals of roles that stages cannot have, and of fragment order that tensors cannot have."""
     bound = plan.bound
     wrong_stages = list(_wrong_stages(plan))
     yield from wrong_stages

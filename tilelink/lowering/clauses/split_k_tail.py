@@ -69,7 +69,8 @@ PART_STEPS = 8
 """Additional loop steps that a part costs, to fill the pipeline and to store its result."""
 ROLES_PART_STEPS = 16
 """The same with roles. Chosen so that parts are taken where they gained on one H100, and two waves of them are not
-where they lost: 12.6 waves of 256 steps took 0.98 of the time of halved tiles, and 10.7 waves of 64 steps 1.02."""
+where they lost: 12.6 waves of 256 steps took 0.98 of the time of halved tiles, and 10.7 waves of 64 steps 1.02. The
+parts were in rows and columns then, not in fragment order."""
 ROLES_SUM_STEPS = 4
 """Loop steps that each stored part costs where it is added. On one H100 it takes 1.2 to 2.2 us, and a step of 128 x 256
 x 64 elements 0.5 to 0.65 us."""
@@ -156,14 +157,13 @@ def _leading(stage: Stage) -> tuple[Statement, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Cut:
-    """A split: the last `tiles` of a stage become `parts` products each, over `inner` elements of K.
+    """A split: the last `tiles` of a stage become products over `inner` elements of K each.
 
-    stored: number of these parts that are stored, one after the other from the first. The last part is not if the tile
-    is summed where it is computed. rows: number of rows of a tile that one program sums.
+    stored: number of these parts of a tile that are stored, from the first on: all, or all but the last one where the
+    tile is summed by the program that computes it. rows: number of rows of a tile that one program sums.
     """
 
     tiles: int
-    parts: int
     stored: int
     inner: int
     rows: int
@@ -216,7 +216,7 @@ class Split:
         self.within = {name: self._name(f"{name}_in") for name in (self.rows, self.columns)}
         self.tail, self.part, self.inner = (self._name(end) for end in ("tail", "part", "inner"))
         self.memory = self._name(f"{stage.name}_split")
-        self.own = [self._name(f"{stage.name}_own") for _ in self.products] if self.keeps else []
+        self.own = self._name(f"{stage.name}_own") if self.keeps else ""  # the sum of the only product with roles
 
     def _name(self, wanted: str) -> str:
         name = free_name(wanted, self.taken)
@@ -244,8 +244,8 @@ class Split:
             not self.keeps and self._by_rows() and rows % 2 == 0 and rows >= 2 * MIN_ROWS and 2 * pieces * left <= free
         ):
             rows, pieces = rows // 2, 2 * pieces
-        parts = -(-steps // inner)
-        return _Cut(tiles=left, parts=parts, stored=parts - self.keeps, inner=inner * self.stage.block, rows=rows)
+        stored = -(-steps // inner) - self.keeps
+        return _Cut(tiles=left, stored=stored, inner=inner * self.stage.block, rows=rows)
 
     def _ends_with_its_index(self, region: Region) -> bool:
         """True if the end of a tensor cuts the same tiles as the end of an index.
@@ -348,12 +348,13 @@ class Split:
         wait = Wait(kind="tile", region=self._region(Whole(), Whole()), location=self.stage.stage.location)
         tail, piece = binary("%", TILE, const(cut.tiles)), binary("//", TILE, const(cut.tiles))
         if self.keeps:
-            own = [Assign(name=name, value=self._part_of(product), location=product.location)
-                   for name, product in zip(self.own, self.products, strict=True)]  # fmt: skip
+            (product,) = self.products
+            own = Assign(name=self.own, value=self._part_of(product), location=product.location)
             waits = [s for s in self.leading if isinstance(s, Wait)]
             rest = [s for s in self.stage.stage.body if not any(s is one for one in waits)]
-            kept = map_values(tuple(rest), self._own_of)
-            body = [*map(self._placed, (*waits, *own)), wait, *self._added(cut.stored), *map(self._placed, kept)]
+            kept = map_values(tuple(rest), lambda v: Local(name=self.own) if v is product else None)
+            added = self._added(product, cut.stored)
+            body = [*map(self._placed, (*waits, own)), wait, *added, *map(self._placed, kept)]
             running = self._running(cut.tiles, tail, const(0), cut.rows)
             return self._stage("sums", body, [*running, self._slice(cut, const(cut.stored))], cut.tiles, 1)
         rest = [s for s in self.stage.stage.body if not (isinstance(s, Wait) and self._ended(s))]
@@ -438,20 +439,15 @@ class Split:
             total = Apply(op="add", args=(total, term), location=value.location)
         return total
 
-    def _own_of(self, value: Value) -> Value | None:
-        """Return the name of the sum of a product, of which the last part is kept."""
-        return next((Local(name=name) for name, one in zip(self.own, self.products, strict=True) if one is value), None)
-
-    def _added(self, parts: int) -> Iterator[Statement]:
-        """Yield the additions of the stored parts to the kept ones, from the first to the last.
+    def _added(self, product: Dot, parts: int) -> Iterator[Statement]:
+        """Yield the additions of the stored parts of the product to the kept one, from the first to the last.
 
         They are statements of their own: then one part at a time is in registers.
         """
         for part in range(parts):
-            for number, (name, product) in enumerate(zip(self.own, self.products, strict=True)):
-                stored = Read(region=self._region(const(part), const(number), product))
-                added = Apply(op="add", args=(Local(name=name), stored), location=product.location)
-                yield Assign(name=name, value=added, location=product.location)
+            stored = Read(region=self._region(const(part), const(0), product))
+            total = Apply(op="add", args=(Local(name=self.own), stored), location=product.location)
+            yield Assign(name=self.own, value=total, location=product.location)
 
     def _ended(self, wait: Wait) -> bool:
         """True if a wait before the products guards no later statement."""
