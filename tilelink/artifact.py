@@ -524,6 +524,17 @@ class Artifact:
         return any(t.symmetric and t.space == "out" for t in self.tensors)
 
     @cached_property
+    def replays_in_turn(self) -> bool:
+        """True if a replay of a captured launch is simply the next launch, with the buffers of that launch.
+
+        Kernels choose buffers by the number of the launch, which they read on the device. Copies that the host issues
+        have constant addresses: those of inputs that peers read and of outputs that peers write, and a copy engine's.
+        With a single buffer the former are the same in every launch. It is the same on all ranks, which must agree.
+        """
+        by_host = any(t.symmetric and (t.is_given or t.space == "out") for t in self.tensors)
+        return not self.copy_programs and (self.cycle == 1 or not by_host)
+
+    @cached_property
     def needs_entry(self) -> bool:
         """True if peers read this rank's inputs, and so must be notified that these are ready."""
         return any(one.needs_entry for one in self.launched)

@@ -22,8 +22,8 @@ class FakeGpu:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.issued: list[str] = []
-        self.rank, self.ranks, self._streams = 0, 1, CALLER
-        library = _Library()
+        self.rank, self.ranks = 0, 1
+        library = self.library = FakeDriver()
         patch.setattr(heap, "symmetric", SimpleNamespace(empty=_aligned, rendezvous=self._rendezvous))
         patch.setattr(heap.dist, "barrier", lambda *_, **__: None)
         patch.setattr(torch.cuda, "synchronize", lambda *_: None)
@@ -37,13 +37,11 @@ class FakeGpu:
         patch.setattr(kernel, "gpu_of", lambda _: torch.device("cpu"))
         patch.setattr(kernel, "agree", lambda *_: None)
         patch.setattr(copies, "of_all", lambda own, *_: [own] * self.ranks)
-        for module in (copy_stream, queue, launch_driver):
+        for module in (kernel, queue):
             patch.setattr(module, "library", lambda: library)
         patch.setattr(queue, "driver", lambda: driver.Driver(library))
-        for module in (copy_stream, launch_driver):
-            patch.setattr(module, "new_stream", self._stream)
         for module in (copy_stream, kernel):
-            patch.setattr(module, "graphs", lambda: SimpleNamespace(captured=lambda *_: None))
+            patch.setattr(module, "Graphs", lambda _: SimpleNamespace(captured=lambda *_: None))
         patch.setattr(launch_driver, "Sides", lambda *_: SimpleNamespace(fork=lambda _: None, join=lambda _: None))
         patch.setattr(launch_driver, "Function", self._function)
         patch.setattr(launch_driver, "HelperKernel", self._helper)
@@ -57,10 +55,6 @@ class FakeGpu:
     def _rendezvous(self, memory: torch.Tensor, group: object) -> Any:
         bases = [memory.data_ptr() + (one - self.rank) * 2**40 for one in range(self.ranks)]
         return SimpleNamespace(buffer_ptrs=bases)
-
-    def _stream(self, *_: object) -> Any:
-        self._streams += 1
-        return SimpleNamespace(cuda_stream=self._streams)
 
     def _function(self, spec: KernelSpec, function: Any, argument: Any, artifact: Artifact) -> Any:
         for parameter in spec.parameters:
@@ -76,17 +70,20 @@ class FakeGpu:
         return lambda stream: self.issued.append(function.__name__)
 
 
-class _Library:
-    """The driver, which does nothing; events are numbers."""
+class FakeDriver:
+    """The driver, which does nothing. Handles are numbers; created, destroyed: all of them."""
 
     def __init__(self) -> None:
-        self._events = 0
+        self.created: list[int] = []
+        self.destroyed: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> int:
-            if name == "cuEventCreate":
-                self._events += 1
-                arguments[0]._obj.value = self._events
+            if name in ("cuEventCreate", "cuStreamCreateWithPriority"):
+                self.created.append(CALLER + 1 + len(self.created))
+                arguments[0]._obj.value = self.created[-1]
+            if name in ("cuEventDestroy_v2", "cuStreamDestroy_v2", "cuGraphExecDestroy"):
+                self.destroyed.append(arguments[0])
             return 0
 
         setattr(self, name, call)

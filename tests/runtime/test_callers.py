@@ -57,7 +57,8 @@ class Kernel(GpuKernel):
             last="stream", slot=0, current=lambda: SimpleNamespace(cuda_stream=7), follow=lambda stream: None
         )
         said: dict[str, Any] = {
-            "device": OWN, "_debug_block": None, "_tracer": None, "_arguments": arguments, "_driver": driver,
+            "device": OWN, "_handles": SimpleNamespace(closed=False), "_debug_block": None, "_tracer": None,
+            "_arguments": arguments, "_driver": driver,
             "_end_eager": lambda stream: None, "_promises": (),
             "_launch": lambda *_: self.launched.append(torch._C._cuda_getDevice()),
         }  # fmt: skip

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +14,14 @@ import torch
 from tests import artifacts
 from tests.runtime.test_order import case_of
 from tests.runtime.test_side_streams import Library
-from tilelink.artifact import LaunchProtocol
-from tilelink.runtime.cuda import copies, copy_stream, driver, queue
+from tilelink.artifact import CopyProgram, LaunchProtocol
+from tilelink.runtime.cuda import copies, driver, queue
 from tilelink.runtime.cuda.copy_stream import CopyEngine, defer_early_copies, may_be_begun
+from tilelink.runtime.cuda.handles import Handles
 from tilelink.runtime.cuda.handshake import HandshakeArguments
 from tilelink.runtime.cuda.offline import EMPTY, Recorded, helper_options, recorded
 from tilelink.runtime.cuda.record_copies import Box, Copy, Operation, StreamWait, StreamWrite
 
-STREAM = 5
 BOX = Box(tensor="x", rank=0, offsets=(0,), width=64)
 COPY, FLAG = Copy(target=BOX, source=BOX), StreamWrite(number=0, rank=1, channel=3, step=1, count=1, buffers=1)
 GATE = StreamWait(channel=0, threshold=7)
@@ -29,10 +30,9 @@ GATE = StreamWait(channel=0, threshold=7)
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     found = Library()
-    for module in (queue, copy_stream):
-        monkeypatch.setattr(module, "library", lambda: found)
+    monkeypatch.setattr(queue, "library", lambda: found)
     monkeypatch.setattr(queue, "driver", lambda: driver.Driver(found))
-    monkeypatch.setattr(copy_stream, "new_stream", lambda *_: SimpleNamespace(cuda_stream=STREAM))
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     return found
 
 
@@ -43,8 +43,8 @@ def found(*late: list[Operation], early: list[Operation] | None = None) -> Recor
 def made(*late: list[Operation], begun: bool = True) -> CopyEngine:
     """Rank 0 of 2, with one buffer."""
     return CopyEngine(
-        found(*late), lambda *_: 4096, [1000, 2000], 0, torch.zeros(1, dtype=torch.int32), branches=False, timed=False,
-        replayed=False, begun=begun,
+        found(*late), lambda *_: 4096, [1000, 2000], 0, torch.zeros(1, dtype=torch.int32), Handles(Library()),
+        branches=False, timed=False, replayed=False, begun=begun,
     )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def test_all_ranks_let_their_copy_engines_begin_or_none(
     engine = SimpleNamespace(begin=torch.zeros(1))
     monkeypatch.setattr(copies, "CopyEngine", lambda *_, **named: made.append(named) or engine)
     memory: Any = SimpleNamespace(rank=0, device=torch.device("cpu"), place=None, pads=[0] * 3, pad=torch.zeros(99))
-    rank = copies.Copies(program, memory, None, timed=False, replayed=True)  # type: ignore[arg-type]
+    rank = copies.Copies(program, memory, None, Handles(None), timed=False, replayed=True)  # type: ignore[arg-type]
     handshake = HandshakeArguments(program, rank, memory.device)
     assert made[0]["begun"] is begun is handshake.in_kernels
     assert handshake.usual is (handshake.block if begun else handshake.none)
@@ -118,7 +118,7 @@ def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:
 @pytest.mark.parametrize(
     ("case", "begins", "skips"),
     [("gemm_rs_reduce_last-h200", True, 2), ("ag_gemm_in_place-h200", True, 2), ("gemm_rs_scatter-h200", False, 2),
-     ("gemm_rs_local_last-copy_sms", False, 2)],
+     ("gemm_rs_local_last-copy_sms", False, 0)],
 )  # fmt: skip
 def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, skips: int) -> None:
     program = case_of(case)
@@ -127,19 +127,32 @@ def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, skips: int) -
 
 
 @pytest.mark.parametrize(
-    ("case", "skips"), [("ag_gemm-copy_sms", 1), ("ag_gemm_in_place-copy_sms", 1), ("all_gather_kept-few", 2)]
+    ("case", "protocol", "in_turn"),
+    [
+        ("ag_gemm-copy_sms", LaunchProtocol.COUNTED_ANNOUNCED, True),
+        ("all_gather_kept-few", LaunchProtocol.COUNTED, True),  # two buffers, which kernels choose
+        ("all_reduce_one_shot-large", LaunchProtocol.IN_KERNEL, True),  # one buffer for what peers read
+        ("all_reduce_one_shot-small", LaunchProtocol.IN_KERNEL, False),  # two, and inputs are copied into one
+        ("all_reduce_two_shot-small", LaunchProtocol.IN_KERNEL, False),  # outputs are copied out of one
+        ("gemm_rs_local_last-copy_engine", LaunchProtocol.COUNTED_WITH_COPIES, False),
+    ],
 )
-def test_captured_launches_whose_kernels_wait_for_what_peers_tell_late_skip_others(case: str, skips: int) -> None:
+def test_replays_skip_launches_only_where_the_host_chooses_buffers(
+    case: str, protocol: LaunchProtocol, in_turn: bool
+) -> None:
     program = case_of(case)
-    expected = LaunchProtocol.COUNTED_ANNOUNCED if skips == 1 else LaunchProtocol.COUNTED
-    assert program.protocol is expected and program.counted
-    assert len(helper_options(program, recorded(program, 0), False).skips) == skips == program.cycle
+    assert program.protocol is protocol and program.replays_in_turn is in_turn
+    options = helper_options(program, recorded(program, 0), protocol.releases_copies)
+    assert len(options.skips) == (0 if in_turn else program.cycle) and (options.captured is None) is in_turn
 
 
 def test_a_captured_launch_is_prepared_before_it_begins() -> None:
     """With one buffer none are skipped; but what the kernel of another launch does must be done before this one."""
     kernel = artifacts.kernel("k", programs=6)
-    program = replace(artifacts.EMPTY, lag=1, kernels=(kernel,), protocol=LaunchProtocol.COUNTED_ANNOUNCED)
+    program = replace(
+        artifacts.EMPTY, lag=1, kernels=(kernel,), protocol=LaunchProtocol.COUNTED_ANNOUNCED,
+        copy_programs=(CopyProgram(name="c", stream="copy", position=1, track=6, needs_entry=False),),
+    )  # fmt: skip
     options = helper_options(program, EMPTY, False)
     assert [skip["SLOT"] for skip in options.skips] == [0] and options.captured is not None
     assert options.captured["LAG"] == options.skips[0]["LAG"] == 1

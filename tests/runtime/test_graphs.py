@@ -11,6 +11,7 @@ import pytest
 from tilelink.errors import RankError
 from tilelink.runtime.cuda import driver
 from tilelink.runtime.cuda.graphs import ENOUGH, KEPT, Graphs, Replay
+from tilelink.runtime.cuda.handles import Handles
 
 STREAM = 7
 BASES = {"x": 100, "w": 1}
@@ -80,7 +81,7 @@ class Issued:
     """Issues a queue as a launch does."""
 
     def __init__(self, library: Library, queue: Queue) -> None:
-        self._replay = Replay(queue, lambda: Graphs(library))
+        self._replay = Replay(queue, Graphs(Handles(library)))
 
     def issue(self, stream: int, bases: Mapping[str, int], capturing: bool) -> None:
         self._replay.issue(stream, bases, self._replay.graph(stream, bases, capturing), capturing)

@@ -14,10 +14,12 @@ import pytest
 import torch
 
 from tests.runtime.contract import check_arguments, check_memory
+from tests.runtime.fake_gpu import FakeDriver
 from tilelink import compiler, load
 from tilelink.artifact import Artifact, SignalsPointer
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DeadlineError, RankError
+from tilelink.runtime.cuda.handles import Handles
 from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.nvshmem import bitcode, deadline, kernel, library, prepared
 from tilelink.runtime.nvshmem.deadline import Watch
@@ -72,8 +74,8 @@ class Machine:
         patch.setattr(kernel.dist, "barrier", lambda *_, **__: None)
         patch.setattr(kernel, "gpu_of", lambda _: torch.device("cpu"))
         patch.setattr(kernel, "agree", lambda *_: None)
-        patch.setattr(kernel, "cuda_driver", lambda: None)
-        patch.setattr(kernel, "new_stream", lambda *_: SimpleNamespace(cuda_stream=2))
+        patch.setattr(kernel, "cuda_driver", FakeDriver)
+        patch.setattr(deadline.torch.cuda, "ExternalStream", lambda *_: None)
         patch.setattr(kernel, "Sides", lambda *_: SimpleNamespace(fork=lambda _: None, join=lambda _: None))
         patch.setattr(kernel, "Function", self._function)
         patch.setattr(kernel, "HelperKernel", self._helper)
@@ -142,7 +144,6 @@ def test_it_keeps_to_the_contract_of_runtimes(name: str, schedule: str, machine:
 def test_what_is_compiled_ahead_is_what_is_launched(
     name: str, schedule: str, deadline_s: float | None, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadline, "new_stream", lambda *_: None)
     artifact, group = artifact_of(name, schedule), None
     for rank in range(artifact.ranks):
         machine.rank = rank
@@ -323,9 +324,9 @@ def test_a_heap_without_room_is_named(unstarted: pytest.MonkeyPatch) -> None:
 
 
 def watch(patch: pytest.MonkeyPatch, artifact: Artifact, seconds: float) -> Watch:
-    patch.setattr(deadline, "new_stream", lambda *_: None)
-    patch.setattr(torch.cuda, "stream", lambda _: nullcontext())
-    return Watch(artifact, 1, torch.device("cpu"), None, seconds)
+    for name in ("stream", "device", "ExternalStream"):
+        patch.setattr(torch.cuda, name, lambda *_: nullcontext())
+    return Watch(artifact, 1, torch.device("cpu"), Handles(FakeDriver()), seconds)
 
 
 def test_a_late_wait_is_named_in_its_launch_and_in_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +349,6 @@ def test_a_launch_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_launch_with_a_deadline_is_not_captured(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadline, "new_stream", lambda *_: None)
     artifact, group = artifact_of("all_gather", "pull"), None
     built = NvshmemKernel(artifact, group, 1.0, library=StandIn(0, 2))  # type: ignore[arg-type]
     machine.capturing = True

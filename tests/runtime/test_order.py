@@ -193,7 +193,7 @@ def test_a_launch_issues_what_the_order_says() -> None:
     def note(name: str) -> Any:
         return lambda stream: done.append(f"{name} {stream}")
 
-    copies, side = (SimpleNamespace(cuda_stream=n) for n in (3, 2))
+    copies, side = 3, 2
     engine: Any = SimpleNamespace(
         stream=copies, early=[None], names=[], _captured_replays=[[]], _replays=[[(0, Part(0)), (2, Part(2))]]
     )
@@ -320,7 +320,7 @@ def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest
     tracer = SimpleNamespace(begin=nothing, drain=lambda queues: drained.append([*queues]))
     rank: Any = SimpleNamespace(
         _debug_block=None, _tracer=tracer, _arguments=arguments, _driver=driver, _copies=SimpleNamespace(engine=engine),
-        _elsewhere=lambda: False, _promises=(), _launch=nothing,
+        _elsewhere=lambda: False, captured=False, _promises=(), _launch=nothing,
     )  # fmt: skip
     rank._end_eager = lambda stream: GpuKernel._end_eager(rank, stream)
     for _ in range(2):
@@ -329,7 +329,7 @@ def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest
 
 
 def test_a_preset_launch_has_the_kernels_of_the_main_stream_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    caller, side, done = SimpleNamespace(cuda_stream=1), SimpleNamespace(cuda_stream=2), []
+    caller, side, done = SimpleNamespace(cuda_stream=1), 2, []
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: caller)
 
     def function(name: str) -> Any:

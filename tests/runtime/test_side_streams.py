@@ -14,9 +14,10 @@ import torch
 from tilelink.errors import RankError
 from tilelink.runtime.cuda import driver, queue
 from tilelink.runtime.cuda.graph_branches import Branches
+from tilelink.runtime.cuda.handles import Handles
 from tilelink.runtime.cuda.queue import Queue
 from tilelink.runtime.cuda.record_copies import Box, Copy, StreamWait, StreamWrite
-from tilelink.runtime.cuda.side_streams import Sides, new_stream
+from tilelink.runtime.cuda.side_streams import Sides
 
 CALLER, SIDES = 7, (20, 30)
 
@@ -50,7 +51,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
 
 
 def test_sides_begin_behind_the_caller_and_it_goes_on_behind_them(library: Library) -> None:
-    sides = Sides(library, SIDES)
+    sides = Sides(Handles(library), SIDES)
     library.calls.clear()
     sides.fork(CALLER)
     assert library.calls == [
@@ -65,32 +66,27 @@ def test_sides_begin_behind_the_caller_and_it_goes_on_behind_them(library: Libra
 
 
 def test_streams_are_nobody_elses_and_freed(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stream:
-        def __init__(self, handle: int, device: Any) -> None:
-            self.cuda_stream = handle
-
-    monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-    stream = new_stream(library, torch.device("cuda:0"), -1)
-    assert stream.cuda_stream == 500 and library.calls[-1][0] == "cuStreamCreateWithPriority"
+    handles = Handles(library)
+    assert handles.stream(torch.device("cuda:0"), -1) == 500 and library.calls[-1][0] == "cuStreamCreateWithPriority"
     assert library.calls[-1][2:] == (1, -1), "it does not wait for the default stream"
-    del stream
-    gc.collect()
-    assert library.calls[-1] == ("cuStreamDestroy_v2", 500)
     library.statuses = [2]
     with pytest.raises(RankError, match="cannot make a stream: error 2"):
-        new_stream(library, torch.device("cuda:0"))
+        handles.stream(torch.device("cuda:0"))
+    del handles
+    gc.collect()
+    assert library.calls[-1] == ("cuStreamDestroy_v2", 500)
 
 
 def test_a_launch_on_one_stream_asks_for_nothing(library: Library) -> None:
-    sides = Sides(library, ())
+    sides = Sides(Handles(library), ())
     sides.fork(CALLER)
     sides.join(CALLER)
     assert library.calls == []
 
 
 def test_events_are_freed_with_their_launches(library: Library) -> None:
-    sides = Sides(library, SIDES)
+    sides = Sides(Handles(library), SIDES)
     library.calls.clear()
     del sides
     gc.collect()
@@ -98,7 +94,7 @@ def test_events_are_freed_with_their_launches(library: Library) -> None:
 
 
 def test_a_thread_without_a_context_gets_one(library: Library) -> None:
-    sides = Sides(library, SIDES[:1])
+    sides = Sides(Handles(library), SIDES[:1])
     library.calls.clear()
     library.statuses = [201]
     sides.fork(CALLER)
@@ -135,7 +131,7 @@ def queue_of(library: Library, monkeypatch: pytest.MonkeyPatch, kinds: str) -> Q
         "g": StreamWait(channel=0, threshold=1), "c": Copy(target=box, source=box),
         "f": StreamWrite(number=0, rank=1, channel=3, step=1, count=1, buffers=1),
     }  # fmt: skip
-    branches = Branches(library, WAITS)
+    branches = Branches(Handles(library), WAITS)
     return Queue([made[kind] for kind in kinds], lambda *_: 0, [0, 0], 0, 0, branches=branches)
 
 
@@ -188,10 +184,10 @@ def test_waits_are_in_line_where_nothing_is_captured(library: Library, monkeypat
 
 @pytest.mark.parametrize("statuses", [[700], [201, 0, 0, 0, 700]])
 def test_what_the_driver_refuses_is_reported(library: Library, statuses: list[int]) -> None:
-    sides = Sides(library, SIDES)
+    sides = Sides(Handles(library), SIDES)
     library.statuses = statuses
     with pytest.raises(RankError, match="does not order streams: error 700"):
         sides.fork(CALLER)
     library.statuses = [2]
     with pytest.raises(RankError, match="cannot make an event: error 2"):
-        Sides(library, SIDES)
+        Sides(Handles(library), SIDES)

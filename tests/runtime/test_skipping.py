@@ -114,7 +114,8 @@ class Pushing(Node):
 
 def lag_of_replays(buffers: int, reuse: bool) -> int:
     """LAG of the kernels before and after a captured launch, which are the same."""
-    program = replace(artifacts.EMPTY, tensors=(artifacts.tensor("y", buffers=buffers),), reuse_wait=reuse)
+    tensors = (artifacts.tensor("y", buffers=buffers, symmetric=True, space="out"),)
+    program = replace(artifacts.EMPTY, tensors=tensors, reuse_wait=reuse)
     found = helper_options(program, EMPTY, False)
     assert found.captured is not None and found.closing["LAG"] == 0, "others do not wait"
     (lag,) = {one["LAG"] for one in (found.captured, *found.skips)}
@@ -183,7 +184,8 @@ def test_a_launch_copies_outputs_before_it_is_closed(capturing: bool, meets: boo
     }
     engine = SimpleNamespace(names=[], early=[[]], ready=lambda *_: {}, issue=lambda *_: None)
     driver: Any = SimpleNamespace(
-        skips=[], _in_kernels=meets, slot=0, _engine=engine, _functions=[], _apart={}, _needs_entry=False,
+        skips=[], in_turn=False, _in_kernels=meets, slot=0, _engine=engine, _functions=[], _apart={},
+        _needs_entry=False,
         _sides=SimpleNamespace(fork=lambda _: None, join=lambda _: done.append("join")), _copies_outputs=True, **note,
     )  # fmt: skip
     driver.issue = lambda *given: LaunchDriver.issue(driver, *given)
@@ -256,6 +258,8 @@ schedule s for p:
 """
 
 
-@pytest.mark.parametrize(("more", "lag"), [("", 0), ("    reuse_wait off\n", 1)], ids=["reuse wait", "none"])
+@pytest.mark.parametrize(("more", "lag"), [("", 2), ("    reuse_wait off\n", 1)], ids=["reuse wait", "none"])
 def test_a_schedule_says_what_replays_wait_for(more: str, lag: int) -> None:
-    assert helper_options(gpu_of(SHARED + more), EMPTY, False).skips[0]["LAG"] == lag
+    assert not helper_options(gpu_of(SHARED + more), EMPTY, False).skips
+    copied_in = SHARED.replace("x : in [", "x : in symmetric [").replace("h channel", "x buffers 2\n    h channel")
+    assert helper_options(gpu_of(copied_in + more), EMPTY, False).skips[0]["LAG"] == lag

@@ -89,15 +89,15 @@ def test_every_operation_of_a_queue_is_between_two_events(monkeypatch: pytest.Mo
     monkeypatch.setattr(queue, "driver", lambda: fake)
     _, operations = recorded(TEXT, "rows", 1)
     plain, timed = (
-        queue.Queue(operations, lambda name, rank: 10**6, [0] * RANKS, 1, 0, timed=timed) for timed in (False, True)
+        queue.Queue(operations, lambda name, rank: 10**6, [0] * RANKS, 1, 0, event) for event in (None, fake.event)
     )
     issued, between_marks = ([call for _, call in one._calls] for one in (plain, timed))
     assert plain.timed == [] and not any(function == "record" for function, _ in issued)
     assert [c for c, _ in between_marks if c != "record"] == [c for c, _ in issued]
     assert [operation for operation, _, _ in timed.timed] == operations
-    marks = [(before, behind) for _, before, behind in timed.timed]
+    marks = [(before.value, behind.value) for _, before, behind in timed.timed]
     assert marks == [(n, n + 1) for n in range(1, len(operations) + 1)]
-    at = {arguments[1]: place for place, (call, arguments) in enumerate(between_marks) if call == "record"}
+    at = {arguments[1].value: place for place, (call, arguments) in enumerate(between_marks) if call == "record"}
     between = [[c for c, _ in between_marks[at[a] + 1 : at[b]]] for a, b in marks]
     kinds = {Copy: {"copy", "copy_rows"}, StreamWrite: {"copy"}, StreamWait: {"wait_and_zero"}}
     for operation, calls in zip(operations, between, strict=True):

@@ -13,6 +13,7 @@ from tests import artifacts
 from tests.runtime.test_graphs import Library
 from tilelink.runtime.cuda.arguments import Arguments
 from tilelink.runtime.cuda.graphs import GraphCache, Graphs
+from tilelink.runtime.cuda.handles import Handles
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.launch_driver import LaunchDriver
 
@@ -26,7 +27,7 @@ class Rank:
         self.done: list[str] = []
         note = self.done.append
         self.driver: Any = SimpleNamespace(
-            _in_kernels=meets, skips=[], slot=0, capturing=OWN, issue=self._issue,
+            _in_kernels=meets, in_turn=False, skips=[], slot=0, capturing=OWN, issue=self._issue,
             _close=lambda stream: note(f"close on {stream}"),
             _close_captured=lambda stream: note(f"close of a graph on {stream}"),
         )  # fmt: skip
@@ -37,7 +38,7 @@ class Rank:
         )  # fmt: skip
         self.arguments.make_kept = lambda results: Arguments.make_kept(self.arguments, results)
         self._own: Any = SimpleNamespace(
-            _driver=self.driver, _arguments=self.arguments, _graphs=GraphCache(lambda: Graphs(library), worth),
+            _driver=self.driver, _arguments=self.arguments, _graphs=GraphCache(Graphs(Handles(library)), worth),
             artifact=SimpleNamespace(copies_outputs=keeps),
         )  # fmt: skip
         self._own._whole = lambda *given: GpuKernel._whole(self._own, *given)
@@ -84,6 +85,15 @@ def test_a_callers_capture_takes_the_operations_themselves(library: Library) -> 
         assert rank.launch(x, capturing=True) == ["all on 1, captured", "close of a graph on 1"]
     assert library.calls == []
     assert rank.launch(x) == ["all on 1"] and rank.launch(x) == ["all on 9, captured"], "kernels close it"
+
+
+def test_a_capture_is_as_a_launch_where_replays_are_launches_in_turn(library: Library) -> None:
+    """No helper kernel is before or after it: replays skip nothing."""
+    rank, x = Rank(library, meets=True), torch.zeros(1)
+    rank.driver.in_turn = True
+    assert rank.launch(x, capturing=True) == ["all on 1, captured"], "its kernels end it"
+    rank.driver._in_kernels = False
+    assert rank.launch(x, capturing=True) == ["all on 1, captured", "close on 1"]
 
 
 def test_outputs_are_kept_behind_a_graph_and_before_the_launch_is_closed(library: Library) -> None:

@@ -14,7 +14,7 @@ left when the kernels have ended.
 
 The kernels' argument for the handshake is a block, `handshake_block`, int64:
 
-    0   1 if kernels perform the handshake; 0 in a graph that a caller captures, and if outputs are copied first
+    0   1 if kernels perform the handshake; 0 in a graph whose replays skip launches, and if outputs are copied first
         (HELPER_KERNELS of tilelink/artifact.py); on CPU ranks the runtime performs it, and `handshake_block` is None
     1   number of programs that have left, in all launches
     2   lag: the next launch may begin once peers have finished launch (next - lag); 0: at once

@@ -19,11 +19,11 @@ from torch.distributed import ProcessGroup
 
 from tilelink import compiler
 from tilelink.compiler import library_module
-from tilelink.errors import DtypeError, UnknownNameError, UnknownTargetError
+from tilelink.errors import DtypeError, RankError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
 from tilelink.ops.consensus import check_rows, consensus
 from tilelink.ops.decide import decide, measured
-from tilelink.ops.groups import OfGroups, group_named
+from tilelink.ops.groups import OfGroups, close_kernels, group_named
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.operators import OPERATORS, UNFUSED, Operator, program_of
 from tilelink.ops.pairs import Pair
@@ -79,7 +79,15 @@ class _Made:
         return self.memory[key][:count]
 
 
-_made = OfGroups(lambda group: _Made(group=group))
+    def free(self, captured: bool) -> int:
+        """Close the kernels and forget the rest. Return the number of kernels that are kept (`close_kernels`)."""
+        held = close_kernels(self.kernels, captured)
+        for one in (self.calls, self.decided, self.rows, self.memory):
+            one.clear()
+        return held
+
+
+_made = OfGroups(lambda group: _Made(group=group), _Made.free)
 
 
 def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str, implementation: Implementation) -> Any:
@@ -218,6 +226,9 @@ def _kernel(
     dims = {one.name: known[one.name] for one in program.params}
     key = (program.name, str(schedule), *dims.values(), x.dtype)
     if key not in made.kernels:
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            hint = f"call it once before the capture, on all ranks, with as many rows ({x.shape[0]}) as here"
+            raise RankError(f"{program.name} is compiled at its first call, which no CUDA graph holds", hint=hint)
         made.kernels[key] = compiler.compile(
             program, schedule, ranks=ranks, dims=dims, dtype=DTYPES[x.dtype], device="cuda", group=made.group,
             nodes=nodes,

@@ -11,6 +11,7 @@ from torch.distributed.distributed_c10d import _resolve_process_group  # pyright
 
 from tilelink.errors import RankError
 from tilelink.runtime.cuda.device import check_member, no_group
+from tilelink.runtime.cuda.kept import KeepingKernel
 
 Group = ProcessGroup | str | None
 """A process group, its name, or None for all ranks."""
@@ -65,8 +66,9 @@ class OfGroups(Generic[T]):
     A group that comes after a destroyed one may have its name, and gets a value of its own.
     """
 
-    def __init__(self, make: Callable[[ProcessGroup], T]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[ProcessGroup], T], free: Callable[[T, bool], int] | None = None) -> None:
+        """free: frees what a value holds, as `close_kernels` does, and returns how many kernels it holds afterwards."""
+        self._make, self._free = make, free
         self._kept: dict[int, tuple[ProcessGroup, T]] = {}
         _stores.append(self)
 
@@ -89,16 +91,39 @@ class OfGroups(Generic[T]):
         self._kept[id(group)] = group, value
         return value
 
-    def clear(self) -> None:
-        self._kept.clear()
+    def clear(self, captured: bool) -> int:
+        """Free all values, as `clear` below. Return the number of kernels that are kept."""
+        held = 0
+        for key, (_, value) in [*self._kept.items()]:
+            holds = self._free(value, captured) if self._free else 0
+            if not holds:
+                del self._kept[key]
+            held += holds
+        return held
 
 
-def clear() -> None:
-    """Forget all kernels and decisions of all groups, and free the memory of the kernels.
+def close_kernels(known: dict[Any, Any], captured: bool) -> int:
+    """Close the kernels among the values of a dictionary, and empty it. Return the number of kernels that are kept.
 
-    Kernels of several nodes keep theirs: NVSHMEM frees it collectively, or when the process ends.
-
-    All ranks call it, when no operator is running any more.
+    captured: True to close those too that were captured into CUDA graphs. Otherwise these are kept.
     """
-    for store in _stores:
-        store.clear()
+    kernels = {key: one for key, one in known.items() if isinstance(one, KeepingKernel)}
+    kept = {key: one for key, one in kernels.items() if one.captured and not captured}
+    for key, one in kernels.items():
+        if key not in kept:
+            one.close()
+    known.clear()
+    known.update(kept)
+    return len(kept)
+
+
+def clear(*, captured: bool = False) -> int:
+    """Forget the kernels and decisions of all groups, and free the memory of the kernels.
+
+    Kernels that were captured into a CUDA graph are kept: a replay writes to the memory of peers. Return how many are.
+    captured: True to free them as well, when no graph that holds one is replayed any more.
+    Kernels of several nodes keep their memory: NVSHMEM frees it collectively, or when the process ends.
+
+    All ranks call it, when no operator is running any more, and have captured the same operators.
+    """
+    return sum(store.clear(captured) for store in _stores)

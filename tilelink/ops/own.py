@@ -23,7 +23,7 @@ from tilelink.ops.calls import gpu_of
 from tilelink.ops.consensus import gathered
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
 from tilelink.ops.device_memory import check_device_memory
-from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
+from tilelink.ops.groups import Group, OfGroups, close_kernels, group_named, members_of, name_of
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.partial_inputs import PartialInputs, Shortcut
 from tilelink.ops.reference_launch import ReferenceLaunch
@@ -39,7 +39,7 @@ NAMESPACE = "tilelink_own"
 Out = torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
 
 
-_kernels = OfGroups[dict[Any, Any]](lambda group: {})
+_kernels = OfGroups[dict[Any, Any]](lambda group: {}, close_kernels)
 """Kernels of all operators, by what was called."""
 
 

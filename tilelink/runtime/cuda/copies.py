@@ -9,6 +9,7 @@ from tilelink.artifact import Artifact
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.copy_stream import CopyEngine, may_be_begun
 from tilelink.runtime.cuda.device import of_all
+from tilelink.runtime.cuda.handles import Handles
 from tilelink.runtime.cuda.memory import Memory
 from tilelink.runtime.cuda.offline import HelperOptions, helper_options, recorded
 
@@ -30,9 +31,13 @@ class Copies:
     """False if the protocol makes a kernel release the copy engine, but some rank's copies begin before that kernel."""
 
     def __init__(
-        self, artifact: Artifact, memory: Memory, group: dist.ProcessGroup, *, timed: bool, replayed: bool
-    ) -> None:
-        """timed: True to put events around every operation. replayed: True to issue operations as graphs."""
+        self, artifact: Artifact, memory: Memory, group: dist.ProcessGroup, handles: Handles,
+        *, timed: bool, replayed: bool,
+    ) -> None:  # fmt: skip
+        """handles: own what the driver makes for it.
+
+        timed: True to put events around every operation. replayed: True to issue operations as graphs.
+        """
         rank, device = memory.rank, memory.device
         found = recorded(artifact, rank)
         # All ranks or none: if a rank is notified of a launch's end only in the next launch, its peers must not wait
@@ -50,6 +55,6 @@ class Copies:
             if counter >= 0:
                 memory.pad[counter] = count
         self.engine = CopyEngine(
-            found, memory.place, memory.pads, rank, self.flag_values,
+            found, memory.place, memory.pads, rank, self.flag_values, handles,
             branches=artifact.free_waits, timed=timed, replayed=replayed, begun=begun,
         )  # fmt: skip

@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 
 import torch
 
-from tilelink.runtime.cuda.driver import library
 from tilelink.runtime.cuda.graph_branches import Branches
-from tilelink.runtime.cuda.graphs import Replay, graphs
+from tilelink.runtime.cuda.graphs import Graphs, Replay
+from tilelink.runtime.cuda.handles import SIDE_PRIORITY, Handles
 from tilelink.runtime.cuda.offline import Recorded
 from tilelink.runtime.cuda.queue import Bases, Places, Queue
 from tilelink.runtime.cuda.record_copies import Operation, StreamWrite
-from tilelink.runtime.cuda.side_streams import SIDE_PRIORITY, new_stream
 
 Parts = dict[int, tuple[Replay, int | None]]
 """Number of issued kernels -> the operations to issue then, and their graph, if there is one."""
@@ -25,7 +25,7 @@ class CopyEngine:
 
     def __init__(
         self, found: Recorded, places: Places, pads: Sequence[int], rank: int, values: torch.Tensor,
-        *, branches: bool, timed: bool, replayed: bool, begun: bool,
+        handles: Handles, *, branches: bool, timed: bool, replayed: bool, begun: bool,
     ) -> None:  # fmt: skip
         """pads: address of each rank's counters. values: values of the flags.
 
@@ -33,10 +33,10 @@ class CopyEngine:
         replayed: True to issue it as graphs. begun: True if a kernel releases it, in launches that are not captured by
         a caller (`may_be_begun`).
         """
-        self._device = values.device
+        self._device, self._handles = values.device, handles
         self._branches = self._branching() if branches and found.gated else None
-        self._given = places, pads, rank, values.data_ptr(), timed
-        self._replayed = replayed
+        self._given = places, pads, rank, values.data_ptr(), partial(handles.event, timed=True) if timed else None
+        self._replayed, self._graphs = replayed, Graphs(handles)
         self.begin = torch.zeros(1, dtype=torch.int32, device=values.device)
         """Word by which a kernel releases the copy engine."""
         rest = [[o for o in early if not (isinstance(o, StreamWrite) and o.rank == rank)] for early in found.early]
@@ -50,12 +50,11 @@ class CopyEngine:
         self.names = sorted({name for queue in chain(self.early, *self.late) for name in queue.names})
         """Names of the caller's tensors whose addresses it uses."""
         busy = any(any(late) for late in self.late)
-        self.stream = new_stream(library(), self._device, SIDE_PRIORITY) if busy else None
+        self.stream = handles.stream(self._device, SIDE_PRIORITY) if busy else None
 
     def _branching(self) -> Branches:
         """Return the object that puts the waits of captured queues into a branch, on a stream used for nothing else."""
-        self._waits = new_stream(library(), self._device, SIDE_PRIORITY)
-        return Branches(library(), self._waits.cuda_stream)
+        return Branches(self._handles, self._handles.stream(self._device, SIDE_PRIORITY))
 
     def _queues(self, parts: Sequence[Sequence[Operation]], begin: torch.Tensor | None) -> list[Queue]:
         """Return the queues of a buffer. The first one that is not empty waits for `begin`."""
@@ -66,7 +65,10 @@ class CopyEngine:
         ]
 
     def _replays_of(self, queues: list[list[Queue]]) -> list[list[tuple[int, Replay]]]:
-        return [[(at, Replay(one, graphs, self._replayed)) for at, one in enumerate(late) if one] for late in queues]
+        def replay(queue: Queue) -> Replay:
+            return Replay(queue, self._graphs, self._replayed)
+
+        return [[(at, replay(one)) for at, one in enumerate(late) if one] for late in queues]
 
     def ready(self, slot: int, bases: Bases, captured: bool, callers: bool) -> Parts:
         """Return its operations in a launch with the buffers of `slot`. Graphs are created before any of them waits.
@@ -76,14 +78,13 @@ class CopyEngine:
         if not self.stream:
             return {}
         replays = (self._captured_replays if callers else self._replays)[slot]
-        stream = self.stream.cuda_stream
-        return {at: (one, one.graph(stream, bases, captured)) for at, one in replays}
+        return {at: (one, one.graph(self.stream, bases, captured)) for at, one in replays}
 
     def issue(self, parts: Parts, kernels: int, bases: Bases, captured: bool) -> None:
         """Issue the operations that follow a number of kernels."""
         if self.stream and kernels in parts:
             replay, graph = parts[kernels]
-            replay.issue(self.stream.cuda_stream, bases, graph, captured)
+            replay.issue(self.stream, bases, graph, captured)
 
 
 def may_be_begun(found: Recorded) -> bool:

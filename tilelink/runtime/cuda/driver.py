@@ -62,7 +62,6 @@ class Driver:
         self._write = function_of(library, "cuStreamWriteValue32_v2", handle, address, word, ctypes.c_uint)
         operations = ctypes.POINTER(_MemoryOperation)
         self._batch = function_of(library, "cuStreamBatchMemOp_v2", handle, ctypes.c_uint, operations, ctypes.c_uint)
-        self._create = function_of(library, "cuEventCreate", ctypes.POINTER(handle), ctypes.c_uint)
         self._record = function_of(library, "cuEventRecord", handle, handle)
         self._elapsed = function_of(library, "cuEventElapsedTime", ctypes.POINTER(ctypes.c_float), handle, handle)
 
@@ -100,12 +99,6 @@ class Driver:
             _MemoryOperation(operation=_WRITE_VALUE, address=counter, value=0, flags=_WRITE_DEFAULT),
         )
         return self._batch, (stream, ctypes.c_uint(2), operations, ctypes.c_uint(0))
-
-    def event(self) -> Handle:
-        """Return a new event that records its time. Raises RankError if the driver has none."""
-        made = Handle()
-        _done(self._create(ctypes.byref(made), 0))
-        return made
 
     def record(self, stream: Handle, event: Handle) -> Call:
         """Return a call that records the event after all earlier work of the stream."""

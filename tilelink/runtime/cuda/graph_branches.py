@@ -8,8 +8,7 @@ next copy.
 
 from __future__ import annotations
 
-from typing import Any
-
+from tilelink.runtime.cuda.handles import Handles
 from tilelink.runtime.cuda.side_streams import Events
 
 
@@ -21,10 +20,10 @@ class Branches:
     flag.
     """
 
-    def __init__(self, library: Any, waits: int) -> None:
+    def __init__(self, handles: Handles, waits: int) -> None:
         """waits: a stream, by its handle, on which nothing else is issued."""
         self.waits = waits
-        self._events = Events(library)
+        self._events = Events(handles)
         self._begin, self._end = self._events.new(), self._events.new()
         self._forked = self._new = False
 

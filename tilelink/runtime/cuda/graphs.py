@@ -8,15 +8,14 @@ recurs, as the addresses of a training step do.
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
-from typing import Any, Protocol
+from typing import Protocol
 
 from tilelink.errors import BindingError, RankError
-from tilelink.runtime.cuda.driver import function_of, library, with_context
+from tilelink.runtime.cuda.driver import function_of, with_context
+from tilelink.runtime.cuda.handles import Handles
 
 KEPT = 32
 """Number of address sets that are remembered, and number of sets that have a graph. The most recent ones are kept."""
@@ -38,18 +37,21 @@ class Issues(Protocol):
 
 
 class Graphs:
-    """The driver's calls around a capture. Signatures: CUDA driver API reference, "Graph Management"."""
+    """The driver's calls around a capture, for the graphs of a kernel.
 
-    def __init__(self, library: Any) -> None:
+    Signatures: CUDA driver API reference, "Graph Management".
+    """
+
+    def __init__(self, handles: Handles) -> None:
         handle, pointer = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
-        self._library = library
+        library = self._library = handles.library
+        self._adopt, self.drop = handles.adopt, handles.drop
         self._begin = function_of(library, "cuStreamBeginCapture_v2", handle, ctypes.c_int)
         self._end = function_of(library, "cuStreamEndCapture", handle, pointer)
         self._instantiate = function_of(library, "cuGraphInstantiateWithFlags", pointer, handle, ctypes.c_ulonglong)
         self._destroy = function_of(library, "cuGraphDestroy", handle)
         self._upload = function_of(library, "cuGraphUpload", handle, handle)
         self._launch = function_of(library, "cuGraphLaunch", handle, handle)
-        self.drop = function_of(library, "cuGraphExecDestroy", handle)
 
     def captured(self, issue: Callable[[], None], stream: int) -> int | None:
         """Return what `issue` puts on the stream as an executable graph, or None if the driver refuses.
@@ -74,7 +76,7 @@ class Graphs:
         if status or refused or not executable.value:
             return None
         self._upload(executable, stream)  # otherwise the first launch uploads it, when kernels may already be waiting
-        return executable.value
+        return self._adopt(executable.value)
 
     def launch(self, executable: int, stream: int) -> int:
         """Launch an executable graph on a stream. Return the driver's error number, 0 for success."""
@@ -89,7 +91,7 @@ class Graphs:
 class GraphCache:
     """Executable graphs by key. A graph is created the second time that its key occurs."""
 
-    def __init__(self, graphs: Callable[[], Graphs], worth: bool = True, kept: int = KEPT) -> None:
+    def __init__(self, graphs: Graphs, worth: bool = True, kept: int = KEPT) -> None:
         """worth: False never creates a graph.
 
         kept: number of keys that are remembered, and of graphs; the most recent ones are kept.
@@ -98,7 +100,6 @@ class GraphCache:
         self._graphs, self._kept = graphs, kept
         self._new: OrderedDict[Key, None] = OrderedDict()
         self._known: OrderedDict[Key, int] = OrderedDict()
-        weakref.finalize(self, _free, self._known, graphs)
 
     def find(self, key: Key, issue: Callable[[], None], stream: int) -> int | None:
         """Return the graph of what `issue` puts on a stream, or None. It may be created now, which takes a while."""
@@ -113,18 +114,18 @@ class GraphCache:
                 self._new.popitem(last=False)
             return None
         del self._new[key]
-        made = self._graphs().captured(issue, stream)
+        made = self._graphs.captured(issue, stream)
         if made is None:
             self.worth = False
             return None
         self._known[key] = made
         if len(self._known) > self._kept:
-            self._graphs().drop(self._known.popitem(last=False)[1])  # the driver frees it after its last launch
+            self._graphs.drop(self._known.popitem(last=False)[1])  # the driver frees it after its last launch
         return made
 
     def launch(self, executable: int, stream: int) -> bool:
         """Launch a graph on a stream. Return True if the driver did; after a failure there are no more graphs."""
-        refused = self._graphs().launch(executable, stream) != 0
+        refused = self._graphs.launch(executable, stream) != 0
         self.worth = self.worth and not refused
         return not refused
 
@@ -132,7 +133,7 @@ class GraphCache:
 class Replay:
     """Issues a queue: directly for new addresses, as a graph for addresses that recur."""
 
-    def __init__(self, queue: Issues, graphs: Callable[[], Graphs], worth: bool = True) -> None:
+    def __init__(self, queue: Issues, graphs: Graphs, worth: bool = True) -> None:
         """worth: False never creates a graph, for example if operations are timed one by one."""
         self._queue = queue
         self._names = sorted(queue.names)
@@ -154,17 +155,6 @@ class Replay:
             self._queue.issue(stream, bases, capturing)
         elif not self._seen.launch(executable, stream):
             self._queue.issue(stream, bases)
-
-
-def _free(executables: Mapping[Key, int], graphs: Callable[[], Graphs]) -> None:
-    for executable in executables.values():
-        graphs().drop(executable)
-
-
-@cache
-def graphs() -> Graphs:
-    """Return the driver's graph calls on this machine."""
-    return Graphs(library())
 
 
 def check_captured(capturing: bool, measured: bool) -> None:

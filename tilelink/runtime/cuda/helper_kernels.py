@@ -2,10 +2,10 @@
 """Helper kernels of a GPU rank: a small kernel before a launch, if peers read its inputs, and one after it.
 
 The number of the launch is in device memory, and only kernels change it: these, or a launch's own kernels that perform
-the handshake (device/handshake.py). So a launch that was captured into a CUDA graph can be replayed. A captured launch
-always uses the buffers that it was captured with. So a replay first skips launches, as if they had happened, until it
-uses these buffers. Afterwards it skips as many as restore the slot. For launches outside of the graph nothing
-has changed.
+the handshake (device/handshake.py). So a launch that was captured into a CUDA graph can be replayed.
+Where the host's copies address buffers, a replay uses those that it was captured with (Artifact.replays_in_turn). It
+first skips launches, as if they had happened, until it uses these buffers. Afterwards it skips as many as restore the
+slot. For launches outside of the graph nothing has changed.
 """
 
 import triton

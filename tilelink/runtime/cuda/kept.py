@@ -1,5 +1,5 @@
 # pyright: basic
-"""Tensors of a program that its GPU ranks keep between launches: read and reset by the host."""
+"""A program that is kept on a GPU rank between launches: its tensors that the host reads and resets, and its end."""
 
 from __future__ import annotations
 
@@ -11,15 +11,37 @@ import torch.distributed as dist
 
 from tilelink.artifact import Artifact
 from tilelink.errors import BindingError
+from tilelink.runtime.cuda.handles import Handles
 
 
 class KeepingKernel:
-    """A compiled program whose kept tensors the host reads and resets. Subclasses launch it, and set these members."""
+    """A compiled program whose kept tensors the host reads and resets. Subclasses launch it, and set these members.
+
+    captured: True once a launch was captured into a CUDA graph, which may be replayed at any time.
+    """
 
     artifact: Artifact
     device: torch.device
+    captured = False
+    _handles: Handles
     _group: dist.ProcessGroup
     _memory: Any
+
+    def close(self) -> None:
+        """Free what the driver made for the kernel.
+
+        Afterwards it cannot be launched, and no graph that holds it may be replayed. It waits for this rank's launches.
+        All ranks close a kernel when no rank launches it any more.
+        """
+        if not self._handles.closed:
+            torch.cuda.synchronize(self.device)
+            self._handles.close()
+
+    def _check_open(self) -> None:
+        """Raise BindingError if the kernel is closed."""
+        if self._handles.closed:
+            hint = "compile it again; tilelink.ops.clear() closes the kernels of operators"
+            raise BindingError(f"the kernel of {self.artifact.program} is closed", hint=hint)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return copies of the tensors that are kept between launches, as all launches so far leave them.
@@ -49,6 +71,7 @@ class KeepingKernel:
 
     def _meet(self) -> None:
         """Wait for all launches so far, and for those of all ranks if peers reach a kept tensor."""
+        self._check_open()
         if torch.cuda.is_current_stream_capturing():
             hint = "read or reset it between launches: a graph replays launches alone"
             raise BindingError("what is kept between launches, while a launch is captured", hint=hint)

@@ -12,7 +12,9 @@ from tilelink.runtime.cuda.clock import PointerClocks
 from tilelink.runtime.cuda.copies import Copies
 from tilelink.runtime.cuda.deadline import DebugBlock
 from tilelink.runtime.cuda.device import agree, gpu_of
-from tilelink.runtime.cuda.graphs import GraphCache, check_captured, graphs
+from tilelink.runtime.cuda.driver import library
+from tilelink.runtime.cuda.graphs import GraphCache, Graphs, check_captured
+from tilelink.runtime.cuda.handles import Handles
 from tilelink.runtime.cuda.handshake import HandshakeArguments
 from tilelink.runtime.cuda.launch_driver import LaunchDriver
 from tilelink.runtime.cuda.measured_kernel import MeasuredKernel
@@ -49,6 +51,7 @@ class GpuKernel(MeasuredKernel):
     def _build(self, deadline_s: float | None) -> None:
         artifact, group, device = self.artifact, self._group, self.device
         agree(artifact.fingerprint, group, device)
+        handles = self._handles = Handles(library())
         memory = self._memory = Memory(artifact, self._rank, group, device)
         debug_block = self._debug_block = DebugBlock(artifact, memory, deadline_s) if deadline_s else None
         words = debug_block.words if debug_block else None
@@ -56,13 +59,13 @@ class GpuKernel(MeasuredKernel):
         if artifact.spans and words is not None:
             self._tracer = Tracer(artifact, words, PointerClocks(group, device), group, device)
         copies = self._copies = Copies(
-            artifact, memory, group, timed=self._tracer is not None, replayed=debug_block is None
+            artifact, memory, group, handles, timed=self._tracer is not None, replayed=debug_block is None
         )  # fmt: skip
         handshake = HandshakeArguments(artifact, copies, device)
         self._arguments = Arguments(artifact, memory, words, handshake.usual)
-        self._driver = LaunchDriver(artifact, memory, self._arguments, copies, handshake, words)
+        self._driver = LaunchDriver(artifact, memory, self._arguments, copies, handshake, words, handles)
         self._promises = artifact.promises if settings().check else ()
-        self._graphs = GraphCache(graphs, self._driver.gains and debug_block is None, SETS)
+        self._graphs = GraphCache(Graphs(handles), self._driver.gains and debug_block is None, SETS)
         torch.cuda.synchronize(device)
         dist.barrier(group, device_ids=[device.index])
 
@@ -80,6 +83,7 @@ class GpuKernel(MeasuredKernel):
             with torch.cuda.device(self.device):
                 return self(inputs, out)
         capturing = torch.cuda.is_current_stream_capturing()
+        self.captured |= capturing
         if self._debug_block:
             check_captured(capturing, self._tracer is not None)
             self._debug_block.check()
@@ -111,11 +115,12 @@ class GpuKernel(MeasuredKernel):
         if arguments.staged:
             arguments.stage(tensors, driver.slot)
         graph = self._whole(tensors) if self._graphs.worth and not capturing else None
+        skips = capturing and not driver.in_turn
         if graph is None or not self._graphs.launch(graph, stream):
-            driver.issue(tensors, stream, capturing, capturing)
+            driver.issue(tensors, stream, capturing, skips)
         if self.artifact.copies_outputs:  # peers may write there again once the end of the launch is announced
             arguments.keep(results, driver.slot)
-            driver.end_launch(stream, capturing)
+            driver.end_launch(stream, skips)
 
     def _whole(self, tensors: Tensors) -> int | None:
         """Return the graph of the whole launch for these tensors and the current buffers, or None."""
@@ -135,7 +140,12 @@ class GpuKernel(MeasuredKernel):
             self._tracer.drain((engine.early[slot], *engine.late[slot]))
 
     def _elsewhere(self) -> bool:
-        """True if the calling thread has another current GPU, whose streams and context are not this rank's."""
+        """True if the calling thread has another current GPU, whose streams and context are not this rank's.
+
+        Raises BindingError if the kernel is closed.
+        """
+        if self._handles.closed:
+            self._check_open()
         return torch._C._cuda_getDevice() != self.device.index
 
     def buffer(self, name: str) -> torch.Tensor:
@@ -160,7 +170,14 @@ class GpuKernel(MeasuredKernel):
     @property
     def symmetric_bytes(self) -> int:
         """Return the bytes of symmetric memory that this rank holds for the kernel, as each of its peers does."""
+        self._check_open()
         return self._memory.heap.memory.nbytes
+
+    def close(self) -> None:
+        """Free the kernel's memory, too, in which peers write."""
+        super().close()
+        for name in ("_graphs", "_driver", "_copies", "_arguments", "_tracer", "_debug_block", "_memory"):
+            setattr(self, name, None)  # the memory last: graphs and kernels have its addresses
 
     # Measuring -----------------------------------------------------------------------------------------------
 

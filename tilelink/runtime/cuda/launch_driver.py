@@ -9,13 +9,13 @@ from tilelink.artifact import Artifact, HandshakePointer, SignalsPointer, Signal
 from tilelink.generated import file_of, load_module
 from tilelink.runtime.cuda.arguments import Arguments
 from tilelink.runtime.cuda.copies import Copies
-from tilelink.runtime.cuda.driver import library
 from tilelink.runtime.cuda.functions import Function, HelperKernel
+from tilelink.runtime.cuda.handles import SIDE_PRIORITY, Handles
 from tilelink.runtime.cuda.handshake import HandshakeArguments
 from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, skip_launches
 from tilelink.runtime.cuda.memory import Memory
 from tilelink.runtime.cuda.operands import Tensors
-from tilelink.runtime.cuda.side_streams import SIDE_PRIORITY, Sides, new_stream
+from tilelink.runtime.cuda.side_streams import Sides
 from tilelink.runtime.order import kernels_in_order
 
 
@@ -23,12 +23,14 @@ class LaunchDriver:
     """Issues launches with the protocol and streams of a program, on a caller's stream, given by its handle.
 
     slot: number of the next launch in the cycle of buffers. skips: helper kernels before a captured launch, by slot.
-    gains: True if one graph is faster than issuing a launch's operations one by one.
+    in_turn: True if a replay of a captured launch is the next launch (Artifact.replays_in_turn). capturing: a stream,
+    by its handle, on which whole launches are captured. gains: True if one graph is faster than issuing a launch's
+    operations one by one.
     """
 
     def __init__(
         self, artifact: Artifact, memory: Memory, arguments: Arguments, copies: Copies, handshake: HandshakeArguments,
-        debug_block: torch.Tensor | None,
+        debug_block: torch.Tensor | None, handles: Handles,
     ) -> None:  # fmt: skip
         """Compile the kernels. Raises BindingError for one that does not fit the GPU."""
         self._memory, self._copies = memory, copies
@@ -37,7 +39,7 @@ class LaunchDriver:
         self._apart = {HandshakePointer: handshake.none}
         self._preset: dict[type, torch.Tensor] | None = None
         self._needs_entry, self._copies_outputs = artifact.needs_entry, artifact.copies_outputs
-        self.slot, self.cycle = 0, artifact.cycle
+        self.slot, self.cycle, self.in_turn = 0, artifact.cycle, artifact.replays_in_turn
         self.last: torch.cuda.Stream | None = None
         """Stream of the last launch."""
         self._callers: dict[int, torch.cuda.Stream] = {}
@@ -45,18 +47,16 @@ class LaunchDriver:
         module = load_module(file_of(artifact.source))
         order = kernels_in_order(artifact.kernels)
         names = sorted({one.stream for one in order} - {"main"})
-        streams = {name: new_stream(library(), memory.device, SIDE_PRIORITY) for name in names}
+        streams = {name: handles.stream(memory.device, SIDE_PRIORITY) for name in names}
         self._functions = [
             (streams.get(one.stream), Function(one, getattr(module, one.name), arguments.argument, artifact))
             for one in order
         ]
         # Most launches with kernels in parallel were 6 to 24 us slower in a graph, where they seem to get other SMs.
         self.gains = bool(self._engine.stream) and not streams and all(one.is_prepared for _, one in self._functions)
-        self._capturing = new_stream(library(), memory.device)
-        self.capturing = self._capturing.cuda_stream
-        """Stream on which whole launches are captured."""
-        sides = [*streams.values(), *([self._engine.stream] if self._engine.stream else [])]
-        self._sides = Sides(library(), [side.cuda_stream for side in sides])
+        self.capturing = handles.stream(memory.device)
+        engine = [self._engine.stream] if self._engine.stream else []
+        self._sides = Sides(handles, [*streams.values(), *engine])
         self._compile_helpers(debug_block)
 
     def _compile_helpers(self, debug_block: torch.Tensor | None) -> None:
@@ -97,8 +97,8 @@ class LaunchDriver:
     def issue(self, tensors: Tensors, stream: int, captured: bool, callers: bool) -> None:
         """Issue the kernels and copies of a launch, with its start and, unless outputs are copied out, its end.
 
-        captured: True if the stream is being captured. callers: True if the caller captures it, who may replay it at
-        any time.
+        captured: True if the stream is being captured. callers: True if the caller captures it, and its replays skip
+        launches. Then helper kernels perform the handshake.
         """
         if self._needs_entry and (callers or not self._in_kernels):
             self._open(stream)
@@ -111,7 +111,7 @@ class LaunchDriver:
         copies = engine.ready(slot, bases, captured, callers)
         engine.issue(copies, 0, bases, captured)
         for number, (side, function) in enumerate(self._functions, start=1):
-            function(side.cuda_stream if side else stream, tensors, instead)
+            function(side or stream, tensors, instead)
             engine.issue(copies, number, bases, captured)
         self._sides.join(stream)
         if self._await_outputs and (callers or not self._in_kernels):
@@ -120,7 +120,7 @@ class LaunchDriver:
             self.end_launch(stream, callers)
 
     def end_launch(self, stream: int, callers: bool) -> None:
-        """Announce the end of the launch to peers, if its kernels do not. callers: True if the caller captures it."""
+        """Announce the end of the launch to peers, if its kernels do not. callers: as for `issue`."""
         if callers:
             self._close_captured(stream)
         elif not self._in_kernels:

@@ -87,8 +87,9 @@ def helper_options(artifact: Artifact, found: Recorded, begun: bool) -> HelperOp
         "LAG": artifact.lag, "ENTRY": artifact.needs_entry, "PROGRAMS": artifact.counted,
     }  # fmt: skip
     closing = {**options, "EXITS": len(found.exits)}
-    # Kernels of a captured launch notify no peers and release no copies, so helper kernels must do it before them.
-    slots = range(cycle if cycle > 1 or artifact.protocol.announces_late else 0)
+    # Where replays skip launches, their kernels notify no peers and release no copies: helper kernels do so first.
+    skipped = not artifact.replays_in_turn and (cycle > 1 or artifact.protocol.announces_late)
+    slots = range(cycle if skipped else 0)
     # Captured launches skip others. If only the signals of every launch keep ranks together, they must wait instead.
     skipping = {"CYCLE": cycle, "LAG": artifact.lag if artifact.reuse_wait or cycle == 1 else 1}
     # If a kernel releases the copies of a launch, peers may be notified of its end only in the next one. A wait for

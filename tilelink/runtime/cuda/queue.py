@@ -66,12 +66,13 @@ class Queue:
 
     def __init__(
         self, operations: Sequence[Operation], places: Places, pads: Sequence[int], rank: int, values: int,
-        timed: bool = False, branches: Branches | None = None, ready: int | None = None,
+        new_event: Callable[[], int] | None = None, branches: Branches | None = None, ready: int | None = None,
     ) -> None:  # fmt: skip
         """pads: address of each rank's counters. values: address of the values of the flags.
 
         ready: address of a word that all operations wait for.
-        timed: True for an event before the first operation and after each; see `self.timed` and `elapsed_ns`.
+        new_event: makes events, one before the first operation and one after each; see `self.timed` and `elapsed_ns`.
+        None: operations are not timed.
         branches: puts captured waits into a branch; None if they must stay in line.
         """
         self._pad = pads[rank]
@@ -83,12 +84,12 @@ class Queue:
         """The timed operations, with the events before and after each."""
         if ready is not None:
             self._calls.append((True, self._prepared(driver(), Ready(address=ready))))
-        before = self._mark() if timed and operations else None
+        before = self._mark(new_event) if new_event and operations else None
         for operation in operations:
             for step in _steps(operation, places, pads, values):
                 self._calls.append((isinstance(step, StreamWait), self._prepared(driver(), step)))
-            if before is not None:
-                after = self._mark()
+            if new_event and before is not None:
+                after = self._mark(new_event)
                 self.timed.append((operation, before, after))
                 before = after
 
@@ -127,8 +128,8 @@ class Queue:
         """Return the ns from an event (its handle) to one of `timed`. Raises RankError if one is not complete."""
         return driver().elapsed_ns(Handle(first), second)
 
-    def _mark(self) -> Handle:
-        event = driver().event()
+    def _mark(self, new_event: Callable[[], int]) -> Handle:
+        event = Handle(new_event())
         self._calls.append((False, driver().record(self._stream, event)))
         return event
 

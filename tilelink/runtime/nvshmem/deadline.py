@@ -11,7 +11,7 @@ import torch
 from tilelink.artifact import Artifact
 from tilelink.device.debug import TRIPPED, WORDS, armed, trip
 from tilelink.errors import DeadlineError, RankError
-from tilelink.runtime.cuda.side_streams import new_stream
+from tilelink.runtime.cuda.handles import Handles
 
 PATIENCE = 20.0
 """Multiple of the deadline after which the host gives a launch up: its waits end in time, a wait for puts may not."""
@@ -26,12 +26,14 @@ class Watch:
     waits.
     """
 
-    def __init__(self, artifact: Artifact, rank: int, device: torch.device, driver: Any, deadline_s: float) -> None:
+    def __init__(
+        self, artifact: Artifact, rank: int, device: torch.device, handles: Handles, deadline_s: float
+    ) -> None:  # fmt: skip
         """deadline_s: seconds that one wait may take."""
         self.words = torch.zeros(WORDS, dtype=torch.int64, device=device)
         self.words.copy_(torch.tensor(armed(deadline_s), dtype=torch.int64))
         self._artifact, self._rank, self._seconds = artifact, rank, deadline_s
-        self._side = new_stream(driver, device)
+        self._side = torch.cuda.ExternalStream(handles.stream(device), device)
 
     def check(self) -> None:
         """Raise the DeadlineError of an earlier launch: what came after it is worthless."""

@@ -18,9 +18,10 @@ from tilelink.runtime.cuda.device import agree, gpu_of
 from tilelink.runtime.cuda.driver import library as cuda_driver
 from tilelink.runtime.cuda.functions import Function, HelperKernel
 from tilelink.runtime.cuda.graphs import check_captured
+from tilelink.runtime.cuda.handles import SIDE_PRIORITY, Handles
 from tilelink.runtime.cuda.measured_kernel import MeasuredKernel
 from tilelink.runtime.cuda.operands import Tensors
-from tilelink.runtime.cuda.side_streams import SIDE_PRIORITY, Sides, new_stream
+from tilelink.runtime.cuda.side_streams import Sides
 from tilelink.runtime.cuda.timeline import Tracer
 from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.nvshmem.bitcode import libraries
@@ -81,6 +82,7 @@ class NvshmemKernel(MeasuredKernel):
             hint = "put them on SMs, `on sm(1)`: copy engines are for programs of one node"
             raise BindingError(f"stages on copy engines: {artifact.copy_programs[0].name}", hint=hint)
         self.artifact, self.device = artifact, gpu_of(group)
+        self._handles = Handles(cuda_driver())
         self._rank, self._group = dist.get_rank(group), group
         with torch.cuda.device(self.device), torch.inference_mode(False):
             agree(artifact.fingerprint, group, self.device)
@@ -92,7 +94,7 @@ class NvshmemKernel(MeasuredKernel):
             memory = self._memory = Memory(artifact, self._rank, self._library, self.device)
             self._watch = None
             if deadline_s:
-                self._watch = Watch(artifact, self._rank, self.device, cuda_driver(), deadline_s)
+                self._watch = Watch(artifact, self._rank, self.device, self._handles, deadline_s)
             self._tracer = self._traced() if artifact.spans and self._watch else None
             words = self._watch.words if self._watch else None
             self._arguments: Any = Arguments(artifact, memory, words, None)  # type: ignore[arg-type]
@@ -110,7 +112,7 @@ class NvshmemKernel(MeasuredKernel):
         artifact, memory, link = self.artifact, self._memory, self._link
         module, order = load_module(file_of(artifact.source)), kernels_in_order(artifact.kernels)
         names = sorted({one.stream for one in order} - {"main"})
-        streams = {name: new_stream(cuda_driver(), self.device, SIDE_PRIORITY) for name in names}
+        streams = {name: self._handles.stream(self.device, SIDE_PRIORITY) for name in names}
         self._functions = [
             (
                 streams.get(one.stream),
@@ -121,7 +123,7 @@ class NvshmemKernel(MeasuredKernel):
             )
             for one in order
         ]  # fmt: skip
-        self._sides = Sides(cuda_driver(), [side.cuda_stream for side in streams.values()])
+        self._sides = Sides(self._handles, [*streams.values()])
         self._fill = {one.name: filling(one, memory, HelperKernel) for one in self._arguments.staged}
         self._keep = {one.name: emptying(one, memory, HelperKernel) for one in self._arguments.kept}
         self._compile_handshake(words, link if artifact.nodes > 1 else None)
@@ -152,8 +154,10 @@ class NvshmemKernel(MeasuredKernel):
         inputs: tensors of this rank. out: tensors for outputs. Return the outputs. Raises BindingError for tensors that
         do not fit, and for a captured launch with a deadline; with a deadline DeadlineError.
         """
+        self._check_open()
         with torch.cuda.device(self.device):
             capturing = torch.cuda.is_current_stream_capturing()
+            self.captured |= capturing
             if self._watch:
                 check_captured(capturing, self._tracer is not None)
                 self._watch.check()
@@ -188,7 +192,7 @@ class NvshmemKernel(MeasuredKernel):
             self._open(stream)
         self._sides.fork(stream)
         for side, function in self._functions:
-            function(side.cuda_stream if side else stream, tensors)
+            function(side or stream, tensors)
         self._sides.join(stream)
         if self._await is not None:
             self._await(stream)
