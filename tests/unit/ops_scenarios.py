@@ -110,6 +110,12 @@ def results(dtype: torch.dtype, way: str | None) -> None:
         first = bs[0].float() if bias is not None else 0
         near(ops.gemm_ar(long[rank], w, **given), follow(total + first), "gemm_ar")
         near(ops.gemm_ar(long[rank], w, **given, f32_sums=True), follow(total + first), "gemm_ar f32")
+        added_on = follow(total + first) + 1
+        one, norm = torch.ones(ranks * MS, N, dtype=dtype), bs[1] if len(bs) > 1 else bs[0]
+        near(ops.gemm_ar(long[rank], w, **given, residual=one), added_on, "gemm_ar with a residual")
+        normed, y = ops.gemm_ar(long[rank], w, **given, residual=one, norm=norm, eps=0.5)
+        near(y, added_on, "the sum that has a norm")
+        near(normed, torch.nn.functional.rms_norm(added_on, (N,), norm.float(), 0.5), "its norm")
         given["bias"] = bias
         near(ops.gemm_rs(long[rank], w, **given, f32_sums=True), follow(own + added), f"gemm_rs f32 {activation}")
     near(ops.all_gather(x, schedule=way), torch.cat(xs), "all_gather")
@@ -168,7 +174,8 @@ def fused() -> None:
     results(torch.bfloat16, "h200")
     found = list(Meaning.made)
     programs = {variant: name for one in RECORDS for variant, name in one.programs.items()}
-    asked = {name for one in RECORDS for name in one.programs.values()} - {programs["gathered"]}  # of gradients
+    asked = {name for one in RECORDS for name in one.programs.values() if one.few is None or one.fused_rows}
+    asked -= {programs["gathered"]}  # of gradients
     assert {name for name, _ in found} == asked
     assert {schedule for _, schedule in found} == {"h200"}
     results(torch.bfloat16, "h200")
@@ -182,7 +189,15 @@ def fused() -> None:
     long = torch.ones(2 * MS, K).bfloat16()
     ops.gemm_rs(long, w, schedule="gemm_rs_ring:ring")
     assert Meaning.made[-1] == ("gemm_rs_ring", "ring")
-    assert ops.gemm_ar(torch.ones(3, K).bfloat16(), w, schedule="gemm_ar_one_shot:h200").tolist() == [[16.0] * N] * 3
+    for rows in (1, 3, 9):  # 3 and 9 are rounded up, and so are those of the residual
+        given, one = torch.ones(rows, K).bfloat16(), torch.ones(rows, N).bfloat16()
+        assert ops.gemm_ar(given, w, schedule="gemm_ar_one_shot:h200").tolist() == [[16.0] * N] * rows
+        y = ops.gemm_ar(given, w, residual=one, schedule="gemm_ar_one_shot_residual:h200")
+        assert y.tolist() == [[17.0] * N] * rows
+        norm = torch.full((N,), 2.0).bfloat16()
+        normed, y = ops.gemm_ar(given, w, residual=one, norm=norm, eps=0, schedule="gemm_ar_one_shot_norm:h200")
+        assert y.tolist() == [[17.0] * N] * rows and normed.tolist() == [[2.0] * N] * rows
+        assert Meaning.made[-1] == ("gemm_ar_one_shot_norm", "h200")
     ops.all_gather(torch.ones(4, 2, 3).bfloat16(), schedule="h200")
     assert ops.all_gather(torch.ones(4, 2, 3).bfloat16(), schedule="h200").shape == (8, 2, 3)
     ops.clear()

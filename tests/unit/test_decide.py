@@ -264,10 +264,10 @@ def test_two_ranks_pull_sums_of_many_rows() -> None:
 
 def test_little_is_moved_by_the_librarys_own_kernels() -> None:
     once, twice = "all_reduce_one_shot_pushed:few", "all_reduce_two_shot_pushed:more"
-    assert chosen(request("gemm_ar", 32, 4096, 3584)) == once
-    assert chosen(request("gemm_ar", 40, 4096, 3584)) == twice
-    assert chosen(request("gemm_ar", 16, 4096, 3584, ranks=8)) == twice  # everybody would receive more
-    assert chosen(request("gemm_ar", 3, 4096, 3584)) == once
+    assert chosen(request("gemm_ar", 64, 2048, 3584)) == once
+    assert chosen(request("gemm_ar", 72, 2048, 3584)) == twice
+    assert chosen(request("gemm_ar", 32, 2048, 3584, ranks=8)) == twice  # everybody would receive more
+    assert chosen(request("gemm_ar", 3, 2048, 3584)) == once
     assert chosen(request("gemm_ar", 130, 4096, 3584)) == twice  # rows that the ranks do not divide
     assert chosen(request("gemm_ar", 1024, 4096, 3584)) == twice
     assert chosen(request("gemm_ar", 1025, 4096, 3584)) == "unfused"
@@ -287,6 +287,19 @@ def test_little_is_moved_by_the_librarys_own_kernels() -> None:
     assert chosen(request("gemm_rs", 480, 8192, 8192)) == "reduce_scatter_pushed:more"
     for op in ("all_gather", "reduce_scatter", "all_reduce"):
         assert chosen(request(op, 64, 4096, 4096)) == "unfused"
+
+
+def test_few_rows_have_one_kernel_where_its_tiles_are_a_wave() -> None:
+    narrow, wide = "gemm_ar_one_shot:h200_narrow", "gemm_ar_one_shot:h200"
+    for rows in (1, 3, 32, 60):
+        assert chosen(request("gemm_ar", rows, 4096, 3584)) == narrow
+    assert chosen(request("gemm_ar", 64, 8192, 14336, ranks=2)) == wide
+    assert chosen(request("gemm_ar", 64, 8192, 14336)) != wide, "everybody would receive more"
+    assert chosen(request("gemm_ar", 72, 4096, 3584)) != narrow, "more rows than a tile has"
+    for columns in (2048, 5120, 12288):
+        assert ":h200" not in str(chosen(request("gemm_ar", 8, columns, 3584))), "too few tiles for a wave, or more"
+    assert choose("gemm_ar_norm", 64, 4096, 3584, 2) == "gemm_ar_one_shot_norm:h200_narrow"
+    assert choose("gemm_ar_norm", 64, 4096, 3585, 2) == choose("gemm_ar_norm", 64, 4096, 3584, 1) == "unfused"
 
 
 def test_a_processor_takes_what_it_can_hold() -> None:

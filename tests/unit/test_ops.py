@@ -89,9 +89,9 @@ def test_every_program_of_an_operator_has_the_schedule_that_is_chosen() -> None:
         ({"small_gather_bytes": 1}, "ag_gemm", (512, 3584, 4096, 4), "all_gather_kept:more", "unfused"),
         ({"small_scatter_bytes": 1}, "gemm_rs", (512, 4096, 64, 4), "reduce_scatter_pushed:more", "unfused"),
         ({"small_reduce_bytes": 1}, "gemm_ar", (512, 4096, 64, 4), "all_reduce_two_shot_pushed:more", "unfused"),
-        ({"one_shot_bytes": 1}, "gemm_ar", (8, 4096, 64, 4), "all_reduce_one_shot_pushed:few",
+        ({"one_shot_bytes": 1}, "gemm_ar", (8, 2048, 64, 4), "all_reduce_one_shot_pushed:few",
          "all_reduce_two_shot_pushed:more"),
-        ({"small_tiles": 1}, "gemm_ar", (8, 4096, 64, 4), "all_reduce_one_shot_pushed:few", "unfused"),
+        ({"small_tiles": 1}, "gemm_ar", (8, 2048, 64, 4), "all_reduce_one_shot_pushed:few", "unfused"),
     ],
 )  # fmt: skip
 def test_the_rule_has_its_thresholds_from_the_machine(

@@ -29,7 +29,8 @@ All raise ShapeError and DtypeError for tensors that do not fit and UnknownNameE
 
 from __future__ import annotations
 
-from typing import SupportsIndex
+from functools import cache
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -38,7 +39,7 @@ from tilelink.ops import batch, registered, unfused
 from tilelink.ops.calls import Implementation, run
 from tilelink.ops.choice import choose
 from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
-from tilelink.ops.groups import Group, clear, group_named, members_of, name_of
+from tilelink.ops.groups import Group, clear, members_of, name_of, size_of
 from tilelink.ops.operators import OPERATORS, UNFUSED
 from tilelink.ops.rows import kernel_rows as _kernel_rows
 from tilelink.ops.validate import check_epilogue
@@ -85,11 +86,23 @@ def gemm_rs(
 def gemm_ar(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
     group: Group = None, schedule: Implementation = None, f32_sums: bool = False,
-) -> torch.Tensor:  # fmt: skip
+    residual: torch.Tensor | None = None, norm: torch.Tensor | None = None, eps: float = 1e-6,
+) -> Any:  # fmt: skip
     """The ranks' summed products, on every rank: x [M, K], w [N, K] -> activation(sum of x w^T + bias) [M, N].
 
     bias [N], the same on all ranks, is added once, to the sum. An activation runs after the kernel. f32_sums: as above.
+    residual [M, N]: is added once, last -> the total y [M, N].
+    norm [N]: weights of an RMS norm -> (y / sqrt(mean(y^2) + eps) * norm, y), both [M, N].
+    With few rows both are part of the kernel that multiplies and sums, and y is rounded after its norm was taken.
     """
+    if residual is not None or norm is not None:
+        plain = bias is None and not activation and not f32_sums
+        followed = _followed_by(x, w, residual, norm, eps, group, schedule) if plain and residual is not None else None
+        if followed is not None:
+            return followed
+        y = gemm_ar(x, w, bias=bias, activation=activation, group=group, schedule=schedule, f32_sums=f32_sums)
+        y = y if residual is None else y + residual
+        return y if norm is None else (torch.nn.functional.rms_norm(y, norm.shape, norm, eps), y)
     if f32_sums:
         return _summed_f32("gemm_ar_f32", x, w, bias, activation, group, schedule)
     return _product("gemm_ar", x, w, bias, activation, group, schedule)
@@ -137,7 +150,7 @@ def kernel_rows(op: str, most: int, *, group: Group = None) -> list[int]:
     The last one is `most` or more. Raises UnknownNameError for an operator that there is not.
     """
     members = members_of(group)
-    ranks = (group_named(members) if isinstance(members, str) else members).size()
+    ranks = size_of(members)
     if op not in OPERATORS:
         raise UnknownNameError(f"no operator {op!r}", hint=f"there are {', '.join(OPERATORS)}")
     return _kernel_rows(OPERATORS[op], most, ranks)
@@ -179,6 +192,29 @@ def _summed_f32(
     else:
         y = registered.call(op, x, w, name_of(members), schedule_text(schedule))
     return unfused.follow(y, bias, activation or "")
+
+
+def _followed_by(
+    x: torch.Tensor, w: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor | None, eps: float,
+    group: Group, schedule: Implementation,
+) -> Any:  # fmt: skip
+    """Return the result of the operator that does what follows a sum in its kernel, or None if there is none for it."""
+    op, operands = ("gemm_ar_residual", (x, w, residual)) if norm is None else ("gemm_ar_norm", (x, w, residual, norm))
+    numbers, members = () if norm is None else (eps,), members_of(group)
+    way = schedule
+    if way is None:
+        way = _few_kernel(op, *x.shape[:1], *w.shape, size_of(members))
+    own = isinstance(way, str) and way.partition(":")[0] in (OPERATORS[op].programs[""], UNFUSED)
+    if not own or (schedule is None and way == UNFUSED) or is_differentiated(operands):
+        return None
+    if is_direct(operands):
+        return run(op, operands, "", members, schedule, numbers)
+    return registered.call(op, *operands, *numbers, name_of(members), schedule_text(schedule))
+
+
+@cache
+def _few_kernel(op: str, M: int, N: int, K: int, ranks: int) -> str:
+    return choose(op, M, N, K, ranks)
 
 
 def _collective(op: str, x: torch.Tensor, group: Group, schedule: Implementation) -> torch.Tensor:

@@ -7,7 +7,7 @@ its kind checks everything, and for a fused one compiles a kernel, unless one is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -90,8 +90,11 @@ class _Made:
 _made = OfGroups(lambda group: _Made(group=group), _Made.free)
 
 
-def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str, implementation: Implementation) -> Any:
-    """Run an operator; its kernel is compiled at the first call of its kind.
+def run(
+    op: str, operands: Operands, activation: str, group: ProcessGroup | str, implementation: Implementation,
+    numbers: tuple[float, ...] = (),
+) -> Any:  # fmt: skip
+    """Run an operator; its kernel is compiled at the first call of its kind. numbers: those that the operator takes.
 
     Raise ShapeError or DtypeError for operands that do not fit, UnknownNameError for a schedule that there is not,
     RankError for a group that there is not any more, and what `compile` raises.
@@ -99,13 +102,14 @@ def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str,
     members = group_named(group) if isinstance(group, str) else group
     made = _made.of(members)
     key = (
-        op, activation, implementation if implementation is None or type(implementation) is str else id(implementation),
+        op, activation, numbers,
+        implementation if implementation is None or type(implementation) is str else id(implementation),
         *[None if t is None else (t.shape, t.dtype) for t in operands],
     )  # fmt: skip
     found = made.calls.get(key)
     if found is None:
         with gpu_of(operands[0]):
-            call = _prepared(op, operands, activation, made, implementation)
+            call = _prepared(op, operands, activation, made, implementation, numbers)
         found = made.calls[key] = (call, implementation)  # keeps the implementation's id its own
     return found[0](*operands)
 
@@ -114,7 +118,8 @@ def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str,
 
 
 def _prepared(
-    op: str, operands: Operands, activation: str, made: _Made, implementation: Implementation
+    op: str, operands: Operands, activation: str, made: _Made, implementation: Implementation,
+    numbers: tuple[float, ...],
 ) -> Callable[..., Any]:  # fmt: skip
     members = made.group
     check_activation(activation)
@@ -135,8 +140,11 @@ def _prepared(
         implementation, is_exact = _decided(replace(shared, M=exact.total), shared, made)
         rows = exact if is_exact else rows
     if implementation is None or implementation == UNFUSED:
-        return partial(_unfused, operator.unfused, activation if operator.activation else None, members)
+        after = (activation, *numbers) if operator.activation else numbers
+        return partial(_unfused, operator.unfused, after, members)
     program, schedule = made.way(implementation, operator.rule, variant)
+    if operator.rows == "kept" and not any(one.name == "Ms" for one in program.params):
+        rows = rows_of(operator, x.shape[0], 1, exact=rows.fit)  # ranks need not divide them
     taken = {t.name for t in program.tensors if t.space == "in"}
     if operator.small is not None and taken == {"x"}:
         moved = columns if operator.gathers else N
@@ -144,8 +152,14 @@ def _prepared(
         return Pair(kernel, operator.gathers, activation, rows, rows.rest(x, made.elements))
     if taken != set(given):
         raise UnknownNameError(f"{program.name} does not compute {op}", hint=f"it takes {', '.join(sorted(taken))}")
-    kernel = _kernel(program, schedule, x, {"M": rows.total, "N": N, "K": columns}, made)
-    return Launch(kernel, program, operator, given, ranks, left, rows, rows.rest(x, made.elements))
+    sizes = {"M": rows.total, "N": N, "K": columns, **dict(zip(operator.numbers, numbers, strict=True))}
+    kernel = _kernel(program, schedule, x, sizes, made)
+    rests = {
+        place: rows.rest(given[one.name], made.elements)
+        for place, one in enumerate(operator.operands)
+        if one.name in given and (one.dims is None or one.dims[0] == "rows")
+    }
+    return Launch(kernel, program, operator, given, ranks, left, rows, rests)
 
 
 def _compare(operator: Operator, x: torch.Tensor, made: _Made) -> None:
@@ -195,8 +209,8 @@ def _decided(exact: Request, shared: Request, made: _Made) -> tuple[Schedule | s
     return made.decided[shared], False
 
 
-def _unfused(function: Callable[..., Any], activation: str | None, group: ProcessGroup, *operands: Any) -> Any:
-    return function(*operands, group) if activation is None else function(*operands, activation, group)
+def _unfused(function: Callable[..., Any], after: tuple[Any, ...], group: ProcessGroup, *operands: Any) -> Any:
+    return function(*operands, *after, group)
 
 
 # Fused -------------------------------------------------------------------------------------------------------
@@ -216,13 +230,14 @@ def _resolve(implementation: Schedule | str, op: str, variant: str) -> tuple[Pro
 
 
 def _kernel(
-    program: Program, schedule: Schedule, x: torch.Tensor, sizes: dict[str, int], made: _Made
+    program: Program, schedule: Schedule, x: torch.Tensor, sizes: Mapping[str, float], made: _Made
 ) -> Callable[..., dict[str, torch.Tensor]]:
     """The kernel of a program for such sizes; M: its rows over all ranks."""
     if x.dtype not in DTYPES:
         raise DtypeError(f"{program.name} of {x.dtype}", hint=f"generated kernels take bf16 and f16; or {UNFUSED!r}")
     ranks, nodes = made.group.size(), nodes_of(made.group)
-    known = {**sizes, "Ms": sizes["M"] // ranks, "g": ranks // nodes}  # g: ranks of a node, of programs in two levels
+    # g: ranks of a node, of programs in two levels
+    known = {**sizes, "Ms": int(sizes["M"]) // ranks, "g": ranks // nodes}
     dims = {one.name: known[one.name] for one in program.params}
     key = (program.name, str(schedule), *dims.values(), x.dtype)
     if key not in made.kernels:
@@ -242,30 +257,36 @@ class Launch:
     def __init__(
         self, kernel: Callable[..., dict[str, torch.Tensor]], program: Program, operator: Operator,
         given: dict[str, torch.Tensor], ranks: int, activation: str, rows: Rows,
-        rest: torch.Tensor | None,
+        rests: Mapping[int, torch.Tensor | None],
     ) -> None:  # fmt: skip
-        """activation: what is left to do after the kernel. rest: what stands for the rows that x lacks."""
-        self._kernel, self._activation, self._rows, self._rest = kernel, activation, rows, rest
-        kernel_rows = rows.parts * rows.kernel
-        at_kernel = {name: (kernel_rows if name == "x" else t.shape[0], *t.shape[1:]) for name, t in given.items()}
-        self._inputs = [
-            (place, one.name, _declared(program, one.name, at_kernel[one.name], ranks))
-            for place, one in enumerate(operator.operands)
-            if one.name in given
-        ]
+        """activation: what is left to do after the kernel.
+
+        rests: what stands for the rows that an operand lacks, by its place. Operands without an entry have no rows.
+        """
+        self._kernel, self._activation, self._rows = kernel, activation, rows
+        self._rests = {place: rest for place, rest in rests.items() if rest is not None}
+        self._inputs: list[tuple[int, str, tuple[int, ...] | None]] = []
+        for place, one in enumerate(operator.operands):
+            if one.name in given:
+                first, *columns = given[one.name].shape
+                shape = (rows.parts * rows.kernel if place in rests else first, *columns)
+                self._inputs.append((place, one.name, _declared(program, one.name, shape, ranks)))
         shape = None if operator.weights else (-1, *given["x"].shape[1:])
         self._outputs: list[tuple[str, tuple[int, ...] | None]] = [(output.name, shape) for output in operator.outputs]
 
     def __call__(self, *operands: Any) -> Any:
-        if self._rest is not None:
-            operands = (self._rows.given(operands[0], self._rest), *operands[1:])
+        if self._rests:
+            operands = tuple(
+                self._rows.given(t, self._rests[place]) if place in self._rests else t
+                for place, t in enumerate(operands)
+            )
         inputs = {n: operands[at] if shape is None else operands[at].reshape(shape) for at, n, shape in self._inputs}
         made = self._kernel(inputs)
         results = [self._result(made[name], shape) for name, shape in self._outputs]
         return tuple(results) if len(results) > 1 else results[0]
 
     def _result(self, made: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor:
-        if self._rest is not None:
+        if self._rests:
             y = self._rows.taken(made, made.shape[-1:] if shape is None else shape[1:])
         else:
             y = (made if made.dim() == 2 else made.flatten(0, -2)) if shape is None else made.view(shape)

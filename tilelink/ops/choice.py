@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from math import inf, lcm
 
-from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED, Operator
+from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED, FewRows, Operator
 from tilelink.simulator.machine import Thresholds
 
 ROW_ALIGNMENT = 8
 """Elements of 16 bit to which rows must be aligned so that descriptors can address them."""
+
+WAVE = range(96, 133)
+"""Numbers of tiles for which a kernel for few rows is taken: with fewer too many of 132 SMs load no weights, and with
+more some load those of two tiles."""
 
 DEFAULTS = Thresholds()
 """Thresholds of machines without a description."""
@@ -27,10 +31,21 @@ def choose(
     operator = OPERATORS.get(op)
     if operator is None:
         return UNFUSED
+    few = None if operator.few is None or variant else _few(operator.few, M, N, K, ranks)
+    if few is not None:
+        return few
     least = inf if operator.fused_rows is None else operator.fused_rows(thresholds, N, K, ranks)
     if least <= M and _addressable(N, K, ranks):
         return SCHEDULE
     return _small(operator, M, K if operator.gathers else N, ranks, variant, thresholds)
+
+
+def _few(few: FewRows, M: int, N: int, K: int, ranks: int) -> str | None:
+    """Return the kernel for few rows whose tiles are most SMs' at once, or None."""
+    if not _addressable(N, K, ranks) or few.rows < M or 2 * (ranks - 1) * M * N > few.bytes:
+        return None
+    names = (name for columns, name in few.schedules.items() if -(-N // columns) in WAVE)
+    return next((f"{few.program}:{name}" for name in names), None)
 
 
 def worth_asking(op: str, M: int, N: int, K: int, ranks: int, thresholds: Thresholds = DEFAULTS) -> bool:

@@ -49,6 +49,11 @@ def group_named(name: str) -> ProcessGroup:
         raise RankError(f"there is no process group {name!r}", hint=hint) from None
 
 
+def size_of(members: ProcessGroup | str) -> int:
+    """Return the number of ranks of a group, or of the group of a name. Raises RankError where none has it."""
+    return (group_named(members) if isinstance(members, str) else members).size()
+
+
 def is_destroyed(group: ProcessGroup) -> bool:
     """True if no group has the name any more, or another group has it."""
     try:

@@ -62,6 +62,20 @@ class SmallMessage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FewRows:
+    """The library's program that multiplies and communicates in one kernel if there are few rows.
+
+    A kernel is fast if all of its tiles are in work at once, and on most SMs. schedules: by the columns of a tile,
+    which has all rows. rows, bytes: largest number of rows, and of bytes that each rank receives.
+    """
+
+    program: str
+    schedules: Mapping[int, str]
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Alternative:
     """A program that is taken in place of an operator's where the model predicts its schedule with roles to be faster.
 
@@ -81,7 +95,8 @@ class Operator:
     library's program by variant: what follows the product, "_" between; a variant that is not listed has no fused
     program, and an activation that is in no variant is taken after the kernel. base, variant: the operator whose rule
     chooses, and the variant that this one is of it; "" for an operator that chooses itself. alternatives: by variant,
-    what may replace an operator's program that is not `modelled`. f32_sums: whether ranks send each other f32.
+    what may replace an operator's program that is not `modelled`. numbers: names of the floats that it takes, as
+    programs have them. f32_sums: whether ranks send each other f32.
     fused_rows: from how many rows on (of all ranks) one kernel multiplies and communicates, for so many columns,
     contracted elements and ranks; None: the rule never fuses. modelled: whether the model chooses among fused
     implementations. unfused: takes the operands, the activation if there is one, and the group. gradient: what
@@ -99,7 +114,9 @@ class Operator:
     variant: str = ""
     alternatives: Mapping[str, Alternative] = field(default_factory=dict[str, Alternative])
     f32_sums: bool = False
+    numbers: tuple[str, ...] = ()
     small: SmallMessage | None = None
+    few: FewRows | None = None
     fused_rows: Callable[[Thresholds, int, int, int], float] | None = None
     modelled: bool = False
     gradient: gradients.Gradient | None = field(default=None, repr=False)
@@ -126,6 +143,7 @@ class Operator:
     def schema(self) -> str:
         """Return the schema for torch.library. An absent activation or schedule is ""."""
         given = [f"Tensor{'?' * operand.optional} {operand.name}" for operand in self.operands]
+        given += [f"float {name}" for name in self.numbers]
         given += [
             f"str {name}" for name in ("activation", "group", "schedule") if name != "activation" or self.activation
         ]
@@ -157,6 +175,13 @@ _PRODUCT = (_ROWS, _WEIGHT, Operand(name="bias", dims=("N",), optional=True))
 _ANY = (Operand(name="x", dims=None),)
 _Y = (Output(name="y", columns="w"),)
 _LIKE_X = (Output(name="y", columns="x"),)
+
+
+_RESIDUAL = Operand(name="residual", dims=("rows", "N"))
+
+
+def _few(program: str) -> FewRows:
+    return FewRows(program=program, schedules={64: SCHEDULE, 32: f"{SCHEDULE}_narrow"}, rows=64, bytes=3 << 19)
 
 
 _PULLED_RANKS = frozenset({2})
@@ -260,8 +285,28 @@ RECORDS = (
             limit=lambda thresholds: thresholds.small_reduce_bytes,
             one_shot="all_reduce_one_shot_pushed:few",
         ),
+        few=_few("gemm_ar_one_shot"),
         fused_rows=_reduced_rows,
         gradient=gradients.gemm_ar,
+    ),
+    Operator(
+        name="gemm_ar_residual",
+        operands=(_ROWS, _WEIGHT, _RESIDUAL),
+        outputs=_Y,
+        rows="kept",
+        programs={"": "gemm_ar_one_shot_residual"},
+        unfused=unfused.gemm_ar_residual,
+        few=_few("gemm_ar_one_shot_residual"),
+    ),
+    Operator(
+        name="gemm_ar_norm",
+        operands=(_ROWS, _WEIGHT, _RESIDUAL, Operand(name="norm", dims=("N",))),
+        outputs=(Output(name="h", columns="w"), *_Y),
+        rows="kept",
+        numbers=("eps",),
+        programs={"": "gemm_ar_one_shot_norm"},
+        unfused=unfused.gemm_ar_norm,
+        few=_few("gemm_ar_one_shot_norm"),
     ),
     Operator(
         name="gemm_ar_f32",

@@ -16,7 +16,7 @@ _registered: dict[str, Any] = {}
 
 
 def call(op: str, *arguments: Any) -> Any:
-    """Calls the custom operator: operands, the activation if it takes one, the group's name, the schedule."""
+    """Calls the custom operator: operands, an activation or numbers if it takes any, the group's name, the schedule."""
     return _registered[op](*arguments)
 
 
@@ -26,8 +26,9 @@ def register(operator: Operator) -> None:
 
     def run(*arguments: Any) -> Any:
         activation = arguments[count] if operator.activation else ""
-        group, schedule = arguments[-2:]
-        return calls.run(operator.name, arguments[:count], activation, group, schedule or None)
+        *others, group, schedule = arguments
+        numbers = tuple(others[len(others) - len(operator.numbers) :])
+        return calls.run(operator.name, arguments[:count], activation, group, schedule or None, numbers)
 
     def shapes(*arguments: Any) -> Any:
         given = {one.name: tensor for one, tensor in zip(operator.operands, arguments, strict=False)}

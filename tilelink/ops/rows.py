@@ -84,9 +84,13 @@ class Rows:
 
 
 def rows_of(operator: Operator, rows: int, ranks: int, *, exact: bool = False) -> Rows:
-    """Return the rows of a call whose x has `rows` rows. exact: the kernel has as many."""
+    """Return the rows of a call whose x has `rows` rows. exact: the kernel has as many.
+
+    ranks: 1 for a kernel of as many rows as x has, of which each rank computes all.
+    """
     if operator.rows == "kept":
-        return Rows(parts=1, results=1, call=rows, kernel=rows if exact else rounded_rows(rows, ranks))
+        rounded = rounded_shard(rows) if ranks == 1 else rounded_rows(rows, ranks)
+        return Rows(parts=1, results=1, call=rows, kernel=rows if exact else rounded)
     parts, results = (1, ranks) if operator.gathers else (ranks, 1)
     part = rows // parts
     return Rows(parts=parts, results=results, call=part, kernel=part if exact else rounded_shard(part))
@@ -95,12 +99,15 @@ def rows_of(operator: Operator, rows: int, ranks: int, *, exact: bool = False) -
 def kernel_rows(operator: Operator, most: int, ranks: int) -> list[int]:
     """Return the numbers of rows of x that have kernels, so that calls with up to `most` rows need no others."""
     parts = ranks if operator.scatters else 1
-    found: list[int] = []
-    rows = parts
-    while rows <= most:
-        found.append(parts * rows_of(operator, rows, ranks).kernel)
-        rows = found[-1] + parts
-    return found
+    found: set[int] = set()
+    # The kernel of a sum divides its rows among the ranks, or rounds less and does not.
+    for dividing in (ranks, 1) if operator.rows == "kept" else (ranks,):
+        rows = parts
+        while rows <= most:
+            kernel = parts * rows_of(operator, rows, dividing).kernel
+            found.add(kernel)
+            rows = kernel + parts
+    return sorted(found)
 
 
 def _strides(width: int, columns: Sequence[int]) -> tuple[int, ...]:

@@ -76,6 +76,17 @@ def gemm_ar(
     return follow(y, bias, activation)
 
 
+def gemm_ar_residual(x: torch.Tensor, w: torch.Tensor, residual: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    return gemm_ar(x, w, None, "", group).add_(residual)
+
+
+def gemm_ar_norm(
+    x: torch.Tensor, w: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor, eps: float, group: ProcessGroup
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y = gemm_ar_residual(x, w, residual, group)
+    return torch.nn.functional.rms_norm(y, norm.shape, norm, eps), y
+
+
 def gemm_rs_f32(x: torch.Tensor, w: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
     return reduce_scatter(_product_f32(x, w), group).to(x.dtype)
 
