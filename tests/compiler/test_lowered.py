@@ -300,3 +300,26 @@ def test_a_spoiled_nest_is_refused_at_its_line(old: str, new: str, message: str,
     assert message in caught.value.message and hint in (caught.value.hint or "")
     place = caught.value.location
     assert place is not None and place.text in text.replace(old, new).splitlines() and place.file == "lowered.tl"
+
+
+def test_an_index_of_two_ranges_is_refused_in_a_lowered_text() -> None:
+    program = compiler.parse("""
+program p(M = 6):
+    n : in  [] <= M
+    x : in  [M]
+    y : out [2]
+    compute f():
+        a = zeros(f32)
+        b = zeros(f32)
+        for (q: M[: n] by 1):
+            a += x[q]
+        for (q: M[: n] by 1):
+            b += x[q]
+        y[0] = a
+        y[1] = b
+""").program()
+    text = listing(compiler.bound(program, ranks=2, dims={"M": 6}))
+    read(text)
+    first, second, rest = text.split("q: M[:n] by 1")
+    with pytest.raises(TileLinkError, match=r"the range of q of f is M, not M\[:n\]"):
+        read(f"{first}q: M[:n] by 1{second}q: M by 1{rest}")

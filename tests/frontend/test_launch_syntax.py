@@ -17,6 +17,7 @@ from tilelink.ir.depth import NUMBER_LEVELS
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import For, Program
 from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Param, Scalar
+from tilelink.ir.typing import infer
 from tilelink.language import (
     Dim,
     Index,
@@ -418,3 +419,54 @@ def test_hints_for_integers_of_a_launch(old: str, new: str, message: str, hint: 
     with pytest.raises(TileLinkError) as caught:
         compiler.check(compiler.parse(text.replace(old, new)).program())
     assert message in str(caught.value) and hint in str(caught.value) and caught.value.location is not None
+
+
+TWO_RANGES = """program p(M = 6, N = 4):
+    n : in  [] <= M
+    m : in  [] <= M
+    x : in  [M, N]
+    y : out [2, N]
+
+    compute f(j: N):
+        a = zeros(f32)
+        b = zeros(f32)
+        for (q: {first}):
+            a += x[q, j]
+        for (q: {second}):
+            b += x[q, j]
+        y[0, j] = a
+        y[1, j] = b
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("M[: n] by 1", "M by 1"), ("M by 1", "M[: n] by 1"), ("M[: n] by 1", "M[: m] by 1"), ("M[n :]", "M[n : m]")],
+)
+def test_an_index_of_two_ranges_is_refused_with_both(first: str, second: str) -> None:
+    """All that belongs to an index is known by its name: the second range would be that of both loops."""
+    with pytest.raises(TileLinkError) as caught:
+        check(compiler.parse(TWO_RANGES.format(first=first, second=second)).program())
+    error = caught.value
+    ranges = [one.removesuffix(" by 1").replace("[: ", "[:") for one in (first, second)]
+    if "[n :" not in first:
+        assert error.message == f"q runs over {ranges[0]} and over {ranges[1]}"
+    assert error.location is not None and error.location.line == 12
+    assert error.related is not None and error.related.line == 10
+    assert "a name of its own" in str(error.hint)
+    check(compiler.parse(TWO_RANGES.format(first=first, second=first)).program())
+
+
+@pytest.mark.parametrize(("first", "second"), [("M by 1", "M"), ("M", "M by 1")])
+def test_an_index_by_1_in_one_of_two_loops_is_a_number_in_both(first: str, second: str) -> None:
+    text = f"""
+program p(M):
+    x : in  [M]
+    y : out [2, M]
+    compute f():
+        for (q: {first}):
+            y[0, q] = x[q]
+        for (q: {second}):
+            y[1, q] = x[q]
+"""
+    assert infer(compiler.parse(text).program()).scalar_indices("f") == {"q"}

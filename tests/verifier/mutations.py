@@ -29,13 +29,12 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import RANK, Index, Scalar, add, const, walk
-from tilelink.ir.visitor import closing_notifies, map_regions, statements
+from tilelink.ir.visitor import all_indices, closing_notifies, map_regions, statements
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound, with_bodies
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, Barriers, NetworkOrders, Signals
-from tilelink.lowering.transform import all_indices
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.scheduling.schedule import Fused, IndexOrder, Schedule, Sm
 from tilelink.target import CPU, Target

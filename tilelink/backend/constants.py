@@ -27,8 +27,8 @@ from tilelink.ir.program import IndexDecl
 from tilelink.ir.scalar import Binary, Env, Param, Ranks, Scalar, evaluate
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
+from tilelink.ir.visitor import all_indices
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor
-from tilelink.lowering.transform import all_indices
 
 TEMPORARY = re.compile(r".*_[0-9]+|.*_boxes_[0-9]+x.*")
 """Names of temporaries and of descriptors. Constants must not match it."""

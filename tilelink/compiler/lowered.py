@@ -23,7 +23,7 @@ from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.parameters import check_numbers
 from tilelink.ir.program import SIGNAL_KINDS, IndexDecl, Program
 from tilelink.ir.scalar import Choose, Index, Int, Scalar
-from tilelink.ir.visitor import map_loops
+from tilelink.ir.visitor import all_indices, map_loops
 from tilelink.lowering.bind import FLOATS
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop
 from tilelink.lowering.clauses.order import ORDER
@@ -34,7 +34,6 @@ from tilelink.lowering.orders import TILE
 from tilelink.lowering.properties import Form, Property, properties
 from tilelink.lowering.rings import NEXT, Ring, Role, Roles, Step
 from tilelink.lowering.rings import WORDS as STEP_WORDS
-from tilelink.lowering.transform import all_indices
 from tilelink.scheduling.schedule import Order, Schedule, resource_of
 from tilelink.target import Target
 

@@ -30,7 +30,17 @@ from tilelink.frontend.limits import check_depth
 from tilelink.frontend.reserved import check_words
 from tilelink.ir.depth import deep
 from tilelink.ir.identity import ByIdentity
-from tilelink.ir.printer import MOVE, NOTIFY, RECEIVED, TILES, WAIT, print_region, print_scalar, print_statement
+from tilelink.ir.printer import (
+    MOVE,
+    NOTIFY,
+    RECEIVED,
+    TILES,
+    WAIT,
+    print_range,
+    print_region,
+    print_scalar,
+    print_statement,
+)
 from tilelink.ir.program import (
     For,
     GridDim,
@@ -55,7 +65,16 @@ from tilelink.ir.reach import away, reach_error
 from tilelink.ir.scalar import Binary, Compare, Index, Int, Logic, Lookup, Rank, Scalar, at_launch, is_gather, walk
 from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.typing import infer
-from tilelink.ir.visitor import reads, stage_regions, stage_scalars, statements, value_of, values
+from tilelink.ir.visitor import (
+    all_indices,
+    reads,
+    stage_regions,
+    stage_scalars,
+    statements,
+    two_ranges,
+    value_of,
+    values,
+)
 
 _CHECKED = ByIdentity[Program]()
 """Programs without mistakes. A search binds the same program with many schedules."""
@@ -207,16 +226,13 @@ def _check_on(program: Program, tensor: Tensor, mistakes: Mistakes) -> None:
 
 
 def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
-    loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
-    seen: dict[str, IndexDecl] = {}
-    for decl in (*stage.indices, *loops):
+    for decl in all_indices(stage):
         _check_size(program, decl.extent, f"the extent of {decl.name}", decl, mistakes)
         _check_range(program, decl, mistakes)
-        first = seen.setdefault(decl.name, decl)
-        if first.extent != decl.extent:
-            message = f"{decl.name} runs over {print_scalar(first.extent)} and over {print_scalar(decl.extent)}"
-            hint = "an index has one tile size in a stage: give the second loop's index a name of its own"
-            mistakes.add(DuplicateNameError(message, location=decl.location, related=first.location, hint=hint))
+    for first, decl in two_ranges(stage):
+        message = f"{decl.name} runs over {print_range(first)} and over {print_range(decl)}"
+        hint = "an index has one range and one tile size in a stage: give the second loop's index a name of its own"
+        mistakes.add(DuplicateNameError(message, location=decl.location, related=first.location, hint=hint))
 
 
 def _check_range(program: Program, decl: IndexDecl, mistakes: Mistakes) -> None:

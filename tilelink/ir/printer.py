@@ -158,10 +158,10 @@ def _stage(stage: Stage, note: Note) -> list[str]:
 
 
 def _indices(indices: tuple[IndexDecl, ...]) -> str:
-    return ", ".join(f"{d.name}: {_extent(d)}{_by_one(d)}" for d in indices)
+    return ", ".join(f"{d.name}: {print_range(d)}{_by_one(d)}" for d in indices)
 
 
-def _extent(index: IndexDecl) -> str:
+def print_range(index: IndexDecl) -> str:
     """Return the dimension, or the part of it, that an index runs over."""
     if index.begin is not None and index.end is not None:
         return f"{TILES}({', '.join(map(print_scalar, (index.extent, index.begin, index.end)))})"

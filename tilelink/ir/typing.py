@@ -22,7 +22,6 @@ from tilelink.ir.program import (
     Dot,
     Expand,
     Finish,
-    For,
     FromScalar,
     Full,
     IndexDecl,
@@ -48,7 +47,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Block, Index, Scalar, Whole, is_gather
 from tilelink.ir.scalar import Param as ParamRef
-from tilelink.ir.visitor import counters, statements
+from tilelink.ir.visitor import all_indices, counters, statements
 
 ELEMENT = "T"
 """The dtype of a tensor declared without one; it is chosen when the program is compiled."""
@@ -409,9 +408,9 @@ def _stage_typing(program: Program, stage: Stage, mistakes: Mistakes, lowered: b
 
 
 def _infer_stage(program: Program, stage: Stage, mistakes: Mistakes, lowered: bool) -> StageTyping:
-    loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
-    indices = {d.name: d for d in (*stage.indices, *loops)}
-    scalars = frozenset(d.name for d in indices.values() if d.over_ranks or d.number) | counters(stage)
+    declared = all_indices(stage)
+    indices = {d.name: d for d in declared}
+    scalars = frozenset(d.name for d in declared if d.over_ranks or d.number) | counters(stage)
     typing, collected = first = _typed(program, stage, indices, scalars, lowered)
     while collected.errors and (more := _supposed_numbers(typing) - typing.scalar_indices):
         typing, collected = _typed(program, stage, indices, typing.scalar_indices | more, lowered)

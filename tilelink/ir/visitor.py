@@ -340,6 +340,24 @@ def scalars_of(statement: Statement) -> list[Scalar]:
     return list(scalars((statement,)))
 
 
+def all_indices(stage: Stage) -> tuple[IndexDecl, ...]:
+    """Return the stage's own indices and those of its loops."""
+    inner = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
+    return (*stage.indices, *inner)
+
+
+def two_ranges(stage: Stage) -> Iterator[tuple[IndexDecl, IndexDecl]]:
+    """Yield each index that runs over another range than where the stage declares it first, after that declaration.
+
+    What belongs to an index is known by its name in its whole stage: its range, the size of its tiles, its kind.
+    """
+    seen: dict[str, IndexDecl] = {}
+    for decl in all_indices(stage):
+        first = seen.setdefault(decl.name, decl)
+        if (first.extent, first.start, first.stop) != (decl.extent, decl.start, decl.stop):
+            yield first, decl
+
+
 def counters(stage: Stage) -> frozenset[str]:
     """Return the loop indices that a stage never uses: they only count iterations, so their tiles have one element."""
     named = {e.name for expr in stage_scalars(stage) for e in walk(expr) if isinstance(e, Index)}

@@ -14,7 +14,7 @@ from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.program import Notify, Program, Stage, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
 from tilelink.ir.typing import Typing, infer
-from tilelink.ir.visitor import statements
+from tilelink.ir.visitor import all_indices, statements
 from tilelink.ir.words import foreign
 from tilelink.lowering import default_tiles
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, same_domain, with_channels
@@ -34,7 +34,6 @@ from tilelink.lowering.ranges import check_ranges
 from tilelink.lowering.reductions import check_reductions
 from tilelink.lowering.slots import Slotted, with_slots
 from tilelink.lowering.transform import (
-    all_indices,
     concretize,
     number_of,
     shape_of,

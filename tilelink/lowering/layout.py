@@ -14,15 +14,16 @@ import numpy as np
 
 from tilelink.artifact import LaunchProtocol
 from tilelink.errors import did_you_mean
+from tilelink.ir.printer import print_range
 from tilelink.ir.scalar import Env, evaluate
-from tilelink.ir.visitor import awaited, notified, statements
+from tilelink.ir.visitor import all_indices, awaited, notified, statements, two_ranges
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, Transport, packings
 from tilelink.lowering.choose_transport import transport_of
 from tilelink.lowering.clauses.defer_notify import misplaced
 from tilelink.lowering.launch_protocol import fitting
 from tilelink.lowering.limits import check_size
 from tilelink.lowering.orders import TILE
-from tilelink.lowering.transform import all_indices, number_of, shape_of
+from tilelink.lowering.transform import number_of, shape_of
 from tilelink.scheduling.schedule import CopyEngine, Fused
 
 WARPS = (1, 2, 4, 8, 16, 32)
@@ -117,6 +118,8 @@ def _stage(bound: Bound, stage: BoundStage, number: int) -> Iterator[Misfit]:
     for decl in all_indices(stage.stage):
         extent = max(0, number_of(decl.extent, bound.numbers, bound.ranks))
         yield from _differs("stage", stage.name, f"extent {decl.name}", stage.extents[decl.name], extent)
+    for first, decl in two_ranges(stage.stage):
+        yield from _differs("stage", stage.name, f"the range of {decl.name}", print_range(decl), print_range(first))
     for index in numbers:
         yield from _differs("stage", stage.name, f"tile {index}", stage.tiles[index], 1)
     for word, value, least in (

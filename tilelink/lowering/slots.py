@@ -78,10 +78,10 @@ from tilelink.ir.scalar import (
     walk,
 )
 from tilelink.ir.typing import Typing, infer
-from tilelink.ir.visitor import map_loops, reads, stage_regions, statements, value_of, values
+from tilelink.ir.visitor import all_indices, map_loops, reads, stage_regions, statements, value_of, values
 from tilelink.lowering.clauses.channel import dims_called
 from tilelink.lowering.clauses.slots import SLOTS
-from tilelink.lowering.transform import all_indices, free_name, number_of
+from tilelink.lowering.transform import free_name, number_of
 from tilelink.scheduling.schedule import Schedule
 
 

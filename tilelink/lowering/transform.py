@@ -15,7 +15,6 @@ from tilelink.ir.parameters import Numbers
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import (
     Assign,
-    For,
     FromScalar,
     IndexDecl,
     Literal,
@@ -55,6 +54,7 @@ from tilelink.ir.scalar import (
 )
 from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import (
+    all_indices,
     map_index,
     map_loops,
     map_regions,
@@ -305,12 +305,6 @@ def modulo(expr: Scalar, ranks: int, over_ranks: frozenset[str]) -> Scalar:
     if isinstance(expr, Rank) or (isinstance(expr, Index) and expr.name in over_ranks):
         return expr
     return binary("%", expr, const(ranks))
-
-
-def all_indices(stage: Stage) -> tuple[IndexDecl, ...]:
-    """Return the stage's own indices and those of its loops."""
-    inner = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
-    return (*stage.indices, *inner)
 
 
 def shape_of(tensor: Tensor, numbers: Numbers, ranks: int) -> tuple[int, ...]:

@@ -8,9 +8,8 @@ from tilelink.errors import TileSizeError, did_you_mean
 from tilelink.ir.mapping import tile_index
 from tilelink.ir.program import Program, Tensor
 from tilelink.ir.scalar import Param, Ranks, Scalar
-from tilelink.ir.visitor import stage_regions
+from tilelink.ir.visitor import all_indices, stage_regions
 from tilelink.lowering.clauses.clause import Clause, Numbers
-from tilelink.lowering.transform import all_indices
 from tilelink.scheduling.words import SchedulePart, Sizes, check_sizes, inner_sizes, read_sizes, show_sizes
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from tilelink.errors import OrderError, ParseError, did_you_mean
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Env, Scalar, evaluate
+from tilelink.ir.visitor import all_indices
 from tilelink.lowering.clauses.clause import Clause, Numbers, ratio
-from tilelink.lowering.transform import all_indices, whole_dim
+from tilelink.lowering.transform import whole_dim
 from tilelink.scheduling.schedule import IndexOrder, Order
 from tilelink.scheduling.words import SchedulePart
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tilelink.ir.program import Program, Stage
+from tilelink.ir.visitor import all_indices
 from tilelink.lowering.clauses.clause import Clause, Numbers, ratio
-from tilelink.lowering.transform import all_indices, not_tiled, split_whole, whole_dim
+from tilelink.lowering.transform import not_tiled, split_whole, whole_dim
 from tilelink.scheduling.words import SchedulePart, Sizes, check_sizes, inner_sizes, read_sizes, show_sizes
 
 
