@@ -275,10 +275,8 @@ class Enumerator(Walk):
             tile_map, rows = self._any_rank(number, kind, tile_map, rows)
         lo, hi, peer = self._bounds(tile_map, rows)
         peer = self._on_ranks(number, region, peer, rows)
-        conditional = kind == WRITE or region.tensor in self._conditionally_written
-        guard = self._guard(
-            stage, tile_map, rows, rows.indices if conditional else (), self._bounded if kind == READ else ()
-        )
+        around = rows.indices if kind == WRITE or region.tensor in self._conditional else ()
+        guard = self._guard(stage, tile_map, rows, around, self._bounded if kind == READ else ())
         for d, span in enumerate(tile_map.spans):
             if span.gather is None or span.gather.launch:
                 continue
@@ -338,11 +336,13 @@ class Enumerator(Walk):
         stage: BoundStage,
         tile_map: TileMap,
         rows: Rows,
-        around: Iterable[str] = (),
+        around: Iterable[str],
         named: Collection[str] = (),
     ) -> Ints:
-        """Return what a launch decides of an access, for each row. around: the indices whose iterations count too.
+        """Return what a launch decides of an access, for each row.
 
+        around: the indices whose iterations count too. Those of a read may be left out: then it is taken to be in more
+        launches than it is. Those of a write or a wait may not, unless it is made where its iteration is not there.
         named: tables whose entries are places also where they can only be 0.
         """
         templates = [*parts_of(tile_map, stage, named), *iterations_of(tile_map, stage, around)]
@@ -355,8 +355,8 @@ class Enumerator(Walk):
         return frozenset(one.name for one in decls if one.bound is not None and at_launch(one.bound))
 
     @cached_property
-    def _conditionally_written(self) -> frozenset[str]:
-        """The tensors that some statement writes in iterations that a launch may leave out."""
+    def _conditional(self) -> frozenset[str]:
+        """The tensors that a statement writes, or waits for at a place, in iterations that a launch may leave out."""
         found: set[str] = set()
 
         def look(stage: BoundStage, body: tuple[Statement, ...], around: tuple[str, ...]) -> None:
@@ -367,6 +367,9 @@ class Enumerator(Walk):
                     case For(indices=indices, body=inner):
                         look(stage, inner, (*around, *(decl.name for decl in indices)))
                     case Store(region=target) | Transfer(target=target):
+                        if iterations_of(self.bound.tile_map(stage.name, target), stage, around):
+                            found.add(target.tensor)
+                    case Wait(region=target) if self.bound.is_placed(stage.name, statement):
                         if iterations_of(self.bound.tile_map(stage.name, target), stage, around):
                             found.add(target.tensor)
                     case _:
@@ -455,7 +458,8 @@ class Enumerator(Walk):
         lo, hi, _ = self._bounds(tile_map, rows)
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
         ranges = tile_map.channel_range(grid)
-        # A tile that is not there takes no iteration, and with it leaves out its waits (lowering/compact_tiles.py).
+        # An iteration that is not there makes its signals, but for waits for places. A tile that is not there takes no
+        # iteration, and with it leaves out its waits (lowering/compact_tiles.py).
         placed = tile_map.placed(grid)
         left_out = kind == WAIT and stage.name in self.bound.compact_stages and not placed
         unsure = left_out or placed
@@ -464,7 +468,7 @@ class Enumerator(Walk):
             return
         low = self._ends([one.low for one in ranges], env, n, 0)
         high = self._ends([one.high for one in ranges], env, n, 1)
-        around = tuple(decl.name for decl in stage.stage.indices) if left_out else ()
+        around = rows.indices if placed else [decl.name for decl in stage.stage.indices]
         guard = self._guard(stage, tile_map, rows, around) if unsure else np.zeros(n, np.int64)
         # A signal outside of its tensor is a fault. It is clipped, so that it names no counter of another tensor.
         counts = np.array(grid.counts)

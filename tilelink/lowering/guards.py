@@ -81,7 +81,7 @@ class Listed:
     """The elements that entries [first, last) of an index tensor list, along a dimension of that tensor.
 
     entries: the look-up, with the entry as its coordinate along the list from which first and last count: 0, or what a
-    launch decides.
+    launch decides. stop: the entry before which they end as well, where a launch decides that.
     """
 
     dim: int
@@ -89,6 +89,7 @@ class Listed:
     along: int
     first: int
     last: int
+    stop: Scalar | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +154,25 @@ class Guards:
             guard = self._resolved_guards[number] = tuple(self._resolved(part) for part in self.known[number])
         return guard
 
-    def same(self, number: int, other: int) -> bool:
-        """True if two guards are equal in every launch."""
-        return number == other or self.of(number) == self.of(other)
+    def holds(self, part: GuardPart, guard: Guard) -> bool:
+        """True if an access with a guard names only elements that a part of another guard leaves in, in every launch.
+
+        The part is one of its parts too, or follows from one: a list of the same entries ends later, an iteration is
+        there if another one is.
+        """
+        return part in guard or any(self._follows(part, other) for other in guard)
+
+    def _follows(self, part: GuardPart, other: GuardPart) -> bool:
+        match part, other:
+            case Listed(stop=stop), Listed(stop=end) if replace(other, stop=stop) == part:
+                return stop is None or (end is not None and self.at_most(end, stop))
+            case (
+                Chosen(condition=Compare(op="<" | "<=" as op, left=left, right=right), holds=True),
+                Chosen(condition=Compare(op=same, left=least, right=most), holds=True),
+            ) if op == same:
+                return self.at_most(left, least) and self.at_most(most, right)
+            case _:
+                return False
 
     def resolve(self, expr: Scalar) -> Scalar:
         """Return the normal form of an expression, in terms of entries of which nothing more is known."""
@@ -204,8 +221,10 @@ class Guards:
                 return replace(part, at=self.resolve(at))
             case Chosen(condition=condition):
                 return replace(part, condition=self.resolve(condition))
-            case Listed(entries=entries):
-                return replace(part, entries=self._of_any_rank(entries))
+            case Listed(entries=entries, stop=stop):
+                coords = tuple(self.resolve(c) if isinstance(c, Scalar) else c for c in entries.coords)
+                entries = self._of_any_rank(replace(entries, coords=coords))
+                return replace(part, entries=entries, stop=None if stop is None else self.resolve(stop))
 
 
 def entry_of(lookup: Lookup) -> Entry | None:
@@ -218,9 +237,10 @@ def entry_of(lookup: Lookup) -> Entry | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Along one dimension, what a launch decides of an access. tile: elements of a tile of the index.
+    """Along one dimension, what a launch decides of an access.
 
-    counted: the range of the index, if the coordinate is a number of that range.
+    tile, extent: elements of a tile of the index, and of all of it.
+    counted: the range of the index, if the coordinate is a number of that range, or entries along it.
     """
 
     dim: int
@@ -228,6 +248,7 @@ class Template:
     scalars: frozenset[str]
     index: str | None
     tile: int
+    extent: int
     counted: CountedRange | None = None
 
     @property
@@ -239,7 +260,7 @@ class Template:
 
     def parts(self, rank: int, indices: Mapping[str, int]) -> Iterator[GuardPart]:
         """Yield what a launch decides for one rank and one set of indices."""
-        if self.counted is None:
+        if self.counted is None or self.span.gather is not None:
             yield self._of_span(rank, indices)
             return
         if self.counted.start is not None:
@@ -266,13 +287,19 @@ class Template:
         entries = listed(gather, self.scalars)
         assert entries is not None
         begin, first = entries.offset, indices[entries.index] * self.tile
+        last = min(first + self.tile, self.extent)
+        start, stop = _ends(self.counted) or (None, None)
+        stop = None if stop is None else settled(add(entries.offset, stop), rank, indices)
+        if start is not None:  # tiles are cut from there on
+            begin, last = add(begin, binary("max", start, const(0))), first + self.tile
+            stop = stop or settled(add(entries.offset, const(self.extent)), rank, indices)
         if not any(isinstance(part, Lookup) for part in walk(begin)):
-            first += int(evaluate(begin, Env(rank=rank, ranks=1, params={}, indices=indices)))
-            begin = Int(value=0)
+            at = int(evaluate(begin, Env(rank=rank, ranks=1, params={}, indices=indices)))
+            begin, first, last = Int(value=0), first + at, last + at
         coords = (*gather.coords[: entries.dim], begin, *gather.coords[entries.dim + 1 :])
         lookup = settled(replace(gather, coords=coords), rank, indices)
         assert isinstance(lookup, Lookup)
-        return Listed(dim=self.dim, entries=lookup, along=entries.dim, first=first, last=first + self.tile)
+        return Listed(dim=self.dim, entries=lookup, along=entries.dim, first=first, last=last, stop=stop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,14 +352,18 @@ def parts_of(tile_map: TileMap, stage: BoundStage, named: Collection[str] = ()) 
     templates: list[Template] = []
     for dim, span in enumerate(tile_map.spans):
         if (number := _number(span, stage)) is not None:
-            counted = stage.parts[number]
-            templates.append(
-                Template(dim=dim, span=span, scalars=stage.scalar_indices, index=number, tile=1, counted=counted)
-            )
+            templates.append(_template(dim, span, stage, number, stage.parts[number]))
         elif span.at_launch or _tables(_place(span)) & {*named}:
-            tile = stage.tiles.get(str(span.index), 1)
-            templates.append(Template(dim=dim, span=span, scalars=stage.scalar_indices, index=span.index, tile=tile))
+            counted = stage.parts.get(str(span.index)) if span.gather is not None else None
+            templates.append(_template(dim, span, stage, span.index, counted))
     return templates
+
+
+def _template(dim: int, span: Span, stage: BoundStage, index: str | None, counted: CountedRange | None) -> Template:
+    tile, extent = stage.tiles.get(str(index), 1), stage.extents.get(str(index), 1)
+    return Template(
+        dim=dim, span=span, scalars=stage.scalar_indices, index=index, tile=tile, extent=extent, counted=counted
+    )
 
 
 def iterations_of(tile_map: TileMap, stage: BoundStage, around: Iterable[str]) -> list[Iteration]:

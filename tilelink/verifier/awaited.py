@@ -6,7 +6,8 @@ comes before the read. Proof: the wait lasts until all notifies of that channel 
 task that wrote the element. Both name the element through the same entries, and an entry is written once in a launch.
 Between nodes a notify is after the write of a put only if it follows that on the network (planning/network.py).
 
-Such a wait orders nothing else: a launch decides which channels it is for.
+Such a wait orders nothing else: a launch decides which channels it is for, and an iteration that is not there leaves it
+out. So its guard has the iterations around it and the end of its entries, and so has that of the read.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Awaited:
         key = (wait, read)
         if key not in self._known:
             theirs = self._plan.guards.of(read)
-            self._known[key] = all(part in theirs for part in self._plan.guards.of(wait))
+            self._known[key] = all(self._plan.guards.holds(part, theirs) for part in self._plan.guards.of(wait))
         return self._known[key]
 
     @cached_property

@@ -141,7 +141,7 @@ def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, named: tuple[Gu
     named: the guard of the read, in terms of entries that are no copies of others, and as the program says it.
     """
     theirs = named[0]
-    if part in theirs:
+    if plan.guards.holds(part, theirs):
         return True
     if isinstance(part, Begun):
         return any(
