@@ -183,6 +183,27 @@ program p(M, N):
 """
 
 
+def test_a_divisor_that_a_broken_promise_makes_zero_is_no_error_of_its_own() -> None:
+    """With m = -1 the end of y divides by zero: what is refused is m, by launches and by the reference alike."""
+    program = compiler.parse("""
+program p(M = 6):
+    n : in  [] <= M
+    m : in  [] <= M
+    y : out [M[: n // (m + 1)]]
+    z : out [M[: n % (m + 1)]]
+    compute f(i: M[: n // (m + 1)]):
+        y[i] = 1.0
+    compute g(i: M[: n % (m + 1)]):
+        z[i] = 1.0
+""").program()
+    dims = {"M": 6}
+    kernel = Kernel(plan=compiler.plan(program, ranks=1, dims=dims), emitted=cast("Any", None), tables={})
+    given = [{"n": torch.tensor(3).int(), "m": torch.tensor(-1).int()}]
+    for launch in (lambda: kernel.run([given]), lambda: compiler.reference(program, given, dims=dims)):
+        with pytest.raises(BindingError, match="m of rank 0 is -1"):
+            launch()
+
+
 def test_an_end_may_depend_on_the_rank() -> None:
     """So may what it promises: the entries that rank 1 takes are too many for rank 2."""
     program, dims = compiler.parse(OF_RANK).program(), {"M": 6, "N": 2}

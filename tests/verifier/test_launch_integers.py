@@ -10,7 +10,7 @@ import pytest
 import tilelink
 from tests.launch_programs import SMALL, examples
 from tests.tiers import one_in, thorough
-from tilelink.errors import BindingError, ExclusiveWriteError, TileLinkError
+from tilelink.errors import BindingError, CoverageError, ExclusiveWriteError, TileLinkError
 from tilelink.ir.link import link, strip
 from tilelink.verifier import undefined_reads
 
@@ -1208,3 +1208,91 @@ program p(M = 6, N = 4):
         plan(text, ranks)
     with pytest.raises(TileLinkError, match="which may name an element twice"):
         plan(text.replace(" distinct", ""))
+
+
+ENDS = """
+program p(M = 8, E = 3, N = 4):
+    n : in    [] <= M
+    m : in    [] <= M
+    d : in    [M] <= M
+    t : table [M] < M
+    x : in    [M, N]
+    y : out   [N]
+    z : kept  [E, M] i32
+    compute f(j: N):
+        acc = zeros(f32)
+        for (e: E by 1):
+            for (q: M[{loop}] by 1):
+                acc += x[q, j]
+        y[j] = acc
+    compute g(e: E by 1, i: M[{domain}]):
+        z[e, i] = 1
+"""
+
+
+@pytest.mark.parametrize("place", ["loop", "domain"])
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (": n // m", "n // m may divide by zero"),
+        (": n % m", "n % m may divide by zero"),
+        ("n // (m - 1) :", r"n // \(m - 1\) may divide by zero"),
+        (": n // e", "n // e divides by zero"),
+        ("d[n % m] :", "n % m may divide by zero"),
+        (": n + t[E * 3]", r"looks up t\[9\], outside of a table"),
+        (": n // max(m, 1)", ""),
+        (": n % (m + 1)", ""),
+        (": n + t[e]", ""),
+    ],
+)
+def test_the_ends_of_ranges_have_values(place: str, end: str, said: str) -> None:
+    program = tilelink.parse(ENDS.format(**{"loop": ": n", "domain": ": n", place: end})).program()
+    sizes = {"M": 8, "E": 3, "N": 4}
+    tables = {"t": np.zeros((2, 8), np.int64)}
+    if not said:
+        tilelink.plan(program, ranks=2, dims=sizes, tables=tables)
+        return
+    with pytest.raises(CoverageError, match=said):
+        tilelink.plan(program, ranks=2, dims=sizes, tables=tables)
+
+
+def test_the_ends_of_a_stage_that_only_waits_have_values() -> None:
+    text = """
+program p(M = 8):
+    n : in        [] <= M
+    m : in        [] <= M
+    h : symmetric [M]
+    y : out       [M]
+    compute f(i: M):
+        h[i] = 1.0
+        y[i] = 1.0
+        producer_tile_notify(h[i])
+    compute g(i: M[: n // m]):
+        consumer_tile_wait(h[0])
+"""
+    with pytest.raises(CoverageError, match="n // m may divide by zero"):
+        plan(text)
+    plan(text.replace("// m", "// max(m, 1)"))
+
+
+@pytest.mark.parametrize(
+    ("declared", "part"),
+    [
+        ("y : out [M[: n // m]]", "n // m"),
+        ("y : out [M[: n % (m + rank)]]", r"n % \(m \+ rank\)"),
+        ("y : out [M]\n    v : in [M[: n % m]]", "n % m"),
+        ("y : out [M]\n    k : local [M] < d[n // m]", "n // m"),
+    ],
+)
+def test_the_ends_of_what_is_declared_have_values(declared: str, part: str) -> None:
+    text = f"""
+program p(M = 8):
+    n : in [] <= M
+    m : in [] <= M
+    d : in [M] <= M
+    {declared}
+    compute f(i: M):
+        y[i] = 1.0
+"""
+    with pytest.raises(BindingError, match=f"{part} of . may divide by zero"):
+        plan(text)

@@ -340,6 +340,17 @@ def scalars_of(statement: Statement) -> list[Scalar]:
     return list(scalars((statement,)))
 
 
+def own_scalars(statement: Statement) -> list[Scalar]:
+    """Return every integer expression of a statement itself, without those of its branches and iterations."""
+    match statement:
+        case If(condition=condition):
+            return [condition]
+        case For(indices=indices):
+            return list(range_ends(indices))
+        case _:
+            return scalars_of(statement)
+
+
 def all_indices(stage: Stage) -> tuple[IndexDecl, ...]:
     """Return the stage's own indices and those of its loops."""
     inner = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]

@@ -32,8 +32,17 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, at_launch, const, walk
-from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, received, statements
+from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, at_launch, const
+from tilelink.ir.visitor import (
+    closing_notifies,
+    local_names,
+    own_scalars,
+    range_ends,
+    read_unassigned,
+    reads,
+    received,
+    statements,
+)
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.events import (
@@ -110,16 +119,14 @@ class Enumerator(Walk):
             for fault in uses.faults(name):
                 self.faults.append(fault)
 
-    def enter(self, stage: BoundStage, number: int, indices: tuple[IndexDecl, ...], rows: Rows) -> None:
-        """Note the entries that the ends of counted ranges read, and the ends of loops over some tiles."""
+    def enter(self, stage: BoundStage, number: int, indices: tuple[IndexDecl, ...], rows: Rows) -> Rows:
+        """Take the ends of ranges, and note those of loops over some tiles."""
+        rows = self._defined(stage, number, range_ends(indices), rows)
         for decl in indices:
-            for end in (decl.start, decl.stop):
-                for part in walk(end) if end is not None else ():
-                    if isinstance(part, Lookup) and part.launch:
-                        self._access(stage, number, READ, Region(tensor=part.table, coords=part.coords), rows)
-            if decl.begin is not None and decl.end is not None and isinstance(self.statements[number][1], For):
+            if decl.begin is not None and decl.end is not None:
                 begin, end = (column(one, self.env(rows), len(rows.task)) for one in (decl.begin, decl.end))
                 self._sums(number, rows, begin, end)
+        return rows
 
     def chosen(
         self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]
@@ -131,8 +138,12 @@ class Enumerator(Walk):
         return replace(rows, guard=np.where(open_rows, guard, rows.guard))
 
     def reached(self, number: int, statement: Statement, rows: Rows) -> Rows:
-        stage = self.bound.stages[self.statements[number][0]]
-        for expr in partial(statement):
+        exprs = () if isinstance(statement, For) else own_scalars(statement)
+        return self._defined(self.bound.stages[self.statements[number][0]], number, exprs, rows)
+
+    def _defined(self, stage: BoundStage, number: int, exprs: Iterable[Scalar], rows: Rows) -> Rows:
+        """Return the rows in which expressions have values, and note the entries that they read."""
+        for expr in partial(exprs):
             if not len(rows.task):
                 break
             match expr:

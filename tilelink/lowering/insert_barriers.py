@@ -36,7 +36,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.reach import elsewhere, on_all_ranks
 from tilelink.ir.scalar import Block, Env, Index, Lookup, Scalar, Whole, evaluate, walk
-from tilelink.ir.visitor import leading_waits, mixes, reads, scalars_of, statements, value_of, values
+from tilelink.ir.visitor import leading_waits, mixes, own_scalars, range_ends, reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Transport, with_bodies
 from tilelink.lowering.transform import free_name
 
@@ -71,8 +71,8 @@ class _Placing:
 
     def all_of(self, stage: BoundStage) -> tuple[Statement, ...]:
         """Return the body of a stage with its barriers, one of them before the ends of its ranges are read."""
-        ends = [end for decl in stage.stage.indices for end in (decl.start, decl.stop) if end is not None]
-        read = {memory for region in looked_up(ends) for memory in _memories(region, self.bound.ranks)}
+        ends = looked_up(range_ends(stage.stage.indices))
+        read = {memory for region in ends for memory in _memories(region, self.bound.ranks)}
         body = stage.stage.body
         if read & self.pending.stored and not any(isinstance(one, Wait) for one in body[: leading_waits(stage.stage)]):
             self.pending.barrier(Barrier())
@@ -303,7 +303,7 @@ def accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool]]:
     """Yield every region that statements load from (False) or store to (True)."""
     for statement in statements(body):
         value = value_of(statement)
-        yield from ((region, False) for region in looked_up(entry_scalars(statement)))
+        yield from ((region, False) for region in looked_up(own_scalars(statement)))
         yield from ((region, False) for region in (_loaded(value) if value is not None else ()))
         if isinstance(statement, Store):
             yield statement.region, True
@@ -314,17 +314,6 @@ def accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool]]:
 def _loaded(value: Value) -> Iterator[Region]:
     """Yield the regions that a value reads. A word orders its store and its loads itself, of any thread."""
     yield from (one.region for one in values(value) if isinstance(one, Read) and one.signal is None)
-
-
-def entry_scalars(statement: Statement) -> list[Scalar]:
-    """Return the integer expressions of a statement itself, without those of its branches and iterations."""
-    match statement:
-        case If(condition=condition):
-            return [condition]
-        case For(indices=indices):
-            return [end for decl in indices for end in (decl.start, decl.stop) if end is not None]
-        case _:
-            return scalars_of(statement)
 
 
 def looked_up(expressions: Iterable[Scalar]) -> Iterator[Region]:

@@ -6,7 +6,7 @@ refuses: an element outside of its tensor, an entry outside of its table, a row 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 from tilelink.ir.intervals import Range
 from tilelink.ir.mapping import TileMap
-from tilelink.ir.program import For, If, Statement
 from tilelink.ir.scalar import Binary, Env, Int, Lookup, Scalar, children, evaluate
-from tilelink.ir.visitor import scalars
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.hulls import hull
 
@@ -43,19 +41,10 @@ def box(lo: Ints, hi: Ints, dims: int) -> str:
     return "[" + ", ".join(f"{lo[d]}:{hi[d]}" for d in range(dims)) + "]"
 
 
-def partial(statement: Statement) -> Iterator[Lookup | Binary]:
-    """Yield the expressions of a statement that may be undefined, look-ups and divisions, inner ones first.
-
-    The expressions of its branches or iterations are not included.
-    """
-    match statement:
-        case If(condition=condition):
-            yield from _inner_first(condition)
-        case For():
-            pass
-        case _:
-            for expr in scalars((statement,)):
-                yield from _inner_first(expr)
+def partial(exprs: Iterable[Scalar]) -> Iterator[Lookup | Binary]:
+    """Yield the parts of expressions that may be undefined, look-ups and divisions, inner ones first."""
+    for expr in exprs:
+        yield from _inner_first(expr)
 
 
 def _inner_first(expr: Scalar) -> Iterator[Lookup | Binary]:

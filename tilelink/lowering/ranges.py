@@ -9,17 +9,40 @@ from __future__ import annotations
 from tilelink.errors import BindingError, Location
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range, combined
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.scalar import Binary, Param, Ranks, Scalar, children
+from tilelink.ir.scalar import Binary, Coordinate, Index, Param, Ranks, Scalar, children, rewrite, walk
 from tilelink.ir.visitor import stage_scalars
-from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor
 from tilelink.lowering.transform import number_of
 
 
 def check_ranges(bound: Bound) -> None:
-    """Raise BindingError for an expression that may overflow 32 bits, and for a division by zero."""
+    """Raise BindingError for an expression that may overflow 32 bits, and for a division by zero.
+
+    In a declaration also for one that may divide by zero: of those in stages, `coverage` knows where they are executed.
+    """
+    for tensor in bound.tensors.values():
+        _check_declared(bound, tensor)
     for stage in bound.stages.values():
         for expr in (*stage_scalars(stage.stage), *(stage.order.values() if stage.total else ())):
             _interval(expr, bound, stage, bound.bounds(stage.name))
+
+
+def _check_declared(bound: Bound, tensor: BoundTensor) -> None:
+    """Raise BindingError for a declared end or bound that may divide by zero."""
+    indices = {str(dim): (0, max(0, size - 1)) for dim, size in enumerate(tensor.shape)}
+    bounds = Bounds(ranks=bound.ranks, indices=indices, tables=bound.entries)
+
+    def change(expr: Scalar) -> Scalar | None:
+        return Index(name=str(expr.dim)) if isinstance(expr, Coordinate) else bound.number(expr)
+
+    for expr in (tensor.decl.bound, *tensor.decl.defined):
+        for part in walk(expr) if expr is not None else ():
+            if isinstance(part, Binary) and part.op in ("//", "%"):
+                low, high = bounds.of(rewrite(part.right, change))
+                if low <= 0 <= high:
+                    message = f"{print_scalar(part)} of {tensor.name} may divide by zero"
+                    location = part.location or tensor.decl.location
+                    raise BindingError(message, location=location, hint="max(n, 1) is at least 1")
 
 
 def _interval(expr: Scalar, bound: Bound, stage: BoundStage, bounds: Bounds, location: Location | None = None) -> Range:

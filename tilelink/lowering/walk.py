@@ -57,7 +57,6 @@ class Walk:
     def __init__(self, bound: Bound, first_task: Mapping[str, int], tables: Mapping[str, NDArray[Any]]) -> None:
         self.bound, self.first_task, self.tables = bound, first_task, dict(tables)
         self.statements: list[tuple[str, Statement]] = []
-        self._leading = 0
         self._in_loops = 0
         """Executions of statements in loops so far."""
 
@@ -69,8 +68,12 @@ class Walk:
         """Return the executions of a statement that have no fault."""
         return rows
 
-    def enter(self, stage: BoundStage, number: int, indices: tuple[IndexDecl, ...], rows: Rows) -> None:
-        """Take the executions of a stage or a loop where the ends of its indices are read. number: of the statement."""
+    def enter(self, stage: BoundStage, number: int, indices: tuple[IndexDecl, ...], rows: Rows) -> Rows:
+        """Return the executions of a stage or a loop that have no fault where the ends of its indices are read.
+
+        number: of the loop, or of the statement of the stage before which they are read.
+        """
+        return rows
 
     def chosen(
         self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]
@@ -87,8 +90,13 @@ class Walk:
         indices = {d.name: column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
         task = self.first_task[stage.name] + rank * total + t
         none = np.zeros_like(task)
-        self._leading = leading_waits(stage.stage)
-        self._block(stage, stage.stage.body, Rows(task=task, position=none, rank=rank, indices=indices, guard=none))
+        rows = Rows(task=task, position=none, rank=rank, indices=indices, guard=none)
+        number = leading_waits(stage.stage)
+        waits, body = stage.stage.body[:number], stage.stage.body[number:]
+        self._block(stage, waits, rows)
+        rows = replace(rows, position=rows.position + sum(length(stage, one) for one in waits))
+        number = len(self.statements) if body else len(self.statements) - 1
+        self._block(stage, body, self.enter(stage, number, stage.stage.indices, rows))
 
     def env(self, rows: Rows) -> Env:
         """Return what the scalar expressions of a statement refer to in its executions."""
@@ -110,9 +118,6 @@ class Walk:
     def _statement(self, stage: BoundStage, statement: Statement, rows: Rows) -> None:
         number = len(self.statements)
         self.statements.append((stage.name, statement))
-        if self._leading == 0:
-            self.enter(stage, number, stage.stage.indices, rows)
-        self._leading -= 1
         rows = self.reached(number, statement, rows)
         if not len(rows.task):
             self._pass_over(stage, [*statements((statement,))][1:])
@@ -121,8 +126,7 @@ class Walk:
             case If(condition=condition, then=then, orelse=orelse):
                 self._branches(stage, condition, then, orelse, rows)
             case For(indices=decls):
-                self.enter(stage, number, decls, rows)
-                self._loop(stage, statement, rows)
+                self._loop(stage, statement, self.enter(stage, number, decls, rows))
             case _:
                 self.visit(stage, number, statement, rows)
 

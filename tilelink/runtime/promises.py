@@ -14,12 +14,18 @@ from tilelink.errors import BindingError, Location
 
 Tensors = Mapping[str, torch.Tensor]
 
+
+def _divisor(number: torch.Tensor) -> torch.Tensor:
+    """Return 1 for 0, which a divisor is only if an entry in it breaks its own promise: that is what is reported."""
+    return number + (number == 0)
+
+
 OPERATIONS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "+": torch.add,
     "-": torch.sub,
     "*": torch.mul,
-    "//": lambda a, b: torch.div(a, b, rounding_mode="floor"),
-    "%": torch.remainder,
+    "//": lambda a, b: torch.div(a, _divisor(b), rounding_mode="floor"),
+    "%": lambda a, b: torch.remainder(a, _divisor(b)),
     "^": torch.bitwise_xor,
     "min": torch.minimum,
     "max": torch.maximum,

@@ -60,7 +60,7 @@ def tiles(plan: Plan) -> Iterator[VerificationError]:
             at = plan.bound.stages[kernel.name].stage.location
             yield TilesError(f"{kernel.name}: {message}", location=at, hint="tiles in turn, without `dynamic`")
         for loop in kernel.loops:
-            if loop.compact is None:
+            if loop.compact is None or plan.faults:  # of an end without a value `coverage` says more
                 continue
             stage = plan.bound.stages[loop.stages[0]]
             message = obstacle(plan.bound, kernel) or _tied(plan, stage) or _differs(plan.bound, stage, loop.compact)
