@@ -101,6 +101,7 @@ class Enumerator(Walk):
         self.guards = Guards(ranges=dict(bound.entries), replicated=replicated)
         self._stored_entries = StoredEntries(bound=bound, guards=self.guards)
         self._unsure: dict[str, NameUses] = {}
+        self._uses: list[tuple[str, NameUses]] = []
         self._accesses: list[Accesses] = []
         self._signals: list[Signals] = []
         self._transfers: list[Transfers] = []
@@ -115,9 +116,7 @@ class Enumerator(Walk):
         self._shared = frozenset(s.name for loop in loops for s in loop.body if isinstance(s, Assign))
         self._unsure = {name: NameUses() for name in sorted(read_unassigned(stage.stage.body, iterations=False))}
         super().stage(stage)
-        for name, uses in self._unsure.items():
-            for fault in uses.faults(name):
-                self.faults.append(fault)
+        self._uses += self._unsure.items()
 
     def enter(self, stage: BoundStage, number: int, indices: tuple[IndexDecl, ...], rows: Rows) -> Rows:
         """Take the ends of ranges, and note those of loops over some tiles."""
@@ -179,10 +178,9 @@ class Enumerator(Walk):
         columns = [np.broadcast_to(np.asarray(one, dtype=np.int64), (rows,)) for one in hulls]
         return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.int64)
 
-    def _counted(self, stage: BoundStage, statement: Statement) -> bool:
-        """True if a statement is in a loop whose iterations need not be there."""
-        loops = (s for s in statements(stage.stage.body) if isinstance(s, For) and any(d.counted for d in s.indices))
-        return any(statement is inner for loop in loops for inner in statements(loop.body))
+    def _executed(self, stage: BoundStage, rows: Rows) -> Ints:
+        """Return the guards of executions of a statement: the branches and the iterations that it is in."""
+        return numbered(self.guards, iterations_of((), stage, rows.indices), rows.rank, rows.indices, rows.guard)
 
     def _divided(self, number: int, expr: Binary, rows: Rows) -> Rows:
         """Return the rows whose divisor is not zero. The first other row is a fault."""
@@ -214,15 +212,15 @@ class Enumerator(Walk):
             assert read.signal is not None
             self._signal(stage, number, WAIT, read.signal, read.region, rows, Substep.ARRIVED)
         for name in self._unsure.keys() & local_names(value):
-            self._unsure[name].read.append((number, rows.task, rows.position))
+            self._unsure[name].read.append((number, rows.task, rows.position, self._executed(stage, rows)))
         if self._shared & local_names(value) and not _sums_steps(statement):
             none = _alike(-1, rows.task)
             self._sums(number, rows, none, none)
         if isinstance(statement, Assign):
             self._stored_entries.assigned(stage, number, statement)
         match statement:
-            case Assign(name=name) if name in self._unsure and not self._counted(stage, statement):
-                self._unsure[name].assigned.append((rows.task, rows.position))
+            case Assign(name=name) if name in self._unsure:
+                self._unsure[name].assigned.append((rows.task, rows.position, self._executed(stage, rows)))
             case Store(region=region):
                 self._access(stage, number, WRITE, region, rows)
                 self._written_entries(stage, statement, region, value, rows)
@@ -277,8 +275,10 @@ class Enumerator(Walk):
         self._stored_entries.stored(stage, target, value, there, lambda one: self._bounds(one, rows))
 
     def settle(self) -> None:
-        """Note which values of entries are equal, after all stages."""
+        """Note which values of entries are equal, and which names are read without a value, after all stages."""
         self._stored_entries.settle()
+        for name, uses in self._uses:
+            self.faults.extend(uses.faults(name, self.guards))
 
     def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: Rows) -> None:
         tile_map = self.bound.tile_map(stage.name, region)
@@ -356,7 +356,7 @@ class Enumerator(Walk):
         launches than it is. Those of a write or a wait may not, unless it is made where its iteration is not there.
         named: tables whose entries are places also where they can only be 0.
         """
-        templates = [*parts_of(tile_map, stage, named), *iterations_of(tile_map, stage, around)]
+        templates = [*parts_of(tile_map, stage, named), *iterations_of(tile_map.spans, stage, around)]
         return numbered(self.guards, templates, rows.rank, rows.indices, rows.guard)
 
     @cached_property
@@ -378,10 +378,10 @@ class Enumerator(Walk):
                     case For(indices=indices, body=inner):
                         look(stage, inner, (*around, *(decl.name for decl in indices)))
                     case Store(region=target) | Transfer(target=target):
-                        if iterations_of(self.bound.tile_map(stage.name, target), stage, around):
+                        if iterations_of(self.bound.tile_map(stage.name, target).spans, stage, around):
                             found.add(target.tensor)
                     case Wait(region=target) if self.bound.is_placed(stage.name, statement):
-                        if iterations_of(self.bound.tile_map(stage.name, target), stage, around):
+                        if iterations_of(self.bound.tile_map(stage.name, target).spans, stage, around):
                             found.add(target.tensor)
                     case _:
                         pass

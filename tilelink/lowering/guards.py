@@ -36,6 +36,7 @@ from tilelink.ir.scalar import (
 )
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.columns import Ints, distinct_rows
+from tilelink.lowering.hulls import NEGATED
 
 Entry = tuple[str, int, tuple[int, ...]]
 """An entry of an index tensor: the tensor, the rank that holds it, its coordinates."""
@@ -162,15 +163,33 @@ class Guards:
         """
         return part in guard or any(self._follows(part, other) for other in guard)
 
+    def covered(self, guards: Sequence[Guard], known: Guard, cases: int = 8) -> bool:
+        """True if in every launch in which one guard holds, one of some others does.
+
+        cases: how many choices are taken both ways, one within another, before the answer is no.
+        """
+        left: list[Guard] = []
+        for guard in guards:
+            more = tuple(part for part in guard if not self.holds(part, known))
+            if not more:
+                return True
+            if not any(isinstance(part, Chosen) and self.holds(_opposite(part), known) for part in more):
+                left.append(more)
+        first = left[0][0] if left else None
+        if not isinstance(first, Chosen) or not cases:
+            return False
+        return all(self.covered(left, (*known, one), cases - 1) for one in (first, _opposite(first)))
+
     def _follows(self, part: GuardPart, other: GuardPart) -> bool:
         match part, other:
             case Listed(stop=stop), Listed(stop=end) if replace(other, stop=stop) == part:
                 return stop is None or (end is not None and self.at_most(end, stop))
-            case (
-                Chosen(condition=Compare(op="<" | "<=" as op, left=left, right=right), holds=True),
-                Chosen(condition=Compare(op=same, left=least, right=most), holds=True),
-            ) if op == same:
-                return self.at_most(left, least) and self.at_most(most, right)
+            case Chosen(), Chosen():
+                match _plain(part), _plain(other):
+                    case (least, most), (low, high):
+                        return self.at_most(least, low) and self.at_most(high, most)
+                    case ours, theirs:
+                        return ours == theirs
             case _:
                 return False
 
@@ -225,6 +244,29 @@ class Guards:
                 coords = tuple(self.resolve(c) if isinstance(c, Scalar) else c for c in entries.coords)
                 entries = self._of_any_rank(replace(entries, coords=coords))
                 return replace(part, entries=entries, stop=None if stop is None else self.resolve(stop))
+
+
+def _opposite(choice: Chosen) -> Chosen:
+    return replace(choice, holds=not choice.holds)
+
+
+def _plain(choice: Chosen) -> tuple[Scalar, Scalar] | Chosen:
+    """Return what a choice says as two integers, of which the first is less, or another choice that says the same."""
+    match choice:
+        case Chosen(condition=Compare(op=op, left=left, right=right) as condition, holds=holds):
+            match op if holds else NEGATED[op]:
+                case "<":
+                    return left, right
+                case "<=":
+                    return left, add(right, const(1))
+                case ">":
+                    return right, left
+                case ">=":
+                    return right, add(left, const(1))
+                case same:
+                    return Chosen(condition=replace(condition, op="=="), holds=same == "==")
+        case _:
+            return choice
 
 
 def entry_of(lookup: Lookup) -> Entry | None:
@@ -366,12 +408,12 @@ def _template(dim: int, span: Span, stage: BoundStage, index: str | None, counte
     )
 
 
-def iterations_of(tile_map: TileMap, stage: BoundStage, around: Iterable[str]) -> list[Iteration]:
+def iterations_of(spans: Iterable[Span], stage: BoundStage, around: Iterable[str]) -> list[Iteration]:
     """Return the iterations around an access that a launch may leave out, as far as no dimension of it says so.
 
-    around: the indices in scope.
+    spans: of its dimensions, none for a statement that is no access. around: the indices in scope.
     """
-    said = {_number(span, stage) or (span.index if span.counted else None) for span in tile_map.spans}
+    said = {_number(span, stage) or (span.index if span.counted else None) for span in spans}
     left = [index for index in around if index in stage.parts and index not in said]
     return [
         Iteration(

@@ -16,7 +16,8 @@ from tilelink.ir.scalar import Binary, Choose, Compare, Env, Index, Int, Logic, 
 
 Hull = tuple[Any, Any]
 """The smallest and the largest value: ints, or arrays with a row for each execution."""
-_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+"""Comparison -> the one that holds where it does not."""
 
 
 def hull(expr: Scalar, env: Env, entries: Mapping[str, Range]) -> Hull:
@@ -66,7 +67,7 @@ def truth(expr: Scalar, env: Env, entries: Mapping[str, Range]) -> Hull:
             return combine([one[0] for one in parts]), combine([one[1] for one in parts])
         case Compare(op=op, left=left, right=right):
             a, b = hull(left, env, entries), hull(right, env, entries)
-            return _surely(op, a, b), np.logical_not(_surely(_NEGATED[op], a, b))
+            return _surely(op, a, b), np.logical_not(_surely(NEGATED[op], a, b))
         case _:
             low, high = hull(expr, env, entries)
             return np.asarray((low > 0) | (high < 0)), np.asarray((low != 0) | (high != 0))
