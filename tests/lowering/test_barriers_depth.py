@@ -93,7 +93,8 @@ def test_every_statement_is_answered_as_by_asking_every_round(seed: int) -> None
     body = bound.stages["f"].stage.body
     new = pending_at(bound, "f", scratch_memories(bound))
     old = EveryRound(
-        ranks=new.ranks, counts=new.counts, scratch=new.scratch, stored=new.stored, loaded=new.loaded
+        ranks=new.ranks, counts=new.counts, scratch=new.scratch, left_out=new.left_out, stored=new.stored,
+        loaded=new.loaded,
     )  # fmt: skip
     assert _answers(new, body) == _answers(old, body)
     assert len(list(statements(body))) == len(_answers(pending_at(bound, "f", scratch_memories(bound)), body))

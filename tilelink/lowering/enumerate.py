@@ -161,7 +161,7 @@ class Enumerator(Walk):
             case Notify(kind=kind, region=region):
                 self._signal(stage, number, NOTIFY, kind, region, rows)
             case Barrier():
-                self._barriers.append(Barriers(task=rows.task, position=rows.position + Substep.READ))
+                self._barrier(stage, rows)
             case NetworkFence() | NetworkQuiet():
                 kind = FENCE if isinstance(statement, NetworkFence) else QUIET
                 surely = rows.pick(rows.guard == 0)  # a branch that a launch decides may leave it out
@@ -177,6 +177,15 @@ class Enumerator(Walk):
         hulls = [hull(expr, env, self.bound.entries)[end] for expr in exprs]
         columns = [np.broadcast_to(np.asarray(one, dtype=np.int64), (rows,)) for one in hulls]
         return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.int64)
+
+    def _barrier(self, stage: BoundStage, rows: Rows) -> None:
+        begin, end = _alike(-1, rows.task), _alike(-1, rows.task)
+        if rows.begin is not None:
+            begin, end = rows.begin, rows.begin + self._part
+        elif any(decl.counted for decl in stage.stage.indices):
+            begin, end = _alike(0, rows.task), _alike(1 + sum(length(stage, s) for s in stage.stage.body), rows.task)
+        position = rows.position + Substep.READ
+        self._barriers.append(Barriers(task=rows.task, position=position, begin=begin, end=end))
 
     def _executed(self, stage: BoundStage, rows: Rows) -> Ints:
         """Return the guards of executions of a statement: the branches and the iterations that it is in."""

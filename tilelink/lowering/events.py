@@ -69,10 +69,15 @@ class Signals(Columns):
 
 @dataclass(frozen=True, kw_only=True)
 class Barriers(Columns):
-    """Barriers of the threads of a program, one row each."""
+    """Barriers of the threads of a program, one row each.
+
+    begin, end: positions of the innermost part of the task around it that a launch may leave out; -1 if there is none.
+    """
 
     task: Ints
     position: Ints
+    begin: Ints
+    end: Ints
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 The tiles that a program executes are ordered by the program itself, and so are the statements of a tile. But a program
 has many threads: one thread may load too early what another one stores, or overwrite what another one still loads,
-unless there is a barrier between the two. A wait contains a barrier. This pass inserts the others. The rule of ordering
-checks the result (verifier/threads.py).
+unless there is a barrier between the two. A wait that every launch makes contains a barrier. This pass inserts the
+others. The rule of ordering checks the result (verifier/threads.py).
 
 before: c[i, :] = x[i, :] * 2.0
         y[i, :] = dot(c[i, :], w[:, :].T)
@@ -14,7 +14,7 @@ after:  c[i, :] = x[i, :] * 2.0
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -38,6 +38,7 @@ from tilelink.ir.reach import elsewhere, on_all_ranks
 from tilelink.ir.scalar import Block, Env, Index, Lookup, Scalar, Whole, evaluate, walk
 from tilelink.ir.visitor import leading_waits, mixes, own_scalars, range_ends, reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Transport, with_bodies
+from tilelink.lowering.compact_tiles import obstacle
 from tilelink.lowering.transform import free_name
 
 
@@ -74,7 +75,7 @@ class _Placing:
         ends = looked_up(range_ends(stage.stage.indices))
         read = {memory for region in ends for memory in _memories(region, self.bound.ranks)}
         body = stage.stage.body
-        if read & self.pending.stored and not any(isinstance(one, Wait) for one in body[: leading_waits(stage.stage)]):
+        if read & self.pending.stored and not any(map(self.pending.meets, body[: leading_waits(stage.stage)])):
             self.pending.barrier(Barrier())
             return (Barrier(location=stage.stage.location), *self.body(body))
         self.pending.loaded |= read
@@ -95,7 +96,7 @@ class _Placing:
             case For(indices=indices):
                 before = replace(self.pending)
                 inner = self.body(statement.body)
-                if any(self.stage.count(decl.name) == 0 for decl in indices):
+                if any(decl.counted or self.stage.count(decl.name) == 0 for decl in indices):  # no barrier was met
                     self.pending.join(before)
                 return [replace(statement, body=inner)]
             case Store(region=region) | Transfer(target=region):
@@ -144,13 +145,14 @@ class Pending:
     """The memories that a program may have accessed since its last barrier, as a tile is rendered.
 
     A memory is the local copy of a tensor, or the copies of all peers together. counts: number of tiles of every index
-    of the stage. scratch: memories whose elements may be written more than once. stored, loaded: memories with pending
-    stores and loads.
+    of the stage. scratch: memories whose elements may be written more than once. left_out: True for a wait that some
+    launch leaves out. stored, loaded: memories with pending stores and loads.
     """
 
     ranks: int
     counts: Mapping[str, int]
     scratch: frozenset[str]
+    left_out: Callable[[Wait], bool]
     stored: frozenset[str] = frozenset()
     loaded: frozenset[str] = frozenset()
     loops: dict[_Key, _Passed] = field(default_factory=dict["_Key", "_Passed"])
@@ -166,11 +168,17 @@ class Pending:
                 return False
             case For():
                 return self._loop(statement)
-            case Wait() | Barrier() | NetworkQuiet():
+            case Wait() | Barrier() | NetworkQuiet() if self.meets(statement):
                 self._clear()
                 return False
             case _:
                 return self._plain(statement)
+
+    def meets(self, statement: Statement) -> bool:
+        """True if all threads of a program are at a statement together, in every launch."""
+        if isinstance(statement, Wait):
+            return not self.left_out(statement)
+        return isinstance(statement, Barrier | NetworkQuiet)
 
     def barriers(self, body: tuple[Statement, ...]) -> int:
         """Return the number of barriers that the statements of a body need. Updates the state."""
@@ -293,10 +301,19 @@ def pending_at(bound: Bound, stage: str, scratch: frozenset[str]) -> Pending:
         ranks=bound.ranks,
         counts={name: bound.stages[stage].count(name) for name in bound.stages[stage].extents},
         scratch=scratch,
+        left_out=_left_out(bound, stage),
         # if two tiles write the same elements, the later one waits for the earlier one, and a wait is a barrier
         stored=frozenset((parts.stored & parts.loaded) - apart),
         loaded=frozenset(parts.loaded - apart),
     )
+
+
+def _left_out(bound: Bound, stage: str) -> Callable[[Wait], bool]:
+    """Return what says of a wait of a stage whether a launch may leave it out: for places, or with a tile."""
+    counted = any(decl.counted for decl in bound.stages[stage].stage.indices)
+    if counted and obstacle(bound, bound.kernel_of[stage]) is None:  # its tiles may get compact numbers
+        return lambda _: True
+    return lambda wait: bound.is_placed(stage, wait)
 
 
 def accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool]]:

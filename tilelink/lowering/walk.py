@@ -27,13 +27,18 @@ Outside of loops the number of tiles is limited (limits.py)."""
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Executions of a statement: one row per (task, loop iteration). guard: the branches that a launch decides."""
+    """Executions of a statement: one row per (task, loop iteration). guard: the branches that a launch decides.
+
+    begin: the position of the innermost part around it that a launch may leave out, a branch or an iteration; None for
+    all of the task.
+    """
 
     task: Ints
     position: Ints
     rank: Ints
     indices: dict[str, Ints]
     guard: Ints
+    begin: Ints | None = None
 
     def pick(self, mask: NDArray[np.bool_] | Ints) -> Rows:
         indices = {k: v[mask] for k, v in self.indices.items()}
@@ -43,6 +48,7 @@ class Rows:
             rank=self.rank[mask],
             indices=indices,
             guard=self.guard[mask],
+            begin=None if self.begin is None else self.begin[mask],
         )
 
 
@@ -57,6 +63,8 @@ class Walk:
     def __init__(self, bound: Bound, first_task: Mapping[str, int], tables: Mapping[str, NDArray[Any]]) -> None:
         self.bound, self.first_task, self.tables = bound, first_task, dict(tables)
         self.statements: list[tuple[str, Statement]] = []
+        self._part = 0
+        """Positions of the part that rows begin with, where they have such a part."""
         self._in_loops = 0
         """Executions of statements in loops so far."""
 
@@ -142,8 +150,17 @@ class Walk:
         shape = rows.task.shape
         surely, may = (np.broadcast_to(one, shape) for one in truth(condition, self.env(rows), self.bound.entries))
         for body, mask, holds in ((then, may, True), (orelse, ~surely, False)):
-            inside = self.chosen(stage, condition, holds, rows.pick(mask), (may & ~surely)[mask])
-            self._block(stage, body, inside)
+            open_rows = (may & ~surely)[mask]
+            inside = self.chosen(stage, condition, holds, rows.pick(mask), open_rows)
+            self._enclosed(stage, body, inside, bool(open_rows.any()))
+
+    def _enclosed(self, stage: BoundStage, body: tuple[Statement, ...], rows: Rows, left_out: bool) -> None:
+        """Walk a branch or an iteration. left_out: True if a launch may leave it out."""
+        around = self._part
+        if left_out:
+            rows, self._part = replace(rows, begin=rows.position), sum(length(stage, s) for s in body)
+        self._block(stage, body, rows)
+        self._part = around
 
     def _loop(self, stage: BoundStage, loop: For, rows: Rows) -> None:
         counts = [stage.count(d.name) for d in loop.indices]
@@ -160,13 +177,14 @@ class Walk:
             rank=np.repeat(rows.rank, steps),
             indices=indices,
             guard=np.repeat(rows.guard, steps),
+            begin=None if rows.begin is None else np.repeat(rows.begin, steps),
         )
         for decl in loop.indices:
             if decl.begin is not None and decl.end is not None:
                 begin, end = (column(one, self.env(inner), len(inner.task)) for one in (decl.begin, decl.end))
                 number = inner.indices[decl.name]
                 inner = inner.pick((begin <= number) & (number < end))
-        self._block(stage, loop.body, inner)
+        self._enclosed(stage, loop.body, inner, any(decl.counted for decl in loop.indices))
 
     def _count(self, stage: BoundStage, loop: For, times: int, steps: int) -> None:
         """Count what a loop executes. Raises ScheduleError if it is too much, before memory is asked for."""

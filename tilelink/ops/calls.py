@@ -78,7 +78,6 @@ class _Made:
             self.memory[key] = torch.empty(1 << (count - 1).bit_length(), dtype=x.dtype, device=x.device)
         return self.memory[key][:count]
 
-
     def free(self, captured: bool) -> int:
         """Close the kernels and forget the rest. Return the number of kernels that are kept (`close_kernels`)."""
         held = close_kernels(self.kernels, captured)

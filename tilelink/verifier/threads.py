@@ -1,9 +1,10 @@
 """Thread synchronisation between two accesses of a program: its order of tiles and statements does not order threads.
 
-Threads synchronise at barriers and at waits, also those for the network. A read of words ends with a barrier, but what
-its statement reads besides comes before it: such a barrier does not count. A statement that loads and stores an element
-does both in one thread, unless it mixes elements. A statement that stores an element twice stores it twice in one
-thread.
+Threads synchronise at barriers and at waits, also those for the network, as far as a launch executes them: a barrier in
+a branch or an iteration that a launch may leave out is executed with what is in that branch or iteration. A read of
+words ends with a barrier, but what its statement reads besides comes before it: such a barrier does not count. A
+statement that loads and stores an element does both in one thread, unless it mixes elements. A statement that stores an
+element twice stores it twice in one thread.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ class Threads:
         rows = np.flatnonzero(found)
         if len(rows):
             found[rows] = self._met_before(first[rows]) == self._met_before(second[rows])
+        rows = np.flatnonzero(found)
+        if len(rows):
+            found[rows] = ~self._met_in_part(first[rows], second[rows])
         for one in (first, second):  # what a put writes, no thread writes: a message does
             found &= ~(self._puts.late(a.task[one], a.position[one]) & (a.kind[one] == WRITE))
         found &= ~self._in_words[a.tensor[first]]  # a word orders its store and its loads itself, of any thread
@@ -75,8 +79,34 @@ class Threads:
 
         Two accesses of one worker have the same number if its threads do not synchronise in between.
         """
+        return np.searchsorted(self._meetings, self._places(rows), side="right")
+
+    def _places(self, rows: Ints) -> Ints:
+        """Return where accesses are in the order of all tasks, worker by worker."""
         a = self._plan.accesses
-        return np.searchsorted(self._meetings, (self._number[a.task[rows]] << SHIFT) | a.position[rows], side="right")
+        return (self._number[a.task[rows]] << SHIFT) | a.position[rows]
+
+    def _met_in_part(self, first: Ints, second: Ints) -> Bools:
+        """Mask of the pairs between which a barrier is that a launch may leave out, but not without one of the two."""
+        keys, begin, end = self._left_out
+        low, high = np.sort(np.stack([self._places(first), self._places(second)]), axis=0)
+        start, stop = (np.searchsorted(keys, one, side="right") for one in (low, high))
+        met = np.zeros(len(first), bool)
+        for row in np.flatnonzero(start < stop).tolist():
+            some = slice(start[row], stop[row])
+            for place in (low[row], high[row]):
+                met[row] |= bool(((begin[some] <= place) & (place < end[some])).any())
+        return met
+
+    @cached_property
+    def _left_out(self) -> tuple[Ints, Ints, Ints]:
+        """The barriers that a launch may leave out, in order, and with each of them where that part begins and ends."""
+        barriers = self._plan.barriers
+        rows = np.flatnonzero(barriers.begin >= 0)
+        task, columns = self._number[barriers.task[rows]] << SHIFT, (barriers.position, barriers.begin, barriers.end)
+        keys, begin, end = (task | column[rows] for column in columns)
+        order = np.argsort(keys)
+        return keys[order], begin[order], end[order]
 
     @cached_property
     def _number(self) -> Ints:
@@ -92,6 +122,7 @@ class Threads:
         plan, s = self._plan, self._plan.signals
         waits = np.flatnonzero((s.kind == WAIT) & (s.guard == 0) & ~plan.by_words)
         quiets = np.flatnonzero(plan.network.kind == QUIET)
-        task = np.concatenate([s.task[waits], plan.barriers.task, plan.network.task[quiets]])
-        position = np.concatenate([s.position[waits], plan.barriers.position, plan.network.position[quiets]])
+        sure = np.flatnonzero(plan.barriers.begin < 0)
+        task = np.concatenate([s.task[waits], plan.barriers.task[sure], plan.network.task[quiets]])
+        position = np.concatenate([s.position[waits], plan.barriers.position[sure], plan.network.position[quiets]])
         return np.sort((self._number[task] << SHIFT) | position)

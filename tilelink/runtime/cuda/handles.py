@@ -89,7 +89,6 @@ class Handles:
         return handle
 
 
-
 def _free(library: Any, owned: dict[tuple[Kind, int], None]) -> None:
     order = list(_DESTROY)
     for kind, handle in sorted(owned, key=lambda one: order.index(one[0])):

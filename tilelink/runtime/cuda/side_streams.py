@@ -65,4 +65,3 @@ class Sides:
         """Make the caller's stream wait for all earlier work of the side streams."""
         for side, end in self._streams:
             self._events.follow(side, stream, end)
-
