@@ -49,9 +49,9 @@ CASES = {
 }  # fmt: skip
 ATTENTION = {
     "attention": {"H": 8, "S": 1024, "D": 128, "scale": 0.125},
-    "causal_attention": {"H": 32, "NB": 8, "T": 16, "B": 128, "D": 128, "scale": 0.125},
+    "causal_attention": {"H": 16, "NB": 16, "T": 32, "B": 128, "D": 128, "scale": 0.125},
 }
-"""Sizes of the programs of attention, whose keys are 1024 of each rank."""
+"""Sizes of the programs of attention, whose keys are 1024 and 2048 of each rank."""
 LATEST_CYCLES = 400_000
 ALLOWED = 2e-2
 """Largest difference of an element, of the largest one."""

@@ -45,7 +45,7 @@ schedule rows for parts:
 
 schedule shared for parts:
     make on sm, tile(i=8, j=16)
-    send on copy_engine, tile(i=8, j=16)
+    send on copy_engine, tile(i=8, j=16), order(s, group(i, 2))
     total on sm, tile(i=8, j=16)
     c channel(i=64, j=64)
     y channel(i=64, j=64), buffers 1
@@ -139,7 +139,7 @@ def test_rows_become_one_copy_and_whole_rows_one_run() -> None:
     _, operations = recorded(GATHER, "engine", 0)
     first = next(o for o in operations if isinstance(o, Copy))
     (move,) = _moves(first.target, first.source, lambda *_: 0)
-    assert (move.rows, move.width) == (1, 8 * 40 * 4)
+    assert (move.rows, move.width) == (1, 20 * 40 * 4)
 
 
 def test_own_copies_for_which_nothing_is_waited_come_first() -> None:

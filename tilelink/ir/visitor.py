@@ -55,6 +55,17 @@ def value_of(statement: Statement) -> Value | None:
             return None
 
 
+def copied(statement: Statement) -> tuple[Region, Region] | None:
+    """Return (target, source) of a statement that is a copy, or None."""
+    match statement:
+        case Store(adds=True):
+            return None
+        case Transfer(target=target, source=Read(region=source)) | Store(region=target, value=Read(region=source)):
+            return target, source
+        case _:
+            return None
+
+
 def values(value: Value) -> Iterator[Value]:
     """Yield the value and all values inside it, in preorder."""
     stack = [value]

@@ -7,12 +7,12 @@ from dataclasses import replace
 from numbers import Integral
 
 from tilelink.capabilities import capabilities
-from tilelink.errors import BindingError, DtypeError, Location, OrderError, ScheduleError, TileSizeError, did_you_mean
+from tilelink.errors import BindingError, DtypeError, ScheduleError, TileSizeError
 from tilelink.ir.depth import deep
 from tilelink.ir.groups import check_groups
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.program import Notify, Program, Stage, Transfer, Wait
-from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
+from tilelink.ir.scalar import Index, substitute
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import all_indices, statements
 from tilelink.ir.words import foreign
@@ -28,7 +28,7 @@ from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.launch_decided import check_launch_decided
 from tilelink.lowering.limits import MAX_RANKS, check_capabilities, check_elements, check_size
-from tilelink.lowering.orders import decode
+from tilelink.lowering.orders import concrete_order, decode
 from tilelink.lowering.passes import steps
 from tilelink.lowering.ranges import check_ranges
 from tilelink.lowering.reductions import check_reductions
@@ -38,7 +38,7 @@ from tilelink.lowering.transform import (
     number_of,
     shape_of,
 )
-from tilelink.scheduling.schedule import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
+from tilelink.scheduling.schedule import CopyEngine, Fused, Resource, Schedule, Sm
 from tilelink.scheduling.words import SchedulePart, StageSchedule, check_names, check_values
 from tilelink.target import Target
 
@@ -237,7 +237,7 @@ def _bind_stages(
             scalar_indices=scalars,
             tiles=tiles,
             extents=extents,
-            order=decode(_concrete_order(part, numbers, ranks), counts, part),
+            order=decode(concrete_order(part[ORDER], part, numbers, ranks), counts, part),
             nest=part[ORDER],
             block=block,
             num_warps=part[NUM_WARPS] or 4,
@@ -245,28 +245,6 @@ def _bind_stages(
             defer_notify=part[DEFER_NOTIFY],
         )
     return _match_fused(bound)
-
-
-def _concrete_order(part: StageSchedule, numbers: Numbers, ranks: int) -> Order | None:
-    order = part[ORDER]
-    if order is None:
-        return None
-    terms: list[IndexOrder] = []
-    for term in order.nest:
-        location = part.at(f"order.{term.index}")
-
-        def change(expr: Scalar, location: Location | None = location) -> Scalar | None:
-            if isinstance(expr, Ranks):
-                return const(ranks)
-            name = getattr(expr, "name", getattr(expr, "table", None))
-            if name is not None and not (isinstance(expr, Param) and name in numbers):
-                names = ["rank", "ranks", *numbers]
-                hint = did_you_mean(name, names, f"known: {', '.join(names)}")
-                raise OrderError(f"unknown name {name!r} in an order", location=location, hint=hint)
-            return const(int(numbers[expr.name])) if isinstance(expr, Param) else None
-
-        terms.append(term if term.start is None else replace(term, start=rewrite(term.start, change)))
-    return replace(order, nest=tuple(terms))
 
 
 def _tiles(part: StageSchedule, sizes: Mapping[str, int], extents: Mapping[str, int]) -> tuple[dict[str, int], int]:

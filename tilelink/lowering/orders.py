@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import gcd
 
 from tilelink.errors import Location, OrderError, did_you_mean
-from tilelink.ir.scalar import Choose, Index, Scalar, add, binary, const, mul
+from tilelink.ir.parameters import Numbers
+from tilelink.ir.scalar import Choose, Index, Param, Ranks, Scalar, add, binary, const, mul, rewrite
 from tilelink.scheduling.schedule import IndexOrder, Order
 from tilelink.scheduling.words import StageSchedule
 
@@ -116,3 +118,28 @@ def _hierarchical(group: int, start: Scalar, t: Scalar, n: int, location: Locati
     node = binary("%", add(binary("//", start, const(group)), binary("//", t, const(group))), const(n // group))
     local = binary("%", add(start, t), const(group))
     return add(mul(node, const(group)), local)
+
+
+def concrete_order(order: Order | None, part: StageSchedule, numbers: Numbers, ranks: int) -> Order | None:
+    """Return an order of a stage with numbers for parameters and ranks. part: what the schedule says of the stage.
+
+    Raises OrderError for a name that the program does not have.
+    """
+    if order is None:
+        return None
+    terms: list[IndexOrder] = []
+    for term in order.nest:
+        location = part.at(f"order.{term.index}")
+
+        def change(expr: Scalar, location: Location | None = location) -> Scalar | None:
+            if isinstance(expr, Ranks):
+                return const(ranks)
+            name = getattr(expr, "name", getattr(expr, "table", None))
+            if name is not None and not (isinstance(expr, Param) and name in numbers):
+                names = ["rank", "ranks", *numbers]
+                hint = did_you_mean(name, names, f"known: {', '.join(names)}")
+                raise OrderError(f"unknown name {name!r} in an order", location=location, hint=hint)
+            return const(int(numbers[expr.name])) if isinstance(expr, Param) else None
+
+        terms.append(term if term.start is None else replace(term, start=rewrite(term.start, change)))
+    return replace(order, nest=tuple(terms))

@@ -19,6 +19,7 @@ from tilelink.lowering.compact_tiles import compact_tiles
 from tilelink.lowering.insert_barriers import place_barriers
 from tilelink.lowering.issue_order import order_kernels
 from tilelink.lowering.launch_protocol import choose_protocol
+from tilelink.lowering.merge_copies import merge_copies
 from tilelink.lowering.sink_waits import sink_waits
 
 
@@ -33,6 +34,7 @@ class Pass:
 def passes() -> tuple[Pass, ...]:
     """All passes, in the order in which they are applied. Clauses say in which phase theirs is, and why."""
     return (
+        Pass(name="merge_copies", apply=merge_copies),  # first: what follows takes the tiles of copies as given
         *_of_clauses(Phase.BEFORE_KERNELS),
         Pass(name="kernels", apply=_choose_kernels),
         *_of_clauses(Phase.TILES),

@@ -17,10 +17,10 @@ from dataclasses import replace
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import Span
-from tilelink.ir.program import ITEM_BYTES, If, Notify, Read, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.program import ITEM_BYTES, If, Notify, Region, Statement, Wait
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
-from tilelink.ir.visitor import statements
+from tilelink.ir.visitor import copied, statements
 from tilelink.lowering.bound import Bound, BoundStage, Boxes
 from tilelink.lowering.choose_network import reaches_other_nodes
 from tilelink.lowering.clauses.clause import Clause, Known, Phase, Ties, count
@@ -75,17 +75,6 @@ def bulk_reason(body: tuple[Statement, ...]) -> str | None:
     match body[copies[0]]:
         case If(then=then, orelse=orelse):
             return next(filter(None, map(bulk_reason, filter(None, (then, orelse)))), None)
-        case _:
-            return None
-
-
-def copied(statement: Statement) -> tuple[Region, Region] | None:
-    """Return (target, source) of a statement that is a copy, or None."""
-    match statement:
-        case Store(adds=True):
-            return None
-        case Transfer(target=target, source=Read(region=source)) | Store(region=target, value=Read(region=source)):
-            return target, source
         case _:
             return None
 
