@@ -37,16 +37,29 @@ from tilelink.scheduling.schedule import CopyEngine, Fused, IndexOrder, Order
 
 def merge_copies(bound: Bound) -> Bound:
     """Return the bound program whose copy engines copy regions as large as their channels."""
-    hosts = {s.resource.stage for s in bound.stages.values() if isinstance(s.resource, Fused)}
     for name, stage in bound.stages.items():
-        if isinstance(stage.resource, CopyEngine) and stage.total and name not in hosts:
+        if isinstance(stage.resource, CopyEngine):
             bound = _merged(bound, name)
     return bound
+
+
+def small_channels(bound: Bound, name: str) -> list[tuple[str, int]]:
+    """Return the (tensor, dimension)s along which a stage would copy larger regions if channels were larger."""
+    shapes = {key: bound.tensors[grid.tensor].shape for key, grid in bound.channels.items()}
+    whole = {key: replace(g, sizes=shapes[key], counts=(1,) * len(g.counts)) for key, g in bound.channels.items()}
+    merged, tiles = _merged(replace(bound, channels=whole), name), bound.stages[name].tiles
+    larger = [index for index, size in merged.stages[name].tiles.items() if size > tiles[index]]
+    regions = [region for region, _ in _signals(merged.stages[name].stage)]
+    maps = [(region.tensor, merged.tile_map(name, region)) for region in regions]
+    return sorted({(tensor, dim) for tensor, one in maps for index in larger for dim in _dims(one, index)})
 
 
 def _merged(bound: Bound, name: str) -> Bound:
     """Return the bound program with the tiles of a stage merged along each index that allows it."""
     merged = bound
+    hosts = {s.resource.stage for s in bound.stages.values() if isinstance(s.resource, Fused)}
+    if not bound.stages[name].total or name in hosts:  # others have its tiles
+        return bound
     for index in _places(bound.stages[name].stage):
         merged = next(_along(merged, name, index), merged)
     return bound if merged is bound else _in_order(merged, name)

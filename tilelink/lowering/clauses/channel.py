@@ -22,6 +22,12 @@ def dims_called(program: Program, tensor: Tensor, key: str) -> list[int]:
     return named[:1] or [d for d, index in _indices_along(program, tensor) if index == key][:1]
 
 
+def dim_name(program: Program, tensor: Tensor, dim: int) -> str:
+    """Return the name by which a schedule may call a dimension of a tensor, or an empty text."""
+    names = (_dim_name(tensor.shape[dim]), *(index for d, index in _indices_along(program, tensor) if d == dim))
+    return next((name for name in names if name and dims_called(program, tensor, name) == [dim]), "")
+
+
 def names_of(program: Program, tensor: Tensor) -> list[str]:
     """Return the names that a schedule may call the dimensions of a tensor by."""
     names = [name for extent in tensor.shape if (name := _dim_name(extent))]
