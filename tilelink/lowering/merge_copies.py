@@ -91,7 +91,7 @@ def _along(bound: Bound, name: str, index: str) -> Iterator[Bound]:
         return
     shared = [
         grid.sizes[dim]
-        for region, kind in _signals(stage.stage)
+        for region, kind in _signals(free.stages[name].stage)
         for grid in (bound.channels[region.tensor, kind],)
         for dim in _dims(free.tile_map(name, region), index)
         if grid.counts[dim] > 1
