@@ -84,6 +84,7 @@ EXCEPTIONS: Mapping[str, Mapping[str, str]] = {
         "lowering.clauses.slots": "a dimension of a tensor has the same names in both",
         "lowering.slots": "a dimension of a tensor has the same names in both",
         "search.knobs": SEARCHED,
+        "simulator.small_copies": "a remark names what a schedule may say of it instead",
     },
     "buffers": {"lowering.bind": SETTLED},
     "slots": {"lowering.slots": "the rewrite of the program, which is before binding and has a module of its own"},

@@ -47,6 +47,17 @@ def test_json_has_the_same(file: str) -> None:
     assert (values["schedule"], values["machine"], values["dims"]) == ("engine", "8xH200", {"M": 1024, "N": 1024})
 
 
+def test_it_remarks_that_a_copy_engine_has_small_copies(file: str) -> None:
+    Path(file).write_text(SHIFT.replace("send on copy_engine, tile(i=64)", "send on copy_engine, tile(i=1)"))
+    sizes = "-s", "engine", "-n", "2", "--set", "M=1024"
+    (found,) = (line for line in call(file, *sizes, "--set", "N=256")[1].splitlines() if line.startswith("send: "))
+    assert found.startswith("send: 1024 copies of 512 bytes and 1024 flags take 5161 us of the copy engine of rank 0")
+    assert found.endswith("its channels, h channel(M=1): make them larger, or take send on sm(n)")
+    assert json.loads(call(file, *sizes, "--set", "N=256", "--json")[1])["remarks"] == [found]
+    Path(file).write_text(SHIFT.replace("send on copy_engine, tile(i=64)", "send on copy_engine, tile(i=256)"))
+    assert json.loads(call(file, *sizes, "--set", "N=8192", "--json")[1])["remarks"] == []
+
+
 def test_it_writes_what_is_asked_for(file: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     trace, plot = tmp_path / "out.json", tmp_path / "out.svg"

@@ -221,10 +221,7 @@ def _dims(tile_map: TileMap, index: str) -> list[int]:
 
 def _one_call(bound: Bound, name: str, index: str, regions: tuple[Region, Region]) -> bool:
     """True if a tile's copy between two regions along an index is one contiguous or two-dimensional copy."""
-    typing, stage = bound.typing.stage(name), bound.stages[name]
-    if len({typing.region_type(region).axes for region in regions}) != 1:
-        return False  # a transposition
-    sides: list[list[tuple[int, int]]] = []
+    stage, sides = bound.stages[name], list[list[tuple[int, int]]]()
     for region in regions:
         tensor, tile_map = bound.tensors[region.tensor], bound.memory_map(name, region)
         dims = _dims(tile_map, index)

@@ -64,8 +64,8 @@ RESOURCE: Clause[Resource | None] = Clause(
     written="`on sm`, `on sm(n)`, `on copy_engine`, `in STAGE prologue`, `in STAGE epilogue`",
     manual=(
         "on the SMs that other stages leave, one kernel after the other in the order of the stages; on at most n "
-        "reserved SMs, one program on each, and on fewer if it has fewer tiles; by the copy engine; inside another "
-        "stage's kernel, before or after its tiles. An epilogue whose indices have the ranges of that stage's takes "
-        "its tiles and order, and each tile follows that of the stage at once"
+        "reserved SMs, one program on each, and on fewer if it has fewer tiles; by the copy engine, in regions as "
+        "large as their channels; inside another stage's kernel, before or after its tiles. An epilogue whose indices "
+        "have the ranges of that stage's takes its tiles and order, and each tile follows that of the stage at once"
     ),
 )
