@@ -290,15 +290,17 @@ def test_little_is_moved_by_the_librarys_own_kernels() -> None:
 
 
 def test_few_rows_have_one_kernel_where_its_tiles_are_a_wave() -> None:
-    narrow, wide = "gemm_ar_one_shot:h200_narrow", "gemm_ar_one_shot:h200"
-    for rows in (1, 3, 32, 60):
-        assert chosen(request("gemm_ar", rows, 4096, 3584)) == narrow
-    assert chosen(request("gemm_ar", 64, 8192, 14336, ranks=2)) == wide
-    assert chosen(request("gemm_ar", 64, 8192, 14336)) != wide, "everybody would receive more"
-    assert chosen(request("gemm_ar", 72, 4096, 3584)) != narrow, "more rows than a tile has"
+    for rows, columns, name in (
+        (1, 4096, "words_32x32"), (32, 4096, "words_32x32"), (32, 8192, "words_32x64"), (33, 4096, "64x32"),
+        (200, 4096, "128x64"), (128, 8192, "128x64"),
+    ):  # fmt: skip
+        assert chosen(request("gemm_ar", rows, columns, 3584, ranks=2)) == f"gemm_ar_one_shot:h200_{name}"
+    assert chosen(request("gemm_ar", 64, 8192, 14336, ranks=2)) == "gemm_ar_one_shot:h200"
+    assert ":h200" not in str(chosen(request("gemm_ar", 64, 8192, 14336))), "everybody would receive more"
+    assert ":h200" not in str(chosen(request("gemm_ar", 264, 4096, 3584, ranks=2))), "more rows than were measured"
     for columns in (2048, 5120, 12288):
         assert ":h200" not in str(chosen(request("gemm_ar", 8, columns, 3584))), "too few tiles for a wave, or more"
-    assert choose("gemm_ar_norm", 64, 4096, 3584, 2) == "gemm_ar_one_shot_norm:h200_narrow"
+    assert choose("gemm_ar_norm", 64, 4096, 3584, 2) == "gemm_ar_one_shot_norm:h200_64x32"
     assert choose("gemm_ar_norm", 64, 4096, 3585, 2) == choose("gemm_ar_norm", 64, 4096, 3584, 1) == "unfused"
 
 

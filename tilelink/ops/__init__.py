@@ -36,11 +36,11 @@ import torch
 
 from tilelink.errors import BindingError, UnknownNameError
 from tilelink.ops import batch, registered, unfused
-from tilelink.ops.calls import Implementation, run
+from tilelink.ops.calls import Implementation, able, run
 from tilelink.ops.choice import choose
 from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
 from tilelink.ops.groups import Group, clear, members_of, name_of, size_of
-from tilelink.ops.operators import OPERATORS, UNFUSED
+from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED
 from tilelink.ops.rows import kernel_rows as _kernel_rows
 from tilelink.ops.validate import check_epilogue
 
@@ -101,8 +101,7 @@ def gemm_ar(
         if followed is not None:
             return followed
         y = gemm_ar(x, w, bias=bias, activation=activation, group=group, schedule=schedule, f32_sums=f32_sums)
-        y = y if residual is None else y + residual
-        return y if norm is None else (torch.nn.functional.rms_norm(y, norm.shape, norm, eps), y)
+        return _after_sum(y, residual, norm, eps, group)
     if f32_sums:
         return _summed_f32("gemm_ar_f32", x, w, bias, activation, group, schedule)
     return _product("gemm_ar", x, w, bias, activation, group, schedule)
@@ -210,6 +209,26 @@ def _followed_by(
     if is_direct(operands):
         return run(op, operands, "", members, schedule, numbers)
     return registered.call(op, *operands, *numbers, name_of(members), schedule_text(schedule))
+
+
+def _after_sum(
+    y: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor | None, eps: float, group: Group
+) -> Any:  # fmt: skip
+    if norm is None or residual is None:
+        y = y if residual is None else y + residual
+        return y if norm is None else (torch.nn.functional.rms_norm(y, norm.shape, norm, eps), y)
+    members, operands = members_of(group), (y, residual, norm)
+    own = y.shape[0] <= FEW and able(y) and size_of(members) > 1 and not is_differentiated(operands)
+    schedule = SCHEDULE if own else UNFUSED
+    if is_direct(operands):
+        return run("add_norm", operands, "", members, schedule, (eps,))
+    if is_differentiated(operands):
+        return unfused.add_norm(y, residual, norm, eps, members)  # type: ignore[arg-type]
+    return registered.call("add_norm", *operands, eps, name_of(members), schedule)
+
+
+FEW = 512
+"""Largest number of rows whose sum has a kernel for its norm: with more, starting two of torch's takes less time."""
 
 
 @cache

@@ -42,10 +42,12 @@ def choose(
 
 def _few(few: FewRows, M: int, N: int, K: int, ranks: int) -> str | None:
     """Return the kernel for few rows whose tiles are most SMs' at once, or None."""
-    if not _addressable(N, K, ranks) or few.rows < M or 2 * (ranks - 1) * M * N > few.bytes:
+    if not _addressable(N, K, ranks) or 2 * (ranks - 1) * M * N > few.bytes:
         return None
-    names = (name for columns, name in few.schedules.items() if -(-N // columns) in WAVE)
-    return next((f"{few.program}:{name}" for name in names), None)
+    for name, (least, most, rows, columns) in few.tiles.items():
+        if least <= M <= most and -(-M // rows) * -(-N // columns) in WAVE:
+            return f"{few.program}:{name}"
+    return None
 
 
 def worth_asking(op: str, M: int, N: int, K: int, ranks: int, thresholds: Thresholds = DEFAULTS) -> bool:

@@ -65,13 +65,13 @@ class SmallMessage:
 class FewRows:
     """The library's program that multiplies and communicates in one kernel if there are few rows.
 
-    A kernel is fast if all of its tiles are in work at once, and on most SMs. schedules: by the columns of a tile,
-    which has all rows. rows, bytes: largest number of rows, and of bytes that each rank receives.
+    A kernel is fast if all of its tiles are in work at once, and on most SMs. tiles: of each schedule, the least and
+    the most rows of a call, and the rows and columns of a tile. The first one that fits is taken. bytes: the most that
+    each rank receives.
     """
 
     program: str
-    schedules: Mapping[int, str]
-    rows: int
+    tiles: Mapping[str, tuple[int, int, int, int]]
     bytes: int
 
 
@@ -178,10 +178,20 @@ _LIKE_X = (Output(name="y", columns="x"),)
 
 
 _RESIDUAL = Operand(name="residual", dims=("rows", "N"))
+_NORM = Operand(name="norm", dims=("N",))
 
 
-def _few(program: str) -> FewRows:
-    return FewRows(program=program, schedules={64: SCHEDULE, 32: f"{SCHEDULE}_narrow"}, rows=64, bytes=3 << 19)
+_NORM_TILES = {
+    "h200_words_32x64": (1, 32, 32, 64), "h200_words_32x32": (1, 32, 32, 32), "h200_64x32": (33, 64, 64, 32),
+}  # fmt: skip
+"""With more rows or columns a kernel of its own takes the norm faster: it has more programs for them (two H200s)."""
+_FEW_TILES = {
+    **_NORM_TILES, "h200": (33, 64, 64, 64), "h200_128x64": (65, 256, 128, 64), "h200_128x128": (65, 256, 128, 128),
+}  # fmt: skip
+
+
+def _few(program: str, tiles: Mapping[str, tuple[int, int, int, int]] = _FEW_TILES) -> FewRows:
+    return FewRows(program=program, tiles=tiles, bytes=2 << 20)
 
 
 _PULLED_RANKS = frozenset({2})
@@ -300,13 +310,22 @@ RECORDS = (
     ),
     Operator(
         name="gemm_ar_norm",
-        operands=(_ROWS, _WEIGHT, _RESIDUAL, Operand(name="norm", dims=("N",))),
+        operands=(_ROWS, _WEIGHT, _RESIDUAL, _NORM),
         outputs=(Output(name="h", columns="w"), *_Y),
         rows="kept",
         numbers=("eps",),
         programs={"": "gemm_ar_one_shot_norm"},
         unfused=unfused.gemm_ar_norm,
-        few=_few("gemm_ar_one_shot_norm"),
+        few=_few("gemm_ar_one_shot_norm", _NORM_TILES),
+    ),
+    Operator(
+        name="add_norm",
+        operands=(Operand(name="x", dims=("rows", "N")), _RESIDUAL, _NORM),
+        outputs=(Output(name="h", columns="x"), Output(name="y", columns="x")),
+        rows="kept",
+        numbers=("eps",),
+        programs={"": "add_norm"},
+        unfused=unfused.add_norm,
     ),
     Operator(
         name="gemm_ar_f32",

@@ -83,7 +83,14 @@ def gemm_ar_residual(x: torch.Tensor, w: torch.Tensor, residual: torch.Tensor, g
 def gemm_ar_norm(
     x: torch.Tensor, w: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor, eps: float, group: ProcessGroup
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    y = gemm_ar_residual(x, w, residual, group)
+    return add_norm(gemm_ar(x, w, None, "", group), residual, norm, eps, group)
+
+
+def add_norm(
+    x: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor, eps: float, group: ProcessGroup
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the RMS norm of the sum of two tensors, and the sum. It needs nothing of the group."""
+    y = x + residual
     return torch.nn.functional.rms_norm(y, norm.shape, norm, eps), y
 
 

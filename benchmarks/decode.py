@@ -1,0 +1,288 @@
+# pyright: basic
+"""Decoding: products with all-reduces of few rows in CUDA graphs, as a server replays them.
+
+    torchrun --nproc-per-node 2 benchmarks/decode.py --out decode.json
+
+A chain is a graph of steps, each a product and an all-reduce, with weights of its own (at least 400 MB in all, so that
+none stays in the second-level cache). A step multiplies elements of the result of the step before, or the same x as all
+others if K > N. A layer is that of a LLaMA model with tensor
+parallelism: its products, all-reduces, residuals and norms. An elementwise function stands in for attention.
+
+Next to them stand the vendor's product and NCCL, NCCL with a kernel that adds the residual and takes the norm, and
+torch's all-reduces over symmetric memory. All are captured alike. The last step of each replay is compared with the
+same step by torch and NCCL in every sample. Figures are microseconds of a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric
+import triton
+import triton.language as tl
+
+from benchmarks import cases
+from benchmarks.measure import Session, Variant
+from benchmarks.tables import table, us
+from tilelink import ops
+
+FILE = Path(ops.__file__).parents[1] / "programs" / "gemm_ar.tl"
+WEIGHT_BYTES = 400_000_000
+CHAINS = ((1, 4096, 2048), (16, 4096, 2048), (64, 4096, 2048), (16, 4096, 7168), (64, 8192, 14336), (256, 4096, 7168))
+MODELS = {"8B": (4096, 14336, 32, 8), "70B": (8192, 28672, 64, 8)}
+"""Hidden size, size between, heads, heads of keys and values, of LLaMA 3.1."""
+BATCHES = (1, 16, 64, 256)
+HEAD, EPS = 128, 1e-5
+
+Tensor = torch.Tensor
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+@triton.jit
+def _add_norm(y, residual, norm, total, out, eps, N: tl.constexpr, BLOCK: tl.constexpr):
+    """A row of the sum with the residual, and its RMS norm: the kernel that servers run after an all-reduce."""
+    row, columns = tl.program_id(0), tl.arange(0, BLOCK)
+    at, there = row * N + columns, columns < N
+    value = tl.load(y + at, mask=there, other=0).to(tl.float32) + tl.load(residual + at, mask=there, other=0)
+    tl.store(total + at, value, mask=there)
+    scale = tl.rsqrt(tl.sum(value * value, axis=0) / N + eps)
+    tl.store(out + at, value * scale * tl.load(norm + columns, mask=there, other=0), mask=there)
+
+
+def add_norm(y: Tensor, residual: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (norm of the total, total) of a sum and a residual, as `ops.gemm_ar` does."""
+    total, out = torch.empty_like(y), torch.empty_like(y)
+    N = y.shape[1]
+    kernel: Any = _add_norm[(y.shape[0],)]
+    kernel(y, residual, norm, total, out, EPS, N, triton.next_power_of_2(N), num_warps=8)
+    return out, total
+
+
+def nccl(x: Tensor, w: Tensor) -> Tensor:
+    y = x @ w.T
+    dist.all_reduce(y)
+    return y
+
+
+class Symmetric:
+    """torch's product and its all-reduces over symmetric memory, into which the product writes."""
+
+    def __init__(self, name: str) -> None:
+        self._function, self._buffers = getattr(torch.ops.symm_mem, name), dict[Any, Tensor]()
+        self._calls = 0
+        self._group = dist.group.WORLD.group_name  # type: ignore[union-attr]
+
+    def __call__(self, x: Tensor, w: Tensor) -> Tensor:
+        self._calls += 1
+        M, N = x.shape[0], w.shape[0]
+        key = (M, N, self._calls % 2)  # x may be the result before, which lies in the other buffer
+        if key not in self._buffers:
+            self._buffers[key] = symmetric.empty(M, N, device=x.device, dtype=x.dtype)
+            symmetric.rendezvous(self._buffers[key], self._group)
+        torch.mm(x, w.T, out=self._buffers[key])
+        return self._function(self._buffers[key], "sum", self._group)
+
+
+def graphed(session: Session, run: Callable[[], Tensor]) -> tuple[Callable[[], Any], Tensor]:
+    """Return the replay of a graph of `run`, and the tensor with its result."""
+    for _ in range(2):
+        run()
+    session.meet()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = run()
+    return graph.replay, made
+
+
+class Chain:
+    """A chain of M x N x K on all ranks, with fresh x in every sample."""
+
+    def __init__(self, session: Session, M: int, N: int, K: int) -> None:
+        self.session, self.sizes = session, (M, N, K)
+        self.steps = max(8, -(-WEIGHT_BYTES // (2 * N * K)))
+        like = {"device": session.device, "dtype": torch.bfloat16}
+        chance = torch.Generator(device=session.device).manual_seed(session.rank)
+        self.weights = [torch.randn(N, K, generator=chance, **like) * (2 * K) ** -0.5 for _ in range(self.steps)]
+        self.x = torch.empty(M, max(N, K), **like)  # on each rank another one
+        self.residual, self.norm = torch.randn(M, N, generator=chance, **like), torch.ones(N, **like)
+        self._chance = chance
+        self._steps: list[Step] = []
+        """Steps that graphs hold: they own memory."""
+
+    def refresh(self) -> None:
+        self.x.normal_(generator=self._chance)
+
+    def variant(self, name: str, step: Step, kind: str = "ours", checked: bool = True) -> Variant:
+        M, N, K = self.sizes
+        self._steps.append(step)
+        inputs: list[Tensor] = []
+
+        def run() -> Tensor:
+            inputs.clear()
+            x = self.x[:, :K].contiguous()
+            for w in self.weights:
+                inputs.append(x)
+                y = step(x, w)
+                x = y.view(-1)[: M * K].view(M, K) if K <= N else x
+            return y
+
+        replay, made = graphed(self.session, run)
+        last = inputs[-1]
+        return Variant(
+            name=name, kind=kind, run=lambda: (replay(), made)[1], outputs=(made,), notes={"steps": self.steps},
+            expected=(lambda: nccl(last, self.weights[-1])) if checked else None,
+        )  # fmt: skip
+
+    def variants(self) -> Iterator[tuple[str, Callable[[], Variant]]]:
+        def followed(x: Tensor, w: Tensor) -> Tensor:
+            return add_norm(nccl(x, w), self.residual, self.norm)[0]
+
+        def ours_followed(x: Tensor, w: Tensor) -> Tensor:
+            return ops.gemm_ar(x, w, residual=self.residual, norm=self.norm, eps=EPS)[0]
+
+        steps: dict[str, Step] = {
+            "cuBLAS": lambda x, w: x @ w.T, "NCCL": nccl, "torch one-shot": Symmetric("one_shot_all_reduce"),
+            "torch two-shot": Symmetric("two_shot_all_reduce_"), "ours": ops.gemm_ar, "NCCL, norm": followed,
+            "ours, norm": ours_followed,
+        }  # fmt: skip
+        for name, step in steps.items():
+            kind = "gemm" if name == "cuBLAS" else "ours" if name.startswith("ours") else "pair"
+            checked = name != "cuBLAS" and "norm" not in name
+            yield name, lambda name=name, step=step, kind=kind, checked=checked: self.variant(name, step, kind, checked)
+
+
+class Layers:
+    """Layers of a model, each with weights of its own, for a batch of so many rows."""
+
+    def __init__(self, session: Session, model: str, batch: int) -> None:
+        H, inner, heads, kv = MODELS[model]
+        n = session.ranks
+        self.session, self.own, like = session, heads // n * HEAD, {"device": session.device, "dtype": torch.bfloat16}
+        shapes = ((heads + 2 * kv) // n * HEAD, H), (H, self.own), (2 * inner // n, H), (H, inner // n)
+        self.count = max(2, -(-WEIGHT_BYTES // sum(2 * a * b for a, b in shapes)))
+        chance = torch.Generator(device=session.device).manual_seed(session.rank)
+        self.layers = [
+            [torch.randn(*shape, generator=chance, **like) * shape[1] ** -0.5 for shape in shapes]
+            for _ in range(self.count)
+        ]
+        self.norm, self.x = torch.ones(H, **like), torch.empty(batch, H, **like)
+        self._chance = torch.Generator(device=session.device).manual_seed(99)
+
+    def refresh(self) -> None:
+        self.x.normal_(generator=self._chance)
+
+    def forward(self, reduced: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+        """The layers; reduced(x, w, residual, norm) is a product with its all-reduce, and what follows it."""
+        h, total = add_norm(self.x, torch.zeros_like(self.x), self.norm)
+        for qkv, out, gate_up, down in self.layers:
+            attended = torch.tanh((h @ qkv.T)[:, : self.own])
+            h, total = reduced(attended, out, total, self.norm)
+            gate, up = (h @ gate_up.T).chunk(2, 1)
+            h, total = reduced(torch.nn.functional.silu(gate) * up, down, total, self.norm)
+        return total
+
+    def variants(self) -> Iterator[tuple[str, Callable[[], Variant]]]:
+        def unfused(x: Tensor, w: Tensor, residual: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+            return add_norm(nccl(x, w), residual, norm)
+
+        def apart(x: Tensor, w: Tensor, residual: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+            return add_norm(ops.gemm_ar(x, w), residual, norm)
+
+        def fused(x: Tensor, w: Tensor, residual: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+            return ops.gemm_ar(x, w, residual=residual, norm=norm, eps=EPS)
+
+        for name, reduced in (("NCCL, norm", unfused), ("ours, norm apart", apart), ("ours, norm", fused)):
+            yield name, lambda name=name, reduced=reduced: self._variant(name, reduced)
+
+    def _variant(self, name: str, reduced: Callable[..., Any]) -> Variant:
+        replay, made = graphed(self.session, lambda: self.forward(reduced))
+        return Variant(
+            name=name, kind="pair" if "NCCL" in name else "ours", run=lambda: (replay(), made)[1], outputs=(made,),
+            expected=lambda: self.forward(lambda *given: add_norm(nccl(*given[:2]), *given[2:])),
+            notes={"steps": self.count},
+        )  # fmt: skip
+
+
+def measured(session: Session, case: Chain | Layers, name: str, args: argparse.Namespace) -> dict[str, Any]:
+    session.watchdog.context(name)
+    with torch.no_grad():
+        case.refresh()
+        built = [session.build(label, "ours", builder) for label, builder in case.variants()]
+        variants = [one for one in built if isinstance(one, Variant)]
+        rows = session.time(variants, case.refresh, samples=args.samples, warmups=args.warmups)
+    for row in rows:
+        row["step_us"] = None if row["us"] is None else row["us"] / row["steps"]
+    return {"name": name, "rows": [*rows, *(one for one in built if not isinstance(one, Variant))]}
+
+
+def steps_of(case: dict[str, Any]) -> dict[str, float]:
+    """Return the microseconds of a step, by what makes it."""
+    return {row["name"]: row["step_us"] for row in case["rows"] if row.get("step_us")}
+
+
+def lines(case: dict[str, Any]) -> Iterator[str]:
+    found = steps_of(case)
+    yield f"{case['name']}: " + ", ".join(f"{name} {value:.2f}" for name, value in found.items())
+    for row in case["rows"]:
+        if row["us"] is None:
+            yield f"    {row['name']}: {row['failure']}"
+
+
+COLUMNS = ("cuBLAS", "NCCL", "torch one-shot", "torch two-shot", "ours", "NCCL, norm", "ours, norm apart", "ours, norm")
+
+
+def report(found: dict[str, Any], name: str) -> list[str]:
+    """Return the section of a report in docs/results.md."""
+    machine, rows = found["machine"], list[tuple[str, ...]]()
+    for case in found["cases"]:
+        step = steps_of(case)
+        pairs = [("NCCL", "ours"), ("NCCL, norm", "ours, norm")]
+        gains = [f"{step[a] / step[b]:.2f}" if a in step and b in step else "-" for a, b in pairs]
+        rows.append((case["name"], *(us(step[one]) if one in step else "-" for one in COLUMNS), *gains))
+    return [
+        f"## {name}", "",
+        f"Decoding in CUDA graphs on {found['ranks']} {machine['gpu']} (benchmarks/decode.py): microseconds of a step "
+        f"of a chain, M x N x K, or of a layer, with weights of their own; medians of {found['samples']} samples of "
+        f"the slowest rank; driver {machine['driver']}, torch {machine['torch']}, triton {machine['triton']}. "
+        "`norm`: with the residual and the RMS norm. An elementwise function stands in for attention.", "",
+        *table(("step", *COLUMNS, "NCCL / ours", "with the norm"), rows), "",
+    ]  # fmt: skip
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = cases.parser(__doc__, samples=20)
+    parser.add_argument("--chains", default=",".join("x".join(map(str, one)) for one in CHAINS), help="MxNxK, or none")
+    parser.add_argument("--layers", default=",".join(f"{m}@{b}" for m in MODELS for b in BATCHES), help="MODEL@BATCH")
+    args = parser.parse_args(argv)
+    args.chains = [tuple(map(int, one.split("x"))) for one in args.chains.split(",") if one and one != "none"]
+    args.layers = [one.partition("@")[::2] for one in args.layers.split(",") if one and one != "none"]
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = arguments(argv)
+    if args.dry:
+        return 0  # the operators compile their own kernels
+    run = cases.Run("decode", FILE, args, lambda _: [])
+    for M, N, K in args.chains:
+        case = measured(run.session, Chain(run.session, M, N, K), f"{M} x {N} x {K}", args)
+        run.add(case, lines(case))
+        ops.clear(captured=True)
+    for model, batch in args.layers:
+        case = measured(run.session, Layers(run.session, model, int(batch)), f"{model}, batch {batch}", args)
+        run.add(case, lines(case))
+        ops.clear(captured=True)
+    run.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
