@@ -273,6 +273,49 @@ def any_rows() -> None:
         tilelink.op(tilelink.parse(ANY_ROWS).program())(buffer, w)
 
 
+LISTED = """
+program listed(M, N, T = 4):
+    m : in  [] <= M
+    r : in  [T] < M
+    x : in  [M[: m], N]
+    y : out [M[: m], N]
+    z : out [T] i32
+
+    compute f(i: M[: m], j: N):
+        y[i, j] = x[i, j] * 2.0
+    compute g(t: T by 1):
+        z[t] = r[t]
+"""
+
+
+def odd_tensors() -> None:
+    """What is no dense tensor on the CPU is refused, also by a call of a kind that there was before."""
+    own = tilelink.op(tilelink.parse(LISTED).program(), M=8)
+    r, x = torch.zeros(4, dtype=torch.int32), torch.randn(5, 3)
+    for _ in range(2):
+        assert own(r, x, 5).y.shape == (5, 3)
+        for arguments, kind, message in (
+            ((5, x, 5), BindingError, "r of listed is a int"),
+            ((r, 5, 5), BindingError, "x of listed is a int"),
+            ((r, x.to_sparse(), 5), BindingError, "x of listed is of the layout sparse_coo"),
+            ((r, x.to_sparse_csr(), 5), BindingError, "x of listed is of the layout sparse_csr"),
+            ((r, torch.nested.nested_tensor([x, x]), 5), BindingError, "x of listed is nested"),
+            ((r.to("meta"), x.to("meta"), 5), DtypeError, "on meta"),
+        ):
+            with pytest.raises(kind, match=message):
+                own(*arguments)
+        wrong: list[Any] = [(None, None), (x, None), 5, False, {"y": x, "z": None}, [x]]
+        for out in wrong:
+            with pytest.raises(BindingError, match="out of listed is not that of its outputs"):
+                own(r, x, 5, out=out)
+        made = (torch.zeros(8, 3), torch.zeros(4, dtype=torch.int32))
+        with pytest.raises(BindingError, match="out z of listed is of the layout sparse_coo"):
+            own(r, x, 5, out=(made[0], made[1].to_sparse()))
+        with pytest.raises(DtypeError, match="z of listed lies on meta"):
+            own(r, x, 5, out=(made[0], made[1].to("meta")))
+        own(r, x, 5, out=made)
+
+
 def groups() -> None:
     """Groups of any ranks, also by their names; a rank outside is told so."""
     rank = dist.get_rank()

@@ -22,7 +22,7 @@ from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
 
 SCENARIOS = {
-    "calls": ("results", "library", "out", "in_place", "groups", "tables", "mistakes", "kernels"),
+    "calls": ("results", "library", "out", "in_place", "groups", "tables", "mistakes", "odd_tensors", "kernels"),
     "tracing": ("gradients", "functions", "traced", "checks"),
     "more calls": ("any_rows",),
 }

@@ -50,10 +50,15 @@ def is_direct(operands: Iterable[torch.Tensor | None]) -> bool:
     if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
         return False
     graded = torch.is_grad_enabled()
-    for one in operands:  # noqa: SIM110 -- a generator takes longer than what it looks at
-        if one is not None and (type(one) not in _PLAIN or (graded and one.requires_grad)):
+    for one in operands:  # a generator takes longer than what it looks at
+        if one is not None and (type(one) not in _PLAIN or (graded and one.requires_grad) or not is_dense(one)):
             return False
     return True
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """True if a tensor has an element at each place of its shape, as kernels take it."""
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def is_differentiated(operands: Iterable[torch.Tensor | None]) -> bool:

@@ -21,7 +21,7 @@ from tilelink.ir.program import Program, require_program
 from tilelink.ops import derivative
 from tilelink.ops.calls import gpu_of
 from tilelink.ops.consensus import gathered
-from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
+from tilelink.ops.custom import Declaration, declare, is_dense, is_differentiated, is_direct, schedule_text
 from tilelink.ops.device_memory import check_device_memory
 from tilelink.ops.groups import Group, OfGroups, close_kernels, group_named, members_of, name_of
 from tilelink.ops.nodes import nodes_of
@@ -264,10 +264,17 @@ class Op:
                     continue
                 hint = f"its inputs are tensors: {self.signature.takes}"
                 raise BindingError(f"{key} of {name} is a {type(value).__name__}", hint=hint)
+            self._require_dense(key, value)
         for key, value in values.items():
             if key not in inputs and value is not None:
                 values[key] = self._plain(key, value)
         return values
+
+    def _require_dense(self, key: str, value: torch.Tensor | None) -> None:
+        if value is not None and not is_dense(value):
+            what = "nested" if value.is_nested else f"of the layout {str(value.layout).removeprefix('torch.')}"
+            hint = "kernels take dense tensors, with an element at each place of their shape"
+            raise BindingError(f"{key} of {self.program.name} is {what}", hint=hint)
 
     def _plain(self, key: str, value: Any) -> Any:
         """Return a number or a choice as torch takes it. Raises BindingError for anything else."""
@@ -289,10 +296,15 @@ class Op:
             raise BindingError(f"{self.program.name} has no output that out= could be", hint=hint)
         if isinstance(out, torch.Tensor):
             out = (out,)
-        found = dict(out) if isinstance(out, Mapping) else dict(zip(names, out, strict=False))
-        if len(out) != len(names) or set(found) != set(names):
+        found: dict[str, Any] = {}
+        if isinstance(out, Mapping | Sequence):  # callers may give anything
+            found = dict(out) if isinstance(out, Mapping) else dict(zip(names, out, strict=False))
+        wrong = not found or len(out) != len(names) or set(found) != set(names)
+        if wrong or not all(isinstance(one, torch.Tensor) for one in found.values()):
             hint = f"out= takes {'one tensor' if len(names) == 1 else 'a tensor for each of ' + ', '.join(names)}"
             raise BindingError(f"out of {self.program.name} is not that of its outputs", hint=hint)
+        for key, value in found.items():
+            self._require_dense(f"out {key}", value)
         return found
 
     def _call_into(

@@ -166,7 +166,7 @@ class Shortcut:
         given: dict[str, int] = {}
         for place, size, count in self._parts:
             tensor = made[place]
-            if tensor is None or not tensor.dim():
+            if not isinstance(tensor, torch.Tensor) or not tensor.dim():
                 return None
             shape = tensor.shape
             rows = shape[0]
@@ -193,7 +193,7 @@ class Shortcut:
             else:
                 return None
             made[place] = self._partial.scalar(number, size, made[self._parts[0][0]].device)
-        return made, counts
+        return None if int in map(type, made) else (made, counts)
 
     def cut(self, made: dict[str, torch.Tensor], counts: Mapping[str, int]) -> dict[str, torch.Tensor]:
         """Return the outputs of a launch, as far as they are defined where the host knows it."""

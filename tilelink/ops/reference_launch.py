@@ -9,7 +9,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from tilelink import compiler
-from tilelink.errors import BindingError
+from tilelink.errors import BindingError, DtypeError
 from tilelink.ops.consensus import gathered
 from tilelink.runtime.cuda.operands import check_apart
 
@@ -39,8 +39,12 @@ class ReferenceLaunch:
     def __call__(self, inputs: Tensors, out: Tensors | None = None) -> dict[str, torch.Tensor]:
         """Compute the outputs of this rank, and what tensors are afterwards that it changes in place. Collective.
 
-        Raises ShapeError if the ranks make different calls, BindingError for outputs that share memory with others.
+        Raises ShapeError if the ranks make different calls, BindingError for outputs that share memory with others,
+        DtypeError for a tensor elsewhere.
         """
+        for name, value in {**inputs, **(out or {})}.items():
+            if value.device.type != "cpu":
+                raise DtypeError(f"{name} of {self._program.name} lies on {value.device}", hint="others are on the CPU")
         in_place = {name: inputs[name].detach() for name in self._in_place}
         own = {name: value.detach().contiguous() for name, value in inputs.items()}
         for name, value in in_place.items():
