@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tilelink
 from tests.ir.test_simplify import BOUNDS, COLUMN, ROW, TILE, conditions, every_value, integers, steps_fit
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.intervals import Bounds
-from tilelink.ir.normal import at_most, normal
-from tilelink.ir.scalar import Binary, Int, Lookup, Scalar, const
+from tilelink.ir.normal import MAX_SIZE, at_most, normal
+from tilelink.ir.scalar import Binary, Int, Lookup, Scalar, const, walk
 
 ENTRIES = Bounds(ranks=1, tables={"n": (0, 9), "m": (0, 5)})
 
@@ -116,3 +121,65 @@ def test_a_product_of_long_sums_stays_as_it_is() -> None:
         )
     form = normal(Binary(op="-", left=total, right=total), ENTRIES)
     assert form == Int(value=0) == const(0)
+
+
+def product(levels: int) -> str:
+    return " * ".join(f"(n[{i % 16}] + n[{(i + 1) % 16}])" for i in range(levels))
+
+
+def extremes(levels: int) -> str:
+    text = "n[0]"
+    for i in range(levels):
+        text = f"{'min' if i % 2 else 'max'}({text} + n[{(i * 5 + 1) % 16}], n[{i % 16}] * {i % 5 + 1})"
+    return text
+
+
+@pytest.mark.parametrize("text", [product(18), extremes(48)])
+def test_a_form_that_would_be_large_stays_as_it_is(text: str) -> None:
+    """The time for a level more is not a multiple. What is left as it is has equal forms all the same."""
+    program = parse_text(f"""
+program p(M):
+    n : in  [16] < 2
+    y : out [M[: {text}]]
+    compute f(i: M[: {text}]):
+        y[i] = 1.0
+""").programs[0]
+    end = program.tensor("y").defined[0]
+    assert end is not None
+    bounds = Bounds(ranks=1, tables={"n": (0, 1)})
+    with stopped_after(30):
+        form = normal(end, bounds)
+        assert at_most(end, form, bounds)
+    assert sum(1 for _ in walk(form)) < 8 * MAX_SIZE
+
+
+def test_entries_of_entries_are_not_written_out_without_end() -> None:
+    """a = min(a, b + c) and b = max(a, b) of the stage before: written out, each stage doubles them."""
+    stages = 16
+    text = "program p(M = 64):\n    a0 : in [] <= M\n    b0 : in [] <= M\n    c : in [] <= M\n    x : in [M]\n"
+    text += "".join(f"    {name}{i} : local [] <= M\n" for i in range(1, stages + 1) for name in "ab")
+    text += f"    y : out [M[: a{stages}]]\n"
+    for i in range(1, stages + 1):
+        text += f"    compute s{i}():\n"
+        text += "".join(f"        consumer_tile_wait({name}{i - 1})\n" for name in "ab" if i > 1)
+        text += f"        a{i}[] = minimum(a{i - 1}, b{i - 1} + c)\n        b{i}[] = maximum(a{i - 1}, b{i - 1})\n"
+        text += "".join(f"        producer_tile_notify({name}{i})\n" for name in "ab")
+    text += f"    compute f(i: M[: a{stages}]):\n        consumer_tile_wait(a{stages})\n        y[i] = x[i]\n"
+    with stopped_after(30):
+        tilelink.plan(tilelink.parse(text).program(), ranks=1, dims={"M": 64})
+
+
+@contextmanager
+def stopped_after(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError in what takes longer."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"not done after {seconds} s of CPU time")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

@@ -43,6 +43,8 @@ class Bounds:
         default_factory=dict[Scalar, Scalar], init=False, compare=False, repr=False
     )
     """Cache of `simplify`: the expressions of a program are simplified by every step that maps or prints them."""
+    normals: dict[Scalar, Scalar] = field(default_factory=dict[Scalar, Scalar], init=False, compare=False, repr=False)
+    """Cache of `normal`: the normal form of a sum is made of those of its operands, again and again."""
     _intervals: dict[Scalar, Range] = field(default_factory=dict[Scalar, Range], init=False, compare=False, repr=False)
     """Cache of `of`."""
 

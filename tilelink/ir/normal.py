@@ -11,13 +11,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilelink.ir.intervals import Bounds
-from tilelink.ir.scalar import Binary, Choose, Compare, Int, Logic, Lookup, Scalar, add, binary, const, mul
+from tilelink.ir.scalar import Binary, Choose, Compare, Int, Logic, Lookup, Scalar, add, binary, const, mul, walk
 
 Monomial = tuple[Scalar, ...]
 """A product of variables, in the order of their texts; the constant term has none."""
 Polynomial = dict[Monomial, int]
 MAX_TERMS = 64
 """Terms of a product that is multiplied out, at most: a larger product is a variable."""
+MAX_SIZE = 2048
+"""Parts of an expression that is multiplied out, or put into each operand of a `min` or `max`, at most. What would be
+larger stays as it is: that it is equal to another one is then not proved."""
 
 
 def normal(expr: Scalar, bounds: Bounds) -> Scalar:
@@ -25,6 +28,13 @@ def normal(expr: Scalar, bounds: Bounds) -> Scalar:
 
     bounds: a `min` or `max` without the operands that it never selects.
     """
+    known = bounds.normals.get(expr)
+    if known is None:
+        known = bounds.normals[expr] = _normal(expr, bounds)
+    return known
+
+
+def _normal(expr: Scalar, bounds: Bounds) -> Scalar:
     match expr:
         case Binary(op="min" | "max"):
             return _extreme(expr, bounds)
@@ -140,7 +150,10 @@ def _extreme_outside(total: Polynomial, bounds: Bounds) -> Scalar:
         return extremes[0][0]
     inner = extremes[0][0]
     assert isinstance(inner, Binary)
-    sums = [_expression(_sum(_variables(one), rest, 1)) for one in _operands(inner)]
+    operands = [*_operands(inner)]
+    if _size(rest) * len(operands) > MAX_SIZE:
+        return _expression(total)
+    sums = [_expression(_sum(_variables(one), rest, 1)) for one in operands]
     result = sums[0]
     for one in sums[1:]:
         result = Binary(op=inner.op, left=result, right=one)
@@ -192,8 +205,14 @@ def _sum(left: Polynomial, right: Polynomial, factor: int) -> Polynomial:
     return {monomial: times for monomial, times in total.items() if times}
 
 
+def _size(total: Polynomial) -> int:
+    """Return the number of parts of the variables of a polynomial."""
+    return sum(1 for monomial in total for one in monomial for _ in walk(one))
+
+
 def _product(left: Polynomial, right: Polynomial) -> Polynomial:
-    if len(left) * len(right) > MAX_TERMS:
+    size = len(left) * _size(right) + len(right) * _size(left)
+    if len(left) * len(right) > MAX_TERMS or (size > MAX_SIZE and _size(left) and _size(right)):
         first, second = sorted((_expression(left), _expression(right)), key=repr)
         return {(Binary(op="*", left=first, right=second),): 1}
     total: Polynomial = {}

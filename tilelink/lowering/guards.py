@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
 from tilelink.ir.intervals import Bounds, Range
 from tilelink.ir.mapping import CountedRange, Span, TileMap, listed
-from tilelink.ir.normal import at_most, normal
+from tilelink.ir.normal import MAX_SIZE, at_most, normal
 from tilelink.ir.scalar import (
     Compare,
     Env,
@@ -122,6 +123,10 @@ class Guards:
     _numbers: dict[Guard, int] = field(default_factory=lambda: {(): 0})
     _resolved_guards: dict[int, Guard] = field(default_factory=dict[int, Guard])
     _resolved_exprs: dict[Scalar, Scalar] = field(default_factory=dict[Scalar, Scalar])
+    _origins: dict[Entry, Scalar] = field(default_factory=dict[Entry, "Scalar"])
+    """Cache of `_origin_of_entry`."""
+    _cut: bool = False
+    """True if an entry was met that is equal to an expression of itself."""
     _compared: dict[tuple[Scalar, Scalar], bool] = field(default_factory=dict[tuple[Scalar, Scalar], bool])
     """Answers of `at_most`, kept because a rule compares the parts of many accesses, of which few differ."""
 
@@ -130,11 +135,13 @@ class Guards:
         self.copies[entry] = origin if entry not in self.copies else None
         self._resolved_guards.clear()
         self._resolved_exprs.clear()
+        self._origins.clear()
 
     def equal(self, entry: Entry, value: Scalar) -> None:
         """Note what an entry, or the value of a name, is equal to, after all that writes entries was noted."""
         self.copies[entry] = value
         self._resolved_guards.clear()
+        self._origins.clear()
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -217,10 +224,26 @@ class Guards:
             lookup = replace(part, coords=tuple(normal(c, self.bounds) if isinstance(c, Scalar) else c for c in inner))
             lookup = self._of_any_rank(lookup)
             entry = entry_of(lookup)
-            source = None if entry is None or entry in seen else self.copies.get(entry)
-            return lookup if source is None or entry is None else self._origin(source, seen | {entry})
+            return lookup if entry is None else self._origin_of_entry(entry, lookup, seen)
 
         return rewrite(expr, change)
+
+    def _origin_of_entry(self, entry: Entry, lookup: Lookup, seen: frozenset[Entry]) -> Scalar:
+        """Return what an entry is equal to, or the entry itself: also where that would be a large expression."""
+        source = self.copies.get(entry)
+        if source is None or entry in seen:
+            self._cut |= entry in seen
+            return lookup
+        if (known := self._origins.get(entry)) is not None:
+            return known
+        around, self._cut = self._cut, False
+        found = normal(self._origin(source, seen | {entry}), self.bounds)
+        if sum(1 for _ in islice(walk(found), MAX_SIZE + 1)) > MAX_SIZE:
+            found = lookup
+        if not self._cut:  # else it is another one where the entries around it are others
+            self._origins[entry] = found
+        self._cut |= around
+        return found
 
     def _of_any_rank(self, lookup: Lookup) -> Lookup:
         """Return the entry of rank 0 for one of an index tensor that is alike on all ranks."""
