@@ -1,6 +1,7 @@
 """Mutants of programs whose integers come with a launch: the cases of `python -m tests.campaign --launches`.
 
-A mutant leaves out a line, exchanges two, changes an index, an end of a range, a bound or a promise. It is refused, or
+A mutant leaves out a line, exchanges two, changes an index, an end of a range, a bound or a promise, or puts a
+statement in iterations or a branch of which a launch decides. It is refused, or
 it is right for every routing.
 """
 
@@ -11,6 +12,7 @@ import re
 from collections.abc import Callable
 
 from tests.campaign.case import Case
+from tests.campaign.mistakes import OF_ENTRIES, SIGNAL
 from tests.compiler.library import by_name
 from tests.launch_programs import Example, examples
 from tilelink.ir.typing import infer
@@ -134,6 +136,14 @@ def _other_promise(rng: random.Random, lines: Lines) -> Lines:
     return [*lines[:which], lines[which].replace(old, new, 1), *lines[which + 1 :]]
 
 
+def _with_entries(rng: random.Random, lines: Lines) -> Lines:
+    """Put a statement in iterations or a branch of a launch, a signal most often, divide an end, or repeat a loop."""
+    signals = [at for at in body(lines) if SIGNAL.search(lines[at])]
+    at = rng.choice(signals if signals and rng.random() < 0.7 else body(lines))
+    return rng.choice((OF_ENTRIES[0], *OF_ENTRIES))(rng, list(lines), at) or lines
+
+
 CHANGES: tuple[Callable[[random.Random, Lines], Lines], ...] = (
     _leave_out, _exchange, _again, _other_index, _other_index, _other_entry, _other_range, _other_promise,
+    _with_entries, _with_entries, _with_entries,
 )  # fmt: skip

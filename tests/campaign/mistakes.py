@@ -189,7 +189,63 @@ def _under(rng: random.Random, lines: list[str], at: int) -> list[str] | None:
     return [*lines[:at], indent + head, *inner, *both, *lines[end:]]
 
 
+def entries(lines: list[str]) -> list[tuple[str, str]]:
+    """(entry, size) of the index tensors that a launch brings: an entry of each, and the dimension that bounds it."""
+    found = (re.match(r"    (\w+)\s*: in\s+\[([^\]]*)\] <=? ([A-Z]\w*)\b", line) for line in lines)
+    return [(f"{m[1]}[{', '.join('0' for _ in m[2].split(','))}]" if m[2] else m[1], m[3]) for m in found if m]
+
+
+def within(lines: list[str], at: int, head: str) -> list[str]:
+    """The lines with the statement at one of them below a head."""
+    indent, end = " " * _indent(lines[at]), block(lines, at)
+    return [*lines[:at], indent + head, *("    " + line for line in lines[at:end]), *lines[end:]]
+
+
+def _in_iterations(rng: random.Random, lines: list[str], at: int) -> list[str] | None:
+    """The statement in iterations of which a launch decides how many there are."""
+    known = entries(lines)
+    if not known or lines[at].strip().startswith("else"):
+        return None
+    entry, size = rng.choice(known)
+    part = rng.choice((f"[: {entry}]", f"[: {entry}]", f"[: {entry} // 2]", f"[{entry} :]"))
+    return within(lines, at, f"for (z9: {size}{part}{rng.choice((' by 1', ''))}):")
+
+
+def _in_branch(rng: random.Random, lines: list[str], at: int) -> list[str] | None:
+    """The statement in a branch that a launch decides: then it is guarded, and another access of its place is not."""
+    known = entries(lines)
+    if not known or lines[at].strip().startswith("else"):
+        return None
+    return within(lines, at, f"if {rng.choice(known)[0]} > {rng.randrange(3)}:")
+
+
+def _divided_end(rng: random.Random, lines: list[str], at: int) -> list[str] | None:
+    """An end of a range divided by an entry, which may be 0 or surely is not."""
+    known, places = entries(lines), [k for k, line in enumerate(lines) if re.search(r"\b[A-Z]\w*\[: ?[^\[\]]+\]", line)]
+    if not known or not places:
+        return None
+    at, entry = rng.choice(places), rng.choice(known)[0]
+    end = rng.choice(("// {0}", "% {0}", "// max({0}, 1)", "% ({0} + 1)", "// ({0} - 1)")).format(entry)
+    new = re.sub(r"(\b[A-Z]\w*)\[: ?([^\[\]]+)\]", lambda m: f"{m[1]}[: ({m[2]}) {end}]", lines[at], count=1)
+    return [*lines[:at], new, *lines[at + 1 :]]
+
+
+def _another_range(rng: random.Random, lines: list[str], at: int) -> list[str] | None:
+    """A loop again after itself, whose index has the same name and another range."""
+    loops = [k for k, line in enumerate(lines) if re.search(r"\bfor \(\w+: [A-Z]\w*", line)]
+    known = entries(lines)
+    if not loops or not known:
+        return None
+    at = rng.choice(loops)
+    end, part = block(lines, at), rng.choice(("", *(f"[: {entry}]" for entry, _ in known)))
+    again = re.sub(r"(for \(\w+: [A-Z]\w*)(\[[^()]*?\])?(?=[,) ])", lambda m: m[1] + part, lines[at], count=1)
+    return [*lines[:end], again, *lines[at + 1 : end], *lines[end:]]
+
+
+OF_ENTRIES: tuple[Change, ...] = (_in_iterations, _in_branch, _divided_end, _another_range)
+"""Mistakes in programs that have integers of a launch."""
 CHANGES: tuple[Change, ...] = (
     _another_place, _another_place, _wider, _narrower, _another_rank, _another_coordinate_of_rank, _another_entry,
     _another_type, _dropped, _dropped_signal, _repeated, _later, _another_signal, _another_condition, _under, _under,
+    *OF_ENTRIES,
 )  # fmt: skip

@@ -183,9 +183,10 @@ def test_every_kind_of_stage_is_in_the_language(kind: Any) -> None:
 
 
 def test_every_kind_of_mistake_is_made() -> None:
-    text = "program p(M):\n    x : in [M]\n    y : out [M]\n    comm f(b: M):\n"
+    text = "program p(M):\n    n : in [M] <= M\n    x : in [M]\n    y : out [M]\n    comm f(b: M):\n"
     text += (
         "        if rank != 1:\n            producer_tile_notify(h[t1[b], :] @ (rank + 1))\n        y[rank, b] = x[b]\n"
+        "        for (q: M[: n[b]] by 1):\n            y[q, b] = x[b]\n"
     )
     rng = random.Random(0)
     kinds = {kind for _ in range(400) for kind in spoiled(rng, text, 1)[1]}
