@@ -21,6 +21,7 @@ from tilelink.backend.nodes import Node
 from tilelink.backend.render import Macros
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.clauses.low_latency import PERIOD, WINDOW
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 
 
@@ -36,6 +37,16 @@ class BufferContext:
     size: str
     by_pointer: bool
     is_signalled: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepContext:
+    """A tensor of which a kernel replaces old flags of words, in the first `window` launches of each `period`."""
+
+    tensor: str
+    words: int
+    period: int = PERIOD
+    window: int = WINDOW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +79,7 @@ class LaunchContext:
     """True if programs wait at their end for the network."""
     entered_base: str = ""
     finished_base: str = ""
+    swept: tuple[SweepContext, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

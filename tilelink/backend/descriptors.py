@@ -51,7 +51,7 @@ def box_of(descriptors: Descriptors, addresses: Addresses, read: Read, contracte
     width = ELEMENT_BYTES.get(tensor.dtype)
     folded = region.rank is None and len(axes) == 2 and [s.kind != "point" for s in spans[-2:]] == [True, True]
     possible = addresses.bound.target.tma and addresses.dialect.descriptors
-    if not possible or width is None or not folded or any(s.kind == "gather" for s in spans):
+    if not possible or width is None or not folded or tensor.packed or any(s.kind == "gather" for s in spans):
         return None
     block = addresses.shape(axes, slices)
     if tensor.shape[-1] * width % ALIGNMENT or block[1] * width % ALIGNMENT or max(block) > MAX_BOX:

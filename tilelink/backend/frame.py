@@ -16,7 +16,7 @@ from tilelink.artifact import (
 )
 from tilelink.backend.addresses import Addresses
 from tilelink.backend.constants import Constants
-from tilelink.backend.context import BufferContext, LaunchContext
+from tilelink.backend.context import BufferContext, LaunchContext, SweepContext
 from tilelink.backend.dialects import Dialect
 from tilelink.backend.expression_names import Names, names_of_order
 from tilelink.backend.names import user_names
@@ -103,6 +103,11 @@ class Frame:
             quiet=self.kernel.quiet,
             entered_base=constants.entered,
             finished_base=constants.finished,
+            swept=tuple(
+                SweepContext(tensor=t.name, words=t.words)
+                for t in self.bound.tensors.values()
+                if t.swept_by in self.kernel.stage_names
+            ),
         )
 
     @property

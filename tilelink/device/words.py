@@ -2,7 +2,7 @@
 """Words of data and flag, as in NCCL's protocol LL: 32 bits of each in 64 bits that are stored and loaded at once.
 
 Whoever loads a word with the flag of this launch has its data: the two need no fence, and no rank needs a counter. The
-flag is the number of the launch, never 0; memory is zero, or holds words of other launches, before a word arrives.
+flag is the number of the launch in 32 bits; memory is zero, or holds words of other launches, before a word arrives.
 
 A tile of pointers has the address of each element's part of a word. A word's address is that of its first element's
 part. An element of 64 bits has two words, the second one `HALF` words after the first.
@@ -11,6 +11,8 @@ part. An element of 64 bits has two words, the second one `HALF` words after the
 - receive: all words are loaded together, relaxed and volatile, and counted where their flags are old. One barrier tells
   all threads whether there is such a word; if there is, all words are loaded again. So no thread of a program goes on
   before all words are there. What they return is what they loaded last: nothing is loaded again afterwards.
+- sweep: where a launch may leave words unsent, a flag may stay in memory until its number comes again. So now and then
+  a rank replaces the old flags in its own memory, each by a compare-and-swap: a word that comes meanwhile stays.
 - if there are fewer words than threads, several warps load the same ones, each at its own time. Triton takes them for
   alike: a sum over warps counts one of them, and a later exchange between threads may take any. So each thread gets a
   word of its own then: a tile has as many copies of each word as threads load it, and all of them are counted.
@@ -24,6 +26,9 @@ from tilelink.device import monitor
 from tilelink.device.assembly import SEND_WORD, START, WORDS_LATE, WORDS_LATE_DEADLINE
 from tilelink.device.mode import BLOCK, INTERPRETED, block_threads, number, portable
 from tilelink.device.tracing import WAIT, begin, end
+
+SWEPT = tl.constexpr(1024)
+"""Words that a program sweeps at a time."""
 
 
 @portable
@@ -120,6 +125,9 @@ if INTERPRETED:
             tl.atomic_xchg(pointers, word, mask=chosen, sem="relaxed", scope="sys")
             monitor.delay()
 
+    def _replace(at, old, new):
+        tl.atomic_cas(_in_line(at), _in_line(old), _in_line(new), sem="relaxed", scope="sys")
+
     def _receive(at, there, flag, channel, debug_block, stage, tile):
         at, there = _in_line(at), _in_line(there)
         pointers = at.to(tl.pointer_type(tl.int64))
@@ -143,6 +151,10 @@ else:
         tl.inline_asm_elementwise(
             SEND_WORD, "=r,l,r,r,r", [at, data, flag, there], dtype=tl.int32, is_pure=False, pack=1
         )
+
+    @triton.jit
+    def _replace(at, old, new):
+        tl.atomic_cas(at, old, new, sem="relaxed", scope="sys")
 
     @triton.jit
     def _receive(at, there, flag, channel, debug_block, stage: tl.constexpr, tile):
@@ -264,3 +276,20 @@ def receive_words(
             value = tl.sum(value, axis=0)
     end(trace, WAIT, stage, tile, channel, 0, BLOCK)
     return value
+
+
+@triton.jit
+def sweep_words(words, launch, COUNT: tl.constexpr, PERIOD: tl.constexpr, WINDOW: tl.constexpr):
+    """Replace old flags among COUNT words of this rank, in some launches, by that of the launch before this one.
+
+    Nobody waits for that one any more. An old one is of more than PERIOD // 2 launches ago. It is done in the first
+    WINDOW launches of each PERIOD. launch: int64. All programs of a kernel take part.
+    """
+    if (launch >= PERIOD) & (launch % PERIOD < WINDOW):
+        first = words.to(tl.pointer_type(tl.int64))
+        for start in range(tl.program_id(0) * SWEPT, COUNT, tl.num_programs(0) * SWEPT):
+            at = first + tl.minimum(start + tl.arange(0, SWEPT), COUNT - 1)
+            old = tl.load(at, volatile=True)
+            age = launch.to(tl.int32) - (old >> 32).to(tl.int32)
+            new = tl.broadcast_to((launch - 1) << 32, old.shape)
+            _replace(at, old, tl.where(age > PERIOD // 2, new, old))

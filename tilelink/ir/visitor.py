@@ -410,8 +410,8 @@ def leading_waits(stage: Stage) -> int:
 def only_signals(body: tuple[Statement, ...], left_out: Callable[[Wait], bool]) -> tuple[Statement, ...]:
     """Return the waits, notifies and network orders of a body, with the loops and branches that they are in.
 
-    Of a put with a signal the signal is left, which the network carries alone. left_out: True for a wait that is left
-    out too.
+    Of a put with a signal the signal is left, which the network carries alone, and of words that are sent nothing.
+    left_out: True for a wait that is left out too.
     """
     kept: list[Statement] = []
     for statement in body:
@@ -420,7 +420,7 @@ def only_signals(body: tuple[Statement, ...], left_out: Callable[[Wait], bool]) 
                 pass
             case Wait() | Notify() | NetworkFence() | NetworkQuiet():
                 kept.append(statement)
-            case Transfer(signal=kind) if kind is not None:
+            case Transfer(signal=kind) if kind is not None and statement.mode != "send":
                 kept.append(Notify(kind=kind, region=statement.target, by_network=True, location=statement.location))
             case If(then=then, orelse=orelse):
                 branches = only_signals(then, left_out), only_signals(orelse, left_out)

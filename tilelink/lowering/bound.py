@@ -77,6 +77,8 @@ class BoundTensor:
 
     A word has 64 bits, 32 of them data. An element of 64 bits is in two words.
     """
+    swept_by: str | None = None
+    """The stage whose kernel replaces flags that are too old (device/words.py), if a launch may leave words unsent."""
     fragments: bool = False
     """True if its tiles lie in memory as the registers of consumers hold them (lowering/fragments.py)."""
 
@@ -99,6 +101,11 @@ class BoundTensor:
     def halves(self) -> bool:
         """True if an element is in two words. Those of a row's lower halves come before those of the upper ones."""
         return self.packed > 0 and ITEM_BYTES[self.dtype] == WORD_DATA * 2
+
+    @property
+    def words(self) -> int:
+        """Words of all of its buffers."""
+        return self.buffers * self.size // self.packed if self.packed else 0
 
     @property
     def stored(self) -> str:

@@ -219,7 +219,7 @@ class Enumerator(Walk):
             self._access(stage, number, READ, region, rows)
         for read in received(value):
             assert read.signal is not None
-            self._signal(stage, number, WAIT, read.signal, read.region, rows, Substep.ARRIVED)
+            self._signal(stage, number, WAIT, read.signal, read.region, rows, Substep.ARRIVED, by_words=True)
         for name in self._unsure.keys() & local_names(value):
             self._unsure[name].read.append((number, rows.task, rows.position, self._executed(stage, rows)))
         if self._shared & local_names(value) and not _sums_steps(statement):
@@ -242,7 +242,8 @@ class Enumerator(Walk):
                 moved = pulled if pulled is not None and statement.mode not in ("push", "put", "send") else target
                 self._transfer(stage, moved, target, rows)
                 if statement.signal is not None:
-                    self._signal(stage, number, NOTIFY, statement.signal, target, rows)
+                    sent = statement.mode == "send"
+                    self._signal(stage, number, NOTIFY, statement.signal, target, rows, by_words=sent)
             case _:
                 pass
 
@@ -469,7 +470,10 @@ class Enumerator(Walk):
         region: Region,
         rows: Rows,
         substep: Substep = Substep.SIGNAL,
+        *,
+        by_words: bool = False,
     ) -> None:
+        """Note a signal. by_words: words carry it, so a word that is not there has none."""
         key = (region.tensor, family)
         grid = self.bound.channels[key]
         tile_map = self.bound.tile_map(stage.name, region)
@@ -482,13 +486,13 @@ class Enumerator(Walk):
         # iteration, and with it leaves out its waits (lowering/compact_tiles.py).
         placed = tile_map.placed(grid)
         left_out = kind == WAIT and stage.name in self.bound.compact_stages and not placed
-        unsure = left_out or placed
-        self._check_signal(number, kind, region, rows, unsure)
+        unsure = left_out or placed or by_words
+        self._check_signal(number, kind, region, rows.pick(rows.guard == 0) if by_words else rows, left_out or placed)
         if unknown(tile_map.rank, env):
             return
         low = self._ends([one.low for one in ranges], env, n, 0)
         high = self._ends([one.high for one in ranges], env, n, 1)
-        around = rows.indices if placed else [decl.name for decl in stage.stage.indices]
+        around = rows.indices if placed or by_words else [decl.name for decl in stage.stage.indices]
         guard = self._guard(stage, tile_map, rows, around) if unsure else np.zeros(n, np.int64)
         # A signal outside of its tensor is a fault. It is clipped, so that it names no counter of another tensor.
         counts = np.array(grid.counts)

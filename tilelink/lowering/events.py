@@ -52,6 +52,7 @@ class Signals(Columns):
     """Waits and notifies, one row per channel. `channel` is numbered across all grids, without buffers.
 
     guard: of a wait for channels that a launch decides (guards.py): it is for some of its rows. 0: for all of them.
+    Also of a signal that words carry, of which a launch may leave out words, or all of it.
 
     later, at: if `later` is 1, a program issues the notify at position `at` of its next task; otherwise `later` is 0.
     """

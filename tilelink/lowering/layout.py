@@ -83,6 +83,9 @@ def _tensor(bound: Bound, tensor: BoundTensor, number: int) -> Iterator[Misfit]:
     if tensor.packed and (decl.space != "symmetric" or decl.bound is not None or not tensor.shape or tensor.steps):
         message = f"{tensor.name} has `packed` and is no symmetric tensor that words can carry"
         yield Misfit(kind="tensor", part=tensor.name, message=message, hint="remove packed")
+    if tensor.swept_by is not None and tensor.swept_by not in bound.stages:
+        message = f"{tensor.name} is `swept_by` {tensor.swept_by}, which is no stage"
+        yield Misfit(kind="tensor", part=tensor.name, message=message, hint="name a stage that reads its words")
     if tensor.credits is not None and (bound.tensors.get(tensor.credits, tensor).steps is None):
         message = f"{tensor.name} has the credits of {tensor.credits}, which has memory for all of its steps"
         yield Misfit(kind="tensor", part=tensor.name, message=message, hint="remove `credits`")

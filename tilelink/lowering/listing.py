@@ -78,6 +78,8 @@ def _tensor(tensor: BoundTensor) -> Iterator[str]:
         yield _list("memory", tensor.memory)
     yield f"buffers {tensor.buffers}"
     yield from _said(f"packed {tensor.packed}", tensor.packed != 0)
+    if tensor.swept_by is not None:
+        yield f"swept_by {tensor.swept_by}"
     if tensor.credits is not None:
         yield f"credits {tensor.credits}"
     yield from _said(_list("members", tensor.members or ()), tensor.members is not None)

@@ -104,7 +104,8 @@ def _tied(plan: Plan, stage: BoundStage) -> str | None:
     last = first + stage.total * plan.bound.ranks
     s, a = plan.signals, plan.accesses
     signals = (first <= s.task) & (s.task < last)
-    if (signals & ((s.kind == NOTIFY) | (s.guard == 0))).any():
+    counted = (s.kind == NOTIFY) & ~plan.by_words  # words of a tile that is not there are not waited for
+    if (signals & (counted | (s.guard == 0))).any():
         return "a tile that is not there has a signal to make"
     own = (first <= a.task) & (a.task < last)
     written = np.unique(a.tensor[own & (a.kind == WRITE)])

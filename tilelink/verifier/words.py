@@ -23,15 +23,16 @@ is before the one and after the other (planning/happens_before.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import lcm
 
 import numpy as np
 
 from tilelink.errors import VerificationError, WordsError
 from tilelink.ir.printer import NOTIFY, WAIT, print_region
 from tilelink.ir.program import Notify, Read, Region, Statement, Store, Transfer, Wait
-from tilelink.ir.visitor import value_of, values
+from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import BoundTensor, Transport
-from tilelink.lowering.clauses.low_latency import exact_sizes
+from tilelink.lowering.clauses.low_latency import WINDOW, begins_anywhere, exact_sizes
 from tilelink.lowering.events import WRITE
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import TensorAccesses, parts, rank_by_rank
@@ -48,6 +49,7 @@ def words(plan: Plan) -> Iterator[VerificationError]:
         if tensor.packed:
             yield from _accesses(plan, tensor)
             yield from _channels(plan, tensor)
+            yield from _swept(plan, tensor)
     packed = [tensor.number for tensor in plan.bound.tensors.values() if tensor.packed]
     for part in parts(plan, (plan.accesses.kind == WRITE) & plan.touching(packed)):
         yield from rank_by_rank(part, _sent_once)
@@ -141,13 +143,13 @@ def _written(statement: Statement) -> Region | None:
 def _accesses(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
     a = plan.accesses
     own = a.tensor == tensor.number
-    for row in np.flatnonzero(own & (a.guard > 0))[:1]:
-        message = f"accesses {tensor.name}, which has `low_latency`, where only a launch decides the place"
-        hint = "take `low_latency` away, or access whole tiles whose places are known"
-        yield refuse(WordsError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
     last = len(tensor.shape) - 1
-    for row in np.flatnonzero(own & (a.lo[:, last] % tensor.packed != 0))[:1]:
-        message = f"accesses {tensor.name} from column {a.lo[row, last]} on, and words have {tensor.packed} elements"
+    guards = np.unique(a.guard[own]).tolist() if tensor.packed > 1 else []
+    anywhere = [number for number in guards if begins_anywhere(plan.guards.known[number], last)]
+    within = (a.lo[:, last] % tensor.packed != 0) | np.isin(a.guard, anywhere)
+    for row in np.flatnonzero(own & within)[:1]:
+        begin = f"column {a.lo[row, last]}" if a.lo[row, last] % tensor.packed else "a column that a launch decides"
+        message = f"accesses {tensor.name} from {begin} on, and words have {tensor.packed} elements"
         hint = (
             f"let tiles and slices along the last dimension begin at multiples of {tensor.packed}, as tiles of an even "
         )
@@ -155,6 +157,30 @@ def _accesses(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
             "size do; `low_latency` in a schedule takes words of fewer elements where they do not, which are more bytes"
         )
         yield refuse(WordsError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
+
+
+def _swept(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
+    """Yield a refusal if words that a launch may leave unsent keep their flags until the numbers come again."""
+    a, stages = plan.accesses, plan.bound.stages
+    unsent = np.flatnonzero((a.tensor == tensor.number) & (a.kind == WRITE) & (a.guard > 0))
+    if not len(unsent):
+        return
+    found = dict(task=int(a.task[unsent[0]]), statement=int(a.statement[unsent[0]]))
+    readers = [
+        name
+        for name, stage in stages.items()
+        if any(r.region.tensor == tensor.name for s in statements(stage.stage.body) for r in _all_reads(s))
+    ]
+    if tensor.swept_by not in readers:
+        message = f"sends words of {tensor.name} that other launches leave out, and nothing replaces their old flags"
+        hint = f"swept_by {readers[0]}" if readers else "read what is sent"
+        yield refuse(WordsError, plan, message, hint=hint, **found)
+    cycle = lcm(*(one.buffers for one in plan.bound.tensors.values()))
+    if cycle > WINDOW:
+        message = f"sends words of {tensor.name} that other launches leave out, and launches in a CUDA graph may skip "
+        message += f"up to {cycle - 1} numbers, of which {WINDOW} in a row have to include one that replaces old flags"
+        hint = "give symmetric tensors the same few `buffers`"
+        yield refuse(WordsError, plan, message, hint=hint, **found)
 
 
 def _channels(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:

@@ -33,7 +33,7 @@ after:  comm send(q: ranks, i: M, j: N):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
@@ -44,8 +44,6 @@ from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.printer import print_region, print_statement
 from tilelink.ir.program import (
     Assign,
-    Attend,
-    Dot,
     For,
     If,
     Notify,
@@ -56,19 +54,19 @@ from tilelink.ir.program import (
     Store,
     Tensor,
     Transfer,
-    UserCall,
     Value,
     Wait,
 )
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing
-from tilelink.ir.visitor import map_value, reads, statements, value_of, values
+from tilelink.ir.visitor import map_value, reads, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies, with_channels
 from tilelink.lowering.clauses.clause import Clause, Numbers, Phase, TensorChoices, divides, switch
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, number_channels, number_tasks
+from tilelink.lowering.guards import Chosen, Ended, Guard, Guards
 from tilelink.lowering.transform import number_of
 from tilelink.scheduling.schedule import CopyEngine
 from tilelink.scheduling.words import SchedulePart
@@ -76,6 +74,12 @@ from tilelink.scheduling.words import SchedulePart
 FEW_ELEMENTS = 16384
 """Largest number of elements of a tensor for which a search tries words: with more, twice the bytes cost more than the
 fences and signals that they save."""
+
+PERIOD = 1 << 29
+"""Launches after which words that a launch may leave unsent are swept: a flag that is older than half of them is
+replaced. So none gets as old as 2**31 launches, and 2**32 launches after its own it is not there."""
+WINDOW = 1 << 12
+"""Launches in a row that sweep: launches in CUDA graphs may skip numbers, but not so many."""
 
 
 def _apply(bound: Bound) -> Bound:
@@ -98,9 +102,21 @@ def _with_words(bound: Bound, tensor: BoundTensor, location: Location | None) ->
     _refuse(tensor, location, _parted(bound, tensor.name, seen.carried))
     carrying = _Carrying(tensor=tensor.name, kind=kind, carried=seen.carried)
     bodies = {name: carrying.body(stage.stage.body) for name, stage in bound.stages.items()}
-    packed = _packed(bound, tensor, seen.accesses)
-    tensors = {**bound.tensors, tensor.name: replace(tensor, packed=packed)}
+    packed = _packed(bound, tensor, seen)
+    swept_by = _reader(bound, tensor.name) if _may_leave_unsent(seen.accesses) else None
+    tensors = {**bound.tensors, tensor.name: replace(tensor, packed=packed, swept_by=swept_by)}
     return _laid_out(with_bodies(replace(bound, tensors=tensors), bodies), tensor.name, kind, seen)
+
+
+def _may_leave_unsent(a: Accesses) -> bool:
+    """True if a launch may leave out elements that are sent in others."""
+    return bool((a.guard[a.kind == WRITE] > 0).any())
+
+
+def _reader(bound: Bound, name: str) -> str | None:
+    """Return the first stage that reads a tensor."""
+    bodies = {stage.name: statements(stage.stage.body) for stage in bound.stages.values()}
+    return next((stage for stage, body in bodies.items() if any(_read(one, name) for one in body)), None)
 
 
 def _may_travel(tensor: Tensor) -> bool:
@@ -202,12 +218,6 @@ def _of_statement(stage: str, statement: Statement, name: str) -> Iterator[_Refu
     if any(region.rank is not None for region in _read(statement, name)):
         hint = f"push it to the rank that reads it, and wait there: consumer_tile_wait({name}[..])"
         yield _Refused(reason=f"{stage} reads that of a peer", hint=hint, statement=statement)
-    value = value_of(statement)
-    for part in values(value) if value is not None else ():
-        if isinstance(part, Dot | Attend | UserCall) and any(r.tensor == name for r in reads(part)):
-            hint = f"give it a name before: part = {name}[..]"
-            reason = f"{stage} has it as an operand of a product or a call"
-            yield _Refused(reason=reason, hint=hint, statement=statement)
 
 
 def _read(statement: Statement, name: str) -> list[Region]:
@@ -253,27 +263,30 @@ class _Seen:
         for stage in bound.stages.values():
             walker.stage(stage)
         a, s = walker.accesses(), walker.signals()
-        self.faults = bool(walker.faults)
+        self.faults, self.guards = bool(walker.faults), walker.guards
         grid = bound.channels[tensor.name, kind]
-        own = np.flatnonzero(a.tensor == tensor.number)
+        its = np.flatnonzero(a.tensor == tensor.number)
         told = (s.channel >= base[tensor.name, kind]) & (s.channel < base[tensor.name, kind] + grid.count)
-        told &= s.guard == 0
-        self.accesses = a.pick(own)
+        self.accesses = a.pick(its)
         dims = len(tensor.shape)
         source, channel = _channels(self.accesses, grid, dims)
         # (task, rank, channel) -> numbers; of accesses with several channels there is one row for each
         keys = (self.accesses.task[source] * bound.ranks + self.accesses.peer[source]) * grid.count + channel
         signal_keys = (s.task * bound.ranks + s.peer) * grid.count + s.channel - base[tensor.name, kind]
         self.carried: set[int] = set()
-        bad = set(self.accesses.statement[self.accesses.guard > 0].tolist())  # places that a launch decides
+        bad = set[int]()
+        guard = self.accesses.guard[source]
+        for_place = _ForPlace(walker.guards)
         for access, signal in ((WRITE, NOTIFY), (READ, WAIT)):
             rows = np.flatnonzero(told & (s.kind == signal))
             mine = self.accesses.kind[source] == access
             at = self.accesses.position[source]
             # a notify comes after the push, a wait before the read: the last one, or the first one, decides
             sign = 1 if signal == NOTIFY else -1
-            covered = _reached(keys[mine], sign * at[mine], signal_keys[rows], sign * s.position[rows])
-            used = _reached(signal_keys[rows], -sign * s.position[rows], keys[mine], -sign * at[mine])
+            own = keys[mine], sign * at[mine], guard[mine]
+            told_of = signal_keys[rows], sign * s.position[rows], s.guard[rows]
+            covered = _reached(own, told_of, lambda access, one: for_place(one, access))
+            used = _reached(_backwards(told_of), _backwards(own), for_place)
             number = self.accesses.statement[source[mine]]
             bad |= set(number[~covered].tolist()) | set(s.statement[rows[~used]].tolist())
             self.carried |= set(number.tolist()) | set(s.statement[rows].tolist())
@@ -288,13 +301,37 @@ def _channels(a: Accesses, grid: ChannelGrid, dims: int) -> tuple[Ints, Ints]:
     return expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
 
 
-def _reached(keys: Ints, places: Ints, others: Ints, other_places: Ints) -> np.ndarray:
-    """Mask of the rows of which another row with the same key has a larger place."""
-    last: dict[int, int] = {}
-    for key, place in zip(others.tolist(), other_places.tolist(), strict=True):
-        last[key] = max(place, last.get(key, place))
-    pairs = zip(keys.tolist(), places.tolist(), strict=True)
-    return np.array([key in last and last[key] > place for key, place in pairs], bool)
+_Places = tuple[Ints, Ints, Ints]
+"""(key, place, guard) of accesses or of signals."""
+
+
+def _backwards(rows: _Places) -> _Places:
+    """Return rows with places that fall where theirs rise."""
+    return rows[0], -rows[1], rows[2]
+
+
+def _reached(rows: _Places, others: _Places, matches: Callable[[int, int], bool]) -> np.ndarray:
+    """Mask of the rows of which another row with the same key has a larger place, and a guard that matches its own."""
+    last: dict[int, dict[int, int]] = {}
+    for key, place, guard in zip(*(column.tolist() for column in others), strict=True):
+        known = last.setdefault(key, {})
+        known[guard] = max(place, known.get(guard, place))
+    result = [
+        any(at > place and matches(guard, other) for other, at in last.get(key, {}).items())
+        for key, place, guard in zip(*(column.tolist() for column in rows), strict=True)
+    ]
+    return np.array(result, bool)
+
+
+@dataclass(frozen=True)
+class _ForPlace:
+    """Whether a signal is for the place of an access. A launch may decide more of the access."""
+
+    guards: Guards
+
+    def __call__(self, signal: int, access: int) -> bool:
+        known = self.guards.known
+        return not signal or all(part in known[access] for part in known[signal])
 
 
 @dataclass(kw_only=True)
@@ -349,9 +386,16 @@ class _Carrying:
 # Memory and channels -----------------------------------------------------------------------------------------------
 
 
-def _packed(bound: Bound, tensor: BoundTensor, a: Accesses) -> int:
+def begins_anywhere(guard: Guard, dim: int) -> bool:
+    """True if a launch decides where an access begins along a dimension, or which elements it names there."""
+    return any(not isinstance(part, Chosen | Ended) and part.dim == dim for part in guard)
+
+
+def _packed(bound: Bound, tensor: BoundTensor, seen: _Seen) -> int:
     """Return how many elements a word has: as many as fit, if every access begins with a word."""
-    last = len(tensor.shape) - 1
+    a, last = seen.accesses, len(tensor.shape) - 1
+    if any(begins_anywhere(seen.guards.known[number], last) for number in np.unique(a.guard).tolist()):
+        return 1
     blocks = [power_of_two(size) for size in _columns(bound, tensor.name)]
     for number in packings(tensor.dtype):
         if not (a.lo[:, last] % number).any() and min(blocks, default=number) >= number:
