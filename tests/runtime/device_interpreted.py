@@ -17,6 +17,7 @@ from triton.runtime.errors import InterpreterError
 from tests.runtime import device_expected as expected
 from tests.runtime import device_kernels as kernels
 from tilelink.device import handshake, monitor
+from tilelink.device import words as device_words
 from tilelink.device.interpreted import number, reader
 from tilelink.runtime.cpu.interpreter import ArrayTypes, Unwrap, like_others, of_known_shapes
 
@@ -328,6 +329,58 @@ def test_the_counter_that_is_late_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_numbers_of_any_make() -> None:
     assert [number(5), number(triton.language.constexpr(5))] == [5, 5]
+
+
+SWEPT = 1 << 20, 1 << 10
+"""Launches of a period, and those of them that sweep."""
+
+
+def flags_after(launch: int, flags: torch.Tensor, programs: int = 3) -> torch.Tensor:
+    """The flags of words, whose data is their number, after a sweep by a launch."""
+    words = (flags << 32) | torch.arange(len(flags))
+    before = words.clone()
+    kernels.sweep[(programs,)](words, torch.tensor([launch]), len(flags), *SWEPT)
+    same = words == before
+    assert ((words & 0xFFFFFFFF)[~same] == 0).all(), "nobody reads data with such a flag"
+    return words >> 32
+
+
+@pytest.mark.parametrize(
+    "launch", [1 << 20, (1 << 20) + 1023, (1 << 31) + 5, (1 << 32) - (1 << 20), (1 << 32) + 1, 3 << 32]
+)
+def test_a_sweep_replaces_old_flags(launch: int) -> None:
+    """Those of more than half a period ago, also across the end of 32 bits; those of launches of peers stay."""
+    ages = torch.tensor([-2, -1, 0, 1, 2, 1 << 19, (1 << 19) + 1, 1 << 20, (1 << 31) - 1] * 400)
+    flags = (launch - ages).to(torch.int32).long()
+    wanted = torch.where(ages > 1 << 19, torch.tensor(launch - 1).to(torch.int32).long(), flags)
+    assert torch.equal(flags_after(launch, flags), wanted)
+
+
+@pytest.mark.parametrize("launch", [1, 5, (1 << 20) - 1, (1 << 20) + 1024, (1 << 32) - 1])
+def test_other_launches_do_not_sweep(launch: int) -> None:
+    flags = torch.zeros(2000, dtype=torch.int64)
+    assert torch.equal(flags_after(launch, flags), flags)
+
+
+def test_memory_that_was_never_written_has_no_flag_of_a_launch() -> None:
+    """2**32 launches after the first flag of all, 0, there is none of it."""
+    flags = torch.zeros(10, dtype=torch.int64)
+    for launch in range(1 << 20, (1 << 32) + 1, 1 << 28):
+        assert launch % (1 << 32) not in {number % (1 << 32) for number in flags.tolist()}
+        flags = flags_after(launch, flags)
+
+
+def test_a_word_that_comes_during_a_sweep_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    words, fresh, replaced = torch.zeros(4, dtype=torch.int64), (1 << 20) << 32 | 7, device_words._replace
+
+    def late(at: Any, old: Any, new: Any) -> None:
+        words[2] = fresh  # after the sweep has looked at it
+        replaced(at, old, new)
+
+    monkeypatch.setattr(device_words, "_replace", late)
+    kernels.sweep[(1,)](words, torch.tensor([1 << 20]), 4, *SWEPT)
+    old = ((1 << 20) - 1) << 32
+    assert words.tolist() == [old, old, fresh, old]
 
 
 def shared(count: int) -> torch.Tensor:

@@ -264,3 +264,8 @@ def attend(scores, v, out, pieces, M: tl.constexpr, N: tl.constexpr, D: tl.const
         value = tl.load(v + (piece * N + keys[:, None]) * D + columns)
         m, total, acc = dl.attend_step(m, total, acc, score, value)
     tl.store(out + rows * D + columns, dl.attend_finish(m, total, acc))
+
+
+@triton.jit
+def sweep(words, epoch, COUNT: tl.constexpr, PERIOD: tl.constexpr, WINDOW: tl.constexpr):
+    dl.sweep_words(words, tl.load(epoch), COUNT, PERIOD, WINDOW)

@@ -33,7 +33,7 @@ after:  comm send(q: ranks, i: M, j: N):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
@@ -41,7 +41,6 @@ import numpy as np
 
 from tilelink.errors import Location, ScheduleError
 from tilelink.ir.mapping import ChannelGrid
-from tilelink.ir.printer import print_region, print_statement
 from tilelink.ir.program import (
     Assign,
     For,
@@ -61,7 +60,7 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import map_value, reads, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies, with_channels
-from tilelink.lowering.clauses.clause import Clause, Numbers, Phase, TensorChoices, divides, switch
+from tilelink.lowering.clauses.clause import Clause, Numbers, Phase, TensorChoices, switch
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import Enumerator
@@ -99,7 +98,6 @@ def _with_words(bound: Bound, tensor: BoundTensor, location: Location | None) ->
     seen = _Seen(bound, tensor, kind)
     if seen.faults:  # the rule `coverage` refuses them, and has to see the signals that words would replace
         return bound
-    _refuse(tensor, location, _parted(bound, tensor.name, seen.carried))
     carrying = _Carrying(tensor=tensor.name, kind=kind, carried=seen.carried)
     bodies = {name: carrying.body(stage.stage.body) for name, stage in bound.stages.items()}
     packed = _packed(bound, tensor, seen)
@@ -150,33 +148,6 @@ def _refuse(tensor: BoundTensor, location: Location | None, reasons: Iterator[_R
         message = f"{tensor.name} cannot have `low_latency`: {refused.reason}"
         related = refused.statement.location if refused.statement is not None else None
         raise ScheduleError(message, location=location, related=related, hint=refused.hint)
-
-
-def _parted(bound: Bound, name: str, carried: set[int]) -> Iterator[_Refused]:
-    """Yield the waits that a clause has parted from what is read: programs that multiply alone have them.
-
-    carried: as in `_Seen`.
-    """
-    written = {stage.name: stage for stage in bound.source.stages}
-    number = 0
-    for stage in bound.stages.values():
-        for statement in statements(stage.stage.body):
-            left = isinstance(statement, Wait) and statement.region.tensor == name and number not in carried
-            number += 1
-            if not left or stage.name in written:
-                continue
-            for own in written.values():
-                every = list(statements(own.body))
-                waits = [s for s in every if isinstance(s, Wait) and s.region.tensor == name]
-                wait = next((s for s in waits if s.location == statement.location), None)
-                clause = divides(bound.schedule.stage(own.name))
-                if wait is None or clause is None or not any(_read(s, name) for s in every):
-                    continue
-                reason = f"{own.name} waits for {print_region(wait.region)} before its product, and with "
-                reason += f"`{clause}` other programs than those that read it compute products of the last tiles"
-                hint = f"write {print_statement(wait)[0]} after the product, before what reads it; or take "
-                hint += f"`{clause}` away"
-                yield _Refused(reason=reason, hint=hint, statement=wait)
 
 
 def _reasons(bound: Bound, tensor: BoundTensor) -> Iterator[_Refused]:
@@ -251,9 +222,10 @@ def _target(statement: Statement) -> str | None:
 class _Seen:
     """The accesses and signals of a tensor in all tiles.
 
-    accesses: of the tensor. carried: the pushes and reads that words can carry, and the notifies and waits that they
-    replace, by the numbers that the enumerator gives statements. faults: True if any statement of the program accesses
-    what does not exist.
+    accesses: of the tensor. guards: what a launch decides of them. carried: the pushes and reads that words can carry,
+    and the notifies and waits that they replace, by the numbers that the enumerator gives statements. A wait may be for
+    more than is read: a tile that is not there reads nothing, nor does a program that computes a part of a product.
+    faults: True if any statement of the program accesses what does not exist.
     """
 
     def __init__(self, bound: Bound, tensor: BoundTensor, kind: str) -> None:
@@ -288,9 +260,17 @@ class _Seen:
             covered = _reached(own, told_of, lambda access, one: for_place(one, access))
             used = _reached(_backwards(told_of), _backwards(own), for_place)
             number = self.accesses.statement[source[mine]]
-            bad |= set(number[~covered].tolist()) | set(s.statement[rows[~used]].tolist())
-            self.carried |= set(number.tolist()) | set(s.statement[rows].tolist())
+            bad |= set(number[~covered].tolist())
+            self.carried |= set(number.tolist()) | set(s.statement[rows[used]].tolist())
         self.carried -= bad
+        self.carried.update(_copies(walker.statements, set(self.carried)))
+
+
+def _copies(every: Sequence[tuple[str, Statement]], carried: set[int]) -> Iterator[int]:
+    """Yield the numbers of waits of which words carry another copy: programs that compute parts have them too."""
+    waits = {number: one.location for number, (_, one) in enumerate(every) if isinstance(one, Wait)}
+    known = {waits[number] for number in carried & waits.keys()} - {None}
+    yield from (number for number, location in waits.items() if location in known)
 
 
 def _channels(a: Accesses, grid: ChannelGrid, dims: int) -> tuple[Ints, Ints]:
