@@ -241,3 +241,79 @@ def test_words_at_places_of_a_peer_are_refused_by_name() -> None:
     )
     with pytest.raises(ScheduleError, match="reads that of a peer"):
         plan(text)
+
+
+# Entries -------------------------------------------------------------------------------------------------------------
+
+ENTRIES = """program p(M, N):
+    m    : in        [] <= M
+    a    : in        [ranks, M] < M
+    n    : symmetric [ranks] <= M
+    at   : symmetric [ranks, M] < M
+    x    : in        [M, N]
+    y    : out       [ranks, M[: n], N]
+
+    comm tell(q: ranks):
+        tile_push_data(n[rank] @ q, m)
+        producer_tile_notify(n[rank] @ q)
+
+    comm places(q: ranks, i: M[: m]):
+        tile_push_data(at[rank, i] @ q, a[q, i])
+        producer_tile_notify(at[rank, i] @ q)
+
+    compute take(s: ranks, i: M[: n[s]] by 1, j: N):
+        consumer_tile_wait(n[s])
+        consumer_tile_wait(at[s, i])
+        y[s, i, j] = x[at[s, i], j]
+
+schedule s for p:
+    n low_latency, buffers 2
+    at low_latency, buffers 2
+    CLAUSES
+"""
+
+
+def test_entries_that_travel_as_words_are_counts_and_places() -> None:
+    lowered = bound(ENTRIES)
+    every = [s for stage in lowered.program.stages for s in statements(stage.body)]
+    assert not any(isinstance(s, Notify | Wait) for s in every)
+    assert (lowered.tensors["n"].swept_by, lowered.tensors["at"].swept_by) == (None, "take")
+    verify(make_plan(lowered))
+    assert parse_lowered(listing(lowered)).tensors == lowered.tensors
+
+
+def test_a_count_that_every_tile_waits_for_keeps_launches_apart_and_a_place_does_not() -> None:
+    """A kernel may leave out an entry, of which its expression turns out to need no more."""
+    verify(plan(ENTRIES, clauses="reuse_wait off"))
+    place = ENTRIES.replace("i: M[: n[s]] by 1", "i: M by 1").replace("i: M[: m]", "i: M").replace("M[: n], N", "M, N")
+    place = place.replace("        consumer_tile_wait(n[s])\n", "").replace("    n low_latency, buffers 2\n", "")
+    place = place[: place.index("    comm tell")] + place[place.index("    comm places") :]
+    place = place.replace("    n    : symmetric [ranks] <= M\n", "")
+    verify(plan(place))
+    with pytest.raises(ReuseError):
+        verify(plan(place, clauses="reuse_wait off"))
+
+
+ENTRIES_REFUSED = {
+    "a tile of them": ("M[: n[s]] by 1", "M[: n[s]]", "takes a tile of its entries as places, x[at[s, i], j]"),
+    "no wait for a count": (
+        "        consumer_tile_wait(n[s])\n",
+        "",
+        "looks up entries of it and has not waited for them",
+    ),
+    "no wait for a place": ("        consumer_tile_wait(at[s, i])\n", "", "looks up entries of it and has not waited"),
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES_REFUSED)
+def test_entries_that_words_cannot_carry_are_refused_by_name(name: str) -> None:
+    old, new, message = ENTRIES_REFUSED[name]
+    assert ENTRIES.count(old) == 1
+    with pytest.raises(ScheduleError) as found:
+        plan(ENTRIES.replace(old, new))
+    assert message in found.value.message and found.value.hint
+
+
+def test_more_places_than_were_told_are_refused() -> None:
+    with pytest.raises(CoverageError, match="reads at of rank"):
+        verify(plan(ENTRIES.replace("M[: n[s]] by 1", "M by 1").replace("M[: n], N", "M, N")))

@@ -15,13 +15,14 @@ from tilelink.artifact import (
     TileCounterPointer,
 )
 from tilelink.backend.addresses import Addresses
-from tilelink.backend.constants import Constants
+from tilelink.backend.constants import Constants, scaled, total
 from tilelink.backend.context import BufferContext, LaunchContext, SweepContext
 from tilelink.backend.dialects import Dialect
 from tilelink.backend.expression_names import Names, names_of_order
 from tilelink.backend.names import user_names
 from tilelink.backend.nodes import Comment, TileBegin, Token
-from tilelink.backend.scalars import ScalarPrinter
+from tilelink.backend.scalars import EntryWords, ScalarPrinter
+from tilelink.backend.shapes import strides
 from tilelink.backend.words import comment
 from tilelink.backend.writer import Writer
 from tilelink.ir.sizes import power_of_two
@@ -140,7 +141,7 @@ class Frame:
         awaits = awaits and stage.name in self.usage.waiting
         if places:
             self.indices(stage, writer, scalar)
-        scalar = replace(scalar, bases=self.bases(awaits=awaits))
+        scalar = replace(scalar, bases=self.bases(awaits=awaits), words=self._words(stage))
         if places:
             writer.add(TileBegin(stage=stage.number))
         if awaits:
@@ -172,6 +173,17 @@ class Frame:
         for decl in stage.stage.indices:
             of_order = replace(scalar, names=names_of_order(self.constants, stage, decl.name))
             writer.let(decl.name, of_order(stage.order[decl.name]))
+
+    def _words(self, stage: BoundStage) -> dict[str, EntryWords]:
+        """Return how a stage waits for the entries that travel as words."""
+        found: dict[str, EntryWords] = {}
+        for grid in self.bound.channels.values():
+            if self.bound.tensors[grid.tensor].packed and grid.tensor in self.bound.entries:
+                buffer = scaled(f"{grid.tensor}_buffer", self.constants.channels(grid)) if grid.buffers > 1 else "0"
+                first = total([self.constants.signals(grid), *([buffer] if buffer != "0" else [])])
+                places = tuple(map(int, strides(grid.counts)))
+                found[grid.tensor] = EntryWords(channel=first, sizes=grid.sizes, strides=places, stage=stage.number)
+        return found
 
     def bases(self, *, awaits: bool) -> dict[str, str]:
         """Return the pointers to the entries of index tensors, tied to the waits of a tile where others write them."""

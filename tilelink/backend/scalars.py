@@ -21,8 +21,29 @@ from tilelink.ir.scalar import (
     Rank,
     Scalar,
     Whole,
+    binary,
+    const,
 )
 from tilelink.ir.simplify import simplify
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryWords:
+    """How a stage waits for an entry that travels as a word.
+
+    channel: the first one of the buffer, in source. sizes, strides: of its channels along each dimension. stage: its
+    number.
+    """
+
+    channel: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    stage: int
+
+    def receive(self, pointer: str, last: str, channel: str) -> str:
+        """Return the call that waits for an entry."""
+        where = f"channel={channel}, debug_block=debug_block, stage={self.stage}, tile=tile"
+        return f"dl.received_entry({pointer}, epoch, {last}, {where})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +52,8 @@ class ScalarPrinter:
 
     triton: True for Triton's dialect. strides: row-major strides of every table, as factors. bounds: value ranges of
     the operands. names: names of the numbers, or None.
-    bases: index tensor -> pointer to its first entry, after the waits of the tile.
+    bases: index tensor -> pointer to its first entry, after the waits of the tile. words: index tensor whose entries
+    travel as words -> (channel of entry, other arguments), by which a kernel waits for one.
     """
 
     triton: bool
@@ -39,6 +61,7 @@ class ScalarPrinter:
     bounds: Bounds
     names: Names | None = None
     bases: Mapping[str, str] = field(default_factory=dict[str, str])
+    words: Mapping[str, EntryWords] = field(default_factory=dict[str, "EntryWords"])
 
     def __call__(self, expr: Scalar, level: int = 0) -> str:
         """Return the source of an expression, in parentheses if it binds looser than `level`."""
@@ -121,11 +144,20 @@ class ScalarPrinter:
         """True if the expression is never negative."""
         return self.bounds.of(expr)[0] >= 0
 
+    def _channel(self, table: str, coords: tuple[Scalar | Whole, ...]) -> str:
+        words = self.words[table]
+        places = [binary("//", c, const(n)) for c, n in zip(coords, words.sizes, strict=True) if isinstance(c, Scalar)]
+        terms = [scaled(self(c, LEVEL["*"]), str(n)) for c, n in zip(places, words.strides, strict=True)]
+        return total([words.channel, *(term for term in terms if term != "0")])
+
     def lookup(self, table: str, coords: tuple[Scalar | Whole, ...]) -> str:
         """Return the source of a table entry."""
         pairs = zip(coords, self.strides[table], strict=True)
         offset = total(scaled(self(c, LEVEL["*"]), n) for c, n in pairs if isinstance(c, Scalar))
         if table in self.bases:
             pointer = total([self.bases[table], *([offset] if offset != "0" else [])])
-            return f"tiles.entry({pointer}, last={self.bounds.tables[table][1]})"
+            last = f"last={self.bounds.tables[table][1]}"
+            if table in self.words:
+                return self.words[table].receive(pointer, last, self._channel(table, coords))
+            return f"tiles.entry({pointer}, {last})"
         return f"tl.load({table} + {offset})" if self.triton else f"queue.entry({table!r}, {offset})"

@@ -14,7 +14,7 @@ launches    announce_entry, finish_launch, launch_number, announce_finished, beg
 tiles       take_tile
 signals     wait, wait_all, wait_each, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read,
             fence, quiet
-words       send_words, receive_words, sweep_words
+words       send_words, receive_words, received_entry, sweep_words
 network     put, put_signal, get, network_notify, network_fence, network_quiet
 copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
 tracing     trace_track, tile_begin, tile_end, transfer_begin, transfer
@@ -122,7 +122,7 @@ from tilelink.device.numeric import (
     tanh,
 )
 from tilelink.device.tracing import trace_track
-from tilelink.device.words import receive_words, send_words, sweep_words
+from tilelink.device.words import receive_words, received_entry, send_words, sweep_words
 
 __all__ = [
     "INTERPRETED",
@@ -164,6 +164,7 @@ __all__ = [
     "network_quiet",
     "send_words",
     "receive_words",
+    "received_entry",
     "sweep_words",
     "BLOCK",
     "WARP",

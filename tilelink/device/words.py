@@ -278,6 +278,13 @@ def receive_words(
     return value
 
 
+@portable
+def received_entry(pointer, flag, last: tl.constexpr, channel, debug_block, stage: tl.constexpr, tile):
+    """Return the integer in a word when it has a flag, clamped to 0, ..., last. It ends with a barrier."""
+    value = receive_words(pointer, None, flag, tl.int32, 1, 0, channel, debug_block, stage, tile)
+    return tl.minimum(tl.maximum(value, 0), last)
+
+
 @triton.jit
 def sweep_words(words, launch, COUNT: tl.constexpr, PERIOD: tl.constexpr, WINDOW: tl.constexpr):
     """Replace old flags among COUNT words of this rank, in some launches, by that of the launch before this one.

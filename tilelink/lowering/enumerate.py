@@ -32,7 +32,8 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, at_launch, const
+from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, at_launch, const, walk
+from tilelink.ir.simplify import simplify
 from tilelink.ir.visitor import (
     closing_notifies,
     local_names,
@@ -62,7 +63,7 @@ from tilelink.lowering.events import (
     number_channels,
     number_tasks,
 )
-from tilelink.lowering.guards import Chosen, Guard, Guards, iterations_of, numbered, parts_of, settled_choice
+from tilelink.lowering.guards import PERHAPS, Chosen, Guard, Guards, iterations_of, numbered, parts_of, settled_choice
 from tilelink.lowering.hulls import hull, unknown
 from tilelink.lowering.name_uses import NameUses
 from tilelink.lowering.places import DECIDED, GUARD, Fault, box, chosen, divides, in_table, partial, reach
@@ -120,7 +121,10 @@ class Enumerator(Walk):
 
     def enter(self, stage: BoundStage, number: int, indices: tuple[IndexDecl, ...], rows: Rows) -> Rows:
         """Take the ends of ranges, and note those of loops over some tiles."""
-        rows = self._defined(stage, number, range_ends(indices), rows)
+        ends, bounds = list(range_ends(indices)), self.bound.bounds(stage.name)
+        of_tile = indices is stage.stage.indices
+        always = {part for end in ends for part in walk(simplify(end, bounds))} if of_tile else set[Scalar]()
+        rows = self._defined(stage, number, ends, rows, always)
         for decl in indices:
             if decl.begin is not None and decl.end is not None:
                 begin, end = (column(one, self.env(rows), len(rows.task)) for one in (decl.begin, decl.end))
@@ -140,14 +144,19 @@ class Enumerator(Walk):
         exprs = () if isinstance(statement, For) else own_scalars(statement)
         return self._defined(self.bound.stages[self.statements[number][0]], number, exprs, rows)
 
-    def _defined(self, stage: BoundStage, number: int, exprs: Iterable[Scalar], rows: Rows) -> Rows:
-        """Return the rows in which expressions have values, and note the entries that they read."""
+    def _defined(
+        self, stage: BoundStage, number: int, exprs: Iterable[Scalar], rows: Rows, always: Collection[Scalar] = ()
+    ) -> Rows:
+        """Return the rows in which expressions have values, and note the entries that they read.
+
+        always: the entries that every tile reads, as of `_entry`.
+        """
         for expr in partial(exprs):
             if not len(rows.task):
                 break
             match expr:
                 case Lookup(launch=True):
-                    self._access(stage, number, READ, Region(tensor=expr.table, coords=expr.coords), rows)
+                    self._entry(stage, number, expr, rows, always=expr in always)
                 case Lookup():
                     rows = self._looked_up(number, expr, rows)
                 case _:
@@ -171,6 +180,23 @@ class Enumerator(Walk):
                 self._data(stage, number, statement, value, rows)
             case _:
                 pass
+
+    def _entry(self, stage: BoundStage, number: int, lookup: Lookup, rows: Rows, *, always: bool = False) -> None:
+        """Note the read of an entry, which waits for its word if it travels as one.
+
+        always: True if every tile reads it, also one that is not there: for the ends of its own range. A kernel may do
+        without another one, whose expression says the same without it.
+        """
+        region = Region(tensor=lookup.table, coords=lookup.coords, location=lookup.location)
+        self._access(stage, number, READ, region, rows)
+        if self.bound.tensors[lookup.table].packed:
+            (kind,) = (kind for tensor, kind in self.bound.channels if tensor == lookup.table)
+            if not always:
+                known = {
+                    old: self.guards.number((*self.guards.known[old], PERHAPS)) for old in set(rows.guard.tolist())
+                }
+                rows = replace(rows, guard=np.array([known[old] for old in rows.guard.tolist()], np.int64))
+            self._signal(stage, number, WAIT, kind, region, rows, Substep.ARRIVED, by_words=())
 
     def _ends(self, exprs: Sequence[Scalar], env: Env, rows: int, end: int) -> Ints:
         """Return the smallest (0) or largest (1) values of expressions as columns: [rows, expressions]."""
@@ -219,7 +245,7 @@ class Enumerator(Walk):
             self._access(stage, number, READ, region, rows)
         for read in received(value):
             assert read.signal is not None
-            self._signal(stage, number, WAIT, read.signal, read.region, rows, Substep.ARRIVED, by_words=True)
+            self._signal(stage, number, WAIT, read.signal, read.region, rows, Substep.ARRIVED, by_words=rows.indices)
         for name in self._unsure.keys() & local_names(value):
             self._unsure[name].read.append((number, rows.task, rows.position, self._executed(stage, rows)))
         if self._shared & local_names(value) and not _sums_steps(statement):
@@ -242,7 +268,7 @@ class Enumerator(Walk):
                 moved = pulled if pulled is not None and statement.mode not in ("push", "put", "send") else target
                 self._transfer(stage, moved, target, rows)
                 if statement.signal is not None:
-                    sent = statement.mode == "send"
+                    sent = rows.indices if statement.mode == "send" else None
                     self._signal(stage, number, NOTIFY, statement.signal, target, rows, by_words=sent)
             case _:
                 pass
@@ -471,9 +497,9 @@ class Enumerator(Walk):
         rows: Rows,
         substep: Substep = Substep.SIGNAL,
         *,
-        by_words: bool = False,
+        by_words: Iterable[str] | None = None,
     ) -> None:
-        """Note a signal. by_words: words carry it, so a word that is not there has none."""
+        """Note a signal. by_words: if words carry it, the indices without whose iterations it is not there."""
         key = (region.tensor, family)
         grid = self.bound.channels[key]
         tile_map = self.bound.tile_map(stage.name, region)
@@ -486,13 +512,15 @@ class Enumerator(Walk):
         # iteration, and with it leaves out its waits (lowering/compact_tiles.py).
         placed = tile_map.placed(grid)
         left_out = kind == WAIT and stage.name in self.bound.compact_stages and not placed
-        unsure = left_out or placed or by_words
-        self._check_signal(number, kind, region, rows.pick(rows.guard == 0) if by_words else rows, left_out or placed)
+        sure = rows if by_words is None else rows.pick(rows.guard == 0)
+        self._check_signal(number, kind, region, sure, left_out or placed)
+        unsure = left_out or placed or by_words is not None
         if unknown(tile_map.rank, env):
             return
         low = self._ends([one.low for one in ranges], env, n, 0)
         high = self._ends([one.high for one in ranges], env, n, 1)
-        around = rows.indices if placed or by_words else [decl.name for decl in stage.stage.indices]
+        indices = [decl.name for decl in stage.stage.indices] if by_words is None else by_words
+        around = rows.indices if placed else indices
         guard = self._guard(stage, tile_map, rows, around) if unsure else np.zeros(n, np.int64)
         # A signal outside of its tensor is a fault. It is clipped, so that it names no counter of another tensor.
         counts = np.array(grid.counts)
@@ -500,7 +528,8 @@ class Enumerator(Walk):
         peer = self._on_ranks(number, region, column(tile_map.rank, env, n), rows)
         self._on_members(number, region, peer, rows)
         task = rows.task[source]
-        later, at = self._deferred(stage, number, task)
+        none = np.zeros_like(task)
+        later, at = self._deferred(stage, number, task) if kind == NOTIFY else (none, none)
         self._signals.append(
             Signals(
                 task=task,

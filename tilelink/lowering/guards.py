@@ -102,6 +102,9 @@ class Chosen:
     holds: bool
 
 
+PERHAPS = Chosen(condition=const(1), holds=True)
+"""Of an event that need not happen."""
+
 GuardPart = Ended | Begun | Segment | Place | Listed | Chosen
 Guard = tuple[GuardPart, ...]
 

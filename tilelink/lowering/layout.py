@@ -80,7 +80,7 @@ def _tensor(bound: Bound, tensor: BoundTensor, number: int) -> Iterator[Misfit]:
             yield from _differs("tensor", tensor.name, "memory", tensor.memory, tensor.shape)
     if tensor.packed and tensor.packed not in packings(tensor.dtype):
         yield from _differs("tensor", tensor.name, "packed", tensor.packed, packings(tensor.dtype)[0])
-    if tensor.packed and (decl.space != "symmetric" or decl.bound is not None or not tensor.shape or tensor.steps):
+    if tensor.packed and (decl.space != "symmetric" or not tensor.shape or tensor.steps):
         message = f"{tensor.name} has `packed` and is no symmetric tensor that words can carry"
         yield Misfit(kind="tensor", part=tensor.name, message=message, hint="remove packed")
     if tensor.swept_by is not None and tensor.swept_by not in bound.stages:

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.ir.depth import deep
-from tilelink.ir.program import Statement, Transfer, Wait
+from tilelink.ir.program import Statement, Wait
 from tilelink.ir.scalar import Env, evaluate
-from tilelink.ir.visitor import received, value_of
 from tilelink.lowering.bound import Bound, Kernel
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import Enumerator
@@ -162,10 +161,10 @@ class Plan:
     @cached_property
     def by_words(self) -> NDArray[np.bool_]:
         """Mask of the signals that words carry with their data (lowering/clauses/low_latency.py)."""
-        if not any(tensor.packed for tensor in self.bound.tensors.values()):
+        packed = np.array([tensor.packed > 0 for tensor in self.bound.tensors.values()], bool)
+        if not packed.any():
             return np.zeros(len(self.signals.task), bool)
-        carried = np.array([_carries(statement) for _, statement in self.statements], bool)
-        return carried[self.signals.statement]
+        return packed[self.channel_tensors[self.signals.channel]]
 
     @cached_property
     def left_out(self) -> NDArray[np.bool_]:
@@ -259,10 +258,3 @@ def _place(
             worker[where] = base + ranks * kernel.programs + loop.program(t, kernel.programs)
             sequence[where] = before + (t // taking) * len(loop.stages) + place
         before += -(-total // taking) * len(loop.stages)
-
-
-def _carries(statement: Statement) -> bool:
-    """True if words carry the signals of a statement."""
-    value = value_of(statement)
-    sends = isinstance(statement, Transfer) and statement.mode == "send"
-    return sends or (value is not None and bool(received(value)))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tilelink.ir.visitor import received, value_of
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import WAIT
 from tilelink.planning.any_program import of_any_program
@@ -176,8 +177,13 @@ def _loose_tasks(plan: Plan) -> set[str]:
 
 
 def receives(plan: Plan) -> Ints:
-    """Return the task of each execution of a read that waits for words: one trace event, for any number of channels."""
-    rows = np.flatnonzero(plan.by_words & (plan.signals.kind == WAIT))
+    """Return the task of each execution of a read that waits for words: one trace event, for any number of channels.
+
+    Entries that are looked up have no event.
+    """
+    of_values = (value_of(one) for _, one in plan.statements)
+    reads = np.array([value is not None and bool(received(value)) for value in of_values], bool)
+    rows = np.flatnonzero(plan.by_words & (plan.signals.kind == WAIT) & reads[plan.signals.statement])
     if not len(rows):
         return rows
     task, position = plan.signals.task[rows], plan.signals.position[rows]

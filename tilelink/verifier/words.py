@@ -32,7 +32,7 @@ from tilelink.ir.printer import NOTIFY, WAIT, print_region
 from tilelink.ir.program import Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import BoundTensor, Transport
-from tilelink.lowering.clauses.low_latency import WINDOW, begins_anywhere, exact_sizes
+from tilelink.lowering.clauses.low_latency import WINDOW, begins_anywhere, exact_sizes, lists, looks_up
 from tilelink.lowering.events import WRITE
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import TensorAccesses, parts, rank_by_rank
@@ -50,6 +50,7 @@ def words(plan: Plan) -> Iterator[VerificationError]:
             yield from _accesses(plan, tensor)
             yield from _channels(plan, tensor)
             yield from _swept(plan, tensor)
+            yield from _entries(plan, tensor)
     packed = [tensor.number for tensor in plan.bound.tensors.values() if tensor.packed]
     for part in parts(plan, (plan.accesses.kind == WRITE) & plan.touching(packed)):
         yield from rank_by_rank(part, _sent_once)
@@ -159,6 +160,20 @@ def _accesses(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
         yield refuse(WordsError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
 
 
+def _entries(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
+    """Yield refusals of stages that cannot wait for the entries that they look up."""
+    for stage in plan.bound.stages.values():
+        if not looks_up(stage.stage, tensor.name):
+            continue
+        if stage.transport is not Transport.STORES or stage.roles is not None:
+            message = f"{stage.name} looks up entries of {tensor.name} by words, and its programs do not load and store"
+            hint = "a stage on SMs, without tma_copy and roles"
+            yield WordsError(message, location=stage.stage.location, hint=hint)
+        if (region := lists(plan.bound, stage, tensor.name)) is not None:
+            message = f"{stage.name} waits for no tile of entries of {tensor.name}, {print_region(region)}"
+            yield WordsError(message, location=stage.stage.location, hint="read one entry at a time")
+
+
 def _swept(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
     """Yield a refusal if words that a launch may leave unsent keep their flags until the numbers come again."""
     a, stages = plan.accesses, plan.bound.stages
@@ -169,7 +184,8 @@ def _swept(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
     readers = [
         name
         for name, stage in stages.items()
-        if any(r.region.tensor == tensor.name for s in statements(stage.stage.body) for r in _all_reads(s))
+        if looks_up(stage.stage, tensor.name)
+        or any(r.region.tensor == tensor.name for s in statements(stage.stage.body) for r in _all_reads(s))
     ]
     if tensor.swept_by not in readers:
         message = f"sends words of {tensor.name} that other launches leave out, and nothing replaces their old flags"

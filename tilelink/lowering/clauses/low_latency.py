@@ -41,6 +41,7 @@ import numpy as np
 
 from tilelink.errors import Location, ScheduleError
 from tilelink.ir.mapping import ChannelGrid
+from tilelink.ir.printer import print_region
 from tilelink.ir.program import (
     Assign,
     For,
@@ -49,6 +50,7 @@ from tilelink.ir.program import (
     Program,
     Read,
     Region,
+    Stage,
     Statement,
     Store,
     Tensor,
@@ -56,9 +58,10 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
+from tilelink.ir.scalar import Lookup, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing
-from tilelink.ir.visitor import map_value, reads, statements, value_of
+from tilelink.ir.visitor import map_value, reads, stage_regions, stage_scalars, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies, with_channels
 from tilelink.lowering.clauses.clause import Clause, Numbers, Phase, TensorChoices, switch
 from tilelink.lowering.clauses.roles import ROLES
@@ -98,6 +101,7 @@ def _with_words(bound: Bound, tensor: BoundTensor, location: Location | None) ->
     seen = _Seen(bound, tensor, kind)
     if seen.faults:  # the rule `coverage` refuses them, and has to see the signals that words would replace
         return bound
+    _refuse(tensor, location, seen.looked_up_early())
     carrying = _Carrying(tensor=tensor.name, kind=kind, carried=seen.carried)
     bodies = {name: carrying.body(stage.stage.body) for name, stage in bound.stages.items()}
     packed = _packed(bound, tensor, seen)
@@ -113,13 +117,15 @@ def _may_leave_unsent(a: Accesses) -> bool:
 
 def _reader(bound: Bound, name: str) -> str | None:
     """Return the first stage that reads a tensor."""
-    bodies = {stage.name: statements(stage.stage.body) for stage in bound.stages.values()}
-    return next((stage for stage, body in bodies.items() if any(_read(one, name) for one in body)), None)
+    stages = [stage.stage for stage in bound.stages.values()]
+    return next(
+        (one.name for one in stages if looks_up(one, name) or any(_read(s, name) for s in statements(one.body))), None
+    )
 
 
 def _may_travel(tensor: Tensor) -> bool:
     """True if words can carry a tensor, as far as its declaration says."""
-    return tensor.space == "symmetric" and tensor.bound is None and not tensor.sums and bool(tensor.shape)
+    return tensor.space == "symmetric" and not tensor.sums and bool(tensor.shape)
 
 
 def _may_have_words(program: Program, tensor: Tensor) -> bool:
@@ -174,7 +180,11 @@ def _of_stage(bound: Bound, stage: BoundStage, name: str) -> Iterator[_Refused]:
     every = list(statements(stage.stage.body))
     for statement in every:
         yield from _of_statement(stage.name, statement, name)
-    used = any(_target(s) == name or _read(s, name) for s in every)
+    used = looks_up(stage.stage, name) or any(_target(s) == name or _read(s, name) for s in every)
+    if (region := lists(bound, stage, name)) is not None:
+        reason = f"{stage.name} takes a tile of its entries as places, {print_region(region)}"
+        hint = "read one entry at a time, with an index `by 1`; or copy them to a local tensor, and read that"
+        yield _Refused(reason=reason, hint=hint)
     if used and (reason := _not_plain(bound, stage)) is not None:
         yield _Refused(reason=f"{stage.name} {reason}", hint="let the stage load and store: on sm, without that clause")
 
@@ -189,6 +199,20 @@ def _of_statement(stage: str, statement: Statement, name: str) -> Iterator[_Refu
     if any(region.rank is not None for region in _read(statement, name)):
         hint = f"push it to the rank that reads it, and wait there: consumer_tile_wait({name}[..])"
         yield _Refused(reason=f"{stage} reads that of a peer", hint=hint, statement=statement)
+
+
+def looks_up(stage: Stage, name: str) -> bool:
+    """True if a stage uses entries of a tensor as integers."""
+    return any(isinstance(e, Lookup) and e.table == name for expr in stage_scalars(stage) for e in walk(expr))
+
+
+def lists(bound: Bound, stage: BoundStage, name: str) -> Region | None:
+    """Return a region of places that a tile of entries of a tensor lists, or None."""
+    for region in stage_regions(stage.stage):
+        spans = bound.tile_map(stage.name, region).spans
+        if any(span.gather is not None and span.gather.table == name for span in spans):
+            return region
+    return None
 
 
 def _read(statement: Statement, name: str) -> list[Region]:
@@ -263,7 +287,17 @@ class _Seen:
             bad |= set(number[~covered].tolist())
             self.carried |= set(number.tolist()) | set(s.statement[rows[used]].tolist())
         self.carried -= bad
+        self._early = [walker.statements[number] for number in sorted(bad)]
+        self._name = tensor.name
         self.carried.update(_copies(walker.statements, set(self.carried)))
+
+    def looked_up_early(self) -> Iterator[_Refused]:
+        """Yield statements that look up entries and have not waited: later, nothing says that these are words."""
+        for stage, statement in self._early:
+            if _target(statement) != self._name and not _read(statement, self._name):
+                reason = f"{stage} looks up entries of it and has not waited for them"
+                hint = "wait for what is looked up, before it and in the same tile"
+                yield _Refused(reason=reason, hint=hint, statement=statement)
 
 
 def _copies(every: Sequence[tuple[str, Statement]], carried: set[int]) -> Iterator[int]:
@@ -311,7 +345,7 @@ class _ForPlace:
 
     def __call__(self, signal: int, access: int) -> bool:
         known = self.guards.known
-        return not signal or all(part in known[access] for part in known[signal])
+        return not signal or all(self.guards.holds(part, known[access]) for part in known[signal])
 
 
 @dataclass(kw_only=True)
@@ -426,7 +460,7 @@ def _check(program: Program, part: SchedulePart) -> None:
     tensor = program.tensor(part.name)
     if _may_travel(tensor):
         return
-    kind = "an index tensor" if tensor.bound is not None else "declared sum" if tensor.sums else tensor.space
+    kind = "declared sum" if tensor.sums else tensor.space
     what = kind if tensor.shape else "a single element"
     message = f"{tensor.name}, which is {what}, cannot have `low_latency`"
     hint = "words carry what is pushed to a symmetric tensor and read there: push it to one, and store what is read"
