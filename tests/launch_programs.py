@@ -354,6 +354,28 @@ def _experts_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, li
     return {"y": [(slice(None), (own["weight"][:, :, None] * result).sum(1))]}
 
 
+def _few_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    """As above, with several experts on a rank. Their weights are those of all ranks."""
+    every = _experts_inputs(kind, d, ranks * d["E"])
+    place = every.pop("owner")
+    shape = (ranks, d["E"], -1)
+    own = {"count": every["count"].reshape(shape[:2]), "rows": every["rows"].reshape(shape)}
+    places = {"owner": place // d["E"], "expert": place % d["E"]}
+    torch.manual_seed(5)
+    weights = {"up": torch.randn(d["E"], d["F"], d["H"]), "down": torch.randn(d["E"], d["H"], d["F"])}
+    torch.seed()
+    return {**every, **own, **places, **weights}
+
+
+def _few_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    own = every[rank]
+    sent = own["x"][own["rows"].long()]
+    hidden = torch.nn.functional.silu(torch.einsum("pech,efh->pecf", sent, own["up"]))
+    back = torch.einsum("pecf,ehf->pech", hidden, own["down"])
+    result = back[own["owner"].long(), own["expert"].long(), own["slot"].long()]
+    return {"y": [(slice(None), (own["weight"][:, :, None] * result).sum(1))]}
+
+
 def _gated_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
     """Scores that send all rows to as few ranks as copies ("one"), to all ranks alike, or anywhere."""
     scores = torch.randn(d["M"], ranks)
@@ -531,6 +553,7 @@ def examples() -> dict[str, Example]:
         of("gemm_rs_batch", _batch_parts, _sums_of_batch, gemm={"i": 16, "j": 16}, reduce={"i": 8, "j": 8}),
         of("grouped_gemm", _grouped_inputs, _grouped_expected, gather={"i": 8}, product={"r": 16, "j": 16}),
         of("expert_parallel", _experts_inputs, _experts_expected, dispatch={"c": 8}, work={"c": 8}),
+        of("low_latency_experts", _few_inputs, _few_expected, dispatch={"c": 8}, widen={"c": 16, "f": 16}),
         of("gated_expert_parallel", _gated_inputs, _gated_expected, dispatch={"c": 8}, work={"c": 8}),
         of("paged_decode", _decode_inputs, _decode_expected, own={"j": 16}),
         of("scatter", _scatter_inputs, _scatter_expected, f={"r": 8, "j": 4}),

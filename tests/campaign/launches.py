@@ -61,8 +61,12 @@ def _schedule(rng: random.Random, example: Example) -> Lines:
             parts.append(f"on sm({rng.choice((1, 2, 3))})")
         said += [f"    {stage.name} {', '.join(parts)}"] if parts else []
     for tensor in example.program.tensors:
+        parts = ["low_latency"] if tensor.space == "symmetric" and rng.random() < 0.3 else []
         if tensor.symmetric and rng.random() < 0.3:
-            said.append(f"    {tensor.name} buffers {rng.choice((1, 2, 3))}")
+            parts.append(f"buffers {rng.choice((1, 2, 3))}")
+        said += [f"    {tensor.name} {', '.join(parts)}"] if parts else []
+    if any("low_latency" in line for line in said) and rng.random() < 0.4:
+        said.append("    reuse_wait off")
     return [f"schedule drawn for {example.program.name}:", *said] if said else []
 
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import tilelink
+from tests.launch_programs import drawn, examples
+from tests.tiers import thorough
 from tilelink.errors import DeadlineError
 from tilelink.reference.trial import random_inputs
 
@@ -77,3 +79,68 @@ def test_a_word_that_never_comes_ends_at_a_deadline() -> None:
     assert spoiled != text
     with pytest.raises(DeadlineError, match=r"waits for left_bf16 peer channel .*: 0 of 4"):
         replace(kernel, emitted=replace(kernel.emitted, text=spoiled)).run(given, deadline_s=0.5)
+
+
+@thorough(unless=lambda ranks, dtype: (ranks, dtype) == (3, "bf16"))
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_launches_send_as_many_words_as_they_have(ranks: int, dtype: str) -> None:
+    """Counts fall and rise from launch to launch, in buffers whose words are those of launches that sent more."""
+    example = examples()["low_latency_experts"]
+    kernel = tilelink.compile(example.program, "words", ranks=ranks, dims=example.sizes, dtype=dtype)
+    assert "dl.wait_all" not in kernel.source and kernel.source.count("dl.notify(") == 1, "an expert tells itself"
+    kinds = ["full", "one", "single", "uniform", "one", "full", "uniform"]
+    launches = [drawn(example, kind, ranks) for kind in kinds]
+    given = [[{name: _as(name, one, dtype) for name, one in own.items()} for own in inputs] for inputs in launches]
+    run = kernel.run(given, seed=ranks, max_delay_s=0.001, deadline_s=60)
+    for kind, inputs, outputs in zip(kinds, given, run.outputs, strict=True):
+        wide = [{name: one.float() if one.is_floating_point() else one for name, one in own.items()} for own in inputs]
+        for rank in range(ranks):
+            (wanted,) = (values for _, values in example.expected(wide, rank, example.sizes)["y"])
+            error = (outputs[rank]["y"].float() - wanted).abs().max() / wanted.abs().max()
+            assert error < (1e-5 if dtype == "f32" else 0.03), (kind, rank)
+
+
+def _as(name: str, tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    return tensor.bfloat16() if dtype == "bf16" and tensor.is_floating_point() and name != "weight" else tensor
+
+
+COUNTED = """
+program pairs(M = 7, N = 6):
+    m    : in        [] <= M
+    x    : in        [M, N]
+    n    : symmetric [] <= M
+    left : symmetric [M, N]
+    y    : out       [M[: n], N]
+
+    comm send(i: M[: m]):
+        tile_push_data(left[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(left[i, :] @ (rank + 1))
+
+    comm tell():
+        tile_push_data(n[] @ (rank + 1), m)
+        producer_tile_notify(n[] @ (rank + 1))
+
+    compute take(i: M[: n]):
+        consumer_tile_wait(n)
+        consumer_tile_wait(left[i, :])
+        y[i, :] = left[i, :]
+
+schedule words for pairs:
+    send tile(i=2)
+    take tile(i=4)
+    left low_latency, buffers BUFFERS
+"""
+
+
+@pytest.mark.parametrize("buffers", [1, 2])
+def test_words_of_a_longer_range_stay_and_are_not_taken_for_new_ones(buffers: int) -> None:
+    module = tilelink.parse(COUNTED.replace("BUFFERS", str(buffers)))
+    kernel = tilelink.compile(module.program(), module.schedules[0], ranks=2, dims={"M": 7, "N": 6})
+    counts = [(7, 1), (2, 7), (0, 3), (5, 0), (7, 7), (1, 6), (3, 2)]
+    given = [[{"m": torch.tensor(m, dtype=torch.int32), "x": torch.randn(7, 6)} for m in both] for both in counts]
+    result = kernel.run(given, seed=3, max_delay_s=0.002, deadline_s=30)
+    for both, inputs, outputs in zip(counts, given, result.outputs, strict=True):
+        for rank in range(2):
+            told = both[1 - rank]
+            assert torch.equal(outputs[rank]["y"][:told], inputs[1 - rank]["x"][:told]), both

@@ -68,8 +68,8 @@ def bound(text: str, ranks: int = 3, dtype: str = "bf16", clauses: str = "") -> 
     return bind(program, module.schedules_of(program)[0], dims, ranks, CPU, dtype)
 
 
-def plan(text: str, **options: str) -> Plan:
-    return make_plan(bound(text, **options))
+def plan(text: str, clauses: str = "") -> Plan:
+    return make_plan(bound(text, clauses=clauses))
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

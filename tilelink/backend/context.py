@@ -20,8 +20,7 @@ from tilelink.backend.constants import Constants
 from tilelink.backend.nodes import Node
 from tilelink.backend.render import Macros
 from tilelink.ir.program import ITEM_BYTES
-from tilelink.lowering.bound import Bound
-from tilelink.lowering.clauses.low_latency import PERIOD, WINDOW
+from tilelink.lowering.bound import SWEEP_PERIOD, SWEEP_WINDOW, Bound
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 
 
@@ -45,8 +44,8 @@ class SweepContext:
 
     tensor: str
     words: int
-    period: int = PERIOD
-    window: int = WINDOW
+    period: int = SWEEP_PERIOD
+    window: int = SWEEP_WINDOW
 
 
 @dataclass(frozen=True, kw_only=True)

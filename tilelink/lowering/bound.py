@@ -55,6 +55,13 @@ def packings(dtype: str) -> tuple[int, ...]:
     return tuple(n for n in (4, 2, 1) if n <= most)
 
 
+SWEEP_PERIOD = 1 << 29
+"""Launches after which words that a launch may leave unsent are swept: a flag that is older than half of them is
+replaced. So none gets as old as 2**31 launches, and 2**32 launches after its own it is not there."""
+SWEEP_WINDOW = 1 << 12
+"""Launches in a row that sweep: launches in CUDA graphs may skip numbers, but not so many."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BoundTensor:
     """A tensor with its numbers: `buffers` times `memory` elements, one after the other in memory.

@@ -31,8 +31,8 @@ from tilelink.errors import VerificationError, WordsError
 from tilelink.ir.printer import NOTIFY, WAIT, print_region
 from tilelink.ir.program import Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.visitor import statements, value_of, values
-from tilelink.lowering.bound import BoundTensor, Transport
-from tilelink.lowering.clauses.low_latency import WINDOW, begins_anywhere, exact_sizes, lists, looks_up
+from tilelink.lowering.bound import SWEEP_WINDOW, BoundTensor, Transport
+from tilelink.lowering.clauses.low_latency import begins_anywhere, exact_sizes, lists, looks_up
 from tilelink.lowering.events import WRITE
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import TensorAccesses, parts, rank_by_rank
@@ -192,9 +192,11 @@ def _swept(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
         hint = f"swept_by {readers[0]}" if readers else "read what is sent"
         yield refuse(WordsError, plan, message, hint=hint, **found)
     cycle = lcm(*(one.buffers for one in plan.bound.tensors.values()))
-    if cycle > WINDOW:
+    if cycle > SWEEP_WINDOW:
         message = f"sends words of {tensor.name} that other launches leave out, and launches in a CUDA graph may skip "
-        message += f"up to {cycle - 1} numbers, of which {WINDOW} in a row have to include one that replaces old flags"
+        message += (
+            f"up to {cycle - 1} numbers, of which {SWEEP_WINDOW} in a row have to include one that replaces old flags"
+        )
         hint = "give symmetric tensors the same few `buffers`"
         yield refuse(WordsError, plan, message, hint=hint, **found)
 

@@ -77,12 +77,6 @@ FEW_ELEMENTS = 16384
 """Largest number of elements of a tensor for which a search tries words: with more, twice the bytes cost more than the
 fences and signals that they save."""
 
-PERIOD = 1 << 29
-"""Launches after which words that a launch may leave unsent are swept: a flag that is older than half of them is
-replaced. So none gets as old as 2**31 launches, and 2**32 launches after its own it is not there."""
-WINDOW = 1 << 12
-"""Launches in a row that sweep: launches in CUDA graphs may skip numbers, but not so many."""
-
 
 def _apply(bound: Bound) -> Bound:
     """Return the bound program in which the tensors of the clause have words. Raises ScheduleError if one cannot."""
