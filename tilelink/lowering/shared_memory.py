@@ -135,6 +135,8 @@ def _operand(bound: Bound, stage: BoundStage, value: Value) -> _Operand | None:
     if not isinstance(value, Read) or value.region.rank is not None:
         return None
     tensor = bound.tensors[value.region.tensor]
+    if tensor.packed:
+        return None  # its words are polled into registers
     item = ITEM_BYTES[tensor.dtype]
     spans = [span for span in bound.tile_map(stage.name, value.region).spans if span.kind != "point"]
     if any(span.kind not in ("tile", "whole") for span in spans):

@@ -22,7 +22,7 @@ from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.events import WAIT, Substep
 from tilelink.lowering.walk import Rows, column
-from tilelink.planning.plan import SHIFT, Plan
+from tilelink.planning.plan import SHIFT, Plan, count_thresholds
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -59,6 +59,9 @@ def sampled(plan: Plan, sample: Sample, tables: Mapping[str, NDArray[Any]] | Non
         "barriers": walk_.barriers(),
         "guards": walk_.guards,
     }
+    sent = count_thresholds(plan.bound, walk_.signals(), plan.channel_base, plan.channels)
+    words = {key for key in sent if plan.bound.tensors[key[0]].packed}  # one that is not sent is not waited for
+    known["thresholds"] = {key: sent[key] if key in words else counts for key, counts in plan.thresholds.items()}
     known["worker"], known["sequence"] = taken_tiles(plan, walk_.tables)
     return SampledPlan(**known, elements=walk_.elements(), shares=walk_.shares())
 
@@ -250,8 +253,10 @@ class _Sampled(Enumerator):
         region: Region,
         rows: Rows,
         substep: Substep = Substep.SIGNAL,
+        *,
+        by_words: Iterable[str] | None = None,
     ) -> None:
-        super()._signal(stage, number, kind, family, region, rows, substep)
+        super()._signal(stage, number, kind, family, region, rows, substep, by_words=by_words)
         grid = self.bound.channels[region.tensor, family]
         for dim, span in self._list_spans(stage, region).items() if kind == WAIT else ():
             if grid.counts[dim] == 1:
