@@ -169,3 +169,51 @@ def test_a_wait_that_has_sunk_too_far_is_refused() -> None:
     ):
         with pytest.raises(VerificationError):
             verify(make_plan(with_body(bound, "gemm", body)))
+
+
+IN_BLOCKS = """
+program down_in_blocks(B, R, F, N, E):
+    expert : in        [B] < E               # of the rows of each block
+    blocks : in        [] <= B replicated    # blocks that have rows
+    x      : in        [B, R, F]
+    down   : in        [E, N, F]
+    h      : symmetric [B, R, F]
+    y      : out       [B[: blocks], R, N]
+    comm activate(b: B[: blocks], i: R, f: F):
+        tile_push_data(h[b, i, f] @ (rank + 1), silu(x[b, i, f]))
+        producer_tile_notify(h[b, i, f] @ (rank + 1))
+    compute product(HEAD):
+BODY
+schedule s for down_in_blocks:
+    activate on sm(1), tile(b=1, i=8, f=16)
+    product on sm, tile(i=8, j=16, f=16)
+"""
+IN_COUNTED = {
+    "a stage": ("b: B[: blocks] by 1, i: R, j: N", ""),
+    "a loop": ("i: R, j: N", "        for (b: B[: blocks] by 1):\n    "),
+}
+
+
+@pytest.mark.parametrize("counted", IN_COUNTED)
+def test_a_tile_that_a_launch_leaves_out_waits_for_each_slice(counted: str) -> None:
+    """The loop over slices has no product then. Trace and plan agree on the waits, for any number of blocks."""
+    head, loop = IN_COUNTED[counted]
+    inner = "            " if loop else "        "
+    body = f"consumer_tile_wait(h[b, i, :])\n{inner}y[b, i, j] = dot(h[b, i, :], down[expert[b], j, :].T)"
+    text = IN_BLOCKS.replace("HEAD", head).replace("BODY", f"{loop}        {body}")
+    numbers = {"B": 3, "R": 8, "F": 32, "N": 32, "E": 2}
+    module = Sample(text=text, numbers=numbers).module()
+    program = module.programs[0]
+    kernel = compiler.compile(program, module.schedules[0], ranks=2, dims=numbers)
+    assert kernel.plan.bound.stages["product"].slices
+    inputs = random_inputs(program, ranks=2, dims=numbers, dtype="f32", launches=3, seed=1)
+    for given, blocks in zip(inputs, (0, 2, 3), strict=True):
+        for one in given:
+            one["blocks"] = torch.tensor(blocks, dtype=torch.int32)
+    result = kernel.run(inputs, seed=1, max_delay_s=0.001, trace=True, deadline_s=20)
+    for given, outputs, blocks in zip(inputs, result.outputs, (0, 2, 3), strict=True):
+        expected = kernel.reference(given)
+        for one, other in zip(outputs, expected, strict=True):
+            torch.testing.assert_close(one["y"][:blocks], other["y"][:blocks], rtol=1e-5, atol=1e-5)
+    workers = {(one.rank, one.stream, one.program): one.events for one in result.traces}
+    assert differences(kernel.plan, workers, 3) == []

@@ -81,10 +81,15 @@ class SlicedProduct:
 
 
 def sliced_product(stage: BoundStage, statement: Statement) -> SlicedProduct | None:
-    """Return the sliced product that a loop of a stage stands for, or None for any other loop."""
+    """Return the sliced product that a loop of a stage stands for, or None for any other loop.
+
+    The waits of such a loop alone, as a tile makes them that a launch leaves out, are an ordinary loop.
+    """
     if not isinstance(statement, For) or statement.indices[0].name not in stage.slices:
         return None
     *waits, last = statement.body
+    if isinstance(last, Wait):
+        return None
     assert isinstance(last, Assign) and isinstance(last.value, Apply)
     dot = last.value.args[1]
     assert isinstance(dot, Dot)
