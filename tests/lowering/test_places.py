@@ -604,3 +604,70 @@ def test_of_many_tiles_that_nothing_orders_three_of_each_rank_are_named() -> Non
 
 def test_entries_of_a_table_are_known_to_be_below_its_bound() -> None:
     assert bound(stage("y[i, :] = x[i, :]")).bounds("a").tables == {"rows": (0, DIMS["M"] - 1)}
+
+
+DECLARED = """program p(M, H, L, A) over first = ranks[0 : A]:
+    count : in [M] <= H
+    each  : in [ranks] <= H
+    steps : in [L, M] <= H
+    owner : in [H] < M
+    OTHER
+    x     : in [H, H]
+    y     : out [H, H]
+    compute a(i: H, j: H):
+        y[i, j] = x[i, j]
+"""
+DECLARED_DIMS = {"M": 4, "H": 8, "L": 3, "A": 2}
+
+
+def check_declared(declaration: str) -> Bound:
+    return bound("", ranks=3, dims=DECLARED_DIMS, head=DECLARED.replace("OTHER", declaration))
+
+
+@pytest.mark.parametrize(
+    ("declaration", "said"),
+    [
+        ("slot : in [H] < count[M]", "the bound of slot looks up count[M], where M is 4"),
+        ("slot : in [H] <= count[M + 1]", "the bound of slot looks up count[M + 1], where M + 1 is 5"),
+        ("slot : in [H] < count[owner - 1]", "where owner - 1 may be -1"),
+        ("slot : in [H] < count[owner + 1]", "where owner + 1 may be 4"),
+        ("slot : in [H] < count", "where coordinate 0 may be 7"),
+        ("slot : in [H] < count[rank + 2]", "where rank + 2 is 4"),
+        ("slot : in [H] < count[owner[H]]", "looks up owner[H], where H is 8"),
+        ("slot : in [H] < steps[L, owner]", "the bound of slot looks up steps[L, owner], where L is 3"),
+        ("slot : local [H] < steps[L - 1, M]", "where M is 4"),
+        ("z : in [H[: count[M]]]", "the end of what is given of z looks up count[M], where M is 4"),
+        ("z : inout [H] sum\n    v : in [H, H[: count]]", "where coordinate 0 may be 7"),
+    ],
+)
+def test_no_declaration_looks_up_an_entry_outside_of_its_tensor(declaration: str, said: str) -> None:
+    with pytest.raises(CoverageError) as caught:
+        check_declared(declaration)
+    assert said in caught.value.message
+    location = caught.value.location
+    assert location is not None and location.line >= 6 and "entries along dimension" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        "slot : in [H] < count[owner]",
+        "slot : in [H] < count[M - 1] - 1",
+        "slot : in [H] < each[rank + 1]",  # ranks count modulo their number
+        "slot : in [H] < each[owner + 1]",
+        "slot : in [M, 2] < count",
+        "slot : in [H] < count[rank - rank % 2]",
+        "slot : in [H] < count[rank + 2] on first",  # its ranks are 0 and 1
+        "slot : in [H] < steps[owner % L, owner]",
+        "z : in [M, H[: count]]",
+    ],
+)
+def test_a_declaration_may_look_up_what_is_there_on_each_rank(declaration: str) -> None:
+    check_declared(declaration)
+
+
+def test_the_end_of_a_range_is_refused_where_it_stands() -> None:
+    body = stage("for (k: S[: n[M - 39]] by 1):", "    y[i, :] = x[i, :]")
+    (fault,) = make_plan(bound(body, head=HEAD + "    n : in [1] <= S\n")).faults
+    assert "n[1:2] reaches outside n" in fault.message
+    assert fault.location is not None and fault.location.column == 21

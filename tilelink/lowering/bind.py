@@ -30,7 +30,7 @@ from tilelink.lowering.launch_decided import check_launch_decided
 from tilelink.lowering.limits import MAX_RANKS, check_capabilities, check_elements, check_size
 from tilelink.lowering.orders import concrete_order, decode
 from tilelink.lowering.passes import steps
-from tilelink.lowering.ranges import check_ranges
+from tilelink.lowering.ranges import check_declarations, check_ranges
 from tilelink.lowering.reductions import check_reductions
 from tilelink.lowering.slots import Slotted, with_slots
 from tilelink.lowering.transform import (
@@ -128,6 +128,7 @@ def _with_numbers(
     check_capabilities(bound)
     check_size(bound)
     check_ranges(bound)
+    check_declarations(bound)
     check_elements(bound, typing)
     return bound
 

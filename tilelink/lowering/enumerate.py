@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilelink.errors import Location
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
@@ -334,7 +335,7 @@ class Enumerator(Walk):
             lo, hi, peer, rows = lo[source], hi[source], peer[source], rows.pick(source)
             guard = guard[source]
             lo[:, d], hi[:, d] = first, last
-        self._inside(number, region.tensor, tile_map, rows, lo, hi)
+        self._inside(number, region, tile_map, rows, lo, hi)
         self._on_members(number, region, peer, rows)
         self._accesses.append(
             Accesses(
@@ -426,20 +427,30 @@ class Enumerator(Walk):
             look(stage, stage.stage.body, tuple(decl.name for decl in stage.stage.indices))
         return frozenset(found)
 
-    def _inside(self, number: int, name: str, tile_map: TileMap, rows: Rows, lo: Ints, hi: Ints) -> None:
+    def _inside(self, number: int, region: Region, tile_map: TileMap, rows: Rows, lo: Ints, hi: Ints) -> None:
         """Note a fault if boxes extend beyond their tensor."""
+        name = region.tensor
         leaves, ends = reach(tile_map, self.env(rows), lo, hi, self.bound.entries)
         if leaves.any():
             row, shape = int(np.argmax(leaves)), list(self.bound.tensors[name].shape)
             message = f"{name}{box(lo[row], ends[row], len(shape))} reaches outside {name}, whose shape is {shape}"
             env = self.env(rows)
             decided = any(unknown(end, env) for span in tile_map.spans for end in (span.start, span.stop))
-            self._fault(number, leaves, rows, message, DECIDED if decided else GUARD)
+            self._fault(number, leaves, rows, message, DECIDED if decided else GUARD, region.location)
 
-    def _fault(self, number: int, wrong: NDArray[np.bool_], rows: Rows, message: str, hint: str = GUARD) -> None:
-        """Note a fault for the first of the wrong rows."""
+    def _fault(
+        self,
+        number: int,
+        wrong: NDArray[np.bool_],
+        rows: Rows,
+        message: str,
+        hint: str = GUARD,
+        location: Location | None = None,
+    ) -> None:
+        """Note a fault for the first of the wrong rows. location: of the part of the statement that is wrong."""
         for row in np.flatnonzero(wrong)[:1]:
-            self.faults.append(Fault(task=int(rows.task[row]), statement=number, message=message, hint=hint))
+            task = int(rows.task[row])
+            self.faults.append(Fault(task=task, statement=number, message=message, hint=hint, location=location))
 
     def _on_ranks(self, number: int, region: Region, peer: Ints, rows: Rows) -> Ints:
         """Return the ranks of a region. A rank that there is not is a fault; binding takes ranks modulo their number.
@@ -506,7 +517,7 @@ class Enumerator(Walk):
         env = self.env(rows)
         n = len(rows.task)
         lo, hi, _ = self._bounds(tile_map, rows)
-        self._inside(number, region.tensor, tile_map, rows, lo, hi)
+        self._inside(number, region, tile_map, rows, lo, hi)
         ranges = tile_map.channel_range(grid)
         # An iteration that is not there makes its signals, but for waits for places. A tile that is not there takes no
         # iteration, and with it leaves out its waits (lowering/compact_tiles.py).

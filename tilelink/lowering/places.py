@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from tilelink.errors import Location
 from tilelink.ir.intervals import Range
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.scalar import Binary, Env, Int, Lookup, Scalar, children, evaluate
@@ -28,12 +29,16 @@ GUARD = "guard the statement with an if, or shift it"
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One execution of a statement that accesses an element which does not exist. `hint` is the remedy."""
+    """One execution of a statement that accesses an element which does not exist.
+
+    hint: the remedy. location: of the part of the statement that is wrong, None for all of it.
+    """
 
     task: int
     statement: int
     message: str
     hint: str
+    location: Location | None = None
 
 
 def box(lo: Ints, hi: Ints, dims: int) -> str:

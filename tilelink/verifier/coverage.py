@@ -27,7 +27,15 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of accesses outside a tensor or a table, of output elements that are not written exactly once,
     and of reads of elements that no stage writes."""
     for fault in plan.faults:
-        yield refuse(CoverageError, plan, fault.message, task=fault.task, statement=fault.statement, hint=fault.hint)
+        yield refuse(
+            CoverageError,
+            plan,
+            fault.message,
+            task=fault.task,
+            statement=fault.statement,
+            hint=fault.hint,
+            location=fault.location,
+        )
     if plan.faults:
         return
     yield from iterations(plan)

@@ -35,8 +35,9 @@ def refuse(
     statement: int,
     related: int | None = None,
     hint: str,
+    location: Location | None = None,
 ) -> Refusal:
-    """Return the error of a rule for a statement of a task."""
+    """Return the error of a rule for a statement of a task. location: of the part of it that is refused, if not all."""
     text = f"{where(plan, task)}: {message}"
     other = location_of(plan, related) if related is not None else None
-    return kind(text, location=location_of(plan, statement), related=other, hint=hint)
+    return kind(text, location=location or location_of(plan, statement), related=other, hint=hint)
