@@ -428,6 +428,42 @@ def test_the_programs_of_a_rank_move_what_the_stage_says(pull: bool) -> None:
     assert written <= 4 * rows
 
 
+def test_rows_may_begin_anywhere() -> None:
+    """Rows of all ranks one after the other, as gathers read them, here shifted by no multiple of a box."""
+    module = compiler.parse("""program rows(Ms, K, T):
+    x  : in        [Ms, K]
+    at : in        [T] < ranks * Ms
+    xs : symmetric [3 + ranks * Ms, K]
+    y  : out       [T, K]
+
+    comm carry(p: ranks, i: Ms):
+        tile_push_data(xs[3 + rank * Ms + i, :] @ p, x[i, :])
+        producer_tile_notify(xs[3 + rank * Ms + i, :] @ p)
+
+    compute take(t: T):
+        consumer_tile_wait(xs[3 + at[t], :])
+        y[t, :] = xs[3 + at[t], :]
+
+schedule one for rows:
+    carry on sm(2), tile(i=48), tma_copy 4
+    take on sm, tile(t=1)
+    xs buffers 2
+""")
+    sizes = {"Ms": 192, "K": 256, "T": 8}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=3, dims=sizes, dtype="bf16", target="sm_90")
+    boxes, random, rows = made.stages["carry"].tma_copy, np.random.default_rng(3), 3 + 3 * 192
+    assert boxes and boxes.box == (16, 128)
+    copies = {
+        "x": [random.integers(1, 1 << 20, (192, 256)) for _ in range(3)],
+        "xs": [np.zeros((2 * rows, 256), int) for _ in range(3)],
+    }
+    for rank in range(3):
+        assert run(made, "carry", copies, rank, epoch=2)[1] == 3 * 4 * boxes.count
+    for found in copies["xs"]:
+        assert not found[: rows + 3].any()
+        assert np.array_equal(found[rows + 3 :], np.concatenate(copies["x"]))
+
+
 RANKS, WIDE = 3, 256
 RING = """
 schedule one for ag_gemm_ring:

@@ -13,6 +13,7 @@ from tilelink.lowering.bound import Bound
 from tilelink.lowering.clauses.pipeline import NUM_WARPS
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tma_copy import ALIGNMENT, MAX_BOX, SHARED, SMEM_ALIGNMENT, TMA_COPY
+from tilelink.planning.plan import make_plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search.knobs import knobs
 from tilelink.search.seeds import distance
@@ -196,7 +197,7 @@ schedule one for shift:
 
 
 @pytest.mark.parametrize(("rows", "at", "columns", "to", "possible"), [
-    ("Ms", "", "K", "", True), ("R", "64 + ", "K", "", False), ("Ms", "", "L", "8 + ", False),
+    ("Ms", "", "K", "", True), ("R", "61 + ", "K", "", True), ("Ms", "", "L", "8 + ", False),
 ])  # fmt: skip
 @pytest.mark.parametrize("R", [448, 512])
 def test_what_lies_behind_a_dimension_is_never_touched(
@@ -206,6 +207,23 @@ def test_what_lies_behind_a_dimension_is_never_touched(
     sizes = {"Ms": 512, "R": R, "K": 512, "L": 256}
     made = compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
     assert bool(made.stages["carry"].tma_copy) is possible
+    assert [(one.clause, one.part) for one in made.left_out] == [("tma_copy", "carry")] * (not possible)
+    assert all("columns are shifted in s[rank, i, 8 + j]" in one.reason for one in made.left_out)
+    # rows that are shifted beyond the dimension, where those of the next one would be, are refused as of all copies
+    beyond = rows == "R" and R == 512
+    assert any("reaches outside" in fault.message for fault in make_plan(made).faults) == beyond
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"Ms": 500}, "the end of i cuts a tile in s[rank, i, :] @ p"),
+    ({"K": 1372}, "rows are no multiple of 16 bytes in s[rank, i, :] @ p"),
+    ({"ranks": 17}, "there are descriptors for 16 ranks at most"),
+    ({"given": " bool"}, "no descriptor is of bool"),
+    ({"place": "on sm(8), tile(i=1), tma_copy 4", "K": 32}, "boxes that divide a tile have 1 x 32 elements of 2 bytes"),
+])  # fmt: skip
+def test_what_has_no_boxes_is_left_out_with_the_reason(change: dict[str, object], reason: str) -> None:
+    (one,) = bound(**change).left_out  # type: ignore[arg-type]
+    assert (one.clause, one.part, one.lacking) == ("tma_copy", "carry", False) and reason in one.reason
 
 
 def check_boxes(made: Bound) -> None:

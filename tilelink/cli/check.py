@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tilelink import compiler
-from tilelink.cli.notices import ineffective_text, progress, say_grid, spilling_text
+from tilelink.cli.notices import ineffective_texts, progress, say_grid, spilling_text
 from tilelink.cli.options import (
     AsJson,
     Dtype,
@@ -49,14 +49,14 @@ TargetName = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm
 class _Safe:
     """A schedule with which a program is safe: the number of its tiles, and what is said of it, in words.
 
-    scheduled: what it alone orders. ineffective: its clauses without effect on the target, or None. spilling: the
+    scheduled: what it alone orders. ineffective: its clauses without effect on the target. spilling: the
     sums that exceed the registers of a thread, or None.
     """
 
     tasks: int
     scheduled: list[str]
     spilling: str | None
-    ineffective: str | None
+    ineffective: list[str]
 
 
 @dataclass(kw_only=True)
@@ -190,7 +190,7 @@ def _proved(
         tasks=plan.tasks,
         scheduled=[str(one) for one in by_schedule(plan)],
         spilling=spilling_text(plan.bound),
-        ineffective=ineffective_text(schedule, options["target"]),
+        ineffective=ineffective_texts(plan.bound),
     )
 
 
@@ -228,12 +228,10 @@ def _print(
                 added = ", ".join(f"{name} ({dtype})" for name, dtype in one["sums"].items())
                 differ = "each addition rounds, so that launches differ in the last bits of sums"
                 write(f"  {added}: added to in any order; {differ}")
-            for text in dict.fromkeys(text for texts in one["scheduled"].values() for text in texts):
-                names = ", ".join(name for name, texts in one["scheduled"].items() if text in texts)
-                write(f"  with {names}, {text}")
-            for text in dict.fromkeys(one["ineffective"].values()):
-                names = ", ".join(name for name, other in one["ineffective"].items() if other == text)
-                write(f"  with {names}, {text}")
+            for said in (one["scheduled"], one["ineffective"]):
+                for text in dict.fromkeys(text for texts in said.values() for text in texts):
+                    names = ", ".join(name for name, texts in said.items() if text in texts)
+                    write(f"  with {names}, {text}")
             for name, text in one["spilling"].items():
                 write(f"  slow with {name}: {text}")
     for mistake in wrong:

@@ -13,17 +13,14 @@ from typing import Any
 import typer
 
 from tilelink import compiler
-from tilelink.capabilities import capabilities
 from tilelink.cli.options import DEFAULT, last_dimension, ranks_of, ranks_text, schedule_name, values_text
 from tilelink.frontend.variants import open_names
 from tilelink.ir.program import Assign, Dot, For, If, Program, Read, Statement, Store, Transfer
 from tilelink.ir.scalar import Whole
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.clauses import without_effect
 from tilelink.lowering.registers import spills
 from tilelink.scheduling.schedule import Schedule
-from tilelink.target import target as target_named
 
 PATIENCE_S = 5.0
 """Seconds without output after which a command reports its activity."""
@@ -69,19 +66,23 @@ def spilling_text(bound: Bound) -> str | None:
     return None if error is None else f"{error.message}, so that they spill to memory; take {error.hint}"
 
 
-def ineffective_text(schedule: Schedule | None, target: str, dialect: str = "triton") -> str | None:
-    """Return what is said of clauses of a schedule that its kernels do not have there, or None."""
-    found = [] if schedule is None else without_effect(schedule, capabilities(target_named(target), dialect))
-    stages: dict[str, list[str]] = {}
-    for name, stage in found:
-        stages.setdefault(name, []).append(stage)
-    if not stages:
-        return None
-    texts = [f"{name} of {', '.join(several)}" for name, several in stages.items()]
-    where, elsewhere = f"on {target}", "--target sm_90 --dtype bf16"
+def ineffective_texts(bound: Bound) -> list[str]:
+    """Return what is said of clauses of a program's schedule that have no effect there."""
+    groups: dict[tuple[bool, str], dict[str, list[str]]] = {}
+    for one in bound.left_out:
+        groups.setdefault((one.lacking, one.reason), {}).setdefault(one.clause, []).append(one.part)
+    dialect = bound.capabilities.dialect
+    where, elsewhere = f"on {bound.target}", "--target sm_90 --dtype bf16"
     if dialect != "triton":
         where, elsewhere = f"in dialect {dialect}", "dialect triton has it on sm_90"
-    return f"without effect {where}, and not checked: {'; '.join(texts)} ({elsewhere})"
+    texts: list[str] = []
+    for (lacking, reason), parts in groups.items():
+        named = "; ".join(f"{clause} of {', '.join(several)}" for clause, several in parts.items())
+        if lacking:
+            texts.append(f"without effect {where}, and not fully checked: {named} ({elsewhere})")
+        else:
+            texts.append(f"without effect {where} with these sizes: {named}, because {reason}")
+    return texts
 
 
 def say_grid(program: Program, values: Mapping[str, Any], ranks: int, nodes: int) -> None:

@@ -18,7 +18,7 @@ from tilelink import compiler
 from tilelink.cli import gpus
 from tilelink.cli.notices import (
     bound_of,
-    ineffective_text,
+    ineffective_texts,
     interpreted_seconds,
     introduce,
     patience,
@@ -145,8 +145,9 @@ def run(
             bound = bound_of(chosen, scheduled, report)
             if not as_json:
                 introduce(bound, sets or [], scheduled)
-            if not as_json and device is Device.cpu and (text := ineffective_text(scheduled, "cpu")):
-                say(text)
+            if not as_json and device is Device.cpu:
+                for text in ineffective_texts(bound):
+                    say(text)
             if device is Device.cuda:
                 compared = _run_on_gpus(report, scheduled is not None, how)
             else:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tilelink import compiler
-from tilelink.cli.notices import ineffective_text, say
+from tilelink.cli.notices import ineffective_texts, say
 from tilelink.cli.options import (
     DEFAULT,
     Dtype,
@@ -94,7 +94,7 @@ def show(
         }
         spoken: dict[str, Any] = {"dialect": dialect.value}
         lowers = after is not None or stage in (Stage.plan, Stage.source, Stage.ptx)
-        if lowers and (text := ineffective_text(scheduled, on, dialect.value)):
+        for text in ineffective_texts(compiler.bound(chosen, scheduled, **options, **spoken)) if lowers else ():
             say(text)
         if after is not None:
             write(_passes(chosen, scheduled, after, options | spoken))

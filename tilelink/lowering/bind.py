@@ -19,7 +19,7 @@ from tilelink.ir.words import foreign
 from tilelink.lowering import default_tiles
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, same_domain, with_channels
 from tilelink.lowering.channel_grids import grids_of
-from tilelink.lowering.clauses import clauses
+from tilelink.lowering.clauses import clauses, lacking
 from tilelink.lowering.clauses.buffers import BUFFERS
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.order import ORDER
@@ -105,6 +105,7 @@ def _with_numbers(
     stages = _bind_stages(concrete, typing, schedule, numbers, ranks, nodes)
     check_launch_decided(stages, typing, schedule, nodes)
     check_reductions(stages, typing, ranks)
+    able = capabilities(target, dialect)
     tensors = _bind_tensors(slotted, schedule, numbers, ranks, dtype)
     bound = Bound(
         source=program,
@@ -122,7 +123,8 @@ def _with_numbers(
         finished_base=ranks,
         pad_size=2 * ranks,
         nodes=nodes,
-        capabilities=capabilities(target, dialect),
+        capabilities=able,
+        left_out=(*lacking(schedule, able), *slotted.left_out),
     )
     bound = with_channels(bound, grids_of(bound))
     check_capabilities(bound)

@@ -336,6 +336,19 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A clause of a schedule that has no effect: of which stage or tensor, and why, as the end of a sentence.
+
+    lacking: True if the kernels of the dialect on the processor have no such form, so that little of it is checked.
+    """
+
+    clause: str
+    part: str
+    reason: str
+    lacking: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bound:
     """A scheduled program with all numbers in place; `program` is concrete (see transform.concretize)."""
 
@@ -363,6 +376,12 @@ class Bound:
     """True if its programs are many threads, which meet where barriers and waits are, and not yet one each."""
     nodes: int = 1
     """Nodes that its ranks fill one after the other, `ranks_per_node` each."""
+    left_out: tuple[LeftOut, ...] = field(default=(), compare=False)
+    """Clauses of the schedule without effect. They are said to the user, and are no part of the program."""
+
+    def leaving_out(self, clause: str, part: str, reason: str) -> Bound:
+        """Return the program with the record that a clause of a stage or a tensor has no effect."""
+        return replace(self, left_out=(*self.left_out, LeftOut(clause=clause, part=part, reason=reason)))
 
     @property
     def ranks_per_node(self) -> int:

@@ -78,8 +78,12 @@ def _finish_loops(bound: Bound) -> Bound:
     A stage whose programs have a tile each at most has no next tile to begin with.
     """
     stages: dict[str, BoundStage] = {}
+    written = {stage.name for stage in bound.source.stages}
     for name, stage in bound.stages.items():
-        flatten = stage.flatten and bound.capabilities.flattened_loops and stage.total > bound.kernel_of[name].programs
+        able, programs = bound.capabilities.flattened_loops, bound.kernel_of[name].programs
+        flatten = stage.flatten and able and stage.total > programs
+        if stage.flatten and able and not flatten and name in written:
+            bound = bound.leaving_out("flatten", name, "no program has a second tile")
         order = {index: simplify(expr, bound.bounds(name)) for index, expr in stage.order.items()}
         # Without tiles an order has nothing to say, and may divide by how many there are.
         stages[name] = replace(stage, order=order if stage.total else dict.fromkeys(order, const(0)), flatten=flatten)

@@ -79,6 +79,7 @@ from tilelink.ir.scalar import (
 )
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import all_indices, map_loops, reads, stage_regions, statements, value_of, values
+from tilelink.lowering.bound import LeftOut
 from tilelink.lowering.clauses.channel import dims_called
 from tilelink.lowering.clauses.slots import SLOTS
 from tilelink.lowering.transform import free_name, number_of
@@ -90,11 +91,13 @@ class Slotted:
     """A program with its credits.
 
     steps: tensor -> (dimension of steps, slots). credits: tensor of credits -> the tensor whose slots they free.
+    left_out: clauses of tensors that need none.
     """
 
     program: Program
     steps: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     credits: Mapping[str, str] = field(default_factory=dict[str, str])
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def with_slots(program: Program, schedule: Schedule, numbers: Numbers, ranks: int) -> Slotted:
@@ -109,6 +112,9 @@ def with_slots(program: Program, schedule: Schedule, numbers: Numbers, ranks: in
                 hint = "name a dimension, or an index that runs along one"
                 raise TileSizeError(message, location=part.at(f"slots.{key}"), hint=hint)
             if number_of(tensor.shape[dims[0]], numbers, ranks) <= slots:
+                reason = "there are no more steps than slots"
+                unneeded = LeftOut(clause=SLOTS.name, part=tensor.name, reason=reason)
+                made = replace(made, left_out=(*made.left_out, unneeded))
                 continue
             adding = _Adding(
                 program=made.program, tensor=tensor, dim=dims[0], slots=slots,
@@ -117,7 +123,8 @@ def with_slots(program: Program, schedule: Schedule, numbers: Numbers, ranks: in
             )  # fmt: skip
             result, credits = adding.result()
             _check_types(result, adding)
-            made = Slotted(
+            made = replace(
+                made,
                 program=result,
                 steps={**made.steps, tensor.name: (dims[0], slots)},
                 credits={**made.credits, **dict.fromkeys(credits, tensor.name)},

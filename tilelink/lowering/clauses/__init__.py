@@ -19,8 +19,8 @@ from tilelink.lowering.clauses.clause import (
     Ties,
     clauses,
     count,
+    lacking,
     switch,
-    without_effect,
 )
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.direction import DIRECTION
@@ -43,7 +43,7 @@ from tilelink.scheduling import words as language
 
 __all__ = [
     "CLAUSES", "Choices", "Clause", "Known", "Phase", "TensorChoices", "Ties", "clauses", "count", "forget",
-    "register", "switch", "without_effect",
+    "register", "switch", "lacking",
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (

@@ -62,6 +62,9 @@ def _apply(bound: Bound) -> Bound:
         free = -kernel.loops[at].first % kernel.programs
         if head := min(most * free, _ready(bound, kernel, at)):
             bound = _cut(bound, kernel, at, head)
+        else:
+            reason = "its tiles wait for those of the wave" if free else "every program has a tile in the wave before"
+            bound = bound.leaving_out(BACKFILL.name, name, reason)
     return bound
 
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from tilelink.capabilities import Capabilities
 from tilelink.ir.program import Program, Stage, Tensor
 from tilelink.ir.typing import StageTyping, Typing
-from tilelink.lowering.bound import Bound
+from tilelink.lowering.bound import Bound, LeftOut
 from tilelink.scheduling.schedule import Schedule
 from tilelink.scheduling.words import SchedulePart, Word, check_count, positive, word_called, words
 from tilelink.target import Target
@@ -152,7 +152,7 @@ class Clause(Word[T]):
     ties: whether tiles of a program depend on their order or on its other tiles. Then programs take no tiles by a
     counter, and kernels do not deal them out anew in a launch.
     without_roles: True if warps of its programs have no roles.
-    capability: the field of `Capabilities` without which the clause has no effect and is not checked, or "".
+    capability: the field of `Capabilities` without which the clause has no effect, or "".
     parts(value): into how many parts at most it divides the product of a tile, if it does: then programs that multiply
     alone execute some of them.
     """
@@ -181,14 +181,14 @@ def said(part: SchedulePart) -> Iterator[Clause[Any]]:
     return (clause for clause in clauses() if part[clause] != clause.default)
 
 
-def without_effect(schedule: Schedule, capabilities: Capabilities) -> list[tuple[str, str]]:
-    """Return (clause, stage) for each clause of a schedule that such kernels do not have."""
-    return [
-        (clause.name, part.name)
-        for part in schedule.stages
+def lacking(schedule: Schedule, capabilities: Capabilities) -> tuple[LeftOut, ...]:
+    """Return the clauses of a schedule that such kernels do not have."""
+    return tuple(
+        LeftOut(clause=clause.name, part=part.name, reason="there are no such kernels", lacking=True)
+        for part in (*schedule.stages, *schedule.tensors)
         for clause in said(part)
         if clause.capability and not getattr(capabilities, clause.capability)
-    ]
+    )
 
 
 def divides(part: SchedulePart) -> str | None:

@@ -52,6 +52,9 @@ def _apply(bound: Bound) -> Bound:
                     raise ScheduleError(f"{name} cannot defer its notifies: {reason}", location=location, hint=hint)
                 if stage.defer_notify:
                     stages[name] = _deferred(bound, stage)
+                    if stages[name] == stage and bound.capabilities.deferred_notifies:
+                        few = f"its products have at most {NOTIFY_STEP} steps"
+                        bound = bound.leaving_out(DEFER_NOTIFY.name, name, few)
     return replace(bound, stages=stages)
 
 
@@ -149,6 +152,7 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
 DEFER_NOTIFY: Clause[bool] = switch(
     "defer_notify",
     apply=_apply,
+    capability="deferred_notifies",
     phase=Phase.AFTER_BARRIERS,  # a notify is issued in a statement of a number
     needs=Known(
         why="the notify of a tile waits for the product of the next one, which need not be there",

@@ -49,6 +49,8 @@ def _apply(bound: Bound) -> Bound:
         if bound.stages[part.name].total > kernel.programs:
             taken = replace(kernel, dynamic=True)
             bound = replace(bound, kernels=tuple(taken if one is kernel else one for one in bound.kernels))
+        else:
+            bound = bound.leaving_out(DYNAMIC.name, part.name, "no program has a second tile")
     return bound
 
 
@@ -133,6 +135,7 @@ def _kernel_alone(program: Program, schedule: Schedule, stage: str) -> bool:
 DYNAMIC: Clause[bool] = switch(
     "dynamic",
     apply=_apply,
+    capability="dynamic_tiles",
     phase=Phase.AFTER_BARRIERS,  # after what ties tiles of a program to one another, which it cannot have
     choices=Choices(
         name="tiles",

@@ -134,6 +134,7 @@ FLATTEN: Clause[bool] = switch(
     "flatten",
     formerly="flat",
     apply=_apply,
+    capability="flattened_loops",
     phase=Phase.TILES,  # first of all: it judges the stages that were written, not what splitting makes of them
     needs=Known(
         why="a flat loop loads a tile before it is known whether the tile is there",

@@ -41,15 +41,21 @@ def _apply(bound: Bound) -> Bound:
             continue
         stage, kernel = bound.stages[part.name], bound.kernel_of[part.name]
         if kernel.loops[-1].stages[0] != part.name and all(len(loop.stages) == 1 for loop in kernel.loops):
-            continue  # the wave is filled by the tiles that follow
+            bound = bound.leaving_out(HALVE_TAIL.name, part.name, "tiles that follow in its kernel fill its last wave")
+            continue
         if reason := _reason(bound, kernel, stage):
             message = f"the tail of {part.name} cannot be halved: {reason}"
             raise ScheduleError(message, location=part.at("halve_tail"), hint="take `halve_tail` away")
         index, left = _last_index(stage), _left(kernel, stage)
         if index is None or stage.count(index) < 2 or not left:
+            reason = "there are no halves for all programs" if index is None or left else "it saves no time"
+            bound = bound.leaving_out(HALVE_TAIL.name, part.name, reason)
             continue
         missing = _missing(bound, stage, index, left)
-        if missing is not None:
+        if missing is None:
+            reason = "a tile of which the end leaves no right half is followed by another one, or on some ranks alone"
+            bound = bound.leaving_out(HALVE_TAIL.name, part.name, reason)
+        else:
             bound = _halved(bound, kernel, stage, index, left, missing)
     return bound
 

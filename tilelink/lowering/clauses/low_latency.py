@@ -63,7 +63,7 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import map_value, reads, stage_regions, stage_scalars, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies, with_channels
-from tilelink.lowering.clauses.clause import Clause, Numbers, Phase, TensorChoices, switch
+from tilelink.lowering.clauses.clause import Clause, Numbers, Phase, TensorChoices, said, switch
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import Enumerator
@@ -86,6 +86,10 @@ def _apply(bound: Bound) -> Bound:
     for name, place in chosen.items():
         if bound.ranks > 1 or any(tensor == name for tensor, _ in bound.channels):
             bound = _with_words(bound, bound.tensors[name], place)
+            if "channel" in {clause.name for clause in said(bound.schedule.tensor(name))}:
+                bound = bound.leaving_out("channel", name, "each of its words carries a signal of its own")
+        else:
+            bound = bound.leaving_out(LOW_LATENCY.name, name, "nothing is sent on one rank")
     return bound
 
 
@@ -466,6 +470,7 @@ LOW_LATENCY: Clause[bool] = switch(
     of="tensor",
     check=_check,
     apply=_apply,
+    capability="low_latency",
     phase=Phase.BEFORE_TRANSPORT,  # which asks for plain pushes, and before waits sink into products
     tensor_choices=TensorChoices(name="low_latency", labels=_labels),
     manual=(

@@ -40,6 +40,11 @@ def _apply(bound: Bound) -> Bound:
         if bound.target.kind != "cpu" and total > kernel.programs:
             split = replace(kernel, programs=total, program_per_tile=True)
             bound = replace(bound, kernels=tuple(split if one is kernel else one for one in bound.kernels))
+        else:
+            reason = (
+                "no program has a second tile" if total <= kernel.programs else "CPU ranks have a few programs each"
+            )
+            bound = bound.leaving_out(PROGRAM_PER_TILE.name, part.name, reason)
     return bound
 
 

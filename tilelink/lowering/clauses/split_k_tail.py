@@ -61,6 +61,7 @@ from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import free_name, number_of, stage_writes
 from tilelink.scheduling.schedule import Fused, Schedule
 
+CUT_BY_INDEX = "the end of an index cuts its tiles where no tensor ends"
 MIN_STEPS = 4
 """Least number of loop steps of a part. With fewer, the added work exceeds the work of the part."""
 WAVES = 2
@@ -98,7 +99,10 @@ def _apply(bound: Bound) -> Bound:
             message = f"the tail of {part.name} cannot be split: {reason}"
             raise ScheduleError(message, location=part.at("split_k_tail"), hint="take `split_k_tail` away")
         split = Split(bound, stage)
-        if cut := split.cut(kernel, parts):
+        cut = split.cut(kernel, parts)
+        if isinstance(cut, str):
+            bound = bound.leaving_out(SPLIT_K_TAIL.name, part.name, cut)
+        else:
             bound = split.apply(kernel, cut)
     return bound
 
@@ -223,13 +227,10 @@ class Split:
         self.taken.add(name)
         return name
 
-    def cut(self, kernel: Kernel, most: int) -> _Cut | None:
-        """Return how the last wave is split.
-
-        Return None if that saves no time, or if the end of an index alone cuts the tiles.
-        """
+    def cut(self, kernel: Kernel, most: int) -> _Cut | str:
+        """Return how the last wave is split, or why it is not."""
         if not all(map(self._ends_with_its_index, stage_regions(self.stage.stage))):
-            return None
+            return CUT_BY_INDEX
         total = self.stage.total
         busy = (kernel.loops[-1].first + total) % kernel.programs
         left = min(busy, total)
@@ -238,7 +239,8 @@ class Split:
         free = kernel.programs - (busy - left)
         inner = _inner(min(most, steps // MIN_STEPS), steps, left, free, kernel.programs, roles=self.keeps)
         if inner == steps:
-            return None
+            last = f"of {left} tiles of {steps} steps for {kernel.programs} programs" if left else "is full"
+            return f"it saves no time: the last wave {last}"
         rows, pieces = self.stage.tiles[self.rows], 1
         while (
             not self.keeps and self._by_rows() and rows % 2 == 0 and rows >= 2 * MIN_ROWS and 2 * pieces * left <= free

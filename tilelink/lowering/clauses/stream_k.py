@@ -58,6 +58,7 @@ from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.clause import Choices, Clause, Known, Phase, Ties, switch
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.split_k_tail import (
+    CUT_BY_INDEX,
     MIN_STEPS,
     PART_STEPS,
     SEARCHED_PARTS,
@@ -90,7 +91,10 @@ def _apply(bound: Bound) -> Bound:
             message = f"the steps of {part.name} cannot be divided evenly: {reason}"
             raise ScheduleError(message, location=part.at("stream_k"), hint="take `stream_k` away")
         streamed = _Stream(bound, stage)
-        if share := streamed.share(kernel):
+        share = streamed.share(kernel)
+        if isinstance(share, str):
+            bound = bound.leaving_out(STREAM_K.name, part.name, share)
+        else:
             bound = streamed.applied(kernel, share)
     return bound
 
@@ -130,10 +134,10 @@ class _Stream(Split):
         self.sums = [self._name("acc") for _ in self.products]
         self.block = bound.contraction_block(stage.name)
 
-    def share(self, kernel: Kernel) -> _Share | None:
-        """Return how the steps are divided, or None if that saves no time or the end of an index cuts the tiles."""
+    def share(self, kernel: Kernel) -> _Share | str:
+        """Return how the steps are divided, or why they are not."""
         if not all(map(self._ends_with_its_index, stage_regions(self.stage.stage))):
-            return None
+            return CUT_BY_INDEX
         steps, total, programs = -(-self.length // self.block), self.stage.total, kernel.programs
         left = (kernel.loops[-1].first + total) % programs
         tiles = min(left + programs, total) if left else 0
@@ -141,10 +145,11 @@ class _Stream(Split):
         free = programs - (kernel.loops[-1].first + total - tiles) % programs
         sharing = min(free, tiles * steps // MIN_STEPS)
         if not sharing or steps < 2:
-            return None
+            return "it saves no time: " + ("the last wave is full" if not tiles else "its tiles have too few steps")
         waves = -(-(programs - free + tiles) // programs)
         divided = -(-tiles * steps // sharing) + PART_STEPS
-        return _shared(tiles, steps, sharing) if divided < waves * steps else None
+        full = "it saves no time: the last wave is nearly full"
+        return _shared(tiles, steps, sharing) if divided < waves * steps else full
 
     def applied(self, kernel: Kernel, share: _Share) -> Bound:
         """Return the bound program with the stage that divides the steps in the kernel, its memory and its counters."""

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import Span
+from tilelink.ir.printer import print_region
 from tilelink.ir.program import ITEM_BYTES, If, Notify, Region, Statement, Wait
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
@@ -60,7 +61,13 @@ def _apply(bound: Bound) -> Bound:
         if reason := _reason(bound, stage):
             hint = "take `tma_copy` away, or let the stage copy on SMs of its own: on sm(n)"
             raise ScheduleError(f"{name} cannot copy by TMA: {reason}", location=part.at("tma_copy"), hint=hint)
-        stages[name] = replace(stage, tma_copy=_boxes(bound, stage, programs))
+        if not bound.capabilities.tma_copies:
+            continue
+        boxes = _boxes(bound, stage, programs)
+        if isinstance(boxes, str):
+            bound = bound.leaving_out(TMA_COPY.name, name, boxes)
+        else:
+            stages[name] = replace(stage, tma_copy=boxes)
     return replace(bound, stages=stages)
 
 
@@ -89,51 +96,67 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
     return bulk_reason(stage.stage.body)
 
 
-def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
-    """Return the boxes of a stage's tiles if `programs` of them share an SM, or None if none fit."""
-    if not bound.capabilities.tma_copies or bound.ranks > MAX_RANKS:
-        return None
-    if not stage.total or reaches_other_nodes(bound, stage):
-        return None
+def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | str:
+    """Return the boxes of a stage's tiles if `programs` of them share an SM, or why there are none."""
+    if bound.ranks > MAX_RANKS:
+        return f"there are descriptors for {MAX_RANKS} ranks at most"
+    if not stage.total:
+        return "it has no tiles"
+    if reaches_other_nodes(bound, stage):
+        return "it reaches other nodes"
     regions = [region for s in statements(stage.stage.body) for region in copied(s) or ()]
-    sizes = {_size(bound, stage, region) for region in regions}
-    dtypes = {bound.tensors[region.tensor].dtype for region in regions}
-    if len(sizes) != 1 or None in sizes or len(dtypes) != 1 or "bool" in dtypes:  # a descriptor cannot express it
-        return None
-    ((rows, columns, whole),) = (size for size in sizes if size is not None)
-    (width,) = (ITEM_BYTES[dtype] for dtype in dtypes)
+    sizes: set[tuple[int, int, bool]] = set()
+    for region in regions:
+        size = _size(bound, stage, region)
+        if isinstance(size, str):
+            return f"{size} in {print_region(region)}"
+        sizes.add(size)
+    dtypes = sorted({bound.tensors[region.tensor].dtype for region in regions})
+    if len(sizes) != 1:
+        return "its copies have tiles of several shapes"
+    if len(dtypes) != 1 or "bool" in dtypes:
+        return f"no descriptor is of {' and of '.join(dtypes)}"
+    ((rows, columns, whole),), width = sizes, ITEM_BYTES[dtypes[0]]
     room = SHARED // programs
     across = power_of_two(columns) if whole else _power_dividing(columns)
     across = min(across, MAX_BOX, ROW_BYTES // width)
     down = min(_power_dividing(rows), MAX_BOX, _power_below(room // MIN_BOXES // (across * width)))
     if across * width % ALIGNMENT or down * across * width % SMEM_ALIGNMENT:
-        return None
+        box = f"boxes that divide a tile have {down} x {across} elements of {width} bytes"
+        return f"{box}: rows of no {ALIGNMENT} bytes, or no {SMEM_ALIGNMENT} bytes in all"
     buffers = min(MAX_BOXES, room // (down * across * width))
     return Boxes(programs=programs, rows=rows, columns=columns, box=(down, across), buffers=buffers)
 
 
-def _size(bound: Bound, stage: BoundStage, region: Region) -> tuple[int, int, bool] | None:
+def _size(bound: Bound, stage: BoundStage, region: Region) -> tuple[int, int, bool] | str:
     """Return (rows, columns, True if these are all columns of the tensor) of a region.
 
-    Return None if it is not a block of the rows of whole tiles.
+    Return why not if it is not a block of the rows of whole tiles. The rows may begin anywhere: a tile that the end of
+    its index does not cut has all of its rows within the dimension, or the rule `coverage` refuses it.
     """
     tensor = bound.tensors[region.tensor]
     spans = bound.tile_map(stage.name, region).spans
-    if not spans:  # one number
-        return None
+    if not spans:
+        return "there is one number"
     *others, columns = spans
     rows = others.pop() if others else None
     points = all(span.kind == "point" for span in others)
     aligned = tensor.shape[-1] * ITEM_BYTES[tensor.dtype] % ALIGNMENT == 0
-    if not points or not aligned or columns.kind not in ("tile", "whole"):
-        return None
+    if not points or columns.kind not in ("tile", "whole"):
+        return "tiles are no blocks of rows"
+    if not aligned:
+        return f"rows are no multiple of {ALIGNMENT} bytes"
     ends = columns.index is not None and stage.extents[columns.index] == columns.extent
-    if not _in_steps(stage, columns) or not (ends or _uncut(stage, columns)):
-        return None
+    if not _in_steps(stage, columns):
+        return "columns are shifted"
+    if not (ends or _uncut(stage, columns)):
+        return f"the end of {columns.index} cuts a tile"
     if rows is None or rows.kind == "point":
         return 1, columns.size, columns.size == columns.extent
-    if rows.kind == "gather" or not _in_steps(stage, rows) or not _uncut(stage, rows):
-        return None
+    if rows.kind == "gather":
+        return "rows are those of a list"
+    if not _uncut(stage, rows):
+        return f"the end of {rows.index} cuts a tile"
     return rows.size, columns.size, columns.size == columns.extent
 
 
@@ -143,10 +166,7 @@ def _uncut(stage: BoundStage, span: Span) -> bool:
 
 
 def _in_steps(stage: BoundStage, span: Span) -> bool:
-    """True if its tiles are the first ones of the dimension, contiguous: none is shifted or out of bounds.
-
-    In memory the last row of a dimension is followed by the first row of the next.
-    """
+    """True if its tiles are the first ones of the dimension, contiguous: none is shifted or out of bounds."""
     if span.index is None:
         return True
     steps = mul(Index(name=span.index), const(span.size))
@@ -167,6 +187,7 @@ TMA_COPY: Clause[int | None] = count(
     "an SM runs at least one program",
     formerly="bulk",
     apply=_apply,
+    capability="tma_copies",
     phase=Phase.BEFORE_KERNELS,  # how many programs share an SM is a kernel's
     needs=Known(
         why="TMA copies whole boxes, whose places are known when a kernel is compiled",
@@ -178,6 +199,6 @@ TMA_COPY: Clause[int | None] = count(
         "memory accelerator (TMA); while one of them waits for the end of its tile, the others copy. For stages whose "
         "tiles are one copy each, after waits and before notifies; conditions may choose which copy it is. Programs "
         "use loads and stores instead if the processor has no TMA, on more than 16 ranks, to ranks of other nodes, and "
-        "if tiles are shifted or not whole boxes of both tensors"
+        "if tiles are shifted along the last dimension or not whole boxes of both tensors"
     ),
 )
