@@ -131,8 +131,13 @@ def test_what_the_schedule_alone_orders_is_said(unsafe: str) -> None:
     assert line.startswith("  with default, add reads h after half has written it, because their kernels run one after")
     (report,) = json.loads(check(unsafe, "--schedule", "default", "--json").stdout)["programs"]
     assert line == f"  with default, {report['scheduled']['default'][0]}"
+    strict = check(unsafe, "--schedule", "default", "--strict")
+    assert strict.exit_code == 1 and line in strict.stdout and "wait before the read" in strict.stderr
+    strict = check(unsafe, "--schedule", "default", "--strict", "--json")
+    assert strict.exit_code == 1 and json.loads(strict.stdout)["ok"] is False
     Path(unsafe).write_text(TEXT)
     assert "with default, " not in check(unsafe).stdout
+    assert check(unsafe, "--strict").exit_code == 0
 
 
 def test_a_long_check_says_what_it_does(unsafe: str, monkeypatch: pytest.MonkeyPatch) -> None:

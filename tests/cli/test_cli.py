@@ -154,7 +154,7 @@ def test_a_called_module_says_itself_what_its_functions_mean(tmp_path: Path, mon
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "called.tl"
     path.write_text(TEXT.replace("x[i, j] + x[i, j]", "call functions_with_meaning.add_one(x[i, j])"))
-    done = tilelink("run", str(path), "--ranks", "2", "--set", "M=5", "--set", "N=3")
+    done = tilelink("run", str(path), "--ranks", "2", "--set", "M=5", "N=3")
     assert done.exit_code == 0, done.output
 
 
@@ -375,3 +375,12 @@ def test_a_name_of_a_file_need_not_be_text(tmp_path: Path, command: str, encodin
     done = subprocess.run(words, env=variables, capture_output=True, timeout=120)
     assert done.returncode == (more == "junk") and b"Traceback" not in done.stderr
     assert said in (done.stdout + done.stderr).decode()
+
+
+def test_one_set_takes_all_sizes_that_follow_it(file: str) -> None:
+    for sizes in (["--set", "M=33", "N=40"], ["--set", "M=33", "--set", "N=40"]):
+        for order in ([*sizes, file], [file, *sizes, "--ranks", "2"]):
+            done = tilelink("check", *order)
+            assert done.exit_code == 0 and ", M=33, N=40:" in done.stdout, done.output
+    wrong = tilelink("check", file, "--set", "M=33", "--ranks", "2", "N=40")
+    assert wrong.exit_code == 2 and "N=40" in wrong.stderr

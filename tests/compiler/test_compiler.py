@@ -126,6 +126,10 @@ def test_names_that_nothing_declares(shift: Program, tmp_path: Path) -> None:
     module = compiler.parse(TEXT)
     with pytest.raises(UnknownNameError, match="fine"):
         module.schedule("fast", shift)
+    built_in = module.schedule("default", shift)
+    assert compiler.bound(shift, built_in, ranks=2, dims={"M": 8, "N": 8}) == compiler.bound(
+        shift, None, ranks=2, dims={"M": 8, "N": 8}
+    )
     with pytest.raises(UnknownNameError, match="shift"):
         module.program("shaft")
     path = tmp_path / "two.tl"

@@ -3,15 +3,31 @@
 FILE is a `.tl` file or a name of the operator library.
 """
 
+import re
 from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 _COMMANDS = ("list", "check", "show", "run", "simulate", "tune", "calibrate", "doctor")
 """Names of the commands, of their modules, and of the functions there."""
+
+
+_SIZE = re.compile(r"[A-Za-z_]\w*=")
+
+
+class _Command(TyperCommand):
+    """A command whose `--set` takes all of `M=1 N=2` that stand after it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[str] = []
+        for number, arg in enumerate(args):
+            if number > 1 and given[-2] == "--set" and _SIZE.match(arg) and _SIZE.match(given[-1]):
+                given.append("--set")
+            given.append(arg)
+        return super().parse_args(ctx, given)
 
 
 class _Commands(TyperGroup):
@@ -28,7 +44,7 @@ class _Commands(TyperGroup):
         if cmd_name not in _COMMANDS:
             return None
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(cmd_name)(getattr(import_module(f"{__name__}.{cmd_name}"), cmd_name))
+        alone.command(cmd_name, cls=_Command)(getattr(import_module(f"{__name__}.{cmd_name}"), cmd_name))
         return get_command(alone)
 
 

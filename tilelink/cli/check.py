@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tilelink import compiler
-from tilelink.cli.notices import ineffective_texts, progress, say_grid, spilling_text
+from tilelink.cli.notices import ineffective_texts, progress, say, say_grid, spilling_text
 from tilelink.cli.options import (
     AsJson,
     Dtype,
@@ -42,6 +42,7 @@ from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
 from tilelink.verifier.by_schedule import by_schedule
 
+Strict = Annotated[bool, typer.Option("--strict", help="exit 1 if a schedule alone orders a read after a write")]
 TargetName = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")]
 
 
@@ -98,6 +99,7 @@ def check(
     sets: Sets = None,
     dtype: Element = Dtype.f32,
     target: TargetName = "cpu",
+    strict: Strict = False,
     as_json: AsJson = False,
 ) -> None:
     """Prove programs safe with each of their schedules; exit 1 otherwise, with every mistake of the programs."""
@@ -139,11 +141,14 @@ def check(
                     }
                 )
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
-        _print(report, list(wrong), as_json, list(skipped), chosen)
+        unordered = strict and any(one["scheduled"] for one in report)
+        _print(report, list(wrong), as_json, list(skipped), chosen, ok=not wrong and not unordered)
         if not as_json:
             for name, own in skipped.items():
                 write(f"{name}: skipped, it has no schedule {schedule!r} (it has {', '.join(own) or 'none'})")
-    if wrong:
+            if unordered:
+                say("--strict: where a schedule alone orders the two, notify the write and wait before the read")
+    if wrong or unordered:
         raise typer.Exit(1)
 
 
@@ -209,6 +214,8 @@ def _print(
     as_json: bool,
     skipped: Sequence[str],
     chosen: Mapping[str, str],
+    *,
+    ok: bool,
 ) -> None:
     """Print what was proved and the mistakes. chosen: program -> its sizes, if the command chose some of them."""
     if as_json:
@@ -217,7 +224,7 @@ def _print(
             for mistake in wrong
             for one in mistakes_of(mistake.error)
         ]
-        return write(json.dumps({"ok": not wrong, "programs": report, "skipped": skipped, "mistakes": mistakes}))
+        return write(json.dumps({"ok": ok, "programs": report, "skipped": skipped, "mistakes": mistakes}))
     for one in report:
         if one["tasks"]:
             schedules = ", ".join(f"{name} ({tasks} tiles)" for name, tasks in one["tasks"].items())

@@ -17,6 +17,7 @@ import numpy as np
 import typer
 
 from tilelink import compiler
+from tilelink.compiler.modules import DEFAULT
 from tilelink.errors import (
     BindingError,
     CostError,
@@ -37,7 +38,6 @@ from tilelink.ir.typing import infer
 from tilelink.ir.visitor import stage_regions
 from tilelink.scheduling.schedule import Schedule
 
-DEFAULT = "default"
 FOLDER = "name a file in a folder that exists"
 DEFAULT_DIMS = (80, 96, 48, 40, 56, 24)
 """Default sizes of tiled dimensions: small, and not multiples of the usual tiles."""
@@ -71,7 +71,7 @@ Sets = Annotated[
     typer.Option(
         "--set",
         help="a dimension or parameter, as in Ms=256; also a function, an element type or an input that may be left "
-        "out, as in activation=silu, sums=f32, bias=true; repeatable",
+        "out, as in activation=silu, sums=f32, bias=true; several, as in --set M=256 N=64",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON object instead of text")]

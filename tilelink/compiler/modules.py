@@ -13,6 +13,8 @@ from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
 
+DEFAULT = "default"
+"""Name of the built-in schedule."""
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
@@ -46,12 +48,17 @@ class Module:
         return tuple(s for s in self.schedules if s.program == program.name)
 
     def schedule(self, name: str, program: Program) -> Schedule:
-        """Return the schedule of that name for a program. Raises UnknownNameError, with the names of the file."""
+        """Return the schedule of that name for a program: the built-in one as "default", if the file has no such one.
+
+        Raises UnknownNameError, with the names of the file.
+        """
         of_program = self.schedules_of(program)
         for schedule in of_program:
             if schedule.name == name:
                 return schedule
-        names = ", ".join(s.name for s in of_program) or "none"
+        if name == DEFAULT:
+            return Schedule(name=DEFAULT, program=program.name)
+        names = ", ".join([*(s.name for s in of_program), DEFAULT])
         raise UnknownNameError(f"no schedule {name!r} for {program.name}", hint=f"{self.file} has {names}")
 
 
@@ -162,7 +169,7 @@ def schedule_of(program: Program, schedule: Schedule | str | None) -> Schedule |
     for one in known:
         if one.name == name:
             return replace(one, program=program.name)
-    if schedule == "default":
+    if schedule == DEFAULT:
         return None
     names = ", ".join(one.name for one in known)
     if of and not known:
