@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from tilelink import files
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +89,24 @@ def _rebuild(cls: type[TileLinkError], message: str) -> TileLinkError:
     error = cls.__new__(cls, message)
     Exception.__init__(error, message)
     return error
+
+
+def public(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that users call: the traceback of what it refuses ends with their call.
+
+    The frames inside are of no use to who made the mistake, which the message shows. `python -X dev` keeps them.
+    """
+
+    @wraps(function)
+    def outermost(*args: P.args, **named: P.kwargs) -> R:
+        try:
+            return function(*args, **named)
+        except TileLinkError as error:
+            if not sys.flags.dev_mode:
+                error.__traceback__ = None  # it grows again from the caller on
+            raise
+
+    return outermost
 
 
 class SeveralErrors(TileLinkError):

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tilelink import files
-from tilelink.errors import ParseError, UnknownNameError, did_you_mean
+from tilelink.errors import ParseError, UnknownNameError, did_you_mean, public
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
@@ -26,6 +26,7 @@ class Module:
     programs: tuple[Program, ...]
     schedules: tuple[Schedule, ...]
 
+    @public
     def program(self, name: str | None = None) -> Program:
         """Return the program of that name. None: the program that is named like the file, or the only one.
 
@@ -47,6 +48,7 @@ class Module:
         """Return the schedules that the file has for a program."""
         return tuple(s for s in self.schedules if s.program == program.name)
 
+    @public
     def schedule(self, name: str, program: Program) -> Schedule:
         """Return the schedule of that name for a program: the built-in one as "default", if the file has no such one.
 
@@ -62,6 +64,7 @@ class Module:
         raise UnknownNameError(f"no schedule {name!r} for {program.name}", hint=f"{self.file} has {names}")
 
 
+@public
 def load(name: str | Path) -> Module:
     """Return the programs and schedules of a `.tl` file, or of the operator library by file or program name.
 
@@ -130,6 +133,7 @@ def _parse_file(path: Path) -> Module:
     return parse(files.read(path).decode("utf-8-sig"), str(path))  # some editors write a byte order mark
 
 
+@public
 def parse(text: str, file: str = "<text>") -> Module:
     """Return the programs and schedules of a text. `file` names it in errors."""
     return _parsed(text, file)

@@ -16,6 +16,7 @@ from tilelink.errors import (
     ProgressError,
     ShapeError,
     UnknownTargetError,
+    public,
 )
 from tilelink.frontend.checker import check
 from tilelink.ir.depth import deep
@@ -75,6 +76,7 @@ def reference(
 # Plans -------------------------------------------------------------------------------------------------------
 
 
+@public
 def bound(
     program: Program,
     schedule: Schedule | str | None = None,
@@ -104,6 +106,7 @@ def bound(
     return result
 
 
+@public
 @deep()
 def plan(
     program: Program,
@@ -172,6 +175,7 @@ def checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:
     return arrays
 
 
+@public
 def source(
     program: Program,
     schedule: Schedule | str | None = None,
@@ -261,6 +265,7 @@ def compile(
 ) -> GpuKernel | NvshmemKernel: ...
 
 
+@public
 def compile(
     program: Program,
     schedule: Schedule | str | None = None,
@@ -313,6 +318,7 @@ def compile(
     return Kernel(plan=verified, emitted=_emitted(verified), tables=dict(tables or {}))
 
 
+@public
 def assembly(
     program: Program,
     schedule: Schedule | str | None = None,

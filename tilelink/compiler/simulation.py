@@ -8,6 +8,7 @@ from typing import Any
 
 from tilelink import compiler
 from tilelink.compiler.samples import DRAWS, Routing, completed, draw
+from tilelink.errors import public
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
 from tilelink.simulator import CostModel, Simulated
@@ -15,6 +16,7 @@ from tilelink.simulator import simulate as simulate_plan
 from tilelink.simulator.machine import Machine, load_machine
 
 
+@public
 def simulate(
     program: Program,
     schedule: Schedule | str | None = None,

@@ -22,6 +22,7 @@ from tilelink.errors import (
     TileLinkError,
     UnknownNameError,
     WriteError,
+    public,
 )
 from tilelink.frontend.assigned import check_assigned
 from tilelink.frontend.integers import number_errors, regions_of
@@ -80,6 +81,7 @@ _CHECKED = ByIdentity[Program]()
 """Programs without mistakes. A search binds the same program with many schedules."""
 
 
+@public
 def check(program: Program) -> Program:
     """Return the program unchanged. Raises the error of its mistake, or SeveralErrors with all of them."""
     if _CHECKED.get(program) is None:

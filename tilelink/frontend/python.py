@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tilelink.errors import ParseError, StageError
+from tilelink.errors import ParseError, StageError, public
 from tilelink.files import lines_of
 from tilelink.frontend.build import parsed_program
 from tilelink.frontend.syntax import (
@@ -47,6 +47,7 @@ STAGES = ("comm", "compute")
 OPTIONS = ("symmetric", SUM, "dtype", "bound", "at_most", "default", "low", "high", "within", "on")
 
 
+@public
 @deep()
 def program(function: Callable[..., Any]) -> Program:
     """Convert a function to a program: `@tilelink.program`. Raises ParseError and the errors of `build_program`."""

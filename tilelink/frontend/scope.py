@@ -381,13 +381,8 @@ class IntegerScope:
         """Convert a region: `tensor[coords]` or a bare tensor, optionally followed by `@ rank`."""
         match node:
             case ast.BinOp(left=left, op=ast.MatMult(), right=right):
+                self._refuse_product(left, right)
                 inner = self.region(left)
-                if self.is_tile(right):
-                    message, hint = (
-                        f"{ast.unparse(right)} is no rank",
-                        "@ names the rank of a region; dot(a, b) multiplies",
-                    )
-                    raise ParseError(message, location=self.location(right), hint=hint)
                 if inner.rank is not None:
                     hint = "a region lies on one rank: leave the other away"
                     raise ParseError("two ranks of one region", location=self.location(node), hint=hint)
@@ -402,6 +397,12 @@ class IntegerScope:
             case _:
                 hint = "a region is tensor[coordinates], optionally @ rank"
                 raise ParseError("not a region", location=self.location(node), hint=hint)
+
+    def _refuse_product(self, left: ast.expr, right: ast.expr) -> None:
+        """Raise ParseError for `a @ b` of two tiles."""
+        if any(isinstance(part, ast.expr) and self.is_tile(part) for part in ast.walk(right)):
+            hint = f"@ names the rank of a region; dot({ast.unparse(left)}, {ast.unparse(right)}) multiplies"
+            raise ParseError(f"{ast.unparse(right)} is no rank", location=self.location(right), hint=hint)
 
     def is_region(self, node: ast.expr) -> bool:
         """True if an expression is a region, and not an integer expression with entries of index tensors."""

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tilelink.errors import BindingError, Location, ParseError, UnknownNameError, did_you_mean
+from tilelink.errors import BindingError, Location, ParseError, UnknownNameError, did_you_mean, public
 from tilelink.frontend.syntax import ParamSyntax, ProgramSyntax, Source, TensorSyntax, VariantSyntax
 from tilelink.ir.parameters import holds_f32, rounded
 from tilelink.ir.program import DTYPES, ELEMENTWISE, INTEGERS, Program
@@ -166,6 +166,7 @@ class Template:
         return replace(made, schedules=own, location=location or made.location)
 
 
+@public
 def variant(program: Program, name: str, **choices: Choice) -> Program:
     """Return a variant of a program: `variant(product, "silu_product", activation="silu", bias=True)`.
 

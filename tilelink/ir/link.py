@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from tilelink.errors import Location
+from tilelink.errors import Location, public
 from tilelink.ir.depth import deep
 from tilelink.ir.program import (
     For,
@@ -34,6 +34,7 @@ from tilelink.ir.scalar import RANK, Index, Lookup, Scalar, Whole, at_launch, wa
 from tilelink.ir.visitor import range_ends, reads, scalars_of, statements, value_of
 
 
+@public
 @deep()
 def link(program: Program) -> Program:
     """Return the program with its missing signals inserted; linking a linked program changes nothing."""

@@ -14,7 +14,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from tilelink import compiler
-from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, did_you_mean
+from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, did_you_mean, public
 from tilelink.frontend.variants import Template
 from tilelink.ir.parameters import check_number
 from tilelink.ir.program import Program, require_program
@@ -496,6 +496,7 @@ class _Known:
 _known = _Known()
 
 
+@public
 def op(
     program: Program,
     schedule: Schedule | str | None = None,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tilelink.errors import Location, ScheduleError
+from tilelink.errors import Location, ScheduleError, public
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Scalar
@@ -281,6 +281,7 @@ class Schedule:
         return "\n".join(lines) + "\n"
 
 
+@public
 def schedule(program: Program | str, name: str = "custom", like: Schedule | None = None) -> Schedule:
     """Return a schedule for a program, to be extended: `schedule(p).tile("gemm", i=128).buffers("xs", 2)`.
 
