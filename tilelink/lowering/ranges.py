@@ -70,7 +70,7 @@ def check_declarations(bound: Bound) -> None:
         named = [(f"the bound of {decl.name}", decl.bound)]
         named += [(f"the end of what is {given} of {decl.name}", end) for end in decl.defined]
         for what, expr in named:
-            for part in walk(expr) if expr is not None else ():
+            for part in reversed([*walk(expr)]) if expr is not None else ():  # inner ones first
                 match part:
                     case Lookup():
                         _check_lookup(bound, tensor, what, part)
