@@ -258,3 +258,17 @@ def test_iterations_wait_where_channels_begin(more: str, awaited: list[str]) -> 
     assert ("skips_repeated_waits=1" in listing(made)) == bool(awaited)
     assert listing(compiler.parse_lowered(listing(made))) == listing(made)
     assert sorted(re.findall(r"(\w+)_awaited = -1", emit(made, plan.thresholds).text)) == awaited
+
+
+@pytest.mark.parametrize(
+    ("case", "tiles"), [("many registers", True), ("shared memory", True), ("long elements", False)]
+)
+def test_a_refusal_says_what_a_stage_is_taken_for_and_its_tiles_where_sizes_are_the_cause(
+    case: str, tiles: bool
+) -> None:
+    text, options, _ = REFUSED[case]
+    with pytest.raises(ScheduleError) as caught:
+        bound(text, **options)
+    hint = caught.value.hint or ""
+    assert "it is taken for a loop that carries a state" in hint
+    assert ("its tiles have i=" in hint) is tiles

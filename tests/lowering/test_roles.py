@@ -427,3 +427,21 @@ def test_a_loader_that_runs_ahead_changes_no_result(order: str, more: str) -> No
     found, ahead = run_roles(made, inputs)
     assert all(torch.equal(found[rank]["y"], wanted[rank]["y"]) for rank in range(2))
     assert ahead > 1
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "tiles"),
+    [
+        ((f"c[i, j] = {DOT}", WAIT, TELL), {}, False),  # not in this order
+        ((WAIT, f"c[i, j] = {DOT} + {DOT} * {DOT}", TELL), {}, False),
+        ((WAIT, f"c[i, j] = {DOT}", TELL), {"K": 252}, True),  # rows of no multiple of 16 bytes
+        ((WAIT, f"c[i, j] = {DOT}", TELL), {"place": PLACE.replace("j=256", "j=96")}, True),
+    ],
+)
+def test_a_refusal_says_the_form_and_its_tiles_where_sizes_are_the_cause(
+    body: tuple[str, ...], options: dict[str, Any], tiles: bool
+) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        bound(*body, **options)
+    hint = caught.value.hint or ""
+    assert "it is taken for a product: change that" in hint and ("its tiles have i=128" in hint) is tiles

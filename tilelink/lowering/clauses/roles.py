@@ -38,6 +38,7 @@ those of plain Triton, as without the clause.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -149,19 +150,25 @@ def _with_roles(bound: Bound, name: str) -> Bound:
     stage, choice = bound.stages[name], bound.schedule.stage(_written(bound, name))[ROLES]
     if choice is None:
         return bound
-    made = _reason(bound, stage)
-    if made is None and bound.capabilities.roles:
-        made = roles_of(bound, stage, choice)
+    if (reason := _reason(bound, stage)) is not None:
+        raise _refusal(bound, stage, reason, tiles=False)
+    made = roles_of(bound, stage, choice) if bound.capabilities.roles else None
     if isinstance(made, str):
-        raise _refusal(bound, stage, made)
+        # a reason that is about sizes names them, and one about operands or their types does not
+        raise _refusal(bound, stage, made, tiles=re.search(r"\b\d", made) is not None)
     return bound if made is None else replace(bound, stages={**bound.stages, name: replace(stage, roles=made)})
 
 
-def _refusal(bound: Bound, stage: BoundStage, reason: str) -> ScheduleError:
-    hint = "change that, or take `roles` away: docs/language.md (warps with roles) says which stages can have them"
+def _refusal(bound: Bound, stage: BoundStage, reason: str, *, tiles: bool) -> ScheduleError:
+    """Return the refusal of a stage. tiles: True if their sizes may be the cause."""
+    form = "a product" if multiplies(stage) else "tiles without a product"
+    form = "a loop that carries a state" if has_loop(stage) else form
+    hint = f"it is taken for {form}: change that, or take `roles` away; "
+    hint += "docs/language.md (warps with roles) has what such a stage may have, and ways round"
     if "are f32, " in reason and _of_no_type(bound, stage):
         hint = f'--dtype bf16 (in Python dtype="bf16"), or {hint}'
-    if sizes := ", ".join(f"{n}={size}" for n, size in stage.tiles.items() if n not in stage.scalar_indices):
+    sizes = ", ".join(f"{n}={size}" for n, size in stage.tiles.items() if n not in stage.scalar_indices)
+    if sizes and tiles:
         hint = f"{hint}; its tiles have {sizes}, fewer than given where a dimension has fewer"
     location = bound.schedule.stage(_written(bound, stage.name)).at("roles")
     message = f"{stage.name} cannot have roles: {reason}"
