@@ -12,6 +12,8 @@ REGION = re.compile(r"(?P<name>\w+)\[(?P<coords>[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)
 SIGNAL = re.compile(
     r"\b(producer_tile_notify|consumer_tile_wait|peer_tile_notify|peer_tile_wait|rank_notify|rank_wait)"
 )
+PART = re.compile(r"\b([A-Z]\w*)\[: ?([^\[\]]+(?:\[[^\]]*\])?[^\[\]]*)\]")
+"""A dimension up to an end."""
 DECLARED = re.compile(rf"(    \w+ : (?:in|out|local|symmetric)[^<]*\])(?: (?:{'|'.join(DTYPES)}))?")
 BODY = " " * 8
 Change = Callable[[random.Random, list[str], int], list[str] | None]
@@ -221,12 +223,12 @@ def _in_branch(rng: random.Random, lines: list[str], at: int) -> list[str] | Non
 
 def _divided_end(rng: random.Random, lines: list[str], at: int) -> list[str] | None:
     """An end of a range divided by an entry, which may be 0 or surely is not."""
-    known, places = entries(lines), [k for k, line in enumerate(lines) if re.search(r"\b[A-Z]\w*\[: ?[^\[\]]+\]", line)]
+    known, places = entries(lines), [k for k, line in enumerate(lines) if PART.search(line)]
     if not known or not places:
         return None
     at, entry = rng.choice(places), rng.choice(known)[0]
     end = rng.choice(("// {0}", "% {0}", "// max({0}, 1)", "% ({0} + 1)", "// ({0} - 1)")).format(entry)
-    new = re.sub(r"(\b[A-Z]\w*)\[: ?([^\[\]]+)\]", lambda m: f"{m[1]}[: ({m[2]}) {end}]", lines[at], count=1)
+    new = PART.sub(lambda m: f"{m[1]}[: ({m[2]}) {end}]", lines[at], count=1)
     return [*lines[:at], new, *lines[at + 1 :]]
 
 

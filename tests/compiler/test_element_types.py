@@ -217,3 +217,27 @@ def test_parts_of_a_product_of_integers_are_integers() -> None:
     found, meant = kernel.run(given).outputs[0][0]["y"], kernel.reference(given[0])[0]["y"]
     assert torch.equal(found, meant)
     assert bool((found > 2**24).all() and (found % 2 == 1).any())
+
+
+def test_casts_of_floats_to_integers_saturate() -> None:
+    """On CPU ranks and in the reference as processors convert to i32; a NaN is 0."""
+    kinds = [(source, kind) for source in ("f32", "bf16", "f16") for kind in ("i32", "i64")]
+    lines = ["program p(M = 14):", *(f"    x{source} : in [M] {source}" for source in ("f32", "bf16", "f16"))]
+    lines += [f"    y{source}{kind} : out [M] {kind}" for source, kind in kinds]
+    lines += ["    compute f(i: M):", *(f"        y{source}{kind}[i] = {kind}(x{source}[i])" for source, kind in kinds)]
+    program = tilelink.parse("\n".join(lines) + "\n").program()
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor(
+        [nan, inf, -inf, 3e9, -3e9, 2.0**31, 2.0**31 - 128, -(2.0**31), 2.0**63, -(2.0**63), 1e19, 0.9, -0.9, 7.5]
+    )
+    kernel = tilelink.compile(program, ranks=1, dims={"M": 14})
+    given = [{"xf32": x, "xbf16": x.bfloat16(), "xf16": x.half()}]
+    made, meant = kernel(given)[0], kernel.reference(given)[0]
+    for source, kind in kinds:
+        own = given[0][f"x{source}"].double().tolist()
+        least, most = (-(2**31), 2**31 - 1) if kind == "i32" else (-(2**63), 2**63 - 1)
+        expected = [
+            0 if v != v else most if v == inf else least if v == -inf else min(max(int(v), least), most) for v in own
+        ]
+        assert made[f"y{source}{kind}"].tolist() == expected
+        assert meant[f"y{source}{kind}"].tolist() == expected

@@ -1296,3 +1296,40 @@ program p(M = 8):
 """
     with pytest.raises(BindingError, match=f"{part} of . may divide by zero"):
         plan(text)
+
+
+TILE_OF_PLACES = """
+program p(M = 8, T = 6, N = 4):
+    n : in    [] <= M replicated
+    m : in    [] <= M
+    c : in    [T] <= M
+    r : in    [T] < {bound}
+    x : in    [M, N]
+    h : local [M, N]
+    y : out   [T, N]
+
+    compute write(i: M[: n], j: N):
+        h[i, j] = x[i, j]
+        producer_tile_notify(h[i, j])
+    compute read(t: T{by}, j: N):
+        consumer_tile_wait(h[:, :])
+        y[t, j] = h[r[t], j]
+"""
+
+
+@pytest.mark.parametrize("by", ["", " by 1"])
+@pytest.mark.parametrize(("bound", "safe"), [("n", True), ("n - 1", True), ("m", False), ("M", False), ("c", False)])
+def test_a_tile_of_places_is_read_below_its_bound(bound: str, safe: bool, by: str) -> None:
+    """As each of the places alone: an entry that bounds the entries keeps them before the end of what is written."""
+    text = TILE_OF_PLACES.format(bound=bound, by=by)
+    if safe:
+        plan(text)
+    else:
+        with pytest.raises(CoverageError, match=r"reads h of rank . at r|reads h of rank 0, which"):
+            plan(text)
+
+
+def test_a_tile_of_places_with_a_bound_for_each_is_read_below_none_of_them() -> None:
+    text = TILE_OF_PLACES.format(bound="c", by="").replace("i: M[: n]", "i: M[: c[0]]")
+    with pytest.raises(CoverageError, match="reads h of rank 0, which"):
+        plan(text)

@@ -115,7 +115,7 @@ def from_bits(BITS: tl.constexpr):
 
 @portable
 def cast(x, DTYPE: tl.constexpr):
-    """Return `x` in another element type, rounded to nearest even. Types of 8 bits saturate.
+    """Return `x` in another element type, rounded to nearest even. Types of 8 bits and integers saturate.
 
     The interpreter keeps bf16 as words of 16 bits. Its own casts from f32 truncate instead of rounding, and those to
     f32 lose subnormals. It performs arithmetic, reductions and products of bf16 tiles on the raw words. So kernels
@@ -135,10 +135,23 @@ def cast(x, DTYPE: tl.constexpr):
         result = (kept & 0xFFFF).to(tl.uint16).to(tl.bfloat16, bitcast=True)
     elif INTERPRETED and x.dtype == tl.bfloat16 and DTYPE != tl.bfloat16:  # noqa: SIM300
         bits = x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16
-        result = bits.to(tl.float32, bitcast=True).to(DTYPE)
+        result = cast(bits.to(tl.float32, bitcast=True), DTYPE)
+    elif x.dtype.is_floating() and (
+        tl.int64 == DTYPE or (INTERPRETED and tl.int32 == DTYPE)
+    ):  # processors saturate i32
+        result = _to_integer(x.to(tl.float32), DTYPE)
     else:
         result = x.to(DTYPE)
     return result
+
+
+@portable
+def _to_integer(x, DTYPE: tl.constexpr):
+    """Return the nearest integers that i32 or i64 holds, without what is after the point; 0 for NaN. x: f32."""
+    beyond: tl.constexpr = 2.0**63 if tl.int64 == DTYPE else 2.0**31
+    most: tl.constexpr = 2**63 - 1 if tl.int64 == DTYPE else 2**31 - 1
+    inside = tl.where((x < beyond) & (x >= -beyond), x, 0.0).to(DTYPE)
+    return tl.where(x >= beyond, most, tl.where(x < -beyond, -most - 1, inside)).to(DTYPE)
 
 
 @portable

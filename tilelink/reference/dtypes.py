@@ -23,8 +23,8 @@ def named_dtype(dtype: str | torch.dtype) -> str:
 def converted(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
     """Return a tensor as elements of a type of the language, rounded to nearest even.
 
-    Types of 8 bits saturate: a number that they do not hold becomes the nearest one that they hold. For integers, what
-    is after the point is dropped first, and NaN becomes 0.
+    Types of 8 bits and integers saturate: a number that they do not hold becomes the nearest one that they hold. For
+    integers, what is after the point is dropped first, and NaN becomes 0. Of integers, i32 and i64 keep the low bits.
     """
     kind = DTYPES[dtype]
     if tensor.dtype == kind:
@@ -37,6 +37,10 @@ def converted(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
     if dtype in ("i8", "u8"):
         held = INTEGERS[dtype]
         return wide(tensor).nan_to_num(nan=0.0).clamp(held.start, held.stop - 1).to(kind)
+    if dtype in ("i32", "i64") and tensor.is_floating_point():
+        held, number = INTEGERS[dtype], tensor.double().nan_to_num(nan=0.0)
+        beyond = number >= held.stop  # a double holds 2**63 - 1 as 2**63
+        return torch.where(beyond, held.stop - 1, number.clamp(held.start).masked_fill(beyond, 0.0).to(kind))
     return tensor.to(kind)
 
 

@@ -166,15 +166,21 @@ def _bounded_before(plan: Plan, part: Ended, theirs: Guard) -> bool:
 
 
 def _placed_before(plan: Plan, write: int, part: Ended, theirs: Guard) -> bool:
-    """True if a read is at a place that the bound of an entry keeps before the end of a write."""
+    """True if a read is at a place, or at a tile of places, that bounds of entries keep before the end of a write."""
     for other in theirs:
-        if isinstance(other, Place) and other.dim == part.dim and isinstance(other.at, Lookup):
-            bound = _bound_of_entry(plan, other.at)
-            for place in theirs:
-                if isinstance(place, Place) and place.dim != part.dim:
-                    bound = _bound_at(plan, bound, place, write)
-            if bound is not None and plan.guards.at_most(plan.guards.resolve(bound), part.stop):
-                return True
+        match other:
+            case Place(at=Lookup() as entry, dim=part.dim):
+                pass
+            case Listed(entries=entry, along=along, dim=part.dim) if not _has_bound_along(plan, entry, along):
+                pass
+            case _:
+                continue
+        bound = _bound_of_entry(plan, entry)
+        for place in theirs:
+            if isinstance(place, Place) and place.dim != part.dim:
+                bound = _bound_at(plan, bound, place, write)
+        if bound is not None and plan.guards.at_most(plan.guards.resolve(bound), part.stop):
+            return True
     return False
 
 
