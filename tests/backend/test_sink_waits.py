@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -201,7 +202,7 @@ def test_a_tile_that_a_launch_leaves_out_waits_for_each_slice(counted: str) -> N
     inner = "            " if loop else "        "
     body = f"consumer_tile_wait(h[b, i, :])\n{inner}y[b, i, j] = dot(h[b, i, :], down[expert[b], j, :].T)"
     text = IN_BLOCKS.replace("HEAD", head).replace("BODY", f"{loop}        {body}")
-    numbers = {"B": 3, "R": 8, "F": 32, "N": 32, "E": 2}
+    numbers: dict[str, Any] = {"B": 3, "R": 8, "F": 32, "N": 32, "E": 2}
     module = Sample(text=text, numbers=numbers).module()
     program = module.programs[0]
     kernel = compiler.compile(program, module.schedules[0], ranks=2, dims=numbers)

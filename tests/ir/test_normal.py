@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -170,7 +170,7 @@ def test_entries_of_entries_are_not_written_out_without_end() -> None:
 
 
 @contextmanager
-def stopped_after(seconds: int) -> Iterator[None]:
+def stopped_after(seconds: int) -> Generator[None]:
     """Raise TimeoutError in what takes longer."""
 
     def stop(*_: object) -> None:

@@ -1,4 +1,4 @@
-# pyright: basic, reportArgumentType=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false
 """Integer and tile arithmetic with the same results when compiled for any target and when interpreted."""
 
 import triton.language as tl

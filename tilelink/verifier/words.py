@@ -180,7 +180,7 @@ def _swept(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
     unsent = np.flatnonzero((a.tensor == tensor.number) & (a.kind == WRITE) & (a.guard > 0))
     if not len(unsent):
         return
-    found = dict(task=int(a.task[unsent[0]]), statement=int(a.statement[unsent[0]]))
+    task, statement = (int(column[unsent[0]]) for column in (a.task, a.statement))
     readers = [
         name
         for name, stage in stages.items()
@@ -190,7 +190,7 @@ def _swept(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
     if tensor.swept_by not in readers:
         message = f"sends words of {tensor.name} that other launches leave out, and nothing replaces their old flags"
         hint = f"swept_by {readers[0]}" if readers else "read what is sent"
-        yield refuse(WordsError, plan, message, hint=hint, **found)
+        yield refuse(WordsError, plan, message, hint=hint, task=task, statement=statement)
     cycle = lcm(*(one.buffers for one in plan.bound.tensors.values()))
     if cycle > SWEEP_WINDOW:
         message = f"sends words of {tensor.name} that other launches leave out, and launches in a CUDA graph may skip "
@@ -198,7 +198,7 @@ def _swept(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
             f"up to {cycle - 1} numbers, of which {SWEEP_WINDOW} in a row have to include one that replaces old flags"
         )
         hint = "give symmetric tensors the same few `buffers`"
-        yield refuse(WordsError, plan, message, hint=hint, **found)
+        yield refuse(WordsError, plan, message, hint=hint, task=task, statement=statement)
 
 
 def _channels(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
