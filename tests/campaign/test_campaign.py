@@ -189,7 +189,7 @@ def test_every_kind_of_mistake_is_made() -> None:
         "        for (q: M[: n[b]] by 1):\n            y[q, b] = x[b]\n"
     )
     rng = random.Random(0)
-    kinds = {kind for _ in range(1200) for kind in spoiled(rng, text, 1)[1]}
+    kinds = {kind for _ in range(4000) for kind in spoiled(rng, text, 1)[1]}
     assert len(kinds) == len({change.__name__ for change in CHANGES})
 
 

@@ -148,8 +148,8 @@ def cast(x, DTYPE: tl.constexpr):
 @portable
 def _to_integer(x, DTYPE: tl.constexpr):
     """Return the nearest integers that i32 or i64 holds, without what is after the point; 0 for NaN. x: f32."""
-    beyond: tl.constexpr = 2.0**63 if tl.int64 == DTYPE else 2.0**31
-    most: tl.constexpr = 2**63 - 1 if tl.int64 == DTYPE else 2**31 - 1
+    beyond = 2.0**63 if tl.int64 == DTYPE else 2.0**31
+    most = 2**63 - 1 if tl.int64 == DTYPE else 2**31 - 1
     inside = tl.where((x < beyond) & (x >= -beyond), x, 0.0).to(DTYPE)
     return tl.where(x >= beyond, most, tl.where(x < -beyond, -most - 1, inside)).to(DTYPE)
 
