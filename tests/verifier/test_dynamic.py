@@ -53,6 +53,7 @@ def test_the_library_runs_without_failure(case: Case, ranks: int) -> None:
     if any(tensor.bound is not None for tensor in program.tensors):
         pytest.skip("a launch decides about its tiles; `python -m tests.campaign --launches` runs them instead")
     dims = {p.name: p.example or DIMS[p.name] for p in program.params if p.kind == "dim"} | groups(program, ranks)
+    dims |= {p.name: 0.5 for p in program.params if p.kind == "f32"}
     assert check(make_plan(bind(program, schedule, dims, ranks, CPU)), range(2)) == []
 
 
