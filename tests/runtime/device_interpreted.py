@@ -344,12 +344,16 @@ def test_helper_kernels_of_launches_that_overlap_report_it(begins: bool) -> None
         epoch.copy_(before)
 
     for _ in range(2):  # replays and other launches, by turns
-        skip(), kernel(), close(2)
-        kernel(), close(0)
+        skip()
+        kernel()
+        close(2)
+        kernel()
+        close(0)
     assert (epoch[0], epoch[4]) == (7, 6) and not report.any()
-    skip(), kernel()
+    skip()
+    kernel()
     overlapping(skip, [1, 7, 7])
-    kernel() if begins else None
+    kernel()
     overlapping(lambda: close(0), [1, 7, 8 if begins else 7])
 
 

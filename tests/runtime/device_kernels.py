@@ -146,7 +146,7 @@ def launch(
     ENTERED: tl.constexpr, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """A launch that begins and ends by itself: each program stores N elements, the number of the launch."""
-    number, begun = dl.begin_launch(epoch_pointer, handshake_block, 0)
+    number, begun = dl.begin_launch(epoch_pointer, handshake_block, 0)  # pyright: ignore[reportGeneralTypeIssues]
     dl.check_begin(epoch_pointer, handshake_block, number, begun)
     epoch = number.to(tl.int32)
     dl.announce_entry(handshake_block, signal_table, rank, ENTERED, RANKS, BLOCK)
@@ -164,7 +164,7 @@ def counted_launch(
     N: tl.constexpr,
 ):  # fmt: skip
     """The same for a launch whose programs are counted."""
-    launch, begun = dl.begin_launch(epoch_pointer, handshake_block, PROGRAMS)
+    launch, begun = dl.begin_launch(epoch_pointer, handshake_block, PROGRAMS)  # pyright: ignore[reportGeneralTypeIssues]
     dl.check_begin(epoch_pointer, handshake_block, launch, begun)
     epoch = launch.to(tl.int32)
     dl.announce_entry(handshake_block, signal_table, rank, ENTERED, RANKS, BLOCK)
@@ -179,7 +179,7 @@ def copying_launch(
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """The same for one that lets a copy engine begin."""
-    launch, begun = dl.begin_launch(epoch_pointer, handshake_block, PROGRAMS)
+    launch, begun = dl.begin_launch(epoch_pointer, handshake_block, PROGRAMS)  # pyright: ignore[reportGeneralTypeIssues]
     dl.check_begin(epoch_pointer, handshake_block, launch, begun)
     dl.begin_copies(
         handshake_block,

@@ -135,11 +135,12 @@ def test_a_driver_that_fails_says_what_the_gpu_has_reported(monkeypatch: pytest.
     """The launch is of another kernel: its GPU has stopped for all of them."""
     monkeypatch.setattr(functions, "library", lambda: None)
     report = Report("mine", 0, torch.device("cpu"))
+    kernel: Any = lambda stream: 719  # noqa: E731
     with pytest.raises(RankError, match="did not launch other: error 719"):
-        functions._launch(lambda stream: 719, CALLER, "other")
+        functions._launch(kernel, CALLER, "other")
     report.words[0] = handshake.OVERLAPPED.value
     with pytest.raises(OverlapError, match="of mine on rank 0"):
-        functions._launch(lambda stream: 719, CALLER, "other")
+        functions._launch(kernel, CALLER, "other")
     report.words[0] = 0
 
 

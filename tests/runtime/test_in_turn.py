@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -153,7 +154,7 @@ def outcome(model: Model) -> str:
         return "stuck"
 
 
-def outcomes(ranks: int = 2, other: Callable[[tuple[Action, ...], int], tuple[Action, ...]] | None = None, **how: bool):
+def outcomes(ranks: int = 2, other: Callable[[tuple[Action, ...], int], tuple[Action, ...]] | None = None, **how: Any):
     """How often runs of many seeds come to each end. other: what the last rank does instead."""
     found: dict[str, int] = {}
     for seed in range(80):

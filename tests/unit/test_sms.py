@@ -35,7 +35,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_kernels_that_are_compiled_from_now_on_take_so_many_sms(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     targets: list[Any] = []
     monkeypatch.setattr(calls.compiler, "compile", lambda *_, target, **__: targets.append(target))
-    program, schedule = next((p, s) for p, s in cases() if name((p, s)) == "ag_gemm-h200")
+    program, schedule = next((p, s) for p, s in cases() if s and name((p, s)) == "ag_gemm-h200")
     x, made = torch.zeros(8, 16, dtype=torch.bfloat16), calls._made.of(group)
 
     def call() -> None:

@@ -45,6 +45,8 @@ ends, between the begin of its own programs. If helper kernels end the launches,
 (runtime/cuda/helper_kernels.py).
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
@@ -81,7 +83,7 @@ def announce_entry(
 
 
 @triton.jit
-def begin_launch(epoch_pointer, handshake_block, PROGRAMS: tl.constexpr):
+def begin_launch(epoch_pointer, handshake_block, PROGRAMS: tl.constexpr) -> Any:
     """Count that a launch begins. Return its number (int64), and how many had begun before it (int32).
 
     The latter is for `check_begin`, and of the first program alone. PROGRAMS: as for `launch_number`, or 0 if programs
