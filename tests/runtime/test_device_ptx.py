@@ -73,7 +73,7 @@ def test_a_notify_waits_for_descriptor_stores_to_be_written() -> None:
 def test_one_thread_counts_the_begin_of_a_launch_while_its_number_is_loaded(name: str, target: str) -> None:
     kernel, types, values = PORTABLE[name]
     ptx = text(compile_source(kernel, types, values, target))
-    counts = list(re.finditer(r"(@%\w+) atom\.relaxed\.gpu\.global\.add\.u32 (%r\d+), \[%rd\d+\], 1;", ptx))
+    counts = list(re.finditer(r"(@%\w+) atom\.relaxed\.gpu\.global\.add\.u32 (%r\d+), \[%rd\d+\], %thread;", ptx))
     assert len(counts) == ptx.count("trap;") == 1
     begun = counts[0][2]
     number, check = ptx.index("ld.global.b64"), ptx.index("setp.ne.u32 %others, %thread, 0;\n@%others bra DONE;\ncvt")

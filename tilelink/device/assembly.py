@@ -383,15 +383,17 @@ mov.u32 {token}, 0;
     WARP_THREADS,
 )
 # The first thread of the first program adds 1 to the launches that have begun, modulo 2**32. {begun} is the count
-# before, for which nothing waits here.
+# before, for which nothing waits here. What is added is no constant: ptxas would add that for all threads of a warp at
+# once, and make them wait for the result, which they share.
 BEGIN = _text(
     """{{
 .reg .pred %first; .reg .b32 %thread;
 mov.u32 %thread, {thread};
 or.b32 %thread, %thread, {program};
 setp.eq.u32 %first, %thread, 0;
+add.u32 %thread, %thread, 1;
 mov.b32 {begun}, 0;
-@%first atom.relaxed.gpu.global.add.u32 {begun}, [{counter}], 1;
+@%first atom.relaxed.gpu.global.add.u32 {begun}, [{counter}], %thread;
 }}""",
     "begun counter program",
 )
