@@ -63,7 +63,7 @@ program copies(M, N, H):
     comm halves(s: 2, i: H):
         tile_push_data(y[s * 20 + i, :], x[s * 20 + i, :])
 schedule s for copies:
-    halves on copy_engine, tile(i=16)
+    halves on copy_engine, tile(i=16), order(group(s, 2), i)
 """
 
 

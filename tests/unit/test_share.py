@@ -34,7 +34,8 @@ FILES = ("ag_gemm", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "ag_ge
 def cases() -> list[tuple[Program, Schedule]]:
     modules = [compiler.load(name) for name in FILES]
     pairs = [(p, s) for module in modules for p in module.programs for s in module.schedules_of(p)]
-    return [(p, s) for p, s in pairs if s.name.startswith("h200")]
+    # A stage of few rows sends to the ranks in its own order, which a share of many ranks does not have.
+    return [(p, s) for p, s in pairs if s.name.startswith("h200") and p.name != "gemm_ar_one_shot"]
 
 
 def name(case: Any) -> str:

@@ -18,6 +18,7 @@ FRAME = frozenset(
         "pid",
         "float",
         "launch",
+        "begun",
         "epoch",
         "epoch_pointer",
         "rank",
