@@ -75,7 +75,8 @@ def _process(
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """The process of this rank, which is done. Its group has a port of its own."""
     port = str(int(os.environ["MASTER_PORT"]) + _FIRST_PORT + number)
-    environment = {**os.environ, "MASTER_PORT": port, "PYTHONPATH": str(ROOT), **(variables or {})}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "MASTER_PORT": port, "PYTHONPATH": path, **(variables or {})}
     environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # else nobody opens the port
     line = ["timeout", "-s", "KILL", str(LATE_S), sys.executable, "-m", "tests.gpu.ends", *what]
     return subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
