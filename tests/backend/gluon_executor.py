@@ -675,9 +675,6 @@ class Signals:
     def launch_number(self, *_: Any, **__: Any) -> Value:
         return _value(self.launch)
 
-    def begin_launch(self, *_: Any, **__: Any) -> tuple[Value, int]:
-        return _value(self.launch), 0
-
     def wait(self, signals: Any, channel: Any, target: Any, **_: Any) -> int:
         return self.wait_all(signals, channel, 1, target)
 
@@ -721,7 +718,7 @@ class Signals:
     def _nothing(self, *_: Any, **__: Any) -> int:
         return 0
 
-    announce_finished = check_begin = meet_peers = count_program = finish_launch = begin_copies = _nothing
+    announce_finished = meet_peers = count_program = finish_launch = begin_copies = _nothing
     tile_end = transfer = transfer_begin = _nothing
 
 

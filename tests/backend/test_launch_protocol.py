@@ -61,14 +61,11 @@ def bodies(result: Emitted) -> dict[str, str]:
 
 
 def edges(result: Emitted) -> Edges:
-    """kernel -> whether it tells of the begin and of the end of a launch; those that do neither are not there."""
+    """kernel -> whether it begins the launch and whether it ends it; those that do neither are not there."""
     found = {name: ("dl.announce_entry(" in body, bool(re.search(r"dl\.(finish_launch|count_program)\(", body)))
              for name, body in bodies(result).items()}  # fmt: skip
     given = {kernel.name for kernel in result.kernels if HandshakePointer() in kernel.parameters}
-    begins = {name for name, body in bodies(result).items() if "dl.begin_launch(" in body}
-    assert len(begins) == (1 if given else 0), "one of them counts that a launch begins"
-    ends = {name for name, both in found.items() if any(both)}
-    assert given == begins | ends, "the block is passed to those that need it"
+    assert given == {name for name, both in found.items() if any(both)}, "the block is passed to those that need it"
     return {name: both for name, both in found.items() if any(both)}
 
 
@@ -143,10 +140,9 @@ def test_programs_are_counted_where_nobody_waits_for_the_end_of_a_launch(name: s
     one = compiler.bound(module.programs[0], module.schedules[0], ranks=3, dims={"M": 256}, target="sm_90")
     result = emitted(one)
     assert one.protocol is expected
-    names = re.findall(r"dl\.(\w+_launch|announce_finished|count_program)\(", bodies(result)["send"])
-    kernels = len(result.kernels)
-    other = [] if expected is LaunchProtocol.HELPER_KERNELS else ["begin_launch", "finish_launch"][: 3 - kernels]
-    assert names == (["begin_launch", "announce_finished", "count_program"] if expected.counted else other)
+    names = re.findall(r"dl\.(launch_number|announce_finished|count_program|finish_launch)\(", bodies(result)["send"])
+    other = [] if given.keys() & {"place", "keep"} else ["finish_launch"]
+    assert names == (["launch_number", "announce_finished", "count_program"] if expected.counted else other)
 
 
 def test_kernels_beside_each_other_are_counted_together_and_one_tells() -> None:
@@ -155,8 +151,7 @@ def test_kernels_beside_each_other_are_counted_together_and_one_tells() -> None:
     assert len(result.kernels) == 3 and one.protocol is LaunchProtocol.COUNTED_ANNOUNCED
     for name, body in bodies(result).items():
         lines = [line.strip() for line in body.splitlines() if line.strip()]
-        begin = "launch, begun = dl.begin_launch" if name == "one" else "launch = dl.launch_number"
-        assert f"{begin}(epoch_pointer, handshake_block, {programs})" in lines, "one of them begins the launch"
+        assert f"launch = dl.launch_number(epoch_pointer, handshake_block, {programs})" in lines
         tells = [line for line in lines if "announce_finished" in line]
         numbers = f"FINISHED={one.finished_base}, RANKS=4, BLOCK=4"
         tell = f"dl.announce_finished(handshake_block, signal_table, epoch_pointer, launch, rank, {numbers})"
@@ -179,9 +174,7 @@ def test_programs_of_a_warp_are_counted_too() -> None:
     result = of_library("gemm_rs", "gemm_rs_local_last", "h200_copy_sms")
     assert "gl.warp_specialize" in result.text
     programs = sum(kernel.programs for kernel in result.kernels)
-    counted = f"(epoch_pointer, handshake_block, {programs})"
-    assert result.text.count(f"launch = dl.launch_number{counted}") == 1
-    assert result.text.count(f"launch, begun = dl.begin_launch{counted}") == 1
+    assert result.text.count(f"launch = dl.launch_number(epoch_pointer, handshake_block, {programs})") == 2
     assert (
         "    dl.publish(scope=dl.WARP)\n    dl.count_program(handshake_block, epoch_pointer, scope=dl.WARP)\n"
         in result.text
@@ -218,8 +211,8 @@ def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str
     expected = LaunchProtocol.COUNTED_WITH_COPIES if begins else LaunchProtocol.HELPER_KERNELS
     assert one.protocol is expected
     body = bodies(result)["keep"]
-    names = re.findall(r"dl\.(\w+_launch|\w*finished|begin_copies|check_begin|wait|count_program)\(", body)
-    assert names == (["begin_launch", "begin_copies", "check_begin", "wait", "count_program"] if begins else ["wait"])
+    names = re.findall(r"dl\.(launch_number|\w*finished|begin_copies|wait|count_program|finish_launch)\(", body)
+    assert names == (["launch_number", "begin_copies", "wait", "count_program"] if begins else ["wait"])
     if begins:
         numbers = f"FINISHED={one.finished_base}, RANKS=3, BLOCK=4, STAGE=2, FIRST=True"
         first = "handshake_block, signals, signal_table, epoch_pointer, debug_block, launch, rank"
@@ -241,53 +234,6 @@ def test_outputs_that_peers_write_end_a_launch() -> None:
     schedule = compiler.load("all_reduce").schedule("few", program)
     one = compiler.bound(program, schedule, ranks=4, dims={"Ms": 64, "N": 64}, target="sm_90")
     assert one.protocol is LaunchProtocol.IN_KERNEL
-
-
-WAITS = {
-    "at its begin": ("", "check_begin wait_all for wait"),
-    "in its first tiles": ("reuse_wait off", "check_begin for wait"),
-}
-
-
-def checks(one: Bound) -> list[str]:
-    """Where a kernel checks that earlier launches have ended, among its waits and loops of tiles."""
-    body = next(one for one in bodies(emitted(one)).values() if "begin_launch" in one)
-    return [call or loop for call, loop in re.findall(r"dl\.(check_begin|wait_all|wait)\(|(for) tile", body)]
-
-
-@pytest.mark.parametrize("case", WAITS)
-def test_a_kernel_checks_the_begin_of_its_launch_before_it_waits(case: str) -> None:
-    last, expected = WAITS[case]
-    usual = {"shared": "", "more": "", "place": "on sm", "keep": "in send epilogue"}
-    module = compiler.parse(ALONE.format(**usual, last=last))
-    one = compiler.bound(module.programs[0], module.schedules[0], ranks=3, dims={"M": 256}, target="sm_90")
-    assert checks(one) == expected.split()
-
-
-@pytest.mark.parametrize("schedule", ["few", "words"])
-def test_a_kernel_that_sends_first_checks_its_begin_after_that(schedule: str) -> None:
-    """Where it needs the number of the launch anyway: it sends data that is loaded while the number is."""
-    module = compiler.load("all_reduce")
-    program = module.program("all_reduce_one_shot_pushed")
-    chosen, dims = module.schedule(schedule, program), {"M": 16, "N": 4096}
-    found = checks(compiler.bound(program, chosen, ranks=2, dims=dims, dtype="bf16", target="sm_90"))
-    assert found == ["for", "check_begin", "for", *(["wait_all"] if schedule == "few" else [])]
-
-
-def test_a_kernel_that_never_waits_checks_the_begin_of_its_launch_at_its_end() -> None:
-    text = """program scaled(M):
-        x : in  [M]
-        y : out [M]
-
-        compute scale(i: M):
-            y[i] = x[i] * 2.0
-    """
-    one = compiler.bound(compiler.parse(text).program(), ranks=2, dims={"M": 256}, target="sm_90")
-    (body,) = bodies(emitted(one)).values()
-    assert re.findall(r"dl\.(\w+_begin|\w+_launch|count_program)\(", body)[-2:] in (
-        ["check_begin", "count_program"],
-        ["check_begin", "finish_launch"],
-    )
 
 
 def test_peers_are_told_before_they_are_waited_for_and_at_the_very_end() -> None:

@@ -146,9 +146,7 @@ def launch(
     ENTERED: tl.constexpr, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """A launch that begins and ends by itself: each program stores N elements, the number of the launch."""
-    number, begun = dl.begin_launch(epoch_pointer, handshake_block, 0)  # pyright: ignore[reportGeneralTypeIssues]
-    dl.check_begin(epoch_pointer, handshake_block, number, begun)
-    epoch = number.to(tl.int32)
+    epoch = tl.load(epoch_pointer).to(tl.int32)
     dl.announce_entry(handshake_block, signal_table, rank, ENTERED, RANKS, BLOCK)
     tl.store(x + tl.program_id(0) * N + tl.arange(0, N), epoch + tl.zeros((N,), tl.int32))
     programs = tl.num_programs(0)
@@ -164,8 +162,7 @@ def counted_launch(
     N: tl.constexpr,
 ):  # fmt: skip
     """The same for a launch whose programs are counted."""
-    launch, begun = dl.begin_launch(epoch_pointer, handshake_block, PROGRAMS)  # pyright: ignore[reportGeneralTypeIssues]
-    dl.check_begin(epoch_pointer, handshake_block, launch, begun)
+    launch = dl.launch_number(epoch_pointer, handshake_block, PROGRAMS)
     epoch = launch.to(tl.int32)
     dl.announce_entry(handshake_block, signal_table, rank, ENTERED, RANKS, BLOCK)
     dl.announce_finished(handshake_block, signal_table, epoch_pointer, launch, rank, FINISHED, RANKS, BLOCK)
@@ -179,8 +176,7 @@ def copying_launch(
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """The same for one that lets a copy engine begin."""
-    launch, begun = dl.begin_launch(epoch_pointer, handshake_block, PROGRAMS)  # pyright: ignore[reportGeneralTypeIssues]
-    dl.check_begin(epoch_pointer, handshake_block, launch, begun)
+    launch = dl.launch_number(epoch_pointer, handshake_block, PROGRAMS)
     dl.begin_copies(
         handshake_block,
         signals,

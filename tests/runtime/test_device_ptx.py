@@ -68,22 +68,6 @@ def test_a_notify_waits_for_descriptor_stores_to_be_written() -> None:
     assert after_last(events(ptx, *kinds), "store")[:4] == ["written", "proxy", "barrier", "release"]
 
 
-@pytest.mark.parametrize("name", ["counted_launch", "launch"])
-@pytest.mark.parametrize("target", NVIDIA)
-def test_one_thread_counts_the_begin_of_a_launch_while_its_number_is_loaded(name: str, target: str) -> None:
-    kernel, types, values = PORTABLE[name]
-    ptx = text(compile_source(kernel, types, values, target))
-    counts = list(re.finditer(r"(@%\w+) atom\.relaxed\.gpu\.global\.add\.u32 (%r\d+), \[%rd\d+\], %thread;", ptx))
-    assert len(counts) == ptx.count("trap;") == 1
-    begun = counts[0][2]
-    number, check = ptx.index("ld.global.b64"), ptx.index("setp.ne.u32 %others, %thread, 0;\n@%others bra DONE;\ncvt")
-    used = ptx.index(f"sub.s32 %before, {begun}, %before;")
-    assert counts[0].start() < number < check < used, "others wait for nothing"
-    assert begun not in ptx[counts[0].end() : check], "it waits for the count only where it checks it"
-    report = ptx[check : ptx.index("trap;")]
-    assert report.index("st.relaxed.sys") < report.index("st.release.sys") < report.index("fence.sc.sys;")
-
-
 @pytest.mark.parametrize("target", NVIDIA)
 def test_a_kernel_without_descriptor_stores_need_not_wait_for_them(target: str) -> None:
     assert ("written" in events(text(push(target, TMA=True)))) == (target == "sm_90")

@@ -184,8 +184,7 @@ def test_a_launch_copies_outputs_before_it_is_closed(capturing: bool, meets: boo
     }
     engine = SimpleNamespace(names=[], early=[[]], ready=lambda *_: {}, issue=lambda *_: None)
     driver: Any = SimpleNamespace(
-        skips=[], compare=lambda *_: None, in_turn=False,
-        _in_kernels=meets, slot=0, _engine=engine, _functions=[], _apart={},
+        skips=[], in_turn=False, _in_kernels=meets, slot=0, _engine=engine, _functions=[], _apart={},
         _needs_entry=False,
         _sides=SimpleNamespace(fork=lambda _: None, join=lambda _: done.append("join")), _copies_outputs=True, **note,
     )  # fmt: skip

@@ -28,7 +28,6 @@ class Rank:
         note = self.done.append
         self.driver: Any = SimpleNamespace(
             _in_kernels=meets, in_turn=False, skips=[], slot=0, capturing=OWN, issue=self._issue,
-            compare=lambda *_: None,
             _close=lambda stream: note(f"close on {stream}"),
             _close_captured=lambda stream: note(f"close of a graph on {stream}"),
         )  # fmt: skip

@@ -66,10 +66,6 @@ class LaunchContext:
     waits: tuple[tuple[str, int], ...] = ()
     counted: int = 0
     buffers: tuple[BufferContext, ...] = ()
-    begins: bool = False
-    """True if its first program counts that a launch has begun, and checks that earlier ones have ended."""
-    never_waits: bool = False
-    """True if the kernel waits for no signal."""
     announces_entry: bool = False
     begins_copies: bool = False
     first_begins_copies: bool = False
@@ -91,8 +87,7 @@ class LoopContext:
 
     step: from one tile of a program to its next. flatten: True if it is flattened. before, after: statements around the
     loop. number: the name of its variable, from which the body computes the number of the tile if it is another one.
-    taken: True if programs take tiles by a counter. is_first_to_wait: True if it waits for signals, and no loop before
-    it does, nor the kernel at its begin.
+    taken: True if programs take tiles by a counter.
     """
 
     total: str
@@ -104,7 +99,6 @@ class LoopContext:
     after: tuple[Node, ...] = ()
     number: str = "tile"
     taken: bool = False
-    is_first_to_wait: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,7 +94,6 @@ class Frame:
             self.start,
             counted=handshake.counted,
             buffers=buffers,
-            begins=handshake.begins_launch,
             announces_entry=handshake.announces_entry,
             begins_copies=handshake.begins_copies,
             first_begins_copies=handshake.first_begins_copies,

@@ -18,7 +18,6 @@ FRAME = frozenset(
         "pid",
         "float",
         "launch",
-        "begun",
         "epoch",
         "epoch_pointer",
         "rank",

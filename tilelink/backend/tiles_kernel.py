@@ -15,35 +15,27 @@ from tilelink.backend.statements import StatementEmitter
 from tilelink.backend.values import ValueEmitter
 from tilelink.backend.words import comment
 from tilelink.backend.writer import Writer
-from tilelink.ir.visitor import awaited, statements
 from tilelink.lowering.bound import BoundStage, Loop
 
 
 def tiles_kernel(frame: Frame) -> KernelContext:
     """Return the context of a kernel of tiles."""
     descriptors, modules = Descriptors(), set[str]()
-    chosen = [loop for loop in frame.kernel.loops if frame.bound.stages[loop.stages[0]].total]
-    loops = [_loop(frame, loop, descriptors, modules) for loop in chosen]
-    launch = frame.launch()
-    first = next((number for number, loop in enumerate(chosen) if _waits(frame, loop)), None)
-    if first is not None and not launch.waits:
-        loops[first] = replace(loops[first], is_first_to_wait=True)
+    loops = tuple(
+        _loop(frame, loop, descriptors, modules)
+        for loop in frame.kernel.loops
+        if frame.bound.stages[loop.stages[0]].total
+    )
     return KernelContext(
         name=frame.kernel.name,
         template="kernels/tiles.py.j2",
         args=(*descriptors.args.values(), *frame.arguments),
         constants=frame.constants,
-        launch=replace(launch, never_waits=first is None and not launch.waits),
-        loops=tuple(loops),
+        launch=frame.launch(),
+        loops=loops,
         call_arguments=frame.dialect.call_arguments(),
         user_modules=frozenset(modules),
     )
-
-
-def _waits(frame: Frame, loop: Loop) -> bool:
-    """True if a tile of a loop waits for signals, or for words."""
-    bodies = (frame.bound.stages[name].stage.body for name in loop.stages)
-    return any(awaited(one) for body in bodies for one in statements(body))
 
 
 def _loop(frame: Frame, loop: Loop, descriptors: Descriptors, modules: set[str]) -> LoopContext:

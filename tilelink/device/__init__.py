@@ -10,8 +10,7 @@ state that would hold them. Inside a node copies use peer pointers. Between node
 call NVSHMEM (nvshmem.py), whose bitcode is linked into these kernels alone; interpreted they send through network.py.
 
 pointers    symm_at, remote_ptr
-launches    begin_launch, check_begin, announce_entry, finish_launch, launch_number, announce_finished, begin_copies,
-            count_program
+launches    announce_entry, finish_launch, launch_number, announce_finished, begin_copies, count_program
 tiles       take_tile
 signals     wait, wait_all, wait_each, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read,
             fence, quiet
@@ -94,8 +93,6 @@ from tilelink.device.handshake import (
     announce_entry,
     announce_finished,
     begin_copies,
-    begin_launch,
-    check_begin,
     count_program,
     finish_launch,
     launch_number,
@@ -133,8 +130,6 @@ __all__ = [
     "remote_ptr",
     "announce_entry",
     "finish_launch",
-    "begin_launch",
-    "check_begin",
     "launch_number",
     "announce_finished",
     "begin_copies",

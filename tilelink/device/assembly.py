@@ -382,49 +382,6 @@ mov.u32 {token}, 0;
     "token counter increment",
     WARP_THREADS,
 )
-# The first thread of the first program adds 1 to the launches that have begun, modulo 2**32. {begun} is the count
-# before, for which nothing waits here. What is added is no constant: ptxas would add that for all threads of a warp at
-# once, and make them wait for the result, which they share.
-BEGIN = _text(
-    """{{
-.reg .pred %first; .reg .b32 %thread;
-mov.u32 %thread, {thread};
-or.b32 %thread, %thread, {program};
-setp.eq.u32 %first, %thread, 0;
-add.u32 %thread, %thread, 1;
-mov.b32 {begun}, 0;
-@%first atom.relaxed.gpu.global.add.u32 {begun}, [{counter}], %thread;
-}}""",
-    "begun counter program",
-)
-# That thread checks the count. If other launches have begun than those before this one, it writes the numbers to memory
-# of the host, and stops the GPU. {report}: address of its address
-CHECK_BEGUN = _text(
-    """{{
-.reg .pred %others, %good; .reg .b32 %thread, %before; .reg .b64 %number, %address;
-mov.u32 %thread, {thread};
-or.b32 %thread, %thread, {program};
-setp.ne.u32 %others, %thread, 0;
-@%others bra DONE;
-cvt.u32.u64 %before, {launch};
-sub.s32 %before, {begun}, %before;
-setp.eq.s32 %good, %before, -1;
-@%good bra DONE;
-ld.global.b64 %address, [{report}];
-st.relaxed.sys.global.b64 [%address+8], {launch};
-cvt.s64.s32 %number, %before;
-add.s64 %number, %number, {launch};
-st.relaxed.sys.global.b64 [%address+16], %number;
-mov.b64 %number, 1;
-st.release.sys.global.b64 [%address], %number;
-fence.sc.sys;
-trap;
-DONE:
-mov.u32 {token}, 0;
-}}""",
-    "token launch begun program report",
-)
-TRAP = tl.constexpr("trap;\nmov.u32 $0, 0;")
 WARP_TRACE_BEGIN = _text(_TRACE_BEGIN, _BEGIN, WARP_THREADS, **_TRACK)
 WARP_TRACE_END = _text(_TRACE_END, _END, WARP_THREADS, **_TRACK, before="")
 
@@ -433,7 +390,6 @@ WARP_TRACE_END = _text(_TRACE_END, _END, WARP_THREADS, **_TRACK, before="")
 AMD_RELEASE_GPU = tl.constexpr("buffer_wbl2 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\ns_mov_b32 $0, 0")
 AMD_RELEASE_SYS = tl.constexpr("buffer_wbl2 sc0 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\ns_mov_b32 $0, 0")
 AMD_FENCE = tl.constexpr("buffer_wbl2 sc0 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\nbuffer_inv sc0 sc1\ns_mov_b32 $0, 0")
-AMD_TRAP = tl.constexpr("s_trap 2\ns_mov_b32 $0, 0")
 AMD_TOKEN = tl.constexpr("s_mov_b32 $0, 0")
 AMD_CLOCK = tl.constexpr("s_memrealtime $0\ns_waitcnt lgkmcnt(0)")
 AMD_CLOCK_NS = tl.constexpr(10)  # its clock ticks at 100 MHz

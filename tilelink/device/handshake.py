@@ -32,40 +32,22 @@ and `epoch_pointer`, the state of launches, int64:
     1   number of launches skipped before it (runtime/cuda/helper_kernels.py)
     2   number of programs counted
     3   number of launches announced to peers as finished, if programs are counted
-    4   number of the last launch that has begun
-    5   address of a report (runtime/cuda/report.py) in memory of the host
-
-Launches of one kernel must not overlap: both would take one number. The first program of a launch counts that it has
-begun (`begin_launch`), and finds one too many if an earlier launch has not ended (`check_begin`). Then it stops its
-GPU. It adds to the count while it loads the number of the launch, and looks at both where it needs that number anyway,
-before it waits for anything, so that the check takes no time, and comes before a wait that would never end.
-It sees every launch whose first program begins before all programs of an earlier launch have ended. GPUs start the
-programs of a launch in order, so what it does not see is a launch that begins in the very moment in which the other one
-ends, between the begin of its own programs. If helper kernels end the launches, these check them
-(runtime/cuda/helper_kernels.py).
 """
-
-from typing import Any
 
 import triton
 import triton.language as tl
 
-from tilelink.device.assembly import BEGIN, CHECK_BEGUN, WARP_COUNT
+from tilelink.device.assembly import WARP_COUNT
 from tilelink.device.mode import BLOCK, INTERPRETED, WARP, isa, lanes
 
 if INTERPRETED:
-    from tilelink.device.interpreted import fence, trap
+    from tilelink.device.interpreted import fence
     from tilelink.device.interpreted import wait_each as poll_each
 else:
-    from tilelink.device.compiled import fence, poll_each, trap
+    from tilelink.device.compiled import fence, poll_each
 
 ON, LEFT, LAG, EXITS, TABLE, FLAGS, FLAG_TABLE, FLAG_VALUES, READY = (tl.constexpr(n) for n in range(9))
-NUMBER, SKIPPED, COUNTED, ANNOUNCED, BEGUN, REPORT = (tl.constexpr(n) for n in range(6))
-OVERLAPPED, DIFFERENT = tl.constexpr(1), tl.constexpr(2)
-REPORT_WORDS = tl.constexpr(4)
-"""Words of a report: 0; or OVERLAPPED, the number that a launch took and that of the last one that had begun before it;
-or DIFFERENT, what is launched here, what a peer launches instead, and the peer (compare_launches of
-runtime/cuda/helper_kernels.py)."""
+NUMBER, SKIPPED, COUNTED, ANNOUNCED = (tl.constexpr(n) for n in range(4))
 
 
 @triton.jit
@@ -83,64 +65,6 @@ def announce_entry(
 
 
 @triton.jit
-def begin_launch(epoch_pointer, handshake_block, PROGRAMS: tl.constexpr) -> Any:
-    """Count that a launch begins. Return its number (int64), and how many had begun before it (int32).
-
-    The latter is for `check_begin`, and of the first program alone. PROGRAMS: as for `launch_number`, or 0 if programs
-    are not counted.
-    """
-    begun = tl.cast(0, tl.int32)
-    if handshake_block is not None:
-        if INTERPRETED or isa() == "amdgcn":
-            first, one = tl.program_id(0) == 0, tl.cast(1, tl.int64)
-            begun = tl.atomic_add(epoch_pointer + BEGUN, one, mask=first, sem="relaxed", scope="gpu").to(tl.int32)
-        else:
-            counted = [epoch_pointer + BEGUN, tl.program_id(0)]
-            begun = tl.inline_asm_elementwise(BEGIN, "=r,l,r", counted, dtype=tl.int32, is_pure=False, pack=1)
-    return launch_number(epoch_pointer, handshake_block, PROGRAMS), begun
-
-
-@triton.jit
-def check_begin(epoch_pointer, handshake_block, launch, begun):
-    """Stop the GPU if an earlier launch had not ended when this one began. launch, begun: of `begin_launch`."""
-    if handshake_block is not None:
-        if INTERPRETED or isa() == "amdgcn":
-            early = begun - launch.to(tl.int32)
-            if (tl.program_id(0) == 0) & (early != -1):
-                report_overlap(epoch_pointer, launch, launch + early)
-        else:
-            found = [launch, begun, tl.program_id(0), (epoch_pointer + REPORT).to(tl.int64)]
-            tl.inline_asm_elementwise(CHECK_BEGUN, "=r,l,r,r,l", found, dtype=tl.int32, is_pure=False, pack=1)
-
-
-@triton.jit
-def expect_begun(epoch_pointer, launch, expected):
-    """Stop the GPU if another launch than `expected` is the last one that has begun, in a helper kernel of `launch`."""
-    begun = tl.load(epoch_pointer + BEGUN)
-    if begun != expected:
-        report_overlap(epoch_pointer, launch, begun)
-
-
-@triton.jit
-def report_overlap(epoch_pointer, launch, begun):
-    """Report that a launch began after launch `begun`, which has not ended, and stop the GPU."""
-    stop(epoch_pointer, OVERLAPPED, launch, begun, begun * 0)
-
-
-@triton.jit
-def stop(epoch_pointer, kind: tl.constexpr, first, second, peer):
-    """Write a report (int64 words, as above) to memory of the host, and stop the GPU."""
-    report = tl.load(epoch_pointer + REPORT).to(tl.pointer_type(tl.int64))
-    tl.store(report + 1, first)
-    tl.store(report + 2, second)
-    tl.store(report + 3, peer)
-    fence()
-    tl.store(report, tl.cast(kind, tl.int64))
-    fence()
-    trap()
-
-
-@triton.jit
 def launch_number(epoch_pointer, handshake_block, PROGRAMS: tl.constexpr):
     """Return the number (int64) of a launch whose programs, PROGRAMS in all, are counted as they end.
 
@@ -148,9 +72,8 @@ def launch_number(epoch_pointer, handshake_block, PROGRAMS: tl.constexpr):
     programs have been counted.
     """
     launch = tl.load(epoch_pointer + NUMBER)
-    if PROGRAMS > 0:  # noqa: SIM102
-        if handshake_block is not None:
-            launch += tl.load(epoch_pointer + COUNTED, volatile=True) // PROGRAMS
+    if handshake_block is not None:
+        launch += tl.load(epoch_pointer + COUNTED, volatile=True) // PROGRAMS
     return launch
 
 

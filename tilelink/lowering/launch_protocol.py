@@ -28,7 +28,6 @@ def fitting(bound: Bound) -> tuple[LaunchProtocol, ...]:
 class KernelHandshake:
     """The part of a kernel in the launch protocol of its program.
 
-    begins_launch: its first program counts that a launch has begun.
     announces_entry: it announces to peers that its rank has entered a launch. None does if no peer waits for that.
     ends_launch: its programs end the launch, or are counted as they exit.
     announces_end: it announces the end of earlier launches. first_announces: its first program does, not its last.
@@ -36,7 +35,6 @@ class KernelHandshake:
     counted: programs of a launch if they are counted as they exit, else 0.
     """
 
-    begins_launch: bool = False
     announces_entry: bool = False
     ends_launch: bool = False
     announces_end: bool = False
@@ -48,7 +46,7 @@ class KernelHandshake:
     @property
     def takes_part(self) -> bool:
         """True if the kernel reads or writes the state of the handshake."""
-        return self.begins_launch or self.announces_entry or self.ends_launch
+        return self.announces_entry or self.ends_launch
 
 
 def handshake_of(bound: Bound, kernel: Kernel, *, copies_wait: bool) -> KernelHandshake:
@@ -64,7 +62,6 @@ def handshake_of(bound: Bound, kernel: Kernel, *, copies_wait: bool) -> KernelHa
     last = protocol.counted or kernel.position == len(bound.kernels) - 1
     begins_copies = protocol.releases_copies
     return KernelHandshake(
-        begins_launch=protocol.in_kernels and first and kernel.stream == "main",
         announces_entry=protocol.in_kernels and first and several and any(one.needs_entry for one in bound.kernels),
         ends_launch=protocol.in_kernels and last,
         announces_end=protocol.counted and several and first and kernel.stream == "main",

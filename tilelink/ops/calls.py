@@ -29,7 +29,6 @@ from tilelink.ops.operators import OPERATORS, UNFUSED, Operator, program_of
 from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
 from tilelink.ops.rows import Rows, rows_of
-from tilelink.ops.sms import target_of
 from tilelink.ops.validate import check_activation, check_operands
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
@@ -194,7 +193,7 @@ def _decided(exact: Request, shared: Request, made: _Made) -> tuple[Schedule | s
     if not known.one_node:
         return UNFUSED, False
     try:
-        processor = target_of(made.group) or current_target()
+        processor = current_target()
     except UnknownTargetError:
         return UNFUSED, False
     if exact != shared and known.records:
@@ -239,15 +238,14 @@ def _kernel(
     # g: ranks of a node, of programs in two levels
     known = {**sizes, "Ms": int(sizes["M"]) // ranks, "g": ranks // nodes}
     dims = {one.name: known[one.name] for one in program.params}
-    target = target_of(made.group)
-    key = (program.name, str(schedule), *dims.values(), x.dtype, target)
+    key = (program.name, str(schedule), *dims.values(), x.dtype)
     if key not in made.kernels:
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             hint = f"call it once before the capture, on all ranks, with as many rows ({x.shape[0]}) as here"
             raise RankError(f"{program.name} is compiled at its first call, which no CUDA graph holds", hint=hint)
         made.kernels[key] = compiler.compile(
             program, schedule, ranks=ranks, dims=dims, dtype=DTYPES[x.dtype], device="cuda", group=made.group,
-            nodes=nodes, target=target,
+            nodes=nodes,
         )  # fmt: skip
     return made.kernels[key]
 

@@ -19,10 +19,6 @@ ALIGNMENT = 1024
 class Heap:
     """The symmetric tensors [buffers, *shape], the signal pad (int32 counters, all 0) and a debug block of one rank.
 
-    It belongs to one kernel, and no two parts of it share a byte. The number of a launch is that of this kernel, the
-    counters count its notifies, and words of data and flag (lowering/clauses/low_latency.py) have that number as their
-    flag. Data of another tensor, or words of another kernel, could have the flag of a word that has not come yet.
-
     Construction is collective: all ranks of the group build equal heaps in the same order. After it the counters of all
     ranks are zero. addresses(name)[rank] is the address of that rank's copy, as this process sees it.
     """
@@ -36,8 +32,6 @@ class Heap:
                 size += _padded(tensor.buffers * prod(tensor.shape) * dtype_of(tensor).itemsize)
         self._debug_offset = size
         size += _padded(WORDS * 8)
-        self._board_offset = size
-        size += _padded(artifact.ranks * 2 * 8)
         self.memory = symmetric.empty(size, dtype=torch.uint8, device=device)
         self.memory.zero_()
         self._handle: Any = symmetric.rendezvous(self.memory, group)
@@ -46,8 +40,6 @@ class Heap:
         dist.barrier(group, device_ids=[device.index])
         self.pad = self.memory[: artifact.pad_size * 4].view(torch.int32)
         self.debug = self.memory[self._debug_offset : self._debug_offset + WORDS * 8].view(torch.int64)
-        self.board = self.memory[self._board_offset :].view(torch.int64)[: 2 * artifact.ranks]
-        """int64: where ranks compare their launches (compare_launches of runtime/cuda/helper_kernels.py)."""
         self.tensors = {t.name: self._view(t) for t in artifact.tensors if t.symmetric}
 
     def _view(self, tensor: TensorSpec) -> torch.Tensor:
@@ -64,11 +56,6 @@ class Heap:
     def pads(self) -> list[int]:
         """Return the address of each rank's signal pad."""
         return list(self._bases)
-
-    @property
-    def boards(self) -> list[int]:
-        """Return the address of each rank's board."""
-        return [base + self._board_offset for base in self._bases]
 
     @property
     def debugs(self) -> list[int]:

@@ -6,11 +6,6 @@ the handshake (device/handshake.py). So a launch that was captured into a CUDA g
 Where the host's copies address buffers, a replay uses those that it was captured with (Artifact.replays_in_turn). It
 first skips launches, as if they had happened, until it uses these buffers. Afterwards it skips as many as restore the
 slot. For launches outside of the graph nothing has changed.
-
-Launches of one kernel must not overlap (device/handshake.py). Where the program's kernels do not count that a launch
-has begun, because helper kernels end it, the kernel before a replay does, and the kernel after every launch checks the
-count. So replays that overlap stop the GPU, and so does a launch outside of graphs in which a replay begins or ends,
-but not one in which a replay does both.
 """
 
 import triton
@@ -30,37 +25,6 @@ def _number(epoch_pointer, PROGRAMS: tl.constexpr):
     if PROGRAMS:
         launch += tl.load(epoch_pointer + handshake.COUNTED) // PROGRAMS
     return launch
-
-
-@triton.jit(do_not_specialize=["rank"])
-def compare_launches(board, boards, epoch_pointer, own, rank, RANKS: tl.constexpr, BLOCK: tl.constexpr):
-    """Stop the GPU if a peer's launch after as many others is not the same.
-
-    own: int64 [2], the identity of the launch (runtime/cuda/report.py), and how many were compared before it.
-    board: int64 [2, RANKS], where ranks write their identities, for two launches by turns: a rank that writes the next
-        but one has found all others at the next one, so they have read this one. boards: int64 [RANKS], the addresses.
-    """
-    mine, turn = tl.load(own), tl.load(own + 1)
-    peers = tl.arange(0, BLOCK)
-    there, row = peers < RANKS, turn % 2 * RANKS
-    number = (turn + 1) % 2147483648
-    targets = tl.load(boards + peers, mask=there, other=0).to(tl.pointer_type(tl.int64)) + row + rank
-    tl.atomic_xchg(targets, number * 4294967296 + mine + peers * 0, mask=there, sem="release", scope="sys")
-    seen = _written(board + row + peers, there)
-    while tl.sum(tl.where(there & (seen // 4294967296 != number), 1, 0)) > 0:
-        seen = _written(board + row + peers, there)
-    tl.debug_barrier()
-    tl.store(own + 1, turn + 1)
-    theirs = seen % 4294967296
-    peer = tl.max(tl.where(there & (theirs != mine), peers, -1))
-    if peer >= 0:
-        other = tl.max(tl.where(peers == peer, theirs, 0))
-        handshake.stop(epoch_pointer, handshake.DIFFERENT, mine, other, peer.to(tl.int64))
-
-
-@triton.jit
-def _written(words, mask):
-    return tl.atomic_add(words, tl.zeros_like(words.to(tl.int64)), mask=mask, sem="acquire", scope="sys")
 
 
 @triton.jit(do_not_specialize=["rank"])
@@ -93,11 +57,10 @@ def close_launch(
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     EXITS: tl.constexpr, COUNTERS: tl.constexpr, FLAGS: tl.constexpr,
     LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr, PROGRAMS: tl.constexpr, CYCLE: tl.constexpr,
-    BEGINS: tl.constexpr,
 ):  # fmt: skip
     """Wait for peers' writes to outputs, announce to peers that the launch is finished, and prepare the next one.
 
-    epoch_pointer: int64 [6], as generated kernels take it.
+    epoch_pointer: int64 [4], as generated kernels take it.
     PROGRAMS: number of programs that kernels count in a launch, or 0.
     exits: int32 [EXITS, 4], rows (first counter, buffers, counters of a buffer, threshold) of outputs' counters.
     counters: int32 [COUNTERS, 3], rows (threshold, buffer, buffers) of the pad's counters, for skipped launches.
@@ -107,17 +70,15 @@ def close_launch(
     flag_values: values of the flags in the next launch.
     LAG: the next launch may begin once peers have finished launch (next - LAG); 0: at once.
     CYCLE: for a captured launch, the number of launches after which the buffers repeat; 0 if it is not captured.
-    BEGINS: True if the program's kernels count that a launch has begun.
     """
     launch = _number(epoch_pointer, PROGRAMS)
-    handshake.expect_begun(epoch_pointer, launch, launch if BEGINS or CYCLE else launch - 1)
     handshake.await_exits(signals, launch, exits, EXITS, debug_block, STAGE)
     skipped = 0
     if CYCLE:
         skipped = CYCLE - 1 - tl.load(epoch_pointer + handshake.SKIPPED)
     _advance(
         signals, signal_table, epoch_pointer, debug_block, counters, flags, flag_values, rank, launch + 1, skipped, 1,
-        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, PROGRAMS, CYCLE, BEGINS,
+        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, PROGRAMS, CYCLE,
     )  # fmt: skip
 
 
@@ -126,16 +87,15 @@ def skip_launches(
     signals, signal_table, epoch_pointer, debug_block, counters, flags, flag_values, rank,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
-    PROGRAMS: tl.constexpr, CYCLE: tl.constexpr, BEGINS: tl.constexpr, SLOT: tl.constexpr,
+    PROGRAMS: tl.constexpr, CYCLE: tl.constexpr, SLOT: tl.constexpr,
 ):  # fmt: skip
     """Skip launches until the next one, counted from 0, has slot SLOT of its cycle. Parameters as of close_launch."""
     launch = _number(epoch_pointer, PROGRAMS)
-    handshake.expect_begun(epoch_pointer, launch, launch - 1)
     skipped = (SLOT + CYCLE - (launch - 1) % CYCLE) % CYCLE
     tl.store(epoch_pointer + handshake.SKIPPED, skipped)
     _advance(
         signals, signal_table, epoch_pointer, debug_block, counters, flags, flag_values, rank, launch, skipped, 0,
-        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, PROGRAMS, CYCLE, BEGINS,
+        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, PROGRAMS, CYCLE,
     )  # fmt: skip
 
 
@@ -144,7 +104,7 @@ def _advance(
     signals, signal_table, epoch_pointer, debug_block, counters, flags, flag_values, rank, first, skipped, done,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
-    PROGRAMS: tl.constexpr, CYCLE: tl.constexpr, BEGINS: tl.constexpr,
+    PROGRAMS: tl.constexpr, CYCLE: tl.constexpr,
 ):  # fmt: skip
     """End `done` launches and `skipped` ones from number `first` on, and prepare the launch after them.
 
@@ -180,7 +140,6 @@ def _advance(
         )
     tl.debug_barrier()
     tl.store(epoch_pointer + handshake.NUMBER, following)
-    tl.store(epoch_pointer + handshake.BEGUN, following - (1 if BEGINS else done))
     if PROGRAMS:
         tl.store(epoch_pointer + handshake.COUNTED, tl.zeros((), tl.int64))
         tl.store(epoch_pointer + handshake.ANNOUNCED, following - 1)

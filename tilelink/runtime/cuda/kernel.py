@@ -50,10 +50,9 @@ class GpuKernel(MeasuredKernel):
 
     def _build(self, deadline_s: float | None) -> None:
         artifact, group, device = self.artifact, self._group, self.device
-        agree(artifact.fingerprint * 2 + settings().check, group, device)  # ranks that check wait for each other
+        agree(artifact.fingerprint, group, device)
         handles = self._handles = Handles(library())
         memory = self._memory = Memory(artifact, self._rank, group, device)
-        self._reported = memory.report.words
         debug_block = self._debug_block = DebugBlock(artifact, memory, deadline_s) if deadline_s else None
         words = debug_block.words if debug_block else None
         self._tracer = None
@@ -65,8 +64,6 @@ class GpuKernel(MeasuredKernel):
         handshake = HandshakeArguments(artifact, copies, device)
         self._arguments = Arguments(artifact, memory, words, handshake.usual)
         self._driver = LaunchDriver(artifact, memory, self._arguments, copies, handshake, words, handles)
-        if settings().check and artifact.ranks > 1 and debug_block is None:  # with a deadline no launch is captured
-            self._driver.compare_with_peers(artifact)
         self._promises = artifact.promises if settings().check else ()
         self._graphs = GraphCache(Graphs(handles), self._driver.gains and debug_block is None, SETS)
         torch.cuda.synchronize(device)
@@ -98,14 +95,13 @@ class GpuKernel(MeasuredKernel):
         if results or arguments.in_place:
             arguments.check_apart(given, results, self._memory.heap.memory)
         stream = driver.current()
-        driver.order(stream, capturing)
+        if not capturing and stream is not driver.last:
+            driver.follow(stream)
         tensors = given | arguments.allocate(results)
         if self._tracer:
             self._tracer.begin(stream)
         self._launch(tensors, stream.cuda_stream, capturing, results)
-        if capturing:
-            driver.captures.done(stream.cuda_stream)
-        else:
+        if not capturing:
             self._end_eager(stream)
         return {t.name: results.get(t.name, tensors.get(t.name)) for t in arguments.outputs}  # type: ignore[misc]
 
@@ -114,7 +110,6 @@ class GpuKernel(MeasuredKernel):
         arguments, driver = self._arguments, self._driver
         if arguments.kept:  # before anything is issued: if memory is exhausted, nothing has happened yet
             arguments.make_kept(results)
-        driver.compare(stream, capturing)
         if capturing and driver.skips:
             driver.skips[driver.slot](stream)
         if arguments.staged:
@@ -147,12 +142,10 @@ class GpuKernel(MeasuredKernel):
     def _elsewhere(self) -> bool:
         """True if the calling thread has another current GPU, whose streams and context are not this rank's.
 
-        Raises BindingError if the kernel is closed, and what its GPU has reported before it stopped.
+        Raises BindingError if the kernel is closed.
         """
         if self._handles.closed:
             self._check_open()
-        if self._reported[0]:
-            self._memory.report.check()
         return torch._C._cuda_getDevice() != self.device.index
 
     def buffer(self, name: str) -> torch.Tensor:
@@ -167,7 +160,9 @@ class GpuKernel(MeasuredKernel):
         capturing = torch.cuda.is_current_stream_capturing()
         if not tensor.symmetric or (capturing and driver.skips):
             return torch.empty(tensor.shape, dtype=dtype_of(tensor), device=self.device)
-        driver.order(driver.current(), capturing)
+        stream = driver.current()
+        if not capturing and stream is not driver.last:
+            driver.follow(stream)
         # Detached: otherwise a value with gradients would keep its autograd graph alive in the buffer, launch after
         # launch.
         return self._memory.own[name][driver.slot % tensor.buffers].detach()
@@ -179,12 +174,7 @@ class GpuKernel(MeasuredKernel):
         return self._memory.heap.memory.nbytes
 
     def close(self) -> None:
-        """Free the kernel's memory, too, in which peers write.
-
-        Raises what its GPU has reported before it stopped: OverlapError, LaunchOrderError.
-        """
-        if self._memory is not None:
-            self._memory.report.check()
+        """Free the kernel's memory, too, in which peers write."""
         super().close()
         for name in ("_graphs", "_driver", "_copies", "_arguments", "_tracer", "_debug_block", "_memory"):
             setattr(self, name, None)  # the memory last: graphs and kernels have its addresses

@@ -5,24 +5,16 @@ from __future__ import annotations
 
 import torch
 
-from tilelink.artifact import Artifact, EpochPointer, HandshakePointer, SignalsPointer, SignalTablePointer
+from tilelink.artifact import Artifact, HandshakePointer, SignalsPointer, SignalTablePointer
 from tilelink.generated import file_of, load_module
 from tilelink.runtime.cuda.arguments import Arguments
-from tilelink.runtime.cuda.captures import Captures
 from tilelink.runtime.cuda.copies import Copies
 from tilelink.runtime.cuda.functions import Function, HelperKernel
 from tilelink.runtime.cuda.handles import SIDE_PRIORITY, Handles
 from tilelink.runtime.cuda.handshake import HandshakeArguments
-from tilelink.runtime.cuda.helper_kernels import (
-    await_outputs,
-    close_launch,
-    compare_launches,
-    open_launch,
-    skip_launches,
-)
+from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, skip_launches
 from tilelink.runtime.cuda.memory import Memory
 from tilelink.runtime.cuda.operands import Tensors
-from tilelink.runtime.cuda.report import identity
 from tilelink.runtime.cuda.side_streams import Sides
 from tilelink.runtime.order import kernels_in_order
 
@@ -64,26 +56,8 @@ class LaunchDriver:
         self.gains = bool(self._engine.stream) and not streams and all(one.is_prepared for _, one in self._functions)
         self.capturing = handles.stream(memory.device)
         engine = [self._engine.stream] if self._engine.stream else []
-        self.captures = Captures(handles)
-        self._compare: tuple[HelperKernel, torch.Tensor] | None = None
         self._sides = Sides(handles, [*streams.values(), *engine])
         self._compile_helpers(debug_block)
-
-    def compare_with_peers(self, artifact: Artifact) -> None:
-        """From now on compare all launches with those of peers, on the device. All ranks do, or none."""
-        memory, device = self._memory, self._memory.device
-        boards = torch.tensor(memory.heap.boards, dtype=torch.int64, device=device)
-        own = torch.zeros(2, dtype=torch.int64, device=device)
-        options = {"RANKS": artifact.ranks, "BLOCK": 1 << (artifact.ranks - 1).bit_length()}
-        given = (memory.heap.board, boards, memory.epoch, own, memory.rank)
-        self._compare = HelperKernel(compare_launches, given, options), own[:1]
-
-    def compare(self, stream: int, capturing: bool) -> None:
-        """Issue the comparison of the next launch, if launches are compared. `stream` is torch's current one."""
-        if self._compare is not None:
-            run, own = self._compare
-            own.fill_(identity(*self.captures.next(stream)) if capturing else 0)
-            run(stream)
 
     def _compile_helpers(self, debug_block: torch.Tensor | None) -> None:
         memory, copies, options = self._memory, self._copies, self._copies.options
@@ -117,13 +91,6 @@ class LaunchDriver:
             self.end.record(self.last)
             stream.wait_event(self.end)
         self.last = stream
-
-    def order(self, stream: torch.cuda.Stream, capturing: bool) -> None:
-        """Make a stream wait for the launches made, or captured, on another one."""
-        if capturing:
-            self.captures.follow(stream.cuda_stream)
-        elif stream is not self.last:
-            self.follow(stream)
 
     # Launches ------------------------------------------------------------------------------------------------
 
@@ -164,9 +131,7 @@ class LaunchDriver:
         if self._preset is None:
             pad = torch.full_like(self._memory.pad, 2**30)
             table = torch.full_like(self._memory.signal_table, pad.data_ptr())
-            epoch = self._memory.epoch.clone()
-            self._preset = {SignalsPointer: pad, SignalTablePointer: table, EpochPointer: epoch, **self._apart}
-        self._preset[EpochPointer].copy_(self._memory.epoch)  # it is no launch, and none has begun
+            self._preset = {SignalsPointer: pad, SignalTablePointer: table, **self._apart}
         for side, function in self._functions:
             if side is None:
                 function(stream, tensors, self._preset)

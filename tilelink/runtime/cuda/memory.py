@@ -8,7 +8,6 @@ import torch.distributed as dist
 from tilelink.artifact import Artifact, TensorSpec
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.heap import Heap
-from tilelink.runtime.cuda.report import Report
 from tilelink.runtime.dtypes import dtype_of, stand_in
 
 
@@ -27,8 +26,7 @@ class Memory:
                 self.own[tensor.name] = stand_in(tensor, device)
             elif not tensor.symmetric and tensor.space in ("kept", "local", "table"):
                 self.own[tensor.name] = self._local(artifact, tensor)
-        self.report = Report(artifact.program, rank, device)
-        self.epoch = torch.tensor([1, 0, 0, 0, 0, self.report.address], dtype=torch.int64, device=device)
+        self.epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=device)
         """State of launches, as kernels take it (device/handshake.py)."""
         self.counters = {one.name: torch.zeros(1, dtype=torch.int32, device=device) for one in artifact.kernels}
         """Counters by which programs take tiles, by kernel."""

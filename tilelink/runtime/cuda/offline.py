@@ -85,7 +85,6 @@ def helper_options(artifact: Artifact, found: Recorded, begun: bool) -> HelperOp
     options = {
         **common, "FINISHED": artifact.finished_base, "COUNTERS": len(found.counters), "FLAGS": len(found.flags),
         "LAG": artifact.lag, "ENTRY": artifact.needs_entry, "PROGRAMS": artifact.counted,
-        "BEGINS": artifact.protocol.in_kernels,
     }  # fmt: skip
     closing = {**options, "EXITS": len(found.exits)}
     # Where replays skip launches, their kernels notify no peers and release no copies: helper kernels do so first.
