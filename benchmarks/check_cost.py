@@ -1,0 +1,106 @@
+"""What `tilelink check` costs at sizes of models: seconds of processor time and megabytes, start-up included.
+
+python benchmarks/check_cost.py [--only WORD] [--gigabytes 12] [OUT.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = str(Path(__file__).with_suffix(".tl"))
+SM90 = ("--target", "sm_90", "--dtype", "bf16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A check of one program. file: a file, or the program's name in the library."""
+
+    program: str
+    ranks: int
+    sizes: str
+    schedule: str = "gpu"
+    file: str = FILE
+
+    @property
+    def name(self) -> str:
+        return f"{self.program}, {self.ranks} ranks, {self.sizes}"
+
+    @property
+    def command(self) -> list[str]:
+        sizes = [word for size in self.sizes.split() for word in ("--set", size)]
+        chosen = ["--program", self.program] if self.file == FILE else []
+        schedule = ["--schedule", self.schedule]
+        return ["check", self.file, *chosen, *schedule, "--ranks", str(self.ranks), *SM90, *sizes]
+
+
+def _of_library(program: str, sizes: str) -> Case:
+    return Case(program=program, ranks=8, sizes=sizes, schedule="default", file=program)
+
+
+CASES = (
+    *(_of_library("expert_parallel", f"M={rows} C={rows} H=2048 k=8") for rows in (256, 512, 1024)),
+    *(_of_library("gated_expert_parallel", f"M={rows} H=2048 k=8") for rows in (64, 128, 256)),
+    Case(program="ep_ffn", ranks=2, sizes="M=1024 H=2048 F=768 E=8 C=384 k=8"),
+    Case(program="ep_ffn", ranks=2, sizes="M=4096 H=2048 F=768 E=64 C=384 k=8"),
+    Case(program="ep_ffn", ranks=8, sizes="M=1024 H=2048 F=768 E=8 C=256 k=8"),
+    Case(program="moe_rs", ranks=8, sizes="M=2048 F=1024 H=2048 E=16 B=48 T=128 k=2"),
+    Case(program="moe_rs", ranks=8, sizes="M=8192 F=1024 H=2048 E=64 B=192 T=128 k=2"),
+    Case(program="ag_moe", ranks=8, sizes="Ms=1024 K=4096 N=2048 E=64 T=16384"),
+    Case(program="zigzag_attention", ranks=8, sizes="Q=32 G=8 B=8 T=128 D=128"),
+    Case(program="decode", ranks=8, sizes="B=64 P=8192 T=64 H=8 G=8 D=128 S=64"),
+)
+
+
+def measure(case: Case, limit: int) -> dict[str, object]:
+    """Check one program in a process of its own, with `limit` bytes of address space."""
+    command = [sys.executable, "-m", "tilelink", *case.command]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert process.stdout is not None
+    text = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    said = [line for line in text.splitlines() if line.strip()]
+    safe = process.returncode == 0
+    return {
+        "case": case.name,
+        "safe": safe,
+        "seconds": round(used.ru_utime + used.ru_stime, 1),
+        "megabytes": round(used.ru_maxrss / 1024),
+        "said": "" if safe else (said or [f"status {process.returncode}"])[-1],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="of the cases whose name has this word")
+    parser.add_argument("--gigabytes", type=int, default=12, help="of address space for a check")
+    parser.add_argument("out", nargs="?")
+    given = parser.parse_args()
+    results: list[dict[str, object]] = []
+    print(f"{'s':>7} {'MB':>7}")
+    for case in CASES:
+        if given.only in case.name:
+            result = measure(case, given.gigabytes * 2**30)
+            print(f"{result['seconds']:>7} {result['megabytes']:>7}  {case.name}  {result['said']}", flush=True)
+            results.append(result)
+    if given.out:
+        machine = {"python": platform.python_version(), "machine": platform.machine()}
+        Path(given.out).write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
