@@ -137,11 +137,17 @@ class _Sent:
     counter: tuple[object, ...]
 
 
+def each_channel(plan: Plan) -> Plan:
+    """Return an equal plan, in which a wait for channels that a launch decides has a row for each of its box."""
+    rows, channels = plan.each_channel(np.arange(len(plan.signals.task)))
+    return replace(plan, signals=replace(plan.signals.pick(rows), channel=channels, box=np.zeros_like(rows)))
+
+
 class Script:
     """A plan unrolled for execution: the steps of every worker, cells of tensors, thresholds of channels."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+        self.plan = plan = each_channel(plan)
         self.bound = bound = plan.bound
         self.ranks = bound.ranks
         self.tensors = {t.number: t for t in bound.tensors.values()}

@@ -68,7 +68,7 @@ def every_two(plan: Plan, kind: int) -> set[tuple[int, int]]:
 def test_no_more_is_looked_at_together_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlaps, "MAX_CELLS", 10)
     sizes = np.array([10, 3, 3, 3, 10, 25, 1, 1, 12])
-    portions = [some.tolist() for some in overlaps._portions(sizes)]
+    portions = [some.tolist() for some in overlaps.portions(sizes)]
     assert [at for some in portions for at in some] == list(range(len(sizes)))
     assert all(sizes[some].sum() <= 10 + sizes[some[0]] for some in portions)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -46,7 +46,7 @@ from tilelink.ir.visitor import (
     statements,
 )
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.columns import Ints, expand
+from tilelink.lowering.columns import Ints, distinct_rows, expand
 from tilelink.lowering.events import (
     FENCE,
     NOTIFY,
@@ -56,6 +56,7 @@ from tilelink.lowering.events import (
     WRITE,
     Accesses,
     Barriers,
+    ChannelBox,
     NetworkOrders,
     Signals,
     Substep,
@@ -64,7 +65,7 @@ from tilelink.lowering.events import (
     number_channels,
     number_tasks,
 )
-from tilelink.lowering.guards import PERHAPS, Chosen, Guard, Guards, iterations_of, numbered, parts_of, settled_choice
+from tilelink.lowering.guards import PERHAPS, Branch, Guards, iterations_of, numbered, parts_of
 from tilelink.lowering.hulls import hull, unknown
 from tilelink.lowering.name_uses import NameUses
 from tilelink.lowering.places import DECIDED, GUARD, Fault, box, chosen, divides, in_table, partial, reach
@@ -106,6 +107,8 @@ class Enumerator(Walk):
         self._uses: list[tuple[str, NameUses]] = []
         self._accesses: list[Accesses] = []
         self._signals: list[Signals] = []
+        self.boxes: dict[ChannelBox, int] = {}
+        """The boxes of channels of waits at places, numbered from 1 on."""
         self._transfers: list[Transfers] = []
         self._barriers: list[Barriers] = []
         self._network: list[NetworkOrders] = []
@@ -137,8 +140,7 @@ class Enumerator(Walk):
     ) -> Rows:
         if not open_rows.any():
             return rows
-        choice = Chosen(condition=condition, holds=holds)
-        guard = self._each(rows, lambda rank, indices: (settled_choice(choice, rank, indices),))
+        guard = numbered(self.guards, [Branch(condition=condition, holds=holds)], rows.rank, rows.indices, rows.guard)
         return replace(rows, guard=np.where(open_rows, guard, rows.guard))
 
     def reached(self, number: int, statement: Statement, rows: Rows) -> Rows:
@@ -366,18 +368,9 @@ class Enumerator(Walk):
         peer = np.tile(np.arange(ranks, dtype=np.int64), len(rows.task))
         again.indices[name] = peer
         again = again.pick((np.repeat(low, ranks) <= peer) & (peer <= np.repeat(high, ranks)))
-        chosen_rank = Chosen(condition=Compare(op="==", left=tile_map.rank, right=Index(name=name)), holds=True)
-        guard = self._each(again, lambda rank, indices: (settled_choice(chosen_rank, rank, indices),))
+        chosen_rank = Branch(condition=Compare(op="==", left=tile_map.rank, right=Index(name=name)), holds=True)
+        guard = numbered(self.guards, [chosen_rank], again.rank, again.indices, again.guard)
         return replace(tile_map, rank=Index(name=name)), replace(again, guard=guard)
-
-    def _each(self, rows: Rows, make: Callable[[int, Mapping[str, int]], Guard]) -> Ints:
-        """Return the guards of rows, with parts added that depend on the rank and the indices of a row."""
-        guard = rows.guard.copy()
-        for row in range(len(rows.task)):
-            indices = {name: int(column[row]) for name, column in rows.indices.items()}
-            parts = make(int(rows.rank[row]), indices)
-            guard[row] = self.guards.number((*self.guards.known[int(guard[row])], *parts))
-        return guard
 
     def _guard(
         self,
@@ -534,8 +527,13 @@ class Enumerator(Walk):
         around = rows.indices if placed else indices
         guard = self._guard(stage, tile_map, rows, around) if unsure else np.zeros(n, np.int64)
         # A signal outside of its tensor is a fault. It is clipped, so that it names no counter of another tensor.
-        counts = np.array(grid.counts)
-        source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
+        low, high = (np.clip(ends, 0, grid.counts) for ends in (low, high))
+        packed = by_words is not None or self.bound.tensors[region.tensor].packed
+        if kind == WAIT and placed and not packed and guard.any():
+            source, channel, boxes = self._boxes(self.channel_base[key], grid.counts, low, high)
+        else:
+            source, channel = expand(low, high, grid.counts)
+            channel, boxes = self.channel_base[key] + channel, _alike(0, source)
         peer = self._on_ranks(number, region, column(tile_map.rank, env, n), rows)
         self._on_members(number, region, peer, rows)
         task = rows.task[source]
@@ -547,13 +545,29 @@ class Enumerator(Walk):
                 position=rows.position[source] + substep,
                 kind=_alike(kind, task),
                 peer=peer[source],
-                channel=self.channel_base[key] + channel,
+                channel=channel,
                 statement=_alike(number, task),
                 later=later,
                 at=at,
                 guard=guard[source],
+                box=boxes,
             )
         )
+
+    def _boxes(self, base: int, counts: tuple[int, ...], low: Ints, high: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the rows whose box of channels is not empty, the first channel of each, and the number of its box."""
+        some = np.flatnonzero((high > low).all(axis=1))
+        if not len(some):
+            return some, some, some
+        low, high = low[some], high[some]
+        first, which = distinct_rows([*low.T, *high.T])
+        boxes = [
+            ChannelBox(base=base, counts=counts, low=tuple(begin), high=tuple(end))
+            for begin, end in zip(low[first].tolist(), high[first].tolist(), strict=True)
+        ]
+        numbers = [self.boxes.setdefault(one, len(self.boxes) + 1) for one in boxes]
+        channels = [int(one.channels[0]) for one in boxes]
+        return some, np.array(channels, np.int64)[which], np.array(numbers, np.int64)[which]
 
     def _check_signal(self, number: int, kind: int, region: Region, rows: Rows, unsure: bool) -> None:
         """Note a fault for a signal whose execution or, for a notify, whose place a launch decides."""

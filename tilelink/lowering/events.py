@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
 
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.columns import Columns, Ints
+from tilelink.lowering.columns import Columns, Ints, expand
 
 READ, WRITE, WAIT, NOTIFY = range(4)
 """Kinds of accesses and of signals."""
@@ -48,11 +52,31 @@ class Accesses(Columns):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChannelBox:
+    """Channels [low, high) of a grid with `counts` channels along its dimensions. base: number of its first channel."""
+
+    base: int
+    counts: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    @cached_property
+    def channels(self) -> Ints:
+        """The numbers of the channels, rising."""
+        low, high = (np.array([ends], np.int64).reshape(1, -1) for ends in (self.low, self.high))
+        return self.base + expand(low, high, self.counts)[1]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Signals(Columns):
     """Waits and notifies, one row per channel. `channel` is numbered across all grids, without buffers.
 
-    guard: of a wait for channels that a launch decides (guards.py): it is for some of its rows. 0: for all of them.
+    guard: of a wait that a launch may leave out, or whose channels it decides (guards.py). 0: of any other signal.
     Also of a signal that words carry, of which a launch may leave out words, or all of it.
+
+    box: of a wait whose channels a launch decides, the number of the box from which they are, one row for all of them
+    (`Plan.boxes`); `channel` is the first one. 0: of any other signal, which is for `channel`. Waits for words have a
+    row for each channel.
 
     later, at: if `later` is 1, a program issues the notify at position `at` of its next task; otherwise `later` is 0.
     """
@@ -66,6 +90,21 @@ class Signals(Columns):
     later: Ints
     at: Ints
     guard: Ints
+    box: Ints
+
+
+def channels_of(signals: Signals, boxes: Sequence[ChannelBox], rows: Ints) -> tuple[Ints, Ints]:
+    """Return signals and channels, rising: for each of some rows its channel, or all of those of its box.
+
+    boxes: those that `signals` number from 1 on.
+    """
+    box = signals.box[rows]
+    sizes = np.array([1, *(len(one.channels) for one in boxes)], np.int64)
+    begins, count = np.append(0, np.cumsum(sizes)[:-1]), sizes[box]
+    row = np.repeat(np.arange(len(rows)), count)
+    place = np.arange(len(row)) - np.repeat(np.cumsum(count) - count - begins[box], count)
+    every = np.concatenate([np.zeros(1, np.int64), *(one.channels for one in boxes)])
+    return rows[row], np.where(box[row] > 0, every[place], signals.channel[rows][row])
 
 
 @dataclass(frozen=True, kw_only=True)

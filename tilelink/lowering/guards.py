@@ -8,7 +8,7 @@ a launch, so its value does not change.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -123,6 +123,11 @@ class Guards:
     ranges: dict[str, Range] = field(default_factory=dict[str, Range])
     replicated: frozenset[str] = frozenset()
     copies: dict[Entry, Scalar | None] = field(default_factory=dict[Entry, "Scalar | None"])
+    numbered: dict[Decided, dict[tuple[int, ...], int]] = field(
+        default_factory=dict["Decided", dict[tuple[int, ...], int]]
+    )
+    """What decides about an access -> rank, guard around it, values of its indices -> its number. A wait for a place
+    and the read there are decided about alike."""
     _numbers: dict[Guard, int] = field(default_factory=lambda: {(): 0})
     _resolved_guards: dict[int, Guard] = field(default_factory=dict[int, Guard])
     _resolved_exprs: dict[Scalar, Scalar] = field(default_factory=dict[Scalar, Scalar])
@@ -162,8 +167,12 @@ class Guards:
         """Return a guard, in terms of entries that are no copies of others."""
         guard = self._resolved_guards.get(number)
         if guard is None:
-            guard = self._resolved_guards[number] = tuple(self._resolved(part) for part in self.known[number])
+            guard = self._resolved_guards[number] = self.resolved(self.known[number])
         return guard
+
+    def resolved(self, guard: Guard) -> Guard:
+        """Return a guard in terms of entries that are no copies of others."""
+        return tuple(self._resolved(part) for part in guard)
 
     def holds(self, part: GuardPart, guard: Guard) -> bool:
         """True if an access with a guard names only elements that a part of another guard leaves in, in every launch.
@@ -295,6 +304,78 @@ def _plain(choice: Chosen) -> tuple[Scalar, Scalar] | Chosen:
             return choice
 
 
+def families_of(guards: Iterable[Guard]) -> list[Guard]:
+    """Return guards of which each stands for some of the given ones, and all of them for all.
+
+    They have indices, `#0`, `#1` and so on, in place of numbers of entries that differ between these: what is known of
+    one for all values of its indices is known of each guard for which it stands. Numbers that are equal in each of them
+    are one index. Ranks stay numbers, and so does all that is no coordinate of an entry.
+    """
+    members: dict[Guard, dict[tuple[int, ...], None]] = {}
+    for guard in guards:
+        shape, numbers = _shape(guard)
+        members.setdefault(shape, {})[numbers] = None
+    return [_family(shape, [*numbers]) for shape, numbers in members.items()]
+
+
+def _shape(guard: Guard) -> tuple[Guard, tuple[int, ...]]:
+    """Return a guard with indices in place of the numbers of entries, and these."""
+    numbers: list[int] = []
+
+    def change(number: int) -> Index:
+        numbers.append(number)
+        return _hole(len(numbers) - 1)
+
+    return tuple(_in_entries(part, change) for part in guard), tuple(numbers)
+
+
+def _family(shape: Guard, numbers: list[tuple[int, ...]]) -> Guard:
+    """Return the guard that stands for those of one shape. numbers: what each of them has in its places."""
+    columns = [*zip(*numbers, strict=True)]
+    names = {column: _hole(n) for n, column in enumerate(dict.fromkeys(columns))}
+    values = [const(column[0]) if len({*column}) == 1 else names[column] for column in columns]
+    return tuple(_in_entries(part, values.__getitem__) for part in shape)
+
+
+def _hole(number: int) -> Index:
+    return Index(name=f"#{number}")
+
+
+def _in_entries(part: GuardPart, change: Callable[[int], Scalar]) -> GuardPart:
+    """Return a part with the numbers of its entries, but ranks, changed: numbers, or those of indices `#n`."""
+
+    def number(expr: Scalar) -> Scalar | None:
+        match expr:
+            case Int(value=value):
+                return change(value)
+            case Index(name=name) if name.startswith("#"):
+                return change(int(name[1:]))
+            case Lookup():
+                return entry(expr)
+            case _:
+                return None
+
+    def entry(expr: Scalar) -> Scalar | None:
+        if not isinstance(expr, Lookup):
+            return None
+        rank, *coords = expr.coords
+        return replace(expr, coords=(rank, *(rewrite(c, number) if isinstance(c, Scalar) else c for c in coords)))
+
+    match part:
+        case Ended(stop=stop):
+            return replace(part, stop=rewrite(stop, entry))
+        case Begun(start=start):
+            return replace(part, start=rewrite(start, entry))
+        case Segment(start=start, stop=stop):
+            return replace(part, start=rewrite(start, entry), stop=None if stop is None else rewrite(stop, entry))
+        case Place(at=at):
+            return replace(part, at=rewrite(at, entry))
+        case Chosen(condition=condition):
+            return replace(part, condition=rewrite(condition, entry))
+        case Listed():
+            return part
+
+
 def entry_of(lookup: Lookup) -> Entry | None:
     """Return the entry that a look-up of a guard names, or None if its coordinates are entries themselves."""
     if not all(isinstance(c, Int) for c in lookup.coords):
@@ -339,7 +420,7 @@ class Template:
     def _of_span(self, rank: int, indices: Mapping[str, int]) -> GuardPart:
         span = self.span
         if span.kind == "point":
-            return Place(dim=self.dim, at=settled(_place(span), rank, indices))
+            return Place(dim=self.dim, at=settled(self._at, rank, indices))
         if span.gather is not None:
             return self._listed(span.gather, rank, indices)
         if span.index is None:
@@ -350,6 +431,10 @@ class Template:
             return Ended(dim=self.dim, stop=stop)
         offset = indices[str(span.index)] * span.size
         return Segment(dim=self.dim, start=start, stop=stop, offset=offset, size=span.size)
+
+    @cached_property
+    def _at(self) -> Scalar:
+        return _place(self.span)
 
     def _listed(self, gather: Lookup, rank: int, indices: Mapping[str, int]) -> Listed:
         entries = listed(gather, self.scalars)
@@ -406,6 +491,29 @@ class Iteration:
 
     def _if(self, left: Scalar, op: str, right: Scalar, rank: int, indices: Mapping[str, int]) -> Chosen:
         return Chosen(condition=settled(Compare(op=op, left=left, right=right), rank, indices), holds=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A branch that a launch may not take, and with it an access."""
+
+    condition: Scalar
+    holds: bool
+
+    @property
+    def names(self) -> set[str]:
+        """The indices that it depends on."""
+        return {e.name for e in walk(self.condition) if isinstance(e, Index)}
+
+    def parts(self, rank: int, indices: Mapping[str, int]) -> Iterator[Chosen]:
+        """Yield the condition for one rank and one set of indices."""
+        yield Chosen(condition=settled(self.condition, rank, indices), holds=self.holds)
+
+
+Deciding = Template | Iteration | Branch
+"""What decides about an access, for all ranks and indices."""
+Decided = tuple[tuple[Deciding, ...], tuple[str, ...]]
+"""All that decides about an access, and the names of the indices of which its guard has values."""
 
 
 def _ends(counted: CountedRange | None) -> tuple[Scalar | None, ...]:
@@ -468,11 +576,6 @@ def _place(span: Span) -> Scalar:
     return span.start if span.named is None or at_launch(span.start) else span.named
 
 
-def settled_choice(choice: Chosen, rank: int, indices: Mapping[str, int]) -> Chosen:
-    """Return a choice with numbers for the rank and the indices."""
-    return replace(choice, condition=settled(choice.condition, rank, indices))
-
-
 def settled(expr: Scalar, rank: int, indices: Mapping[str, int]) -> Scalar:
     """Return an expression with numbers for the rank and the indices; look-ups get the rank as first coordinate."""
 
@@ -492,7 +595,7 @@ def settled(expr: Scalar, rank: int, indices: Mapping[str, int]) -> Scalar:
 
 
 def numbered(
-    guards: Guards, templates: Sequence[Template | Iteration], rank: Ints, indices: Mapping[str, Ints], outer: Ints
+    guards: Guards, templates: Sequence[Deciding], rank: Ints, indices: Mapping[str, Ints], outer: Ints
 ) -> Ints:
     """Return the number of the guard of each row. outer: numbers of the guards of the branches around the access."""
     if not templates and not outer.any():
@@ -502,12 +605,17 @@ def numbered(
     if not len(rank):
         return np.zeros(0, np.int64)
     first, which = distinct_rows(columns)
-    distinct = zip(*(column[first].tolist() for column in columns), strict=True)
-    numbers = [guards.number((*guards.known[around], *_parts(templates, own, dict(zip(names, values, strict=True)))))
-               for own, around, *values in distinct]  # fmt: skip
+    known = guards.numbered.setdefault((tuple(templates), tuple(names)), {})
+    numbers: list[int] = []
+    for key in zip(*(column[first].tolist() for column in columns), strict=True):
+        if key not in known:
+            own, around, *values = key
+            parts = _parts(templates, own, dict(zip(names, values, strict=True)))
+            known[key] = guards.number((*guards.known[around], *parts))
+        numbers.append(known[key])
     return np.array(numbers, np.int64)[which]
 
 
-def _parts(templates: Sequence[Template | Iteration], rank: int, indices: Mapping[str, int]) -> Iterator[GuardPart]:
+def _parts(templates: Sequence[Deciding], rank: int, indices: Mapping[str, int]) -> Iterator[GuardPart]:
     for template in templates:
         yield from template.parts(rank, indices)

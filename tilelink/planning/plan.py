@@ -21,10 +21,12 @@ from tilelink.lowering.events import (
     SUBSTEPS,
     Accesses,
     Barriers,
+    ChannelBox,
     NetworkOrders,
     Signals,
     Summed,
     Transfers,
+    channels_of,
     number_channels,
     number_tasks,
 )
@@ -69,6 +71,8 @@ class Plan:
     """worker -> (kernel number, rank, program)."""
     guards: Guards = field(default_factory=Guards, repr=False, compare=False)
     """Parts of accesses and waits that launches decide, by the numbers in their columns `guard`."""
+    boxes: tuple[ChannelBox, ...] = ()
+    """Of waits for channels that a launch decides; `Signals.box` numbers them from 1 on."""
     faults: tuple[Fault, ...] = ()
     """Statements with an access outside of a tensor or a table; such a plan is refused."""
     network: NetworkOrders = field(default_factory=lambda: NetworkOrders(task=_NONE, position=_NONE, kind=_NONE))
@@ -146,8 +150,27 @@ class Plan:
 
     @cached_property
     def counters(self) -> Ints:
-        """The counter of each signal, numbered rank by rank and channel by channel."""
+        """The counter of each signal, numbered rank by rank and channel by channel; the first one of a box."""
         return self.signals.peer * self.channels + self.signals.channel
+
+    @cached_property
+    def channel_counts(self) -> Ints:
+        """For each signal the number of its channels, or of those of its box."""
+        return np.array([1, *(len(box.channels) for box in self.boxes)], np.int64)[self.signals.box]
+
+    def each_channel(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return signals and channels, rising: for each of these signals its channel, or all of those of its box."""
+        return channels_of(self.signals, self.boxes, rows)
+
+    def with_channel(self, some: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mask of the signals that have a channel, or one in their box, of which `some`, [ranks, channels], is True."""
+        s = self.signals
+        result = some[s.peer, s.channel]
+        boxed = np.flatnonzero(s.box)
+        if len(boxed):
+            each = np.array([some[:, box.channels].any(axis=1) for box in self.boxes])
+            result[boxed] = each[s.box[boxed] - 1, s.peer[boxed]]
+        return result
 
     @cached_property
     def channel_tensors(self) -> Ints:
@@ -214,6 +237,7 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
         sequence=sequence,
         workers=workers,
         guards=enumerator.guards,
+        boxes=tuple(enumerator.boxes),
         faults=tuple(enumerator.faults),
     )
 

@@ -37,8 +37,10 @@ def planned_events(plan: Plan) -> dict[int, list[PlanEvent]]:
     signals = plan.signals
     own = _own_ranks(plan)
     flat = _flat_thresholds(plan)
-    columns = (signals.task, signals.position, signals.kind, signals.peer, signals.channel, plan.by_words)
-    for task, position, kind, peer, channel, by_words in zip(*(c.tolist() for c in columns), strict=True):
+    every, channels = plan.each_channel(np.arange(len(signals.task)))
+    columns = (signals.task, signals.position, signals.kind, signals.peer, plan.by_words)
+    known = (column[every].tolist() for column in columns)
+    for task, position, kind, peer, by_words, channel in zip(*known, channels.tolist(), strict=True):
         if by_words:
             continue  # words have no counters to look at
         if kind == WAIT:
@@ -164,8 +166,8 @@ def _is_open(event: PlanEvent, open_channels: set[int]) -> bool:
 def _open_waits(plan: Plan) -> set[tuple[int, int]]:
     """Return (task, channel) of the waits for places that a launch decides."""
     s = plan.signals
-    rows = np.flatnonzero((s.kind == WAIT) & (s.guard > 0))
-    return set(zip(s.task[rows].tolist(), s.channel[rows].tolist(), strict=True))
+    rows, channels = plan.each_channel(np.flatnonzero((s.kind == WAIT) & (s.guard > 0)))
+    return set(zip(s.task[rows].tolist(), channels.tolist(), strict=True))
 
 
 def _loose_tasks(plan: Plan) -> set[str]:
@@ -192,10 +194,12 @@ def receives(plan: Plan) -> Ints:
 
 def most_spans(plan: Plan) -> int:
     """Return the maximum number of trace events of one program in one launch, with the waits before its tiles."""
-    signals = plan.signals.task[~plan.by_words]
-    tasks = np.concatenate([np.arange(plan.tasks), signals, receives(plan), plan.transfers.task]).astype(np.int64)
-    most = int(np.bincount(plan.worker[tasks], minlength=1).max(initial=0))
-    each = np.bincount(tasks, minlength=plan.tasks)
+    told = ~plan.by_words
+    each = np.bincount(np.concatenate([receives(plan), plan.transfers.task]).astype(np.int64), minlength=plan.tasks) + 1
+    np.add.at(each, plan.signals.task[told], plan.channel_counts[told])
+    programs = np.zeros(len(plan.workers), np.int64)
+    np.add.at(programs, plan.worker, each)
+    most = int(programs.max(initial=0))
     for kernel in plan.bound.kernels:
         for loop in kernel.loops:
             stage = plan.bound.stages[loop.stages[0]]

@@ -25,12 +25,14 @@ def accounting(plan: Plan) -> Iterator[VerificationError]:
     recount = count_thresholds(bound, s, plan.channel_base, plan.channels)
     arrive = np.concatenate([recount[k].reshape(bound.ranks, -1) for k in bound.channels], axis=1)
     needed = np.concatenate([plan.thresholds[k].reshape(bound.ranks, -1) for k in bound.channels], axis=1)
-    waits = np.flatnonzero(s.kind == WAIT)
-    got, want = arrive[s.peer[waits], s.channel[waits]], needed[s.peer[waits], s.channel[waits]]
-    for row in waits[(got != want) | (want == 0)]:
-        tensor, kind, cell = plan.channel_name(int(s.channel[row]))
-        count = int(arrive[s.peer[row], s.channel[row]])
-        wanted = int(needed[s.peer[row], s.channel[row]])
+    wrong = (arrive != needed) | (needed == 0)
+    failing = np.flatnonzero(plan.with_channel(wrong) & (s.kind == WAIT))
+    for row, number in zip(*(column.tolist() for column in plan.each_channel(failing)), strict=True):
+        if not wrong[s.peer[row], number]:
+            continue
+        tensor, kind, cell = plan.channel_name(number)
+        count = int(arrive[s.peer[row], number])
+        wanted = int(needed[s.peer[row], number])
         channel = f"{tensor} channel {list(cell)} ({kind} signals)"
         if count == 0:
             message = f"waits for {channel}, which no stage notifies"

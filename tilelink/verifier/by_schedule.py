@@ -56,10 +56,10 @@ def _found(plan: Plan) -> Iterator[Scheduled]:
     for part in parts(plan, ~of_tensors(plan, "in", "table", "inout", "kept")):
         if part.name not in own:
             continue
-        writes, reads = pairs(part, READ)
+        writes, reads = pairs(part, READ, without=order.awaited.after_all(part))
         apart = np.flatnonzero(a.task[writes] != a.task[reads])
         writes, reads = writes[apart], reads[apart]
-        rest = np.flatnonzero(~order.awaited.before(writes, reads, np.ones(len(writes), bool)))
+        rest = np.flatnonzero(~order.awaited.before(writes, reads))
         rest = rest[~order.by_signals(writes[rest], reads[rest])]
         rest = rest[~order.by_signals(reads[rest], writes[rest])]
         if not len(rest):

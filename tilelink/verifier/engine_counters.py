@@ -42,14 +42,20 @@ def engine_counters(plan: Plan) -> Iterator[VerificationError]:
 
 def _pairs(plan: Plan, rows: Ints, by_engine: Ints, who: Ints) -> Iterator[tuple[int, int]]:
     """Yield, for each counter, a signal of a copy engine and one of somebody else. who: signal -> its sender."""
-    rows = rows[np.isin(plan.counters[rows], plan.counters[rows[by_engine[rows]]])]
-    order = rows[np.lexsort((~by_engine[rows], plan.counters[rows]))]  # of each counter, those of an engine come first
-    counters = plan.counters[order]
+    s = plan.signals
+    there = np.zeros((plan.bound.ranks, plan.channels), bool)
+    engines, channels = plan.each_channel(rows[by_engine[rows]])
+    there[s.peer[engines], channels] = True
+    rows, channels = plan.each_channel(rows[plan.with_channel(there)[rows]])
+    some = there[s.peer[rows], channels]
+    rows, counters = rows[some], s.peer[rows[some]] * plan.channels + channels[some]
+    order = np.lexsort((~by_engine[rows], counters))  # of each counter, those of an engine come first
+    rows, counters = rows[order], counters[order]
     begins = np.flatnonzero(np.diff(counters, prepend=-1))
-    first = np.repeat(order[begins], np.diff(begins, append=len(order)))
-    differ = np.flatnonzero(who[first] != who[order])
+    first = np.repeat(rows[begins], np.diff(begins, append=len(rows)))
+    differ = np.flatnonzero(who[first] != who[rows])
     for at in differ[np.unique(counters[differ], return_index=True)[1]]:
-        yield int(first[at]), int(order[at])
+        yield int(first[at]), int(rows[at])
 
 
 def _name(plan: Plan, row: int) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from tilelink.errors import CoverageError, ExclusiveWriteError, VerificationError
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Store
-from tilelink.ir.scalar import Int, Lookup
+from tilelink.ir.scalar import Coordinate, Int, Lookup, walk
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import READ, WRITE
@@ -147,6 +147,10 @@ class _Unknown:
     hint: str
 
 
+_Order = tuple[str, int, int, int]
+"""What orders the elements of a write, the number of the first one, the end, and the number of all."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Placed:
     """The writes of one rank's output at places that a launch decides."""
@@ -160,35 +164,50 @@ class _Placed:
         a, guards = self.plan.accesses, self.plan.guards
         counted: list[tuple[int, int, int]] = []
         first: tuple[int, str, int] | None = None
+        by_place = any(isinstance(e, Coordinate) for end in self.tensor.decl.defined if end for e in walk(end))
+        answers: dict[tuple[int, ...], _Order | _Unknown | None] = {}
         for row in self.rows.tolist():
-            own = guards.known[int(a.guard[row])]
-            if len(own) != 1 or not isinstance(own[0], Segment | Listed | Place):
-                yield self._mixed(row)
-                return
-            found = self._order(row, own[0])  # the entry that the program names has the promise
-            (same,) = guards.of(int(a.guard[row]))
-            if isinstance(found, _Unknown) and isinstance(same, Segment | Listed | Place):  # or what it is a copy of
-                copied = self._order(row, same)
-                found = found if isinstance(copied, _Unknown) else copied
+            guard = int(a.guard[row])
+            key = (guard, *a.lo[row].tolist(), *a.hi[row].tolist()) if by_place else (guard,)
+            if key not in answers:
+                answers[key] = self._found(row)
+            found = answers[key]
             if isinstance(found, _Unknown):
                 yield refused(self.plan, ExclusiveWriteError, row, found.message, found.hint)
                 return
-            kind, begin, end, total = found
-            first = first or (own[0].dim, kind, total)
-            if first != (own[0].dim, kind, total):
+            if found is None:
+                yield self._mixed(row)
+                return
+            part, (kind, begin, end, total) = guards.known[guard][0], found
+            assert not isinstance(part, Chosen)
+            first = first or (part.dim, kind, total)
+            if first != (part.dim, kind, total):
                 yield self._mixed(row)
                 return
             counted.append((row, begin, end))
         if first is not None:
             yield from self._once(first[0], first[2], counted)
 
+    def _found(self, row: int) -> _Order | _Unknown | None:
+        """Return the order of a write's elements; None if its place is not decided in one way."""
+        guards, guard = self.plan.guards, int(self.plan.accesses.guard[row])
+        own = guards.known[guard]
+        if len(own) != 1 or not isinstance(own[0], Segment | Listed | Place):
+            return None
+        found = self._order(row, own[0])  # the entry that the program names has the promise
+        (same,) = guards.of(guard)
+        if isinstance(found, _Unknown) and isinstance(same, Segment | Listed | Place):  # or what it is a copy of
+            copied = self._order(row, same)
+            found = found if isinstance(copied, _Unknown) else copied
+        return found
+
     def _mixed(self, row: int) -> VerificationError:
         message = f"writes {self.tensor.name} in several ways, or in a part of the launches"
         hint = "write all of it in one way: by the segments of one tensor, or through the entries of one"
         return refused(self.plan, ExclusiveWriteError, row, message, hint)
 
-    def _order(self, row: int, part: Segment | Listed | Place) -> tuple[str, int, int, int] | _Unknown:
-        """Return (what orders the elements, first, end, number of all), or why nothing is known."""
+    def _order(self, row: int, part: Segment | Listed | Place) -> _Order | _Unknown:
+        """Return the order of a write's elements, or why nothing is known."""
         match part:
             case Segment():
                 return self._segment(row, part)
@@ -203,9 +222,7 @@ class _Placed:
                 hint = "write through distinct entries: place : in [T] < T distinct, and y[place[i], :]"
                 return _Unknown(message=message, hint=hint)
 
-    def _entries(
-        self, table: str, which: str, along: int, first: int, last: int, dim: int
-    ) -> tuple[str, int, int, int] | _Unknown:
+    def _entries(self, table: str, which: str, along: int, first: int, last: int, dim: int) -> _Order | _Unknown:
         tensor, number = self.plan.bound.tensors[table], self.plan.bound.tensors[table].shape[along]
         if "distinct" not in tensor.decl.properties:
             message = f"writes {self.tensor.name} through {table}, which may name an element twice"
@@ -218,9 +235,13 @@ class _Placed:
             return _Unknown(message=message, hint=hint)
         return which, first, last, number
 
-    def _segment(self, row: int, part: Segment) -> tuple[str, int, int, int] | _Unknown:
+    def _segment(self, row: int, part: Segment) -> _Order | _Unknown:
         name = self.tensor.name
-        unknown = f"writes {name} from {said(self.plan, part.start)} on, where other segments may be too"
+
+        def unknown(hint: str) -> _Unknown:
+            message = f"writes {name} from {said(self.plan, part.start)} on, where other segments may be too"
+            return _Unknown(message=message, hint=hint)
+
         match part.start, part.stop:
             case Lookup(table=table, coords=(*others, Int(value=number))), Lookup(coords=(*same, Int(value=after))) if (
                 others == same and after == number + 1 and part.stop.table == table
@@ -229,11 +250,11 @@ class _Placed:
             case _:
                 hint = "cut it into segments: (e: E, i: M[starts[e] : starts[e + 1]]), "
                 hint += "with starts : in [E + 1] <= M offsets"
-                return _Unknown(message=unknown, hint=hint)
+                return unknown(hint)
         decl = self.plan.bound.tensors[table].decl
         if "offsets" not in decl.properties:
             hint = f"if the segments of {table} follow one another from 0 on, say so: {table} : in [...] <= M offsets"
-            return _Unknown(message=unknown, hint=hint)
+            return unknown(hint)
         end = self.tensor.decl.defined[part.dim] if self.tensor.decl.defined else None
         last = end_at(self.plan, row, end) if end is not None else None
         match last:

@@ -67,8 +67,9 @@ def _signals(plan: Plan, name: str, rows: Ints) -> list[Signal]:
         if tensor != name:
             continue
         sizes = np.array(plan.bound.channels[tensor, kind].sizes)
+        end = np.array(plan.boxes[s.box[row] - 1].high if s.box[row] else cell) + (s.box[row] == 0)
         lo = np.array(cell) * sizes
-        hi = np.minimum(lo + sizes, shape)
+        hi = np.minimum(end * sizes, shape)
         known = signals.get(int(s.position[row]))
         if known is not None:
             lo, hi = np.minimum(lo, known.lo), np.maximum(hi, known.hi)

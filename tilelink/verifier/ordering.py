@@ -154,12 +154,17 @@ def _check_reads(part: TensorAccesses, order: Orders) -> Iterator[VerificationEr
     """
     plan, a = part.plan, part.plan.accesses
     in_place = plan.bound.tensors[part.name].decl.in_place
-    writes, reads = _meeting(plan, *pairs(part, READ), in_place=in_place)
+    settled = order.awaited.after_all(part)  # but for barriers, between accesses of one program
+    worker, written = plan.worker[a.task], part.rows[part.written]
+    settled = settled[~np.isin(worker[settled], worker[written])]
+    writes, reads = _meeting(plan, *pairs(part, READ, without=settled), in_place=in_place)
+    before = order.awaited.before(writes, reads)  # of a place the other orders know nothing, and take long to say so
+    rest = np.flatnonzero(~before)
+    write, read = writes[rest], reads[rest]
     if in_place:
-        before = order.by_signals(writes, reads)
+        before[rest] = order.by_signals(write, read)
     else:
-        before = order.planned.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
-    before |= order.awaited.before(writes, reads, ~before)
+        before[rest] = order.planned.before(a.task[write], a.position[write], a.task[read], a.position[read])
     rest = np.flatnonzero(~before)
     after = order.by_signals(reads[rest], writes[rest])
     for pair in rest[~after][:3]:

@@ -117,7 +117,13 @@ class _Run:
         self.scripts = scripts
         waits = s.kind == WAIT
         every = np.concatenate(scripts) if scripts else np.zeros(0, np.int64)
-        counters, waits = plan.counters[every], waits[every]
+        grids = [plan.thresholds[k].reshape(plan.bound.ranks, -1) for k in plan.bound.channels]
+        self.need: list[int] = np.concatenate(grids, axis=1).ravel().tolist() if grids else []
+        """counter -> the notifies that it needs. After the counters come boxes of channels, from which a launch chooses
+        those of a wait: box -> the counters that it needs, which are all of them."""
+        self.boxes: dict[int, list[int]] = {}
+        """counter -> the boxes that it is in."""
+        counters, waits = self._with_boxes()[every], waits[every]
         signs = np.where(waits, ~counters, counters)
         ends = np.cumsum([len(script) for script in scripts])
         notifies = np.append(-1, np.flatnonzero(~waits))
@@ -130,11 +136,9 @@ class _Run:
             self.signals.append(signs[begin : notify + 1].tolist() if notify >= begin else [])
             self.waits.append(counters[begin:end])
         self.cursor = [0] * len(scripts)
-        grids = [plan.thresholds[k].reshape(plan.bound.ranks, -1) for k in plan.bound.channels]
-        self.need: list[int] = np.concatenate(grids, axis=1).ravel().tolist() if grids else []
         self.count = [0] * len(self.need)
         self.open = bytearray(wanted <= 0 for wanted in self.need)
-        """counter -> 1 if all its notifies have come."""
+        """counter or box -> 1 if all that it needs has come."""
         self.opened = np.frombuffer(self.open, np.uint8)
         """The same as an array."""
         kernels = plan.bound.kernels
@@ -156,6 +160,27 @@ class _Run:
         """(stream, rank) -> number of its kernels known to have ended."""
         self.short = [False] * plan.bound.ranks
         """rank -> True if a worker that could start did not fit."""
+
+    def _with_boxes(self) -> Ints:
+        """Return the number of each signal's counter, or of its box, which comes after the counters."""
+        plan, result = self.plan, self.plan.counters.copy()
+        boxed = np.flatnonzero(plan.signals.box)
+        boxes = plan.signals.peer[boxed] * len(plan.boxes) + plan.signals.box[boxed] - 1
+        own, which = np.unique(boxes, return_inverse=True)
+        result[boxed] = len(self.need) + which.ravel()
+        for rank, number in zip(*(column.tolist() for column in divmod(own, max(len(plan.boxes), 1))), strict=True):
+            counters = rank * plan.channels + plan.boxes[number].channels
+            closed = [counter for counter in counters.tolist() if self.need[counter] > 0]
+            for counter in closed:
+                self.boxes.setdefault(counter, []).append(len(self.need))
+            self.need.append(len(closed))
+        return result
+
+    def closed(self, wait: int) -> int:
+        """Return the first counter that a wait, a row of plan.signals, still needs."""
+        rows, channels = self.plan.each_channel(np.array([wait]))
+        counters = self.plan.signals.peer[rows] * self.plan.channels + channels
+        return int(counters[np.argmin(self.opened[counters])])
 
     def _pending(self, priority: tuple[str, ...]) -> list[list[deque[int]]]:
         """Return per rank and stream the workers that have not started, in the order in which they would."""
@@ -249,19 +274,26 @@ class _Run:
     def _signal(self, worker: int) -> int | None:
         """As `_wait`, for a worker that has notifies left."""
         signals, begin = self.signals[worker], self.cursor[worker]
-        count, need, sleepers = self.count, self.need, self.sleepers
+        count, need = self.count, self.need
         for at, key in enumerate(islice(signals, begin, None), begin):
             if key >= 0:
                 count[key] += 1
-                if count[key] >= need[key]:
-                    self.open[key] = 1
-                    if key in sleepers:
-                        self.ready.extend(sleepers.pop(key))
+                if count[key] >= need[key] and not self.open[key]:
+                    self._open(key)
             elif count[~key] < need[~key]:
                 self.cursor[worker] = at
                 return ~key
         self.cursor[worker] = len(signals)
         return self._wait(worker) if len(signals) < len(self.waits[worker]) else None
+
+    def _open(self, counter: int) -> None:
+        """Let those go on that wait for a counter, or for a box of which it was the last one."""
+        self.open[counter] = 1
+        self.ready.extend(self.sleepers.pop(counter, ()))
+        for box in self.boxes.get(counter, ()):
+            self.count[box] += 1
+            if self.count[box] == self.need[box]:
+                self._open(box)
 
     def _end(self, worker: int) -> None:
         number, rank, _ = block = self.blocks[worker]
@@ -278,7 +310,7 @@ def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> Verific
     rows = [run.scripts[worker][run.cursor[worker]] for worker in sorted(asleep)]
     s = plan.signals
     first = rows[0]
-    tensor, kind, cell = plan.channel_name(int(s.channel[first]))
+    tensor, kind, cell = plan.channel_name(run.closed(int(first)) % plan.channels)
     others = "; ".join(
         f"{where(plan, int(s.task[r]))} waits for {plan.channel_name(int(s.channel[r]))[0]}" for r in rows[1:4]
     )
@@ -340,9 +372,9 @@ CYCLE = (
 )
 
 
-def _notifies(plan: Plan, wait: int) -> list[int]:
-    """Return the notifies, rows of plan.signals, of the counter that a wait is for."""
-    return np.flatnonzero((plan.signals.kind != WAIT) & (plan.counters == plan.counters[wait])).tolist()
+def _notifies(plan: Plan, run: _Run, wait: int) -> list[int]:
+    """Return the notifies, rows of plan.signals, of the counter that a wait still needs."""
+    return np.flatnonzero((plan.signals.kind != WAIT) & (plan.counters == run.closed(wait))).tolist()
 
 
 def _late(plan: Plan, run: _Run, rows: list[int]) -> list[int]:
@@ -357,7 +389,7 @@ def _cycle(plan: Plan, run: _Run, wait: int) -> list[int] | None:
     waiting = {worker for workers in run.sleepers.values() for worker in workers}
     while wait not in seen:
         seen.append(wait)
-        late = _late(plan, run, _notifies(plan, wait))
+        late = _late(plan, run, _notifies(plan, run, wait))
         worker = int(plan.worker[task[late[0]]]) if late else -1
         if worker not in waiting:
             return None
@@ -370,7 +402,7 @@ def _cycle(plan: Plan, run: _Run, wait: int) -> list[int] | None:
 
 def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
     """Return the text about the task that has not notified what a row of plan.signals waits for, and a hint."""
-    s, rows = plan.signals, _notifies(plan, wait)
+    s, rows = plan.signals, _notifies(plan, run, wait)
     if (again := _refilled(plan, rows)) is not None:
         first, second = (where(plan, int(s.task[row])) for row in again)
         tensor = plan.channel_name(int(s.channel[wait]))[0]

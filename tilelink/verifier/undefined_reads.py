@@ -18,37 +18,74 @@ from tilelink.ir.scalar import Coordinate, Int, Lookup, Scalar, binary, const, r
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import READ, WRITE
-from tilelink.lowering.guards import Begun, Chosen, Ended, Guard, GuardPart, Listed, Place, Segment
+from tilelink.lowering.guards import Begun, Chosen, Ended, Guard, GuardPart, Listed, Place, Segment, families_of
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import of_tensors, parts
 from tilelink.verifier.guarded import end_there, guard_of, refused, said, stop_of
-from tilelink.verifier.overlaps import pairs
+from tilelink.verifier.overlaps import Meetings, meetings, reads_of
 from tilelink.verifier.refusal import refuse, where
+
+FEW = 4
+"""Reads of a box, with different guards, that are asked of one by one, at most."""
 
 
 def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of reads of elements that a launch may leave unwritten."""
     a = plan.accesses
     guarded = np.unique(a.tensor[(a.kind == WRITE) & (a.guard > 0)])
+    families: dict[object, bool] = {}
     for part in parts(plan, plan.touching(guarded) & ~of_tensors(plan, "in", "table", "inout", "kept")):
-        writes, reads = pairs(part, READ)
-        some = np.flatnonzero(a.guard[writes] > 0)
-        for write, read in _unlike(plan, writes[some], reads[some]):
-            if (left := _left_out(plan, write, read)) is not None:
+        found = meetings(part, reads_of(part))
+        found = found.only(a.guard[found.write] > 0).unlike(a.guard[found.others])
+        for write, read in _unlike(plan, *_unproved(plan, found, families).pairs()):
+            if (left := _left_out(plan, write, _named(plan, plan.guards.known[int(a.guard[read])]))) is not None:
                 yield _undefined(plan, part.name, write, read, left)
                 return
+
+
+def _unproved(plan: Plan, found: Meetings, families: dict[object, bool]) -> Meetings:
+    """Return the pairs of a box and a write without those of which no read of the box needs to be asked.
+
+    Of a box with many reads the guards differ in numbers of entries alone, and what is proved for any numbers there is
+    proved for those of each read. families: what has been answered.
+    """
+    a = plan.accesses
+    many = np.flatnonzero(np.diff(found.starts) > FEW)
+    if not np.isin(found.box, many).any():
+        return found
+    proved = np.zeros(len(found.box), bool)
+    for box in many.tolist():
+        rows = np.flatnonzero(found.box == box)
+        if not len(rows):
+            continue
+        reads = found.others[found.starts[box] : found.starts[box + 1]]
+        named = [_named(plan, guard) for guard in families_of([plan.guards.known[n] for n in a.guard[reads].tolist()])]
+        first, which = distinct_rows(_asked(plan, found.write[rows], a.guard[reads]))
+        answers: list[bool] = []
+        for row in found.write[rows[first]].tolist():
+            lo, hi = (ends[row].tolist() for ends in (a.lo, a.hi))
+            keys = [(int(a.guard[row]), *lo, *hi, one) for one in named]
+            for key, one in zip(keys, named, strict=True):
+                if key not in families:
+                    families[key] = _left_out(plan, row, one) is None
+            answers.append(all(families[key] for key in keys))
+        proved[rows] = np.array(answers, bool)[which]
+    return found.only(~proved)
 
 
 def _unlike(plan: Plan, writes: Ints, reads: Ints) -> Iterator[tuple[int, int]]:
     """Yield the first of the pairs of accesses that are alike in all that `_left_out` looks at."""
     if not len(writes):
         return
-    a = plan.accesses
-    ours, theirs = a.guard[writes], a.guard[reads]
-    dims = sorted(set[int]().union(*(_placed(plan.guards.of(guard)) for guard in np.unique(theirs).tolist())))
-    columns = [ours, theirs, *(_one_element(plan, writes, dim) for dim in dims)]
-    first, _ = distinct_rows(columns)
+    theirs = plan.accesses.guard[reads]
+    first, _ = distinct_rows([theirs, *_asked(plan, writes, theirs)])
     yield from zip(writes[np.sort(first)].tolist(), reads[np.sort(first)].tolist(), strict=True)
+
+
+def _asked(plan: Plan, writes: Ints, theirs: Ints) -> list[Ints]:
+    """Return, as columns, what `_left_out` looks at of writes. theirs: the guards of the reads."""
+    dims = sorted(set[int]().union(*(_placed(plan.guards.known[guard]) for guard in np.unique(theirs).tolist())))
+    return [plan.accesses.guard[writes], *(_one_element(plan, writes, dim) for dim in dims)]
 
 
 def _placed(guard: Guard) -> set[int]:
@@ -126,19 +163,25 @@ def _ends_before(plan: Plan, part: GuardPart, dim: int, stop: Scalar) -> bool:
             return False
 
 
-def _left_out(plan: Plan, write: int, read: int) -> GuardPart | None:
-    """Return what a launch decides of a write, by which it may leave out an element of its box that a read names."""
-    a = plan.accesses
-    read_guard = int(a.guard[read])
-    named = plan.guards.of(read_guard), plan.guards.known[read_guard]  # the entry that the program names has the bound
-    ours = plan.guards.of(int(a.guard[write]))
+def _named(plan: Plan, guard: Guard) -> tuple[Guard, Guard]:
+    """Return a guard in terms of entries that are no copies of others, and as the program says it: the entry that the
+    program names has the bound."""
+    return plan.guards.resolved(guard), guard
+
+
+def _left_out(plan: Plan, write: int, named: tuple[Guard, Guard]) -> GuardPart | None:
+    """Return what a launch decides of a write, by which it may leave out an element of its box that a read names.
+
+    named: the guard of the read, as `_named` returns it.
+    """
+    ours = plan.guards.of(int(plan.accesses.guard[write]))
     return next((part for part in ours if not _leaves_out_nothing(plan, write, part, named)), None)
 
 
 def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, named: tuple[Guard, Guard]) -> bool:
     """True if a read names only elements that a write has, as far as one part of the write's guard is concerned.
 
-    named: the guard of the read, in terms of entries that are no copies of others, and as the program says it.
+    named: the guard of the read, as `_named` returns it.
     """
     theirs = named[0]
     if plan.guards.holds(part, theirs):

@@ -67,7 +67,7 @@ from tilelink.lowering.clauses.clause import Clause, Numbers, Phase, TensorChoic
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import Enumerator
-from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, number_channels, number_tasks
+from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, channels_of, number_channels, number_tasks
 from tilelink.lowering.guards import Chosen, Ended, Guard, Guards
 from tilelink.lowering.transform import number_of
 from tilelink.scheduling.schedule import CopyEngine
@@ -261,6 +261,8 @@ class _Seen:
         grid = bound.channels[tensor.name, kind]
         its = np.flatnonzero(a.tensor == tensor.number)
         told = (s.channel >= base[tensor.name, kind]) & (s.channel < base[tensor.name, kind] + grid.count)
+        told, channels = channels_of(s, tuple(walker.boxes), np.flatnonzero(told))
+        s = replace(s.pick(told), channel=channels)
         self.accesses = a.pick(its)
         dims = len(tensor.shape)
         source, channel = _channels(self.accesses, grid, dims)
@@ -272,7 +274,7 @@ class _Seen:
         guard = self.accesses.guard[source]
         for_place = _ForPlace(walker.guards)
         for access, signal in ((WRITE, NOTIFY), (READ, WAIT)):
-            rows = np.flatnonzero(told & (s.kind == signal))
+            rows = np.flatnonzero(s.kind == signal)
             mine = self.accesses.kind[source] == access
             at = self.accesses.position[source]
             # a notify comes after the push, a wait before the read: the last one, or the first one, decides
