@@ -6,10 +6,12 @@
 A chain is a graph of steps, each a product and an all-reduce, with weights of its own (at least 400 MB in all, so that
 none stays in the second-level cache). A step multiplies elements of the result of the step before, or the same x as all
 others if K > N. A layer is that of a LLaMA model with tensor
-parallelism: its products, all-reduces, residuals and norms. An elementwise function stands in for attention.
+parallelism: its products, all-reduces, residuals, norms and paged attention, the same kernel for all. Without keys, an
+elementwise function stands in for attention.
 
-Next to them stand the vendor's product and NCCL, NCCL with a kernel that adds the residual and takes the norm, and
-torch's all-reduces over symmetric memory. All are captured alike. The last step of each replay is compared with the
+Next to them stand the vendor's product and NCCL, NCCL with a kernel that adds the residual and takes the norm,
+torch's all-reduces over symmetric memory, and vLLM's custom all-reduce where its header is given (--vllm). All are
+captured alike. The last step of each replay is compared with the
 same step by torch and NCCL in every sample. Figures are microseconds of a step.
 """
 
@@ -31,8 +33,10 @@ import triton
 import triton.language as tl
 
 from benchmarks import cases
-from benchmarks.measure import Session, Variant
+from benchmarks.measure import ALLOWED, Session, Variant
+from benchmarks.paged_attention import Cache
 from benchmarks.tables import table, us
+from benchmarks.vllm_all_reduce import VllmAllReduce
 from tilelink import ops
 
 FILE = Path(ops.__file__).parents[1] / "programs" / "gemm_ar.tl"
@@ -92,22 +96,26 @@ class Symmetric:
         return self._function(self._buffers[key], "sum", self._group)
 
 
-def graphed(session: Session, run: Callable[[], Tensor]) -> tuple[Callable[[], Any], Tensor]:
-    """Return the replay of a graph of `run`, and the tensor with its result."""
+def graphed(
+    session: Session, run: Callable[[], Tensor], vllm: VllmAllReduce | None = None
+) -> tuple[Callable[[], Any], Tensor]:
+    """Return the replay of a graph of `run`, and the tensor with its result. vllm: whose all-reduces it captures."""
     for _ in range(2):
         run()
     session.meet()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         made = run()
+    if vllm:
+        vllm.registered()
     return graph.replay, made
 
 
 class Chain:
     """A chain of M x N x K on all ranks, with fresh x in every sample."""
 
-    def __init__(self, session: Session, M: int, N: int, K: int) -> None:
-        self.session, self.sizes = session, (M, N, K)
+    def __init__(self, session: Session, vllm: VllmAllReduce | None, M: int, N: int, K: int) -> None:
+        self.session, self.vllm, self.sizes = session, vllm, (M, N, K)
         self.steps = max(8, -(-WEIGHT_BYTES // (2 * N * K)))
         like = {"device": session.device, "dtype": torch.bfloat16}
         chance = torch.Generator(device=session.device).manual_seed(session.rank)
@@ -135,7 +143,7 @@ class Chain:
                 x = y.view(-1)[: M * K].view(M, K) if K <= N else x
             return y
 
-        replay, made = graphed(self.session, run)
+        replay, made = graphed(self.session, run, self.vllm if name.startswith("vLLM") else None)
         last = inputs[-1]
         return Variant(
             name=name, kind=kind, run=lambda: (replay(), made)[1], outputs=(made,), notes={"steps": self.steps},
@@ -146,6 +154,9 @@ class Chain:
         def followed(x: Tensor, w: Tensor) -> Tensor:
             return add_norm(nccl(x, w), self.residual, self.norm)[0]
 
+        def vllm_followed(x: Tensor, w: Tensor) -> Tensor:
+            return add_norm(self.vllm(x @ w.T), self.residual, self.norm)[0]  # type: ignore[misc]
+
         def ours_followed(x: Tensor, w: Tensor) -> Tensor:
             return ops.gemm_ar(x, w, residual=self.residual, norm=self.norm, eps=EPS)[0]
 
@@ -154,6 +165,8 @@ class Chain:
             "torch two-shot": Symmetric("two_shot_all_reduce_"), "ours": ops.gemm_ar, "NCCL, norm": followed,
             "ours, norm": ours_followed,
         }  # fmt: skip
+        if vllm := self.vllm:
+            steps |= {"vLLM": lambda x, w: vllm(x @ w.T), "vLLM, norm": vllm_followed}
         for name, step in steps.items():
             kind = "gemm" if name == "cuBLAS" else "ours" if name.startswith("ours") else "pair"
             checked = name != "cuBLAS" and "norm" not in name
@@ -161,12 +174,13 @@ class Chain:
 
 
 class Layers:
-    """Layers of a model, each with weights of its own, for a batch of so many rows."""
+    """Layers of a model, each with weights and keys of its own, for a batch of so many rows of so many keys each."""
 
-    def __init__(self, session: Session, model: str, batch: int) -> None:
+    def __init__(self, session: Session, vllm: VllmAllReduce | None, model: str, batch: int, keys: int) -> None:
         H, inner, heads, kv = MODELS[model]
         n = session.ranks
-        self.session, self.own, like = session, heads // n * HEAD, {"device": session.device, "dtype": torch.bfloat16}
+        self.session, self.vllm, self.own = session, vllm, heads // n * HEAD
+        like = {"device": session.device, "dtype": torch.bfloat16}
         shapes = ((heads + 2 * kv) // n * HEAD, H), (H, self.own), (2 * inner // n, H), (H, inner // n)
         self.count = max(2, -(-WEIGHT_BYTES // sum(2 * a * b for a, b in shapes)))
         chance = torch.Generator(device=session.device).manual_seed(session.rank)
@@ -174,6 +188,7 @@ class Layers:
             [torch.randn(*shape, generator=chance, **like) * shape[1] ** -0.5 for shape in shapes]
             for _ in range(self.count)
         ]
+        self.caches = [Cache(batch, kv // n, keys, chance) if keys else None for _ in self.layers]
         self.norm, self.x = torch.ones(H, **like), torch.empty(batch, H, **like)
         self._chance = torch.Generator(device=session.device).manual_seed(99)
 
@@ -183,8 +198,9 @@ class Layers:
     def forward(self, reduced: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         """The layers; reduced(x, w, residual, norm) is a product with its all-reduce, and what follows it."""
         h, total = add_norm(self.x, torch.zeros_like(self.x), self.norm)
-        for qkv, out, gate_up, down in self.layers:
-            attended = torch.tanh((h @ qkv.T)[:, : self.own])
+        for cache, (qkv, out, gate_up, down) in zip(self.caches, self.layers, strict=True):
+            q = (h @ qkv.T)[:, : self.own]
+            attended = cache.attend(q) if cache else torch.tanh(q)
             h, total = reduced(attended, out, total, self.norm)
             gate, up = (h @ gate_up.T).chunk(2, 1)
             h, total = reduced(torch.nn.functional.silu(gate) * up, down, total, self.norm)
@@ -194,19 +210,27 @@ class Layers:
         def unfused(x: Tensor, w: Tensor, residual: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
             return add_norm(nccl(x, w), residual, norm)
 
+        def custom(x: Tensor, w: Tensor, residual: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+            return add_norm(self.vllm(x @ w.T), residual, norm)  # type: ignore[misc]
+
         def apart(x: Tensor, w: Tensor, residual: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
             return add_norm(ops.gemm_ar(x, w), residual, norm)
 
         def fused(x: Tensor, w: Tensor, residual: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
             return ops.gemm_ar(x, w, residual=residual, norm=norm, eps=EPS)
 
-        for name, reduced in (("NCCL, norm", unfused), ("ours, norm apart", apart), ("ours, norm", fused)):
+        made = {"NCCL, norm": unfused, "ours, norm apart": apart, "ours, norm": fused}
+        if self.vllm:
+            made["vLLM, norm"] = custom
+        for name, reduced in made.items():
             yield name, lambda name=name, reduced=reduced: self._variant(name, reduced)
 
     def _variant(self, name: str, reduced: Callable[..., Any]) -> Variant:
-        replay, made = graphed(self.session, lambda: self.forward(reduced))
+        vllm = self.vllm if name.startswith("vLLM") else None
+        replay, made = graphed(self.session, lambda: self.forward(reduced), vllm)
         return Variant(
-            name=name, kind="pair" if "NCCL" in name else "ours", run=lambda: (replay(), made)[1], outputs=(made,),
+            name=name, kind="ours" if name.startswith("ours") else "pair", run=lambda: (replay(), made)[1],
+            outputs=(made,), allowed=2 * ALLOWED,  # another order of sums in every layer: vLLM's differs as much
             expected=lambda: self.forward(lambda *given: add_norm(nccl(*given[:2]), *given[2:])),
             notes={"steps": self.count},
         )  # fmt: skip
@@ -237,7 +261,17 @@ def lines(case: dict[str, Any]) -> Iterator[str]:
             yield f"    {row['name']}: {row['failure']}"
 
 
-COLUMNS = ("cuBLAS", "NCCL", "torch one-shot", "torch two-shot", "ours", "NCCL, norm", "ours, norm apart", "ours, norm")
+COLUMNS = (
+    "cuBLAS", "NCCL", "torch one-shot", "torch two-shot", "vLLM", "ours",
+    "NCCL, norm", "vLLM, norm", "ours, norm apart", "ours, norm",
+)  # fmt: skip
+
+
+def gain(step: dict[str, float], normed: bool) -> str:
+    """Return the time of the fastest of the others by that of ours. normed: with the residual and the norm."""
+    rivals = {name for name in step if name.endswith(", norm") == normed and not name.startswith(("ours", "cuBLAS"))}
+    ours = step.get("ours, norm" if normed else "ours")
+    return f"{min(step[name] for name in rivals) / ours:.2f}" if rivals and ours else "-"
 
 
 def report(found: dict[str, Any], name: str) -> list[str]:
@@ -245,26 +279,28 @@ def report(found: dict[str, Any], name: str) -> list[str]:
     machine, rows = found["machine"], list[tuple[str, ...]]()
     for case in found["cases"]:
         step = steps_of(case)
-        pairs = [("NCCL", "ours"), ("NCCL, norm", "ours, norm")]
-        gains = [f"{step[a] / step[b]:.2f}" if a in step and b in step else "-" for a, b in pairs]
+        gains = [gain(step, normed) for normed in (False, True)]
         rows.append((case["name"], *(us(step[one]) if one in step else "-" for one in COLUMNS), *gains))
     return [
         f"## {name}", "",
         f"Decoding in CUDA graphs on {found['ranks']} {machine['gpu']} (benchmarks/decode.py): microseconds of a step "
         f"of a chain, M x N x K, or of a layer, with weights of their own; medians of {found['samples']} samples of "
         f"the slowest rank; driver {machine['driver']}, torch {machine['torch']}, triton {machine['triton']}. "
-        "`norm`: with the residual and the RMS norm. An elementwise function stands in for attention.", "",
-        *table(("step", *COLUMNS, "NCCL / ours", "with the norm"), rows), "",
+        "`norm`: with the residual and the RMS norm. Layers without keys have an elementwise function for attention. "
+        "The last columns: the fastest of the others / ours.", "",
+        *table(("step", *COLUMNS, "others / ours", "with the norm"), rows), "",
     ]  # fmt: skip
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = cases.parser(__doc__, samples=20)
     parser.add_argument("--chains", default=",".join("x".join(map(str, one)) for one in CHAINS), help="MxNxK, or none")
-    parser.add_argument("--layers", default=",".join(f"{m}@{b}" for m in MODELS for b in BATCHES), help="MODEL@BATCH")
+    layers = ",".join(f"{m}@{b}@{keys}" for keys in (0, 2048) for m in MODELS for b in BATCHES)
+    parser.add_argument("--layers", default=layers, help="MODEL@BATCH@KEYS")
+    parser.add_argument("--vllm", type=Path, help="the directory csrc of vLLM's source")
     args = parser.parse_args(argv)
     args.chains = [tuple(map(int, one.split("x"))) for one in args.chains.split(",") if one and one != "none"]
-    args.layers = [one.partition("@")[::2] for one in args.layers.split(",") if one and one != "none"]
+    args.layers = [one.split("@") for one in args.layers.split(",") if one and one != "none"]
     return args
 
 
@@ -273,12 +309,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry:
         return 0  # the operators compile their own kernels
     run = cases.Run("decode", FILE, args, lambda _: [])
+    vllm = VllmAllReduce(args.vllm) if args.vllm else None
     for M, N, K in args.chains:
-        case = measured(run.session, Chain(run.session, M, N, K), f"{M} x {N} x {K}", args)
+        case = measured(run.session, Chain(run.session, vllm, M, N, K), f"{M} x {N} x {K}", args)
         run.add(case, lines(case))
         ops.clear(captured=True)
-    for model, batch in args.layers:
-        case = measured(run.session, Layers(run.session, model, int(batch)), f"{model}, batch {batch}", args)
+    for model, batch, keys in args.layers:
+        name = f"{model}, batch {batch}" + (f", {keys} keys" if int(keys) else "")
+        case = measured(run.session, Layers(run.session, vllm, model, int(batch), int(keys)), name, args)
         run.add(case, lines(case))
         ops.clear(captured=True)
     run.end()

@@ -80,6 +80,7 @@ class Variant:
     expected: what the result must be, read after the sample; None checks nothing. prepare: untimed, before the sample.
     outputs: tensors filled with NaN before the sample, so that no result of another variant can pass for this one's.
     settle: turns what `run` returned into the result, untimed (a copy to a peer is there once all ranks are done).
+    allowed: the largest error of a right result.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Variant:
     prepare: Callable[[], Any] | None = None
     outputs: tuple[torch.Tensor, ...] = ()
     settle: Callable[[Any], torch.Tensor] | None = None
+    allowed: float = ALLOWED
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -168,7 +170,7 @@ class Session(Sampler):
         every = self.times_us(events)
         dist.all_reduce(error, op=dist.ReduceOp.MAX, group=self.group)
         worst = float(error)
-        right = worst < ALLOWED
+        right = worst < variant.allowed
         return {
             "name": variant.name, "kind": variant.kind, "us": median_of_slowest(every) if right else None,
             "failure": None if right else f"the result is off by {worst:.2e}",
