@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import gcd, prod
 
 import numpy as np
@@ -325,16 +326,34 @@ def _backwards(rows: _Places) -> _Places:
 
 
 def _reached(rows: _Places, others: _Places, matches: Callable[[int, int], bool]) -> np.ndarray:
-    """Mask of the rows of which another row with the same key has a larger place, and a guard that matches its own."""
-    last: dict[int, dict[int, int]] = {}
-    for key, place, guard in zip(*(column.tolist() for column in others), strict=True):
-        known = last.setdefault(key, {})
-        known[guard] = max(place, known.get(guard, place))
-    result = [
-        any(at > place and matches(guard, other) for other, at in last.get(key, {}).items())
-        for key, place, guard in zip(*(column.tolist() for column in rows), strict=True)
-    ]
-    return np.array(result, bool)
+    """Mask of the rows of which another row with the same key has a larger place, and a guard that matches its own.
+
+    A guard matches itself, which is asked first and of all rows at once: mostly a signal is for just the place of an
+    access, and the many others of its key are not gone through.
+    """
+    kinds = 1 + max(int(one[2].max(initial=0)) for one in (rows, others))
+    known, last = _largest(others[0] * kinds + others[2], others[1])
+    wanted = rows[0] * kinds + rows[2]
+    at = np.searchsorted(known, wanted)
+    at[at == len(known)] = 0
+    result = (known[at] == wanted) & (last[at] > rows[1]) if len(known) else np.zeros(len(wanted), bool)
+    left = np.flatnonzero(~result)
+    some = np.isin(known // kinds, rows[0][left])
+    of_key: dict[int, list[tuple[int, int]]] = {}
+    for one, place in zip(known[some].tolist(), last[some].tolist(), strict=True):
+        of_key.setdefault(one // kinds, []).append((one % kinds, place))
+    matches = cache(matches)  # many keys have the same pairs of guards
+    for row, key, place, guard in zip(left.tolist(), *(column[left].tolist() for column in rows), strict=True):
+        result[row] = any(at > place and matches(guard, other) for other, at in of_key.get(key, ()))
+    return result
+
+
+def _largest(names: Ints, values: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct names, in order, and the largest value of each."""
+    order = np.lexsort((values, names))
+    names, values = names[order], values[order]
+    ends = np.append(names[1:] != names[:-1], True)[: len(names)]
+    return names[ends], values[ends]
 
 
 @dataclass(frozen=True)
