@@ -57,10 +57,12 @@ class LaunchProtocol(Enum):
     """As COUNTED, for kernels that run in parallel; the next launch announces the end of this one before it waits."""
     COUNTED_WITH_COPIES = auto()
     """As COUNTED_ANNOUNCED, for one kernel in parallel with a copy engine, whose copies the kernel releases."""
+    INDEPENDENT = auto()
+    """There is nothing to announce: the program has no signals and no symmetric memory. Launches have no number."""
 
     @property
     def in_kernels(self) -> bool:
-        """True if the program's kernels perform the handshake, so that the runtime launches no helper kernels."""
+        """True if the runtime launches no helper kernels: the program's kernels perform the handshake, if any."""
         return self is not LaunchProtocol.HELPER_KERNELS
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,10 @@ from tilelink import compiler
 from tilelink.artifact import HandshakePointer, LaunchProtocol
 from tilelink.backend.context import Emitted
 from tilelink.backend.emit import emit
+from tilelink.errors import VerificationError
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import make_plan
+from tilelink.verifier import verify
 
 TEXT = """
 program chain(M):
@@ -251,6 +254,61 @@ def test_peers_are_told_before_they_are_waited_for_and_at_the_very_end() -> None
     both = bodies(emitted(compiler.bound(program, ranks=4, dims={"Ms": 64, "N": 64}, target="sm_90")))["reduce"]
     order = re.findall(r"dl\.announce_entry|dl\.wait_all|for tile|dl\.finish_launch", both)
     assert order == ["dl.announce_entry", "dl.wait_all", "dl.wait_all", "for tile", "dl.finish_launch"]
+
+
+INDEPENDENT = """
+program independent(M, N):
+    x : in       [M, N]
+    c : local    [M, N]
+    y : out      [M, N]
+
+    compute one(i: M, j: N):
+        c[i, j] = x[i, j] * 2.0
+
+    compute two(i: M, j: N):
+        y[i, j] = c[i, j] + 1.0
+
+schedule s for independent:
+    one on sm, tile(i=32, j=32)
+    two on sm, tile(i=32, j=32)
+"""
+
+
+NOTIFIED = ("* 2.0\n", "* 2.0\n        producer_tile_notify(c[i, j])\n")
+AWAITED = ("        y[", "        consumer_tile_wait(c[i, j])\n        y[")
+
+
+def independent(*changes: tuple[str, str]) -> Bound:
+    text = INDEPENDENT
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    module = compiler.parse(text)
+    return compiler.bound(module.programs[0], module.schedules[0], ranks=3, dims={"M": 64, "N": 64}, target="sm_90")
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_independent"),
+    [
+        ((), True),
+        ((("local    ", "symmetric"),), False),
+        ((NOTIFIED, AWAITED), False),
+    ],
+    ids=["nothing shared", "symmetric memory", "signals within a rank"],
+)
+def test_ranks_that_share_nothing_have_no_handshake(changes: tuple[tuple[str, str], ...], is_independent: bool) -> None:
+    result = emitted(one := independent(*changes))
+    assert (one.protocol is LaunchProtocol.INDEPENDENT) == is_independent
+    calls = set(re.findall(r"epoch_pointer|handshake_block|\blaunch\b", "".join(bodies(result).values())))
+    assert bool(calls) != is_independent
+    assert any(HandshakePointer() in kernel.parameters for kernel in result.kernels) != is_independent
+
+
+def test_ranks_that_share_memory_are_not_taken_for_independent() -> None:
+    """What kernels leave out is part of the lowered program that the rules see."""
+    one = replace(bound(), protocol=LaunchProtocol.INDEPENDENT)
+    with pytest.raises(VerificationError, match="the handshake INDEPENDENT, which is not that of such kernels"):
+        verify(make_plan(one))
 
 
 class Number(int):

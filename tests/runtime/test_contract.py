@@ -19,7 +19,7 @@ from tests.runtime.fake_gpu import FakeGpu
 from tests.runtime.threads import Queue, RankArguments, RankMemory, Threads
 from tests.tiers import one_in, thorough
 from tilelink import compiler
-from tilelink.artifact import Artifact, Boxes, Descriptor, Parameter, TileCounterPointer
+from tilelink.artifact import Artifact, Boxes, Descriptor, LaunchProtocol, Parameter, TileCounterPointer
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.device.spans import Span
 from tilelink.errors import BindingError, DeadlineError
@@ -163,7 +163,10 @@ def test_every_tensor_has_memory_and_every_parameter_its_argument(case: library.
         check_memory(gpus, rank, built._memory)
         check_arguments(gpus, rank, built._memory, built._arguments)
         shared = sum(t.buffers * prod(t.shape) * dtype_of(t).itemsize for t in gpus.tensors if t.symmetric)
-        assert 0 <= built.symmetric_bytes - shared - 4 * gpus.pad_size < 1024 * (3 + len(gpus.tensors))
+        if gpus.protocol is LaunchProtocol.INDEPENDENT:
+            assert not built.symmetric_bytes, "there is nothing that peers access"
+        else:
+            assert 0 <= built.symmetric_bytes - shared - 4 * gpus.pad_size < 1024 * (3 + len(gpus.tensors))
         assert built._memory.tensor("routes").tolist() == [gpus.tables["routes"][rank].tolist()]
 
 
@@ -241,3 +244,17 @@ def test_a_gpu_rank_issues_all_in_an_order_that_the_artifact_allows(case: librar
         assert {name: tuple(one.shape) for name, one in outputs.items()} == {
             t.name: t.shape for t in here if t.is_result
         }
+
+
+def test_a_launch_of_independent_ranks_is_its_kernel_alone(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(one for one in library.cases() if one[0].name == "add_norm")
+    monkeypatch.setattr("tilelink.runtime.cuda.heap.symmetric", None)  # no peer is asked for anything
+    monkeypatch.setattr("tilelink.runtime.cuda.heap.dist", None)
+    artifact = artifact_for(case, "sm_90")
+    built = fake_gpu.built(artifact, 1)
+    inputs = {t.name: torch.zeros(t.shape, dtype=dtype_of(t)) for t in artifact.tensors if t.is_given}
+    for capturing in (False, True, False):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda capturing=capturing: capturing)
+        fake_gpu.issued.clear()
+        built(inputs)
+        assert fake_gpu.issued == ["finish"]

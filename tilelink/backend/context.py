@@ -64,6 +64,8 @@ class LaunchContext:
     block: int
     stages: int
     waits: tuple[tuple[str, int], ...] = ()
+    numbered: bool = False
+    """True if the kernel reads the number of the launch."""
     counted: int = 0
     buffers: tuple[BufferContext, ...] = ()
     announces_entry: bool = False

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tilelink.artifact import (
     HandshakePointer,
+    LaunchProtocol,
     Parameter,
     PeersPointer,
     TensorPointer,
@@ -92,6 +93,7 @@ class Frame:
         )
         return replace(
             self.start,
+            numbered=self.bound.protocol is not LaunchProtocol.INDEPENDENT,
             counted=handshake.counted,
             buffers=buffers,
             announces_entry=handshake.announces_entry,

@@ -56,7 +56,7 @@ def handshake_of(bound: Bound, kernel: Kernel, *, copies_wait: bool) -> KernelHa
     it begins.
     """
     protocol = bound.protocol
-    if kernel.on_copy_engine:
+    if kernel.on_copy_engine or protocol is LaunchProtocol.INDEPENDENT:
         return KernelHandshake()
     several, first = bound.ranks > 1, kernel.position == 0
     last = protocol.counted or kernel.position == len(bound.kernels) - 1
@@ -75,6 +75,8 @@ def handshake_of(bound: Bound, kernel: Kernel, *, copies_wait: bool) -> KernelHa
 def _protocol(bound: Bound) -> LaunchProtocol:
     if bound.nodes > 1:  # a rank is finished when the network has delivered all it put, which helper kernels come after
         return LaunchProtocol.HELPER_KERNELS
+    if _independent(bound):
+        return LaunchProtocol.INDEPENDENT
     if not bound.capabilities.handshakes:
         return LaunchProtocol.HELPER_KERNELS
     if (counted := _counted(bound)) is not None:
@@ -86,6 +88,12 @@ def _protocol(bound: Bound) -> LaunchProtocol:
     if bound.kernels and bound.in_line and (entered or not copied_out):
         return LaunchProtocol.IN_KERNEL
     return LaunchProtocol.HELPER_KERNELS
+
+
+def _independent(bound: Bound) -> bool:
+    """True if no program waits for another one, and no rank accesses another one's memory."""
+    apart = all(not t.decl.symmetric and t.buffers == 1 for t in bound.tensors.values())
+    return apart and not bound.channels and len(bound.on_sms) == len(bound.kernels)
 
 
 def _counted(bound: Bound) -> LaunchProtocol | None:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _symmetric_memory as symmetric
 
-from tilelink.artifact import Artifact, TensorSpec
+from tilelink.artifact import Artifact, LaunchProtocol, TensorSpec
 from tilelink.device.debug import WORDS
 from tilelink.runtime.dtypes import dtype_of
 
@@ -21,6 +21,7 @@ class Heap:
 
     Construction is collective: all ranks of the group build equal heaps in the same order. After it the counters of all
     ranks are zero. addresses(name)[rank] is the address of that rank's copy, as this process sees it.
+    symmetric_bytes: bytes of its symmetric memory: 0 if ranks are independent, whose memory is ordinary.
     """
 
     def __init__(self, artifact: Artifact, group: dist.ProcessGroup, device: torch.device) -> None:
@@ -32,12 +33,17 @@ class Heap:
                 size += _padded(tensor.buffers * prod(tensor.shape) * dtype_of(tensor).itemsize)
         self._debug_offset = size
         size += _padded(WORDS * 8)
-        self.memory = symmetric.empty(size, dtype=torch.uint8, device=device)
-        self.memory.zero_()
-        self._handle: Any = symmetric.rendezvous(self.memory, group)
-        self._bases = [int(base) for base in self._handle.buffer_ptrs]
-        torch.cuda.synchronize(device)
-        dist.barrier(group, device_ids=[device.index])
+        self.symmetric_bytes = 0 if artifact.protocol is LaunchProtocol.INDEPENDENT else size
+        if self.symmetric_bytes:
+            self.memory = symmetric.empty(size, dtype=torch.uint8, device=device)
+            self.memory.zero_()
+            self._handle: Any = symmetric.rendezvous(self.memory, group)
+            self._bases = [int(base) for base in self._handle.buffer_ptrs]
+            torch.cuda.synchronize(device)
+            dist.barrier(group, device_ids=[device.index])
+        else:  # no kernel accesses a peer
+            self.memory = torch.zeros(size, dtype=torch.uint8, device=device)
+            self._bases = [self.memory.data_ptr()] * artifact.ranks
         self.pad = self.memory[: artifact.pad_size * 4].view(torch.int32)
         self.debug = self.memory[self._debug_offset : self._debug_offset + WORDS * 8].view(torch.int64)
         self.tensors = {t.name: self._view(t) for t in artifact.tensors if t.symmetric}

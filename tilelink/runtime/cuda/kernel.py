@@ -171,7 +171,7 @@ class GpuKernel(MeasuredKernel):
     def symmetric_bytes(self) -> int:
         """Return the bytes of symmetric memory that this rank holds for the kernel, as each of its peers does."""
         self._check_open()
-        return self._memory.heap.memory.nbytes
+        return self._memory.heap.symmetric_bytes
 
     def close(self) -> None:
         """Free the kernel's memory, too, in which peers write."""
