@@ -120,7 +120,16 @@ def results(dtype: torch.dtype, way: str | None) -> None:
         near(ops.gemm_rs(long[rank], w, **given, f32_sums=True), follow(own + added), f"gemm_rs f32 {activation}")
     near(ops.all_gather(x, schedule=way), torch.cat(xs), "all_gather")
     near(ops.reduce_scatter(long[rank], schedule=way), torch.stack(long).float().sum(0)[rank * MS :][:MS], "scatter")
-    near(ops.all_reduce(long[rank], schedule=way), torch.stack(long).float().sum(0), "all_reduce")
+    total = torch.stack(long).float().sum(0)
+    near(ops.all_reduce(long[rank], schedule=way), total, "all_reduce")
+    one, norm = torch.ones(ranks * MS, K, dtype=dtype), torch.arange(K).to(dtype)
+    near(ops.all_reduce(long[rank], residual=one, schedule=way), total + 1, "all_reduce with a residual")
+    normed, y = ops.all_reduce(long[rank], residual=one, norm=norm, eps=0.5, schedule=way)
+    near(y, total + 1, "the sum that has a norm")
+    near(normed, torch.nn.functional.rms_norm(total + 1, (K,), norm.float(), 0.5), "its norm")
+    normed, y = ops.all_reduce(long[rank], norm=norm, eps=0.5, schedule=way)
+    near(y, total, "the sum that has a norm and no residual")
+    near(normed, torch.nn.functional.rms_norm(total, (K,), norm.float(), 0.5), "its norm")
 
 
 def between_nodes() -> None:
@@ -174,7 +183,7 @@ def fused() -> None:
     results(torch.bfloat16, "h200")
     found = list(Meaning.made)
     programs = {variant: name for one in RECORDS for variant, name in one.programs.items()}
-    plain = [one for one in RECORDS if not one.numbers and (one.few is None or one.fused_rows)]  # others follow sums
+    plain = [one for one in RECORDS if not one.name.endswith(("_residual", "_norm"))]  # those follow sums
     asked = {name for one in plain for name in one.programs.values()}
     asked -= {programs["gathered"]}  # of gradients
     assert {name for name, _ in found} == asked
@@ -199,6 +208,11 @@ def fused() -> None:
         normed, y = ops.gemm_ar(given, w, residual=one, norm=norm, eps=0, schedule="gemm_ar_one_shot_norm:h200")
         assert y.tolist() == [[17.0] * N] * rows and normed.tolist() == [[2.0] * N] * rows
         assert Meaning.made[-1] == ("gemm_ar_one_shot_norm", "h200")
+        y = ops.all_reduce(one, residual=one, schedule="all_reduce_one_shot_residual:h200_words")
+        assert y.tolist() == [[3.0] * N] * rows and y.stride() == (N, 1)
+        normed, y = ops.all_reduce(one, residual=one, norm=norm, eps=0, schedule="all_reduce_one_shot_norm:h200")
+        assert y.tolist() == [[3.0] * N] * rows and normed.tolist() == [[2.0] * N] * rows
+        assert Meaning.made[-1] == ("all_reduce_one_shot_norm", "h200")
     ops.all_gather(torch.ones(4, 2, 3).bfloat16(), schedule="h200")
     assert ops.all_gather(torch.ones(4, 2, 3).bfloat16(), schedule="h200").shape == (8, 2, 3)
     ops.clear()
@@ -218,7 +232,7 @@ def paired() -> None:
     short, long = (every(rows, K, seed=1, dtype=torch.bfloat16)[rank] for rows in (MS, MS * ranks))
     ways = [("ag_gemm", "all_gather:h200"), ("gemm_rs", "reduce_scatter:h200")]
     ways += [("gemm_ar", f"all_reduce_{name}:few") for name in ("one_shot", "two_shot", "two_shot_kept")]
-    ways += [(one.name, schedule) for one in RECORDS if one.small is not None for schedule in one.small.schedules]
+    ways += [(one.name, schedule) for one in RECORDS if one.small and one.weights for schedule in one.small.schedules]
     for op, way in ways:
         function, x = getattr(ops, op), short if op == "ag_gemm" else long
         for options in ({}, {"bias": b}, {"bias": b, "activation": "silu"}):
@@ -565,6 +579,23 @@ def compiled() -> None:
     shapes = torch.compile(lambda x, w: ops.gemm_rs(x, w), fullgraph=True, backend="aot_eager", dynamic=True)
     for rows in (4, 6, 10):
         near(shapes(torch.ones(rows, K), w), ops.gemm_rs(torch.ones(rows, K), w))
+    torch._dynamo.reset()
+    norm, one = torch.rand(K), torch.ones(MS, K)
+
+    def followed(x: Tensor) -> tuple[Tensor, ...]:
+        y = ops.all_reduce(x, residual=one)
+        return (*ops.all_reduce(x.T.contiguous().T, residual=y, norm=norm, eps=0.5), y)
+
+    traced: Any = torch.compile(followed, fullgraph=True, backend="aot_eager")
+    for made, expected in zip(traced(x), followed(x), strict=True):
+        near(made, expected)
+        assert made.stride() == expected.stride() == (K, 1)
+    found: list[Any] = []
+    for function in (traced, followed):
+        given = x.clone().requires_grad_()
+        function(given)[0].square().sum().backward()
+        found.append(given.grad)
+    near(*found)
 
 
 def partial_gradients() -> None:
@@ -586,7 +617,8 @@ def checks() -> None:
         "ag_gemm": (x, w, b, "", name, ""), "gemm_rs": (long, w, None, "", name, ""),
         "gemm_ar": (x, w, b, "", name, ""),
         "ag_gemm_gated": (x, w, w, name, ""), "ag_gemm_gathered": (x, w, name, "unfused"), "all_gather": (x, name, ""),
-        "reduce_scatter": (long, name, ""), "all_reduce": (x, name, ""),
+        "reduce_scatter": (long, name, ""), "all_reduce": (x, name, ""), "all_reduce_residual": (x, x, name, ""),
+        "all_reduce_norm": (x, x, x[0], 0.5, name, ""),
     }.items():  # fmt: skip
         tests = ("test_schema", "test_faketensor", "test_autograd_registration")
         torch.library.opcheck(getattr(torch.ops.tilelink, op).default, arguments, test_utils=tests)

@@ -97,9 +97,11 @@ def gemm_ar(
     """
     if residual is not None or norm is not None:
         plain = bias is None and not activation and not f32_sums
-        followed = _followed_by(x, w, residual, norm, eps, group, schedule) if plain and residual is not None else None
-        if followed is not None:
-            return followed
+        if plain and residual is not None:
+            sizes = (*x.shape[:1], *w.shape)
+            followed = _followed_by("gemm_ar", (x, w), sizes, residual, norm, eps, group, schedule)
+            if followed is not None:
+                return followed
         y = gemm_ar(x, w, bias=bias, activation=activation, group=group, schedule=schedule, f32_sums=f32_sums)
         return _after_sum(y, residual, norm, eps, group)
     if f32_sums:
@@ -135,9 +137,24 @@ def reduce_scatter(x: torch.Tensor, *, group: Group = None, schedule: Implementa
     return _collective("reduce_scatter", x, group, schedule)
 
 
-def all_reduce(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
-    """Return the sum over ranks, as a new tensor of x's shape."""
-    return _collective("all_reduce", x, group, schedule)
+def all_reduce(
+    x: torch.Tensor, *, residual: torch.Tensor | None = None, norm: torch.Tensor | None = None, eps: float = 1e-6,
+    group: Group = None, schedule: Implementation = None,
+) -> Any:  # fmt: skip
+    """Return the sum over ranks, as a new tensor of x's shape.
+
+    residual: of x's shape [M, N], is added once -> the total y [M, N].
+    norm [N]: weights of an RMS norm -> (y / sqrt(mean(y^2) + eps) * norm, y), both [M, N].
+    With few rows both are part of the kernel that sums, and y is rounded after its norm was taken.
+    """
+    if residual is None and norm is None:
+        return _collective("all_reduce", x, group, schedule)
+    sizes = (x.shape[0], *x.shape[1:] * 2) if x.dim() == 2 else None
+    if residual is not None and sizes is not None:
+        followed = _followed_by("all_reduce", (x,), sizes, residual, norm, eps, group, schedule)
+        if followed is not None:
+            return followed
+    return _after_sum(all_reduce(x, group=group, schedule=schedule), residual, norm, eps, group)
 
 
 def kernel_rows(op: str, most: int, *, group: Group = None) -> list[int]:
@@ -194,15 +211,20 @@ def _summed_f32(
 
 
 def _followed_by(
-    x: torch.Tensor, w: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor | None, eps: float,
-    group: Group, schedule: Implementation,
+    summed: str, given: tuple[torch.Tensor, ...], sizes: tuple[int, ...], residual: torch.Tensor,
+    norm: torch.Tensor | None, eps: float, group: Group, schedule: Implementation,
 ) -> Any:  # fmt: skip
-    """Return the result of the operator that does what follows a sum in its kernel, or None if there is none for it."""
-    op, operands = ("gemm_ar_residual", (x, w, residual)) if norm is None else ("gemm_ar_norm", (x, w, residual, norm))
-    numbers, members = () if norm is None else (eps,), members_of(group)
+    """Return the result of the operator that does what follows a sum in its kernel, or None if there is none for it.
+
+    summed: the operator of the sum, of tensors `given`. sizes: M, N and K of it.
+    """
+    op, operands, numbers = f"{summed}_residual", (*given, residual), ()
+    if norm is not None:
+        op, operands, numbers = f"{summed}_norm", (*operands, norm), (eps,)
+    members = members_of(group)
     way = schedule
     if way is None:
-        way = _few_kernel(op, *x.shape[:1], *w.shape, size_of(members))
+        way = _few_kernel(op, *sizes, size_of(members))
     own = isinstance(way, str) and way.partition(":")[0] in (OPERATORS[op].programs[""], UNFUSED)
     if not own or (schedule is None and way == UNFUSED) or is_differentiated(operands):
         return None

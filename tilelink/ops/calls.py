@@ -145,7 +145,7 @@ def _prepared(
     if operator.rows == "kept" and not any(one.name == "Ms" for one in program.params):
         rows = rows_of(operator, x.shape[0], 1, exact=rows.fit)  # ranks need not divide them
     taken = {t.name for t in program.tensors if t.space == "in"}
-    if operator.small is not None and taken == {"x"}:
+    if operator.weights and operator.small is not None and taken == {"x"}:
         moved = columns if operator.gathers else N
         kernel = _kernel(program, schedule, x, {"M": rows.total, "N": moved, "K": moved}, made)
         return Pair(kernel, operator.gathers, activation, rows, rows.rest(x, made.elements))

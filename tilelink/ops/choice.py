@@ -25,8 +25,8 @@ def choose(
 
     M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. The rule: a fused
     kernel for many rows that descriptors can address; torch's product and a communication kernel of the library for
-    little data, where the start of a kernel costs most; torch's product and the vendor's collective otherwise, for
-    collectives alone, and on one rank. thresholds: limits of rows and bytes; a Machine has them.
+    little data, where the start of a kernel costs most, and for sums alone; torch's product and the vendor's collective
+    otherwise, for other collectives, and on one rank. thresholds: limits of rows and bytes; a Machine has them.
     """
     operator = OPERATORS.get(op)
     if operator is None:
@@ -71,9 +71,12 @@ def _small(operator: Operator, M: int, columns: int, ranks: int, variant: str, t
     tiles = ranks * -(-rows // ranks // small.tile[0]) * -(-columns // small.tile[1])
     if rows % ranks or tiles > thresholds.small_tiles:
         return UNFUSED
-    if small.one_shot is not None and (ranks - 1) * size <= small.one_shot_limit(thresholds):
+    received = (ranks - 1) * size
+    if small.words is not None and received <= small.words_limit:
+        return small.words
+    if small.one_shot is not None and received <= small.one_shot_limit(thresholds):
         return small.one_shot
-    return small.schedule if size <= small.limit(thresholds) else UNFUSED
+    return small.schedule if small.schedule is not None and size <= small.limit(thresholds) else UNFUSED
 
 
 def rounded_rows(M: int, ranks: int) -> int:

@@ -44,21 +44,24 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class SmallMessage:
-    """The library's kernel that communicates next to torch's product if there is little data.
+    """The library's kernel that communicates next to torch's product, or alone, if there is little data.
 
-    schedule: "program:name". limit: largest number of bytes of all ranks together. one_shot: the schedule in which
-    every rank sums everything. one_shot_limit: largest number of bytes that each rank then receives.
+    schedule: "program:name", or None for nothing larger than one_shot. limit: largest number of bytes of all ranks
+    together. one_shot: the schedule in which every rank sums everything. one_shot_limit: largest number of bytes that
+    each rank then receives. words: the same by words of data and flag, up to words_limit bytes.
     """
 
-    schedule: str
-    limit: Callable[[Thresholds], int]
+    schedule: str | None
+    limit: Callable[[Thresholds], int] = lambda thresholds: thresholds.small_reduce_bytes
     tile: tuple[int, int] = (64, 256)
     one_shot: str | None = None
     one_shot_limit: Callable[[Thresholds], int] = lambda thresholds: thresholds.one_shot_bytes
+    words: str | None = None
+    words_limit: int = 256 << 10
 
     @property
     def schedules(self) -> tuple[str, ...]:
-        return (self.schedule,) if self.one_shot is None else (self.schedule, self.one_shot)
+        return tuple(filter(None, (self.schedule, self.one_shot, self.words)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +180,7 @@ _Y = (Output(name="y", columns="w"),)
 _LIKE_X = (Output(name="y", columns="x"),)
 
 
+_COLUMNS = Operand(name="x", dims=("rows", "N"))
 _RESIDUAL = Operand(name="residual", dims=("rows", "N"))
 _NORM = Operand(name="norm", dims=("N",))
 
@@ -192,6 +196,18 @@ _FEW_TILES = {
 
 def _few(program: str, tiles: Mapping[str, tuple[int, int, int, int]] = _FEW_TILES) -> FewRows:
     return FewRows(program=program, tiles=tiles, bytes=2 << 20)
+
+
+def _summed_bytes(thresholds: Thresholds) -> int:
+    """Return the most bytes that a rank receives of a sum alone: no product is there to be hindered by them."""
+    return 2 * thresholds.one_shot_bytes
+
+
+def _one_shot(program: str) -> SmallMessage:
+    return SmallMessage(
+        schedule=None, one_shot=f"{program}:{SCHEDULE}", one_shot_limit=_summed_bytes,
+        words=f"{program}:{SCHEDULE}_words",
+    )  # fmt: skip
 
 
 _PULLED_RANKS = frozenset({2})
@@ -292,7 +308,6 @@ RECORDS = (
         unfused=unfused.gemm_ar,
         small=SmallMessage(
             schedule="all_reduce_two_shot_pushed:more",
-            limit=lambda thresholds: thresholds.small_reduce_bytes,
             one_shot="all_reduce_one_shot_pushed:few",
         ),
         few=_few("gemm_ar_one_shot"),
@@ -320,7 +335,7 @@ RECORDS = (
     ),
     Operator(
         name="add_norm",
-        operands=(Operand(name="x", dims=("rows", "N")), _RESIDUAL, _NORM),
+        operands=(_COLUMNS, _RESIDUAL, _NORM),
         outputs=(Output(name="h", columns="x"), Output(name="y", columns="x")),
         rows="kept",
         numbers=("eps",),
@@ -364,7 +379,32 @@ RECORDS = (
         rows="kept",
         programs={"": "all_reduce_two_shot"},
         unfused=unfused.all_reduce,
+        small=SmallMessage(
+            schedule="all_reduce_two_shot_pushed:more",
+            one_shot="all_reduce_one_shot_pushed:few",
+            one_shot_limit=_summed_bytes,
+            words="all_reduce_one_shot_pushed:words",
+        ),
         gradient=gradients.all_reduce,
+    ),
+    Operator(
+        name="all_reduce_residual",
+        operands=(_COLUMNS, _RESIDUAL),
+        outputs=_LIKE_X,
+        rows="kept",
+        programs={"": "all_reduce_one_shot_residual"},
+        unfused=unfused.all_reduce_residual,
+        small=_one_shot("all_reduce_one_shot_residual"),
+    ),
+    Operator(
+        name="all_reduce_norm",
+        operands=(_COLUMNS, _RESIDUAL, _NORM),
+        outputs=(Output(name="h", columns="x"), *_LIKE_X),
+        rows="kept",
+        numbers=("eps",),
+        programs={"": "all_reduce_one_shot_norm"},
+        unfused=unfused.all_reduce_norm,
+        small=_one_shot("all_reduce_one_shot_norm"),
     ),
 )
 

@@ -44,6 +44,16 @@ def all_reduce(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
     return y
 
 
+def all_reduce_residual(x: torch.Tensor, residual: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    return all_reduce(x, group).add_(residual)
+
+
+def all_reduce_norm(
+    x: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor, eps: float, group: ProcessGroup
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return add_norm(all_reduce(x, group), residual, norm, eps, group)
+
+
 def ag_gemm(
     x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str, group: ProcessGroup
 ) -> torch.Tensor:
