@@ -5,9 +5,9 @@
 
 A chain is a graph of steps, each a product and an all-reduce, with weights of its own (at least 400 MB in all, so that
 none stays in the second-level cache). A step multiplies elements of the result of the step before, or the same x as all
-others if K > N. A layer is that of a LLaMA model with tensor
-parallelism: its products, all-reduces, residuals, norms and paged attention, the same kernel for all. Without keys, an
-elementwise function stands in for attention.
+others if K > N. An all-reduce alone is a graph of steps of which each sums the result of the step before. A layer is
+that of a LLaMA model with tensor parallelism: its products, all-reduces, residuals, norms and paged attention, the same
+kernel for all. Without keys, an elementwise function stands in for attention.
 
 Next to them stand the vendor's product and NCCL, NCCL with a kernel that adds the residual and takes the norm,
 torch's all-reduces over symmetric memory, and vLLM's custom all-reduce where its header is given (--vllm). All are
@@ -42,6 +42,8 @@ from tilelink import ops
 FILE = Path(ops.__file__).parents[1] / "programs" / "gemm_ar.tl"
 WEIGHT_BYTES = 400_000_000
 CHAINS = ((1, 4096, 2048), (16, 4096, 2048), (64, 4096, 2048), (16, 4096, 7168), (64, 8192, 14336), (256, 4096, 7168))
+SUMS = tuple((rows, 4096) for rows in (1, 4, 8, 16, 32, 64, 128))
+"""Rows and columns of all-reduces alone: 8 KB to 1 MB."""
 MODELS = {"8B": (4096, 14336, 32, 8), "70B": (8192, 28672, 64, 8)}
 """Hidden size, size between, heads, heads of keys and values, of LLaMA 3.1."""
 BATCHES = (1, 16, 64, 256)
@@ -173,6 +175,72 @@ class Chain:
             yield name, lambda name=name, step=step, kind=kind, checked=checked: self.variant(name, step, kind, checked)
 
 
+class Sums:
+    """All-reduces alone of M x N, each of the result of the one before. The vendor's are in place."""
+
+    STEPS = 20
+
+    def __init__(self, session: Session, vllm: VllmAllReduce | None, M: int, N: int) -> None:
+        self.session, self.vllm, like = session, vllm, {"device": session.device, "dtype": torch.bfloat16}
+        self._chance = torch.Generator(device=session.device).manual_seed(session.rank)
+        self.x = torch.empty(M, N, **like)
+        same = torch.Generator(device=session.device).manual_seed(99)
+        self.residual = torch.randn(M, N, generator=same, **like)
+        self.norm = torch.full((N,), 1 / session.ranks, **like)
+        self._steps: list[Any] = []
+
+    def refresh(self) -> None:
+        self.x.normal_(generator=self._chance)
+
+    def variants(self) -> Iterator[tuple[str, Callable[[], Variant]]]:
+        def reduced(x: Tensor) -> Tensor:
+            dist.all_reduce(x)
+            return x
+
+        def ours(x: Tensor, **options: Any) -> Tensor:
+            y = ops.all_reduce(x, **options)
+            return y if isinstance(y, Tensor) else y[0]
+
+        follow = {"residual": self.residual, "norm": self.norm, "eps": EPS}
+        steps: dict[str, Callable[[Tensor], Tensor]] = {
+            "NCCL": reduced, "ours": ours, "NCCL, norm": lambda x: add_norm(reduced(x), self.residual, self.norm)[0],
+            "ours, norm": lambda x: ours(x, **follow),
+        }  # fmt: skip
+        if vllm := self.vllm:
+            steps |= {"vLLM": vllm, "vLLM, norm": lambda x: add_norm(vllm(x), self.residual, self.norm)[0]}
+        for way in ("one_shot_pushed:words", "one_shot_pushed:few", "two_shot_pushed:more"):
+            steps[way] = lambda x, way=way: ours(x, schedule=f"all_reduce_{way}")
+        for way in ("h200_words", "h200"):
+            steps[f"norm:{way}"] = lambda x, way=way: ours(x, **follow, schedule=f"all_reduce_one_shot_norm:{way}")
+        for name, step in steps.items():
+            yield name, lambda name=name, step=step: self._variant(name, step, "norm" in name)
+
+    def _variant(self, name: str, step: Callable[[Tensor], Tensor], normed: bool) -> Variant:
+        self._steps.append(step)
+        inputs: list[Tensor] = []
+
+        def run() -> Tensor:
+            inputs.clear()
+            y = self.x.clone()
+            for _ in range(self.STEPS):
+                inputs.append(y)
+                y = step(y)
+            return y
+
+        replay, made = graphed(self.session, run, self.vllm if "vLLM" in name else None)
+        last = inputs[-1]
+
+        def expected() -> Tensor:
+            y = last.clone()
+            dist.all_reduce(y)
+            return add_norm(y, self.residual, self.norm)[0] if normed else y
+
+        return Variant(
+            name=name, kind="pair" if name.startswith(("NCCL", "vLLM")) else "ours", run=lambda: (replay(), made)[1], outputs=(made,),
+            expected=None if "NCCL" in name else expected, notes={"steps": self.STEPS},
+        )  # fmt: skip
+
+
 class Layers:
     """Layers of a model, each with weights and keys of its own, for a batch of so many rows of so many keys each."""
 
@@ -236,7 +304,7 @@ class Layers:
         )  # fmt: skip
 
 
-def measured(session: Session, case: Chain | Layers, name: str, args: argparse.Namespace) -> dict[str, Any]:
+def measured(session: Session, case: Chain | Sums | Layers, name: str, args: argparse.Namespace) -> dict[str, Any]:
     session.watchdog.context(name)
     with torch.no_grad():
         case.refresh()
@@ -296,10 +364,12 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = cases.parser(__doc__, samples=20)
     parser.add_argument("--chains", default=",".join("x".join(map(str, one)) for one in CHAINS), help="MxNxK, or none")
     layers = ",".join(f"{m}@{b}@{keys}" for keys in (0, 2048) for m in MODELS for b in BATCHES)
+    parser.add_argument("--sums", default=",".join("x".join(map(str, one)) for one in SUMS), help="MxN, or none")
     parser.add_argument("--layers", default=layers, help="MODEL@BATCH@KEYS")
     parser.add_argument("--vllm", type=Path, help="the directory csrc of vLLM's source")
     args = parser.parse_args(argv)
     args.chains = [tuple(map(int, one.split("x"))) for one in args.chains.split(",") if one and one != "none"]
+    args.sums = [tuple(map(int, one.split("x"))) for one in args.sums.split(",") if one and one != "none"]
     args.layers = [one.split("@") for one in args.layers.split(",") if one and one != "none"]
     return args
 
@@ -312,6 +382,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     vllm = VllmAllReduce(args.vllm) if args.vllm else None
     for M, N, K in args.chains:
         case = measured(run.session, Chain(run.session, vllm, M, N, K), f"{M} x {N} x {K}", args)
+        run.add(case, lines(case))
+        ops.clear(captured=True)
+    for M, N in args.sums:
+        case = measured(run.session, Sums(run.session, vllm, M, N), f"all-reduce {M} x {N}", args)
         run.add(case, lines(case))
         ops.clear(captured=True)
     for model, batch, keys in args.layers:
