@@ -345,7 +345,7 @@ def test_an_output_is_written_as_far_as_it_is_defined() -> None:
 def test_an_entry_that_no_stage_writes_is_an_error() -> None:
     unwritten = TOLD.replace("tile_push_data(n[0] @ (rank + 1), 3 * m - 1)", "tile_push_data(h[0] @ (rank + 1), x[0])")
     refused(unwritten, CoverageError, r"looks up n\[0\], parts of which no stage writes", {"M": 4})
-    seldom = TOLD.replace("        tile_push", "        if m > 4:\n            tile_push")
+    seldom = TOLD.replace("        tile_push", "        if m == 1:\n            tile_push")
     refused(seldom, CoverageError, r"f looks up n\[0\], parts of which no stage writes in this launch", {"M": 4})
 
 
@@ -382,3 +382,77 @@ def test_a_place_outside_of_a_tensor_is_refused() -> None:
     assert texts.one(good, {"M": 3, "T": 2}, **inputs)["y"].tolist() == [2.0, 0.0]
     with pytest.raises(CoverageError, match=r"reads x\[at\[i\]\] outside x"):
         texts.one(bad, {"M": 3, "T": 2}, at=inputs["at"], x=torch.arange(2.0))
+
+
+# Signals of ranges that a launch cuts ------------------------------------------------------------------------
+
+SIGNALS = """
+program signals(M):
+    n : in        [] <= {most} replicated
+    a : in        [M] < M
+    x : in        [M]
+    r : local     [M] < M
+    h : symmetric [M]
+    z : local     [M]
+    y : out       [M]
+
+    comm send(i: {range}):
+        {condition}:
+            tile_push_data(h[i] @ (rank + 1), x[i])
+            producer_tile_notify(h[i] @ (rank + 1))
+    compute place(i: M[: n]):
+        r[i] = a[i]
+        producer_tile_notify(r[i])
+    compute take(i: {taken}):
+        consumer_tile_wait(r[{there}])
+        consumer_tile_wait(h[{place}])
+        z[i] = h[{place}]
+    compute first(i: M):
+        y[i] = x[i]
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"range": "M[1 : n]", "taken": "M[1 : n]"},
+        {"range": "M[0 : n]", "taken": "M[0 : n]"},
+        {"condition": "if n <= M", "taken": "M[: n // 2]"},
+        {"condition": "if n // 2 + 1 <= M", "taken": "M[: n // 2]"},
+        {"taken": "M[: n // 2]", "place": "i + 1"},
+        {"place": "r[i]"},
+        {"place": "r[t]", "by": "1"},
+    ],
+    ids=lambda words: ", ".join(words.values()),
+)
+def test_signals_are_there_wherever_a_range_begins_and_ends(words: dict[str, str]) -> None:
+    """What the verifier accepts runs: signals are those of whole tiles, as far as the tensor has them."""
+    said = {"most": "M", "range": "M", "condition": "if ranks > 0", "taken": "M[: n]", "place": "i", "there": "i"}
+    said |= words
+    text = SIGNALS.format(**said)
+    if words.get("by"):
+        text = text.replace("z[i] =", "z[t] =").replace("take(i: " + said["taken"], f"take(t: {said['taken']} by 1")
+        text = text.replace("r[i])\n        consumer", "r[t])\n        consumer")
+    program = texts.program(text)
+    tilelink.compile(program, ranks=2, dims={"M": 8})
+    for n in range(9):
+        given = random_inputs(program, {"M": 8}, 2, "f32", seed=n)
+        given = [one | {"n": torch.tensor(n, dtype=torch.int32)} for one in given]
+        out = run(program, given, {"M": 8})
+        assert all(torch.equal(own["y"], one["x"]) for own, one in zip(out, given, strict=True))
+
+
+def test_what_a_launch_does_not_leave_out_is_still_asked_of_signals() -> None:
+    said = {"most": "M", "condition": "if ranks > 0", "taken": "M[: n]", "place": "i", "there": "i"}
+    text = SIGNALS.format(**said, range="M")
+    given = random_inputs(texts.program(text), {"M": 8}, 1, "f32", seed=1)
+    given = [one | {"n": torch.tensor(8, dtype=torch.int32)} for one in given]
+    for old, new, error in (
+        ("comm send(i: M)", "comm send(i: M[1 : n])", "waits for h.i., which no stage notifies"),
+        ("if ranks > 0", "if n > 1", "in a branch that only a launch decides"),
+        ("wait(h[i])", "wait(h[i + 1])", "outside h, of shape"),
+    ):
+        assert old in text
+        program = texts.program(text.replace(old, new))
+        with pytest.raises((AccountingError, CoverageError), match=error):
+            run(program, given, {"M": 8})

@@ -16,6 +16,14 @@ def inside(parts: Coordinates, shape: tuple[int, ...]) -> bool:
     return all(bool(((p >= 0) & (p < n)).all()) for p, n in zip(map(_positions, parts), shape, strict=True))
 
 
+def clipped(part: Coordinate, size: int) -> Coordinate:
+    """Return what a coordinate names of a dimension."""
+    if isinstance(part, np.ndarray):
+        return part[(part >= 0) & (part < size)]
+    first, last = _ends(part)
+    return slice(min(max(0, first), size), min(max(0, last), size))
+
+
 def index(parts: Coordinates) -> tuple[Any, ...]:
     """Return a box that lies inside a tensor as an index of arrays and tensors that keeps every axis."""
     if not any(isinstance(p, np.ndarray) for p in parts):

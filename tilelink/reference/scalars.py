@@ -109,6 +109,32 @@ class Scope:
             case _:
                 raise TypeError(f"not a scalar expression of a program: {expr!r}")
 
+    def ends(self, expr: Scalar, largest: Mapping[str, int]) -> tuple[int, int]:
+        """Return the smallest and the largest value that an expression may have, whatever the entries of a launch are.
+
+        largest: index tensor -> the largest of its entries. What is not known well is wider than it needs to be.
+        """
+        if not at_launch(expr):
+            value = int(self.value(expr))
+            return value, value
+        match expr:
+            case Lookup(table=table):
+                return 0, largest[table]
+            case Binary(op=op, left=left, right=right) | Compare(op=op, left=left, right=right):
+                low, high = self.ends(right, largest)
+                if op == "%" and low > 0:
+                    return 0, high - 1
+                if op not in ("//", "^", "%", "==", "!=") or (op == "//" and low > 0):  # between those of the ends
+                    found = [
+                        (_ARITHMETIC | _COMPARISONS)[op](one, by)
+                        for one in self.ends(left, largest)
+                        for by in (low, high)
+                    ]
+                    return int(min(found)), int(max(found))
+            case _:
+                pass
+        return (-(2**63), 2**63) if isinstance(expr, Binary) else (0, 1)
+
     def entry(self, lookup: Lookup) -> np.ndarray:
         """Return the entries of a look-up: a single one, or those along its `:` coordinates and its tiles.
 

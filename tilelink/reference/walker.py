@@ -59,8 +59,8 @@ def _signals(body: tuple[Statement, ...]) -> Iterator[Wait | Notify]:
 class Walker:
     """One task, or one iteration of a loop in it, with the values of its indices and names.
 
-    values: numbers of indices; that of a counted range is a step from its start until the range is entered. parts: the
-    elements of the tiles of other indices. there: False beyond the end of a counted range, where a task only signals.
+    values: numbers of indices. parts: the elements of the tiles of other indices. there: False outside of a counted
+    range, where a task only signals.
     decided: False where a launch decides whether a statement is executed, or how often. seen: the accesses that come
     before what the task does next.
     """
@@ -78,17 +78,22 @@ class Walker:
 
     def over(self, indices: tuple[IndexDecl, ...]) -> Iterator[Walker]:
         """Yield a walker without names for each point: number indices run over their extent, others have one tile."""
-        sizes = [self._size(d) if d.name in self.typing.scalar_indices else 1 for d in indices]
+        numbers = [d for d in indices if d.name in self.typing.scalar_indices]
         decided = self.decided and not any(d.counted for d in indices)
-        whole = {d.name: slice(0, self._size(d)) for d in indices if d.name not in self.typing.scalar_indices}
-        for point in product(*(range(n) for n in sizes)):
-            named = {d.name: p for d, p in zip(indices, point, strict=True) if d.name not in whole}
-            yield replace(
-                self, values={**self.values, **named}, parts={**self.parts, **whole}, decided=decided, locals={}
-            )
+        for point in product(*(range(self._size(d)) for d in numbers)):
+            named = {d.name: p for d, p in zip(numbers, point, strict=True)}
+            one = replace(self, values={**self.values, **named}, decided=decided, locals={})
+            one.parts = {**self.parts, **{d.name: one._whole(d) for d in indices if d.name not in named}}
+            yield one
 
     def _size(self, index: IndexDecl) -> int:
         return max(0, self.memory.number(index.extent))
+
+    def _whole(self, index: IndexDecl) -> slice:
+        """Return the tile of an index up to the end of its dimension, from where the range begins if that is known."""
+        size, start = self._size(index), index.start
+        first = 0 if start is None or self._placed(start) else max(0, int(self.number(start)))
+        return slice(min(first, size), size)
 
     def enter(self, indices: tuple[IndexDecl, ...]) -> None:
         """Read the ends of counted ranges. Raises Unwritten if an entry has not been written yet."""
@@ -99,14 +104,13 @@ class Walker:
             stop = self._size(decl)
             stop = min(stop, int(scope.value(decl.stop))) if decl.stop is not None else stop
             if decl.name in values:
-                values[decl.name] += start
-                there = values[decl.name] < stop
+                there = start <= values[decl.name] < stop
             else:
                 parts[decl.name] = slice(start, max(start, stop))
                 there = start < stop
             if not there:
                 self.there = False
-                return  # further ranges may depend on an index that has no value
+                return  # further ranges may depend on entries that are not there
         self.values, self.parts = values, parts
 
     # Scalars and regions -------------------------------------------------------------------------------------
@@ -169,8 +173,8 @@ class Walker:
         """True if only a launch decides the value of a coordinate, or where its tile begins."""
         if coord is None or isinstance(coord, Whole):
             return False
-        declared = self.typing.indices
-        return at_launch(coord) or any(declared[name].start is not None for name in indices_of(coord))
+        tiles = (self.typing.indices[name].start for name in indices_of(coord) - self.typing.scalar_indices)
+        return at_launch(coord) or any(map(self._placed, tiles))
 
     def read(self, region: Region) -> torch.Tensor:
         """Return a copy of a region. Raises Unwritten if an element has not been written yet.
@@ -216,7 +220,7 @@ class Walker:
 
     def _told(self, kind: str, region: Region) -> None:
         """Keep what a waiter for this notify knows."""
-        where = boxes.index(self._whole().box(region, "notifies"))
+        where = boxes.index(self._signalled(region, "notifies"))
         self.memory.races.told(self.seen, (self.owner(region), region.tensor, kind), where)
 
     def __str__(self) -> str:
@@ -234,12 +238,12 @@ class Walker:
             match statement:
                 case Notify(kind=kind, region=region):
                     self._require_known(statement)
-                    self._mark(self.memory.expected, kind, region, "notifies")
+                    self._signal(self.memory.expected, kind, region)
                 case Store(region=region) | Transfer(target=region):
                     self._count_write(region)
                     if isinstance(statement, Transfer) and statement.signal is not None:
                         self._mark(self.memory.expected, statement.signal, region, "notifies")
-                case If(condition=condition, then=then, orelse=orelse) if self._placed(condition):
+                case If(condition=condition, then=then, orelse=orelse) if self._open(condition):
                     for signal in _signals((*then, *orelse)):
                         verb = "waits for" if isinstance(signal, Wait) else "notifies"
                         message = f"{self} {verb} {print_region(signal.region)} in a branch that only a launch decides"
@@ -247,12 +251,17 @@ class Walker:
                         raise AccountingError(message, location=signal.location, hint=hint)
                     replace(self, decided=False).count((*then, *orelse))
                 case If(condition=condition, then=then, orelse=orelse):
-                    self.count(then if self.number(condition) else orelse)
+                    self.count(then if self._scope().ends(condition, self.memory.largest)[0] else orelse)
                 case For(indices=indices, body=inner):
                     for walker in self.over(indices):
                         walker.count(inner)
                 case _:
                     pass
+
+    def _open(self, condition: Scalar) -> bool:
+        """True if a launch decides whether a condition holds."""
+        low, high = self._scope().ends(condition, self.memory.largest)
+        return low != high
 
     def _require_known(self, notify: Notify) -> None:
         region = notify.region
@@ -283,6 +292,25 @@ class Walker:
         counters = self.memory.counters(table, self.owner(region), region.tensor, kind)
         np.add.at(counters, boxes.index(self.box(region, verb)), 1)  # a row of a table may name an element twice
 
+    def _signal(self, table: Counters, kind: str, region: Region) -> None:
+        counters = self.memory.counters(table, self.owner(region), region.tensor, kind)
+        np.add.at(counters, boxes.index(self._signalled(region, "notifies")), 1)
+
+    def _signalled(self, region: Region, verb: str) -> boxes.Coordinates:
+        """Return the box of a signal: of whole tiles of counted ranges, as far as the tensor has them.
+
+        Entries are those of the elements that are there.
+        """
+        if self.decided:
+            return self.box(region, verb)
+        listing = {name for c in region.coords if isinstance(c, Lookup) for name in indices_of(c)}
+        whole = {n: self._whole(self.typing.indices[n]) for n in self.parts.keys() - listing}
+        shape, dims = self.memory.shape(region.tensor), self.memory.program.tensor(region.tensor).shape
+        every = replace(self, parts={**self.parts, **whole})
+        triples = zip(region.coords, shape, dims, strict=True)
+        parts = [every._coordinate(c, n, isinstance(d, Ranks)) for c, n, d in triples]
+        return tuple(boxes.clipped(part, size) for part, size in zip(parts, shape, strict=True))
+
     # Statements ----------------------------------------------------------------------------------------------
 
     def task(self) -> Task:
@@ -304,8 +332,10 @@ class Walker:
                         key = (need.rank, need.tensor, need.kind)
                         self.memory.races.awaited(self.seen, key, need.where)
                 case Notify(kind=kind, region=region):
+                    if self.there:
+                        self.box(region, "notifies")
                     self._told(kind, region)
-                    self._whole()._mark(self.memory.arrived, kind, region, "notifies")
+                    self._signal(self.memory.arrived, kind, region)
                 case If(condition=condition, then=then, orelse=orelse) if self.there or any(_signals((*then, *orelse))):
                     chosen = yield from self._once_written(lambda scalar=condition: self.number(scalar))
                     yield from self._body(then if chosen else orelse)
@@ -330,18 +360,14 @@ class Walker:
             except Unwritten as unwritten:
                 yield unwritten.need
 
-    def _whole(self) -> Walker:
-        """Return this walker with whole tiles of counted ranges from 0 on: signals are for these."""
-        declared = self.typing.indices
-        whole = {n: slice(0, self._size(declared[n])) for n in self.parts if declared[n].start is None}
-        return replace(self, parts={**self.parts, **whole})
-
     def _need(self, wait: Wait) -> Need | None:
         region = wait.region
         if not self.there and any(map(self._placed, region.coords)):
             return None  # entries beyond the end of a range name nothing
+        if self.there:
+            self.box(region, "waits for")
         expected = self.memory.counters(self.memory.expected, self.rank, region.tensor, wait.kind)
-        where = boxes.index(self._whole().box(region, "waits for"))
+        where = boxes.index(self._signalled(region, "waits for"))
         if not (expected[where] > 0).all():
             message = f"{self} waits for {print_region(region)}, which no stage notifies"
             hint = "notify every part of the region, with the primitive that matches the wait"
