@@ -5,7 +5,7 @@ they are known to editors and type checkers. Used outside of a program, they rai
 
 ```python
 import tilelink
-from tilelink.language import Dim, Index, consumer_tile_wait, producer_tile_notify, rank, tile_push_data
+from tilelink.language import Dim, Index, notify, rank, tile_push_data, wait
 
 
 @tilelink.program
@@ -17,11 +17,11 @@ def neighbour_sum(M: Dim, N: Dim) -> None:
     @tilelink.comm
     def send(i: Index = M) -> None:
         tile_push_data(left[i, :] @ (rank + 1), x[i, :])
-        producer_tile_notify(left[i, :] @ (rank + 1))
+        notify(left[i, :] @ (rank + 1))  # this and the wait may be left out
 
     @tilelink.compute
     def add(i: Index = M, j: Index = N) -> None:
-        consumer_tile_wait(left[i, j])
+        wait(left[i, j])
         y[i, j] = x[i, j] + left[i, j]
 ```
 """
@@ -89,6 +89,7 @@ __all__ = [
     "maximum",
     "min",
     "minimum",
+    "notify",
     "online_softmax",
     "output",
     "peer_tile_notify",
@@ -116,6 +117,7 @@ __all__ = [
     "tile_push_data",
     "tiles",
     "u8",
+    "wait",
     "where",
     "zeros",
 ]
@@ -603,13 +605,23 @@ def rank_copy_data(target: Tile, source: Tile) -> None:
     _outside("rank_copy_data")
 
 
-def producer_tile_notify(region: Tile) -> None:
+def notify(region: Tile) -> None:
     """Signal that a region is ready, on this rank or for `region @ r` on rank r."""
+    _outside("notify")
+
+
+def wait(region: Tile) -> None:
+    """Wait until a whole region of this rank is ready."""
+    _outside("wait")
+
+
+def producer_tile_notify(region: Tile) -> None:
+    """`notify`, as the paper calls it."""
     _outside("producer_tile_notify")
 
 
 def consumer_tile_wait(region: Tile) -> None:
-    """Wait until a whole region of this rank is ready."""
+    """`wait`, as the paper calls it."""
     _outside("consumer_tile_wait")
 
 

@@ -280,7 +280,7 @@ MISTAKES = [
     (H, "    h : symmetric [M[: m], N]", "a part of a dimension", 7, 20, "given, from the first element up to m"),
     (P, "    comm tell(p: ranks[: m]):", "a part of the ranks", 11, 15, "loop over all ranks"),
     (D, "    comm send(i: M[: i]):", "unknown name 'i'", 14, 22, "known"),
-    (D, "    comm send(i: M[: E]):", "nothing of i: M[...] comes from an index tensor", 14, 15, "n : in [] <= M"),
+    (D, "    comm send(i: M[: rank]):", "nothing of i: M[...] comes from an index tensor", 14, 15, "n : in [] <= M"),
     (D, "    comm send(i: M[m]):", "M is no index tensor", 14, 18, "(i: M[a : b])"),
     (D, "    comm send(i: M[: rows]):", "which entry of rows[:]?", 14, 22, "rows[i] is one"),
     (D, "    comm send(i: M[: rows[:]]):", "all of rows is no integer", 14, 22, "by an index"),

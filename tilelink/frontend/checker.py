@@ -250,7 +250,10 @@ def _check_range(program: Program, decl: IndexDecl, mistakes: Mistakes) -> None:
         _check_integer(program, end, f"an end of the range of {decl.name}", decl, mistakes)
     if ends and not any(map(at_launch, ends)):
         message = f"nothing of {decl.name}: {print_scalar(decl.extent)}[...] comes from an index tensor"
-        hint = "a smaller extent, or an if; a range has its ends in a launch: n : in [] <= M, and (i: M[: n])"
+        hint = (
+            "a part has ends of numbers and parameters, (i: M[: M // 2]), or of a launch: n : in [] <= M, (i: M[: n]); "
+        )
+        hint += "an if leaves tiles out by ranks and other indices"
         mistakes.add(ShapeError(message, location=decl.location, hint=hint))
     if any(decl.name in _names(end) for end in ends):
         hint = "its ends are made of other indices"

@@ -11,20 +11,22 @@ from tilelink.errors import DuplicateNameError, ParseError, UnknownNameError
 from tilelink.frontend.expressions import Scope
 from tilelink.frontend.limits import require_shallow
 from tilelink.frontend.syntax import IndexSyntax
-from tilelink.ir.printer import BARRIER, TILES
+from tilelink.ir.printer import BARRIER, NOTIFY, TILES, WAIT
 from tilelink.ir.program import Group, IndexDecl
-from tilelink.ir.scalar import Ranks, Scalar
+from tilelink.ir.scalar import Binary, Int, Param, Ranks, Scalar, walk
 from tilelink.ir.sums import shortened
 
-NOTIFIES = {"producer_tile_notify": "tile", "peer_tile_notify": "peer", "rank_notify": "rank"}
-WAITS = {"consumer_tile_wait": "tile", "peer_tile_wait": "peer", "rank_wait": "rank"}
+NOTIFIES = {"notify": "tile", **{word: kind for kind, word in NOTIFY.items()}}
+WAITS = {"wait": "tile", **{word: kind for kind, word in WAIT.items()}}
+"""word -> kind of its counters. The plain words have those of tiles, and are printed by the names of that pair."""
 MOVES = {"tile_push_data": "push", "tile_pull_data": "pull", "rank_copy_data": "copy"}
 PRIMITIVES = [*NOTIFIES, *WAITS, *MOVES, BARRIER]
 WORDS = (
     "program", "comm", "compute", "let", "def", "return", "by", "if", "elif", "else", "for", "not", "and", "or", "None",
     "True", "False",
 )  # fmt: skip
-RESERVED = {"rank", "ranks", "call", *WORDS, *PRIMITIVES}
+RESERVED = {"rank", "ranks", "call", *WORDS, *PRIMITIVES} - {"notify", "wait"}
+"""Words that nothing else is called. The plain words of signals stand where no other name does."""
 
 
 @contextmanager
@@ -113,7 +115,10 @@ def side_of(scope: Scope, node: ast.expr) -> str | None:
 
 
 def indices_of(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, ...]:
-    """Declare the indices of a stage or a loop, and return them. Mistakes are added to those of the scope."""
+    """Declare the indices of a stage or a loop, and return them. Mistakes are added to those of the scope.
+
+    An index over a part that is the same in every launch, `i: M[a : b]`, has its length, and stands for `a + i`.
+    """
     found: list[IndexDecl] = []
     for index in syntax:
         with declaring(scope, index.name):
@@ -125,14 +130,28 @@ def indices_of(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl
             ends = {name: None if end is None else integer_of(scope, end) for name, end in named}
             location = scope.location(index.node)
             scope.over.pop(index.name, None)
+            scope.begins.pop(index.name, None)
             if (side := side_of(scope, size)) is not None:
                 scope.over[index.name], number = side, True
             whole = size_of(scope, size)
             number = number and not isinstance(whole, Ranks)  # an index over ranks is a number in any case
+            if side is None and not isinstance(whole, Ranks) and _is_fixed(ends["start"], ends["stop"]):
+                scope.begins[index.name] = begin = ends.pop("start") or Int(value=0)
+                whole = _length(begin, ends.pop("stop") or whole)
             decl = IndexDecl(name=index.name, extent=whole, number=number, location=location, **ends)
             scope.indices[index.name] = decl
             found.append(decl)
     return tuple(found)
+
+
+def _is_fixed(*ends: Scalar | None) -> bool:
+    """True if the ends of a part of a dimension, of which there is one at least, are made of numbers and parameters."""
+    given = [end for end in ends if end is not None]
+    return bool(given) and all(isinstance(e, Int | Param | Ranks | Binary) for end in given for e in walk(end))
+
+
+def _length(begin: Scalar, stop: Scalar) -> Scalar:
+    return stop if begin == Int(value=0) else shortened(Binary(op="-", left=stop, right=begin))
 
 
 def _tiles(extent: ast.expr) -> list[ast.expr]:

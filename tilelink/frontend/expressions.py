@@ -326,7 +326,12 @@ class Scope(IntegerScope):
         if not (isinstance(index, ast.Name) and index.id in self.indices):
             dims = [name for name, param in self.params.items() if param.kind == "dim"]
             raise self.unknown(index, ast.unparse(index), "index or dimension", [*self.indices, *dims])
-        return Positions(index=index.id, location=self.location(node))
+        own = Positions(index=index.id, location=self.location(node))
+        begin = self.begins.get(index.id, Int(value=0))
+        if begin == Int(value=0):
+            return own
+        first = Literal(value=begin.value) if isinstance(begin, Int) else FromScalar(scalar=begin)
+        return Apply(op="add", args=(own, first), location=self.location(node))
 
     def _softmax(self, node: ast.Call) -> Value:
         self._arity(node, 1)

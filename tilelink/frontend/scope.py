@@ -108,6 +108,8 @@ class IntegerScope:
     """The coordinates of the grid of ranks, and the groups."""
     over: dict[str, str] = field(default_factory=dict[str, str])
     """The indices that run over one of those."""
+    begins: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
+    """Where the indices begin that run over a part of a dimension which is the same in every launch."""
     sides: dict[str, tuple[str | None, ...]] = field(default_factory=dict[str, tuple[str | None, ...]])
     """The dimensions of tensors that have the size of one."""
     on: str | None = None
@@ -158,6 +160,10 @@ class IntegerScope:
                 return Binary(op="-", left=Int(value=0), right=inner, location=location)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return Logic(op="not", args=(self.scalar(operand),), location=location)
+            case ast.BinOp(left=ast.Name(id=index), op=ast.Add() | ast.Sub(), right=right) if index in self.begins:
+                return self._shifted(index, self.scalar(right), isinstance(node.op, ast.Sub), node)
+            case ast.BinOp(left=left, op=ast.Add(), right=ast.Name(id=index)) if index in self.begins:
+                return self._shifted(index, self.scalar(left), False, node)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in SCALAR_OPS:
                 name = SCALAR_OPS[type(op)]
                 return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=location)
@@ -218,12 +224,24 @@ class IntegerScope:
         coords = tuple(Coordinate(dim=d) for d in range(len(tensor.shape)))
         return Lookup(table=name, coords=coords, launch=True, location=self.location(node))
 
+    def _shifted(self, index: str, offset: Scalar, subtracted: bool, node: ast.expr) -> Scalar:
+        """Return an index over a part of a dimension, shifted: its own first element is added to the offset."""
+        begin, location = self.begins[index], self.location(node)
+        if subtracted:
+            offset = Binary(op="-", left=begin, right=offset, location=location)
+        elif begin != Int(value=0):
+            offset = Binary(op="+", left=begin, right=offset, location=location)
+        return Binary(op="+", left=offset, right=Index(name=index, location=location), location=location)
+
     def _scalar_name(self, node: ast.expr, name: str) -> Scalar:
         location = self.location(node)
         if (entry := self._bare_entry(node, name)) is not None:
             return entry
         if name in self.axes:
             return self._axis(node, name)
+        if name in self.begins:
+            own = Index(name=name, location=location)
+            return Binary(op="+", left=self.begins[name], right=own, location=location)
         if name in self.indices:
             return Index(name=name, location=location)
         if name in self.params:

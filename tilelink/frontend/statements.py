@@ -59,7 +59,8 @@ NETWORK = {word: mode for mode, word in BY_PASSES.items()}
 
 def stage_of(scope: Scope, syntax: StageSyntax, groups: Mapping[str, Group]) -> Stage:
     """Return a stage with its body. Mistakes are added to those of the scope."""
-    inner = replace(scope, indices={}, locals=set(), broken=set(scope.broken), called=scope.called.inner(), over={})
+    own = scope.called.inner()
+    inner = replace(scope, indices={}, locals=set(), broken=set(scope.broken), called=own, over={}, begins={})
     group: Group | None = None
     if syntax.on is not None:
         inner.on = UNKNOWN
@@ -245,6 +246,7 @@ def _loop(scope: Scope, node: ast.For) -> Statement:
     body = _body(scope, node.body)
     for decl in indices:
         del scope.indices[decl.name]
+        scope.begins.pop(decl.name, None)
     scope.broken -= {i.name for i in syntax} - outside
     return _nested(indices, body, scope.location(node))
 
