@@ -189,7 +189,7 @@ def of_rank(program: str, place: str) -> str:
     """The rank after `@` in a program of one push there, as it is printed."""
     text = f"program p(M) over {program}:\n    x : in [M]\n    h : symmetric [ranks, M]\n    y : out [ranks, M]\n"
     text += f"    comm send(i: M):\n        tile_push_data(h[rank, i] @ {place}, x[i])\n"
-    (push,) = statements(compiler.parse(text, "p.tl").program().stages[0].body)
+    push, *_ = statements(compiler.parse(text, "p.tl").program().stages[0].body)
     assert isinstance(push, Transfer) and push.target.rank is not None
     return print_scalar(push.target.rank)
 
@@ -227,7 +227,7 @@ def test_every_coordinate_of_a_grid_of_three_can_be_another_one() -> None:
         for changed in itertools.combinations(range(3), count):
             places = ", ".join(f"{names[d]} = {names[d]} + {d + 1}" for d in changed)
             body = f"    comm send(i: M):\n        tile_push_data(h[rank, i] @ ({places}), x[i])\n"
-            (push,) = statements(compiler.parse(text + body, "p.tl").program().stages[0].body)
+            push, *_ = statements(compiler.parse(text + body, "p.tl").program().stages[0].body)
             assert isinstance(push, Transfer) and push.target.rank is not None
             for number, own in enumerate(itertools.product(*map(range, shape))):
                 at = [(p + d + 1) % n if d in changed else p for d, (p, n) in enumerate(zip(own, shape, strict=True))]

@@ -155,7 +155,7 @@ def test_the_end_of_a_launch_waits_for_what_peers_write_into_outputs() -> None:
     text = "program p(M, N):\n    x : in [M, N]\n    y : out symmetric [M, N]\n"
     push = "    comm a(i: M):\n        tile_push_data(y[i, :] @ (rank + 1), x[i, :])\n"
     assert kinds(planned(text + push + "        producer_tile_notify(y[i, :] @ (rank + 1))\n")) == set()
-    assert "output" in kinds(planned(text + push))
+    assert "output" in kinds(planned(text + push + "        producer_tile_notify(y[i, :])\n"))
 
 
 def test_a_peers_input_is_read_after_it_entered() -> None:

@@ -171,7 +171,7 @@ BROKEN = {
     "an output its owner cannot wait for": (
         OrderingError,
         "program p(M, N):\n    x : in [M, N]\n    y : out symmetric [M, N]\n"
-        "    comm a(i: M):\n        tile_push_data(y[i, :] @ (rank + 1), x[i, :])\n",
+        "    comm a(i: M):\n        tile_push_data(y[i, :] @ (rank + 1), x[i, :])\n        notify(y[i, :])\n",
         "cannot know when its output is complete",
     ),
     "an output that its owner is told of too early": (

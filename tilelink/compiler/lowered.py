@@ -101,7 +101,7 @@ def parse_lowered(text: str, file: str = "<text>") -> Bound:
 
 def _program(lines: list[str], start: int, file: str) -> Program:
     """The program after the lowered part; lines of that are empty ones, so that errors name the right lines."""
-    found = parse_text("\n".join(["" for _ in lines[:start]] + lines[start:]) + "\n", file).programs
+    found = parse_text("\n".join(["" for _ in lines[:start]] + lines[start:]) + "\n", file, lowered=True).programs
     if len(found) != 1:
         location = Location(file=file, line=start + 1, text="")
         raise ParseError(

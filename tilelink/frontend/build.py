@@ -25,18 +25,29 @@ from tilelink.frontend.syntax import (
     TensorSyntax,
 )
 from tilelink.frontend.variants import Choices, Template, choices_of, is_open
+from tilelink.ir.link import implied
 from tilelink.ir.program import ADDED, DTYPES, INTEGERS, GridDim, Group, IndexDecl, Param, Program, Stage, Tensor
 from tilelink.ir.scalar import Binary, Int, Scalar
 from tilelink.ir.words import KINDS
 
 
-def parsed_program(syntax: ProgramSyntax) -> Program:
-    """Return a program with the defaults of all that it leaves open. Raises what `build_program` raises."""
-    return build_program(syntax, choices_of(syntax, {}, None))
+def parsed_program(syntax: ProgramSyntax, *, lowered: bool = False) -> Program:
+    """Return a program with the defaults of all that it leaves open. Raises what `build_program` raises.
+
+    lowered: True for a program that passes have made, which has all of its signals.
+    """
+    build = _build if lowered else build_program
+    return build(syntax, choices_of(syntax, {}, None))
 
 
 def build_program(syntax: ProgramSyntax, choices: Choices) -> Program:
-    """Resolve names and build the IR. Raises the error of a mistake, or SeveralErrors."""
+    """Resolve names, build the IR, and put in the signals that are left out. Raises the error of a mistake, or
+    SeveralErrors."""
+    return implied(_build(syntax, choices))
+
+
+def _build(syntax: ProgramSyntax, choices: Choices) -> Program:
+    """Resolve names and build the IR of a program as it is written."""
     scope = Scope(source=syntax.source, params={}, tensors={}, choices=choices)
     scope.broken |= set(syntax.broken)
     for param in syntax.params:

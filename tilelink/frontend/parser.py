@@ -90,12 +90,17 @@ Published = Callable[[str], "tuple[Schedule, ...]"]
 
 @deep()
 def parse_text(
-    text: str, file: str = "<text>", elsewhere: Elsewhere = lambda _: None, published: Published = lambda _: ()
+    text: str,
+    file: str = "<text>",
+    elsewhere: Elsewhere = lambda _: None,
+    published: Published = lambda _: (),
+    *,
+    lowered: bool = False,
 ) -> Module:
     """Parse programs and schedules, each program with its schedules.
 
     elsewhere: where bases of variants are looked for that the text does not have. published: the same for schedules
-    that others extend.
+    that others extend. lowered: True for programs that passes have made.
 
     Raises ParseError, an error of `build_program`, or SeveralErrors.
     """
@@ -119,7 +124,7 @@ def parse_text(
             if isinstance(syntax, VariantSyntax):
                 programs.append(variant_of(syntax, {one.name: one for one in programs}, elsewhere))
             else:
-                programs.append(parsed_program(syntax))
+                programs.append(parsed_program(syntax, lowered=lowered))
     _check_named_once(programs, schedules, mistakes)
     mistakes.raise_any()
     _check_programs_named(programs, schedules, mistakes)

@@ -3,11 +3,15 @@
 If one stage writes a region and another reads it, the writer signals right after the write (producer_tile_notify) and
 the reader waits right before the read (consumer_tile_wait). A stage that reads data written by another tile of the same
 stage, on any rank, uses the peer_* pair. Entries of index tensors are read where they serve as coordinates, ranks,
-conditions or ends of ranges; a stage waits for the ends of its own ranges first. Signals of a branch that a launch
-decides stand before and after it, because they are made in every launch. Existing notifies and waits are kept.
-A tensor that is written in place gets them if the stages that write it stand before those that read it. Otherwise the
-program says which reads come before which writes. A read from another rank gets no wait, and the notify of such a
-tensor's writer is for its own rank: the program says which peers the writer notifies.
+conditions or ends of ranges; a stage waits for the ends of its own ranges first. A region that a tile reads again is
+awaited once, unless the first read is in a branch or a loop. Signals of a branch that a launch decides stand before and
+after it, because they are made in every launch. Existing notifies and waits are kept. A tensor that is written in place
+gets them if the stages that write it stand before those that read it. Otherwise the program says which reads come
+before which writes. A read from another rank gets no wait, and the notify of such a tensor's writer is for its own
+rank: the program says which peers the writer notifies.
+
+`implied` is the part of this that front ends do: a program may leave out the signals of a tensor altogether. What it
+returns is checked, planned and proved as if the program had written it.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from dataclasses import replace
 from tilelink.errors import Location, public
 from tilelink.ir.depth import deep
 from tilelink.ir.program import (
+    Barrier,
     For,
     If,
     Notify,
@@ -39,7 +44,31 @@ from tilelink.ir.visitor import range_ends, reads, scalars_of, statements, value
 def link(program: Program) -> Program:
     """Return the program with its missing signals inserted; linking a linked program changes nothing."""
     require_program(program)
-    kinds = signal_kinds(program)
+    return _linked(program, signal_kinds(program))
+
+
+@deep()
+def implied(program: Program) -> Program:
+    """Return the program with the signals of each tensor that it leaves to be derived.
+
+    That is a tensor which no signal names, and for which no other signals lead from the stages that write it to those
+    that read it, as those of a tile do for its scales. Left as they are written: tensors that are changed in place,
+    where the order of a write and a read is the meaning of the program, and those that peers read, where a notify has
+    to be at the ranks that read.
+    """
+    everything = [s for stage in program.stages for s in statements(stage.body)]
+    named = {s.region.tensor for s in everything if isinstance(s, Notify | Wait)}
+    away = {r.tensor for s in program.stages for r in _regions(s, _read) if r.rank not in (None, RANK)}
+    kinds = {
+        name: kind
+        for name, kind in signal_kinds(program).items()
+        if name not in named | away and not program.tensor(name).in_place and not _ordered(program, name)
+    }
+    return _linked(program, kinds) if kinds else program
+
+
+def _linked(program: Program, kinds: dict[str, str]) -> Program:
+    """Return the program with the missing signals of some tensors. kinds: tensor -> kind of its signals."""
     stages: list[Stage] = []
     for stage in program.stages:
         present = _signalled(stage)
@@ -62,6 +91,8 @@ def signal_kinds(program: Program) -> dict[str, str]:
             continue
         writers = _stages_with(program, tensor.name, _written)
         readers = _stages_with(program, tensor.name, _read)
+        if not writers:
+            continue
         if tensor.in_place and not _all_before(program, writers, readers):
             continue
         readers |= {s.name for s in program.stages if any(r.tensor == tensor.name for r in _ends(s))}
@@ -85,6 +116,49 @@ def _all_before(program: Program, writers: set[str], readers: set[str]) -> bool:
 
 
 Finder = Callable[[Statement], list[Region]]
+
+
+def _ordered(program: Program, tensor: str) -> bool:
+    """True if signals of other tensors lead from each write of a tensor to each read of it by another stage, or back.
+
+    These may be too few: that is for the rules to say, of the program as it is written.
+    """
+    uses = [(_uses(stage, tensor, _written), _uses(stage, tensor, _read), stage) for stage in program.stages]
+    pairs = [
+        _leads(program, writer, writes, reader, reads) or _leads(program, reader, reads, writer, writes)
+        for writes, _, writer in uses
+        for _, reads, reader in uses
+        if writes and reads and writer != reader
+    ]
+    return bool(pairs) and all(pairs)
+
+
+def _uses(stage: Stage, tensor: str, find: Finder) -> list[int]:
+    """Return the places of a stage's statements, in their order, that write a tensor, or that read it."""
+    body = [Barrier(), *statements(stage.body)]  # the ends of the stage's own ranges are read at the first place
+    found = [n for n, one in enumerate(body) if any(region.tensor == tensor for region in find(one))]
+    return [0] * (find is _read and any(r.tensor == tensor for r in _ends(stage))) + found
+
+
+def _leads(program: Program, first: Stage, before: list[int], second: Stage, after: list[int]) -> bool:
+    """True if a signal given after some places of a stage, or one that follows from it, is awaited before others."""
+    given = _counters([*statements(first.body)][before[-1] :], Notify)
+    awaited = _counters([*statements(second.body)][: after[0] - 1 if after[0] else None], Wait)
+    last: set[Counter] = set()
+    while given != last:
+        last = set(given)
+        for stage in program.stages:
+            if given & _counters(statements(stage.body), Wait):
+                given |= _counters(statements(stage.body), Notify)
+    return bool(given & awaited)
+
+
+Counter = tuple[str, str]
+"""A tensor, and a kind of its signals."""
+
+
+def _counters(found: Iterable[Statement], kind: type[Notify] | type[Wait]) -> set[Counter]:
+    return {(s.region.tensor, s.kind) for s in found if isinstance(s, kind)}
 
 
 def _regions(stage: Stage, find: Finder) -> list[Region]:
@@ -143,6 +217,7 @@ def _link_body(
 ) -> tuple[Statement, ...]:
     linked: list[Statement] = []
     for statement in body:
+        present = present | {(Wait, one.region) for one in linked if isinstance(one, Wait)}
         match statement:
             case If(condition=condition, then=then, orelse=orelse) if at_launch(condition):
                 linked += _waits(statement, kinds, present)
