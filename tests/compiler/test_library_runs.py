@@ -5,6 +5,8 @@ import pytest
 from tests.compiler import library
 from tests.tiers import one_in, thorough
 from tilelink import compiler
+from tilelink.errors import VerificationError
+from tilelink.ir.link import implied, strip
 from tilelink.ir.program import Program
 from tilelink.planning.traces import differences
 from tilelink.reference.run import Outputs
@@ -69,3 +71,18 @@ def test_runs_in_bf16(case: library.Case) -> None:
 
 def test_runs_on_one_rank() -> None:
     assert run(*CASES[0], 1, launches=2) == []
+
+
+DERIVED = {program.name: implied(strip(program)) for program, _ in library.in_turn(CASES)}
+"""The programs of the library with what is put in where a text leaves all signals out."""
+REFUSED = {"gemm_ar_pulled", "gemm_ar_bias_pulled", "kv_append"}
+"""Peers read what a stage has made, or a tensor is changed in place: such signals are not derived."""
+
+
+@thorough(unless=lambda name: one_in(8, name))
+@pytest.mark.parametrize("name", DERIVED)
+def test_derived_signals_are_enough_or_refused(name: str) -> None:
+    try:
+        assert run(DERIVED[name], None, 4, launches=3) == []
+    except VerificationError:
+        assert name in REFUSED
