@@ -63,7 +63,7 @@ class FakeGpu:
         def launch(stream: int, tensors: Any, instead: Any = None) -> None:
             self.issued.append(spec.name)
 
-        launch.is_prepared = False  # type: ignore[attr-defined]
+        launch.prepared = None  # type: ignore[attr-defined]
         return launch
 
     def _helper(self, function: Any, arguments: Any, options: Any) -> Any:

@@ -24,7 +24,7 @@ from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda import driver, functions
 from tilelink.runtime.cuda.compile_offline import compile_source
 from tilelink.runtime.cuda.functions import Function, HelperKernel, described
-from tilelink.runtime.cuda.launch import MAP_BYTES, PreparedLaunch, TensorMap, UnsupportedLaunch
+from tilelink.runtime.cuda.launch import MAP_BYTES, PreparedLaunch, TensorMap, UnsupportedLaunch, _Config
 
 HANDLE, STREAM, WARPS, SHARED, PROGRAMS = 4711, 7, 8, 12345, 132
 BOX = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [64, 32], "fp4_padded": False}
@@ -52,7 +52,7 @@ class Library:
         self.statuses: list[int] = []
         """Of the next launches; then 0."""
         self.refuses, self.made = 0, list[Any]()
-        self.cuTensorMapEncodeTiled, self.cuLaunchKernel = Call(self._encode), Call(self._launch)
+        self.cuTensorMapEncodeTiled, self.cuLaunchKernelEx = Call(self._encode), Call(self._launch)
         if sizes is not None:
             self.cuFuncGetParamInfo = Call(self._ask)
         for name in ("cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"):
@@ -84,8 +84,10 @@ class Library:
         ctypes.memmove(place, struct.pack("<Q", address) * (MAP_BYTES // 8), MAP_BYTES)
         return 0
 
-    def _launch(self, *arguments: Any) -> int:
-        *before, stream, parameters, extra = arguments
+    def _launch(self, config: int, handle: int, parameters: int, extra: Any) -> int:
+        said = _Config.from_address(config)
+        assert (said.attributes, said.count) == (None, 0)
+        before, stream = [handle, *said.grid, *said.block, said.shared], said.stream
         places = (ctypes.c_void_p * len(self.sizes)).from_address(parameters)
         values = [ctypes.string_at(at, size) for at, size in zip(places, self.sizes, strict=True)]
         self.launches.append(SimpleNamespace(before=before, stream=stream, extra=extra, values=values))
@@ -142,9 +144,9 @@ def test_pointing_changes_one_parameter() -> None:
     library, (arguments, _, d, _) = Library(SIZES), given()
     kernel = PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     kernel(STREAM)
-    kernel.point(0, 4096)
+    kernel.target((0,)).point(4096)
     kernel(STREAM)
-    kernel.point(5, 8192)
+    kernel.target((5,)).point(8192)
     kernel(STREAM)
     first, second, third = (one.values for one in library.launches)
     assert second == [*bytes_of(("Q", 4096)), *first[1:]]
@@ -156,8 +158,9 @@ def test_a_descriptor_is_encoded_again_only_for_another_address() -> None:
     library, (arguments, _, d, _) = Library(SIZES), given()
     kernel = PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     kernel(STREAM)
+    target = kernel.target((1,))
     for address in (d.data_ptr(), 1024, 1024, d.data_ptr()):
-        kernel.point(1, address)
+        target.point(address)
         kernel(STREAM)
     assert [one[0] for one in library.encoded] == [d.data_ptr(), 1024, d.data_ptr()]
     assert all(one[1:] == library.encoded[0][1:] for one in library.encoded)
@@ -230,9 +233,11 @@ def test_a_tensor_that_the_driver_cannot_describe_is_unknown() -> None:
     library.refuses = 0
     kernel = PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     library.refuses = 1
-    kernel.point(1, arguments[1].base.data_ptr())
-    with pytest.raises(UnsupportedLaunch, match="error 1"):
-        kernel.point(1, 1025)
+    target = kernel.target((1,))
+    target.point(arguments[1].base.data_ptr())
+    for _ in range(2):
+        with pytest.raises(UnsupportedLaunch, match="error 1"):
+            target.point(1025)
 
 
 # Functions ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ its kind checks everything, and for a fused one compiles a kernel, unless one is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +26,7 @@ from tilelink.ops.decide import decide, measured
 from tilelink.ops.groups import OfGroups, close_kernels, group_named
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.operators import OPERATORS, UNFUSED, Operator, program_of
-from tilelink.ops.pairs import Pair
+from tilelink.ops.pairs import Direct, Pair
 from tilelink.ops.predict import Request
 from tilelink.ops.rows import Rows, rows_of
 from tilelink.ops.validate import check_activation, check_operands
@@ -148,7 +148,9 @@ def _prepared(
     if operator.weights and operator.small is not None and taken == {"x"}:
         moved = columns if operator.gathers else N
         kernel = _kernel(program, schedule, x, {"M": rows.total, "N": moved, "K": moved}, made)
-        return Pair(kernel, operator.gathers, activation, rows, rows.rest(x, made.elements))
+        shape = (rows.total if operator.rows != "scattered" else rows.kernel, moved)
+        direct = direct_launch(kernel, {"x": 0}, [("y", shape)]) if rows.fit else None
+        return Pair(kernel, operator.gathers, activation, rows, rows.rest(x, made.elements), direct)
     if taken != set(given):
         raise UnknownNameError(f"{program.name} does not compute {op}", hint=f"it takes {', '.join(sorted(taken))}")
     sizes = {"M": rows.total, "N": N, "K": columns, **dict(zip(operator.numbers, numbers, strict=True))}
@@ -250,6 +252,14 @@ def _kernel(
     return made.kernels[key]
 
 
+def direct_launch(
+    kernel: Any, inputs: Mapping[str, int], outputs: Sequence[tuple[str, tuple[int, ...]]]
+) -> Direct | None:  # fmt: skip
+    """Return the launches of a kernel by place (`GpuKernel.direct`), or None where it has none, as that of nodes."""
+    direct = getattr(kernel, "direct", None)
+    return None if direct is None else direct(inputs, outputs)
+
+
 class Launch:
     """A kernel that is called with an operator's tensors and returns its results as the operator has them."""
 
@@ -270,10 +280,21 @@ class Launch:
                 first, *columns = given[one.name].shape
                 shape = (rows.parts * rows.kernel if place in rests else first, *columns)
                 self._inputs.append((place, one.name, _declared(program, one.name, shape, ranks)))
+        self._direct = None
+        if not self._rests:
+            shapes = operator.shapes(given, ranks)
+            made = [(output.name, shape) for output, shape in zip(operator.outputs, shapes, strict=True)]
+            self._direct = direct_launch(kernel, {name: place for place, name, _ in self._inputs}, made)
         shape = None if operator.weights else (-1, *given["x"].shape[1:])
         self._outputs: list[tuple[str, tuple[int, ...] | None]] = [(output.name, shape) for output in operator.outputs]
 
     def __call__(self, *operands: Any) -> Any:
+        if self._direct is not None:
+            results = self._direct(operands)
+            if results is not None:
+                if self._activation:
+                    results = [unfused.follow(y, None, self._activation) for y in results]
+                return tuple(results) if len(results) > 1 else results[0]
         if self._rests:
             operands = tuple(
                 self._rows.given(t, self._rests[place]) if place in self._rests else t

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode  # pyright: ignore[reportPrivateUsage]
 
 from tilelink.scheduling.schedule import Schedule
 
@@ -47,11 +46,13 @@ def declare(one: Declaration) -> Callable[..., Any]:
 
 def is_direct(operands: Iterable[torch.Tensor | None]) -> bool:
     """True if only the kernel need see a call: no tracing, no gradients. That saves torch's dispatch."""
-    if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
-    graded = torch.is_grad_enabled()
-    for one in operands:  # a generator takes longer than what it looks at
-        if one is not None and (type(one) not in _PLAIN or (graded and one.requires_grad) or not is_dense(one)):
+    graded, strided = torch.is_grad_enabled(), torch.strided
+    for one in operands:  # a generator, and a call of is_dense, take longer than what they look at
+        if one is not None and (
+            type(one) not in _PLAIN or (graded and one.requires_grad) or one.layout is not strided or one.is_nested
+        ):
             return False
     return True
 

@@ -25,10 +25,12 @@ def members_of(group: Group) -> ProcessGroup | str:
     Raises RankError if there are no ranks, and for what is no group; callers need not be typed.
     """
     members = group if group is not None else dist.group.WORLD
+    if type(members) is ProcessGroup:  # the usual case, in least time
+        return members
     if members is None:
         hint = 'start with torchrun and call torch.distributed.init_process_group("nccl", device_id=...) first'
         raise RankError("this process is no rank of torch.distributed", hint=hint)
-    if not isinstance(members, str) and not hasattr(members, "group_name"):  # traced, a group has no type
+    if not isinstance(members, str) and not hasattr(members, "group_name"):  # traced, a group has another type
         check_member(members)
         raise no_group(members)
     return members

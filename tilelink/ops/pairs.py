@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from tilelink.ops import unfused
 from tilelink.ops.rows import Rows
+
+Direct = Callable[[Sequence[Any]], list[torch.Tensor] | None]
+"""Launches of a kernel by place (`GpuKernel.direct`): tensors -> new outputs, or None for a launch that it leaves."""
 
 
 class Pair:
@@ -18,21 +22,29 @@ class Pair:
     """
 
     def __init__(
-        self, kernel: Any, gathers: bool, activation: str, rows: Rows, rest: torch.Tensor | None
+        self, kernel: Any, gathers: bool, activation: str, rows: Rows, rest: torch.Tensor | None,
+        direct: Direct | None,
     ) -> None:  # fmt: skip
         """kernel: takes x and returns y, as the collective of the operator has them, in two or three dimensions.
 
-        rest: what stands for the rows that x lacks.
+        rest: what stands for the rows that x lacks. direct: launches of the kernel by place, where rows fit.
         """
         self._kernel, self._gathers, self._activation = kernel, gathers, activation
-        self._rows, self._rest = rows, rest
+        self._rows, self._rest, self._direct = rows, rest, direct
 
     def __call__(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        rows = self._rows
+        rows, direct = self._rows, self._direct
         if self._gathers:
-            gathered = self._taken(self._kernel({"x": rows.given(x, self._rest)})["y"])
+            made = None if direct is None else direct((x,))
+            gathered = made[0] if made is not None else self._taken(self._kernel({"x": rows.given(x, self._rest)})["y"])
             y = torch.mm(gathered, w.t()) if bias is None else torch.addmm(bias, gathered, w.t())
             return unfused.follow(y, None, self._activation)
+        if direct is not None:
+            product = torch.nn.functional.linear(x, w)
+            made = direct((product,))
+            if made is None:
+                made = [_flat(self._kernel({"x": product.view(self._kernel.artifact.tensor("x").shape)})["y"])]
+            return unfused.follow(made[0], bias, self._activation)
         product = self._kernel.buffer("x")
         flat = _flat(product)
         if rows.fit or rows.parts == 1:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda.assembler import assembling
 from tilelink.runtime.cuda.driver import library, with_context
 from tilelink.runtime.cuda.keys import settled
-from tilelink.runtime.cuda.launch import PreparedLaunch, UnsupportedLaunch
+from tilelink.runtime.cuda.launch import PreparedLaunch, Target, UnsupportedLaunch
 from tilelink.runtime.dtypes import dtype_of
 
 Argument = Callable[[KernelSpec, Parameter], Any]
@@ -106,7 +107,7 @@ def _prepared(compiled: Any, programs: int, arguments: Sequence[Any]) -> Prepare
         return None
 
 
-def _launch(kernel: PreparedLaunch, stream: int, name: str) -> None:
+def launch_prepared(kernel: PreparedLaunch, stream: int, name: str) -> None:
     """Launch a prepared kernel. Raises RankError if the driver fails."""
     if status := kernel(stream):
         status = with_context(library(), status, kernel, stream)
@@ -130,16 +131,26 @@ class HelperKernel:
         self._run = launcher(compiled, programs)
         self._arguments = (*arguments, *(options[n] for n in function.arg_names[len(arguments) :]))
         self._prepared = _prepared(compiled, programs, self._arguments)
+        self._first = self._prepared.target((0,)) if self._prepared is not None else None
 
     def __call__(self, stream: int, first: torch.Tensor | None = None) -> None:
         """Launch the kernel. first: a tensor in place of the first argument, aligned as that is."""
-        if self._prepared is not None:
+        if self._prepared is not None and self._first is not None:
             if first is not None:
-                self._prepared.point(0, first.data_ptr())
-            _launch(self._prepared, stream, self._name)
+                self._first.point(first.data_ptr())
+            launch_prepared(self._prepared, stream, self._name)
         else:
             arguments = self._arguments if first is None else (first, *self._arguments[1:])
             self._run(stream, *arguments)
+
+
+@dataclass(frozen=True)
+class Aimed:
+    """A kernel with its parameters, and those of them that are of the caller's tensors, by name."""
+
+    launch: PreparedLaunch
+    name: str
+    targets: Mapping[str, Target]
 
 
 class Function:
@@ -171,16 +182,24 @@ class Function:
         if link:
             link.loaded(compiled)
         self._run = launcher(compiled, kernel.grid)
-        self._prepared = _prepared(compiled, kernel.grid, self._arguments)
-        self._grid, self._others = kernel.grid, dict[tuple[Any, ...], PreparedLaunch | None]()
+        self._positions: dict[str, list[int]] = {}
+        for position, _, name in self._changing:
+            self._positions.setdefault(name, []).append(position)
+        self._prepared = self._aimed(_prepared(compiled, kernel.grid, self._arguments))
+        self._grid, self._others = kernel.grid, dict[tuple[Any, ...], Aimed | None]()
         self.compiled = compiled
         for position, _, _ in self._changing:
             self._arguments[position] = None
 
+    def _aimed(self, kernel: PreparedLaunch | None) -> Aimed | None:
+        if kernel is None:
+            return None
+        return Aimed(kernel, self._name, {name: kernel.target(at) for name, at in self._positions.items()})
+
     @property
-    def is_prepared(self) -> bool:
-        """True if a launch is a single driver call, without hooks of a profiler."""
-        return self._prepared is not None
+    def prepared(self) -> Aimed | None:
+        """The launch as a single driver call, or None where Triton, or hooks of a profiler, take part."""
+        return self._prepared
 
     def __call__(self, stream: int, tensors: Mapping[str, torch.Tensor], instead: Replacements | None = None) -> None:
         """Launch the kernel. instead: replacements, from a small set that recurs.
@@ -190,13 +209,13 @@ class Function:
         kernel = self._prepared if instead is None else self._other(tensors, instead)
         if kernel is not None:
             try:
-                for position, _, name in self._changing:
-                    kernel.point(position, tensors[name].data_ptr())
+                for name, target in kernel.targets.items():
+                    target.point(tensors[name].data_ptr())
             except UnsupportedLaunch as reason:
                 _log.warning("%s is launched by Triton from now on, which takes longer: %s", self._name, reason)
                 self._prepared = None
             else:
-                _launch(kernel, stream, self._name)
+                launch_prepared(kernel.launch, stream, self._name)
                 return
         self._run(stream, *self._all(tensors, instead))
 
@@ -208,13 +227,13 @@ class Function:
             arguments = [instead.get(kind, a) for kind, a in zip(self._kinds, arguments, strict=True)]
         return arguments
 
-    def _other(self, tensors: Mapping[str, torch.Tensor], instead: Replacements) -> PreparedLaunch | None:
+    def _other(self, tensors: Mapping[str, torch.Tensor], instead: Replacements) -> Aimed | None:
         """Return the kernel with replaced arguments, or None if they cannot be prepared."""
         if self._prepared is None:
             return None
         key = tuple((kind, value.data_ptr()) for kind, value in instead.items())
         if key not in self._others:
-            self._others[key] = _prepared(self.compiled, self._grid, self._all(tensors, instead))
+            self._others[key] = self._aimed(_prepared(self.compiled, self._grid, self._all(tensors, instead)))
         return self._others[key]
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 import torch.distributed as dist
 
@@ -12,6 +14,7 @@ from tilelink.runtime.cuda.clock import PointerClocks
 from tilelink.runtime.cuda.copies import Copies
 from tilelink.runtime.cuda.deadline import DebugBlock
 from tilelink.runtime.cuda.device import agree, gpu_of
+from tilelink.runtime.cuda.direct import DirectLaunch
 from tilelink.runtime.cuda.driver import library
 from tilelink.runtime.cuda.graphs import GraphCache, Graphs, check_captured
 from tilelink.runtime.cuda.handles import Handles
@@ -104,6 +107,21 @@ class GpuKernel(MeasuredKernel):
         if not capturing:
             self._end_eager(stream)
         return {t.name: results.get(t.name, tensors.get(t.name)) for t in arguments.outputs}  # type: ignore[misc]
+
+    def direct(
+        self, inputs: Mapping[str, int], outputs: Sequence[tuple[str, tuple[int, ...]]]
+    ) -> DirectLaunch | None:  # fmt: skip
+        """Return launches by the places of tensors, which take the host least time, or None if they need more.
+
+        inputs: all inputs, with their places in calls. outputs: names of all outputs, and the shapes of the new
+        tensors, of as many elements as the program has.
+        """
+        arguments, kernels = self._arguments, self._driver.alone
+        beside = arguments.staged or arguments.kept or arguments.in_place
+        watched = self._promises or self._debug_block or self._tracer or self._graphs.worth
+        if kernels is None or beside or watched or {name for name, _ in outputs} != {t.name for t in arguments.outputs}:
+            return None
+        return DirectLaunch(self, self._driver, kernels, inputs, outputs)
 
     def _launch(self, tensors: Tensors, stream: int, capturing: bool, results: dict[str, torch.Tensor]) -> None:
         """Issue a launch on a stream, by its handle. results: the symmetric outputs; missing ones are added."""

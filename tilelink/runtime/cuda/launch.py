@@ -3,14 +3,15 @@
 Triton's own launcher processes all arguments again. It asks every tensor for its address and encodes every tensor
 descriptor, which together costs more than the launch. Triton's compiler gives a kernel these parameters: one for each
 argument that is not constant; for a descriptor its 128 bytes and then its shape (int32) and strides (int64); and two
-pointers to scratch memory. If the driver reports other parameters, Triton launches the kernel. Signatures: CUDA driver
-API reference, "Execution Control" and "Tensor Map Object Management".
+pointers to scratch memory. If the driver reports other parameters, Triton launches the kernel. The driver reads the
+grid from memory as well, so that a call passes four numbers. Signatures: CUDA driver API reference, "Execution Control"
+and "Tensor Map Object Management".
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tilelink.runtime.cuda.driver import function_of
@@ -22,6 +23,15 @@ _L2_PROMOTION = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 _NUMBERS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64}
 
 Addresses = tuple[int, ...]
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint),
+    )  # fmt: skip
 
 
 class UnsupportedLaunch(Exception):
@@ -96,13 +106,13 @@ class PreparedLaunch:
         handle = int(compiled.function)
         if _sizes(library, handle) != [*map(self._size, range(len(self._places)))]:
             raise UnsupportedLaunch("other parameters than expected")
-        self._launch = function_of(
-            library, "cuLaunchKernel", ctypes.c_void_p, *([ctypes.c_uint] * 7), *([ctypes.c_void_p] * 3)
+        self._launch = function_of(library, "cuLaunchKernelEx", *([ctypes.c_void_p] * 4))
+        self._table = (ctypes.c_void_p * len(self._places))(*self._places)
+        self._config = _Config(
+            grid=(programs, 1, 1), block=(32 * int(meta.num_warps), 1, 1), shared=int(meta.shared), count=0
         )
-        parameters = (ctypes.c_void_p * len(self._places))(*self._places)
-        self._table = parameters
-        self._before = (handle, programs, 1, 1, 32 * int(meta.num_warps), 1, 1, int(meta.shared))
-        self._after = (ctypes.addressof(parameters), None)
+        self._arguments = (ctypes.addressof(self._config), handle, ctypes.addressof(self._table), None)
+        self._stream = 0
 
     def _parameter(self, library: Any, position: int, kind: str, value: Any, descriptions: Any) -> None:
         if kind == "constexpr":
@@ -134,19 +144,41 @@ class PreparedLaunch:
         cell = self._cells[number]
         return MAP_BYTES if isinstance(cell, TensorMap) else ctypes.sizeof(cell)
 
-    def point(self, position: int, address: int) -> None:
-        """Set the address of the tensor or descriptor at a position of the arguments.
-
-        Raises UnsupportedLaunch if the driver cannot describe it. Then Triton must perform the next launches.
-        """
-        if position in self._pointers:
-            self._pointers[position].value = address
-        else:
-            self._maps[position].point(address)
+    def target(self, positions: Collection[int]) -> Target:
+        """Return the parameters of one tensor, by the positions of the arguments that are made of it."""
+        return Target(
+            [self._pointers[at] for at in positions if at in self._pointers],
+            [self._maps[at] for at in positions if at in self._maps],
+        )
 
     def __call__(self, stream: int) -> int:
         """Launch the kernel on a stream. Return the driver's error number, 0 for success."""
-        return self._launch(*self._before, stream, *self._after)
+        if stream != self._stream:
+            self._config.stream = self._stream = stream
+        return self._launch(*self._arguments)
+
+
+class Target:
+    """The parameters of a kernel with the address of one tensor: pointers and descriptors. Nobody else changes them."""
+
+    __slots__ = ("_address", "_maps", "_pointers")
+
+    def __init__(self, pointers: Sequence[ctypes.c_uint64], maps: Sequence[TensorMap]) -> None:
+        self._pointers, self._maps = pointers, maps
+        self._address = 0
+
+    def point(self, address: int) -> None:
+        """Set the address of the tensor.
+
+        Raises UnsupportedLaunch if the driver cannot describe it. Then Triton must perform the next launches.
+        """
+        if address == self._address:
+            return
+        for pointer in self._pointers:
+            pointer.value = address
+        for one in self._maps:
+            one.point(address)
+        self._address = address
 
 
 def _sizes(library: Any, handle: int) -> list[int]:

@@ -9,7 +9,7 @@ from tilelink.artifact import Artifact, HandshakePointer, SignalsPointer, Signal
 from tilelink.generated import file_of, load_module
 from tilelink.runtime.cuda.arguments import Arguments
 from tilelink.runtime.cuda.copies import Copies
-from tilelink.runtime.cuda.functions import Function, HelperKernel
+from tilelink.runtime.cuda.functions import Aimed, Function, HelperKernel
 from tilelink.runtime.cuda.handles import SIDE_PRIORITY, Handles
 from tilelink.runtime.cuda.handshake import HandshakeArguments
 from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, skip_launches
@@ -42,6 +42,7 @@ class LaunchDriver:
         self.slot, self.cycle, self.in_turn = 0, artifact.cycle, artifact.replays_in_turn
         self.last: torch.cuda.Stream | None = None
         """Stream of the last launch."""
+        self.last_handle = 0
         self._callers: dict[int, torch.cuda.Stream] = {}
         self.end = torch.cuda.Event()
         module = load_module(file_of(artifact.source))
@@ -53,7 +54,7 @@ class LaunchDriver:
             for one in order
         ]
         # Most launches with kernels in parallel were 6 to 24 us slower in a graph, where they seem to get other SMs.
-        self.gains = bool(self._engine.stream) and not streams and all(one.is_prepared for _, one in self._functions)
+        self.gains = bool(self._engine.stream) and not streams and all(one.prepared for _, one in self._functions)
         self.capturing = handles.stream(memory.device)
         engine = [self._engine.stream] if self._engine.stream else []
         self._sides = Sides(handles, [*streams.values(), *engine])
@@ -90,9 +91,18 @@ class LaunchDriver:
         if self.last is not None:
             self.end.record(self.last)
             stream.wait_event(self.end)
-        self.last = stream
+        self.last, self.last_handle = stream, stream.cuda_stream
 
     # Launches ------------------------------------------------------------------------------------------------
+
+    @property
+    def alone(self) -> list[Aimed] | None:
+        """Return the kernels of a launch that is only them, each a driver call on the caller's stream, else None."""
+        engine, kernels = self._engine, [one.prepared for side, one in self._functions if side is None]
+        others = len(kernels) < len(self._functions) or engine.stream is not None or any(engine.early)
+        if others or not (self._in_kernels and self.in_turn) or self._copies_outputs or None in kernels:
+            return None
+        return [one for one in kernels if one is not None]
 
     def issue(self, tensors: Tensors, stream: int, captured: bool, callers: bool) -> None:
         """Issue the kernels and copies of a launch, with its start and, unless outputs are copied out, its end.
