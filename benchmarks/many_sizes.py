@@ -11,6 +11,7 @@ of rows with kernels of just as many: chains in CUDA graphs, with weights of the
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +26,17 @@ import torch
 from benchmarks import cases
 from benchmarks.decode import FILE, WEIGHT_BYTES, graphed, nccl
 from benchmarks.measure import Session, Variant
+from benchmarks.tables import table
 from tilelink import compiler
 from tilelink.compiler import library_module
+from tilelink.compiler.cuda import gpu_artifact
+from tilelink.ops.choice import DEFAULTS, choose
+from tilelink.ops.operators import OPERATORS
+from tilelink.ops.predict import machine_of
+from tilelink.ops.rows import rows_of
+from tilelink.runtime.cuda.heap import heap_bytes
+from tilelink.runtime.cuda.prepared import compile_ahead
+from tilelink.target import target
 
 SHAPES = ((4096, 2048), (4096, 7168))
 """Columns and contracted elements of a product."""
@@ -86,6 +96,66 @@ def variants(
         yield name, lambda name=name, step=step: built(name, step)
 
 
+# Without a GPU -----------------------------------------------------------------------------------------------
+
+
+def wanted(ranks: int, gpu: str) -> dict[tuple[Any, ...], list[int]]:
+    """Return the kernels that calls of SIZES rows take by default, with the sizes that take each.
+
+    A kernel is its program, its schedule and its dimensions.
+    """
+    found: dict[tuple[Any, ...], list[int]] = {}
+    operator, machine = OPERATORS["gemm_ar"], machine_of(gpu)
+    for N, K in SHAPES:
+        for M in SIZES:
+            rows = rows_of(operator, M, ranks)
+            way = choose("gemm_ar", rows.total, N, K, ranks, thresholds=machine or DEFAULTS)
+            program, _, schedule = way.partition(":")
+            if not schedule:
+                continue  # unfused: it has no kernel
+            names = [one.name for one in library_module(program).program(program).params]
+            if "Ms" not in names:
+                rows = rows_of(operator, M, 1)
+            sizes = {"M": rows.total, "Ms": rows.total // ranks, "N": N, "K": K}
+            found.setdefault((program, schedule, *((name, sizes[name]) for name in names)), []).append(M)
+    return found
+
+
+def cpu_seconds() -> float:
+    """Return the seconds of this process and of the processes that it has waited for, such as ptxas."""
+    return sum(os.times()[:4])
+
+
+def costs(ranks: int, gpu: str) -> None:
+    """Print what each kernel costs, and all of them."""
+    machine = target("sm_90")
+    rows: list[tuple[str, ...]] = []
+    totals = [0.0, 0.0, 0.0]
+    for (program, schedule, *dims), sizes in wanted(ranks, gpu).items():
+        module = library_module(program)
+        found = module.program(program)
+        times = [cpu_seconds()]
+        plan = compiler.plan(
+            found, module.schedule(schedule, found), ranks=ranks, dims=dict(dims), dtype="bf16", target=machine
+        )  # fmt: skip
+        artifact = gpu_artifact(plan)
+        times.append(cpu_seconds())
+        compile_ahead(artifact, machine, (False,))
+        times.append(cpu_seconds())
+        spent = [times[1] - times[0], times[2] - times[1], heap_bytes(artifact) / 1e6]
+        totals = [a + b for a, b in zip(totals, spent, strict=True)]
+        shape = " x ".join(str(size) for _, size in dims)
+        served = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} .. {sizes[-1]}"
+        rows.append((f"{program}:{schedule}", shape, served, *(f"{one:.2f}" for one in spent)))
+        print(rows[-1], flush=True)
+    rows.append((f"{len(rows)} kernels", "", "", *(f"{one:.1f}" for one in totals)))
+    columns = ("kernel", "sizes", "rows of calls", "plan and emit, s", "compile, s", "symmetric, MB")
+    print("\n".join(table(columns, rows)))
+
+
+# On GPUs -----------------------------------------------------------------------------------------------------
+
+
 def compared(args: Any) -> None:
     run = cases.Run("many_sizes", FILE, args, lambda _: list(kernels()))
     for N, K in SHAPES:
@@ -113,7 +183,9 @@ def main() -> int:
     args = parser.parse_args()
     if args.dry:
         return 0
-    compared(args)
+    if "RANK" in os.environ:
+        compared(args)
+    costs(2, "NVIDIA H100 80GB HBM3")
     return 0
 
 

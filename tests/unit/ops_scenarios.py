@@ -16,6 +16,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,40 @@ def any_rows() -> None:
     with pytest.raises(UnknownNameError, match="no operator 'gemm'"):
         ops.kernel_rows("gemm", 8)
     ops.clear()
+
+
+def prepared() -> None:
+    """Kernels of many calls are made at once, those that are missing alone; nothing is computed before."""
+    rank = dist.get_rank()
+    x, w = every(64, 16, seed=1, dtype=torch.bfloat16)[rank], every(24, 16, seed=2, dtype=torch.bfloat16)[rank]
+    way, told, made = "gemm_ar_one_shot:small", list[str](), len(Meaning.made)
+    norm, shapes = torch.ones(24, dtype=torch.bfloat16), list[Any]()
+
+    def several() -> None:
+        """A model: an operator takes what another one returns, and one returns several results."""
+        residual = x[:8, :1].expand(8, 24)
+        h, y = ops.gemm_ar(x[:8], w, residual=residual, norm=norm, schedule="gemm_ar_one_shot_norm:small")
+        shapes.append((h.shape, ops.all_gather(y, schedule="all_gather:direct").shape))
+
+    calls_of = [partial(ops.gemm_ar, x[:rows], w, schedule=way) for rows in (1, 2, 40, 40)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calls, "current_target", lambda *_: H200)
+        found = ops.prepare([*calls_of, several], report=told.append)
+        assert found.kernels == 5 == len(Meaning.made) - made and shapes == [((8, 24), (16, 24))] * 2
+        assert told[0] == "5 kernels to make for 5 calls" and told[-1].startswith("5 of 5 kernels, "), told
+        assert ops.prepare([*calls_of, several]).kernels == 0
+        near(calls_of[2](), ops.gemm_ar(x[:40], w, schedule="unfused"))
+        assert len(Meaning.made) == made + 5
+        with pytest.raises(BindingError, match="call 1 is a Tensor, which cannot be called"):
+            ops.prepare([calls_of[0], x])  # type: ignore[list-item]
+        with pytest.raises(ShapeError, match=r"w of gemm_ar is \[16, 24\]"):
+            ops.prepare([partial(ops.gemm_ar, x, w.T.contiguous())])
+        ops.gemm_ar(x[:48], w, schedule=way)  # a refused call leaves nothing that collects
+        assert len(Meaning.made) == made + 6
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        with pytest.raises(RankError, match="which no CUDA graph holds"):
+            ops.prepare(calls_of)
 
 
 def rows_that_change(op: str, way: str | None) -> None:
@@ -667,7 +702,7 @@ def main(scenarios: Mapping[str, Any], names: list[str], before: Callable[[str],
 def stand_in(name: str) -> None:
     """What a scenario needs in place of GPUs; it stays for those after it."""
     Meaning.made.clear()
-    if name in ("fused", "chosen", "paired", "rounded_once", "any_rows", "added", "regrouped"):
+    if name in ("fused", "chosen", "paired", "rounded_once", "any_rows", "added", "regrouped", "prepared"):
         calls.compiler.compile = Meaning  # type: ignore[assignment]
     if name == "chosen":  # as if this were a GPU
         calls.able = lambda x: x.dtype is torch.bfloat16

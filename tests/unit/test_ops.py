@@ -34,6 +34,7 @@ SCENARIOS = {
     ),  # the last stands in for more than the others
     "compiled": ("compiled",),
     "more kernels": ("any_rows", "added"),
+    "many calls": ("prepared",),
 }
 """Those in which torch's own operators compute, and those in which something stands in for kernels.
 
@@ -41,7 +42,7 @@ The last of the first makes another group.
 """
 
 
-@thorough(unless=lambda kind: kind in ("torch", "kernels"))  # tests of tilelink.op compile operators as well
+@thorough(unless=lambda kind: kind in ("torch", "kernels", "many calls"))  # tests of tilelink.op compile operators too
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_two_ranks(kind: str) -> None:
     run_on_two_ranks("tests.unit.ops_scenarios", SCENARIOS[kind])

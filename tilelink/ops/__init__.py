@@ -41,12 +41,13 @@ from tilelink.ops.choice import choose
 from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
 from tilelink.ops.groups import Group, clear, members_of, name_of, size_of
 from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED
+from tilelink.ops.prepare import Prepared, prepare
 from tilelink.ops.rows import kernel_rows as _kernel_rows
 from tilelink.ops.validate import check_epilogue
 
 __all__ = [
     "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "choose", "clear",
-    "kernel_rows", "UNFUSED",
+    "kernel_rows", "prepare", "Prepared", "UNFUSED",
 ]  # fmt: skip
 
 

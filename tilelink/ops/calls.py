@@ -32,6 +32,8 @@ from tilelink.ops.rows import Rows, rows_of
 from tilelink.ops.validate import check_activation, check_operands
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
+from tilelink.settings import settings
+from tilelink.tuning.prepare import Point
 
 if TYPE_CHECKING:
     from tilelink.ir.program import Program
@@ -45,13 +47,14 @@ Operands = tuple[torch.Tensor | None, ...]
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Made:
+@dataclass(kw_only=True)
+class Made:
     """Objects made for the calls of a group.
 
     kernels: by program, schedule, sizes and dtype; calls with other rows take them too. decided: implementations of
     calls that name none. ways: the programs and schedules that names mean. rows: what x has on all ranks alike, by
-    operator: it was compared. memory: elements of any value, by dtype and device.
+    operator: it was compared. memory: elements of any value, by dtype and device. wanted: kernels that calls lack, by
+    the keys of `kernels`, while `prepare` collects them; else None.
     """
 
     group: ProcessGroup
@@ -61,6 +64,7 @@ class _Made:
     ways: dict[Any, tuple[Program, Schedule]] = field(default_factory=dict[Any, Any])
     rows: set[tuple[str, tuple[int, ...]]] = field(default_factory=set[tuple[str, tuple[int, ...]]])
     memory: dict[Any, torch.Tensor] = field(default_factory=dict[Any, torch.Tensor])
+    wanted: dict[Any, Point] | None = None
 
     def way(self, implementation: Schedule | str, op: str, variant: str) -> tuple[Program, Schedule]:
         """Return the program and the schedule that an implementation means for an operator."""
@@ -86,7 +90,16 @@ class _Made:
         return held
 
 
-_made = OfGroups(lambda group: _Made(group=group), _Made.free)
+_made = OfGroups(lambda group: Made(group=group), Made.free)
+
+
+def made_for(group: ProcessGroup) -> Made:
+    """Return what was made for the calls of a group."""
+    return _made.of(group)
+
+
+class NotMade(Exception):
+    """Raised for a call whose kernel is not made, but wanted."""
 
 
 def run(
@@ -107,17 +120,27 @@ def run(
     )  # fmt: skip
     found = made.calls.get(key)
     if found is None:
-        with gpu_of(operands[0]):
-            call = _prepared(op, operands, activation, made, implementation, numbers)
+        try:
+            with gpu_of(operands[0]):
+                call = _prepared(op, operands, activation, made, implementation, numbers)
+        except NotMade:
+            return _empty(OPERATORS[op], operands, members.size())
         found = made.calls[key] = (call, implementation)  # keeps the implementation's id its own
     return found[0](*operands)
+
+
+def _empty(operator: Operator, operands: Operands, ranks: int) -> Any:
+    """Return results of any value."""
+    given = {one.name: t for one, t in zip(operator.operands, operands, strict=True) if t is not None}
+    made = [given["x"].new_empty(shape) for shape in operator.shapes(given, ranks)]
+    return tuple(made) if len(made) > 1 else made[0]
 
 
 # Building a call ---------------------------------------------------------------------------------------------
 
 
 def _prepared(
-    op: str, operands: Operands, activation: str, made: _Made, implementation: Implementation,
+    op: str, operands: Operands, activation: str, made: Made, implementation: Implementation,
     numbers: tuple[float, ...],
 ) -> Callable[..., Any]:  # fmt: skip
     members = made.group
@@ -163,7 +186,7 @@ def _prepared(
     return Launch(kernel, program, operator, given, ranks, left, rows, rests)
 
 
-def _compare(operator: Operator, x: torch.Tensor, made: _Made) -> None:
+def _compare(operator: Operator, x: torch.Tensor, made: Made) -> None:
     """Raise ShapeError on all ranks if their numbers of rows differ, before any of them sends: once for each number.
 
     Other sizes of a product's operands may differ, and so do not tell ranks apart here: all of them compare, or none.
@@ -185,7 +208,7 @@ def able(x: torch.Tensor) -> bool:
     return x.dtype in DTYPES and x.is_cuda
 
 
-def _decided(exact: Request, shared: Request, made: _Made) -> tuple[Schedule | str, bool]:
+def _decided(exact: Request, shared: Request, made: Made) -> tuple[Schedule | str, bool]:
     """The implementation of a call that names none, and whether its kernel has just as many rows as the call.
 
     exact: with the rows of the call, and shared: with those of a kernel for several numbers of rows. The fastest that
@@ -231,7 +254,7 @@ def _resolve(implementation: Schedule | str, op: str, variant: str) -> tuple[Pro
 
 
 def _kernel(
-    program: Program, schedule: Schedule, x: torch.Tensor, sizes: Mapping[str, float], made: _Made
+    program: Program, schedule: Schedule, x: torch.Tensor, sizes: Mapping[str, float], made: Made
 ) -> Callable[..., dict[str, torch.Tensor]]:
     """The kernel of a program for such sizes; M: its rows over all ranks."""
     if x.dtype not in DTYPES:
@@ -245,6 +268,12 @@ def _kernel(
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             hint = f"call it once before the capture, on all ranks, with as many rows ({x.shape[0]}) as here"
             raise RankError(f"{program.name} is compiled at its first call, which no CUDA graph holds", hint=hint)
+        if made.wanted is not None:
+            made.wanted[key] = Point(
+                program=program, schedule=schedule, dims=dims, dtype=DTYPES[x.dtype], ranks=ranks, nodes=nodes,
+                target=current_target(made.group), deadlines=(settings().deadline is not None,),
+            )  # fmt: skip
+            raise NotMade
         made.kernels[key] = compiler.compile(
             program, schedule, ranks=ranks, dims=dims, dtype=DTYPES[x.dtype], device="cuda", group=made.group,
             nodes=nodes,

@@ -227,8 +227,12 @@ def _end(pool: ProcessPoolExecutor) -> None:
 # By ranks ----------------------------------------------------------------------------------------------------
 
 
-def prepare_shares(points: Sequence[Point], group: ProcessGroup, *, seconds: float) -> list[str]:
+def prepare_shares(
+    points: Sequence[Point], group: ProcessGroup, *, seconds: float, workers: int | None = None
+) -> list[str]:  # fmt: skip
     """Prepare points on all ranks of a group: the ranks of a host share the work, then all ranks meet. Collective.
+
+    workers: processes of a host; None for as many as it has cores.
 
     Returns for each point "" or the reason why it is not ready on some host, the same on all ranks. Takes about
     `seconds`; 0 prepares nothing. Never raises for a point: the ranks make it.
@@ -240,8 +244,8 @@ def prepare_shares(points: Sequence[Point], group: ProcessGroup, *, seconds: flo
     every: list[Any] = [None] * ranks
     dist.all_gather_object(every, own, group=group)
     todo, sharing = _share(every, rank)
-    workers = max(1, min(len(todo), len(os.sched_getaffinity(0)) // sharing))
-    found = prepare_all([points[n] for n in todo], workers=workers, seconds=seconds)
+    own_workers = max(1, min(len(todo), (workers or len(os.sched_getaffinity(0))) // sharing))
+    found = prepare_all([points[n] for n in todo], workers=own_workers, seconds=seconds)
     dist.all_gather_object(every, dict(zip(todo, found, strict=True)), group=group)
     reasons = [""] * len(points)
     for share in every:

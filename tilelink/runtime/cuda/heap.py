@@ -25,14 +25,8 @@ class Heap:
     """
 
     def __init__(self, artifact: Artifact, group: dist.ProcessGroup, device: torch.device) -> None:
-        self._offsets: dict[str, int] = {}
-        size = _padded(artifact.pad_size * 4)
-        for tensor in artifact.tensors:
-            if tensor.symmetric:
-                self._offsets[tensor.name] = size
-                size += _padded(tensor.buffers * prod(tensor.shape) * dtype_of(tensor).itemsize)
-        self._debug_offset = size
-        size += _padded(WORDS * 8)
+        self._offsets, self._debug_offset = _laid_out(artifact)
+        size = self._debug_offset + _padded(WORDS * 8)
         self.symmetric_bytes = 0 if artifact.protocol is LaunchProtocol.INDEPENDENT else size
         if self.symmetric_bytes:
             self.memory = symmetric.empty(size, dtype=torch.uint8, device=device)
@@ -67,6 +61,17 @@ class Heap:
     def debugs(self) -> list[int]:
         """Return the address of each rank's debug block."""
         return [base + self._debug_offset for base in self._bases]
+
+
+def _laid_out(artifact: Artifact) -> tuple[dict[str, int], int]:
+    """Return where the tensors are in a heap, after the signal pad, and where the debug block is."""
+    offsets: dict[str, int] = {}
+    size = _padded(artifact.pad_size * 4)
+    for tensor in artifact.tensors:
+        if tensor.symmetric:
+            offsets[tensor.name] = size
+            size += _padded(tensor.buffers * prod(tensor.shape) * dtype_of(tensor).itemsize)
+    return offsets, size
 
 
 def _padded(size: int) -> int:
