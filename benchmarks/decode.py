@@ -236,8 +236,8 @@ class Sums:
             return add_norm(y, self.residual, self.norm)[0] if normed else y
 
         return Variant(
-            name=name, kind="pair" if name.startswith(("NCCL", "vLLM")) else "ours", run=lambda: (replay(), made)[1], outputs=(made,),
-            expected=None if "NCCL" in name else expected, notes={"steps": self.STEPS},
+            name=name, kind="pair" if name.startswith(("NCCL", "vLLM")) else "ours", run=lambda: (replay(), made)[1],
+            outputs=(made,), expected=None if "NCCL" in name else expected, notes={"steps": self.STEPS},
         )  # fmt: skip
 
 
@@ -337,7 +337,8 @@ COLUMNS = (
 
 def gain(step: dict[str, float], normed: bool) -> str:
     """Return the time of the fastest of the others by that of ours. normed: with the residual and the norm."""
-    rivals = {name for name in step if name.endswith(", norm") == normed and not name.startswith(("ours", "cuBLAS"))}
+    others = [name for name in COLUMNS if name in step and not name.startswith(("ours", "cuBLAS"))]
+    rivals = [name for name in others if name.endswith(", norm") == normed]
     ours = step.get("ours, norm" if normed else "ours")
     return f"{min(step[name] for name in rivals) / ours:.2f}" if rivals and ours else "-"
 

@@ -105,7 +105,8 @@ def test_library_schedules_for_gpus_fit_them(case: library.Case) -> None:
     """With many tiles a program, when loops are flat and results are stored beside the operands of the next."""
     program, schedule = case
     rows = 512 if schedule and "words" in schedule.name else 8192  # words are for few
-    sizes = {p.name: {"Ms": rows // 4, "M": rows}.get(p.name, 4096) for p in program.params} | library.groups(program, 4)
+    known = {"Ms": rows // 4, "M": rows}
+    sizes = {p.name: known.get(p.name, 4096) for p in program.params} | library.groups(program, 4)
     assert does_not_fit(bind(program, schedule, sizes, 4, named_target("sm_90"), "bf16")) is None
 
 

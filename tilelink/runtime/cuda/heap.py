@@ -26,8 +26,7 @@ class Heap:
 
     def __init__(self, artifact: Artifact, group: dist.ProcessGroup, device: torch.device) -> None:
         self._offsets, self._debug_offset = _laid_out(artifact)
-        size = self._debug_offset + _padded(WORDS * 8)
-        self.symmetric_bytes = 0 if artifact.protocol is LaunchProtocol.INDEPENDENT else size
+        size, self.symmetric_bytes = self._debug_offset + _padded(WORDS * 8), heap_bytes(artifact)
         if self.symmetric_bytes:
             self.memory = symmetric.empty(size, dtype=torch.uint8, device=device)
             self.memory.zero_()
@@ -61,6 +60,11 @@ class Heap:
     def debugs(self) -> list[int]:
         """Return the address of each rank's debug block."""
         return [base + self._debug_offset for base in self._bases]
+
+
+def heap_bytes(artifact: Artifact) -> int:
+    """Return the bytes of a rank's symmetric memory: 0 if ranks are independent."""
+    return 0 if artifact.protocol is LaunchProtocol.INDEPENDENT else _laid_out(artifact)[1] + _padded(WORDS * 8)
 
 
 def _laid_out(artifact: Artifact) -> tuple[dict[str, int], int]:
