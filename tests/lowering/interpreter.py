@@ -211,10 +211,9 @@ class Tile(Walker):
                 self.parts[decl.name] = slice(start, max(start, min(entered.stop, entered.start + tile.stop)))
                 self.there = start < entered.stop
 
-    def _whole(self) -> Walker:
-        declared = self.typing.indices
-        whole = {name: tile for name, tile in self.tiles.items() if declared[name].start is None}
-        return replace(self, parts={**self.parts, **whole})
+    def _whole(self, index: IndexDecl) -> slice:
+        whole, tile = super()._whole(index), self.tiles.get(index.name)
+        return whole if tile is None else slice(whole.start + tile.start, min(whole.stop, whole.start + tile.stop))
 
     def read(self, region: Region) -> torch.Tensor:
         if self._steps(region) is None:

@@ -82,7 +82,7 @@ def request(op: str, M: int, N: int, K: int, ranks: int = 4, variant: str = "") 
 
 def small_schedule(op: str) -> str:
     small = OPERATORS[op].small
-    assert small is not None
+    assert small is not None and small.schedule is not None
     return small.schedule
 
 
