@@ -26,7 +26,8 @@ def test_a_cycle_of_waits_is_refused() -> None:
 def test_a_cycle_of_reads_before_writes_is_refused() -> None:
     text = "program p(M):\n    a : local [M]\n    b : local [M]\n    y : out [M]\n"
     text += (
-        "    compute f(i: M):\n        a[i] = b[i]\n    compute g(i: M):\n        b[i] = a[i]\n        y[i] = a[i]\n"
+        "    compute f(i: M):\n        a[i] = b[i]\n        producer_tile_notify(a[i])\n"
+        "    compute g(i: M):\n        b[i] = a[i]\n        producer_tile_notify(b[i])\n        y[i] = a[i]\n"
     )
     with pytest.raises(ProgressError) as caught:
         texts.one(text, {"M": 4})
