@@ -73,6 +73,27 @@ def test_what_kernels_do_not_do_well_stays_unfused(op: str, sizes: tuple[int, in
     assert choice.choose(op, *sizes) == "unfused"
 
 
+@pytest.mark.parametrize(
+    ("op", "sizes", "expected"),
+    [
+        ("all_reduce", (4, 4096, 4096, 2), "all_reduce_one_shot_pushed:words"),
+        ("all_reduce", (8, 4096, 4096, 2), "all_reduce_one_shot_pushed:few"),
+        ("all_reduce", (4, 4096, 4096, 4), "all_reduce_one_shot_pushed:few"),  # three peers send as much as 12 rows
+        ("all_reduce", (128, 4096, 4096, 2), "all_reduce_one_shot_pushed:few"),
+        ("all_reduce", (128, 4096, 4096, 4), "all_reduce_two_shot_pushed:more"),
+        ("all_reduce_residual", (4, 4096, 4096, 2), "all_reduce_one_shot_residual:h200_words"),
+        ("all_reduce_residual", (64, 4096, 4096, 2), "all_reduce_one_shot_residual:h200"),
+        ("all_reduce_norm", (16, 4096, 4096, 2), "all_reduce_one_shot_norm:h200_words"),
+        ("all_reduce_norm", (32, 4096, 4096, 2), "all_reduce_one_shot_norm:h200"),
+        ("all_reduce_norm", (128, 4096, 4096, 4), "unfused"),
+        ("all_reduce", (4, 4097, 4097, 2), "unfused"),
+        ("gemm_ar", (4, 2048, 64, 2), "all_reduce_one_shot_pushed:few"),
+    ],
+)
+def test_sums_of_few_rows_are_taken_in_one_step(op: str, sizes: tuple[int, int, int, int], expected: str) -> None:
+    assert choice.choose(op, *sizes) == expected
+
+
 def test_every_program_of_an_operator_has_the_schedule_that_is_chosen() -> None:
     from tilelink import compiler
 

@@ -57,7 +57,7 @@ class SmallMessage:
     one_shot: str | None = None
     one_shot_limit: Callable[[Thresholds], int] = lambda thresholds: thresholds.one_shot_bytes
     words: str | None = None
-    words_limit: int = 256 << 10
+    words_limit: int = 32 << 10
 
     @property
     def schedules(self) -> tuple[str, ...]:
@@ -203,11 +203,16 @@ def _summed_bytes(thresholds: Thresholds) -> int:
     return 2 * thresholds.one_shot_bytes
 
 
-def _one_shot(program: str) -> SmallMessage:
+def _one_shot(program: str, words_limit: int = 32 << 10) -> SmallMessage:
     return SmallMessage(
         schedule=None, one_shot=f"{program}:{SCHEDULE}", one_shot_limit=_summed_bytes,
-        words=f"{program}:{SCHEDULE}_words",
+        words=f"{program}:{SCHEDULE}_words", words_limit=words_limit,
     )  # fmt: skip
+
+
+_NORM_WORDS = 128 << 10
+"""Most bytes that a rank receives by words before a norm. On two H200s, in a graph: 16 rows of 4096 took 7.2 us by words
+and 8.8 by signals, 32 rows 8.9 and 8.5. Without a norm words are as fast for 4 rows, 4.9 us, and slower above."""
 
 
 _PULLED_RANKS = frozenset({2})
@@ -404,7 +409,7 @@ RECORDS = (
         numbers=("eps",),
         programs={"": "all_reduce_one_shot_norm"},
         unfused=unfused.all_reduce_norm,
-        small=_one_shot("all_reduce_one_shot_norm"),
+        small=_one_shot("all_reduce_one_shot_norm", _NORM_WORDS),
     ),
 )
 
