@@ -51,12 +51,13 @@ class Meaning:
     given: list[Tensor] = []  # noqa: RUF012
 
     def __init__(
-        self, program: Any, schedule: Any, *, ranks: int, dims: Any, dtype: str, device: str, group: Any, nodes: int
+        self, program: Any, schedule: Any, *, ranks: int, dims: Any, dtype: str, device: str, group: Any, nodes: int,
+        target: Any,
     ):  # fmt: skip
         self.nodes, self.dims = nodes, dims
         self._program, self._dims, self._dtype, self._group = program, dims, dtype, group
         Meaning.made.append((program.name, schedule.name))
-        assert device == "cuda"
+        assert device == "cuda" and target is None
         assert ranks == group.size()
 
     def buffer(self, name: str) -> Tensor:

@@ -14,7 +14,7 @@ new sizes, dtype, group or schedule compiles a kernel and allocates symmetric me
 first calls in the same order, and before a CUDA graph is captured; `clear` gives back that of one node. The first call
 of a group without a schedule waits for rank 0, which tells the others what was measured. As with other collectives, all
 ranks issue their calls in one order; kernels of operators wait for peers on all SMs, so those on several streams must
-not be issued in different orders either.
+not be issued in different orders either. `use_sms` leaves SMs to collectives of other groups.
 rows: calls with any number of rows share the kernels of some numbers, `kernel_rows`; after calls with each of these,
 none compiles. A call with another number leaves out up to an eighth of what its kernel computes, a sixteenth from 2048
 rows on. The first call with so many rows compares them between the ranks, except while a CUDA graph is captured.
@@ -43,11 +43,12 @@ from tilelink.ops.groups import Group, clear, members_of, name_of, size_of
 from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED
 from tilelink.ops.prepare import Prepared, prepare
 from tilelink.ops.rows import kernel_rows as _kernel_rows
+from tilelink.ops.sms import use_sms
 from tilelink.ops.validate import check_epilogue
 
 __all__ = [
     "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "choose", "clear",
-    "kernel_rows", "prepare", "Prepared", "UNFUSED",
+    "kernel_rows", "prepare", "Prepared", "use_sms", "UNFUSED",
 ]  # fmt: skip
 
 

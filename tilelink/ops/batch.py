@@ -29,9 +29,11 @@ from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED
 from tilelink.ops.own import Op
 from tilelink.ops.own import op as own_op
 from tilelink.ops.predict import machine_of
+from tilelink.ops.sms import target_of
 from tilelink.ops.validate import check_operands
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
+from tilelink.target import Target
 
 PROGRAMS = {"ag_gemm": "ag_gemm_batch", "gemm_rs": "gemm_rs_batch"}
 """Operator -> the program of the library for any number of rows."""
@@ -91,12 +93,14 @@ def _way(op: str, x: torch.Tensor, w: torch.Tensor, group: ProcessGroup) -> str:
         return UNFUSED
     parts = ranks if OPERATORS[op].gathers else 1
     N, K = w.shape
-    return _chosen(op, parts * x.shape[0], N, K, ranks, DTYPES[x.dtype], consensus(group).gpu)
+    return _chosen(op, parts * x.shape[0], N, K, ranks, DTYPES[x.dtype], consensus(group).gpu, target_of(group))
 
 
 @cache
-def _chosen(op: str, M: int, N: int, K: int, ranks: int, dtype: str, gpu: str) -> str:
-    """Return UNFUSED, or the first of the schedules that fits the processor."""
+def _chosen(
+    op: str, M: int, N: int, K: int, ranks: int, dtype: str, gpu: str, processor: Target | None
+) -> str:  # fmt: skip
+    """Return UNFUSED, or the first of the schedules that fits the processor; None: the current GPU."""
     if choose(op, M, N, K, ranks, thresholds=machine_of(gpu) or DEFAULTS) != SCHEDULE:
         return UNFUSED
     module = library_module(PROGRAMS[op])
@@ -105,7 +109,8 @@ def _chosen(op: str, M: int, N: int, K: int, ranks: int, dtype: str, gpu: str) -
     for name in (WITH_ROLES, SCHEDULE):
         if name in named:
             with suppress(TileLinkError):
-                compiler.plan(program, named[name], ranks=ranks, dims=dims, dtype=dtype, target=current_target())
+                fits = processor or current_target()
+                compiler.plan(program, named[name], ranks=ranks, dims=dims, dtype=dtype, target=fits)
                 return name
     return UNFUSED
 

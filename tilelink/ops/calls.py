@@ -29,6 +29,7 @@ from tilelink.ops.operators import OPERATORS, UNFUSED, Operator, program_of
 from tilelink.ops.pairs import Direct, Pair
 from tilelink.ops.predict import Request
 from tilelink.ops.rows import Rows, rows_of
+from tilelink.ops.sms import target_of
 from tilelink.ops.validate import check_activation, check_operands
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
@@ -218,7 +219,7 @@ def _decided(exact: Request, shared: Request, made: Made) -> tuple[Schedule | st
     if not known.one_node:
         return UNFUSED, False
     try:
-        processor = current_target()
+        processor = target_of(made.group) or current_target()
     except UnknownTargetError:
         return UNFUSED, False
     if exact != shared and known.records:
@@ -263,7 +264,8 @@ def _kernel(
     # g: ranks of a node, of programs in two levels
     known = {**sizes, "Ms": int(sizes["M"]) // ranks, "g": ranks // nodes}
     dims = {one.name: known[one.name] for one in program.params}
-    key = (program.name, str(schedule), *dims.values(), x.dtype)
+    target = target_of(made.group)
+    key = (program.name, str(schedule), *dims.values(), x.dtype, target)
     if key not in made.kernels:
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             hint = f"call it once before the capture, on all ranks, with as many rows ({x.shape[0]}) as here"
@@ -271,12 +273,12 @@ def _kernel(
         if made.wanted is not None:
             made.wanted[key] = Point(
                 program=program, schedule=schedule, dims=dims, dtype=DTYPES[x.dtype], ranks=ranks, nodes=nodes,
-                target=current_target(made.group), deadlines=(settings().deadline is not None,),
+                target=target or current_target(made.group), deadlines=(settings().deadline is not None,),
             )  # fmt: skip
             raise NotMade
         made.kernels[key] = compiler.compile(
             program, schedule, ranks=ranks, dims=dims, dtype=DTYPES[x.dtype], device="cuda", group=made.group,
-            nodes=nodes,
+            nodes=nodes, target=target,
         )  # fmt: skip
     return made.kernels[key]
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
@@ -20,7 +21,7 @@ def nodes_of(group: ProcessGroup) -> int:
     """Return the number of nodes that the ranks of a group fill, one after the other and equally many in each.
 
     A node is a host, or as many ranks as TILELINK_NODE_RANKS says on rank 0. The first call of a group is collective.
-    Raises RankError, on all ranks, for ranks that lie in another way.
+    Raises RankError, on all ranks, for ranks that lie in another way, and for a first call that a CUDA graph captures.
     """
     sizes = _sizes.of(group)
     if len(set(sizes)) > 1:
@@ -51,6 +52,9 @@ def sizes_of(hosts: Sequence[str], chosen: int | None) -> list[int]:
 
 
 def _sizes_by(group: ProcessGroup) -> list[int]:
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        hint = "call the operator once before the capture, on all ranks, with as many rows as here"
+        raise RankError("the ranks tell each other their hosts, which a CUDA graph cannot hold", hint=hint)
     mine = (_host(), settings().node_ranks)
     every: list[Any] = [mine] * group.size()
     if group.size() > 1:

@@ -28,6 +28,7 @@ from tilelink.ops.nodes import nodes_of
 from tilelink.ops.partial_inputs import PartialInputs, Shortcut
 from tilelink.ops.reference_launch import ReferenceLaunch
 from tilelink.ops.signature import Call, Signature, signature_of
+from tilelink.ops.sms import target_of
 from tilelink.ops.specialization import ELEMENTS, Specializations, name_of_type
 from tilelink.scheduling.schedule import Schedule
 
@@ -372,7 +373,7 @@ class Op:
         gathered(self.program.name, what, group)
         return compiler.compile(
             form.program, chosen, ranks=group.size(), dims=form.dims, dtype=form.dtype, device="cuda", group=group,
-            nodes=nodes_of(group), tables=self._tables,
+            nodes=nodes_of(group), tables=self._tables, target=target_of(group),
         )  # fmt: skip
 
     def _schedule(self, program: Program, text: str) -> Schedule | None:
