@@ -117,11 +117,12 @@ def test_examples_run(path: Path) -> None:
     assert run(path) if path.stem in ALONE else run_here(path)
 
 
-def test_the_code_of_the_page_of_kernels_runs_on_two_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "least"), [("your_kernel", 6), ("decode", 3)])
+def test_the_code_of_a_page_runs_on_two_ranks(page: str, least: int, tmp_path: Path) -> None:
     """By the command that the page gives, without a GPU."""
-    text = (ROOT / "docs" / "your_kernel.md").read_text()
+    text = (ROOT / "docs" / f"{page}.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-    assert len(blocks) >= 6 and "torchrun --nproc-per-node 2 script.py" in text
+    assert len(blocks) >= least and "torchrun --nproc-per-node 2 script.py" in text
     script = tmp_path / "script.py"
     code = "\n".join(
         [f"import sys\nsys.path.insert(0, {str(ROOT)!r})", *blocks, "open(f'rank {rank} is done', 'x').close()"]

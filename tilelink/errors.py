@@ -359,6 +359,14 @@ class RankError(TileLinkError):
         self.details = details
 
 
+class OverlapError(RankError):
+    """Two launches of a kernel overlapped on a GPU rank. The GPU stopped before results could be mistaken for good."""
+
+
+class LaunchOrderError(RankError):
+    """Ranks launch a kernel in different orders, eagerly or by replays. TILELINK_CHECK=1 compares them."""
+
+
 class CallError(RankError):
     """A function that a program calls (`call module.function(...)`) failed on a rank.
 

@@ -7,7 +7,7 @@ variable             meaning                                                   d
 ===================  ========================================================  ====================
 TILELINK_CACHE       folder of generated sources and tuning results            XDG cache + tilelink
 TILELINK_DEADLINE    seconds that a wait may take before the run is ended      the runtime's own
-TILELINK_CHECK       1: each launch on GPUs checks its index tensors            0
+TILELINK_CHECK       1: launches on GPUs check index tensors, and their order    0
 TILELINK_NVSHMEM     folder of NVSHMEM's device library, for several nodes     that of its wheel
 TILELINK_NODE_RANKS  ranks of a node, for operators                            those of a host
 TRITON_INTERPRET     1: Triton interprets kernels on the CPU                   0
@@ -37,6 +37,7 @@ class Settings:
     node_ranks: ranks of a node in groups of operators; None: those of a host.
     interpret: Triton interprets kernels on the CPU instead of compiling them.
     check: each launch on GPUs checks what its index tensors promise, for which the host waits; CPU ranks always do.
+        Ranks compare what they launch, for which their GPUs wait.
     """
 
     cache: Path

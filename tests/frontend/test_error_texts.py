@@ -18,6 +18,7 @@ from tilelink.errors import TileLinkError
 from tilelink.ir.scalar import add, const
 from tilelink.lowering.listing import listing
 from tilelink.planning.plan import make_plan
+from tilelink.runtime.cuda import report
 from tilelink.search import Candidate, Space
 from tilelink.simulator import machine
 from tilelink.simulator.cost import TileTime
@@ -56,6 +57,16 @@ def program(text: str, nodes: int = 1, **dims: int) -> Callable[[], object]:
         return compiler.source(module.program(), schedule, ranks=3, nodes=nodes, dims=dims or {"M": 50, "N": 36})
 
     return build
+
+
+def reported(*words: int) -> None:
+    """Raise what a GPU reported with these words."""
+    found = report.Report("p", 1, torch.device("cpu"))
+    found.words[: len(words)] = words
+    try:
+        found.check()
+    finally:
+        found.words[0] = 0  # else it is told at the end of the process
 
 
 def raised(error: TileLinkError) -> Callable[[], object]:
@@ -497,6 +508,18 @@ DeadlineError: rank 0 waited 2 s for h[0]
   hint: see the trace
   then:
     rank 1: add, tile 3""",
+    ),
+    "OverlapError": (
+        lambda: reported(report.OVERLAPPED, 12, 11),
+        """\
+OverlapError: launch 13 of p on rank 1 began before launch 12 had ended; this process can no longer use its GPU
+  hint: order launches of one kernel that are on several streams, replays of graphs too, by an event (docs/decode.md)""",
+    ),
+    "LaunchOrderError": (
+        lambda: reported(report.DIFFERENT, report.identity(2, 1), 0, 3),
+        """\
+LaunchOrderError: rank 1 launches p as launch 1 of capture 2, rank 3 outside of graphs; this process can no longer use its GPU
+  hint: all ranks replay their graphs, and make other calls, in one order (docs/decode.md)""",
     ),
 }
 

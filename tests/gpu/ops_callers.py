@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random as chances
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ from tests.gpu.ops_scenarios import SIZES, Call, Tensor, every_call, near, rando
 from tests.own_programs import FORWARD, SEND_BACK, weight_gradient
 from tilelink import ops
 from tilelink.errors import RankError
+from tilelink.ops.sms import sms_of_collectives
+from tilelink.runtime.cuda.device import current_target
 
 LAUNCHES = 10
 
@@ -150,6 +153,61 @@ def groups() -> None:
         checks.expect("not in the group" in str(outside), f"it says {outside}")
 
     each(body)
+
+
+LEFT_OUT = 0
+"""SMs less than are left to collectives. With as many as there are, `beside` hangs."""
+
+
+def beside() -> None:
+    """Kernels that wait on all SMs that they take, and collectives of another group, which peers make first.
+
+    Ranks are a grid. In a group of operators some rank issues the operator and then the collective, on two streams, and
+    some rank issues the operator behind its collective; in the other groups as well, so that each waits for the others.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    width = max(2, ranks // 2)
+    rows = [[*range(begin, begin + width)] for begin in range(0, ranks, width)]
+    columns = [[*one] for one in zip(*rows, strict=True)] if len(rows) > 1 else rows
+    made = [[dist.new_group(one) for one in groups] for groups in (rows, columns)]
+    own, other = made[0][rank // width], made[1][rank % width if len(rows) > 1 else 0]
+    there = current_target()
+    left = max(sms_of_collectives(there) - LEFT_OUT, 0)
+    if len(rows) == 1 or LEFT_OUT:  # else the default
+        ops.use_sms(there.sms - left, group=own)
+    is_early = (rank % width + rank // width) % 2 == 0
+    x, w, sent = random(4096 // width, 1024), random(4096, 1024, scale=0.05), random(16 << 20)
+    into = torch.empty(other.size() * sent.numel(), device="cuda", dtype=sent.dtype)
+    streams = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def product() -> Tensor:
+        return ops.ag_gemm(x, w, schedule="h200", group=own)
+
+    def collective() -> None:
+        dist.all_gather_into_tensor(into, sent, group=other)
+
+    def body(round: int, checks: Checks) -> None:
+        expected = ops.ag_gemm(x, w, schedule="unfused", group=own)
+        product()
+        collective()
+        torch.cuda.synchronize()
+        dist.barrier(device_ids=[torch.cuda.current_device()])
+        for _ in range(20):
+            with torch.cuda.stream(streams[0]):
+                if is_early:
+                    y = product()
+                    time.sleep(0.002)  # its programs are there
+            with torch.cuda.stream(streams[1]):
+                collective()
+            if not is_early:
+                streams[0].wait_stream(streams[1])
+                with torch.cuda.stream(streams[0]):
+                    y = product()
+            torch.cuda.synchronize()
+            near(y, expected, checks, f"round {round}")
+
+    together(range(5), body, lambda round: f"round {round}, {left} SMs are left")
+    ops.clear()
 
 
 def own() -> None:

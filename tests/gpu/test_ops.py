@@ -49,6 +49,14 @@ def test_the_page_of_kernels_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpus2
+def test_the_page_of_graphs_runs(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "decode.md"
+    script = tmp_path / "script.py"
+    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.S)))
+    torchrun(2, str(script))
+
+
+@pytest.mark.gpus2
 def test_a_benchmark_runs(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     command = ("--op", "ag_gemm", "--shapes", "mlp-1@2048", "--samples", "3", "--warmups", "1", "--out", str(out))

@@ -20,6 +20,8 @@ from tilelink.device import handshake, monitor
 from tilelink.device import words as device_words
 from tilelink.device.interpreted import number, reader
 from tilelink.runtime.cpu.interpreter import ArrayTypes, Unwrap, like_others, of_known_shapes
+from tilelink.runtime.cuda.launch_checks import begin_checked, compare_launches, end_checked
+from tilelink.runtime.cuda.report import DIFFERENT, OVERLAPPED
 
 EPOCHS = 12
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -278,6 +280,48 @@ def test_a_launch_ends_when_all_that_it_waits_for_has_come(late: int, awaited: s
         kernels.launch[(2,)](*given)
     assert (pads[:, 4] - before[:, 4]).tolist() == [told] * 3
     assert epoch.tolist() == [3 if awaited else 4], "the next launch has not begun"
+
+
+def checked_state(report: torch.Tensor, identity: int = 0, compared: int = 0) -> torch.Tensor:
+    """The state of launches that are checked. report: int64 [4]."""
+    return torch.tensor([identity, compared, 0, 0, report.data_ptr()], dtype=torch.int64)
+
+
+def test_a_launch_that_begins_before_the_last_one_has_ended_is_reported() -> None:
+    report = torch.zeros(4, dtype=torch.int64)
+    state = checked_state(report)
+    for _ in range(3):
+        begin_checked[(1,)](state)
+        end_checked[(1,)](state)
+    begin_checked[(1,)](state)
+    assert not report.any()
+    with pytest.raises(InterpreterError, match="the GPU ends all work"):
+        begin_checked[(1,)](state)
+    assert report.tolist() == [OVERLAPPED, 4, 3, 0]
+
+
+@pytest.mark.parametrize(("peer", "what"), [(None, 0), (0, 7), (2, 0)])
+@pytest.mark.parametrize("before", [0, 1, 2**31 - 2, 2**31 - 1])
+def test_ranks_compare_what_they_launch(peer: int | None, what: int, before: int) -> None:
+    """Rank 1 of 3 launches 5, after `before` others; what its peers launch is on its board."""
+    boards = torch.zeros(3, 2, 3, dtype=torch.int64)
+    number, row = (before + 1) % 2**31, before % 2
+    theirs = {0: 5, 2: 5, **({} if peer is None else {peer: what})}
+    for one, launched in theirs.items():
+        boards[1, row, one] = number << 32 | launched
+    report = torch.zeros(4, dtype=torch.int64)
+    state, addresses = checked_state(report, 5, before), torch.tensor([one.data_ptr() for one in boards])
+
+    def compare() -> None:
+        compare_launches[(1,)](boards[1], addresses, state, 1, RANKS=3, BLOCK=4)
+
+    if peer is None:
+        compare()
+    else:
+        with pytest.raises(InterpreterError, match="the GPU ends all work"):
+            compare()
+    assert report.tolist() == ([0] * 4 if peer is None else [DIFFERENT, 5, what, peer])
+    assert boards[:, row, 1].tolist() == [number << 32 | 5] * 3 and state[:2].tolist() == [5, before + 1]
 
 
 def test_wrapped_counters() -> None:

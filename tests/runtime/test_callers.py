@@ -53,12 +53,10 @@ class Kernel(GpuKernel):
             given=SimpleNamespace(checked=lambda tensors: dict(tensors)), allocate=lambda results: {}, outputs=[],
             in_place=[],
         )  # fmt: skip
-        driver = SimpleNamespace(
-            last="stream", slot=0, current=lambda: SimpleNamespace(cuda_stream=7), follow=lambda stream: None
-        )
+        driver = SimpleNamespace(slot=0, current=lambda: SimpleNamespace(cuda_stream=7), order=lambda *_: None)
         said: dict[str, Any] = {
-            "device": OWN, "_handles": SimpleNamespace(closed=False), "_debug_block": None, "_tracer": None,
-            "_arguments": arguments, "_driver": driver,
+            "device": OWN, "_handles": SimpleNamespace(closed=False), "_checks": None, "_debug_block": None,
+            "_tracer": None, "_arguments": arguments, "_driver": driver,
             "_end_eager": lambda stream: None, "_promises": (),
             "_launch": lambda *_: self.launched.append(torch._C._cuda_getDevice()),
         }  # fmt: skip
@@ -79,9 +77,7 @@ def test_a_buffer_is_asked_for_with_the_ranks_gpu_and_takes_no_graph(current: li
     """A copy with gradients into a buffer would keep its graph there, and those of all launches before."""
     asked, memory = list[int](), torch.zeros(2, 4)
     artifact = replace(artifacts.EMPTY, tensors=(artifacts.tensor("x", symmetric=True, buffers=2),))
-    driver = SimpleNamespace(
-        skips=[], slot=3, last="stream", current=lambda: asked.append(current[-1]), follow=lambda stream: None
-    )
+    driver = SimpleNamespace(skips=[], slot=3, current=lambda: asked.append(current[-1]), order=lambda *_: None)
     kernel = Kernel(artifact=artifact, _driver=driver, _memory=SimpleNamespace(own={"x": memory}))
     found = kernel.buffer("x")
     found.copy_(torch.ones(4, requires_grad=True))

@@ -13,6 +13,7 @@ from tests.runtime import device_kernels as kernels
 from tests.runtime.ptx import after_last, events, guarded_loads, text, tokens
 from tests.tiers import one_in, thorough
 from tilelink.errors import BindingError, UnknownTargetError
+from tilelink.runtime.cuda import launch_checks
 from tilelink.runtime.cuda.compile_offline import compile_source
 
 NVIDIA = ("sm_80", "sm_89", "sm_90")
@@ -66,6 +67,19 @@ def test_a_notify_waits_for_descriptor_stores_to_be_written() -> None:
     ptx = text(gemm())
     kinds = ("store", "written", "proxy", "barrier", "release")
     assert after_last(events(ptx, *kinds), "store")[:4] == ["written", "proxy", "barrier", "release"]
+
+
+@pytest.mark.parametrize("target", NVIDIA)
+@pytest.mark.parametrize("kernel", [launch_checks.begin_checked, launch_checks.compare_launches])
+def test_a_gpu_stops_after_its_report_is_written(kernel: Any, target: str) -> None:
+    types = {"board": "*i64", "boards": "*i64", "state": "*i64", "rank": "i32"}
+    given = {name: types[name] for name in kernel.arg_names if name in types}
+    ptx = text(compile_source(kernel, given, {"RANKS": 3, "BLOCK": 4} if "rank" in given else {}, target))
+    assert ptx.count("trap;") == 1
+    report = ptx[: ptx.index("trap;")]
+    words, kind, _ = report.rsplit("fence.acq_rel.sys;", 2)
+    assert len(re.findall(r"st\.global\.b64", words)) >= 3, "what happened, before its kind"
+    assert len(re.findall(r"st\.global\.b64", kind)) == 1, "and the kind, before the end"
 
 
 @pytest.mark.parametrize("target", NVIDIA)

@@ -192,7 +192,7 @@ def test_a_launch_copies_outputs_before_it_is_closed(capturing: bool, meets: boo
     driver.end_launch = lambda *given: LaunchDriver.end_launch(driver, *given)
     arguments = SimpleNamespace(staged=["x"], kept=["y"], make_kept=lambda results: done.append("make"), **note)
     rank: Any = SimpleNamespace(
-        _arguments=arguments, _driver=driver, _graphs=SimpleNamespace(worth=False),
+        _arguments=arguments, _driver=driver, _graphs=SimpleNamespace(worth=False), _checks=None,
         artifact=SimpleNamespace(copies_outputs=True),
     )  # fmt: skip
     GpuKernel._launch(rank, {}, 7, capturing, {})

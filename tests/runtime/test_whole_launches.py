@@ -39,7 +39,7 @@ class Rank:
         self.arguments.make_kept = lambda results: Arguments.make_kept(self.arguments, results)
         self._own: Any = SimpleNamespace(
             _driver=self.driver, _arguments=self.arguments, _graphs=GraphCache(Graphs(Handles(library)), worth),
-            artifact=SimpleNamespace(copies_outputs=keeps),
+            artifact=SimpleNamespace(copies_outputs=keeps), _checks=None,
         )  # fmt: skip
         self._own._whole = lambda *given: GpuKernel._whole(self._own, *given)
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tilelink.errors import RankError
 from tilelink.ops import nodes
@@ -42,3 +43,11 @@ def test_ranks_that_lie_unevenly_are_refused_with_what_to_do(monkeypatch: pytest
         nodes.nodes_of(group)
     assert "unfused" in str(caught.value.hint)
     assert not nodes.is_one_node(group)
+
+
+def test_a_first_call_in_a_capture_is_refused_before_ranks_tell_their_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(nodes.dist, "all_gather_object", lambda *_, **__: pytest.fail("the ranks communicate"))
+    with pytest.raises(RankError, match=r"tell each other their hosts(?s:.*)once before the capture"):
+        nodes._sizes_by(SimpleNamespace(size=lambda: 2))  # type: ignore[arg-type]

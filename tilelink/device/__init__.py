@@ -13,7 +13,7 @@ pointers    symm_at, remote_ptr
 launches    announce_entry, finish_launch, launch_number, announce_finished, begin_copies, count_program
 tiles       take_tile
 signals     wait, wait_all, wait_each, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read,
-            fence, quiet
+            fence, quiet, trap
 words       send_words, receive_words, received_entry, sweep_words
 network     put, put_signal, get, network_notify, network_fence, network_quiet
 copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
@@ -49,6 +49,7 @@ if INTERPRETED:
         tile_end,
         transfer,
         transfer_begin,
+        trap,
         wait,
         wait_all,
         wait_each,
@@ -70,6 +71,7 @@ else:
         tile_end,
         transfer,
         transfer_begin,
+        trap,
         wait,
         wait_all,
         wait_each,
@@ -147,6 +149,7 @@ __all__ = [
     "signal_read",
     "fence",
     "quiet",
+    "trap",
     "publish",
     "putmem",
     "getmem",

@@ -382,6 +382,7 @@ mov.u32 {token}, 0;
     "token counter increment",
     WARP_THREADS,
 )
+TRAP = tl.constexpr("trap;\nmov.u32 $0, 0;")
 WARP_TRACE_BEGIN = _text(_TRACE_BEGIN, _BEGIN, WARP_THREADS, **_TRACK)
 WARP_TRACE_END = _text(_TRACE_END, _END, WARP_THREADS, **_TRACK, before="")
 
@@ -390,6 +391,7 @@ WARP_TRACE_END = _text(_TRACE_END, _END, WARP_THREADS, **_TRACK, before="")
 AMD_RELEASE_GPU = tl.constexpr("buffer_wbl2 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\ns_mov_b32 $0, 0")
 AMD_RELEASE_SYS = tl.constexpr("buffer_wbl2 sc0 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\ns_mov_b32 $0, 0")
 AMD_FENCE = tl.constexpr("buffer_wbl2 sc0 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\nbuffer_inv sc0 sc1\ns_mov_b32 $0, 0")
+AMD_TRAP = tl.constexpr("s_trap 2\ns_mov_b32 $0, 0")
 AMD_TOKEN = tl.constexpr("s_mov_b32 $0, 0")
 AMD_CLOCK = tl.constexpr("s_memrealtime $0\ns_waitcnt lgkmcnt(0)")
 AMD_CLOCK_NS = tl.constexpr(10)  # its clock ticks at 100 MHz

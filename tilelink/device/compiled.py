@@ -20,6 +20,7 @@ from tilelink.device.assembly import (
     AMD_RELEASE_GPU,
     AMD_RELEASE_SYS,
     AMD_TOKEN,
+    AMD_TRAP,
     BARRIER,
     BARRIER_TMA,
     FENCE,
@@ -38,6 +39,7 @@ from tilelink.device.assembly import (
     SET_GPU_TMA,
     SET_SYS,
     SET_SYS_TMA,
+    TRAP,
     WARP_ADD_GPU,
     WARP_ADD_SYS,
     WARP_POLL,
@@ -356,6 +358,15 @@ def fence():
         tl.inline_asm_elementwise(AMD_FENCE, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
     else:
         tl.inline_asm_elementwise(FENCE, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def trap():
+    """End all work of this process on its GPU with an error."""
+    if isa() == "amdgcn":
+        tl.inline_asm_elementwise(AMD_TRAP, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.inline_asm_elementwise(TRAP, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit

@@ -76,7 +76,10 @@ def agree(number: int, group: dist.ProcessGroup, device: torch.device) -> None:
     every = of_all(number, group, device)
     different = [rank for rank, one in enumerate(every) if one != number]
     if different:
-        hint = "call compile with the same program, schedule, sizes and tables on all ranks, in the same order"
+        hint = (
+            "call compile with the same program, schedule, sizes and tables on all ranks, in the same order, and set "
+            "TILELINK_CHECK on all or none"
+        )
         raise RankError(f"rank {dist.get_rank(group)} and rank {different[0]} compile different programs", hint=hint)
 
 

@@ -32,7 +32,8 @@ class DirectLaunch:
 
     Tensors have as many elements as the program declares, and its types: the caller has checked that. The result is a
     list of new outputs, or None for a launch that this class does not make, of which nothing was done: for tensors that
-    are not contiguous, aligned and on this rank's GPU, and where the stream or the GPU is another one than before.
+    are not contiguous, aligned and on this rank's GPU, where the stream or the GPU is another one than before, and in a
+    capture, where a launch follows the one before by an event (captures.py).
     `GpuKernel.__call__` makes that launch, or says what is wrong with it.
     """
 
@@ -41,7 +42,7 @@ class DirectLaunch:
         outputs: Sequence[tuple[str, Sizes]],
     ) -> None:  # fmt: skip
         """inputs: all inputs, with their places in calls. outputs: names of all outputs, with the shapes wanted."""
-        self._owner, self._driver, self._handles = owner, driver, owner._handles
+        self._driver, self._handles = driver, owner._handles
         self._device = owner.device.index
         self._kernels = [(one.launch, one.name) for one in kernels]
 
@@ -56,9 +57,7 @@ class DirectLaunch:
         if self._handles.closed or torch._C._cuda_getDevice() != device:
             return None
         stream = torch._C._cuda_getCurrentRawStream(device)
-        if torch.cuda.is_current_stream_capturing():
-            self._owner.captured = True
-        elif stream != self._driver.last_handle:
+        if stream != self._driver.last_handle or torch.cuda.is_current_stream_capturing():
             return None
         aims: list[tuple[int, list[Callable[[int], None]]]] = []
         for place, points in self._inputs:

@@ -23,6 +23,7 @@ from tilelink.runtime.cuda.assembler import assembling
 from tilelink.runtime.cuda.driver import library, with_context
 from tilelink.runtime.cuda.keys import settled
 from tilelink.runtime.cuda.launch import PreparedLaunch, Target, UnsupportedLaunch
+from tilelink.runtime.cuda.report import check_all
 from tilelink.runtime.dtypes import dtype_of
 
 Argument = Callable[[KernelSpec, Parameter], Any]
@@ -112,6 +113,7 @@ def launch_prepared(kernel: PreparedLaunch, stream: int, name: str) -> None:
     if status := kernel(stream):
         status = with_context(library(), status, kernel, stream)
     if status:
+        check_all()
         raise RankError(f"the CUDA driver did not launch {name}: error {status}", hint="see what failed before it")
 
 

@@ -19,6 +19,10 @@ ALIGNMENT = 1024
 class Heap:
     """The symmetric tensors [buffers, *shape], the signal pad (int32 counters, all 0) and a debug block of one rank.
 
+    It belongs to one kernel, and no two parts of it share a byte. The number of a launch is that of this kernel, the
+    counters count its notifies, and words of data and flag (lowering/clauses/low_latency.py) have that number as their
+    flag. Data of another tensor, or words of another kernel, could have the flag of a word that has not come yet.
+
     Construction is collective: all ranks of the group build equal heaps in the same order. After it the counters of all
     ranks are zero. addresses(name)[rank] is the address of that rank's copy, as this process sees it.
     symmetric_bytes: bytes of its symmetric memory: 0 if ranks are independent, whose memory is ordinary.
@@ -26,7 +30,8 @@ class Heap:
 
     def __init__(self, artifact: Artifact, group: dist.ProcessGroup, device: torch.device) -> None:
         self._offsets, self._debug_offset = _laid_out(artifact)
-        size, self.symmetric_bytes = self._debug_offset + _padded(WORDS * 8), heap_bytes(artifact)
+        self._board_offset = self._debug_offset + _padded(WORDS * 8)
+        size, self.symmetric_bytes = self._board_offset + _board_bytes(artifact), heap_bytes(artifact)
         if self.symmetric_bytes:
             self.memory = symmetric.empty(size, dtype=torch.uint8, device=device)
             self.memory.zero_()
@@ -39,6 +44,8 @@ class Heap:
             self._bases = [self.memory.data_ptr()] * artifact.ranks
         self.pad = self.memory[: artifact.pad_size * 4].view(torch.int32)
         self.debug = self.memory[self._debug_offset : self._debug_offset + WORDS * 8].view(torch.int64)
+        self.board = self.memory[self._board_offset :].view(torch.int64)[: 2 * artifact.ranks]
+        """int64: where ranks compare their launches (runtime/cuda/launch_checks.py)."""
         self.tensors = {t.name: self._view(t) for t in artifact.tensors if t.symmetric}
 
     def _view(self, tensor: TensorSpec) -> torch.Tensor:
@@ -57,6 +64,11 @@ class Heap:
         return list(self._bases)
 
     @property
+    def boards(self) -> list[int]:
+        """Return the address of each rank's board."""
+        return [base + self._board_offset for base in self._bases]
+
+    @property
     def debugs(self) -> list[int]:
         """Return the address of each rank's debug block."""
         return [base + self._debug_offset for base in self._bases]
@@ -64,7 +76,13 @@ class Heap:
 
 def heap_bytes(artifact: Artifact) -> int:
     """Return the bytes of a rank's symmetric memory: 0 if ranks are independent."""
-    return 0 if artifact.protocol is LaunchProtocol.INDEPENDENT else _laid_out(artifact)[1] + _padded(WORDS * 8)
+    if artifact.protocol is LaunchProtocol.INDEPENDENT:
+        return 0
+    return _laid_out(artifact)[1] + _padded(WORDS * 8) + _board_bytes(artifact)
+
+
+def _board_bytes(artifact: Artifact) -> int:
+    return _padded(artifact.ranks * 2 * 8)
 
 
 def _laid_out(artifact: Artifact) -> tuple[dict[str, int], int]:

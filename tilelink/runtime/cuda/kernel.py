@@ -19,10 +19,12 @@ from tilelink.runtime.cuda.driver import library
 from tilelink.runtime.cuda.graphs import GraphCache, Graphs, check_captured
 from tilelink.runtime.cuda.handles import Handles
 from tilelink.runtime.cuda.handshake import HandshakeArguments
+from tilelink.runtime.cuda.launch_checks import LaunchChecks
 from tilelink.runtime.cuda.launch_driver import LaunchDriver
 from tilelink.runtime.cuda.measured_kernel import MeasuredKernel
 from tilelink.runtime.cuda.memory import Memory
 from tilelink.runtime.cuda.operands import Tensors
+from tilelink.runtime.cuda.report import identity
 from tilelink.runtime.cuda.timeline import Tracer
 from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.promises import check_promises
@@ -53,7 +55,7 @@ class GpuKernel(MeasuredKernel):
 
     def _build(self, deadline_s: float | None) -> None:
         artifact, group, device = self.artifact, self._group, self.device
-        agree(artifact.fingerprint, group, device)
+        agree(artifact.fingerprint * 2 + settings().check, group, device)  # ranks that check wait for each other
         handles = self._handles = Handles(library())
         memory = self._memory = Memory(artifact, self._rank, group, device)
         debug_block = self._debug_block = DebugBlock(artifact, memory, deadline_s) if deadline_s else None
@@ -67,6 +69,9 @@ class GpuKernel(MeasuredKernel):
         handshake = HandshakeArguments(artifact, copies, device)
         self._arguments = Arguments(artifact, memory, words, handshake.usual)
         self._driver = LaunchDriver(artifact, memory, self._arguments, copies, handshake, words, handles)
+        # With a deadline no launch is captured. Independent ranks have no memory to tell each other what they launch.
+        checked = settings().check and memory.heap.symmetric_bytes and not debug_block
+        self._checks = LaunchChecks(artifact, memory) if checked else None
         self._promises = artifact.promises if settings().check else ()
         self._graphs = GraphCache(Graphs(handles), self._driver.gains and debug_block is None, SETS)
         torch.cuda.synchronize(device)
@@ -98,13 +103,14 @@ class GpuKernel(MeasuredKernel):
         if results or arguments.in_place:
             arguments.check_apart(given, results, self._memory.heap.memory)
         stream = driver.current()
-        if not capturing and stream is not driver.last:
-            driver.follow(stream)
+        driver.order(stream, capturing)
         tensors = given | arguments.allocate(results)
         if self._tracer:
             self._tracer.begin(stream)
         self._launch(tensors, stream.cuda_stream, capturing, results)
-        if not capturing:
+        if capturing:
+            driver.captures.done(stream.cuda_stream)
+        else:
             self._end_eager(stream)
         return {t.name: results.get(t.name, tensors.get(t.name)) for t in arguments.outputs}  # type: ignore[misc]
 
@@ -118,7 +124,7 @@ class GpuKernel(MeasuredKernel):
         """
         arguments, kernels = self._arguments, self._driver.alone
         beside = arguments.staged or arguments.kept or arguments.in_place
-        watched = self._promises or self._debug_block or self._tracer or self._graphs.worth
+        watched = self._promises or self._debug_block or self._tracer or self._checks or self._graphs.worth
         if kernels is None or beside or watched or {name for name, _ in outputs} != {t.name for t in arguments.outputs}:
             return None
         return DirectLaunch(self, self._driver, kernels, inputs, outputs)
@@ -128,6 +134,8 @@ class GpuKernel(MeasuredKernel):
         arguments, driver = self._arguments, self._driver
         if arguments.kept:  # before anything is issued: if memory is exhausted, nothing has happened yet
             arguments.make_kept(results)
+        if self._checks:
+            self._checks.before(stream, identity(*driver.captures.next(stream)) if capturing else 0)
         if capturing and driver.skips:
             driver.skips[driver.slot](stream)
         if arguments.staged:
@@ -139,6 +147,8 @@ class GpuKernel(MeasuredKernel):
         if self.artifact.copies_outputs:  # peers may write there again once the end of the launch is announced
             arguments.keep(results, driver.slot)
             driver.end_launch(stream, skips)
+        if self._checks:
+            self._checks.after(stream)
 
     def _whole(self, tensors: Tensors) -> int | None:
         """Return the graph of the whole launch for these tensors and the current buffers, or None."""
@@ -160,10 +170,12 @@ class GpuKernel(MeasuredKernel):
     def _elsewhere(self) -> bool:
         """True if the calling thread has another current GPU, whose streams and context are not this rank's.
 
-        Raises BindingError if the kernel is closed.
+        Raises BindingError if the kernel is closed, and what its GPU has reported before it stopped.
         """
         if self._handles.closed:
             self._check_open()
+        if self._checks:
+            self._checks.report.check()
         return torch._C._cuda_getDevice() != self.device.index
 
     def buffer(self, name: str) -> torch.Tensor:
@@ -178,9 +190,7 @@ class GpuKernel(MeasuredKernel):
         capturing = torch.cuda.is_current_stream_capturing()
         if not tensor.symmetric or (capturing and driver.skips):
             return torch.empty(tensor.shape, dtype=dtype_of(tensor), device=self.device)
-        stream = driver.current()
-        if not capturing and stream is not driver.last:
-            driver.follow(stream)
+        driver.order(driver.current(), capturing)
         # Detached: otherwise a value with gradients would keep its autograd graph alive in the buffer, launch after
         # launch.
         return self._memory.own[name][driver.slot % tensor.buffers].detach()
@@ -192,9 +202,14 @@ class GpuKernel(MeasuredKernel):
         return self._memory.heap.symmetric_bytes
 
     def close(self) -> None:
-        """Free the kernel's memory, too, in which peers write."""
+        """Free the kernel's memory, too, in which peers write.
+
+        Raises what its GPU has reported before it stopped: OverlapError, LaunchOrderError.
+        """
+        if self._checks:
+            self._checks.report.check()
         super().close()
-        for name in ("_graphs", "_driver", "_copies", "_arguments", "_tracer", "_debug_block", "_memory"):
+        for name in ("_graphs", "_checks", "_driver", "_copies", "_arguments", "_tracer", "_debug_block", "_memory"):
             setattr(self, name, None)  # the memory last: graphs and kernels have its addresses
 
     # Measuring -----------------------------------------------------------------------------------------------

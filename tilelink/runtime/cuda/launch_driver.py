@@ -8,6 +8,7 @@ import torch
 from tilelink.artifact import Artifact, HandshakePointer, SignalsPointer, SignalTablePointer
 from tilelink.generated import file_of, load_module
 from tilelink.runtime.cuda.arguments import Arguments
+from tilelink.runtime.cuda.captures import Captures
 from tilelink.runtime.cuda.copies import Copies
 from tilelink.runtime.cuda.functions import Aimed, Function, HelperKernel
 from tilelink.runtime.cuda.handles import SIDE_PRIORITY, Handles
@@ -57,6 +58,7 @@ class LaunchDriver:
         self.gains = bool(self._engine.stream) and not streams and all(one.prepared for _, one in self._functions)
         self.capturing = handles.stream(memory.device)
         engine = [self._engine.stream] if self._engine.stream else []
+        self.captures = Captures(handles)
         self._sides = Sides(handles, [*streams.values(), *engine])
         self._compile_helpers(debug_block)
 
@@ -92,6 +94,13 @@ class LaunchDriver:
             self.end.record(self.last)
             stream.wait_event(self.end)
         self.last, self.last_handle = stream, stream.cuda_stream
+
+    def order(self, stream: torch.cuda.Stream, capturing: bool) -> None:
+        """Make a stream wait for the launches made, or captured, on another one."""
+        if capturing:
+            self.captures.follow(stream.cuda_stream)
+        elif stream is not self.last:
+            self.follow(stream)
 
     # Launches ------------------------------------------------------------------------------------------------
 

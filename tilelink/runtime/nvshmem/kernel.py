@@ -14,6 +14,7 @@ from tilelink.errors import BindingError
 from tilelink.generated import file_of, load_module
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.arguments import Arguments as OfOneNode
+from tilelink.runtime.cuda.captures import Captures
 from tilelink.runtime.cuda.device import agree, gpu_of
 from tilelink.runtime.cuda.driver import library as cuda_driver
 from tilelink.runtime.cuda.functions import Function, HelperKernel
@@ -129,6 +130,7 @@ class NvshmemKernel(MeasuredKernel):
         self._compile_handshake(words, link if artifact.nodes > 1 else None)
         self._last: Any = None
         self._end = torch.cuda.Event()
+        self._captures = Captures(self._handles)
 
     def _compile_handshake(self, words: torch.Tensor | None, link: Linked | None) -> None:
         """link: None if no rank is on another node."""
@@ -169,11 +171,15 @@ class NvshmemKernel(MeasuredKernel):
             if results or arguments.in_place:
                 arguments.check_apart(given, results, self._memory.heap)
             stream: Any = torch.cuda.current_stream(self.device)
-            if not capturing:
+            if capturing:
+                self._captures.follow(stream.cuda_stream)
+            else:
                 self._follow(stream)
             tensors = given | arguments.allocate(results)
             arguments.make_kept(results)
             self._launch(tensors, stream.cuda_stream, results)
+            if capturing:
+                self._captures.done(stream.cuda_stream)
             if self._watch:
                 self._settle(self._watch, stream)
             return {t.name: results.get(t.name, tensors.get(t.name)) for t in arguments.outputs}  # type: ignore[misc]
