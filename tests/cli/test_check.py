@@ -123,7 +123,11 @@ def test_mistakes_for_programs_to_read(unsafe: str) -> None:
 
 def test_what_the_schedule_alone_orders_is_said(unsafe: str) -> None:
     text = TEXT.replace("left : symmetric [M, N]", "left : symmetric [M, N]\n    h : local [M, N]")
-    text = text.replace("    compute ", "    compute half(i: M):\n        h[i, :] = x[i, :] * 0.5\n\n    compute ", 1)
+    text = text.replace(
+        "    compute ",
+        "    compute half(i: M):\n        h[i, :] = x[i, :] * 0.5\n        notify(h[i, :])\n\n    compute ",
+        1,
+    )
     Path(unsafe).write_text(text.replace("x[i, j] + left", "h[i, j] + left"))
     done = check(unsafe, "--schedule", "default")
     assert done.exit_code == 0, done.output

@@ -119,6 +119,17 @@ def test_data_that_comes_with_other_data_has_no_signals_of_its_own() -> None:
     assert signals(parsed(early)) == ["send notify q", "send notify u", "take wait q", "take wait u"]
 
 
+def test_what_a_tile_reads_of_its_own_has_no_signals() -> None:
+    """Nor has what tiles of one stage hand on at one rank. What they send to peers has."""
+    text = "program p(M):\n    x : in [M]\n    c : local [M + 1]\n    y : out [M]\n    compute a(i: M by 1):\n"
+    text += "        c[i + 1] = x[i]\n        y[i] = c[i + 1]\n"
+    assert signals(parsed(text)) == []
+    assert signals(parsed(text.replace("y[i] = c[i + 1]", "y[i] = c[i]"))) == []
+    text = "program p(M):\n    x : in [M]\n    h : symmetric [M]\n    y : out [M]\n    comm a(i: M):\n"
+    text += "        tile_push_data(h[i] @ (rank + 1), x[i])\n        y[i] = h[i]\n"
+    assert signals(parsed(text)) == ["a notify h", "a wait h"]
+
+
 REFUSED = {
     "a tensor in place, whose order is the program's": (
         "cache : inout [M, N]",

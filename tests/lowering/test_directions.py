@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-import tilelink
 from tilelink.errors import ScheduleError
+from tilelink.frontend.parser import parse_text
 from tilelink.ir.printer import print_program
+from tilelink.ir.program import Program
 from tilelink.lowering.transform import flip_direction
 
 HEAD = """program p(M, N):
@@ -38,14 +39,19 @@ FLIPPED = [
 ]
 
 
+def written(lines: tuple[str, ...]) -> Program:
+    """The program with the signals that are written, and no others."""
+    return parse_text(HEAD + "\n        ".join(lines) + "\n", lowered=True).programs[0]
+
+
 def flipped(lines: tuple[str, ...], direction: str) -> str:
-    program = tilelink.parse(HEAD + "\n        ".join(lines) + "\n").programs[0]
+    program = written(lines)
     stage = flip_direction(program, program.stages[0], direction, None)
     return print_program(replace(program, stages=(stage,)))
 
 
 def same(lines: tuple[str, ...]) -> str:
-    return print_program(tilelink.parse(HEAD + "\n        ".join(lines) + "\n").programs[0])
+    return print_program(written(lines))
 
 
 @pytest.mark.parametrize(("pushed", "pulled"), FLIPPED)

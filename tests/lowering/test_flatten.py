@@ -7,6 +7,7 @@ import pytest
 import tilelink
 from tilelink import compiler
 from tilelink.errors import ParseError, ScheduleError
+from tilelink.frontend.parser import parse_text
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.clauses.flatten import FLATTEN
@@ -89,7 +90,7 @@ def lines(body: str) -> str:
 def bound(**parts: str) -> Bound:
     """The program with some of its parts put differently; all stages run in two kernels on the CPU."""
     own = {name: lines(part) for name, part in {**DEFAULTS, **parts}.items()}
-    parsed = tilelink.parse(PROGRAM.format(**own), "own.tl")
+    parsed = parse_text(PROGRAM.format(**own), "own.tl", lowered=True)  # with the signals that are written
     return compiler.bound(parsed.programs[0], parsed.schedules[0], ranks=2, dims={"M": 64, "N": 64, "K": 64})
 
 

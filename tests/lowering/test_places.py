@@ -595,7 +595,8 @@ def test_a_row_of_a_table_is_no_integer(line: str) -> None:
 
 
 def test_of_many_tiles_that_nothing_orders_three_of_each_rank_are_named() -> None:
-    body = "    compute a(i: M):\n        c[0 + i, :] = x[i, :]\n    compute b(i: M):\n        y[i, :] = c[0 + i, :]\n"
+    body = "    compute a(i: M):\n        c[0 + i, :] = x[i, :]\n        notify(c[0 + i, :])\n"
+    body += "    compute b(i: M):\n        y[i, :] = c[0 + i, :]\n"
     found = refused(body, "on sm(5), tile(i=8)\n    b on sm(5), tile(i=8)")
     for rank in range(2):
         own = [text for text in found if f"OrderingError: rank {rank}, b tile" in text]

@@ -15,6 +15,7 @@ from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.errors import OrderingError, RolesError, ScheduleError, TileLinkError, VerificationError
+from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Assign, Barrier, For, Full, If, Wait
 from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import RANK, Index, Scalar, add, binary, const
@@ -395,9 +396,9 @@ schedule one for late:
 @pytest.mark.parametrize("roles", [", roles(consumers=2, buffers=4)", ""])
 def test_a_load_of_what_is_added_does_not_rely_on_such_a_wait_either(roles: str) -> None:
     """Consumers of `first` wait for p, in f32, and the loader of `gemm` loads z, which only that wait orders."""
-    module = compiler.parse(LATE.format(roles=roles), "late.tl")
+    module = parse_text(LATE.format(roles=roles), "late.tl", lowered=True)  # z has no signals of its own
     sizes = {"M": 256, "N": 128, "K": 128}
-    made = compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+    made = compiler.bound(module.programs[0], module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
     found = refusals(make_plan(made))
     assert bool(found) is bool(roles)
     if found:

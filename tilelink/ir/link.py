@@ -53,16 +53,20 @@ def implied(program: Program) -> Program:
 
     That is a tensor which no signal names, and for which no other signals lead from the stages that write it to those
     that read it, as those of a tile do for its scales. Left as they are written: tensors that are changed in place,
-    where the order of a write and a read is the meaning of the program, and those that peers read, where a notify has
-    to be at the ranks that read.
+    where the order of a write and a read is the meaning of the program; those that peers read, where a notify has to
+    be at the ranks that read; and those of one stage on one rank, of which a tile may read what it has written itself.
     """
     everything = [s for stage in program.stages for s in statements(stage.body)]
     named = {s.region.tensor for s in everything if isinstance(s, Notify | Wait)}
-    away = {r.tensor for s in program.stages for r in _regions(s, _read) if r.rank not in (None, RANK)}
+    read_away, sent = (
+        {r.tensor for stage in program.stages for r in _regions(stage, find) if r.rank not in (None, RANK)}
+        for find in (_read, _written)
+    )
     kinds = {
         name: kind
         for name, kind in signal_kinds(program).items()
-        if name not in named | away and not program.tensor(name).in_place and not _ordered(program, name)
+        if name not in named | read_away and (kind == "tile" or name in sent)
+        if not program.tensor(name).in_place and not _ordered(program, name)
     }
     return _linked(program, kinds) if kinds else program
 
