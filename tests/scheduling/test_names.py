@@ -269,3 +269,37 @@ def test_a_tile_size_for_nothing_names_what_is_whole_in_the_stage() -> None:
     with pytest.raises(TileSizeError, match="stage gemm has nothing named 'm' to tile") as caught:
         compiler.plan(module.programs[0], "s", ranks=1, dims={"M": 32, "N": 32, "K": 32})
     assert caught.value.hint == "its indices are i, j, and k is whole in it"
+
+
+CONTRACTED = """
+program con(D = 64, M = 32, N = 32):
+    let K = ranks * D
+    x : in  [M, ranks * D]
+    w : in  [N, ranks * D]
+    y : out [M, N]
+
+    compute product(i: M, j: N):
+        y[i, j] = {body}
+
+schedule small for con:
+    product tile(i=16, j=16, k=32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("dot(x[i, :], w[j, :].T)", ""),
+        ("dot(x[i, rank * D : (rank + 1) * D], w[j, rank * D : (rank + 1) * D].T)", ""),
+        ("x[i, 0][:, None] * w[j, 0][None, :]", "nothing named 'k'"),
+        ("sum(x[i, :], axis=1)[:, None] + w[j, 0][None, :]", "nothing named 'k'"),
+    ],
+)
+def test_k_is_what_a_product_contracts_whatever_it_is_called(body: str, error: str) -> None:
+    module = compiler.parse(CONTRACTED.format(body=body), "con.tl")
+    if error:
+        with pytest.raises(TileSizeError, match=error):
+            compiler.bound(module.program(), "small", ranks=2, dims={"D": 64, "M": 32, "N": 32})
+        return
+    made = compiler.bound(module.program(), "small", ranks=2, dims={"D": 64, "M": 32, "N": 32})
+    assert made.stages["product"].block == 32

@@ -15,6 +15,7 @@ from tilelink.ir.parameters import Numbers
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import (
     Assign,
+    Dot,
     FromScalar,
     IndexDecl,
     Literal,
@@ -112,12 +113,18 @@ def _slice_size(coord: Scalar | Whole, dim: Scalar) -> Scalar | None:
     return dim if isinstance(coord, Whole) else None
 
 
+CONTRACTED = "k"
+"""The name, in `tile`, of what the products of a stage contract, if nothing else is called so."""
+
+
 def not_tiled(program: Program, stage: Stage, key: str, location: Location | None) -> TileSizeError:
     """Return the error of a tile size for what a stage does not have."""
     indices = list(dict.fromkeys(d.name for d in all_indices(stage)))
     whole = list(dict.fromkeys(size.name.lower() for size in _whole_dims(program, stage)))
     there = f"its indices are {', '.join(indices)}" if indices else "it has no index"
     there += f", and {', '.join(whole)} {'is' if len(whole) == 1 else 'are'} whole in it" if whole else ""
+    unnamed = CONTRACTED not in [*indices, *whole] and contracts_whole(program, stage)
+    there += f"; {CONTRACTED} is what its product contracts" if unnamed else ""
     hint = did_you_mean(key, [*indices, *whole], there)
     return TileSizeError(f"stage {stage.name} has nothing named {key!r} to tile", location=location, hint=hint)
 
@@ -133,6 +140,15 @@ def _whole_dims(program: Program, stage: Stage) -> Iterator[Param]:
 def whole_dim(program: Program, stage: Stage, key: str) -> Scalar | None:
     """Return the dimension called `key` (ignoring case) that the stage addresses with `:` or as a slice, or None."""
     return next((size for size in _whole_dims(program, stage) if size.name.lower() == key.lower()), None)
+
+
+def contracts_whole(program: Program, stage: Stage) -> bool:
+    """True if a stage multiplies along what it addresses with `:` or as a slice, whatever that is called."""
+    computed = [v for s in statements(stage.body) if (v := value_of(s)) is not None]
+    operands = [o for v in computed for node in values(v) if isinstance(node, Dot) for o in (node.left, node.right)]
+    regions = [region for operand in operands for region in reads(operand)]
+    dims = ((c, n) for r in regions for c, n in zip(r.coords, program.tensor(r.tensor).shape, strict=True))
+    return any(_slice_size(coord, dim) is not None for coord, dim in dims)
 
 
 def remote_reads(stage: Stage) -> list[Region]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilelink.ir.program import Program, Stage
 from tilelink.ir.visitor import all_indices
 from tilelink.lowering.clauses.clause import Clause, Numbers, ratio
-from tilelink.lowering.transform import not_tiled, split_whole, whole_dim
+from tilelink.lowering.transform import CONTRACTED, contracts_whole, not_tiled, split_whole, whole_dim
 from tilelink.scheduling.words import SchedulePart, Sizes, check_sizes, inner_sizes, read_sizes, show_sizes
 
 
@@ -17,7 +17,8 @@ def _check(program: Program, part: SchedulePart) -> None:
     stage = program.stage(part.name)
     names = {d.name for d in all_indices(stage)}
     for key, _ in part[TILE]:
-        if key not in names and whole_dim(program, stage, key) is None:
+        named = key in names or whole_dim(program, stage, key) is not None
+        if not named and not (key == CONTRACTED and stage.kind == "compute" and contracts_whole(program, stage)):
             raise not_tiled(program, stage, key, part.at(f"tile.{key}"))
 
 
@@ -53,6 +54,7 @@ TILE: Clause[Sizes] = Clause(
     written="`tile(i=128, k=64)`",
     manual=(
         "tile sizes; a whole (`:`) dimension, or the length of a slice, is named by its lower-case name (`Ks` is "
-        "`ks`): the slice of a contraction, or of a copy"
+        "`ks`): the slice of a contraction, or of a copy; `k` also names what a product contracts, "
+        "`x[i, q * D : (q + 1) * D]` or a dimension of any name, if nothing else of the stage is called so"
     ),
 )
