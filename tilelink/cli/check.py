@@ -40,10 +40,14 @@ from tilelink.cli.options import (
 from tilelink.errors import Location, ScheduleError, TileLinkError, UnknownNameError
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
+from tilelink.target import CPU
 from tilelink.verifier.by_schedule import by_schedule
 
 Strict = Annotated[bool, typer.Option("--strict", help="exit 1 if a schedule alone orders a read after a write")]
-TargetName = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")]
+TargetName = Annotated[
+    str | None,
+    typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942  [default: each schedule's own, or cpu]"),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +102,7 @@ def check(
     nodes: Nodes = 1,
     sets: Sets = None,
     dtype: Element = Dtype.f32,
-    target: TargetName = "cpu",
+    target: TargetName = None,
     strict: Strict = False,
     as_json: AsJson = False,
 ) -> None:
@@ -110,36 +114,37 @@ def check(
             raise UnknownNameError(f"no program in {file}", hint="program NAME(...):")
         wrong = _Mistakes()
         report: list[dict[str, Any]] = []
-        chosen: dict[str, str] = {}
+        chosen: dict[tuple[str, str], str] = {}
         programs, without = programs_with(module, programs, schedule)
         with progress(quiet=as_json) as doing:
             for written in programs:
                 choices = choices_of(written, sets)
-                sizes = default_dims(target)
-                one, dims = (
-                    with_choices(written, choices),
-                    dims_of(written, sets, sizes, node_ranks=of_a_node(ranks, nodes)),
-                )
-                if not as_json:
-                    say_grid(one, dims, ranks, nodes)
-                options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": target}
-                plans = _safe(module, one, schedule, options, wrong, doing)
-                chosen |= {one.name: text} if (text := _sizes(one, dims, sets or [])) else {}
-                report.append(
-                    {
-                        "program": one.name,
-                        **ranks_of(ranks, nodes),
-                        "dims": dims,
-                        "choices": choices,
-                        "dtype": dtype.value,
-                        "target": target,
-                        "tasks": {name: safe.tasks for name, safe in plans.items()},
-                        "sums": {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums},
-                        "scheduled": {name: safe.scheduled for name, safe in plans.items() if safe.scheduled},
-                        "ineffective": {name: safe.ineffective for name, safe in plans.items() if safe.ineffective},
-                        "spilling": {name: safe.spilling for name, safe in plans.items() if safe.spilling},
-                    }
-                )
+                one = with_choices(written, choices)
+                named = schedules_named(module, one, schedule)
+                for on in dict.fromkeys(target or _target_of(scheduled) for scheduled in named):
+                    dims = dims_of(written, sets, default_dims(on), node_ranks=of_a_node(ranks, nodes))
+                    if not as_json:
+                        say_grid(one, dims, ranks, nodes)
+                    options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": on}
+                    own = [scheduled for scheduled in named if on == (target or _target_of(scheduled))]
+                    plans = _safe(one, own, options, wrong, doing)
+                    if text := _sizes(one, dims, sets or []):
+                        chosen |= {(one.name, schedule_name(scheduled)): text for scheduled in own}
+                    report.append(
+                        {
+                            "program": one.name,
+                            **ranks_of(ranks, nodes),
+                            "dims": dims,
+                            "choices": choices,
+                            "dtype": dtype.value,
+                            "target": on,
+                            "tasks": {name: safe.tasks for name, safe in plans.items()},
+                            "sums": {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums},
+                            "scheduled": {name: safe.scheduled for name, safe in plans.items() if safe.scheduled},
+                            "ineffective": {name: safe.ineffective for name, safe in plans.items() if safe.ineffective},
+                            "spilling": {name: safe.spilling for name, safe in plans.items() if safe.spilling},
+                        }
+                    )
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
         unordered = strict and any(one["scheduled"] for one in report)
         _print(report, list(wrong), as_json, list(skipped), chosen, ok=not wrong and not unordered)
@@ -152,15 +157,19 @@ def check(
         raise typer.Exit(1)
 
 
+def _target_of(schedule: Schedule | None) -> str:
+    """Return the target that a schedule is for: CPU ranks, if it does not say."""
+    return (schedule.target if schedule is not None else None) or CPU.name
+
+
 def _safe(
-    module: compiler.Module,
     program: Program,
-    schedule: str | None,
+    schedules: Sequence[Schedule | None],
     options: Mapping[str, Any],
     wrong: _Mistakes,
     doing: Callable[[str], None],
 ) -> dict[str, _Safe]:
-    """Return schedule name -> what is said of it, for the schedules with which a program is safe.
+    """Return schedule name -> what is said of it, for those of some schedules with which a program is safe.
 
     doing: called with what is done next.
     """
@@ -170,7 +179,7 @@ def _safe(
     except TileLinkError as error:
         wrong.add(error, program.name)
         return found
-    for scheduled in schedules_named(module, program, schedule):
+    for scheduled in schedules:
         try:
             found[schedule_name(scheduled)] = _proved(program, scheduled, options, doing)
         except TileLinkError as error:
@@ -213,11 +222,14 @@ def _print(
     wrong: Sequence[_Mistake],
     as_json: bool,
     skipped: Sequence[str],
-    chosen: Mapping[str, str],
+    chosen: Mapping[tuple[str, str], str],
     *,
     ok: bool,
 ) -> None:
-    """Print what was proved and the mistakes. chosen: program -> its sizes, if the command chose some of them."""
+    """Print what was proved and the mistakes.
+
+    chosen: (program, schedule) -> the sizes of the proof, if the command chose some of them.
+    """
     if as_json:
         mistakes = [
             {**one, "program": mistake.program, "schedules": mistake.schedules}
@@ -245,5 +257,5 @@ def _print(
         typer.echo(str(mistake.error), err=True)
         if mistake.schedules:
             typer.echo(f"  seen in: {mistake.program} with {', '.join(mistake.schedules)}", err=True)
-            if mistake.program in chosen:
-                typer.echo(f"  sizes: {chosen[mistake.program]}", err=True)
+            if (sizes := chosen.get((mistake.program, mistake.schedules[0]))) is not None:
+                typer.echo(f"  sizes: {sizes}", err=True)

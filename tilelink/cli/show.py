@@ -84,7 +84,7 @@ def show(
         chosen = with_choices(written, choices_of(written, sets))
         scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
         gpu = stage is Stage.ptx
-        on = target or ("sm_90" if gpu else "cpu")
+        on = target or (scheduled and scheduled.target) or ("sm_90" if gpu else "cpu")
         options: dict[str, Any] = {
             "ranks": ranks,
             "nodes": nodes,

@@ -18,21 +18,23 @@ from tilelink.files import lines_of
 from tilelink.ir.scalar import RANK, RANKS, Int, Param, Scalar, binary
 from tilelink.scheduling.schedule import IndexOrder, Schedule
 from tilelink.scheduling.words import SchedulePart, StageSchedule, TensorSchedule, Word, number, positive, words
+from tilelink.target import TARGETS
 
 AnyPart = TypeVar("AnyPart", bound=SchedulePart)
 OFF = "off_"
 """Prefix of the grammar rule that resets a word."""
 _HEADER = re.compile(
     r"^\s*schedule\s+(?P<name>\w+)\s+for\s+(?P<program>\w+)"
-    r"(?:\s+like\s+(?P<like>(?:(?P<of>\w+)\s*:\s*)?(?P<base>\w+)))?\s*:\s*(#.*)?$"
+    r"(?:\s+like\s+(?P<like>(?:(?P<of>\w+)\s*:\s*)?(?P<base>\w+)))?(?:\s+on\s+(?P<target>\w+))?\s*:\s*(#.*)?$"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The header of a schedule: `schedule NAME for PROGRAM like OTHER:`.
+    """The header of a schedule: `schedule NAME for PROGRAM like OTHER on TARGET:`.
 
     like: (program, name) of the schedule that it extends, or None; like_at: the location of that clause.
+    target: the name of the processor that it is for, or None; target_at: its location.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Head:
     location: Location
     like: tuple[str, str] | None = None
     like_at: Location | None = None
+    target: str | None = None
+    target_at: Location | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +63,22 @@ def parse_head(line: str, file: str = "<text>", number: int = 1) -> Head:
     location = Location(file=file, line=number, text=line)
     found = _HEADER.match(line)
     if found is None:
-        hint = "schedule NAME for PROGRAM:, or schedule NAME for PROGRAM like OTHER:"
+        hint = "schedule NAME for PROGRAM:, or schedule NAME for PROGRAM like OTHER on sm_90:"
         raise ParseError("not the head of a schedule", location=location, hint=hint)
     like = (found["of"] or found["program"], found["base"]) if found["like"] else None
     begin, end = found.span("like")
     like_at = replace(location, column=begin + 1, length=end - begin) if like else None
-    return Head(name=found["name"], program=found["program"], location=location, like=like, like_at=like_at)
+    begin, end = found.span("target")
+    target_at = replace(location, column=begin + 1, length=end - begin) if found["target"] else None
+    return Head(
+        name=found["name"],
+        program=found["program"],
+        location=location,
+        like=like,
+        like_at=like_at,
+        target=found["target"],
+        target_at=target_at,
+    )
 
 
 def parse_schedule(text: str, file: str = "<text>", first_line: int = 1, base: Schedule | None = None) -> Schedule:
@@ -78,7 +92,12 @@ def parse_schedule(text: str, file: str = "<text>", first_line: int = 1, base: S
         what = f"schedule {head.name} extends {':'.join(head.like)}, which is not here"
         raise ParseError(what, location=head.like_at, hint="parse the text that has both")
     schedule = base or Schedule(name=head.name, program=head.program)
-    schedule = replace(schedule, name=head.name, program=head.program, location=head.location, source=None)
+    target = head.target or schedule.target
+    if target is not None and target not in (known := [one.name for one in TARGETS]):
+        hint = did_you_mean(target, known, f"the targets are {', '.join(known)}")
+        raise ParseError(f"there is no target {target!r}", location=head.target_at, hint=hint)
+    own = {"name": head.name, "program": head.program, "target": target, "location": head.location, "source": None}
+    schedule = replace(schedule, **own)
     first: dict[str, SchedulePart] = {}
     for offset, line in enumerate(lines[1:], start=1):
         if line.split("#")[0].strip():

@@ -141,6 +141,7 @@ class Order:
 class Schedule:
     """A schedule for a program.
 
+    target: the name of the processor that it is for, for which commands prove it; None for any.
     reuse_wait: False omits the wait for earlier launches of the peers; the verifier checks that this is safe.
     source: the program, if known. The methods then refuse names that it lacks; otherwise binding does.
     """
@@ -150,6 +151,7 @@ class Schedule:
     stages: tuple[StageSchedule, ...] = ()
     tensors: tuple[TensorSchedule, ...] = ()
     reuse_wait: bool = True
+    target: str | None = None
     location: Location | None = field(default=None, compare=False, repr=False)
     source: Program | None = field(default=None, compare=False, repr=False)
 
@@ -272,7 +274,8 @@ class Schedule:
         return tuple(part for part in parts if part.said)
 
     def __str__(self) -> str:
-        lines = [f"schedule {self.name} for {self.program}:"]
+        on = f" on {self.target}" if self.target else ""
+        lines = [f"schedule {self.name} for {self.program}{on}:"]
         lines += [f"    {part}" for part in (*self.stages, *self.tensors)]
         if not self.reuse_wait:
             lines.append("    reuse_wait off")
@@ -296,4 +299,4 @@ def schedule(program: Program | str, name: str = "custom", like: Schedule | None
         return empty
     for part in (*like.stages, *like.tensors):
         check_names(program, part)
-    return replace(empty, stages=like.stages, tensors=like.tensors, reuse_wait=like.reuse_wait)
+    return replace(empty, stages=like.stages, tensors=like.tensors, reuse_wait=like.reuse_wait, target=like.target)
