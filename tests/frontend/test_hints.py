@@ -69,3 +69,12 @@ def test_a_part_of_a_size_that_is_an_expression_has_a_name() -> None:
     with pytest.raises(TileLinkError) as caught:
         compiler.parse(text)
     assert "let L = ranks * M, and L[a : b]" in str(caught.value)
+
+
+def test_a_tolerance_after_a_group_is_told_its_place() -> None:
+    text = "program p(M) over a = ranks[0 : 1]:\n    y : out [M] on a within 0.01\n"
+    text += "    compute f(i: M) on a:\n        y[i] = 1.0\n"
+    with pytest.raises(TileLinkError) as caught:
+        compiler.parse(text, "p.tl")
+    assert "did not expect 'within' here" in str(caught.value) and "before the group" in str(caught.value)
+    assert compiler.parse(text.replace("on a within 0.01", "within 0.01 on a"), "p.tl").programs

@@ -370,6 +370,8 @@ def _hint(line: str, found: str, column: int) -> str:
         hint = "tile_push_data(target @ r, value) writes to another rank"
         more = "; what several ranks add up has a dimension over them, and a sum of it"
         return hint + more * (found == "+=")
+    if found == "within" and re.search(r"\bon\s+\w+\s*$", before):
+        return "the tolerance comes before the group: y : out [M] within 0.01 on NAME"
     if found == ";":
         return "a statement ends with its line: leave the semicolon out"
     if found == "if" and before.strip() == "else":
