@@ -169,7 +169,7 @@ def beside() -> None:
     width = max(2, ranks // 2)
     rows = [[*range(begin, begin + width)] for begin in range(0, ranks, width)]
     columns = [[*one] for one in zip(*rows, strict=True)] if len(rows) > 1 else rows
-    made = [[dist.new_group(one) for one in groups] for groups in (rows, columns)]
+    made: list[list[Any]] = [[dist.new_group(one) for one in groups] for groups in (rows, columns)]
     own, other = made[0][rank // width], made[1][rank % width if len(rows) > 1 else 0]
     there = current_target()
     left = max(sms_of_collectives(there) - LEFT_OUT, 0)
