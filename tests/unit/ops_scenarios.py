@@ -42,6 +42,7 @@ ALLOWED = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
 SUMS = "all_reduce_two_shot_pushed:more"
 
 Tensor = torch.Tensor
+Call = tuple[Callable[..., Any], tuple[Tensor, ...], dict[str, Any]]
 
 
 class Meaning:
@@ -49,6 +50,8 @@ class Meaning:
 
     made: list[tuple[str, str]] = []  # noqa: RUF012  (counted over the whole scenario)
     given: list[Tensor] = []  # noqa: RUF012
+    into: list[Tensor] = []  # noqa: RUF012
+    """Tensors that results were written into."""
 
     def __init__(
         self, program: Any, schedule: Any, *, ranks: int, dims: Any, dtype: str, device: str, group: Any, nodes: int,
@@ -68,11 +71,15 @@ class Meaning:
         Meaning.given.append(torch.full(shape, torch.nan, dtype=torch.bfloat16))
         return Meaning.given[-1]
 
-    def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def __call__(self, inputs: Mapping[str, Tensor], out: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         every: list[Any] = [None] * self._group.size()
         dist.all_gather_object(every, dict(inputs), group=self._group)
-        made = compiler.reference(self._program, every, dims=self._dims, dtype=self._dtype)
-        return made[self._group.rank()]
+        made = compiler.reference(self._program, every, dims=self._dims, dtype=self._dtype)[self._group.rank()]
+        for name, tensor in (out or {}).items():
+            assert tensor.shape == made[name].shape
+            made[name] = tensor.copy_(made[name])
+            Meaning.into.append(tensor)
+        return made
 
 
 def every(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -225,6 +232,101 @@ def fused() -> None:
         ops.ag_gemm(x.float(), w.float(), schedule="h200")
     with pytest.raises(UnknownNameError, match="copy_sms"):
         ops.ag_gemm(x, w, schedule="nothing")
+
+
+def into() -> None:
+    """Results in given tensors: written by the kernel itself where it has their rows, else copied."""
+    x, w = (every(*shape, seed=1, dtype=torch.bfloat16)[dist.get_rank()] for shape in ((16, K), (N, K)))
+    few, b, one = x[:12], torch.arange(N).bfloat16(), torch.ones(12, N).bfloat16()  # kernels have 16 rows for 12
+    followed: Any = {"residual": one, "norm": b, "eps": 0.5}
+    words, norm = "all_reduce_one_shot_pushed:words", "all_reduce_one_shot_norm:h200"
+    straight: list[Call] = [
+        (ops.ag_gemm, (x, w), {"schedule": "h200"}),
+        (ops.gemm_rs, (x, w), {"schedule": "h200"}),
+        (ops.gemm_rs, (x, w), {"schedule": "reduce_scatter_pushed:more"}),
+        (ops.gemm_ar, (x, w), {"schedule": "h200"}),
+        (ops.gemm_ar, (x, w), {"schedule": SUMS}),
+        (ops.gemm_ar, (x, w), {"schedule": "h200", "f32_sums": True}),
+        (ops.all_reduce, (x,), {"schedule": words}),
+        (ops.all_reduce, (x,), {"schedule": norm, "residual": x, "norm": x[0]}),
+    ]
+    copied: list[Call] = [
+        (ops.ag_gemm, (x, w), {"schedule": "all_gather_kept:more"}),
+        (ops.ag_gemm, (x, w), {"schedule": "all_gather_kept:more", "bias": b}),
+        *[(op, (few, w), {"schedule": "h200"}) for op in (ops.ag_gemm, ops.gemm_rs, ops.gemm_ar)],
+        (ops.gemm_ar, (x, w), {"schedule": SUMS, "bias": b}),
+        (ops.gemm_ar, (x, w), {"schedule": "h200", "f32_sums": True, "bias": b}),
+        (ops.gemm_ar, (few, w), followed),
+        (ops.gemm_ar, (few, w), {"residual": one}),
+        (ops.gemm_ar, (few, w), {"norm": b}),
+        (ops.all_reduce, (few,), {"schedule": words}),
+        (ops.all_reduce, (one,), {"schedule": norm, **followed}),
+        *[(op, (x, w), {"schedule": "unfused"}) for op in (ops.ag_gemm, ops.gemm_rs, ops.gemm_ar)],
+        (ops.all_reduce, (x,), {"schedule": "unfused"}),
+    ]
+    for op, operands, options in (*straight, *copied):
+        expected = op(*operands, **options)
+        results = expected if isinstance(expected, tuple) else (expected,)
+        out = tuple(torch.full_like(y, torch.nan) for y in results)
+        Meaning.into.clear()
+        given = out if len(out) > 1 else out[0]
+        assert op(*operands, **options, out=given) is given
+        assert all(torch.equal(*pair) for pair in zip(out, results, strict=True)), (op, options)
+        written = {t.data_ptr() for t in Meaning.into}
+        is_straight = any(options is one for *_, one in straight)
+        assert written == ({t.data_ptr() for t in out} if is_straight else set()), options
+
+
+def into_compiled() -> None:
+    """The same under torch.compile, where the tensors are arguments that are written."""
+    x, w, one = torch.randn(MS, K), torch.randn(N, K), torch.ones(MS, N)
+
+    def function(x: Tensor, y: Tensor, h: Tensor, total: Tensor) -> Tensor:
+        ops.gemm_ar(x, w, out=y)
+        ops.all_reduce(y * 2, residual=one, norm=one[0], out=(h, total))
+        return y + 1
+
+    found = []
+    for run in (torch.compile(function, backend="aot_eager", fullgraph=True), function):
+        out = [torch.empty(MS, N) for _ in range(3)]
+        out.append(run(x, *out))
+        found.append(out)
+    for mine, theirs in zip(*found, strict=True):
+        near(mine, theirs)
+    name = dist.group.WORLD.group_name  # type: ignore[union-attr]
+    arguments = (x, w, None, "", name, "", torch.empty(MS, N))
+    tests = ("test_schema", "test_faketensor")
+    torch.library.opcheck(torch.ops.tilelink.gemm_ar_out.default, arguments, test_utils=tests)
+
+
+def into_mistakes() -> None:
+    x, w, y = torch.ones(MS, K), torch.ones(N, K), torch.zeros(MS, N)
+    square = torch.ones(K, K)
+    for out, error, message in (
+        (torch.zeros(MS, N + 1), ShapeError, r"out y of gemm_ar is \[6, 11\]"),
+        (y.bfloat16(), DtypeError, r"out y of gemm_ar is torch\.bfloat16"),
+        (torch.zeros(N, MS).T, BindingError, "out y of gemm_ar is not contiguous"),
+        ((y, y), BindingError, "out of gemm_ar has 2 tensors for 1 results"),
+        (3, BindingError, "out y of gemm_ar is a int"),
+        (y.clone().requires_grad_(), BindingError, "a gradient is needed"),
+    ):
+        with pytest.raises(error, match=message):
+            ops.gemm_ar(x, w, out=out)  # type: ignore[arg-type]
+    with pytest.raises(BindingError, match="out y of gemm_ar shares memory with operand x"):
+        ops.gemm_ar(x, square, out=x)
+    with pytest.raises(BindingError, match="out y of all_reduce shares memory with operand x"):
+        ops.all_reduce(x[:4], out=x[2:])
+    with pytest.raises(BindingError, match=r"out of all_reduce_norm has 1 tensors for 2 results"):
+        ops.all_reduce(x, norm=x[0], out=x)
+    with pytest.raises(BindingError, match="out y of all_reduce_norm shares memory with out h"):
+        ops.all_reduce(x, residual=x, norm=x[0], out=(square[:MS], square[1 : MS + 1]))
+    with pytest.raises(BindingError, match="out y of all_reduce_norm shares memory with out h"):
+        ops.all_reduce(x, norm=x[0], out=(square[:MS], square[1 : MS + 1]))
+    with pytest.raises(BindingError, match="gemm_rs of a number of rows has no `out`"):
+        ops.gemm_rs(x, w, rows=3, out=y)
+    with pytest.raises(BindingError, match="a gradient is needed"):
+        ops.all_reduce(x.clone().requires_grad_(), norm=x[0], out=(square[:MS], torch.ones(MS, K)))
+    assert y.tolist() == [[0.0] * N] * MS
 
 
 def paired() -> None:
@@ -703,7 +805,7 @@ def main(scenarios: Mapping[str, Any], names: list[str], before: Callable[[str],
 def stand_in(name: str) -> None:
     """What a scenario needs in place of GPUs; it stays for those after it."""
     Meaning.made.clear()
-    if name in ("fused", "chosen", "paired", "rounded_once", "any_rows", "added", "regrouped", "prepared"):
+    if name in ("fused", "chosen", "into", "paired", "rounded_once", "any_rows", "added", "regrouped", "prepared"):
         calls.compiler.compile = Meaning  # type: ignore[assignment]
     if name == "chosen":  # as if this were a GPU
         calls.able = lambda x: x.dtype is torch.bfloat16

@@ -17,6 +17,8 @@ SCENARIOS = {
     "torch": (
         "unfused",
         "mistakes",
+        "into_mistakes",
+        "into_compiled",
         "uneven",
         "batches",
         "gradients",
@@ -27,6 +29,7 @@ SCENARIOS = {
     ),
     "kernels": (
         "fused",
+        "into",
         "paired",
         "rounded_once",
         "between_nodes",

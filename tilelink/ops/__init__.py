@@ -22,9 +22,13 @@ Where `rows` is given, one kernel, and one CUDA graph, is for any number of rows
 host, or a torch.int32 without dimensions on the GPU, which may be written before a replay. All ranks give the same
 number. The result has as many rows where the host knows it, else room for all. Rows beyond have any value. There are no
 gradients, and torch.compile does not see into such a call.
+out: a tensor for the result, or one for each result, contiguous and apart from all operands. Generated kernels write
+straight into it if they have as many rows as the call (`kernel_rows`) and nothing follows them; other results are
+copied into it. It is what is returned. There are no gradients.
 activation: None, "silu" or "gelu" (the exact one). Where a gradient is needed it is taken outside of the kernel.
 
-All raise ShapeError and DtypeError for tensors that do not fit and UnknownNameError for a schedule that there is not.
+All raise ShapeError, DtypeError and BindingError for tensors that do not fit and UnknownNameError for a schedule that
+there is not.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED
 from tilelink.ops.prepare import Prepared, prepare
 from tilelink.ops.rows import kernel_rows as _kernel_rows
 from tilelink.ops.sms import use_sms
-from tilelink.ops.validate import check_epilogue
+from tilelink.ops.validate import check_epilogue, check_out, check_out_apart
 
 __all__ = [
     "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "choose", "clear",
@@ -55,20 +59,21 @@ __all__ = [
 def ag_gemm(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
     group: Group = None, schedule: Implementation = None, rows: torch.Tensor | SupportsIndex | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """All ranks' rows times the own weight: x [Ms, K], w [N, K] -> activation(x w^T + bias) [ranks Ms, N]; bias [N].
 
     rows: only the first so many rows of each rank's x are there -> [ranks, rows, N] (see below).
     """
     if rows is not None:
-        return _of_rows("ag_gemm", x, w, rows, bias, activation, group, schedule)
-    return _product("ag_gemm", x, w, bias, activation, group, schedule)
+        return _of_rows("ag_gemm", x, w, rows, bias, activation, group, schedule, out)
+    return _product("ag_gemm", x, w, bias, activation, group, schedule, out)
 
 
 def gemm_rs(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
     group: Group = None, schedule: Implementation = None, f32_sums: bool = False,
-    rows: torch.Tensor | SupportsIndex | None = None,
+    rows: torch.Tensor | SupportsIndex | None = None, out: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """The own rows of the ranks' summed products: x [ranks Ms, K], w [N, K] -> activation(sum of x w^T + bias) [Ms, N].
 
@@ -79,16 +84,17 @@ def gemm_rs(
     if rows is not None:
         if f32_sums:
             raise BindingError("gemm_rs of a number of rows has no sums in f32", hint="leave f32_sums or rows out")
-        return _of_rows("gemm_rs", x, w, rows, bias, activation, group, schedule)
+        return _of_rows("gemm_rs", x, w, rows, bias, activation, group, schedule, out)
     if f32_sums:
-        return _summed_f32("gemm_rs_f32", x, w, bias, activation, group, schedule)
-    return _product("gemm_rs", x, w, bias, activation, group, schedule)
+        return _summed_f32("gemm_rs_f32", x, w, bias, activation, group, schedule, out)
+    return _product("gemm_rs", x, w, bias, activation, group, schedule, out)
 
 
 def gemm_ar(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
     group: Group = None, schedule: Implementation = None, f32_sums: bool = False,
     residual: torch.Tensor | None = None, norm: torch.Tensor | None = None, eps: float = 1e-6,
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
 ) -> Any:  # fmt: skip
     """The ranks' summed products, on every rank: x [M, K], w [N, K] -> activation(sum of x w^T + bias) [M, N].
 
@@ -101,14 +107,14 @@ def gemm_ar(
         plain = bias is None and not activation and not f32_sums
         if plain and residual is not None:
             sizes = (*x.shape[:1], *w.shape)
-            followed = _followed_by("gemm_ar", (x, w), sizes, residual, norm, eps, group, schedule)
+            followed = _followed_by("gemm_ar", (x, w), sizes, residual, norm, eps, group, schedule, out)
             if followed is not None:
                 return followed
         y = gemm_ar(x, w, bias=bias, activation=activation, group=group, schedule=schedule, f32_sums=f32_sums)
-        return _after_sum(y, residual, norm, eps, group)
+        return _after_sum("gemm_ar", y, residual, norm, eps, group, out)
     if f32_sums:
-        return _summed_f32("gemm_ar_f32", x, w, bias, activation, group, schedule)
-    return _product("gemm_ar", x, w, bias, activation, group, schedule)
+        return _summed_f32("gemm_ar_f32", x, w, bias, activation, group, schedule, out)
+    return _product("gemm_ar", x, w, bias, activation, group, schedule, out)
 
 
 def ag_gemm_gated(
@@ -142,6 +148,7 @@ def reduce_scatter(x: torch.Tensor, *, group: Group = None, schedule: Implementa
 def all_reduce(
     x: torch.Tensor, *, residual: torch.Tensor | None = None, norm: torch.Tensor | None = None, eps: float = 1e-6,
     group: Group = None, schedule: Implementation = None,
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
 ) -> Any:  # fmt: skip
     """Return the sum over ranks, as a new tensor of x's shape.
 
@@ -150,13 +157,14 @@ def all_reduce(
     With few rows both are part of the kernel that sums, and y is rounded after its norm was taken.
     """
     if residual is None and norm is None:
-        return _collective("all_reduce", x, group, schedule)
+        return _collective("all_reduce", x, group, schedule, out)
     sizes = (x.shape[0], *x.shape[1:] * 2) if x.dim() == 2 else None
     if residual is not None and sizes is not None:
-        followed = _followed_by("all_reduce", (x,), sizes, residual, norm, eps, group, schedule)
+        followed = _followed_by("all_reduce", (x,), sizes, residual, norm, eps, group, schedule, out)
         if followed is not None:
             return followed
-    return _after_sum(all_reduce(x, group=group, schedule=schedule), residual, norm, eps, group)
+    y = all_reduce(x, group=group, schedule=schedule)
+    return _after_sum("all_reduce", y, residual, norm, eps, group, out)
 
 
 def kernel_rows(op: str, most: int, *, group: Group = None) -> list[int]:
@@ -177,44 +185,98 @@ def kernel_rows(op: str, most: int, *, group: Group = None) -> list[int]:
 # How a call gets to its kernel -------------------------------------------------------------------------------
 
 
+Out = torch.Tensor | tuple[torch.Tensor, ...] | None
+
+
+def _call(
+    op: str, operands: tuple[torch.Tensor | None, ...], members: Any, schedule: Implementation, *,
+    activation: str = "", numbers: tuple[float, ...] = (), out: Out = None,
+) -> Any:  # fmt: skip
+    """Call an operator, directly where nothing else need see the call. Raises BindingError for `out` with gradients."""
+    into = _tensors(op, out)
+    if into and is_differentiated((*operands, *into)):
+        hint = "call it in torch.no_grad(), or leave `out` out"
+        raise BindingError(f"{op} writes into given tensors, and a gradient is needed", hint=hint)
+    if is_direct((*operands, *into)):
+        return run(op, operands, activation, members, schedule, numbers, into)
+    between = (activation,) if OPERATORS[op].activation else numbers
+    arguments = (*operands, *between, name_of(members), schedule_text(schedule))
+    if not into:
+        return registered.call(op, *arguments)
+    registered.call_into(op, arguments, into)
+    return out
+
+
+def _tensors(op: str, out: Out) -> tuple[torch.Tensor, ...]:
+    """Return the tensors for the results of an operator. Raises BindingError for others, and for too few."""
+    if out is None:
+        return ()
+    into, names = out if isinstance(out, tuple) else (out,), [one.name for one in OPERATORS[op].outputs]
+    if len(into) != len(names):
+        message = f"out of {op} has {len(into)} tensors for {len(names)} results"
+        raise BindingError(message, hint=f"give ({', '.join(names)})" if len(names) > 1 else "give one tensor")
+    for name, one in zip(names, into, strict=True):
+        if not isinstance(one, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BindingError(f"out {name} of {op} is a {type(one).__name__}", hint="give a tensor for each result")
+    return into
+
+
+def _written(op: str, results: Any, out: Out) -> Any:
+    """Return the results of an operator, in `out` if it is given."""
+    into = _tensors(op, out)
+    if not into:
+        return results
+    made = results if isinstance(results, tuple) else (results,)
+    if is_differentiated((*made, *into)):
+        hint = "call it in torch.no_grad(), or leave `out` out"
+        raise BindingError(f"{op} writes into given tensors, and a gradient is needed", hint=hint)
+    named = dict(zip((one.name for one in OPERATORS[op].outputs), into, strict=True))
+    check_out(op, named, [one.shape for one in made], made[0])
+    if not torch.compiler.is_compiling():
+        check_out_apart(op, named, {})  # operands have been read
+    for one, result in zip(into, made, strict=True):
+        one.copy_(result)
+    return out
+
+
 def _product(
     op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
-    group: Group, schedule: Implementation,
+    group: Group, schedule: Implementation, out: Out,
 ) -> torch.Tensor:  # fmt: skip
     members, operands = members_of(group), (x, w, bias)
-    if is_direct(operands):
+    if out is None and is_direct(operands):
         return run(op, operands, activation or "", members, schedule)
     check_epilogue(op, x, w, bias, activation or "")
     outside = activation if activation and is_differentiated(operands) else ""
     inside = "" if outside else activation or ""
-    y = registered.call(op, x, w, bias, inside, name_of(members), schedule_text(schedule))
+    y = _call(op, operands, members, schedule, activation=inside, out=out)
     return unfused.follow(y, None, outside) if outside else y
 
 
 def _of_rows(
     op: str, x: torch.Tensor, w: torch.Tensor, rows: torch.Tensor | SupportsIndex, bias: torch.Tensor | None,
-    activation: str | None, group: Group, schedule: Implementation,
+    activation: str | None, group: Group, schedule: Implementation, out: Out,
 ) -> torch.Tensor:  # fmt: skip
+    if out is not None:
+        raise BindingError(f"{op} of a number of rows has no `out`", hint="leave out or rows out")
     check_epilogue(op, x, w, bias, activation or "")
     return unfused.follow(batch.product(op, x, w, rows, members_of(group), schedule), bias, activation or "")
 
 
 def _summed_f32(
     op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
-    group: Group, schedule: Implementation,
+    group: Group, schedule: Implementation, out: Out,
 ) -> torch.Tensor:  # fmt: skip
-    members = members_of(group)
     check_epilogue(OPERATORS[op].rule, x, w, bias, activation or "")
-    if is_direct((x, w)):
-        y = run(op, (x, w), "", members, schedule)
-    else:
-        y = registered.call(op, x, w, name_of(members), schedule_text(schedule))
-    return unfused.follow(y, bias, activation or "")
+    if bias is None and not activation:
+        return _call(op, (x, w), members_of(group), schedule, out=out)
+    y = _call(op, (x, w), members_of(group), schedule)
+    return _written(op, unfused.follow(y, bias, activation or ""), out)
 
 
 def _followed_by(
     summed: str, given: tuple[torch.Tensor, ...], sizes: tuple[int, ...], residual: torch.Tensor,
-    norm: torch.Tensor | None, eps: float, group: Group, schedule: Implementation,
+    norm: torch.Tensor | None, eps: float, group: Group, schedule: Implementation, out: Out,
 ) -> Any:  # fmt: skip
     """Return the result of the operator that does what follows a sum in its kernel, or None if there is none for it.
 
@@ -230,25 +292,24 @@ def _followed_by(
     own = isinstance(way, str) and way.partition(":")[0] in (OPERATORS[op].programs[""], UNFUSED)
     if not own or (schedule is None and way == UNFUSED) or is_differentiated(operands):
         return None
-    if is_direct(operands):
-        return run(op, operands, "", members, schedule, numbers)
-    return registered.call(op, *operands, *numbers, name_of(members), schedule_text(schedule))
+    return _call(op, operands, members, schedule, numbers=numbers, out=out)
 
 
 def _after_sum(
-    y: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor | None, eps: float, group: Group
+    summed: str, y: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor | None, eps: float, group: Group,
+    out: Out,
 ) -> Any:  # fmt: skip
-    if norm is None or residual is None:
-        y = y if residual is None else y + residual
-        return y if norm is None else (torch.nn.functional.rms_norm(y, norm.shape, norm, eps), y)
+    """Return what follows a sum y of the operator `summed`."""
+    if norm is None:
+        return _written(f"{summed}_residual", y if residual is None else y + residual, out)
+    if residual is None:
+        return _written(f"{summed}_norm", (torch.nn.functional.rms_norm(y, norm.shape, norm, eps), y), out)
     members, operands = members_of(group), (y, residual, norm)
     own = y.shape[0] <= FEW and able(y) and size_of(members) > 1 and not is_differentiated(operands)
     schedule = SCHEDULE if own else UNFUSED
-    if is_direct(operands):
-        return run("add_norm", operands, "", members, schedule, (eps,))
     if is_differentiated(operands):
-        return unfused.add_norm(y, residual, norm, eps, members)  # type: ignore[arg-type]
-    return registered.call("add_norm", *operands, eps, name_of(members), schedule)
+        return _written("add_norm", unfused.add_norm(y, residual, norm, eps, members), out)  # type: ignore[arg-type]
+    return _call("add_norm", operands, members, schedule, numbers=(eps,), out=out)
 
 
 FEW = 512
@@ -260,11 +321,10 @@ def _few_kernel(op: str, M: int, N: int, K: int, ranks: int) -> str:
     return choose(op, M, N, K, ranks)
 
 
-def _collective(op: str, x: torch.Tensor, group: Group, schedule: Implementation) -> torch.Tensor:
-    members = members_of(group)
-    if is_direct((x,)):
-        return run(op, (x,), "", members, schedule)
-    return registered.call(op, x, name_of(members), schedule_text(schedule))
+def _collective(
+    op: str, x: torch.Tensor, group: Group, schedule: Implementation, out: Out = None
+) -> torch.Tensor:  # fmt: skip
+    return _call(op, (x,), members_of(group), schedule, out=out)
 
 
 def _plain_text(schedule: Implementation) -> str:

@@ -30,7 +30,7 @@ from tilelink.ops.pairs import Direct, Pair
 from tilelink.ops.predict import Request
 from tilelink.ops.rows import Rows, rows_of
 from tilelink.ops.sms import target_of
-from tilelink.ops.validate import check_activation, check_operands
+from tilelink.ops.validate import check_activation, check_operands, check_out, check_out_apart
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
@@ -105,12 +105,14 @@ class NotMade(Exception):
 
 def run(
     op: str, operands: Operands, activation: str, group: ProcessGroup | str, implementation: Implementation,
-    numbers: tuple[float, ...] = (),
+    numbers: tuple[float, ...] = (), out: tuple[torch.Tensor, ...] = (),
 ) -> Any:  # fmt: skip
     """Run an operator; its kernel is compiled at the first call of its kind. numbers: those that the operator takes.
 
-    Raise ShapeError or DtypeError for operands that do not fit, UnknownNameError for a schedule that there is not,
-    RankError for a group that there is not any more, and what `compile` raises.
+    out: tensors for all its results, or none.
+    Raise ShapeError or DtypeError for operands that do not fit, and BindingError too for such an `out`,
+    UnknownNameError for a schedule that there is not, RankError for a group that there is not any more, and what
+    `compile` raises.
     """
     members = group_named(group) if isinstance(group, str) else group
     made = _made.of(members)
@@ -125,9 +127,23 @@ def run(
             with gpu_of(operands[0]):
                 call = _prepared(op, operands, activation, made, implementation, numbers)
         except NotMade:
-            return _empty(OPERATORS[op], operands, members.size())
+            return _empty(OPERATORS[op], operands, members.size()) if not out else out if len(out) > 1 else out[0]
         found = made.calls[key] = (call, implementation)  # keeps the implementation's id its own
-    return found[0](*operands)
+    if not out:
+        return found[0](*operands)
+    _check_out(OPERATORS[op], operands, out, members.size())
+    results = found[0](*operands, out=out)
+    for into, result in zip(out, results if len(out) > 1 else (results,), strict=True):
+        if into.data_ptr() != result.data_ptr():
+            into.copy_(result)
+    return out if len(out) > 1 else next(iter(out))
+
+
+def _check_out(operator: Operator, operands: Operands, out: tuple[torch.Tensor, ...], ranks: int) -> None:
+    given = {one.name: t for one, t in zip(operator.operands, operands, strict=True) if t is not None}
+    named = dict(zip((one.name for one in operator.outputs), out, strict=True))
+    check_out(operator.name, named, operator.shapes(given, ranks), given["x"])
+    check_out_apart(operator.name, named, given)
 
 
 def _empty(operator: Operator, operands: Operands, ranks: int) -> Any:
@@ -234,7 +250,10 @@ def _decided(exact: Request, shared: Request, made: Made) -> tuple[Schedule | st
     return made.decided[shared], False
 
 
-def _unfused(function: Callable[..., Any], after: tuple[Any, ...], group: ProcessGroup, *operands: Any) -> Any:
+def _unfused(
+    function: Callable[..., Any], after: tuple[Any, ...], group: ProcessGroup, *operands: Any, out: Any = ()
+) -> Any:
+    """The results, which are new tensors."""
     return function(*operands, *after, group)
 
 
@@ -311,16 +330,19 @@ class Launch:
                 first, *columns = given[one.name].shape
                 shape = (rows.parts * rows.kernel if place in rests else first, *columns)
                 self._inputs.append((place, one.name, _declared(program, one.name, shape, ranks)))
+        shapes = operator.shapes(given, ranks)
+        made = [(output.name, shape) for output, shape in zip(operator.outputs, shapes, strict=True)]
         self._direct = None
         if not self._rests:
-            shapes = operator.shapes(given, ranks)
-            made = [(output.name, shape) for output, shape in zip(operator.outputs, shapes, strict=True)]
             self._direct = direct_launch(kernel, {name: place for place, name, _ in self._inputs}, made)
+        straight = made if rows.fit and not activation else []
+        self._straight = [(name, _declared(program, name, shape, ranks)) for name, shape in straight]
+        """Results that kernels write into given tensors, with their shapes in kernels."""
         shape = None if operator.weights else (-1, *given["x"].shape[1:])
         self._outputs: list[tuple[str, tuple[int, ...] | None]] = [(output.name, shape) for output in operator.outputs]
 
-    def __call__(self, *operands: Any) -> Any:
-        if self._direct is not None:
+    def __call__(self, *operands: Any, out: tuple[torch.Tensor, ...] = ()) -> Any:
+        if self._direct is not None and not out:
             results = self._direct(operands)
             if results is not None:
                 if self._activation:
@@ -332,7 +354,14 @@ class Launch:
                 for place, t in enumerate(operands)
             )
         inputs = {n: operands[at] if shape is None else operands[at].reshape(shape) for at, n, shape in self._inputs}
-        made = self._kernel(inputs)
+        if out and self._straight:
+            into = {
+                name: one if shape is None else one.view(shape)
+                for one, (name, shape) in zip(out, self._straight, strict=True)
+            }
+            made = self._kernel(inputs, into)
+        else:
+            made = self._kernel(inputs)
         results = [self._result(made[name], shape) for name, shape in self._outputs]
         return tuple(results) if len(results) > 1 else results[0]
 

@@ -32,14 +32,18 @@ class Pair:
         self._kernel, self._gathers, self._activation = kernel, gathers, activation
         self._rows, self._rest, self._direct = rows, rest, direct
 
-    def __call__(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, out: tuple[torch.Tensor, ...] = ()
+    ) -> torch.Tensor:
+        """out: where the result is written if nothing follows the last of both, else it is a new tensor."""
         rows, direct = self._rows, self._direct
+        into = out[0] if out and bias is None and not self._activation else None
         if self._gathers:
             made = None if direct is None else direct((x,))
             gathered = made[0] if made is not None else self._taken(self._kernel({"x": rows.given(x, self._rest)})["y"])
-            y = torch.mm(gathered, w.t()) if bias is None else torch.addmm(bias, gathered, w.t())
+            y = torch.mm(gathered, w.t(), out=into) if bias is None else torch.addmm(bias, gathered, w.t())
             return unfused.follow(y, None, self._activation)
-        if direct is not None:
+        if direct is not None and into is None:
             product = torch.nn.functional.linear(x, w)
             made = direct((product,))
             if made is None:
@@ -51,6 +55,9 @@ class Pair:
             torch.mm(x, w.t(), out=flat[: x.shape[0]])
         else:
             rows.place(torch.mm(x, w.t()), flat)
+        if into is not None and rows.fit:
+            shape = product.shape if rows.parts == 1 else product.shape[1:]
+            return _flat(self._kernel({"x": product}, {"y": into.view(shape)})["y"])
         y = self._taken(self._kernel({"x": product})["y"])
         return unfused.follow(y, bias, self._activation)
 

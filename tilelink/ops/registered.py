@@ -13,6 +13,7 @@ from tilelink.ops.groups import group_named
 from tilelink.ops.operators import OPERATORS, UNFUSED, Operator
 
 _registered: dict[str, Any] = {}
+_into: dict[str, Any] = {}
 
 
 def call(op: str, *arguments: Any) -> Any:
@@ -20,15 +21,23 @@ def call(op: str, *arguments: Any) -> Any:
     return _registered[op](*arguments)
 
 
-def register(operator: Operator) -> None:
-    """Declares an operator to torch as `tilelink::NAME`."""
-    count = len(operator.operands)
+def call_into(op: str, arguments: tuple[Any, ...], out: tuple[Any, ...]) -> None:
+    """Calls the custom operator that writes its results into tensors. arguments: as `call` takes them."""
+    _into[op](*arguments, *out)
 
-    def run(*arguments: Any) -> Any:
+
+def register(operator: Operator) -> None:
+    """Declares an operator to torch as `tilelink::NAME`, and as `tilelink::NAME_out` with tensors for its results."""
+    count, results = len(operator.operands), len(operator.outputs)
+
+    def run(*arguments: Any, out: tuple[Any, ...] = ()) -> Any:
         activation = arguments[count] if operator.activation else ""
         *others, group, schedule = arguments
         numbers = tuple(others[len(others) - len(operator.numbers) :])
-        return calls.run(operator.name, arguments[:count], activation, group, schedule or None, numbers)
+        return calls.run(operator.name, arguments[:count], activation, group, schedule or None, numbers, out)
+
+    def run_into(*arguments: Any) -> None:
+        run(*arguments[:-results], out=arguments[-results:])
 
     def shapes(*arguments: Any) -> Any:
         given = {one.name: tensor for one, tensor in zip(operator.operands, arguments, strict=False)}
@@ -52,8 +61,14 @@ def register(operator: Operator) -> None:
 
     _registered[operator.name] = declare(
         Declaration(
-            name=f"tilelink::{operator.name}", schema=operator.schema, run=run, shapes=shapes, keep=keep,
+            name=f"tilelink::{operator.name}", schema=operator.schema(), run=run, shapes=shapes, keep=keep,
             backward=backward if operator.gradient is not None else None,
+        )
+    )  # fmt: skip
+    _into[operator.name] = declare(
+        Declaration(
+            name=f"tilelink::{operator.name}_out", schema=operator.schema(into=True), run=run_into,
+            shapes=lambda *_: None, writes=tuple(one.name for one in operator.outputs),
         )
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from tilelink.errors import DtypeError, ShapeError, UnknownNameError
+from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownNameError
 from tilelink.ops.operators import Operator
 from tilelink.ops.unfused import ACTIVATIONS
 
@@ -49,6 +49,33 @@ def check_operands(operator: Operator, given: Mapping[str, torch.Tensor], ranks:
             _check_shape(op, operand.name, tensor, [sizes.get(dim, dim) for dim in operand.dims])
     if operator.scatters and x.shape[0] % ranks:
         raise ShapeError(f"x of {op} has {x.shape[0]} rows for {ranks} ranks", hint="every rank gets as many rows")
+
+
+def check_out(op: str, out: Mapping[str, torch.Tensor], shapes: Sequence[Sequence[int]], x: torch.Tensor) -> None:
+    """Raise BindingError, ShapeError or DtypeError for tensors that cannot take the results of an operator."""
+    for (name, tensor), shape in zip(out.items(), shapes, strict=True):
+        _check_shape(op, f"out {name}", tensor, list(shape))
+        check_kind(op, f"out {name}", tensor, x)
+        if not tensor.is_contiguous():
+            raise BindingError(f"out {name} of {op} is not contiguous", hint="kernels write whole rows into it")
+
+
+def check_out_apart(op: str, out: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+    """Raise BindingError for a result that shares memory with an operand, or with another result."""
+    taken = [(f"operand {name}", *_extent(tensor)) for name, tensor in given.items()]
+    for name, tensor in out.items():
+        first, last = _extent(tensor)
+        for other, begin, end in taken:
+            if first < end and begin < last:
+                hint = "give it memory of its own: operands are read while results are written"
+                raise BindingError(f"out {name} of {op} shares memory with {other}", hint=hint)
+        taken.append((f"out {name}", first, last))
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first address of a tensor and the one after its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def _check_shape(op: str, name: str, tensor: torch.Tensor, fitting: Sequence[int | str]) -> None:
