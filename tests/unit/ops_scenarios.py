@@ -329,6 +329,71 @@ def into_mistakes() -> None:
     assert y.tolist() == [[0.0] * N] * MS
 
 
+def quantised(*shape: int, seed: int) -> Tensor:
+    """What a rank has, as 8-bit floats."""
+    return every(*shape, seed=seed)[dist.get_rank()].to(torch.float8_e4m3fn)
+
+
+def scaled(traced: bool = False) -> None:
+    """Products of 8-bit floats, with a scale for each row or one for all, which differs from rank to rank."""
+    rank, ranks, rows, n, k = dist.get_rank(), dist.get_world_size(), 6, 32, 48
+    x, w = quantised(rows, k, seed=1), quantised(n, k, seed=2)
+    chance = torch.Generator().manual_seed(5 + rank)
+    of_rows = torch.rand(rows, 1, generator=chance) + 0.5, torch.rand(1, n, generator=chance) + 0.5
+    of_all = torch.tensor(0.5 + rank), torch.tensor(0.25)
+    b, one, norm = torch.arange(n).bfloat16(), torch.ones(rows, n).bfloat16(), torch.full((n,), 2.0).bfloat16()
+    for scale_a, scale_b in (of_rows, of_all, (of_all[0][None, None], of_all[1].reshape(1))):
+        given: Any = {"scale_a": scale_a, "scale_b": scale_b}
+        xs: list[Any] = [None] * ranks
+        dist.all_gather_object(xs, x.float() * scale_a)
+        wide = w.float() * scale_b.expand(1, n).T
+        total = (x.float() * scale_a) @ wide.T
+        dist.all_reduce(total)
+
+        def ours(x: Tensor, given: Any = given) -> dict[str, Any]:
+            y = torch.empty(rows, n).bfloat16()
+            return {
+                "ag": ops.ag_gemm(x, w, **given), "ag, bias": ops.ag_gemm(x, w, **given, bias=b, activation="silu"),
+                "rs": ops.gemm_rs(x, w, **given), "rs, bias": ops.gemm_rs(x, w, **given, bias=b),
+                "ar": ops.gemm_ar(x, w, **given, out=y), "out": y,
+                "ar, bias": ops.gemm_ar(x, w, **given, bias=b, activation="gelu"),
+                "residual": ops.gemm_ar(x, w, **given, residual=one),
+                "norm": ops.gemm_ar(x, w, **given, residual=one, norm=norm, eps=0.5),
+            }  # fmt: skip
+
+        function: Any = torch.compile(ours, fullgraph=True, backend="aot_eager") if traced else ours
+        made, z, own = function(x), torch.cat(xs) @ wide.T, slice(rank * rows // ranks, (rank + 1) * rows // ranks)
+        wanted = {
+            "ag": z, "ag, bias": silu(z + b), "rs": total[own], "rs, bias": total[own] + b, "ar": total, "out": total,
+            "ar, bias": gelu(total + b), "residual": total + 1,
+        }  # fmt: skip
+        for name, value in wanted.items():
+            near(made[name], value, name)
+        near(made["norm"][0], torch.nn.functional.rms_norm(total + 1, (n,), norm.float(), 0.5), "norm")
+        near(made["norm"][1], total + 1, "its sum")
+
+
+def scaled_compiled() -> None:
+    scaled(traced=True)
+
+
+def scaled_mistakes() -> None:
+    x, w, a, b = quantised(4, 32, seed=1), quantised(16, 32, seed=2), torch.ones(4, 1), torch.ones(1, 16)
+    for given, options, error, message in (
+        ((x, w), {"scale_a": a}, BindingError, "lacks a scale"),
+        ((x, w), {}, BindingError, "gemm_rs of torch.float8_e4m3fn and torch.float8_e4m3fn lacks a scale"),
+        ((x.float(), w), {"scale_a": a, "scale_b": b}, DtypeError, r"x of gemm_rs is torch\.float32"),
+        ((x, w), {"scale_a": a.double(), "scale_b": b}, DtypeError, r"scale_a of gemm_rs is torch\.float64"),
+        ((x, w[:, :16]), {"scale_a": a, "scale_b": b}, ShapeError, r"x and w of gemm_rs are \[4, 32\] and \[16, 16\]"),
+        ((x, w[:8]), {"scale_a": a, "scale_b": b[:, :8]}, ShapeError, r"w of gemm_rs is \[8, 32\]"),
+        ((x, w), {"scale_a": a, "scale_b": b[:, :1]}, ShapeError, r"are \[4, 1\] and \[1, 1\]"),
+        ((x, w), {"scale_a": a, "scale_b": b, "rows": 3}, BindingError, "gemm_rs with scales has no rows"),
+        ((x, w), {"scale_a": a, "scale_b": b, "f32_sums": True}, BindingError, "with scales has no f32_sums"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message):
+            ops.gemm_rs(*given, **options)
+
+
 def paired() -> None:
     """torch's product beside a program that only communicates."""
     rank, ranks = dist.get_rank(), dist.get_world_size()

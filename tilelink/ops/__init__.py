@@ -25,6 +25,9 @@ gradients, and torch.compile does not see into such a call.
 out: a tensor for the result, or one for each result, contiguous and apart from all operands. Generated kernels write
 straight into it if they have as many rows as the call (`kernel_rows`) and nothing follows them; other results are
 copied into it. It is what is returned. There are no gradients.
+scale_a, scale_b: x and w are torch.float8_e4m3fn, with f32 scales as torch._scaled_mm has them: one for each row of x
+[M, 1] and each row of w [1, N], or one of each. torch._scaled_mm multiplies, into bf16, and what communicates is as
+without scales; `schedule` is that of the collective. There are no gradients.
 activation: None, "silu" or "gelu" (the exact one). Where a gradient is needed it is taken outside of the kernel.
 
 All raise ShapeError, DtypeError and BindingError for tensors that do not fit and UnknownNameError for a schedule that
@@ -39,7 +42,7 @@ from typing import Any, SupportsIndex
 import torch
 
 from tilelink.errors import BindingError, UnknownNameError
-from tilelink.ops import batch, registered, unfused
+from tilelink.ops import batch, registered, scaled, unfused
 from tilelink.ops.calls import Implementation, able, run
 from tilelink.ops.choice import choose
 from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
@@ -59,12 +62,18 @@ __all__ = [
 def ag_gemm(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
     group: Group = None, schedule: Implementation = None, rows: torch.Tensor | SupportsIndex | None = None,
-    out: torch.Tensor | None = None,
+    scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None, out: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """All ranks' rows times the own weight: x [Ms, K], w [N, K] -> activation(x w^T + bias) [ranks Ms, N]; bias [N].
 
     rows: only the first so many rows of each rank's x are there -> [ranks, rows, N] (see below).
     """
+    if scales := scaled.scales_of("ag_gemm", x, w, scale_a, scale_b, rows=rows):
+        rows_a, rows_b = scaled.of_rows(x, w, *scales)
+        bytes_of_all = all_gather(x.view(torch.uint8), group=group, schedule=schedule)  # there is none for such floats
+        of_all = all_gather(rows_a, group=group, schedule=UNFUSED)
+        y = scaled.product(bytes_of_all.view(x.dtype), w, of_all, rows_b)
+        return _written("ag_gemm", unfused.follow(y, bias, activation or ""), out)
     if rows is not None:
         return _of_rows("ag_gemm", x, w, rows, bias, activation, group, schedule, out)
     return _product("ag_gemm", x, w, bias, activation, group, schedule, out)
@@ -73,7 +82,8 @@ def ag_gemm(
 def gemm_rs(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
     group: Group = None, schedule: Implementation = None, f32_sums: bool = False,
-    rows: torch.Tensor | SupportsIndex | None = None, out: torch.Tensor | None = None,
+    rows: torch.Tensor | SupportsIndex | None = None, scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None, out: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """The own rows of the ranks' summed products: x [ranks Ms, K], w [N, K] -> activation(sum of x w^T + bias) [Ms, N].
 
@@ -81,6 +91,9 @@ def gemm_rs(
     and twice as long; else it has x's dtype, as that of the collectives. Generated kernels add in f32, in one order.
     rows: only the first so many of the Ms rows for each rank are there -> [rows, N].
     """
+    if scales := scaled.scales_of("gemm_rs", x, w, scale_a, scale_b, f32_sums=f32_sums, rows=rows):
+        y = reduce_scatter(scaled.product(x, w, *scales), group=group, schedule=schedule)
+        return _written("gemm_rs", unfused.follow(y, bias, activation or ""), out)
     if rows is not None:
         if f32_sums:
             raise BindingError("gemm_rs of a number of rows has no sums in f32", hint="leave f32_sums or rows out")
@@ -94,6 +107,7 @@ def gemm_ar(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
     group: Group = None, schedule: Implementation = None, f32_sums: bool = False,
     residual: torch.Tensor | None = None, norm: torch.Tensor | None = None, eps: float = 1e-6,
+    scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
 ) -> Any:  # fmt: skip
     """The ranks' summed products, on every rank: x [M, K], w [N, K] -> activation(sum of x w^T + bias) [M, N].
@@ -103,6 +117,14 @@ def gemm_ar(
     norm [N]: weights of an RMS norm -> (y / sqrt(mean(y^2) + eps) * norm, y), both [M, N].
     With few rows both are part of the kernel that multiplies and sums, and y is rounded after its norm was taken.
     """
+    if scales := scaled.scales_of("gemm_ar", x, w, scale_a, scale_b, f32_sums=f32_sums):
+        y = scaled.product(x, w, *scales)
+        if bias is None and not activation:
+            return all_reduce(y, residual=residual, norm=norm, eps=eps, group=group, schedule=schedule, out=out)
+        y = unfused.follow(all_reduce(y, group=group, schedule=schedule), bias, activation or "")
+        if residual is None and norm is None:
+            return _written("gemm_ar", y, out)
+        return _after_sum("gemm_ar", y, residual, norm, eps, group, out)
     if residual is not None or norm is not None:
         plain = bias is None and not activation and not f32_sums
         if plain and residual is not None:
