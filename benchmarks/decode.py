@@ -38,6 +38,7 @@ from benchmarks.paged_attention import Cache
 from benchmarks.tables import table, us
 from benchmarks.vllm_all_reduce import VllmAllReduce
 from tilelink import ops
+from tilelink.ops import scaled
 
 FILE = Path(ops.__file__).parents[1] / "programs" / "gemm_ar.tl"
 WEIGHT_BYTES = 400_000_000
@@ -167,11 +168,28 @@ class Chain:
             "torch two-shot": Symmetric("two_shot_all_reduce_"), "ours": ops.gemm_ar, "NCCL, norm": followed,
             "ours, norm": ours_followed,
         }  # fmt: skip
+        scale, eights = torch.ones((), device=self.session.device), dict[int, Tensor]()
+        part = scale / 64  # small numbers are denormal in 8 bits
+
+        def quantised(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+            if id(w) not in eights:
+                eights[id(w)] = (w * 64).to(torch.float8_e4m3fn)
+            return x.to(torch.float8_e4m3fn), eights[id(w)]
+
+        def nccl_fp8(x: Tensor, w: Tensor) -> Tensor:
+            y = scaled.product(*quantised(x, w), scale, part)
+            dist.all_reduce(y)
+            return y
+
+        def ours_fp8(x: Tensor, w: Tensor) -> Tensor:
+            return ops.gemm_ar(*quantised(x, w), scale_a=scale, scale_b=part)
+
+        steps |= {"NCCL, fp8": nccl_fp8, "ours, fp8": ours_fp8}
         if vllm := self.vllm:
             steps |= {"vLLM": lambda x, w: vllm(x @ w.T), "vLLM, norm": vllm_followed}
         for name, step in steps.items():
             kind = "gemm" if name == "cuBLAS" else "ours" if name.startswith("ours") else "pair"
-            checked = name != "cuBLAS" and "norm" not in name
+            checked = name != "cuBLAS" and "norm" not in name and "fp8" not in name
             yield name, lambda name=name, step=step, kind=kind, checked=checked: self.variant(name, step, kind, checked)
 
 

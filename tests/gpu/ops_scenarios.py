@@ -184,6 +184,51 @@ def graphs() -> None:
     ops.clear()
 
 
+def decoding() -> None:
+    """Sums of few rows into given tensors, eagerly and captured, with what follows them and 8-bit floats."""
+
+    def body(rows: int, checks: Checks) -> None:
+        N, K = 4096, 512
+        x, w, residual = random(rows, K), random(N, K, scale=0.05), random(rows, N)
+        wide, norm = random(rows, N), random(N)
+        w8, scale_b = w.mul(64).to(torch.float8_e4m3fn), torch.full((1, N), 1 / 64, device="cuda")
+        scale_a = torch.rand(rows, 1, device="cuda") + 0.5
+        total = {"residual": residual, "norm": norm, "eps": 0.1}
+
+        def calls(schedule: str | None, out: bool) -> list[Tensor]:
+            def into(count: int) -> dict[str, Any]:
+                made = tuple(torch.empty(rows, N, dtype=x.dtype, device="cuda") for _ in range(count))
+                return {"schedule": schedule} | ({"out": made if count > 1 else made[0]} if out else {})
+
+            x8 = x.to(torch.float8_e4m3fn)
+            found = [
+                ops.all_reduce(wide, **into(1)), ops.all_reduce(wide, residual=residual, **into(1)),
+                ops.all_reduce(wide, **total, **into(2)), ops.gemm_ar(x, w, **into(1)),
+                ops.gemm_ar(x, w, **total, **into(2)), ops.gemm_ar(x8, w8, scale_a=scale_a, scale_b=scale_b, **into(1)),
+                ops.gemm_ar(x8, w8, scale_a=scale_a, scale_b=scale_b, **total, **into(2)),
+            ]  # fmt: skip
+            return [one for each in found for one in (each if isinstance(each, tuple) else (each,))]
+
+        def compare(made: list[Tensor], note: str) -> None:
+            for at, (mine, expected) in enumerate(zip(made, calls("unfused", out=False), strict=True)):
+                near(mine, expected, checks, f"{note}, result {at}")
+
+        for out in (False, True):
+            compare(calls(None, out), f"eagerly, out {out}")
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            made = calls(None, out=True)
+        for replay in range(20):
+            x.normal_()
+            wide.normal_()
+            graph.replay()
+            compare([one.clone() for one in made], f"replay {replay}")
+
+    together((1, 3, 8, 16, 64, 256), body, lambda rows: f"{rows} rows")
+    ops.clear(captured=True)
+
+
 def batches() -> None:
     """Any number of rows that all ranks have alike, eagerly and in one graph, by one kernel."""
     room, ranks = 1024, dist.get_world_size()
