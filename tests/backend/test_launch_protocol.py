@@ -304,6 +304,29 @@ def test_ranks_that_share_nothing_have_no_handshake(changes: tuple[tuple[str, st
     assert any(HandshakePointer() in kernel.parameters for kernel in result.kernels) != is_independent
 
 
+PLAIN = """
+program plain(M, N, K):
+    x : in  [M, K]
+    w : in  [N, K]
+    y : out [M, N]
+
+    compute gemm(i: M, j: N):
+        y[i, j] = dot(x[i, :], w[j, :].T)
+
+schedule r for plain:
+    gemm on sm, tile(i=128, j=128, k=64), num_warps 8, roles(consumers=2, buffers=4)
+"""
+
+
+def test_roles_of_independent_ranks_take_no_number_of_the_launch() -> None:
+    module = compiler.parse(PLAIN)
+    sizes = {"M": 256, "N": 256, "K": 256}
+    one = compiler.bound(module.programs[0], module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+    text = emitted(one).text
+    assert one.protocol is LaunchProtocol.INDEPENDENT and "warp_specialize" in text
+    assert not re.search(r"\blaunch\b|handshake|\bepoch\b", text[text.index("@gluon.jit") :])
+
+
 def test_ranks_that_share_memory_are_not_taken_for_independent() -> None:
     """What kernels leave out is part of the lowered program that the rules see."""
     one = replace(bound(), protocol=LaunchProtocol.INDEPENDENT)
