@@ -269,7 +269,7 @@ def into() -> None:
         results = expected if isinstance(expected, tuple) else (expected,)
         out = tuple(torch.full_like(y, torch.nan) for y in results)
         Meaning.into.clear()
-        given = out if len(out) > 1 else out[0]
+        given: Any = out if len(out) > 1 else next(iter(out))
         assert op(*operands, **options, out=given) is given
         assert all(torch.equal(*pair) for pair in zip(out, results, strict=True)), (op, options)
         written = {t.data_ptr() for t in Meaning.into}
@@ -391,7 +391,7 @@ def scaled_mistakes() -> None:
         ((x, w), {"scale_a": a, "scale_b": b, "f32_sums": True}, BindingError, "with scales has no f32_sums"),
     ):  # fmt: skip
         with pytest.raises(error, match=message):
-            ops.gemm_rs(*given, **options)
+            ops.gemm_rs(*given, **options)  # type: ignore[arg-type]
 
 
 def paired() -> None:

@@ -127,7 +127,7 @@ def run(
             with gpu_of(operands[0]):
                 call = _prepared(op, operands, activation, made, implementation, numbers)
         except NotMade:
-            return _empty(OPERATORS[op], operands, members.size()) if not out else out if len(out) > 1 else out[0]
+            return _one(out) if out else _empty(OPERATORS[op], operands, members.size())
         found = made.calls[key] = (call, implementation)  # keeps the implementation's id its own
     if not out:
         return found[0](*operands)
@@ -136,7 +136,11 @@ def run(
     for into, result in zip(out, results if len(out) > 1 else (results,), strict=True):
         if into.data_ptr() != result.data_ptr():
             into.copy_(result)
-    return out if len(out) > 1 else next(iter(out))
+    return _one(out)
+
+
+def _one(results: Sequence[torch.Tensor]) -> Any:
+    return tuple(results) if len(results) > 1 else results[0]
 
 
 def _check_out(operator: Operator, operands: Operands, out: tuple[torch.Tensor, ...], ranks: int) -> None:
@@ -150,7 +154,7 @@ def _empty(operator: Operator, operands: Operands, ranks: int) -> Any:
     """Return results of any value."""
     given = {one.name: t for one, t in zip(operator.operands, operands, strict=True) if t is not None}
     made = [given["x"].new_empty(shape) for shape in operator.shapes(given, ranks)]
-    return tuple(made) if len(made) > 1 else made[0]
+    return _one(made)
 
 
 # Building a call ---------------------------------------------------------------------------------------------
@@ -347,7 +351,7 @@ class Launch:
             if results is not None:
                 if self._activation:
                     results = [unfused.follow(y, None, self._activation) for y in results]
-                return tuple(results) if len(results) > 1 else results[0]
+                return _one(results)
         if self._rests:
             operands = tuple(
                 self._rows.given(t, self._rests[place]) if place in self._rests else t
@@ -363,7 +367,7 @@ class Launch:
         else:
             made = self._kernel(inputs)
         results = [self._result(made[name], shape) for name, shape in self._outputs]
-        return tuple(results) if len(results) > 1 else results[0]
+        return _one(results)
 
     def _result(self, made: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor:
         if self._rests:
