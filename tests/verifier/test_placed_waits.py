@@ -19,9 +19,10 @@ from tests.tiers import one_in, thorough
 from tests.verifier.dynamic import each_channel
 from tests.verifier.mutations import Case, mutants
 from tilelink.errors import TileLinkError
+from tilelink.facts.regions import Place
 from tilelink.ir.scalar import Index, Int, Lookup
 from tilelink.lowering.events import NOTIFY, WAIT
-from tilelink.lowering.guards import Place, families_of
+from tilelink.lowering.guards import families_of
 from tilelink.planning.plan import Plan
 from tilelink.planning.traces import most_spans, planned_events
 from tilelink.verifier import refusals, undefined_reads

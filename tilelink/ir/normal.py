@@ -52,11 +52,6 @@ def _normal(expr: Scalar, bounds: Bounds) -> Scalar:
             return expr
 
 
-def at_most(left: Scalar, right: Scalar, bounds: Bounds) -> bool:
-    """True if `left <= right` is proved for all ranks, indices and entries within the bounds."""
-    return _at_most(normal(left, bounds), normal(right, bounds), bounds)
-
-
 def _at_most(left: Scalar, right: Scalar, bounds: Bounds) -> bool:
     """True if one expression in normal form is proved to be no more than another one.
 
@@ -90,19 +85,7 @@ def _clauses(expr: Scalar, outer: str, inner: str) -> list[tuple[Scalar, ...]]:
 
 
 def _smallest(total: Polynomial, bounds: Bounds) -> int:
-    """Return a lower bound of a polynomial, which knows of a quotient that `a - d < a // d * d <= a`."""
-    low = bounds.of(_expression(total))[0]
-    for monomial, times in total.items():
-        match monomial:
-            case (Binary(op="//", left=dividend, right=Int(value=by)),) if by > 0:
-                scaled = {one: factor * by for one, factor in total.items() if one != monomial}
-                replaced = _sum(scaled, _variables(dividend), times)
-                if times > 0:
-                    replaced = _sum(replaced, {(): times * (by - 1)}, -1)
-                return max(low, -(-_smallest(replaced, bounds) // by))
-            case _:
-                pass
-    return low
+    return bounds.of(_expression(total))[0]
 
 
 def _operands(expr: Scalar) -> Iterator[Scalar]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.errors import Location
+from tilelink.facts.regions import PERHAPS
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
@@ -65,7 +66,7 @@ from tilelink.lowering.events import (
     number_channels,
     number_tasks,
 )
-from tilelink.lowering.guards import PERHAPS, Branch, Guards, iterations_of, numbered, parts_of
+from tilelink.lowering.guards import Branch, Guards, iterations_of, numbered, parts_of
 from tilelink.lowering.hulls import hull, unknown
 from tilelink.lowering.name_uses import NameUses
 from tilelink.lowering.places import DECIDED, GUARD, Fault, box, chosen, divides, in_table, partial, reach
@@ -101,7 +102,8 @@ class Enumerator(Walk):
         self.dims = max((len(t.shape) for t in bound.tensors.values()), default=1)
         self.faults: list[Fault] = []
         replicated = frozenset(name for name, t in bound.tensors.items() if "replicated" in t.decl.properties)
-        self.guards = Guards(ranges=dict(bound.entries), replicated=replicated)
+        decls = {name: t.decl for name, t in bound.tensors.items()}
+        self.guards = Guards(tensors=decls, ranges=dict(bound.entries), replicated=replicated)
         self._stored_entries = StoredEntries(bound=bound, guards=self.guards)
         self._unsure: dict[str, NameUses] = {}
         self._uses: list[tuple[str, NameUses]] = []

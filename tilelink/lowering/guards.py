@@ -15,9 +15,21 @@ from itertools import islice
 
 import numpy as np
 
+from tilelink.facts.questions import Facts
+from tilelink.facts.regions import (
+    Begun,
+    Chosen,
+    Ended,
+    Guard,
+    GuardPart,
+    Listed,
+    Place,
+    Segment,
+)
 from tilelink.ir.intervals import Bounds, Range
 from tilelink.ir.mapping import CountedRange, Span, TileMap, listed
-from tilelink.ir.normal import MAX_SIZE, at_most, normal
+from tilelink.ir.normal import MAX_SIZE, normal
+from tilelink.ir.program import Tensor
 from tilelink.ir.scalar import (
     Compare,
     Env,
@@ -37,89 +49,23 @@ from tilelink.ir.scalar import (
 )
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.columns import Ints, distinct_rows
-from tilelink.lowering.hulls import NEGATED
 
 Entry = tuple[str, int, tuple[int, ...]]
 """An entry of an index tensor: the tensor, the rank that holds it, its coordinates."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """Elements of a dimension before a stop that a launch decides."""
-
-    dim: int
-    stop: Scalar
-
-
-@dataclass(frozen=True, kw_only=True)
-class Begun:
-    """Elements of a dimension from a start on that a launch decides."""
-
-    dim: int
-    start: Scalar
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """A tile of the part [start, stop) of a dimension: elements [start + offset, start + offset + size), up to stop."""
-
-    dim: int
-    start: Scalar
-    stop: Scalar | None
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """One element, at a coordinate that a launch decides."""
-
-    dim: int
-    at: Scalar
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listed:
-    """The elements that entries [first, last) of an index tensor list, along a dimension of that tensor.
-
-    entries: the look-up, with the entry as its coordinate along the list from which first and last count: 0, or what a
-    launch decides. stop: the entry before which they end as well, where a launch decides that.
-    """
-
-    dim: int
-    entries: Lookup
-    along: int
-    first: int
-    last: int
-    stop: Scalar | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """A branch that a launch decides, or an iteration that may not be there."""
-
-    condition: Scalar
-    holds: bool
-
-
-PERHAPS = Chosen(condition=const(1), holds=True)
-"""Of an event that need not happen."""
-
-GuardPart = Ended | Begun | Segment | Place | Listed | Chosen
-Guard = tuple[GuardPart, ...]
 
 
 @dataclass(kw_only=True)
 class Guards:
     """The guards of a plan, numbered; 0 is that of an access about which a launch decides nothing.
 
-    ranges: table -> the smallest and the largest of its entries, known before an expression names it. replicated:
-    index tensors of which all ranks have the same entries: those of rank 0 stand for all. copies: entry ->
-    what it is equal to, an expression of other entries, where a program writes it as such (stored_entries.py); None if
-    that is not known.
+    tensors: index tensors by name, with what they promise. ranges: table -> the smallest and the largest of its
+    entries, known before an expression names it. replicated: index tensors of which all ranks have the same entries:
+    those of rank 0 stand for all. copies: entry -> what it is equal to, an expression of other entries, where a program
+    writes it as such (stored_entries.py); None if that is not known.
     """
 
     known: list[Guard] = field(default_factory=lambda: [()])
+    tensors: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     ranges: dict[str, Range] = field(default_factory=dict[str, Range])
     replicated: frozenset[str] = frozenset()
     copies: dict[Entry, Scalar | None] = field(default_factory=dict[Entry, "Scalar | None"])
@@ -135,8 +81,6 @@ class Guards:
     """Cache of `_origin_of_entry`."""
     _cut: bool = False
     """True if an entry was met that is equal to an expression of itself."""
-    _compared: dict[tuple[Scalar, Scalar], bool] = field(default_factory=dict[tuple[Scalar, Scalar], bool])
-    """Answers of `at_most`, kept because a rule compares the parts of many accesses, of which few differ."""
 
     def copy(self, entry: Entry, origin: Scalar | None) -> None:
         """Note what an entry is equal to, None for nothing known. Of one that is written twice nothing is known."""
@@ -144,12 +88,14 @@ class Guards:
         self._resolved_guards.clear()
         self._resolved_exprs.clear()
         self._origins.clear()
+        self.facts.forget()
 
     def equal(self, entry: Entry, value: Scalar) -> None:
         """Note what an entry, or the value of a name, is equal to, after all that writes entries was noted."""
         self.copies[entry] = value
         self._resolved_guards.clear()
         self._origins.clear()
+        self.facts.forget()
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -174,56 +120,16 @@ class Guards:
         """Return a guard in terms of entries that are no copies of others."""
         return tuple(self._resolved(part) for part in guard)
 
-    def holds(self, part: GuardPart, guard: Guard) -> bool:
-        """True if an access with a guard names only elements that a part of another guard leaves in, in every launch.
-
-        The part is one of its parts too, or follows from one: a list of the same entries ends later, an iteration is
-        there if another one is.
-        """
-        return part in guard or any(self._follows(part, other) for other in guard)
-
-    def covered(self, guards: Sequence[Guard], known: Guard, cases: int = 8) -> bool:
-        """True if in every launch in which one guard holds, one of some others does.
-
-        cases: how many choices are taken both ways, one within another, before the answer is no.
-        """
-        left: list[Guard] = []
-        for guard in guards:
-            more = tuple(part for part in guard if not self.holds(part, known))
-            if not more:
-                return True
-            if not any(isinstance(part, Chosen) and self.holds(_opposite(part), known) for part in more):
-                left.append(more)
-        first = left[0][0] if left else None
-        if not isinstance(first, Chosen) or not cases:
-            return False
-        return all(self.covered(left, (*known, one), cases - 1) for one in (first, _opposite(first)))
-
-    def _follows(self, part: GuardPart, other: GuardPart) -> bool:
-        match part, other:
-            case Listed(stop=stop), Listed(stop=end) if replace(other, stop=stop) == part:
-                return stop is None or (end is not None and self.at_most(end, stop))
-            case Chosen(), Chosen():
-                match _plain(part), _plain(other):
-                    case (least, most), (low, high):
-                        return self.at_most(least, low) and self.at_most(high, most)
-                    case ours, theirs:
-                        return ours == theirs
-            case _:
-                return False
+    @cached_property
+    def facts(self) -> Facts:
+        """What is known of the entries in guards."""
+        return Facts(bounds=self.bounds, tensors=self.tensors, resolve=self.resolve)
 
     def resolve(self, expr: Scalar) -> Scalar:
         """Return the normal form of an expression, in terms of entries of which nothing more is known."""
         known = self._resolved_exprs.get(expr)
         if known is None:
             known = self._resolved_exprs[expr] = normal(self._origin(expr, frozenset()), self.bounds)
-        return known
-
-    def at_most(self, left: Scalar, right: Scalar) -> bool:
-        """True if one resolved expression is no more than another one, in every launch."""
-        known = self._compared.get((left, right))
-        if known is None:
-            known = self._compared[left, right] = at_most(left, right, self.bounds)
         return known
 
     def _origin(self, expr: Scalar, seen: frozenset[Entry]) -> Scalar:
@@ -279,29 +185,6 @@ class Guards:
                 coords = tuple(self.resolve(c) if isinstance(c, Scalar) else c for c in entries.coords)
                 entries = self._of_any_rank(replace(entries, coords=coords))
                 return replace(part, entries=entries, stop=None if stop is None else self.resolve(stop))
-
-
-def _opposite(choice: Chosen) -> Chosen:
-    return replace(choice, holds=not choice.holds)
-
-
-def _plain(choice: Chosen) -> tuple[Scalar, Scalar] | Chosen:
-    """Return what a choice says as two integers, of which the first is less, or another choice that says the same."""
-    match choice:
-        case Chosen(condition=Compare(op=op, left=left, right=right) as condition, holds=holds):
-            match op if holds else NEGATED[op]:
-                case "<":
-                    return left, right
-                case "<=":
-                    return left, add(right, const(1))
-                case ">":
-                    return right, left
-                case ">=":
-                    return right, add(left, const(1))
-                case same:
-                    return Chosen(condition=replace(condition, op="=="), holds=same == "==")
-        case _:
-            return choice
 
 
 def families_of(guards: Iterable[Guard]) -> list[Guard]:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from tilelink.facts.questions import Facts
 from tilelink.ir.intervals import Bounds
-from tilelink.ir.normal import at_most
 from tilelink.ir.program import Apply, Expand, FromScalar, Literal, Local, Positions, Value
 from tilelink.ir.scalar import Compare, Index, Logic, Scalar, add, binary, const, mul, substitute
 from tilelink.ir.simplify import simplify
@@ -77,10 +77,11 @@ class Masks:
                 return open_sides[0] if open_sides else False
             case Compare(left=left, right=right):
                 bounds = self._bounds()
+                facts = Facts(bounds=bounds)
                 for least, most in self._in_iterations(left, right, which, bounds):
-                    if at_most(most, least, bounds):
+                    if facts.at_most(most, least):
                         return False
-                    if at_most(add(least, const(1)), most, bounds):
+                    if facts.at_most(add(least, const(1)), most):
                         return True
                 return Compare(op="<", left=simplify(binary("-", left, right), bounds), right=const(0))
             case _:

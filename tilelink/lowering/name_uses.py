@@ -34,7 +34,7 @@ class NameUses:
         def covered(theirs: int, ours: list[int]) -> bool:
             key = theirs, tuple(dict.fromkeys(ours))
             if key not in known:
-                known[key] = guards.covered([guards.of(one) for one in key[1]], guards.of(theirs))
+                known[key] = guards.facts.covered(guards.of(theirs), [guards.of(one) for one in key[1]])
             return known[key]
 
         most = 1 + max((int(at.max(initial=0)) for _, _, at, _ in (*self.read, (0, *none))), default=0)

@@ -202,7 +202,7 @@ class Awaited:
         key = (wait, read)
         if key not in self._known:
             theirs = self._plan.guards.of(read)
-            self._known[key] = all(self._plan.guards.holds(part, theirs) for part in self._plan.guards.of(wait))
+            self._known[key] = all(self._plan.guards.facts.inside([theirs], one) for one in self._plan.guards.of(wait))
         return self._known[key]
 
     @cached_property

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from tilelink.errors import VerificationError
+from tilelink.facts.regions import Ended, Guard
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Param, Rank, Scalar, binary, const, rewrite, walk
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.guards import Ended, Guard
 from tilelink.lowering.stored_entries import named_entry
 from tilelink.planning.plan import Plan
 from tilelink.verifier.refusal import refuse

@@ -20,13 +20,13 @@ from typing import TypeVar
 import numpy as np
 
 from tilelink.errors import CoverageError, ExclusiveWriteError, VerificationError
+from tilelink.facts.regions import Begun, Chosen, Ended, Listed, Place, Segment
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Store
 from tilelink.ir.scalar import Coordinate, Int, Lookup, walk
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import READ, WRITE
-from tilelink.lowering.guards import Begun, Chosen, Ended, Listed, Place, Segment
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Cells
 from tilelink.verifier.disjoint_places import repeated
@@ -131,7 +131,7 @@ def _ends_right(plan: Plan, tensor: BoundTensor, row: int, part: Ended) -> Verif
         hint = f"say which part is defined: {name} : out [{', '.join(sizes)}], with n as in the range"
         return refused(plan, CoverageError, row, message, hint)
     defined = stop_of(plan, row, tensor, part.dim, end)
-    if defined == part.stop:
+    if plan.guards.facts.equal(defined, part.stop):
         return None
     text, here = print_scalar(end), said(plan, defined)
     message = f"writes {name} up to {said(plan, part.stop)}, and it is to be defined up to {text}"

@@ -9,16 +9,16 @@ iteration, is read where the same iteration is known to be there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from tilelink.errors import CoverageError, VerificationError
-from tilelink.ir.scalar import Coordinate, Int, Lookup, Scalar, binary, const, rewrite, walk
+from tilelink.facts.regions import Begun, Ended, Guard, GuardPart, Place
+from tilelink.ir.scalar import Scalar
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import READ, WRITE
-from tilelink.lowering.guards import Begun, Chosen, Ended, Guard, GuardPart, Listed, Place, Segment, families_of
+from tilelink.lowering.guards import families_of
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import of_tensors, parts
 from tilelink.verifier.guarded import end_there, guard_of, refused, said, stop_of
@@ -96,7 +96,7 @@ def _placed(guard: Guard) -> set[int]:
 def _one_element(plan: Plan, writes: Ints, dim: int) -> Ints:
     """Return where writes are along a dimension if they have one element there, and -1 otherwise.
 
-    Also -1 for those that a launch ends along this dimension alone: no bound of another one is asked for (`_bound_at`).
+    Also -1 for those that a launch ends along this dimension alone: `_left_out` does not take their place.
     """
     a = plan.accesses
     lo, guards = a.lo[writes, dim], a.guard[writes]
@@ -119,7 +119,7 @@ def ungiven_reads(plan: Plan) -> Iterator[VerificationError]:
         for row in rows[np.sort(first)].tolist():
             for dim, end in enumerate(tensor.decl.defined):
                 stop = None if end is None else stop_of(plan, row, tensor, dim, end)
-                if stop is not None and not any(_ends_before(plan, part, dim, stop) for part in guard_of(plan, row)):
+                if stop is not None and not _ends_before(plan, row, dim, stop):
                     message = f"reads {tensor.name}, of which a launch gives what is before {said(plan, stop)}"
                     hint = (
                         "read it in a range with that end, (i: M[: m]), or through entries below it: rows : in [T] < m"
@@ -138,29 +138,10 @@ def surely_undefined(plan: Plan, tensor: BoundTensor, rank: int, lo: Sequence[in
     return False
 
 
-def _ends_before(plan: Plan, part: GuardPart, dim: int, stop: Scalar) -> bool:
-    """True if an access names, along a dimension, only elements before `stop`, by this part of its guard."""
-    if isinstance(part, Chosen) or part.dim != dim:
-        return False
-    match part:
-        case Ended(stop=own):
-            return plan.guards.at_most(own, stop)
-        case Listed(entries=entry, along=along) if _has_bound_along(plan, entry, along):
-            return False  # another one for each entry
-        case Place(at=Lookup() as entry) | Listed(entries=entry):
-            bound = _bound_of_entry(plan, entry)
-            if bound is None or any(isinstance(e, Coordinate) for e in walk(bound)):
-                return False
-            return plan.guards.at_most(plan.guards.resolve(bound), stop)
-        case Segment(stop=Lookup(table=table, coords=(*others, Int(value=number)))):
-            match stop:
-                case Lookup(table=other, coords=(*same, Int(value=last))):
-                    rises = {"rising", "offsets"} & {*plan.bound.tensors[table].decl.properties}
-                    return other == table and same == others and number <= last and bool(rises)
-                case _:
-                    return False
-        case _:
-            return False
+def _ends_before(plan: Plan, row: int, dim: int, stop: Scalar) -> bool:
+    """True if an access names, along a dimension, only elements before `stop`."""
+    named = _named(plan, plan.guards.known[int(plan.accesses.guard[row])])
+    return plan.guards.facts.inside(named, Ended(dim=dim, stop=stop))
 
 
 def _named(plan: Plan, guard: Guard) -> tuple[Guard, Guard]:
@@ -175,94 +156,13 @@ def _left_out(plan: Plan, write: int, named: tuple[Guard, Guard]) -> GuardPart |
     named: the guard of the read, as `_named` returns it.
     """
     ours = plan.guards.of(int(plan.accesses.guard[write]))
-    return next((part for part in ours if not _leaves_out_nothing(plan, write, part, named)), None)
-
-
-def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, named: tuple[Guard, Guard]) -> bool:
-    """True if a read names only elements that a write has, as far as one part of the write's guard is concerned.
-
-    named: the guard of the read, as `_named` returns it.
-    """
-    theirs = named[0]
-    if plan.guards.holds(part, theirs):
-        return True
-    if isinstance(part, Begun):
-        return any(
-            isinstance(o, Begun) and o.dim == part.dim and plan.guards.at_most(part.start, o.start) for o in theirs
-        )
-    if not isinstance(part, Ended):
-        return False
-    left = binary("max", part.stop, const(0))  # no element is before an end below 0, and entries say 0 then
-    if any(isinstance(o, Ended) and o.dim == part.dim and plan.guards.at_most(o.stop, left) for o in theirs):
-        return True
-    return any(_bounded_before(plan, part, guard) or _placed_before(plan, write, part, guard) for guard in named)
-
-
-def _bounded_before(plan: Plan, part: Ended, theirs: Guard) -> bool:
-    """True if a read ends at an entry whose own bound is no more than the end of a write."""
-    for other in theirs:
-        if isinstance(other, Ended) and other.dim == part.dim and isinstance(other.stop, Lookup):
-            bound = _bound_of_entry(plan, other.stop)
-            if bound is not None and plan.guards.at_most(plan.guards.resolve(binary("-", bound, const(1))), part.stop):
-                return True
-    return False
-
-
-def _placed_before(plan: Plan, write: int, part: Ended, theirs: Guard) -> bool:
-    """True if a read is at a place, or at a tile of places, that bounds of entries keep before the end of a write."""
-    for other in theirs:
-        match other:
-            case Place(at=Lookup() as entry, dim=part.dim):
-                pass
-            case Listed(entries=entry, along=along, dim=part.dim) if not _has_bound_along(plan, entry, along):
-                pass
-            case _:
-                continue
-        bound = _bound_of_entry(plan, entry)
-        for place in theirs:
-            if isinstance(place, Place) and place.dim != part.dim:
-                bound = _bound_at(plan, bound, place, write)
-        if bound is not None and plan.guards.at_most(plan.guards.resolve(bound), part.stop):
-            return True
-    return False
-
-
-def _has_bound_along(plan: Plan, entries: Lookup, along: int) -> bool:
-    bound = plan.bound.tensors[entries.table].decl.bound
-    return bound is not None and any(isinstance(e, Coordinate) and e.dim == along for e in walk(bound))
-
-
-def _bound_of_entry(plan: Plan, entry: Lookup) -> Scalar | None:
-    """Return the exclusive bound of an entry, if the tensor's bound is the entry of another tensor."""
-    bound = plan.bound.tensors[entry.table].decl.bound
-    rank, *coords = entry.coords
-    if bound is None or not isinstance(rank, Scalar):
-        return None
-
-    def change(expr: Scalar) -> Scalar | None:
-        match expr:
-            case Coordinate(dim=dim):
-                coordinate = coords[dim]
-                return coordinate if isinstance(coordinate, Scalar) else None
-            case Lookup(table=table, coords=inner):
-                low, high = plan.bound.entries[table]
-                if low == high:
-                    return Int(value=low)
-                settled = tuple(rewrite(c, change) for c in inner if isinstance(c, Scalar))
-                return replace(expr, coords=(rank, *settled))
-            case _:
-                return None
-
-    return rewrite(bound, change)
-
-
-def _bound_at(plan: Plan, bound: Scalar | None, place: Place, write: int) -> Scalar | None:
-    """Return a bound for the launches in which a place is the one element that a write has along its dimension."""
-    a, dim = plan.accesses, place.dim
-    if bound is None or a.hi[write, dim] != a.lo[write, dim] + 1:
-        return bound
-    value = Int(value=int(a.lo[write, dim]))
-    return rewrite(bound, lambda expr: value if expr == place.at else None)
+    a, ended = plan.accesses, {part.dim for part in ours if isinstance(part, Ended)}
+    at = tuple(
+        (dim, int(a.lo[write, dim]))
+        for dim in sorted(_placed(named[0]))
+        if ended - {dim} and a.hi[write, dim] == a.lo[write, dim] + 1
+    )
+    return next((part for part in ours if not plan.guards.facts.inside(named, part, at)), None)
 
 
 def _undefined(plan: Plan, name: str, write: int, read: int, left: GuardPart) -> VerificationError:

@@ -41,6 +41,7 @@ from math import gcd, prod
 import numpy as np
 
 from tilelink.errors import Location, ScheduleError
+from tilelink.facts.regions import Chosen, Ended, Guard
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.printer import print_region
 from tilelink.ir.program import (
@@ -69,7 +70,7 @@ from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, channels_of, number_channels, number_tasks
-from tilelink.lowering.guards import Chosen, Ended, Guard, Guards
+from tilelink.lowering.guards import Guards
 from tilelink.lowering.transform import number_of
 from tilelink.scheduling.schedule import CopyEngine
 from tilelink.scheduling.words import SchedulePart
@@ -364,7 +365,7 @@ class _ForPlace:
 
     def __call__(self, signal: int, access: int) -> bool:
         known = self.guards.known
-        return not signal or all(self.guards.holds(part, known[access]) for part in known[signal])
+        return not signal or all(self.guards.facts.inside([known[access]], part) for part in known[signal])
 
 
 @dataclass(kw_only=True)
