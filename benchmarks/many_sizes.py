@@ -2,11 +2,12 @@
 """Kernels of a product with an all-reduce for the many batch sizes of a server: what getting them ready costs.
 
     python benchmarks/many_sizes.py                                            # without a GPU: each kernel's cost
-    torchrun --nproc-per-node 2 benchmarks/many_sizes.py --out many_sizes.json # beside kernels of exact sizes
+    torchrun --nproc-per-node 2 benchmarks/many_sizes.py --out many_sizes.json # prepared, and beside exact sizes
 
 Without a GPU it prints, for each kernel that calls with 1 to 256 rows take, seconds of planning and of compiling for
-sm_90, and the symmetric memory that a rank holds for it. On GPUs it compares kernels that have room for several numbers
-of rows with kernels of just as many: chains in CUDA graphs, with weights of their own (400 MB in all).
+sm_90, and the symmetric memory that a rank holds for it. On GPUs it times `ops.prepare` for all sizes, with the cache
+of Triton as it is (TRITON_CACHE_DIR of an empty folder: cold) and again. Then it compares kernels that have room for
+several numbers of rows with kernels of just as many: chains in CUDA graphs, with weights of their own (400 MB in all).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +30,15 @@ from benchmarks import cases
 from benchmarks.decode import FILE, WEIGHT_BYTES, graphed, nccl
 from benchmarks.measure import Session, Variant
 from benchmarks.tables import table
-from tilelink import compiler
+from tilelink import compiler, ops
 from tilelink.compiler import library_module
 from tilelink.compiler.cuda import gpu_artifact
-from tilelink.ops.choice import DEFAULTS, choose
+from tilelink.ops.choice import DEFAULTS, choose, room_for
 from tilelink.ops.operators import OPERATORS
+from tilelink.ops.partial_inputs import PartialInputs
 from tilelink.ops.predict import machine_of
 from tilelink.ops.rows import rows_of
+from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.heap import heap_bytes
 from tilelink.runtime.cuda.prepared import compile_ahead
 from tilelink.target import target
@@ -42,57 +47,37 @@ SHAPES = ((4096, 2048), (4096, 7168))
 """Columns and contracted elements of a product."""
 SIZES = (1, 2, 4, *range(8, 257, 8))
 """Batch sizes that a server captures."""
-COMPARED = (
-    (8, "h200_words_32x32", 32), (32, "h200_words_32x32", 32), (40, "h200_64x32", 64), (64, "h200_64x32", 64),
-    (144, "h200_128x64", 256), (200, "h200_128x64", 256), (256, "h200_128x64", 256),
-)  # fmt: skip
-"""Rows, the schedule that they take, and the room of the kernel that serves others too."""
+COMPARED = ((40, "h200_64x32"), (64, "h200_64x32"), (136, "h200_128x64"), (200, "h200_128x64"), (256, "h200_128x64"))
+"""Rows, and the schedule that they take."""
+
+
+# Beside kernels of just as many rows -------------------------------------------------------------------------
 
 
 def kernels() -> Iterator[cases.Kernel]:
     """Yield the kernels that are compared, to be compiled beforehand."""
     for N, K in SHAPES:
-        for M, schedule, room in COMPARED:
+        for M, schedule in COMPARED:
             yield "gemm_ar_one_shot", schedule, {"M": M, "N": N, "K": K}
-            yield "gemm_ar_batch", schedule, {"M": room, "N": N, "K": K}
+            yield "gemm_ar_batch", schedule, {"M": room_for(M), "N": N, "K": K}
 
 
-def kernel_of(program: str, schedule: str, dims: dict[str, int]) -> Any:
-    module = library_module(program)
-    found = module.program(program)
-    return compiler.compile(found, module.schedule(schedule, found), dims=dims, dtype="bf16", device="cuda")
-
-
-def steps(
-    M: int, N: int, K: int, schedule: str, room: int, device: torch.device
-) -> dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]:
-    """Return the ways of a step: a kernel of as many rows, and one with room for more."""
-    exact = kernel_of("gemm_ar_one_shot", schedule, {"M": M, "N": N, "K": K})
-    roomy = kernel_of("gemm_ar_batch", schedule, {"M": room, "N": N, "K": K})
-    count = torch.tensor([M, 0, 0, 0], dtype=torch.int32, device=device)[0]
-
-    def counted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return roomy({"m": count, "x": x.as_strided((room, K), (K, 1)), "w": w})["y"][:M]
-
-    return {"exact": lambda x, w: exact({"x": x, "w": w})["y"], f"room for {room}": counted, "NCCL": nccl}
-
-
-def variants(
-    session: Session, M: int, N: int, K: int, schedule: str, room: int
-) -> Iterator[tuple[str, Callable[[], Variant]]]:
+def variants(session: Session, M: int, N: int, K: int, schedule: str) -> Iterator[tuple[str, Callable[[], Variant]]]:
+    """Yield chains by a kernel of as many rows, by one that has room for more, and by NCCL."""
     like: dict[str, Any] = {"device": session.device, "dtype": torch.bfloat16}
     weights = [torch.randn(N, K, **like) * (2 * K) ** -0.5 for _ in range(max(8, -(-WEIGHT_BYTES // (2 * N * K))))]
-    x = torch.randn(room, K, **like)[:M]
+    x = torch.randn(M, K, **like)
 
     def built(name: str, step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Variant:
         replay, made = graphed(session, lambda: [step(x, w) for w in weights][-1])
         return Variant(
-            name=name, kind="pair" if name == "NCCL" else "ours", outputs=(made,),
-            run=lambda: (replay(), made, step)[1],  # the step owns memory that the graph writes to
+            name=name, kind="pair" if name == "NCCL" else "ours", outputs=(made,), run=lambda: (replay(), made)[1],
             notes={"steps": len(weights)}, expected=lambda: nccl(x, weights[-1]),
         )  # fmt: skip
 
-    for name, step in steps(M, N, K, schedule, room, session.device).items():
+    ways = {"exact": f"gemm_ar_one_shot:{schedule}", "room": f"gemm_ar_batch:{schedule}"}
+    steps = {name: partial(ops.gemm_ar, schedule=way) for name, way in ways.items()} | {"NCCL": nccl}
+    for name, step in steps.items():
         yield name, lambda name=name, step=step: built(name, step)
 
 
@@ -113,10 +98,11 @@ def wanted(ranks: int, gpu: str) -> dict[tuple[Any, ...], list[int]]:
             program, _, schedule = way.partition(":")
             if not schedule:
                 continue  # unfused: it has no kernel
-            names = [one.name for one in library_module(program).program(program).params]
-            if "Ms" not in names:
-                rows = rows_of(operator, M, 1)
-            sizes = {"M": rows.total, "Ms": rows.total // ranks, "N": N, "K": K}
+            declared = library_module(program).program(program)
+            names = [one.name for one in declared.params]
+            total = rows.total if "Ms" in names else rows_of(operator, M, 1).total
+            total = room_for(M) if PartialInputs(declared).counts else total
+            sizes = {"M": total, "Ms": rows.total // ranks, "N": N, "K": K}
             found.setdefault((program, schedule, *((name, sizes[name]) for name in names)), []).append(M)
     return found
 
@@ -156,14 +142,38 @@ def costs(ranks: int, gpu: str) -> None:
 # On GPUs -----------------------------------------------------------------------------------------------------
 
 
+def prepared(run: cases.Run, workers: int) -> dict[str, Any]:
+    """Return what `ops.prepare` takes for all sizes: cold, as Triton's cache is, and again with all that it holds."""
+    like: dict[str, Any] = {"device": run.session.device, "dtype": torch.bfloat16}
+    calls = [
+        partial(ops.gemm_ar, torch.zeros(M, K, **like), w)
+        for N, K in SHAPES for w in (torch.zeros(N, K, **like),) for M in SIZES
+    ]  # fmt: skip
+    ops.gemm_ar(torch.zeros(8, 64, **like), torch.zeros(64, 64, **like), schedule="unfused")  # NCCL starts
+    row: dict[str, Any] = {"name": f"prepared for {len(calls)} calls", "rows": []}
+    for name in ("cold", "warm"):
+        with run.session.watchdog.step(name):
+            found = ops.prepare(calls, workers=workers if name == "cold" else 0)
+        row["rows"].append({"name": name, "workers": workers if name == "cold" else 0, **asdict(found)})
+        ops.clear(captured=True)
+    return row
+
+
 def compared(args: Any) -> None:
-    run = cases.Run("many_sizes", FILE, args, lambda _: list(kernels()))
+    run = cases.Run("many_sizes", FILE, args, lambda _: [])
+    case = prepared(run, args.workers)
+    run.add(case, [case["name"], *map(str, case["rows"])])
+    if args.prepare:
+        run.end()
+    if run.rank == 0:
+        cases.prepared(FILE, list(kernels()), run.session.ranks, args.workers, current_target())
+    run.session.meet()
     for N, K in SHAPES:
-        for M, schedule, room in COMPARED:
+        for M, schedule in COMPARED:
             name = f"{M} x {N} x {K}"
             run.session.watchdog.context(name)
             begin = time.perf_counter()
-            session, ways = run.session, variants(run.session, M, N, K, schedule, room)
+            session, ways = run.session, variants(run.session, M, N, K, schedule)
             built = [session.build(label, "ours", builder) for label, builder in ways]
             timed = [one for one in built if isinstance(one, Variant)]
             rows = session.time(timed, lambda: None, samples=args.samples, warmups=args.warmups)
@@ -174,12 +184,14 @@ def compared(args: Any) -> None:
                 f"{row['name']} {row['step_us']:.2f}" if row.get("step_us") else f"{row['name']}: {row['failure']}"
                 for row in rows
             )
+            ops.clear(captured=True)
             run.add({"name": name, "rows": rows}, [f"{name} ({schedule}, {time.perf_counter() - begin:.1f} s): {said}"])
     run.end()
 
 
 def main() -> int:
     parser = cases.parser(__doc__, samples=20)
+    parser.add_argument("--prepare", action="store_true", help="only get kernels ready, cold and warm")
     args = parser.parse_args()
     if args.dry:
         return 0

@@ -18,7 +18,7 @@ from tilelink.compiler.cuda import gpu_artifact
 from tilelink.ops.calls import Launch
 from tilelink.ops.operators import OPERATORS
 from tilelink.ops.pairs import Pair
-from tilelink.ops.rows import rows_of
+from tilelink.ops.rows import Rows, rows_of
 from tilelink.runtime.cuda import direct, launch_driver
 from tilelink.runtime.cuda.functions import Aimed
 from tilelink.runtime.cuda.launch import Target, UnsupportedLaunch
@@ -34,10 +34,18 @@ class Prepared:
         names = {getattr(one, "tensor", "") for one in spec.parameters if argument(spec, one) is None} - {""}
         self._cells = {name: ctypes.c_uint64(0) for name in names}
         self.launched: list[tuple[int, dict[str, int]]] = []
-        self.refuses = False
+        self._name, self.refuses = spec.name, False
+        self.sizes: list[Any] = []
+        self.prepared = self._aimed()
+
+    def _aimed(self) -> Aimed:
         descriptor: Any = SimpleNamespace(point=self._describe)
         targets = {name: Target([cell], [descriptor]) for name, cell in self._cells.items()}
-        self.prepared = Aimed(self._launch, spec.name, targets)  # type: ignore[arg-type]
+        return Aimed(self._launch, self._name, targets)  # type: ignore[arg-type]
+
+    def of_sizes(self, sizes: Any) -> Aimed:
+        self.sizes.append(sizes)
+        return self._aimed()
 
     def _describe(self, address: int) -> None:
         if self.refuses:
@@ -107,6 +115,21 @@ def test_a_direct_launch_is_on_the_callers_stream_and_points_at_its_tensors(gpu:
     assert len(launched(kernel)) == 3 and not kernel.captured
 
 
+def test_a_launch_of_fewer_rows_has_descriptors_and_counts_of_its_own(gpu: FakeGpu) -> None:
+    kernel, (x, w, _) = built(gpu, "gemm_ar_batch", "h200", **WITH_M), operands()
+    count = torch.tensor(5, dtype=torch.int32)
+    kernel({"m": count, "x": x, "w": w})
+    rows = {"x": (5, K), "y": (5, N)}
+    launch = kernel.direct({"x": 0, "w": 1}, [("y", (5, N))], {"m": count}, rows)
+    given = x[:5].clone(), w
+    (y,) = launch(given)
+    assert y.shape == (5, N) and kernel._driver._functions[0][1].sizes == [rows]
+    addresses = launched(kernel)[-1][1]
+    assert {n: addresses[n] for n in ("m", "x", "w", "y")} == {
+        "m": count.data_ptr(), "x": given[0].data_ptr(), "w": w.data_ptr(), "y": y.data_ptr(),
+    }  # fmt: skip
+
+
 def test_what_a_direct_launch_does_not_make_is_not_begun(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = product(gpu)
     launch, (x, w, _) = kernel.direct({"x": 0, "w": 1}, [("y", (M, N))]), operands()
@@ -169,8 +192,8 @@ class Recorder:
         self.works, self.asked, self.usual = works, list[Any](), list[Any]()
         self.artifact = SimpleNamespace(tensor=lambda name: SimpleNamespace(shape=(2, M // 2, N)))
 
-    def direct(self, inputs: Any, outputs: Any) -> Any:
-        self.inputs, self.outputs = inputs, outputs
+    def direct(self, inputs: Any, outputs: Any, *of_rows: Any) -> Any:
+        self.inputs, self.outputs, self.of_rows = inputs, outputs, of_rows
         return lambda tensors: self.asked.append(tensors) or ([torch.ones(M, N)] if self.works else None)
 
     def __call__(self, inputs: Any) -> dict[str, torch.Tensor]:
@@ -188,6 +211,17 @@ def test_operators_launch_directly_where_their_kernels_do(works: bool) -> None:
     assert (kernel.inputs, kernel.outputs) == ({"x": 0, "w": 1}, [("y", (M, N))])
     assert torch.equal(y, torch.nn.functional.silu(torch.full((M, N), 1.0 if works else 2.0)))
     assert len(kernel.asked) == 1 and len(kernel.usual) == (not works)
+
+
+def test_operators_give_a_kernel_with_room_just_their_rows() -> None:
+    operator, kernel, (x, w, _) = OPERATORS["gemm_ar"], Recorder(), operands()
+    program, count = library_module("gemm_ar_batch").program("gemm_ar_batch"), {"m": torch.tensor(5)}
+    given, rows = {"x": x[:5], "w": w}, Rows(parts=1, results=1, call=5, kernel=M)
+    launch = Launch(kernel, program, operator, given, 2, "", rows, {0: torch.zeros(1, M - 5, K)}, count)
+    assert kernel.inputs == {"x": 0, "w": 1} and kernel.outputs == [("y", (5, N))]
+    assert kernel.of_rows == (count, {"x": (5, K), "y": (5, N)})
+    launch(x[:5], w, None)
+    assert len(kernel.asked) == 1 and not kernel.usual
 
 
 @pytest.mark.parametrize("works", [True, False])

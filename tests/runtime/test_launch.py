@@ -314,6 +314,22 @@ def test_a_function_points_at_what_its_caller_passes(library: Library) -> None:
     assert compiled.runs == [] and compiled.loaded == 1
 
 
+def test_a_launch_of_other_sizes_has_its_own_descriptors(library: Library) -> None:
+    function, tensors, _ = function_with(Compiled(compiled_as()))
+    function(STREAM, tensors)
+    own = function.of_sizes({"d": (5, 96)})
+    assert own is not None
+    own.targets["d"].point(1024)
+    own.targets["a"].point(4096)
+    own.launch(STREAM)
+    function(STREAM, tensors)
+    first, other, again = (one.values for one in library.launches)
+    assert first == again and other[0] == struct.pack("<Q", 4096)
+    assert other[2:6] == bytes_of(("i", 5), ("i", 96), ("q", 96), ("q", 1)) and first[2:3] == bytes_of(("i", 192))
+    shapes = [shape for _, _, _, shape, *_ in library.encoded]
+    assert shapes[0] == [96, 192] and set(map(tuple, shapes[-2:])) == {(96, 5)}
+
+
 def test_no_launcher_of_tritons_is_made_where_none_is_used(library: Library) -> None:
     function, tensors, _ = function_with(Compiled(compiled_as()))
     function(STREAM, tensors)

@@ -441,6 +441,22 @@ def any_rows() -> None:
     ops.clear()
 
 
+def rooms() -> None:
+    """Kernels that have room for several numbers of rows: few, which no call sees; it gets just its rows."""
+    rank, made = dist.get_rank(), len(Meaning.made)
+    xs, w = every(70, 16, seed=1, dtype=torch.bfloat16), every(24, 16, seed=2, dtype=torch.bfloat16)[rank]
+    x, residual = xs[rank], torch.randn(70, 24, generator=torch.Generator().manual_seed(3)).bfloat16()
+    for count in (1, 5, 32, 33, 64, 40, 70):
+        plain = ops.gemm_ar(x[:count], w, schedule="unfused")
+        near(ops.gemm_ar(x[:count], w, schedule="gemm_ar_batch:small"), plain, f"{count} rows")
+        near(ops.gemm_ar(x[:count].clone(), w, activation="silu", schedule="gemm_ar_batch:small"), silu(plain))
+        y = ops.gemm_ar(x[:count], w, residual=residual[:count], schedule="gemm_ar_batch_residual:small")
+        near(y, plain + residual[:count], f"{count} rows and a residual")
+    assert Meaning.made[made:] == [("gemm_ar_batch", "small"), ("gemm_ar_batch_residual", "small")] * 3
+    with pytest.raises(UnknownNameError, match="ag_gemm_batch does not compute ag_gemm"):
+        ops.ag_gemm(x, w, schedule="ag_gemm_batch:h200")
+
+
 def prepared() -> None:
     """Kernels of many calls are made at once, those that are missing alone; nothing is computed before."""
     rank = dist.get_rank()
@@ -870,7 +886,8 @@ def main(scenarios: Mapping[str, Any], names: list[str], before: Callable[[str],
 def stand_in(name: str) -> None:
     """What a scenario needs in place of GPUs; it stays for those after it."""
     Meaning.made.clear()
-    if name in ("fused", "chosen", "into", "paired", "rounded_once", "any_rows", "added", "regrouped", "prepared"):
+    kernels = {"fused", "chosen", "into", "paired", "rounded_once", "any_rows", "added", "regrouped", "prepared", "rooms"}
+    if name in kernels:
         calls.compiler.compile = Meaning  # type: ignore[assignment]
     if name == "chosen":  # as if this were a GPU
         calls.able = lambda x: x.dtype is torch.bfloat16

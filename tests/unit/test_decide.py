@@ -13,6 +13,7 @@ import pytest
 
 from tests.tiers import one_in, thorough
 from tilelink import compiler
+from tilelink.compiler import library_module
 from tilelink.errors import VerificationError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.lowering.bind import bind
@@ -20,7 +21,7 @@ from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.ops import predict
 from tilelink.ops.choice import choose
 from tilelink.ops.decide import _usual, decide
-from tilelink.ops.operators import OPERATORS, SCHEDULE, program_of
+from tilelink.ops.operators import OPERATORS, RECORDS, SCHEDULE, program_of
 from tilelink.ops.predict import (
     Candidate,
     Request,
@@ -294,14 +295,25 @@ def test_few_rows_have_one_kernel_where_its_tiles_are_a_wave() -> None:
         (1, 4096, "words_32x32"), (32, 4096, "words_32x32"), (32, 8192, "words_32x64"), (33, 4096, "64x32"),
         (200, 4096, "128x64"), (128, 8192, "128x64"),
     ):  # fmt: skip
-        assert chosen(request("gemm_ar", rows, columns, 3584, ranks=2)) == f"gemm_ar_one_shot:h200_{name}"
-    assert chosen(request("gemm_ar", 64, 8192, 14336, ranks=2)) == "gemm_ar_one_shot:h200"
+        program = "gemm_ar_one_shot" if "words" in name else "gemm_ar_batch"
+        assert chosen(request("gemm_ar", rows, columns, 3584, ranks=2)) == f"{program}:h200_{name}"
+    assert chosen(request("gemm_ar", 64, 8192, 14336, ranks=2)) == "gemm_ar_batch:h200"
     assert ":h200" not in str(chosen(request("gemm_ar", 64, 8192, 14336))), "everybody would receive more"
     assert ":h200" not in str(chosen(request("gemm_ar", 264, 4096, 3584, ranks=2))), "more rows than were measured"
     for columns in (2048, 5120, 12288):
         assert ":h200" not in str(chosen(request("gemm_ar", 8, columns, 3584))), "too few tiles for a wave, or more"
-    assert choose("gemm_ar_norm", 64, 4096, 3584, 2) == "gemm_ar_one_shot_norm:h200_64x32"
+    assert choose("gemm_ar_norm", 64, 4096, 3584, 2) == "gemm_ar_batch_norm:h200_64x32"
     assert choose("gemm_ar_norm", 64, 4096, 3585, 2) == choose("gemm_ar_norm", 64, 4096, 3584, 1) == "unfused"
+
+
+def test_kernels_for_few_rows_are_in_the_library() -> None:
+    for operator in RECORDS:
+        for name in operator.few.tiles if operator.few is not None else ():
+            program, _, schedule = name.partition(":")
+            module = library_module(program)
+            assert (
+                module.schedule(schedule, module.program(program)).name == schedule and program in operator.own_programs
+            )
 
 
 def test_a_processor_takes_what_it_can_hold() -> None:

@@ -311,7 +311,7 @@ def _followed_by(
     way = schedule
     if way is None:
         way = _few_kernel(op, *sizes, size_of(members))
-    own = isinstance(way, str) and way.partition(":")[0] in (OPERATORS[op].programs[""], UNFUSED)
+    own = isinstance(way, str) and way.partition(":")[0] in {*OPERATORS[op].own_programs, UNFUSED}
     if not own or (schedule is None and way == UNFUSED) or is_differentiated(operands):
         return None
     return _call(op, operands, members, schedule, numbers=numbers, out=out)

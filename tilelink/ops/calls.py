@@ -21,12 +21,14 @@ from tilelink import compiler
 from tilelink.compiler import library_module
 from tilelink.errors import DtypeError, RankError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
+from tilelink.ops.choice import room_for
 from tilelink.ops.consensus import check_rows, consensus
 from tilelink.ops.decide import decide, measured
 from tilelink.ops.groups import OfGroups, close_kernels, group_named
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.operators import OPERATORS, UNFUSED, Operator, program_of
 from tilelink.ops.pairs import Direct, Pair
+from tilelink.ops.partial_inputs import PartialInputs
 from tilelink.ops.predict import Request
 from tilelink.ops.rows import Rows, rows_of
 from tilelink.ops.sms import target_of
@@ -54,7 +56,8 @@ class Made:
 
     kernels: by program, schedule, sizes and dtype; calls with other rows take them too. decided: implementations of
     calls that name none. ways: the programs and schedules that names mean. rows: what x has on all ranks alike, by
-    operator: it was compared. memory: elements of any value, by dtype and device. wanted: kernels that calls lack, by
+    operator: it was compared. memory: elements of any value, by dtype and device. partial: what programs have of
+    inputs that are given in part, by name. wanted: kernels that calls lack, by
     the keys of `kernels`, while `prepare` collects them; else None.
     """
 
@@ -65,6 +68,7 @@ class Made:
     ways: dict[Any, tuple[Program, Schedule]] = field(default_factory=dict[Any, Any])
     rows: set[tuple[str, tuple[int, ...]]] = field(default_factory=set[tuple[str, tuple[int, ...]]])
     memory: dict[Any, torch.Tensor] = field(default_factory=dict[Any, torch.Tensor])
+    partial: dict[str, PartialInputs] = field(default_factory=dict[str, PartialInputs])
     wanted: dict[Any, Point] | None = None
 
     def way(self, implementation: Schedule | str, op: str, variant: str) -> tuple[Program, Schedule]:
@@ -75,6 +79,12 @@ class Made:
         if key not in self.ways:
             self.ways[key] = _resolve(*key)
         return self.ways[key]
+
+    def partial_inputs(self, program: Program) -> PartialInputs:
+        """Return the inputs of which calls of a program give a part."""
+        if program.name not in self.partial:
+            self.partial[program.name] = PartialInputs(program)
+        return self.partial[program.name]
 
     def elements(self, x: torch.Tensor, count: int) -> torch.Tensor:
         """Return `count` elements of any value, of x's dtype and on its device; several calls have the same ones."""
@@ -188,7 +198,11 @@ def _prepared(
     program, schedule = made.way(implementation, operator.rule, variant)
     if operator.rows == "kept" and not any(one.name == "Ms" for one in program.params):
         rows = rows_of(operator, x.shape[0], 1, exact=rows.fit)  # ranks need not divide them
+    parts = made.partial_inputs(program)
+    if operator.rows == "kept" and parts.counts:
+        rows = Rows(parts=1, results=1, call=x.shape[0], kernel=room_for(x.shape[0]))
     taken = {t.name for t in program.tensors if t.space == "in"}
+    taken -= {*parts.counts} if operator.rows == "kept" else set()
     if operator.weights and operator.small is not None and taken == {"x"}:
         moved = columns if operator.gathers else N
         kernel = _kernel(program, schedule, x, {"M": rows.total, "N": moved, "K": moved}, made)
@@ -204,7 +218,8 @@ def _prepared(
         for place, one in enumerate(operator.operands)
         if one.name in given and (one.dims is None or one.dims[0] == "rows")
     }
-    return Launch(kernel, program, operator, given, ranks, left, rows, rests)
+    counts = {name: parts.scalar(rows.call, rows.kernel, x.device) for name in parts.counts}
+    return Launch(kernel, program, operator, given, ranks, left, rows, rests, counts)
 
 
 def _compare(operator: Operator, x: torch.Tensor, made: Made) -> None:
@@ -307,11 +322,11 @@ def _kernel(
 
 
 def direct_launch(
-    kernel: Any, inputs: Mapping[str, int], outputs: Sequence[tuple[str, tuple[int, ...]]]
+    kernel: Any, inputs: Mapping[str, int], outputs: Sequence[tuple[str, tuple[int, ...]]], *of_rows: Any
 ) -> Direct | None:  # fmt: skip
     """Return the launches of a kernel by place (`GpuKernel.direct`), or None where it has none, as that of nodes."""
     direct = getattr(kernel, "direct", None)
-    return None if direct is None else direct(inputs, outputs)
+    return None if direct is None else direct(inputs, outputs, *of_rows)
 
 
 class Launch:
@@ -320,12 +335,14 @@ class Launch:
     def __init__(
         self, kernel: Callable[..., dict[str, torch.Tensor]], program: Program, operator: Operator,
         given: dict[str, torch.Tensor], ranks: int, activation: str, rows: Rows,
-        rests: Mapping[int, torch.Tensor | None],
+        rests: Mapping[int, torch.Tensor | None], counts: Mapping[str, torch.Tensor] | None = None,
     ) -> None:  # fmt: skip
         """activation: what is left to do after the kernel.
 
         rests: what stands for the rows that an operand lacks, by its place. Operands without an entry have no rows.
+        counts: inputs of the program that say how many rows of the kernel a call has.
         """
+        self._counts = counts or {}
         self._kernel, self._activation, self._rows = kernel, activation, rows
         self._rests = {place: rest for place, rest in rests.items() if rest is not None}
         self._inputs: list[tuple[int, str, tuple[int, ...] | None]] = []
@@ -337,8 +354,12 @@ class Launch:
         shapes = operator.shapes(given, ranks)
         made = [(output.name, shape) for output, shape in zip(operator.outputs, shapes, strict=True)]
         self._direct = None
-        if not self._rests:
-            self._direct = direct_launch(kernel, {name: place for place, name, _ in self._inputs}, made)
+        if self._counts or not self._rests:
+            places, own = {name: place for place, name, _ in self._inputs}, tuple[Any, ...]()
+            if self._counts:  # descriptors end with the rows of the call, so that no other memory is read
+                with_rows = {name: tuple(given[name].shape) for name, place in places.items() if place in rests}
+                own = self._counts, {**with_rows, **dict(made)}
+            self._direct = direct_launch(kernel, places, made, *own)
         straight = made if rows.fit and not activation else []
         self._straight = [(name, _declared(program, name, shape, ranks)) for name, shape in straight]
         """Results that kernels write into given tensors, with their shapes in kernels."""
@@ -358,6 +379,7 @@ class Launch:
                 for place, t in enumerate(operands)
             )
         inputs = {n: operands[at] if shape is None else operands[at].reshape(shape) for at, n, shape in self._inputs}
+        inputs.update(self._counts)
         if out and self._straight:
             into = {
                 name: one if shape is None else one.view(shape)

@@ -46,7 +46,7 @@ def _few(few: FewRows, M: int, N: int, K: int, ranks: int) -> str | None:
         return None
     for name, (least, most, rows, columns) in few.tiles.items():
         if least <= M <= most and -(-M // rows) * -(-N // columns) in WAVE:
-            return f"{few.program}:{name}"
+            return name
     return None
 
 
@@ -97,3 +97,8 @@ def rounded_rows(M: int, ranks: int) -> int:
 def rounded_shard(rows: int) -> int:
     """Return the number of rows of a kernel that moves so many rows of each rank: as in sums, and 1, 2 and 4."""
     return rounded_rows(rows, 1) if rows > 4 else 1 << (rows - 1).bit_length()
+
+
+def room_for(rows: int) -> int:
+    """Return how many rows a kernel has room for that takes any number of them: a power of two, and at least 32."""
+    return max(32, 1 << (rows - 1).bit_length())

@@ -66,14 +66,13 @@ class SmallMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class FewRows:
-    """The library's program that multiplies and communicates in one kernel if there are few rows.
+    """The library's programs that multiply and communicate in one kernel if there are few rows.
 
-    A kernel is fast if all of its tiles are in work at once, and on most SMs. tiles: of each schedule, the least and
-    the most rows of a call, and the rows and columns of a tile. The first one that fits is taken. bytes: the most that
-    each rank receives.
+    A kernel is fast if all of its tiles are in work at once, and on most SMs. tiles: of each "program:schedule", the
+    least and the most rows of a call, and the rows and columns of a tile. The first one that fits is taken. bytes: the
+    most that each rank receives.
     """
 
-    program: str
     tiles: Mapping[str, tuple[int, int, int, int]]
     bytes: int
 
@@ -123,6 +122,12 @@ class Operator:
     fused_rows: Callable[[Thresholds, int, int, int], float] | None = None
     modelled: bool = False
     gradient: gradients.Gradient | None = field(default=None, repr=False)
+
+    @property
+    def own_programs(self) -> set[str]:
+        """Return the programs that compute the operator in one kernel."""
+        few = self.few.tiles if self.few is not None else ()
+        return {*self.programs.values(), *(name.partition(":")[0] for name in few)}
 
     @property
     def rule(self) -> str:
@@ -190,17 +195,22 @@ _RESIDUAL = Operand(name="residual", dims=("rows", "N"))
 _NORM = Operand(name="norm", dims=("N",))
 
 
-_NORM_TILES = {
-    "h200_words_32x64": (1, 32, 32, 64), "h200_words_32x32": (1, 32, 32, 32), "h200_64x32": (33, 64, 64, 32),
-}  # fmt: skip
+_WORDS = {"h200_words_32x64": (1, 32, 32, 64), "h200_words_32x32": (1, 32, 32, 32)}
+"""Kernels of just as many rows: with room for others, which would wait for peers, they take 8 to 25 % longer."""
+_NORM_TILES = {"h200_64x32": (33, 64, 64, 32)}
 """With more rows or columns a kernel of its own takes the norm faster: it has more programs for them (two H200s)."""
-_FEW_TILES = {
-    **_NORM_TILES, "h200": (33, 64, 64, 64), "h200_128x64": (65, 256, 128, 64), "h200_128x128": (65, 256, 128, 128),
+_TILES = {
+    "h200_64x32": (33, 64, 64, 32), "h200": (33, 64, 64, 64), "h200_128x64": (65, 256, 128, 64),
+    "h200_128x128": (65, 256, 128, 128),
 }  # fmt: skip
+"""Kernels with room for any number of rows up to a power of two. With that many they take 1 to 3 % longer than kernels
+of just as many (64 and 256 rows, two H200s), and with other numbers 0.53 to 0.94 of their time (many_sizes.py)."""
 
 
-def _few(program: str, tiles: Mapping[str, tuple[int, int, int, int]] = _FEW_TILES) -> FewRows:
-    return FewRows(program=program, tiles=tiles, bytes=2 << 20)
+def _few(**tiles: Mapping[str, tuple[int, int, int, int]]) -> FewRows:
+    """tiles: by program and schedule."""
+    every = {f"{program}:{name}": one for program, named in tiles.items() for name, one in named.items()}
+    return FewRows(tiles=every, bytes=2 << 20)
 
 
 def _summed_bytes(thresholds: Thresholds) -> int:
@@ -320,7 +330,7 @@ RECORDS = (
             schedule="all_reduce_two_shot_pushed:more",
             one_shot="all_reduce_one_shot_pushed:few",
         ),
-        few=_few("gemm_ar_one_shot"),
+        few=_few(gemm_ar_one_shot=_WORDS, gemm_ar_batch=_TILES),
         fused_rows=_reduced_rows,
         gradient=gradients.gemm_ar,
     ),
@@ -331,7 +341,7 @@ RECORDS = (
         rows="kept",
         programs={"": "gemm_ar_one_shot_residual"},
         unfused=unfused.gemm_ar_residual,
-        few=_few("gemm_ar_one_shot_residual"),
+        few=_few(gemm_ar_one_shot_residual=_WORDS, gemm_ar_batch_residual=_TILES),
     ),
     Operator(
         name="gemm_ar_norm",
@@ -341,7 +351,7 @@ RECORDS = (
         numbers=("eps",),
         programs={"": "gemm_ar_one_shot_norm"},
         unfused=unfused.gemm_ar_norm,
-        few=_few("gemm_ar_one_shot_norm", _NORM_TILES),
+        few=_few(gemm_ar_one_shot_norm=_WORDS, gemm_ar_batch_norm=_NORM_TILES),
     ),
     Operator(
         name="add_norm",

@@ -39,9 +39,12 @@ class DirectLaunch:
 
     def __init__(
         self, owner: KeepingKernel, driver: LaunchDriver, kernels: Sequence[Aimed], inputs: Mapping[str, int],
-        outputs: Sequence[tuple[str, Sizes]],
+        outputs: Sequence[tuple[str, Sizes]], fixed: Mapping[str, torch.Tensor],
     ) -> None:  # fmt: skip
-        """inputs: all inputs, with their places in calls. outputs: names of all outputs, with the shapes wanted."""
+        """inputs: all inputs, with their places in calls. outputs: names of all outputs, with the shapes wanted.
+
+        fixed: inputs that are the same in all launches, of kernels that nobody else launches.
+        """
         self._driver, self._handles = driver, owner._handles
         self._device = owner.device.index
         self._kernels = [(one.launch, one.name) for one in kernels]
@@ -50,6 +53,10 @@ class DirectLaunch:
             return [one.targets[name].point for one in kernels if name in one.targets]
 
         self._inputs = [(place, points(name)) for name, place in inputs.items()]
+        self._fixed = fixed
+        for name, tensor in fixed.items():
+            for point in points(name):
+                point(tensor.data_ptr())
         self._outputs = [(_allocation(owner, name, shape), points(name)) for name, shape in outputs]
 
     def __call__(self, tensors: Sequence[Any]) -> list[torch.Tensor] | None:

@@ -162,7 +162,7 @@ class Function:
         self, kernel: KernelSpec, function: Any, argument: Argument, artifact: Artifact, link: Link | None = None
     ) -> None:
         """Compile the kernel. Raises BindingError if ptxas fails or it does not fit the GPU."""
-        self._name = kernel.name
+        self._name, self._artifact = kernel.name, artifact
         self._arguments: list[Any] = []
         self._changing: list[tuple[int, TensorPointer | Described, str]] = []
         self._kinds = [type(parameter) for parameter in kernel.parameters]
@@ -171,8 +171,7 @@ class Function:
             if isinstance(parameter, TensorPointer | Described):
                 if given is None:
                     self._changing.append((position, parameter, parameter.tensor))
-                    tensor = artifact.tensor(parameter.tensor)
-                    given = torch.empty(tensor.shape, dtype=dtype_of(tensor), device="cuda")
+                    given = self._some(parameter.tensor)
                 given = described(given, parameter)
             self._arguments.append(given)
         grid = (kernel.grid, 1, 1)
@@ -192,6 +191,19 @@ class Function:
         self.compiled = compiled
         for position, _, _ in self._changing:
             self._arguments[position] = None
+
+    def _some(self, name: str, shape: Sequence[int] | None = None) -> torch.Tensor:
+        """Return a tensor as a caller passes it. shape: if it differs from that of the program."""
+        tensor = self._artifact.tensor(name)
+        return torch.empty(tensor.shape if shape is None else tuple(shape), dtype=dtype_of(tensor), device="cuda")
+
+    def of_sizes(self, sizes: Mapping[str, Sequence[int]]) -> Aimed | None:
+        """Return a launch of its own for tensors of a caller with other numbers of rows, where descriptors end then.
+
+        sizes: their shapes by name. None where Triton, or hooks of a profiler, take part in launches.
+        """
+        tensors = {name: self._some(name, sizes.get(name)) for name in self._positions}
+        return self._aimed(_prepared(self.compiled, self._grid, self._all(tensors, None)))
 
     def _aimed(self, kernel: PreparedLaunch | None) -> Aimed | None:
         if kernel is None:

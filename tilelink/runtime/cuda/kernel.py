@@ -115,19 +115,23 @@ class GpuKernel(MeasuredKernel):
         return {t.name: results.get(t.name, tensors.get(t.name)) for t in arguments.outputs}  # type: ignore[misc]
 
     def direct(
-        self, inputs: Mapping[str, int], outputs: Sequence[tuple[str, tuple[int, ...]]]
+        self, inputs: Mapping[str, int], outputs: Sequence[tuple[str, tuple[int, ...]]],
+        counts: Mapping[str, torch.Tensor] | None = None, rows: Mapping[str, tuple[int, ...]] | None = None,
     ) -> DirectLaunch | None:  # fmt: skip
         """Return launches by the places of tensors, which take the host least time, or None if they need more.
 
         inputs: all inputs, with their places in calls. outputs: names of all outputs, and the shapes of the new
         tensors, of as many elements as the program has.
+        counts, rows: inputs that are the same in all these launches, and the shapes of tensors that have only as many
+        rows as these say: of a program in which they are declared to be defined up to there (`x : in [M[: m], K]`), of
+        which it accesses no others.
         """
-        arguments, kernels = self._arguments, self._driver.alone
+        arguments, kernels = self._arguments, self._driver.alone(rows)
         beside = arguments.staged or arguments.kept or arguments.in_place
         watched = self._promises or self._debug_block or self._tracer or self._checks or self._graphs.worth
         if kernels is None or beside or watched or {name for name, _ in outputs} != {t.name for t in arguments.outputs}:
             return None
-        return DirectLaunch(self, self._driver, kernels, inputs, outputs)
+        return DirectLaunch(self, self._driver, kernels, inputs, outputs, counts or {})
 
     def _launch(self, tensors: Tensors, stream: int, capturing: bool, results: dict[str, torch.Tensor]) -> None:
         """Issue a launch on a stream, by its handle. results: the symmetric outputs; missing ones are added."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 
 from tilelink.artifact import Artifact, HandshakePointer, SignalsPointer, SignalTablePointer
@@ -104,14 +106,17 @@ class LaunchDriver:
 
     # Launches ------------------------------------------------------------------------------------------------
 
-    @property
-    def alone(self) -> list[Aimed] | None:
-        """Return the kernels of a launch that is only them, each a driver call on the caller's stream, else None."""
-        engine, kernels = self._engine, [one.prepared for side, one in self._functions if side is None]
-        others = len(kernels) < len(self._functions) or engine.stream is not None or any(engine.early)
-        if others or not (self._in_kernels and self.in_turn) or self._copies_outputs or None in kernels:
+    def alone(self, sizes: Mapping[str, Sequence[int]] | None) -> list[Aimed] | None:
+        """Return the kernels of a launch that is only them, each a driver call on the caller's stream, else None.
+
+        sizes: shapes of tensors with other numbers of rows than the program's, by name: for launches of their own.
+        """
+        engine, functions = self._engine, [one for side, one in self._functions if side is None]
+        others = len(functions) < len(self._functions) or engine.stream is not None or any(engine.early)
+        if others or not (self._in_kernels and self.in_turn) or self._copies_outputs:
             return None
-        return [one for one in kernels if one is not None]
+        kernels = [one.prepared if sizes is None else one.of_sizes(sizes) for one in functions]
+        return None if None in kernels else [one for one in kernels if one is not None]
 
     def issue(self, tensors: Tensors, stream: int, captured: bool, callers: bool) -> None:
         """Issue the kernels and copies of a launch, with its start and, unless outputs are copied out, its end.
