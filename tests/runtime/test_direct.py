@@ -145,7 +145,13 @@ def test_what_a_direct_launch_does_not_make_is_not_begun(gpu: FakeGpu, monkeypat
         assert launch((x, w)) is None
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        assert launch((x, w)) is None, "it follows the launch that was captured before"
+        patch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: CALLER + 1)
+        order: list[str] = []
+        for name in ("follow", "done"):
+            patch.setattr(kernel._driver.captures, name, lambda stream, name=name: order.append(f"{name} {stream}"))
+        assert launch((odd, w)) is None and not order and not kernel.captured
+        assert launch((x, w)) is not None and kernel.captured
+        assert order == [f"follow {CALLER + 1}", f"done {CALLER + 1}"] and launched(kernel).pop()[0] == CALLER + 1
     before = len(launched(kernel))
     assert launch((x, w)) is not None and len(launched(kernel)) == before + 1
     kernel._driver._functions[0][1].refuses = True

@@ -32,8 +32,7 @@ class DirectLaunch:
 
     Tensors have as many elements as the program declares, and its types: the caller has checked that. The result is a
     list of new outputs, or None for a launch that this class does not make, of which nothing was done: for tensors that
-    are not contiguous, aligned and on this rank's GPU, where the stream or the GPU is another one than before, and in a
-    capture, where a launch follows the one before by an event (captures.py).
+    are not contiguous, aligned and on this rank's GPU, and where the stream or the GPU is another one than before.
     `GpuKernel.__call__` makes that launch, or says what is wrong with it.
     """
 
@@ -45,7 +44,7 @@ class DirectLaunch:
 
         fixed: inputs that are the same in all launches, of kernels that nobody else launches.
         """
-        self._driver, self._handles = driver, owner._handles
+        self._owner, self._driver, self._handles = owner, driver, owner._handles
         self._device = owner.device.index
         self._kernels = [(one.launch, one.name) for one in kernels]
 
@@ -64,7 +63,8 @@ class DirectLaunch:
         if self._handles.closed or torch._C._cuda_getDevice() != device:
             return None
         stream = torch._C._cuda_getCurrentRawStream(device)
-        if stream != self._driver.last_handle or torch.cuda.is_current_stream_capturing():
+        capturing = torch.cuda.is_current_stream_capturing()
+        if stream != self._driver.last_handle and not capturing:
             return None
         aims: list[tuple[int, list[Callable[[int], None]]]] = []
         for place, points in self._inputs:
@@ -83,8 +83,13 @@ class DirectLaunch:
                     point(address)
         except UnsupportedLaunch:
             return None
+        if capturing:
+            self._owner.captured = True
+            self._driver.captures.follow(stream)
         for kernel, name in self._kernels:
             launch_prepared(kernel, stream, name)
+        if capturing:
+            self._driver.captures.done(stream)
         return made
 
 
