@@ -171,7 +171,8 @@ def test_a_long_check_says_what_it_does(unsafe: str, monkeypatch: pytest.MonkeyP
     lines = found.stderr.splitlines()
     assert found.exit_code == 0 and "safe on 4 ranks" in found.stdout
     assert lines[0].startswith("after 0 s: ") and "--set gives smaller sizes" in lines[0]
-    assert re.match(r"after \d+ s: shift with default: the rule ordering for \d+ tiles", lines[-1])
+    said_at = re.compile(r"after \d+ s: shift with default: the rule ordering for \d+ tiles")
+    assert any(map(said_at.match, lines)), "a slow machine says what comes after it too"
     done.set()
     assert not check(unsafe, "--json").stderr
 
