@@ -88,8 +88,9 @@ BODIES = {
          "y[i, :] = dot(h[0, i, :] @ ((rank + 1) % 2), w[:, :].T)"],
     ),
     "at a peer and here": (
-        ["tile_push_data(h[0, i, :] @ (rank + 1), x[i, :])", "h[1, i, :] = x[i, :]",
-         "v = dot(h[1, i, :], w[:, :].T)", "y[i, :] = v"],
+        ["tile_push_data(h[0, i, :] @ (rank + 1), x[i, :])",
+         "producer_tile_notify(h[0, i, :] @ (rank + 1))",  # with signals of its own, h gets no others
+         "h[1, i, :] = x[i, :]", "v = dot(h[1, i, :], w[:, :].T)", "y[i, :] = v"],
         ["v = dot(h[1, i, :], w[:, :].T)"],
     ),
     "a wait in a loop without iterations": (
@@ -148,6 +149,7 @@ program fused(M, N):
         c[i, j] = x[i, j] * 2.0
     compute g(i: M, j: N):
         y[i, j] = c[i, j] + 1.0
+        producer_tile_notify(c[i, j])    # with a signal of its own, c gets no others: not one between f and g
 schedule s for fused:
     f on sm, tile(i=32, j=32)
     g in f epilogue
