@@ -316,7 +316,7 @@ def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest
 
     engine = SimpleNamespace(early=["early 0", "early 1"], late=[["late 0"], ["late 1", "behind 1"]])
     arguments = SimpleNamespace(given=SimpleNamespace(checked=nothing), allocate=nothing, in_place=[], outputs=[])
-    driver = SimpleNamespace(last=stream, current=lambda: stream, slot=1, cycle=2)
+    driver = SimpleNamespace(order=nothing, current=lambda: stream, slot=1, cycle=2)
     tracer = SimpleNamespace(begin=nothing, drain=lambda queues: drained.append([*queues]))
     rank: Any = SimpleNamespace(
         _debug_block=None, _tracer=tracer, _arguments=arguments, _driver=driver, _copies=SimpleNamespace(engine=engine),

@@ -545,7 +545,7 @@ def kernels() -> None:
         assert found.pop("program").tensor("y").dtype == "f32"
         dims = {"Ms": MS, "N": N, "K": K, "scale": 0.5}
         where = {"ranks": 2, "nodes": 1, "device": "cuda", "group": group}
-        assert found == {**where, "dims": dims, "dtype": "bf16", "tables": {}}
+        assert found == {**where, "dims": dims, "dtype": "bf16", "tables": {}, "target": None}
         with pytest.raises(ShapeError, match=f"rank {rank} calls neighbour_product with x"):
             first(xs[rank][: 3 + rank], ws[rank])
         with pytest.raises(ShapeError if rank else RankError, match="K of neighbour_product is 8 in x and 7 in w"):
