@@ -286,8 +286,9 @@ def test_little_is_moved_by_the_librarys_own_kernels() -> None:
     assert choose("ag_gemm", 520, 4096, 16384, 4) == "unfused"
     assert chosen(request("ag_gemm", 128, 4096, 3584, variant="gated")) == "unfused"
     assert chosen(request("gemm_rs", 480, 8192, 8192)) == "reduce_scatter_pushed:more"
-    for op in ("all_gather", "reduce_scatter", "all_reduce"):
+    for op in ("all_gather", "reduce_scatter"):
         assert chosen(request(op, 64, 4096, 4096)) == "unfused"
+    assert chosen(request("all_reduce", 64, 4096, 4096)) == once
 
 
 def test_few_rows_have_one_kernel_where_its_tiles_are_a_wave() -> None:
