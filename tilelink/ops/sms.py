@@ -1,7 +1,7 @@
 """How many SMs the kernels of a group's operators take, so that kernels of others can run beside them.
 
 NCCL launches clusters of CTAs from sm_90 on, four each unless NCCL_CGA_CLUSTER_SIZE says otherwise, and a cluster lies
-in one part of a GPU (GPC). On H100s a collective of several channels did not begin beside kernels that left 16 SMs, two
+in one part of a GPU (GPC). On H200s a collective of several channels did not begin beside kernels that left 16 SMs, two
 in each part, and began beside some that left 20. With 25 there is a part that has four, wherever the kernels lie.
 """
 
