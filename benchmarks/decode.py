@@ -349,14 +349,14 @@ def lines(case: dict[str, Any]) -> Iterator[str]:
 
 COLUMNS = (
     "cuBLAS", "NCCL", "torch one-shot", "torch two-shot", "vLLM", "ours",
-    "NCCL, norm", "vLLM, norm", "ours, norm apart", "ours, norm",
+    "NCCL, norm", "vLLM, norm", "ours, norm apart", "ours, norm", "NCCL, fp8", "ours, fp8",
 )  # fmt: skip
 
 
 def gain(step: dict[str, float], normed: bool) -> str:
     """Return the time of the fastest of the others by that of ours. normed: with the residual and the norm."""
     others = [name for name in COLUMNS if name in step and not name.startswith(("ours", "cuBLAS"))]
-    rivals = [name for name in others if name.endswith(", norm") == normed]
+    rivals = [name for name in others if name.endswith(", norm") == normed and not name.endswith(", fp8")]
     ours = step.get("ours, norm" if normed else "ours")
     return f"{min(step[name] for name in rivals) / ours:.2f}" if rivals and ours else "-"
 

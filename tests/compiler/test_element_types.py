@@ -13,6 +13,7 @@ from tests.backend.samples import emitted
 from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.errors import EmitError, VerificationError
+from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program
 from tilelink.lowering.bind import bind
 from tilelink.reference.trial import random_inputs
@@ -193,13 +194,13 @@ def test_scales_come_with_the_notify_of_their_rows(name: str) -> None:
     text = str(compiler.load("ag_gemm_f8").program(name))
     sizes = {"Ms": 40, "N": 24, **({"K": 64} if not name.endswith("blocks") else {"KB": 2, "B": 32})}
     compiler.plan(tilelink.parse(text).program(name), None, ranks=3, dims=sizes)
-    bare = tilelink.parse(re.sub(r" *consumer_tile_wait.*\n", "", text)).program(name)
+    (bare,) = parse_text(re.sub(r" *consumer_tile_wait.*\n", "", text), lowered=True).programs  # as it is written
     with pytest.raises(VerificationError, match=r"(xs|scales)"):
         compiler.plan(bare, None, ranks=3, dims=sizes)
     late = re.sub(r"( *tile_push_data\(scales.*\n)( *producer_tile_notify.*\n)", r"\2\1", text)
     assert late != text
     with pytest.raises(VerificationError, match="scales"):
-        compiler.plan(tilelink.parse(late).program(name), None, ranks=3, dims=sizes)
+        compiler.plan(parse_text(late, lowered=True).programs[0], None, ranks=3, dims=sizes)
 
 
 def test_parts_of_a_product_of_integers_are_integers() -> None:

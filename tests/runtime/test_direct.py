@@ -219,15 +219,16 @@ def test_operators_launch_directly_where_their_kernels_do(works: bool) -> None:
     assert len(kernel.asked) == 1 and len(kernel.usual) == (not works)
 
 
-def test_operators_give_a_kernel_with_room_just_their_rows() -> None:
+def test_operators_take_just_their_rows_of_a_kernel_with_room() -> None:
     operator, kernel, (x, w, _) = OPERATORS["gemm_ar"], Recorder(), operands()
     program, count = library_module("gemm_ar_batch").program("gemm_ar_batch"), {"m": torch.tensor(5)}
     given, rows = {"x": x[:5], "w": w}, Rows(parts=1, results=1, call=5, kernel=M)
     launch = Launch(kernel, program, operator, given, 2, "", rows, {0: torch.zeros(1, M - 5, K)}, count)
     assert kernel.inputs == {"x": 0, "w": 1} and kernel.outputs == [("y", (5, N))]
-    assert kernel.of_rows == (count, {"x": (5, K), "y": (5, N)})
-    launch(x[:5], w, None)
+    assert kernel.of_rows == (count, {"y": (5, N)})
+    launch(x[:5].clone(), w, None)
     assert len(kernel.asked) == 1 and not kernel.usual
+    assert kernel.asked[0][0].shape == (M, K) and torch.equal(kernel.asked[0][0][:5], x[:5])
 
 
 @pytest.mark.parametrize("works", [True, False])

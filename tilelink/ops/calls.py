@@ -356,9 +356,10 @@ class Launch:
         self._direct = None
         if self._counts or not self._rests:
             places, own = {name: place for place, name, _ in self._inputs}, tuple[Any, ...]()
-            if self._counts:  # descriptors end with the rows of the call, so that no other memory is read
-                with_rows = {name: tuple(given[name].shape) for name, place in places.items() if place in rests}
-                own = self._counts, {**with_rows, **dict(made)}
+            if self._counts:
+                # Results have just the rows of the call. x has those of the kernel: where descriptors ended within a
+                # tile, it took 63 us for 136 x 4096 x 7168 in place of 36 (two H200s).
+                own = self._counts, dict(made)
             self._direct = direct_launch(kernel, places, made, *own)
         straight = made if rows.fit and not activation else []
         self._straight = [(name, _declared(program, name, shape, ranks)) for name, shape in straight]
@@ -367,17 +368,17 @@ class Launch:
         self._outputs: list[tuple[str, tuple[int, ...] | None]] = [(output.name, shape) for output in operator.outputs]
 
     def __call__(self, *operands: Any, out: tuple[torch.Tensor, ...] = ()) -> Any:
+        if self._rests:
+            operands = tuple(
+                self._rows.given(t, self._rests[place]) if place in self._rests else t
+                for place, t in enumerate(operands)
+            )
         if self._direct is not None and not out:
             results = self._direct(operands)
             if results is not None:
                 if self._activation:
                     results = [unfused.follow(y, None, self._activation) for y in results]
                 return _one(results)
-        if self._rests:
-            operands = tuple(
-                self._rows.given(t, self._rests[place]) if place in self._rests else t
-                for place, t in enumerate(operands)
-            )
         inputs = {n: operands[at] if shape is None else operands[at].reshape(shape) for at, n, shape in self._inputs}
         inputs.update(self._counts)
         if out and self._straight:
