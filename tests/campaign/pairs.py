@@ -71,8 +71,10 @@ def pair_case(number: int) -> Case:
     rng = random.Random(number)
     program, both = pairs()[number % len(pairs())]
     ranks = rng.choice((1, 2, 2, 3, 4)) if not groups(program, 1) else rng.choice((2, 4))
-    sizes = rng.sample((8, 16, 24, 32, 17, 33), 5)
-    dims: dict[str, Any] = {p.name: sizes[k % 5] for k, p in enumerate(program.params) if p.kind == "dim"}
+    own = [k for k, p in enumerate(program.params) if p.kind == "dim"]
+    # a launch of a program with many sizes has their product of tasks
+    sizes = rng.sample((8, 16, 24, 32, 17, 33) if len(own) <= 5 else (4, 5, 6, 7, 8, 9), 5)
+    dims: dict[str, Any] = {program.params[k].name: sizes[k % 5] for k in own}
     dims |= {p.name: {"f32": 0.5, "bool": True}[p.kind] for p in program.params if p.kind in ("f32", "bool")}
     dims |= groups(program, ranks)
     tables = {k: v.tolist() for k, v in random_tables(program, ranks=ranks, dims=dims, seed=number).items()}

@@ -16,7 +16,7 @@ from tilelink.facts.questions import Facts
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.intervals import Bounds
 from tilelink.ir.normal import MAX_SIZE, normal
-from tilelink.ir.scalar import Binary, Int, Lookup, Scalar, const, walk
+from tilelink.ir.scalar import Binary, Int, Lookup, Scalar, binary, const, walk
 
 ENTRIES = Bounds(ranks=1, tables={"n": (0, 9), "m": (0, 5)})
 
@@ -72,6 +72,11 @@ SAME = [
     ("n // m", "(n + 0) // m"),
 ]
 APART = [("n", "m"), ("n * 2", "n * 2 + 1"), ("n // 2", "(n + 1) // 2"), ("min(n, 4)", "min(n, 3)"), ("n % 3", "n % 4")]
+
+
+def test_numbers_beyond_64_bits_are_folded_exactly() -> None:
+    large = const(2**63)
+    assert binary("min", const(0), large) == const(0) and binary("max", const(0), large) == large
 
 
 @pytest.mark.parametrize(("left", "right"), SAME)

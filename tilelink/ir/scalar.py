@@ -151,7 +151,8 @@ def binary(op: str, left: Scalar, right: Scalar) -> Scalar:
     """Return `left op right` with constants and neutral elements folded."""
     divides = op not in ("//", "%") or right != const(0)  # a division by zero is kept, to be refused with its location
     if isinstance(left, Int) and isinstance(right, Int) and divides:
-        return const(int(_BINARY[op](left.value, right.value)))
+        of_numbers = {"min": min, "max": max}.get(op, _BINARY[op])  # those of arrays end at 64 bits
+        return const(int(of_numbers(left.value, right.value)))
     if isinstance(right, Int) and (op, right.value) in {("+", 0), ("-", 0), ("*", 1), ("//", 1)}:
         return left
     if isinstance(left, Int) and (op, left.value) in {("+", 0), ("*", 1)}:
