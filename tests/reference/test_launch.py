@@ -80,6 +80,33 @@ def test_what_stages_compute_keeps_its_promises(declared: str, values: list[int]
     assert run(program, [given | {"v": right}], {"M": 4})[0]["y"].tolist() == right.tolist()
 
 
+APART = """
+program apart(M = 4):
+    v : in    [2] <= M
+    c : local [3] <= M rising
+    y : out   [2]
+
+    compute first():
+        c[0] = v[0]
+        producer_tile_notify(c[0])
+    compute last():
+        c[2] = v[1]
+        producer_tile_notify(c[2])
+    compute get(t: 2 by 1):
+        consumer_tile_wait(c[0])
+        consumer_tile_wait(c[2])
+        y[t] = c[2 * t]
+"""
+
+
+def test_entries_rise_over_those_that_no_stage_writes() -> None:
+    program = texts.program(APART)
+    given = torch.tensor([3, 1], dtype=torch.int32)
+    with pytest.raises(CoverageError, match=r"(?s)c\[2\] of rank 0 is 1.*rising, and c\[0\] before it is 3"):
+        run(program, [{"v": given}], {"M": 4})
+    assert run(program, [{"v": given.flip(0)}], {"M": 4})[0]["y"].tolist() == [1.0, 3.0]
+
+
 BEYOND = """
 program beyond(T = 4, C = 3):
     x     : in        [C]

@@ -161,13 +161,16 @@ class _Entries:
                 self.refuse(at, f"its entries are distinct, and {self._element(first)} is {self.values[at]} too")
 
     def _check_rising(self) -> None:
+        """Compare each entry that there is with the last one before it that there is."""
         word = "offsets" if "offsets" in self.tensor.properties else "rising"
+        last: dict[At, At] = {}
         for at in self._places():
-            before, here = (*at[:-1], at[-1] - 1), self.values[at]
+            before, here = last.get(at[:-1]), self.values[at]
+            last[at[:-1]] = at
             if at[-1] == 0 and word == "offsets" and here:
                 self.refuse(at, "its entries are offsets, the first of which is 0")
-            if at[-1] and self.there[before] and here < (last := self.values[before]):
-                self.refuse(at, f"its entries are {word}, and {self._element(before)} before it is {last}")
+            if before is not None and here < (least := self.values[before]):
+                self.refuse(at, f"its entries are {word}, and {self._element(before)} before it is {least}")
 
     def refuse(self, at: At, promise: str) -> NoReturn:
         message = f"{self._element(at)} of rank {self.scope.rank} is {self.values[at]}"
