@@ -1333,3 +1333,45 @@ def test_a_tile_of_places_with_a_bound_for_each_is_read_below_none_of_them() -> 
     text = TILE_OF_PLACES.format(bound="c", by="").replace("i: M[: n]", "i: M[: c[0]]")
     with pytest.raises(CoverageError, match="reads h of rank 0, which"):
         plan(text)
+
+
+UNWRITTEN_BOUND = """
+program p(M = 8):
+    b     : in    [M] < 2
+    a     : in    [1] < M
+    x     : in    [M]
+    count : {space} [2] <= M {promise}
+    slot  : {of} [1] < count
+    h     : local [M]
+    y     : out   [1]
+
+    compute size():
+        count[1] = sum(b[:], axis=0)
+        producer_tile_notify(count[1])
+    compute place(t: 1 by 1):
+        slot[t] = a[t]
+        producer_tile_notify(slot[t])
+    compute fill(i: M[: count[1]]):
+        consumer_tile_wait(count[1])
+        h[i] = x[i]
+        producer_tile_notify(h[i])
+    compute take(t: 1 by 1):
+        consumer_tile_wait(slot[t])
+        consumer_tile_wait(h[:])
+        y[t] = h[slot[t]]
+"""
+
+
+@pytest.mark.parametrize("promise", ["rising", "offsets"])
+def test_an_entry_that_only_a_bound_names_may_not_be_there(promise: str) -> None:
+    """`count[0]` bounds `slot[0]`, and no stage writes it: that it is no more than `count[1]` says nothing then."""
+    text = UNWRITTEN_BOUND.format(space="local", of="local", promise=promise)
+    with pytest.raises(CoverageError, match=r"writes up to count\[1\]"):
+        plan(text)
+    given = UNWRITTEN_BOUND.format(space="in", of="in", promise=promise)
+    for stage in ("    compute size", "    compute place"):
+        begin = given.index(stage)
+        given = given[:begin] + given[given.index("    compute", begin + 1) :]
+    for wait in ("count[1]", "slot[t]"):
+        given = given.replace(f"        consumer_tile_wait({wait})\n", "")
+    plan(given)

@@ -33,6 +33,7 @@ from tilelink.ir.scalar import (
 class Entry:
     """An entry that a question names. coords: of the rank that holds it, and along each dimension."""
 
+    key: Hashable
     lookup: Lookup
     coords: tuple[Sum, ...]
     value: Sum
@@ -53,6 +54,9 @@ class Encoder:
         self._resolve = resolve
         self._numbers: dict[Hashable, int] = {}
         self._entries: list[Entry] = []
+        self._supposed: set[Hashable] = set()
+        """Entries that nothing but bounds of others name so far: a program may leave them unwritten."""
+        self._in_bound = False
         self.axioms: list[Formula] = []
 
     def variable(self, key: Hashable) -> Sum:
@@ -91,14 +95,23 @@ class Encoder:
         key = (lookup.table, *(tuple(sorted(c.items())) for c in coords))
         known = key in self._numbers
         value = self.variable(key)
+        if not self._in_bound:
+            self._supposed.discard(key)
         if not known:
             self._within(value, self._bounds.of(lookup))
-            self._entries.append(Entry(lookup=lookup, coords=tuple(coords), value=value))
+            self._entries.append(Entry(key=key, lookup=lookup, coords=tuple(coords), value=value))
+            if self._in_bound and not self._given(lookup.table):
+                self._supposed.add(key)
         return value
 
     def _words(self, table: str) -> frozenset[str]:
         tensor = self._tensors.get(table)
         return frozenset(tensor.properties) if tensor is not None else frozenset()
+
+    def _given(self, table: str) -> bool:
+        """True if all entries of an index tensor are there, and checked, before a launch."""
+        tensor = self._tensors.get(table)
+        return tensor is not None and tensor.space in ("in", "table")
 
     def truth(self, condition: Scalar) -> Formula:
         """Return a condition as a formula."""
@@ -153,7 +166,9 @@ class Encoder:
         for entry in list(self._entries):
             bound = self._bound(entry.lookup)
             if bound is not None:
+                self._in_bound = True
                 self.axioms.append(less(entry.value, self.sum(self._resolve(bound))))
+                self._in_bound = False
 
     def _bound(self, entry: Lookup) -> Scalar | None:
         tensor, (rank, *coords) = self._tensors.get(entry.table), entry.coords
@@ -174,15 +189,16 @@ class Encoder:
         return rewrite(tensor.bound, change)
 
     def promised(self) -> list[Formula]:
-        """Return what index tensors promise of all pairs of entries that are named."""
+        """Return what index tensors promise of all pairs of entries that are named, and that there are."""
         found: list[Formula] = []
         for number, entry in enumerate(self._entries):
-            words = self._words(entry.lookup.table)
+            words = self._words(entry.lookup.table) if entry.key not in self._supposed else frozenset[str]()
             if "offsets" in words and len(entry.coords) > 1:
                 found.append(_if([equal(entry.coords[-1], {})], equal(entry.value, {})))
             for other in self._entries[:number]:
                 if other.lookup.table == entry.lookup.table:
-                    found += _of_pair(words, entry, other)
+                    own = words if other.key not in self._supposed else frozenset[str]()
+                    found += _of_pair(own, entry, other)
         return found
 
 
