@@ -389,9 +389,44 @@ def scaled_mistakes() -> None:
         ((x, w), {"scale_a": a, "scale_b": b[:, :1]}, ShapeError, r"are \[4, 1\] and \[1, 1\]"),
         ((x, w), {"scale_a": a, "scale_b": b, "rows": 3}, BindingError, "gemm_rs with scales has no rows"),
         ((x, w), {"scale_a": a, "scale_b": b, "f32_sums": True}, BindingError, "with scales has no f32_sums"),
+        ((x, w), {"scale_a": a, "scale_b": b, "bias": b[0]}, DtypeError, r"bias of gemm_rs is torch\.float32"),
+        ((x, w), {"scale_a": a, "scale_b": b, "bias": a.bfloat16()}, ShapeError, r"bias of gemm_rs is \[4, 1\]"),
+        ((x, w), {"scale_a": a, "scale_b": b, "activation": "relu"}, UnknownNameError, "no activation 'relu'"),
+        ((x, w), {"scale_a": a.clone().requires_grad_(), "scale_b": b}, BindingError, "with scales has no gradients"),
     ):  # fmt: skip
         with pytest.raises(error, match=message):
             ops.gemm_rs(*given, **options)  # type: ignore[arg-type]
+
+
+def followed_mistakes() -> None:
+    """What does not fit a sum is refused whatever way the call takes, and not broadcast."""
+    for rows, bias in ((4, None), (4, torch.ones(16).bfloat16()), (2048, None)):
+        x, w, y, norm = torch.ones(rows, 32), torch.ones(16, 32), torch.ones(rows, 16), torch.ones(16)
+        x, w, y, norm = (one.bfloat16() for one in (x, w, y, norm))
+        f8, one = (x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn)), torch.ones(1)
+        calls_of_sums: list[Callable[..., Any]] = [
+            partial(ops.gemm_ar, x, w, bias=bias), partial(ops.all_reduce, y),
+            partial(ops.gemm_ar, *f8, bias=bias, scale_a=one, scale_b=one),
+        ]  # fmt: skip
+        for call in calls_of_sums:
+            for options, error, message in (
+                ({"residual": y[:1]}, ShapeError, r"residual of \w+ is \[1, 16\]"),
+                ({"residual": y[0], "norm": norm}, ShapeError, r"residual of \w+ is \[16\]"),
+                ({"residual": y.float()}, DtypeError, r"residual of \w+ is torch\.float32"),
+                ({"norm": y}, ShapeError, r"norm of \w+ is \[\d+, 16\]"),
+                ({"norm": norm[1:]}, ShapeError, r"norm of \w+ is \[15\]"),
+                ({"residual": y, "norm": norm.float()}, DtypeError, r"norm of \w+ is torch\.float32"),
+            ):
+                with pytest.raises(error, match=message):
+                    call(**options)
+    for odd in (w[0], w[None]):
+        with pytest.raises(ShapeError):
+            ops.gemm_ar(x, odd, residual=y)
+    with pytest.raises(ShapeError, match=r"the sum of all_reduce is \[1, 2048, 16\]"):
+        ops.all_reduce(y[None], residual=y[None], norm=norm)
+    listed: Any = [torch.empty_like(y), torch.empty_like(y)]
+    made = ops.all_reduce(y, residual=y, norm=norm, out=listed)
+    assert made[1] is listed[1] and made[1][0, 0] == dist.get_world_size() + 1
 
 
 def paired() -> None:

@@ -22,6 +22,7 @@ SCENARIOS = {
         "scaled",
         "scaled_compiled",
         "scaled_mistakes",
+        "followed_mistakes",
         "uneven",
         "batches",
         "gradients",

@@ -51,7 +51,7 @@ from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED
 from tilelink.ops.prepare import Prepared, prepare
 from tilelink.ops.rows import kernel_rows as _kernel_rows
 from tilelink.ops.sms import use_sms
-from tilelink.ops.validate import check_epilogue, check_out, check_out_apart
+from tilelink.ops.validate import check_epilogue, check_followed, check_out, check_out_apart
 
 __all__ = [
     "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "choose", "clear",
@@ -68,7 +68,7 @@ def ag_gemm(
 
     rows: only the first so many rows of each rank's x are there -> [ranks, rows, N] (see below).
     """
-    if scales := scaled.scales_of("ag_gemm", x, w, scale_a, scale_b, rows=rows):
+    if scales := scaled.scales_of("ag_gemm", x, w, scale_a, scale_b, bias, activation, rows=rows):
         rows_a, rows_b = scaled.of_rows(x, w, *scales)
         bytes_of_all = all_gather(x.view(torch.uint8), group=group, schedule=schedule)  # there is none for such floats
         of_all = all_gather(rows_a, group=group, schedule=UNFUSED)
@@ -91,7 +91,7 @@ def gemm_rs(
     and twice as long; else it has x's dtype, as that of the collectives. Generated kernels add in f32, in one order.
     rows: only the first so many of the Ms rows for each rank are there -> [rows, N].
     """
-    if scales := scaled.scales_of("gemm_rs", x, w, scale_a, scale_b, f32_sums=f32_sums, rows=rows):
+    if scales := scaled.scales_of("gemm_rs", x, w, scale_a, scale_b, bias, activation, f32_sums=f32_sums, rows=rows):
         y = reduce_scatter(scaled.product(x, w, *scales), group=group, schedule=schedule)
         return _written("gemm_rs", unfused.follow(y, bias, activation or ""), out)
     if rows is not None:
@@ -117,16 +117,18 @@ def gemm_ar(
     norm [N]: weights of an RMS norm -> (y / sqrt(mean(y^2) + eps) * norm, y), both [M, N].
     With few rows both are part of the kernel that multiplies and sums, and y is rounded after its norm was taken.
     """
-    if scales := scaled.scales_of("gemm_ar", x, w, scale_a, scale_b, f32_sums=f32_sums):
+    if scales := scaled.scales_of("gemm_ar", x, w, scale_a, scale_b, bias, activation, f32_sums=f32_sums):
         y = scaled.product(x, w, *scales)
         if bias is None and not activation:
             return all_reduce(y, residual=residual, norm=norm, eps=eps, group=group, schedule=schedule, out=out)
+        check_followed("gemm_ar", y, y.shape, residual, norm)
         y = unfused.follow(all_reduce(y, group=group, schedule=schedule), bias, activation or "")
         if residual is None and norm is None:
             return _written("gemm_ar", y, out)
         return _after_sum("gemm_ar", y, residual, norm, eps, group, out)
     if residual is not None or norm is not None:
-        plain = bias is None and not activation and not f32_sums
+        check_followed("gemm_ar", x, (*x.shape[:1], *w.shape[:1]), residual, norm)
+        plain = bias is None and not activation and not f32_sums and x.dim() == w.dim() == 2
         if plain and residual is not None:
             sizes = (*x.shape[:1], *w.shape)
             followed = _followed_by("gemm_ar", (x, w), sizes, residual, norm, eps, group, schedule, out)
@@ -180,6 +182,7 @@ def all_reduce(
     """
     if residual is None and norm is None:
         return _collective("all_reduce", x, group, schedule, out)
+    check_followed("all_reduce", x, x.shape, residual, norm)
     sizes = (x.shape[0], *x.shape[1:] * 2) if x.dim() == 2 else None
     if residual is not None and sizes is not None:
         followed = _followed_by("all_reduce", (x,), sizes, residual, norm, eps, group, schedule, out)
@@ -233,7 +236,7 @@ def _tensors(op: str, out: Out) -> tuple[torch.Tensor, ...]:
     """Return the tensors for the results of an operator. Raises BindingError for others, and for too few."""
     if out is None:
         return ()
-    into, names = out if isinstance(out, tuple) else (out,), [one.name for one in OPERATORS[op].outputs]
+    into, names = tuple(out) if isinstance(out, tuple | list) else (out,), [one.name for one in OPERATORS[op].outputs]
     if len(into) != len(names):
         message = f"out of {op} has {len(into)} tensors for {len(names)} results"
         raise BindingError(message, hint=f"give ({', '.join(names)})" if len(names) > 1 else "give one tensor")

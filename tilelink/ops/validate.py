@@ -19,6 +19,18 @@ def check_epilogue(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor
         _check_shape(op, "bias", bias, list(w.shape[:1]))
 
 
+def check_followed(
+    op: str, x: torch.Tensor, shape: Sequence[int], residual: torch.Tensor | None, norm: torch.Tensor | None
+) -> None:
+    """Raise DtypeError or ShapeError for what cannot follow a sum of a shape, which would be broadcast to it."""
+    if norm is not None and len(shape) != 2:
+        raise ShapeError(f"the sum of {op} is {list(shape)}", hint="a norm is taken of [M, N]")
+    for name, tensor, fitting in (("residual", residual, shape), ("norm", norm, shape[-1:])):
+        if tensor is not None:
+            check_kind(op, name, tensor, x)
+            _check_shape(op, name, tensor, list(fitting))
+
+
 def check_activation(activation: str) -> None:
     if activation and activation not in ACTIVATIONS:
         raise UnknownNameError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS)}")
