@@ -1,1 +1,1 @@
-"""What is true of integers in every launch: of regions that entries of index tensors bound, with promises as axioms."""
+"""Facts about integers that hold in every launch: regions bounded by entries of index tensors; promises are axioms."""

@@ -1,4 +1,4 @@
-"""Whether linear constraints over integers contradict one another, alone or with a choice between some of them.
+"""Refutation of linear constraints over integers, alone or with a choice between some of them.
 
 A sum maps variables, which are numbers from 1 on, to factors, and `ONE` to its constant. Constraints are refuted by
 eliminating variables (Fourier and Motzkin), with coefficients divided by what they have in common, which is more than

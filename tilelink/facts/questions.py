@@ -23,7 +23,7 @@ At = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of integers in every launch. bounds: of entries and indices. tensors: index tensors by name.
+    """Known facts about integers of every launch. bounds: of entries and indices. tensors: index tensors by name.
 
     resolve: returns an expression in terms of entries of which nothing more is known.
     """

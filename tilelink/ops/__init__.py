@@ -219,9 +219,8 @@ def _call(
 ) -> Any:  # fmt: skip
     """Call an operator, directly where nothing else need see the call. Raises BindingError for `out` with gradients."""
     into = _tensors(op, out)
-    if into and is_differentiated((*operands, *into)):
-        hint = "call it in torch.no_grad(), or leave `out` out"
-        raise BindingError(f"{op} writes into given tensors, and a gradient is needed", hint=hint)
+    if into:
+        _without_gradients(op, (*operands, *into))
     if is_direct((*operands, *into)):
         return run(op, operands, activation, members, schedule, numbers, into)
     between = (activation,) if OPERATORS[op].activation else numbers
@@ -246,15 +245,20 @@ def _tensors(op: str, out: Out) -> tuple[torch.Tensor, ...]:
     return into
 
 
+def _without_gradients(op: str, tensors: tuple[torch.Tensor | None, ...]) -> None:
+    """Raise BindingError for a call with `out` of tensors that need a gradient."""
+    if is_differentiated(tensors):
+        hint = "call it in torch.no_grad(), or leave `out` out"
+        raise BindingError(f"{op} writes into given tensors, and a gradient is needed", hint=hint)
+
+
 def _written(op: str, results: Any, out: Out) -> Any:
     """Return the results of an operator, in `out` if it is given."""
     into = _tensors(op, out)
     if not into:
         return results
     made = results if isinstance(results, tuple) else (results,)
-    if is_differentiated((*made, *into)):
-        hint = "call it in torch.no_grad(), or leave `out` out"
-        raise BindingError(f"{op} writes into given tensors, and a gradient is needed", hint=hint)
+    _without_gradients(op, (*made, *into))
     named = dict(zip((one.name for one in OPERATORS[op].outputs), into, strict=True))
     check_out(op, named, [one.shape for one in made], made[0])
     if not torch.compiler.is_compiling():

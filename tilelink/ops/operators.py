@@ -204,7 +204,8 @@ _TILES = {
     "h200_128x128": (65, 256, 128, 128),
 }  # fmt: skip
 """Kernels with room for any number of rows up to a power of two. With that many they take 1 to 3 % longer than kernels
-of just as many (64 and 256 rows, two H200s), and with other numbers 0.53 to 0.94 of their time (many_sizes.py)."""
+of just as many (64 and 256 rows, two H200s), and with other numbers 0.53 to 0.94 of their time, if x has room too: a
+call whose x has none copies it first, which these figures leave out."""
 
 
 def _few(**tiles: Mapping[str, tuple[int, int, int, int]]) -> FewRows:

@@ -23,7 +23,7 @@ _log = logging.getLogger("tilelink.ops")
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What `prepare` has made. kernels: how many it made. symmetric_bytes: of all kernels that the group now has."""
+    """The result of `prepare`. kernels: how many it made. symmetric_bytes: of all kernels that the group now has."""
 
     kernels: int
     symmetric_bytes: int
