@@ -392,11 +392,12 @@ def _gated_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list
 
 
 def _decode_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
-    torch.manual_seed(7)  # the queries are the same on all ranks
+    torch.manual_seed(7)  # queries and counts are the same on all ranks
     q = torch.randn(d["B"], d["H"], d["G"], d["D"])
+    held = [counts(kind, d["B"], d["S"] * d["T"]) for _ in range(ranks)]
+    count = torch.stack(held) if kind != "none" else torch.ones(ranks, d["B"], dtype=torch.int32)
     torch.seed()
     shape = (d["P"], d["T"], d["H"], d["D"])
-    count = counts(kind, d["B"], d["S"] * d["T"]) if kind != "none" else torch.ones(d["B"], dtype=torch.int32)
     pages = torch.randint(0, d["P"], (d["B"], d["S"]), dtype=torch.int32)
     return {"q": q, "keys": torch.randn(shape), "vals": torch.randn(shape), "pages": pages, "count": count}
 
@@ -408,7 +409,7 @@ def _decode_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, lis
 
             def held(name: str, b: int = b, h: int = h) -> torch.Tensor:
                 pages = [one[name][one["pages"][b].long(), :, h].reshape(-1, d["D"]) for one in every]
-                return torch.cat([page[: one["count"][b]] for page, one in zip(pages, every, strict=True)])
+                return torch.cat([page[: every[0]["count"][r, b]] for r, page in enumerate(pages)])
 
             keys, values = held("keys"), held("vals")
             if len(keys):

@@ -269,6 +269,46 @@ def test_a_count_alone_has_one_segment() -> None:
     assert compact is not None and (compact.segments, compact.size, compact.across) == (1, 15, 3)
 
 
+BY_ONE = """
+program by_one(M = 9, N = 20, B = 3):
+    n : in  [B] <= M
+    x : in  [B, M, N]
+    y : out [B, M[: n], N]
+
+    compute f(b: B by 1, i: M[: n[b]] by 1, j: N):
+        if i % 2 == 0:
+            y[b, i, j] = x[b, i, j] + 1.0
+        else:
+            y[b, i, j] = x[b, i, j] * 2.0
+
+schedule small for by_one:
+    f tile(j=8)
+"""
+
+
+def test_counted_elements_one_by_one_have_compact_numbers_too() -> None:
+    module = tilelink.parse(BY_ONE)
+    program = module.program()
+    kernel = compiler.compile(program, module.schedule("small", program), ranks=2, dims={"M": 9, "N": 20, "B": 3})
+    compact = kernel_of(kernel.plan.bound).loops[0].compact
+    assert compact is not None and (compact.segments, compact.size, compact.across) == (3, 27, 3)
+    counts = np.array([[4, 0, 9], [0, 1, 2]], np.int32)
+    inputs = random_inputs(program, ranks=2, dims={"M": 9, "N": 20, "B": 3}, dtype="f32", launches=1, seed=5)
+    for rank, given in enumerate(inputs[0]):
+        given["n"] = torch.from_numpy(counts[rank])
+    result = kernel.run(inputs, trace=True)
+    assert relative_error(*compared(result.outputs[0], kernel.reference(inputs[0]), "y")) < 1e-5
+    workers = {(one.rank, one.stream, one.program): list(one.events) for one in result.traces}
+    assert differences(kernel.plan, workers, 1) == []
+    launch = sampled(kernel.plan, {"n": counts})
+    tiles = [(launch.workers[worker][1:], step) for worker, step in zip(launch.worker, launch.sequence, strict=True)]
+    for rank in range(2):
+        number = counts[rank].sum() * 3
+        assert {one for one in tiles if one[0][0] == rank and one[1] < 99} >= {
+            ((rank, at % 2), at // 2) for at in range(number)
+        }
+
+
 def _plans(schedule: str = "rows") -> Mapping[str, Plan]:
     plan = make_plan(bound_of(schedule))
     return {"plan": plan, "apart": apart(plan), "together": together(plan)}

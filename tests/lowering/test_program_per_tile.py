@@ -129,19 +129,42 @@ def test_a_kernel_that_cannot_is_refused(case: str) -> None:
     assert caught.value.location is not None and "take `program_per_tile` away" in str(caught.value.hint)
 
 
-def test_a_stage_that_notifies_is_refused() -> None:
-    text = TEXT.format(gather="on copy_engine", rest="on copy_engine", told=", program_per_tile")
+def test_copies_are_refused() -> None:
     with pytest.raises(ScheduleError, match="it does not run in CTAs of its own"):
-        module = compiler.parse(text, "gathered.tl")
+        bound(told=", program_per_tile")
+
+
+HANDED = RELAY.replace("second on copy_engine, tile(i=16)", "second on sm, tile(i=16), program_per_tile")
+
+
+def test_tiles_that_wait_and_notify_are_refused() -> None:
+    module = compiler.parse(HANDED.format(more=""), "relay.tl")
+    with pytest.raises(ScheduleError, match="its tiles wait, and other tasks may wait for what they do"):
         compiler.bound(
             module.program(), module.schedules[0], ranks=2, dims={"M": 256, "N": 64}, dtype="f32", target="sm_90"
         )
-    text = TEXT.format(gather="on sm", rest="on copy_engine", told=", program_per_tile")
-    with pytest.raises(ScheduleError, match="other tasks may wait for what its tiles do"):
-        module = compiler.parse(text, "gathered.tl")
-        compiler.bound(
-            module.program(), module.schedules[0], ranks=2, dims={"M": 256, "N": 64}, dtype="f32", target="sm_90"
-        )
+
+
+@pytest.mark.parametrize("words", ["", ", low_latency"])
+def test_tiles_that_others_wait_for_have_programs_of_their_own_if_they_wait_for_nothing(words: str) -> None:
+    """All kernels of a rank run one after the other, more of their programs than fit at once."""
+    text = TEXT.format(gather="on sm", rest="on sm", told=", program_per_tile")
+    text = text.replace("buffers 2", f"buffers 2{words}")
+    module = compiler.parse(text, "gathered.tl")
+    made = compiler.bound(
+        module.program(), module.schedules[0], ranks=2, dims={"M": 256, "N": 64}, dtype="f32",
+        target=replace(target("sm_90"), sms=4),
+    )  # fmt: skip
+    assert [kernel.programs for kernel in made.kernels] == [32, 32, 4]
+    assert made.kernel_of["gather"].program_per_tile and made.kernel_of["take"].program_per_tile
+    verify(make_plan(made))
+    # A lowered program whose tiles wait too is refused: those that fit may all wait for others that do not fit.
+    lines = listing(made).splitlines()
+    (at,) = (n for n, line in enumerate(lines) if "tile_push_data(xs" in line or "tile_send_data(xs" in line)
+    space = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
+    waiting = "\n".join([*lines[:at], f"{space}consumer_tile_wait(xs[rank, i, :])", *lines[at:]]) + "\n"
+    found = refusals(make_plan(compiler.parse_lowered(waiting)))
+    assert any("its tiles wait, and other tasks may wait" in str(one) for one in found)
 
 
 @pytest.mark.parametrize(("change", "reason"), [

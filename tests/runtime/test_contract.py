@@ -193,7 +193,7 @@ def taking_tiles() -> Artifact:
     module = compiler.load("paged_decode")
     program = module.program()
     few = replace(target("sm_90"), sms=2)
-    dims = {"B": 8, "P": 8, "T": 16, "H": 2, "G": 16, "D": 16, "S": 4, "scale": 0.25}
+    dims = {"B": 8, "P": 8, "T": 16, "H": 2, "G": 16, "D": 16, "S": 4, "C": 2, "scale": 0.25}
     return gpu_artifact(
         compiler.plan(program, module.schedule("by_length", program), ranks=RANKS, dims=dims, dtype="bf16", target=few)
     )

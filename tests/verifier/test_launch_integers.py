@@ -35,7 +35,6 @@ def test_examples_are_safe(name: str, ranks: int) -> None:
         tilelink.plan(EXAMPLES[name].program, schedule, ranks=ranks, dims=EXAMPLES[name].sizes)
 
 
-# A wait of `paged_decode` for the one tensor orders the other too: a task notifies each after it has sent both.
 WAITS = [
     (name, number)
     for name in ("ag_gemm_rows", "grouped_gemm", "expert_parallel")
@@ -51,15 +50,9 @@ def test_a_program_is_refused_without_one_of_its_waits(name: str, number: int) -
         plan("\n".join([*lines[:at], *lines[at + 1 :]]) + "\n")
 
 
-def test_decoding_is_refused_without_both_of_its_waits() -> None:
-    lines = [line for line in text_of("paged_decode").splitlines() if "consumer_tile_wait" not in line]
-    with pytest.raises(TileLinkError, match=r"nothing orders the two|only the schedule orders the two"):
-        plan("\n".join(lines) + "\n")
-
-
 NOTIFIES = [
     (name, number)
-    for name in ("ag_gemm_rows", "grouped_gemm", "expert_parallel", "paged_decode", "computed")
+    for name in ("ag_gemm_rows", "grouped_gemm", "expert_parallel", "computed")
     for number in range(text_of(name).count("producer_tile_notify"))
 ]
 
@@ -107,6 +100,9 @@ CHANGES = [
     ("expert_parallel", "n[rank] @ p, count[p])", "n[rank] @ p, count[rank])", "reads got"),
     ("expert_parallel", "c: C[:count[p]]", "c: C[:count[rank]]", "reads got"),
     ("paged_decode", "< P", "<= P", "reaches outside keys"),
+    ("paged_decode", " replicated", "", "reads part .* up to .* of rank 1, and reads up to .* of rank 0"),
+    ("paged_decode", "// C)[:(count[rank, b]", "// C)[:(count[rank + 1, b]", "reads part"),
+    ("paged_decode", "max(lse[p, b, h, l, :]", "max(lse[p + 1, b, h, l, :]", "reads lse"),
     ("scatter", " distinct", "", "writes y through place, which may name an element twice"),
     ("scatter", "place : in [T] < T", "place : in [T] < T - 1", ""),
     ("scatter", "< T distinct", "<= T distinct", "reaches outside y"),

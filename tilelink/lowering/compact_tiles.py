@@ -104,7 +104,7 @@ def _numbers(bound: Bound, stage: BoundStage) -> Compact | None:
     It has if the ends of one counted index are known when the kernel begins and depend on the indices outside of it.
     """
     counted = [decl.name for decl in stage.stage.indices if decl.counted]
-    if len(counted) != 1 or counted[0] in stage.scalar_indices or stage.tasks is not None:
+    if len(counted) != 1 or stage.tasks is not None:
         return None
     (index,) = counted
     counts = {decl.name: stage.count(decl.name) for decl in stage.stage.indices}

@@ -10,7 +10,8 @@ after:  a CTA for each tile; they begin in the order of the tiles, each when an 
 Not all CTAs are resident. What the other rules prove holds for every choice of a program for a tile
 (planning/any_program.py): in the order of the tiles, one after the other, no tile waits for ever. That takes for
 granted that CTAs begin in the order of their numbers, and that a place becomes free when one ends. So no other kernel
-may run on SMs at the same time, and no task may wait for what its tiles do in the same launch.
+may run on SMs at the same time, and tiles wait for others or others wait for them, not both: a tile that waits for
+nothing ends, wherever the GPU puts it and whoever waits for it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import replace
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.program import Notify, Transfer
-from tilelink.ir.visitor import statements
+from tilelink.ir.visitor import awaited, statements
 from tilelink.lowering.bound import Bound, Kernel, Transport
 from tilelink.lowering.clauses.clause import Clause, Phase, Ties, switch, tying
 
@@ -60,9 +61,9 @@ def dealing_reason(bound: Bound, kernel: Kernel) -> str | None:
         return "its rank is one of several nodes"
     if (clause := tying(bound.schedule, kernel.name)) is not None:
         return f"`{clause}` ties the tiles of a program to one another"
-    for statement in statements(bound.stages[kernel.name].stage.body):
-        if isinstance(statement, Notify | Transfer):
-            return "other tasks may wait for what its tiles do"
+    body = list(statements(bound.stages[kernel.name].stage.body))
+    if any(map(awaited, body)) and any(isinstance(one, Notify | Transfer) for one in body):
+        return "its tiles wait, and other tasks may wait for what they do"
     return None
 
 
@@ -74,6 +75,7 @@ PROGRAM_PER_TILE: Clause[bool] = switch(
     manual=(
         "a CTA for each tile, where otherwise each CTA executes some tiles one after the other: the GPU starts the "
         "next tile wherever one has ended. For tiles that take unequally long, the longest first in `order`. For a "
-        "stage with a kernel of its own that sends no notifies, if no other kernel runs on SMs at the same time"
+        "stage with a kernel of its own that waits for nothing or sends no notifies, if no other kernel runs on SMs at "
+        "the same time"
     ),
 )
