@@ -46,12 +46,18 @@ def _part(
 
 
 @triton.jit
-def _merge(parts, lse, out, GROUP: tl.constexpr, KV: tl.constexpr, HEAD: tl.constexpr, PARTS: tl.constexpr):
+def _merge(
+    parts, lse, out, whole, GROUP: tl.constexpr, KV: tl.constexpr, HEAD: tl.constexpr, PARTS: tl.constexpr,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
     row, head, d = tl.program_id(0), tl.program_id(1), tl.arange(0, HEAD)
     to = ((row * KV + head // GROUP) * PARTS + tl.arange(0, PARTS)) * 16 + head % GROUP
     weights = tl.exp2(tl.load(lse + to) - tl.max(tl.load(lse + to)))
     value = tl.sum(tl.load(parts + to[:, None] * HEAD + d[None, :]) * weights[:, None], axis=0) / tl.sum(weights)
     tl.store(out + (row * KV * GROUP + head) * HEAD + d, value)
+    if WHOLE:
+        high = tl.max(tl.load(lse + to))
+        tl.store(whole + row * KV * GROUP + head, (high + tl.log2(tl.sum(weights))) * 0.6931471805599453)
 
 
 class Cache:
@@ -66,17 +72,21 @@ class Cache:
         self.pages = torch.randperm(count, **like).to(torch.int32).view(batch, -1)
         """[batch, length / PAGE]: the page that holds so many keys of a request."""
 
-    def attend(self, q: torch.Tensor) -> torch.Tensor:
-        """Return attention [batch, heads * HEAD] of queries of the same shape, whose rows may be strided."""
+    def attend(self, q: torch.Tensor, with_lse: bool = False) -> Any:
+        """Return attention [batch, heads * HEAD] of queries of the same shape, whose rows may be strided.
+
+        with_lse: and the logarithms of the sums of exponentials [batch, heads], f32.
+        """
         batch, heads = q.shape[0], q.shape[1] // HEAD
         count = max(1, min(self.length // PART_KEYS, triton.next_power_of_2(-(-264 // (batch * self.kv)))))
         parts = torch.empty(batch, self.kv, count, 16, HEAD, device=q.device)
         lse = torch.empty(batch, self.kv, count, 16, device=q.device)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        whole = torch.empty(batch, heads, device=q.device)
         first: Any = _part[(batch, self.kv, count)]
         group = heads // self.kv
         stored = self.keys, self.values, self.pages
         first(q, q.stride(0), *stored, parts, lse, self.length, group, self.kv, HEAD, PAGE, count)
         merge: Any = _merge[(batch, heads)]
-        merge(parts, lse, out, group, self.kv, HEAD, count)
-        return out
+        merge(parts, lse, out, whole, group, self.kv, HEAD, count, with_lse)
+        return (out, whole) if with_lse else out

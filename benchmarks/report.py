@@ -15,7 +15,16 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import attention, decode, hops, launch_integers, roles, search_quality_figures, search_report
+from benchmarks import (
+    attention,
+    decode,
+    hops,
+    launch_integers,
+    paged_decode,
+    roles,
+    search_quality_figures,
+    search_report,
+)
 from benchmarks.agreement_figures import figures, scatter, table_of
 from benchmarks.plots import drawing
 from benchmarks.tables import best, render
@@ -50,6 +59,8 @@ def main() -> int:
             parts += hops.report(report, path.stem)
         if isinstance(report, dict) and report.get("benchmark") == "decode":
             parts += decode.report(report, path.stem)
+        if isinstance(report, dict) and report.get("benchmark") == "paged decode":
+            parts += paged_decode.report(report, path.stem)
         if isinstance(report, dict) and report.get("benchmark") == "roles":
             parts += roles.table(report, path.stem)
         if isinstance(report, dict) and report.get("benchmark") == "attention":
