@@ -1371,3 +1371,72 @@ def test_an_entry_that_only_a_bound_names_may_not_be_there(promise: str) -> None
     for wait in ("count[1]", "slot[t]"):
         given = given.replace(f"        consumer_tile_wait({wait})\n", "")
     plan(given)
+
+
+TURNED = """
+program turned(A = 3, B = 8, m = 3):
+    x : in    [A, B] i32
+    s : in    [A, B] < A * B distinct
+    y : out   [A * B] i32
+
+    compute turn(a: A by 1, j: B):
+        y[s[a, j]] = x[a, j]
+"""
+
+
+def test_rows_of_distinct_entries_write_all_together() -> None:
+    plan(TURNED)
+    plan(TURNED.replace("(a: A by 1, j: B)", "(a: A by 1, j: B by 1)"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("a: A by 1", "a: A - 1 by 1", "written 0 times at"),
+        ("s[a, j]] =", "s[0, j]] =", "every tile of a writes the same elements"),
+        ("s[a, j]] =", "s[(a + 1) % 2, j]] =", "is written [02] times at"),
+        (" distinct", "", "which may name an element twice"),
+        ("y : out   [A * B]", "y : out   [A * B + 1]", "writes 24 of the 25 elements"),
+        ("j: B)", "j: B[: 5])", "written 0 times at"),
+    ],
+)
+def test_rows_of_distinct_entries_that_are_not_all_are_refused(old: str, new: str, said: str) -> None:
+    assert old in TURNED
+    with pytest.raises(TileLinkError, match=said):
+        plan(TURNED.replace(old, new))
+
+
+COUNTED_TWICE = """
+program counted_twice(M = 8):
+    n : in    [M] i32
+    x : in    [M]
+    a : local [] <= M
+    c : local [] <= M
+    h : local [M]
+    y : out   [M[: c]]
+
+    compute one():
+        v0 = sum(n[:], axis=0)
+{names}
+        a[] = v{last}
+
+    compute other():
+        v0 = sum(n[:], axis=0)
+{names}
+        c[] = v{last}
+
+    compute fill(i: M[: a]):
+        h[i] = x[i]
+
+    compute take(i: M[: c]):
+        y[i] = h[i]
+"""
+
+
+def test_names_of_names_are_looked_at_once() -> None:
+    """Each further name would double the time otherwise."""
+    names = "\n".join(f"        v{k + 1} = minimum(v{k}, 5) + minimum(3, v{k})" for k in range(40))
+    text = COUNTED_TWICE.format(names=names, last=40)
+    plan(text)
+    with pytest.raises(TileLinkError, match=r"reads h .* up to"):
+        plan(text.replace("minimum(3, v39)", "minimum(2, v39)", 1))

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +30,15 @@ from tilelink.ir.visitor import local_names, statements
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.guards import Entry, Guards, settled
-from tilelink.lowering.value_numbering import Box, Origins, ValueKey, ValueKeys, box, is_fixed, settled_key
+from tilelink.lowering.value_numbering import Box, Origins, SettledKeys, ValueKey, ValueKeys, box, is_fixed
 
 OPERATIONS = {
     "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "minimum": "min", "maximum": "max",
 }  # fmt: skip
 """Operation of values -> that of integer expressions."""
+LONGEST = 256
+"""Parts of an expression of entries, at most: names of names can double them again and again. Longer ones are only
+compared with others that are computed alike."""
 OF_STATEMENT = "#"
 """In a guard, the value of a name is an entry of a table of its own: the name, this, and what assigned it. So is what
 is stored in an index tensor: the tensor, this, and nothing."""
@@ -115,13 +120,13 @@ class StoredEntries:
             carried=_assigned_around(stage, statement),
         )
         whole = self._axes(stage, target, value)
+        names = self._names if stage.name == self._stage else {}
         for row in range(len(lo)):
             places = [*np.ndindex(*(hi[row, :dims] - lo[row, :dims]).tolist())]
             for at, step in enumerate(places):
                 place = int(peer[row]), tuple(int(n) for n in lo[row, :dims] + np.array(step))
                 origin = None
                 if in_order:
-                    names = self._names if stage.name == self._stage else {}
                     place_of = None if whole is None else tuple(step[d] for d in whole)
                     element = Element(number=at, of=len(places), place=place_of)
                     origin = sources.of(value, executions[row], element, names)
@@ -165,9 +170,10 @@ class StoredEntries:
 
     def _equal(self) -> list[list[Entry]]:
         """Return the entries and names that are equal, as far as it is known which elements are."""
-        classes: dict[ValueKey, list[Entry]] = {}
+        classes: dict[int, list[Entry]] = {}
+        settled_keys = SettledKeys(origins=self._origins, resolve=self.guards.resolve)
         for entry, key in self._keys.items():
-            found = settled_key(key, self._origins, self.guards.resolve)
+            found = settled_keys.of(key)
             if found is not None and entry not in self._twice:
                 classes.setdefault(found, []).append(entry)
         return [entries for entries in classes.values() if len(entries) > 1]
@@ -216,6 +222,10 @@ class _Sources:
     _known: dict[Region, tuple[Ints, Ints, Ints] | None] = field(
         default_factory=dict[Region, "tuple[Ints, Ints, Ints] | None"]
     )
+    _keys: dict[int, ValueKeys | None] = field(default_factory=dict[int, "ValueKeys | None"])
+    """By the number of an execution."""
+    _named: dict[int, tuple[tuple[int, int], Scalar | None]] = field(default_factory=dict[Any, Any])
+    """By the identity of what is assigned to a name, the last execution and element that asked, and the answer."""
 
     def of(self, value: Value, at: Execution, element: Element, names: Mapping[str, _Version]) -> Scalar | None:
         """Return an element of a value, or None if it is not known."""
@@ -227,8 +237,9 @@ class _Sources:
             case FromScalar(scalar=scalar) if not any(isinstance(e, Compare | Logic) for e in walk(scalar)):
                 return self._fitting(settled(scalar, at.rank, at.indices))
             case Apply(op=op, args=args) if op in OPERATIONS:
-                left, right = (self.of(one, at, element, names) for one in args)
-                if left is None or right is None:
+                left = self.of(args[0], at, element, names)
+                right = None if left is None else self.of(args[1], at, element, names)
+                if left is None or right is None or next(islice(walk(left), LONGEST, None), None) is not None:
                     return None
                 if op in ("floordiv", "mod") and not (isinstance(right, Int) and right.value > 0):
                     return None
@@ -249,12 +260,14 @@ class _Sources:
                 return None
             return box(self.entries.bound, self.stage, region, self.boxes(tile_map), at.number)
 
-        if self.carried & _names_in(value, names):
-            return None
-        keys = ValueKeys(
-            bound=self.entries.bound, stage=self.stage, read=read, settled=lambda one: settled(one, at.rank, at.indices)
-        )
-        return keys.of(value, names, place)
+        if at.number not in self._keys:
+            shared = self.carried and self.carried & _names_in(value, names)
+            self._keys[at.number] = None if shared else ValueKeys(
+                bound=self.entries.bound, stage=self.stage, read=read,
+                settled=lambda one: settled(one, at.rank, at.indices),
+            )  # fmt: skip
+        keys = self._keys[at.number]
+        return None if keys is None else keys.of(value, names, place)
 
     def _fitting(self, value: Scalar) -> Scalar | None:
         """Return an expression that kernels compute as it stands: without an overflow."""
@@ -284,7 +297,16 @@ class _Sources:
         return Lookup(table=table, coords=tuple(const(n) for n in (int(peer), *place)), launch=True)
 
     def _name(self, name: str, at: Execution, element: Element, names: Mapping[str, _Version]) -> Scalar | None:
-        version = names[name]
+        asked, version = (at.number, element.number), names[name]
+        known, found = self._named.get(id(version), (None, None))
+        if known != asked:
+            found = self._assigned(name, version, at, element, names)
+            self._named[id(version)] = asked, found
+        return found
+
+    def _assigned(
+        self, name: str, version: _Version, at: Execution, element: Element, names: Mapping[str, _Version]
+    ) -> Scalar | None:
         if version.value is not None:
             known = self.of(version.value, at, element, version.before)
             if known is not None:

@@ -258,6 +258,8 @@ class ValueKeys:
     stage: BoundStage
     read: Callable[[Region], Box | None]
     settled: Callable[[Scalar], Scalar]
+    _known: dict[tuple[int, int, At], ValueKey | None] = field(default_factory=dict[Any, Any])
+    """By the identities of a value and of the names: elements have most of what they are computed from in common."""
 
     def of(self, value: Value, names: Mapping[str, Any], at: At) -> ValueKey | None:
         """Return the key of a part of a value, or None for a value that another kernel may compute otherwise.
@@ -265,6 +267,12 @@ class ValueKeys:
         at: for each axis of the value the position of the part, or None for all of it; more axes in front are those of
         other values, with which it is broadcast. names: what is assigned to names, and what the names in that are then.
         """
+        asked = id(value), id(names), at
+        if asked not in self._known:
+            self._known[asked] = self._of(value, names, at)
+        return self._known[asked]
+
+    def _of(self, value: Value, names: Mapping[str, Any], at: At) -> ValueKey | None:
         kind = self._typing.type_of(value)
         if len(kind.axes) > len(at):
             return None
@@ -343,25 +351,44 @@ class ValueKeys:
         return self._typing.type_of(value).dtype
 
 
-def settled_key(key: ValueKey, origins: Origins, resolve: Callable[[Scalar], Scalar]) -> ValueKey | None:
-    """Return a key in terms of where elements are from, or None if that is not known of one."""
-    parts: list[Any] = []
-    for part in key:
-        found = part
-        if isinstance(part, Leaf):
-            found = origins.read(part.read)
-        elif isinstance(part, Decided):
-            found = resolve(part.scalar)
-        elif isinstance(part, tuple) and part and isinstance(part[0], str):
-            found = settled_key(part, origins, resolve)
-        if found is None:
-            return None
-        parts.append(found)
-    return _ordered(*parts) if parts[0] == "apply" else tuple(parts)
+@dataclass(frozen=True, kw_only=True)
+class SettledKeys:
+    """Keys in terms of where elements are from: equal expressions of equal elements have one number.
+
+    Keys share their parts, so each part is looked at once.
+    """
+
+    origins: Origins
+    resolve: Callable[[Scalar], Scalar]
+    _numbers: dict[ValueKey, int] = field(default_factory=dict[ValueKey, int])
+    _known: dict[int, int | None] = field(default_factory=dict[int, "int | None"])
+    """By the identities of keys, which their owner keeps."""
+
+    def of(self, key: ValueKey) -> int | None:
+        """Return the number of a key, or None if it is not known where one of its elements is from."""
+        if id(key) not in self._known:
+            self._known[id(key)] = self._of(key)
+        return self._known[id(key)]
+
+    def _of(self, key: ValueKey) -> int | None:
+        parts: list[Any] = []
+        for part in key:
+            found = part
+            if isinstance(part, Leaf):
+                found = self.origins.read(part.read)
+            elif isinstance(part, Decided):
+                found = self.resolve(part.scalar)
+            elif isinstance(part, tuple) and part and isinstance(part[0], str):
+                found = self.of(part)  # type: ignore[arg-type]
+            if found is None:
+                return None
+            parts.append(found)
+        settled = _ordered(*parts) if parts[0] == "apply" else tuple(parts)
+        return self._numbers.setdefault(settled, len(self._numbers))
 
 
-def _ordered(head: str, op: str, dtype: str, *args: ValueKey) -> ValueKey:
+def _ordered(head: str, op: str, dtype: str, *args: int) -> ValueKey:
     """Return an operation with its operands in one order, if their order does not matter."""
     if op in MIRRORED:
         op, args = MIRRORED[op], args[::-1]
-    return head, op, dtype, *(sorted(args, key=repr) if op in COMMUTATIVE else args)
+    return head, op, dtype, *(sorted(args) if op in COMMUTATIVE else args)

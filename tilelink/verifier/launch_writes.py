@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TypeVar
 
 import numpy as np
@@ -213,27 +214,33 @@ class _Placed:
                 return self._segment(row, part)
             case Listed(entries=Lookup() as entries, along=along, first=first, last=last):
                 number = self.plan.bound.tensors[entries.table].shape[along]
-                return self._entries(entries.table, str(entries), along, first, min(last, number), part.dim)
-            case Place(at=Lookup(coords=coords) as at) if all(isinstance(c, Int) for c in coords) and len(coords) > 1:
-                *others, last = (c.value for c in coords if isinstance(c, Int))  # the first one is the rank
-                return self._entries(at.table, f"{at.table} {others}", len(others) - 1, last, last + 1, part.dim)
+                return self._entries(entries, along, first, min(last, number), part.dim)
+            case Place(at=Lookup(coords=(*others, Int(value=last))) as at) if others:  # the first one is the rank
+                return self._entries(at, len(others) - 1, last, last + 1, part.dim)
             case Place(at=at):
                 message = f"writes {self.tensor.name} at {said(self.plan, at)}, and other writes may be there too"
                 hint = "write through distinct entries: place : in [T] < T distinct, and y[place[i], :]"
                 return _Unknown(message=message, hint=hint)
 
-    def _entries(self, table: str, which: str, along: int, first: int, last: int, dim: int) -> _Order | _Unknown:
-        tensor, number = self.plan.bound.tensors[table], self.plan.bound.tensors[table].shape[along]
-        if "distinct" not in tensor.decl.properties:
+    def _entries(self, entries: Lookup, along: int, first: int, last: int, dim: int) -> _Order | _Unknown:
+        """Return the numbers of entries along a dimension of their tensor; those of rows follow one another."""
+        table, shape = entries.table, self.plan.bound.tensors[entries.table].shape
+        if "distinct" not in self.plan.bound.tensors[table].decl.properties:
             message = f"writes {self.tensor.name} through {table}, which may name an element twice"
             hint = f"if no two entries of {table} are alike, say so: {table} : in [...] < M distinct"
             return _Unknown(message=message, hint=hint)
+        others = [str(coord) for at, coord in enumerate(entries.coords) if at != along + 1]  # the first one is the rank
+        number, before, rows = shape[along], 0, entries.coords[1 : along + 1]
+        if along == len(shape) - 1 and all(isinstance(one, Int) for one in rows):
+            for size, one in zip(shape, rows, strict=False):
+                before = before * size + (one.value if isinstance(one, Int) else 0)
+            before, number, others = before * number, prod(shape), others[:1]
         if number != self.tensor.shape[dim]:
             size = self.tensor.shape[dim]
             message = f"writes {number} of the {size} elements of {self.tensor.name} along dimension {dim}"
             hint = "all elements of an output are written: entries of a permutation name each of them"
             return _Unknown(message=message, hint=hint)
-        return which, first, last, number
+        return f"{table} {others}", before + first, before + last, number
 
     def _segment(self, row: int, part: Segment) -> _Order | _Unknown:
         name = self.tensor.name
