@@ -17,7 +17,7 @@ def test_places_are_those_of_a_stable_sort(kind: str) -> None:
     drawn = {
         "drawn": torch.randint(-1, E, (NB, B)), "one": torch.full((NB, B), 4), "none": torch.full((NB, B), -1),
     }[kind].int()  # fmt: skip
-    program = tilelink.load("routing").program()
+    program = tilelink.load("sort_by_expert").program()
     kernel = compiler.compile(program, ranks=1, dims={"NB": NB, "B": B, "E": E})
     (found,) = kernel([{"expert": drawn}])
     bucket = torch.where(drawn < 0, E, drawn).flatten()
