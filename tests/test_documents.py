@@ -12,10 +12,12 @@ import warnings
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import tilelink
 from tests.tiers import thorough
 from tilelink.backend.names import DERIVED, FRAME
+from tilelink.cli import app
 from tilelink.errors import TileLinkError
 from tilelink.frontend.parser import parse_text
 
@@ -56,20 +58,30 @@ def test_the_commands_of_the_readme_exist() -> None:
     assert all(re.search(rf"^{t}:", makefile, re.M) for t in targets)
 
 
-def test_the_programs_of_the_language_page_parse() -> None:
-    text = (ROOT / "docs" / "language.md").read_text()
+@pytest.mark.parametrize("page", ["language", "lowered"])
+def test_the_programs_of_a_page_parse(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
     blocks = re.findall(r"```tilelink\n(.*?)```", text, re.S)
-    programs = [b for b in blocks if b.startswith("program")]
-    schedules = [b for b in blocks if b.startswith("schedule")]
-    assert programs
-    assert schedules
-    for block in programs + schedules:
+    whole = [b for b in blocks if b.startswith(("program", "schedule"))]
+    assert whole
+    for block in whole:
         module = parse_text(block)
         assert module.programs or module.schedules
 
 
+def test_the_programs_of_the_tour_run(tmp_path: Path) -> None:
+    tour, heading, _ = (ROOT / "docs" / "language.md").read_text().partition("\n## Declarations\n")
+    assert heading
+    blocks = re.findall(r"```tilelink\n(.*?)```", tour, re.S)
+    assert len(blocks) >= 4
+    for block in blocks:
+        (tmp_path / "tour.tl").write_text(block)
+        done = CliRunner().invoke(app, ["run", str(tmp_path / "tour.tl"), "--all", "--ranks", "3"])
+        assert done.exit_code == 0, done.output
+
+
 def test_the_function_of_the_language_page_is_a_program_that_runs(tmp_path: Path) -> None:
-    code, _clause = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "language.md").read_text(), re.S)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "language.md").read_text(), re.S)
     script = tmp_path / "language.py"
     use = """
 import torch

@@ -422,7 +422,7 @@ def test_a_count_that_a_group_has_ends_no_range_of_a_domain() -> None:
 def test_the_programs_of_the_language_page_run() -> None:
     text = (Path(__file__).parents[2] / "docs" / "language.md").read_text()
     blocks = [one for one in re.findall(r"```tilelink\n(.*?)```", text, re.S) if " over " in one.partition("\n")[0]]
-    assert len(blocks) == 2
+    assert blocks
     for block in blocks:
         program = parsed(block)
         dims = {p.name: 8 for p in program.params if p.kind == "dim"} | {p.name: 1 for p in program.params if p.example}

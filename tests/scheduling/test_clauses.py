@@ -72,8 +72,8 @@ def run_page(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_clause_of_the_page_is_known_to_commands_and_proved(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "language.md").read_text()
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "register(BACKWARDS)" in block)
+    page = (Path(__file__).parents[2] / "docs" / "lowered.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
     done = run_page(tmp_path, code)
     assert done.returncode == 0 and "turned (" in done.stdout, done.stderr
     wrong = code.replace('binary("-", last, number)', "last")
