@@ -248,3 +248,14 @@ def test_a_users_function_keeps_the_name_of_its_module() -> None:
     text += "    compute f(i: M):\n        y[i] = call tests.user.twice(x[user(i)])\n"
     (statement,) = compiler.parse(text).program().stage("f").body
     assert print_statement(statement) == ["y[i] = call tests.user.twice(x[i])"]
+
+
+@pytest.mark.parametrize("name", ["min", "max"])
+def test_minima_and_maxima_of_integers_are_of_any_number(name: str) -> None:
+    text = HEAD + SEND + TAKE
+    least = text.replace("chunk(rank, c)", f"{name}(rank, c, M, 3)")
+    nested = text.replace("chunk(rank, c)", f"{name}({name}({name}(rank, c), M), 3)")
+    assert least != text
+    assert print_program(tilelink.parse(least).program()) == print_program(tilelink.parse(nested).program())
+    with pytest.raises(ParseError, match="not an integer expression"):
+        tilelink.parse(text.replace("chunk(rank, c)", f"{name}(rank)"))

@@ -178,9 +178,12 @@ class IntegerScope:
                 return Compare(op=name, left=one, right=other, location=location)
             case _ if self.is_place(node):
                 return self._place(node)
-            case ast.Call(func=ast.Name(id="min" | "max" as name), args=[left, right]):
+            case ast.Call(func=ast.Name(id="min" | "max" as name), args=[first, _, *_] as given):
                 self.named_arguments(node)
-                return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=location)
+                least = self.scalar(first)
+                for other in given[1:]:
+                    least = Binary(op=name, left=least, right=self.scalar(other), location=location)
+                return least
             case ast.Subscript(value=ast.Name(id=name)) if name in self.tensors:
                 return self._entry(node, self.tensors[name], self._coords(node, self.tensors[name]))
             case ast.Subscript(value=ast.Name(id=name)) if name not in self.names():
