@@ -57,7 +57,7 @@ def test_each_program_of_the_library_is_listed() -> None:
             assert head.endswith(": " + ", ".join(names)), program.name
             assert all(one.name in head for one in program.params)
     assert len(heads) == sum(len(module.programs) for module in compiler.library())
-    assert "  top_k_gate(M = 32, E = 8, k = 2): default, small" in heads
+    assert "  top_k_gate(M = 32, E = 8, k = 2): default, small, gpu" in heads
 
 
 def test_a_file_is_listed_with_its_comments(tmp_path: Path) -> None:
