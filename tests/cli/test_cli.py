@@ -1,5 +1,6 @@
 """The command line."""
 
+import importlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from tests.odd_files import ODD
 from tests.tiers import thorough
-from tilelink import compiler
+from tilelink import cli, compiler
 from tilelink.cli import app, doctor
 from tilelink.reference import trial
 from tilelink.reference.run import Outputs
@@ -331,14 +332,29 @@ def test_doctor_goes_on_if_the_driver_does_not_answer(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("command", ["check", "show --stage source", "show --stage plan", "simulate"])
 def test_nothing_that_runs_no_tensor_imports_torch(command: str, file: str) -> None:
     """The import of torch alone takes longer than most answers."""
+    assert imported_by(*command.split(), file, "--ranks", "2") & {"torch", "triton", "z3"} == set()
+
+
+def test_a_list_of_the_commands_imports_none_of_them() -> None:
+    assert imported_by("--help") & {"torch", "numpy", "lark", "jinja2", "tilelink.compiler"} == set()
+
+
+def imported_by(*args: str) -> set[str]:
+    """Return the modules that a process has imported when a command has ended."""
     code = f"""
 import sys
 from tilelink.cli import app
-app({command.split()!r} + [{file!r}, "--ranks", "2"], standalone_mode=False)
-print(sorted({{"torch", "triton"}} & sys.modules.keys()), file=sys.stderr)
+app({list(args)!r}, standalone_mode=False)
+print(*sys.modules, file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and done.stderr.splitlines()[-1] == "[]", done.stderr
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_the_list_of_the_commands_says_of_each_what_its_page_says() -> None:
+    for name, text in cli._COMMANDS.items():
+        assert (getattr(importlib.import_module(f"tilelink.cli.{name}"), name).__doc__ or "").startswith(text), name
 
 
 def test_a_file_that_cannot_be_read_is_named() -> None:

@@ -28,7 +28,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "artifact": ("data", "errors"),
     "ir": ("errors",),
     "scheduling": ("ir", "errors"),
-    "frontend": ("ir", "scheduling", "target", "files", "errors"),
+    "frontend": ("ir", "scheduling", "target", "files", "settings", "errors"),
     "language": ("frontend", "errors"),
     "reference": (
         "ir.program",

@@ -11,8 +11,20 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-_COMMANDS = ("list", "check", "show", "run", "simulate", "tune", "calibrate", "doctor")
-"""Names of the commands, of their modules, and of the functions there."""
+_COMMANDS = {
+    "list": "List the programs of the operator library, or of a file: what they are, their sizes and their schedules.",
+    "check": "Prove programs safe with each of their schedules; exit 1 otherwise, with every mistake of the programs.",
+    "show": "Print a program, its schedule, its plan, the generated source or the compiled PTX.",
+    "run": "Run a program on random inputs, fresh for every launch, and compare all outputs with the reference.",
+    "simulate": "Predict the time of a launch on a machine, its lower bound, and a breakdown of the time.",
+    "tune": "Search the schedules of a program and of equivalent programs, and show the best.",
+    "calibrate": "Measure this machine's GPUs, and write a machine that simulate and tune take.",
+    "doctor": "Check which parts of this machine can be used, and give advice on the rest.",
+}
+"""Name of a command, of its module, and of the function there -> the first line of that function's docstring.
+
+A list of the commands has these lines, so that it need not import what the commands need.
+"""
 
 
 _SIZE = re.compile(r"[A-Za-z_]\w*=")
@@ -31,21 +43,21 @@ class _Command(TyperCommand):
 
 
 class _Commands(TyperGroup):
-    """The commands, each imported when it is looked up: the modules of all take longer than a check of a program."""
+    """The commands, each imported when it is called: the modules of all take longer than a check of a program."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = dict.fromkeys(_COMMANDS)  # what a wrong name is compared with
+        self.commands = {name: TyperCommand(name, help=text) for name, text in _COMMANDS.items()}
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*_COMMANDS]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in _COMMANDS:
-            return None
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        assert name is not None  # it raises UsageError for a name that is no command's
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(cmd_name, cls=_Command)(getattr(import_module(f"{__name__}.{cmd_name}"), cmd_name))
-        return get_command(alone)
+        alone.command(name, cls=_Command)(getattr(import_module(f"{__name__}.{name}"), name))
+        return name, get_command(alone), rest
 
 
 app = typer.Typer(

@@ -30,6 +30,7 @@ from tilelink.errors import (
 )
 from tilelink.files import lines_of
 from tilelink.frontend.build import parsed_program
+from tilelink.frontend.grammar import lalr
 from tilelink.frontend.recovery import parse_all
 from tilelink.frontend.schedule_parser import Head, parse_head, parse_schedule
 from tilelink.frontend.syntax import (
@@ -306,7 +307,7 @@ class _Indenter(Indenter):
 @cache
 def _grammar() -> Lark:
     text = Path(__file__).with_name("tilelink.lark").read_text(encoding="utf-8")
-    return Lark(text, parser="lalr", postlex=_Indenter(), propagate_positions=True)
+    return lalr(text, _Indenter())
 
 
 def _parse_programs(text: str, source: Source) -> list[ProgramSyntax | VariantSyntax]:

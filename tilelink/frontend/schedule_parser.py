@@ -15,6 +15,7 @@ from lark.lexer import PatternStr
 
 from tilelink.errors import Location, ParseError, TileLinkError, did_you_mean
 from tilelink.files import lines_of
+from tilelink.frontend.grammar import lalr
 from tilelink.ir.scalar import RANK, RANKS, Int, Param, Scalar, binary
 from tilelink.scheduling.schedule import IndexOrder, Schedule
 from tilelink.scheduling.words import SchedulePart, StageSchedule, TensorSchedule, Word, number, positive, words
@@ -301,7 +302,7 @@ def _grammar_of(clauses: tuple[Word[Any], ...]) -> Lark:
     rules |= {OFF + word.name: f'"{word.name}" "off"' for word in clauses if word.name in word.first_words}
     text += "\n?part: " + " | ".join(rules) + "\n"
     text += "".join(f"{rule}: {matched}\n" for rule, matched in rules.items())
-    return Lark(text, parser="lalr", propagate_positions=True)
+    return lalr(text)
 
 
 class _Build(Transformer[Token, Any]):
