@@ -19,7 +19,15 @@ from tests.runtime import device_kernels as kernels
 from tilelink.device import handshake, monitor
 from tilelink.device import words as device_words
 from tilelink.device.interpreted import number, reader
-from tilelink.runtime.cpu.interpreter import ArrayTypes, Unwrap, like_others, of_known_shapes
+from tilelink.runtime.cpu.interpreter import (
+    _OPERATIONS,
+    ArrayTypes,
+    Unwrap,
+    like_others,
+    of_integers,
+    of_known_shapes,
+    of_places,
+)
 from tilelink.runtime.cuda.launch_checks import begin_checked, compare_launches, end_checked
 from tilelink.runtime.cuda.report import DIFFERENT, OVERLAPPED
 
@@ -188,6 +196,52 @@ def test_values_of_constants_are_those_of_the_interpreter() -> None:
     for one in (4, True, 0.5, "a", None, tl.int32, size, tl.constexpr(None), [size, 3], (size, [size]), tl.tensor):
         assert repr(remembered(one)) == repr(of(one)) and type(remembered(one)) is type(of(one))
     assert [type(one) for one in remembered(tl.tuple([size, 3])).values] == [int, int]
+
+
+def operator(name: str) -> Any:
+    """An operator of tl.tensor as the interpreter has it."""
+    member = vars(tl.tensor)[name]
+    return lambda a, b: member(a, b, _semantic=interpreter.interpreter_semantic)
+
+
+def operands() -> list[Any]:
+    """Integers of some types and shapes, near the ends of their range too, pointers, floats and constants."""
+    numbers = [
+        (tl.int32, 7, -3, 2**31 - 1), (tl.int64, 2**62, -5, 9), (tl.uint8, 200, 3, 0), (tl.uint32, 1, 0, 2**31),
+        (tl.float32, 0.5, -2.0, 9.0), (tl.int1, True, False, True), (tl.pointer_type(tl.int16), 64, 128, 256),
+    ]  # fmt: skip
+    made: list[Any] = []
+    for scalar, a, b, c in numbers:
+        shaped = [([a], None), ([b], None), ([a, b, c, a], [4]), ([[a], [c]], [2, 1]), ([[b, c]], [1, 2])]
+        for values, shape in shaped:
+            handle = interpreter.TensorHandle(np.array(values, interpreter._get_np_dtype(scalar)), scalar)
+            made.append(tl.tensor(handle, scalar if shape is None else tl.block_type(scalar, shape)))
+    return [*made, 3, -2, 0, 2**31, 2**40, 2**63, True, 1.5, tl.constexpr(5)]
+
+
+def result(call: Any, a: Any, b: Any) -> object:
+    """What an operation on tensors is, or the type of the error that it raises."""
+    with np.errstate(all="ignore"):
+        try:
+            made = call(a, b)
+        except Exception as error:
+            return type(error)
+    data = made.handle.data
+    return data.tolist(), data.dtype, data.shape, made.handle.dtype.name, made.type.name, made.dtype.name
+
+
+@pytest.mark.parametrize("name", _OPERATIONS)
+@pytest.mark.filterwarnings("ignore")
+def test_operations_on_integers_are_those_of_the_interpreter(name: str) -> None:
+    slow = operator(name)
+    seen: list[object] = []
+    direct = of_integers(lambda a, b: seen.append(b) or slow(a, b), _OPERATIONS[name])
+    if name == "__add__":
+        direct = of_places(direct)
+    calls = [(a, b) for a in operands() if isinstance(a, tl.tensor) for b in operands()]
+    for a, b in calls:
+        assert repr(result(direct, a, b)) == repr(result(slow, a, b)), (a.type, a.handle, b)
+    assert 0 < len(seen) < len(calls) - 60, "pairs of integers of a type, and a constant with one, are computed at once"
 
 
 def test_notifies_together() -> None:

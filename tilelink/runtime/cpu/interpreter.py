@@ -42,12 +42,17 @@ def prepare() -> None:
         builder.create_atomic_rmw = _Atomics(builder.create_atomic_rmw)
     if not isinstance(interpreter._get_np_dtype, ArrayTypes):
         interpreter._get_np_dtype = ArrayTypes(interpreter._get_np_dtype)
-    if not isinstance(tl.core._unwrap_if_constexpr, Unwrap):
+    first = not isinstance(tl.core._unwrap_if_constexpr, Unwrap)
+    if first:
         tl.core._unwrap_if_constexpr = Unwrap(tl.core._unwrap_if_constexpr)
         tl.tensor.__init__ = like_others(tl.tensor.__init__)
         tl.block_type.__init__ = of_known_shapes(tl.block_type.__init__)
     interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     interpreter._patch_lang = lambda _: _Kept()
+    if first:
+        for name, operation in _OPERATIONS.items():
+            setattr(tl.tensor, name, of_integers(getattr(tl.tensor, name), operation))
+        tl.tensor.__add__ = of_places(tl.tensor.__add__)
     for one in pkgutil.iter_modules(device.__path__, f"{device.__name__}."):
         rewrite(importlib.import_module(one.name))
     rewrite(host_signals)
@@ -123,6 +128,81 @@ def of_known_shapes(make: Callable[..., None]) -> Callable[..., None]:
             known[key] = dict(self.__dict__)
 
     return init
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """A quotient that is rounded to zero."""
+    return (a - np.fmod(a, b)) // b
+
+
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "__add__": np.add, "__radd__": np.add, "__sub__": np.subtract, "__rsub__": lambda a, b: np.subtract(b, a),
+    "__mul__": np.multiply, "__rmul__": np.multiply, "__floordiv__": _quotient, "__mod__": np.fmod,
+    "__lt__": np.less, "__le__": np.less_equal, "__gt__": np.greater, "__ge__": np.greater_equal,
+    "__eq__": np.equal, "__ne__": np.not_equal,
+}  # fmt: skip
+"""Operators of tl.tensor, and what they are on arrays of signed integers of one type."""
+_SIGNED = {"int32": 1 << 31, "int64": 1 << 63}
+
+
+def of_integers(operator: Callable[..., Any], operation: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Return an operator of tl.tensor, `operator`, that computes with two integers of one type at once.
+
+    The second one may be a constant. In most kernels these are the most of all operations, each of which makes a tensor
+    of the constant, looks for the type of the result, casts both to it, and spreads a scalar over the other's shape.
+    """
+
+    def call(self: Any, other: Any, **options: Any) -> Any:
+        kind, of = self.type, self.dtype.name
+        if options or of not in _SIGNED:
+            return operator(self, other, **options)
+        if type(other) is int and -_SIGNED[of] <= other < _SIGNED[of]:
+            data = operation(self.handle.data, other)
+        elif type(other) is tl.tensor and other.dtype.name == of and (shape := _joined(kind, other.type)) is not None:
+            kind, data = shape, operation(self.handle.data, other.handle.data)
+        else:
+            return operator(self, other)
+        if data.dtype == bool:
+            return tl.tensor(TensorHandle(data, self.dtype), kind.with_element_ty(tl.int1))
+        return tl.tensor(TensorHandle(data.astype(of, copy=False), self.dtype), kind)
+
+    return call
+
+
+def of_places(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the sum of tl.tensor, `operator`, that adds to a pointer a signed integer at once, a constant or not."""
+
+    def call(self: Any, other: Any, **options: Any) -> Any:
+        if options or not self.dtype.is_ptr():
+            return operator(self, other, **options)
+        width = max(1, self.dtype.element_ty.primitive_bitwidth // 8)
+        kind: Any = self.type
+        if type(other) is int and -_SIGNED["int64"] <= other < _SIGNED["int64"]:
+            offset = np.uint64(width * other % (1 << 64))
+        elif type(other) is tl.tensor and other.dtype.name in _SIGNED:
+            joined = _joined(kind, other.type)
+            if joined is None:
+                return operator(self, other)
+            kind, offset = joined.with_element_ty(self.dtype), width * other.handle.data.astype(np.uint64)
+        else:
+            return operator(self, other)
+        return tl.tensor(TensorHandle(self.handle.data + offset, self.handle.dtype), kind)
+
+    return call
+
+
+def _joined(a: Any, b: Any) -> Any:
+    """Return a type of the shape that an operation on two types has, as arrays are spread over each other; or None."""
+    if not a.is_block():
+        return b
+    if not b.is_block():
+        return a
+    own, theirs = a.get_block_shapes(), b.get_block_shapes()
+    if own == theirs:
+        return a
+    if len(own) != len(theirs) or any(x != y and 1 not in (x, y) for x, y in zip(own, theirs, strict=True)):
+        return None
+    return tl.block_type(a.element_ty, [max(x, y) for x, y in zip(own, theirs, strict=True)])
 
 
 def rewrite(module: ModuleType) -> None:
