@@ -61,8 +61,13 @@ def tree(text: str) -> ast.Module:
 
 
 @cache
+def plain_tree(where: str) -> ast.Module:
+    return tree(source(PLAIN, where))
+
+
+@cache
 def plain(where: str) -> str:
-    return ast.dump(tree(source(PLAIN, where)))
+    return ast.dump(plain_tree(where))
 
 
 def same(left: object, right: object, renamed: dict[str, str]) -> bool:
@@ -96,7 +101,7 @@ def test_names_change_nothing_but_names(where: str, chosen: list[str]) -> None:
     except TileLinkError:
         return
     renamed: dict[str, str] = {}
-    assert same(tree(source(PLAIN, where)), found, renamed)
+    assert same(plain_tree(where), found, renamed)
     assert len(set(renamed.values())) == len(renamed)
 
 

@@ -259,7 +259,8 @@ def test_no_channel_is_full_later_and_no_task_signals_two(
             unmerged(context)
             before = compiler.plan(*keys(gather, channel), ranks=3, dims=dims)
         after = compiler.plan(*keys(gather, channel), ranks=3, dims=dims)
-        late = {place: number for place, number in filled(after).items() if number > filled(before)[place]}
+        sooner = filled(before)
+        late = {place: number for place, number in filled(after).items() if number > sooner[place]}
         assert not late and after.tasks <= before.tasks
         assert most_channels(after) == most_channels(before)
 

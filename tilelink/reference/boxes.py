@@ -13,7 +13,14 @@ Coordinates = tuple[Coordinate, ...]
 
 def inside(parts: Coordinates, shape: tuple[int, ...]) -> bool:
     """True if every element of a box lies in a tensor of the given shape."""
-    return all(bool(((p >= 0) & (p < n)).all()) for p, n in zip(map(_positions, parts), shape, strict=True))
+    return all(map(_within, parts, shape))
+
+
+def _within(part: Coordinate, size: int) -> bool:
+    if isinstance(part, np.ndarray):
+        return bool(((part >= 0) & (part < size)).all())
+    first, last = _ends(part)
+    return first >= last or 0 <= first <= last <= size
 
 
 def clipped(part: Coordinate, size: int) -> Coordinate:
@@ -39,7 +46,7 @@ def read(tensor: torch.Tensor, parts: Coordinates) -> torch.Tensor:
 def write(tensor: torch.Tensor, parts: Coordinates, value: torch.Tensor) -> None:
     """Broadcast a value to a box that lies inside the tensor, and round it to the tensor's dtype."""
     tile = value.to(tensor.dtype).expand(_extents(parts))
-    tensor[_of_tensor(index(parts))] = tile.reshape([len(_positions(p)) for p in parts])
+    tensor[_of_tensor(index(parts))] = tile.reshape([_size(p) for p in parts])
 
 
 def add(tensor: torch.Tensor, parts: Coordinates, value: torch.Tensor) -> None:
@@ -47,7 +54,7 @@ def add(tensor: torch.Tensor, parts: Coordinates, value: torch.Tensor) -> None:
     tile = value.to(tensor.dtype).expand(_extents(parts))
     where = np.ix_(*map(_positions, parts))
     own = tuple(torch.as_tensor(p).long() for p in where)
-    tensor.index_put_(own, tile.reshape([len(_positions(p)) for p in parts]), accumulate=True)
+    tensor.index_put_(own, tile.reshape([_size(p) for p in parts]), accumulate=True)
 
 
 def _ends(part: slice | int) -> tuple[int, int]:
@@ -59,7 +66,14 @@ def _positions(part: Coordinate) -> np.ndarray:
 
 
 def _extents(parts: Coordinates) -> list[int]:
-    return [len(_positions(p)) for p in parts if not isinstance(p, int)]
+    return [_size(p) for p in parts if not isinstance(p, int)]
+
+
+def _size(part: Coordinate) -> int:
+    if isinstance(part, np.ndarray):
+        return len(part)
+    first, last = _ends(part)
+    return max(0, last - first)
 
 
 def _of_tensor(index: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -14,8 +14,8 @@ import torch
 from tilelink.dtypes import DTYPES
 from tilelink.errors import BindingError, CoverageError, Location
 from tilelink.ir.parameters import Numbers
-from tilelink.ir.printer import print_scalar
-from tilelink.ir.program import Program, Tensor
+from tilelink.ir.printer import print_region, print_scalar
+from tilelink.ir.program import Program, Region, Tensor
 from tilelink.ir.scalar import Lookup, Scalar
 from tilelink.reference.promises import check_computed, check_index_tensors, check_replicated, check_stored
 from tilelink.reference.races import Races
@@ -84,7 +84,11 @@ class Memory:
         return any(t.in_place for t in self.program.tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self.number(n) for n in self.program.tensor(name).shape)
+        return self._shapes[name]
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {t.name: tuple(map(self.number, t.shape)) for t in self.program.tensors}
 
     def dtype_of(self, name: str) -> str:
         tensor = self.program.tensor(name)
@@ -120,13 +124,14 @@ class Memory:
         """True if a rank has a tensor."""
         return has(self.program, tensor, rank, self.numbers, self.ranks)
 
-    def require_there(self, rank: int, name: str, what: str, location: Location | None, who: object) -> None:
-        """Raise CoverageError if a rank does not have a tensor."""
-        tensor = self.program.tensor(name)
+    def require_there(self, rank: int, verb: str, named: Region | Lookup, who: object) -> None:
+        """Raise CoverageError if a rank does not have the tensor of a region or a look-up. verb: what is done to it."""
+        tensor = self.program.tensor(named.table if isinstance(named, Lookup) else named.tensor)
         if not self.has(rank, tensor):
-            message = f"{who} {what} on rank {rank}, and {tensor.on} alone has {name}"
+            what = print_scalar(named) if isinstance(named, Lookup) else print_region(named)
+            message = f"{who} {verb} {what} on rank {rank}, and {tensor.on} alone has {tensor.name}"
             hint = f"a stage of the group, or a rank of it: @ {tensor.on}[i]"
-            raise CoverageError(message, location=location, related=tensor.location, hint=hint)
+            raise CoverageError(message, location=named.location, related=tensor.location, hint=hint)
 
     def _cells(self, tensor: Tensor, given: torch.Tensor | None, rank: int) -> torch.Tensor:
         """Return a tensor of a rank as a launch finds it. Raises BindingError if what is given does not fit."""
@@ -144,8 +149,8 @@ class Memory:
             raise BindingError(message, location=tensor.location, hint="shapes are those of one rank")
         return given.detach().cpu().to(kind, copy=True)
 
-    def scope(self, rank: int, who: object = "") -> Scope:
-        """Return the values of a rank: its number, the parameters, and entries of its index tensors."""
+    def scope(self, rank: int, who: object = "", **more: Any) -> Scope:
+        """Return the values of a rank: its number, the parameters, and its index tensors. more: of a task."""
         return Scope(
             rank=rank,
             ranks=self.ranks,
@@ -153,6 +158,7 @@ class Memory:
             dims=self._index_tensors,
             fetch=lambda lookup, where: self.fetch(rank, lookup, where, who),
             who=who,
+            **more,
         )
 
     @cached_property
@@ -165,7 +171,7 @@ class Memory:
         Raises Unwritten or CoverageError as a read does.
         """
         tensor = self.program.tensor(lookup.table)
-        self.require_there(rank, tensor.name, f"looks up {print_scalar(lookup)}", lookup.location, who)
+        self.require_there(rank, "looks up", lookup, who)
         entries = self.tensors[rank][tensor.name].numpy()[where]
         if tensor.space in ("in", "table") or tensor.bound is None:
             return entries  # within their bounds: that is checked before the launch

@@ -28,7 +28,7 @@ from tilelink.ir.program import (
     Transfer,
     Wait,
 )
-from tilelink.ir.scalar import Block, Lookup, Ranks, Scalar, Whole
+from tilelink.ir.scalar import Block, Int, Lookup, Ranks, Scalar, Whole
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.reference import boxes
 from tilelink.reference.dtypes import converted, typed
@@ -117,12 +117,11 @@ class Walker:
 
     def number(self, expr: Scalar) -> Any:
         """Return the value of an expression."""
-        return self._scope().value(expr)
+        return expr.value if isinstance(expr, Int) else self._scope().value(expr)
 
     def _scope(self) -> Scope:
         over_ranks = frozenset(n for n, d in self.typing.indices.items() if isinstance(d.extent, Ranks))
-        scope = self.memory.scope(self.rank, self)
-        return replace(scope, indices=self.values, over_ranks=over_ranks, part=self._part)
+        return self.memory.scope(self.rank, self, indices=self.values, over_ranks=over_ranks, part=self._part)
 
     def _part(self, coord: Scalar) -> slice | None:
         """Return the elements of the tile that a coordinate stands for, None for a number."""
@@ -140,8 +139,7 @@ class Walker:
     def box(self, region: Region, verb: str) -> boxes.Coordinates:
         """Return the box of elements that a region names. Raises CoverageError if some of them do not exist."""
         if not self._placed(region.rank):
-            what = f"{verb} {print_region(region)}"
-            self.memory.require_there(self.owner(region), region.tensor, what, region.location, self)
+            self.memory.require_there(self.owner(region), verb, region, self)
         dims, shape = self.memory.program.tensor(region.tensor).shape, self.memory.shape(region.tensor)
         triples = zip(region.coords, shape, dims, strict=True)
         parts = tuple(self._coordinate(c, n, isinstance(d, Ranks)) for c, n, d in triples)
@@ -182,7 +180,7 @@ class Walker:
         Raises CoverageError if no task writes some of its elements.
         """
         rank, parts, memory = self.owner(region), self.box(region, "reads"), self.memory
-        memory.require_there(rank, region.tensor, f"reads {print_region(region)}", region.location, self)
+        memory.require_there(rank, "reads", region, self)
         tensor = memory.program.tensor(region.tensor)
         if not tensor.is_given and not tensor.known_early and not tensor.in_place:
             what = f"reads {print_region(region)}" + (f" of rank {rank}" if rank != self.rank else "")
