@@ -109,8 +109,8 @@ class StageTyping:
     mistyped: set[str] = field(default_factory=set[str])
     loose: bool = False
     lowered: bool = False
-    applied: dict[int, tuple[Apply, Type]] = field(
-        default_factory=dict[int, tuple[Apply, Type]], init=False, compare=False
+    made: dict[int, tuple[Value, Type]] = field(
+        default_factory=dict[int, tuple[Value, Type]], init=False, compare=False
     )
     """Cache: id of an operation -> the operation and its type. Cleared when the type of a name may have changed."""
 
@@ -184,13 +184,12 @@ class StageTyping:
                 return Type(dtype="i32", axes=(Axis(kind="whole", dim=dim),))
             case Cast(value=inner, dtype=dtype):
                 return Type(dtype=dtype, axes=self.type_of(inner).axes)
-            case Apply():
-                cached = self.applied.get(id(value))
-                if cached is None or cached[0] is not value:
-                    cached = self.applied[id(value)] = value, self._apply(value, value.op, value.args)
-                return cached[1]
             case _:
-                return self._shaped(value)
+                cached = self.made.get(id(value))
+                if cached is None or cached[0] is not value:
+                    made = self._apply(value, value.op, value.args) if isinstance(value, Apply) else self._shaped(value)
+                    cached = self.made[id(value)] = value, made
+                return cached[1]
 
     def axes_of(self, value: Value) -> tuple[Axis, ...]:
         return self.type_of(value).axes
@@ -479,7 +478,7 @@ def _settle_locals(typing: StageTyping) -> Mistakes:
                     _settle(typing, statement)
                 if len(mistakes.errors) > count:
                     typing.mistyped.add(statement.name)
-                typing.applied.clear()
+                typing.made.clear()
         if before == typing.locals:
             break
     return mistakes

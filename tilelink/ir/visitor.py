@@ -71,17 +71,19 @@ def values(value: Value) -> Iterator[Value]:
     stack = [value]
     while stack:
         yield (node := stack.pop())
-        stack.extend(reversed(tuple(operands(node))))
+        stack.extend(reversed(operands(node)))
 
 
-def operands(value: Value) -> Iterator[Value]:
-    """Yield the direct operands of a value, in order."""
+def operands(value: Value) -> list[Value]:
+    """Return the direct operands of a value, in order."""
+    found: list[Value] = []
     for name in _field_names(type(value)):
         child = getattr(value, name)
         if isinstance(child, Value):
-            yield child
+            found.append(child)
         elif isinstance(child, tuple):
-            yield from (c for c in child if isinstance(c, Value))
+            found += [one for one in child if isinstance(one, Value)]
+    return found
 
 
 @cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 
 import numpy as np
@@ -31,6 +31,7 @@ from tilelink.ir.mapping import CountedRange, Span, TileMap, listed
 from tilelink.ir.normal import MAX_SIZE, normal
 from tilelink.ir.program import Tensor
 from tilelink.ir.scalar import (
+    Binary,
     Compare,
     Env,
     Index,
@@ -104,10 +105,10 @@ class Guards:
 
     def number(self, guard: Guard) -> int:
         """Return the number of a guard."""
-        if guard not in self._numbers:
-            self._numbers[guard] = len(self.known)
+        number = self._numbers.setdefault(guard, len(self.known))  # one hash of all of it
+        if number == len(self.known):
             self.known.append(guard)
-        return self._numbers[guard]
+        return number
 
     def of(self, number: int) -> Guard:
         """Return a guard, in terms of entries that are no copies of others."""
@@ -461,20 +462,26 @@ def _place(span: Span) -> Scalar:
 
 def settled(expr: Scalar, rank: int, indices: Mapping[str, int]) -> Scalar:
     """Return an expression with numbers for the rank and the indices; look-ups get the rank as first coordinate."""
+    match expr:  # the forms of most places, of which a plan has many
+        case Index(name=name):
+            return _number_of(indices[name])
+        case Int():
+            return expr
+        case Lookup(coords=coords):
+            inner = (settled(c, rank, indices) for c in coords if isinstance(c, Scalar))
+            return Lookup(table=expr.table, coords=(_number_of(rank), *inner), launch=True)
+        case Binary(op=op, left=left, right=right):
+            a, b = settled(left, rank, indices), settled(right, rank, indices)
+            return expr if a is left and b is right else binary(op, a, b)
+        case Rank():
+            return _number_of(rank)
+        case _:
+            return rewrite(expr, lambda part: settled(part, rank, indices) if part is not expr else None)
 
-    def change(part: Scalar) -> Scalar | None:
-        match part:
-            case Index(name=name):
-                return Int(value=int(indices[name]))
-            case Rank():
-                return Int(value=rank)
-            case Lookup(coords=coords):
-                inner = (settled(c, rank, indices) for c in coords if isinstance(c, Scalar))
-                return Lookup(table=part.table, coords=(Int(value=rank), *inner), launch=True)
-            case _:
-                return None
 
-    return rewrite(expr, change)
+@lru_cache(maxsize=1 << 14)
+def _number_of(value: int) -> Int:
+    return Int(value=int(value))
 
 
 def numbered(

@@ -222,7 +222,7 @@ class _Sources:
     _known: dict[Region, tuple[Ints, Ints, Ints] | None] = field(
         default_factory=dict[Region, "tuple[Ints, Ints, Ints] | None"]
     )
-    _keys: dict[int, ValueKeys | None] = field(default_factory=dict[int, "ValueKeys | None"])
+    _keys: dict[int, ValueKeys] = field(default_factory=dict[int, ValueKeys])
     """By the number of an execution."""
     _named: dict[int, tuple[tuple[int, int], Scalar | None]] = field(default_factory=dict[Any, Any])
     """By the identity of what is assigned to a name, the last execution and element that asked, and the answer."""
@@ -255,19 +255,17 @@ class _Sources:
         """Return what an element of a value is computed from, or None if others may compute it otherwise."""
 
         def read(region: Region) -> Box | None:
-            tile_map = self.entries.bound.tile_map(self.stage.name, region)
-            if not is_fixed(tile_map):
-                return None
-            return box(self.entries.bound, self.stage, region, self.boxes(tile_map), at.number)
+            known = self._boxes(region)
+            return None if known is None else box(self.entries.bound, self.stage, region, known, at.number)
 
+        if self.carried and self.carried & _names_in(value, names):
+            return None
         if at.number not in self._keys:
-            shared = self.carried and self.carried & _names_in(value, names)
-            self._keys[at.number] = None if shared else ValueKeys(
+            self._keys[at.number] = ValueKeys(
                 bound=self.entries.bound, stage=self.stage, read=read,
                 settled=lambda one: settled(one, at.rank, at.indices),
             )  # fmt: skip
-        keys = self._keys[at.number]
-        return None if keys is None else keys.of(value, names, place)
+        return self._keys[at.number].of(value, names, place)
 
     def _fitting(self, value: Scalar) -> Scalar | None:
         """Return an expression that kernels compute as it stands: without an overflow."""
@@ -275,14 +273,18 @@ class _Sources:
         low, high = guards.bounds.of(guards.resolve(value))
         return value if low >= MIN_INT32 and high <= MAX_INT32 else None
 
+    def _boxes(self, region: Region) -> tuple[Ints, Ints, Ints] | None:
+        """Return the boxes of a region in all executions, or None if a launch decides about them."""
+        if region not in self._known:
+            tile_map = self.entries.bound.tile_map(self.stage.name, region)
+            self._known[region] = self.boxes(tile_map) if is_fixed(tile_map) else None
+        return self._known[region]
+
     def _entry(self, region: Region, at: Execution, element: Element) -> Scalar | None:
         tensor = self.entries.bound.tensors[region.tensor].decl
         if tensor.bound is None or tensor.known_early:
             return None
-        if region not in self._known:
-            tile_map = self.entries.bound.tile_map(self.stage.name, region)
-            self._known[region] = self.boxes(tile_map) if is_fixed(tile_map) else None
-        known = self._known[region]
+        known = self._boxes(region)
         if known is None:
             return None
         lo, hi, peer = (column[at.number] for column in known)

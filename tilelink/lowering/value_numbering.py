@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from math import prod
 from typing import Any
@@ -316,7 +317,7 @@ class ValueKeys:
             case _:
                 return None
 
-    @property
+    @cached_property
     def _typing(self) -> StageTyping:
         return self.bound.typing.stage(self.stage.name)
 

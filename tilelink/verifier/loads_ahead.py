@@ -55,7 +55,7 @@ def _of_consumers(plan: Plan, order: Orders, kernel: Kernel) -> Iterator[Verific
     bound = plan.bound
     stages = [one for one in (bound.stages[name] for name in kernel.stage_names) if one.roles is not None and one.total]
     read = {read.region.tensor for one in stages if not has_loop(one) for read in addends(one)}
-    own = read & set(writers_of(bound, kernel))
+    own = read and read & set(writers_of(bound, kernel))
     if not own:
         return
     tasks = _tasks_of(plan, [one.name for one in stages])
