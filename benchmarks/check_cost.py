@@ -1,6 +1,6 @@
-"""What `tilelink check` costs at sizes of models: seconds of processor time and megabytes, start-up included.
+"""What `tilelink check` costs, at sizes of models and of the library: processor time and megabytes, start-up included.
 
-python benchmarks/check_cost.py [--only WORD] [--gigabytes 12] [OUT.json]
+python benchmarks/check_cost.py [--only WORD] [--gigabytes 9] [--seconds 300] [OUT.json]
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 FILE = str(Path(__file__).with_suffix(".tl"))
+PROGRAMS = Path(__file__).parents[1] / "tilelink" / "programs"
 SM90 = ("--target", "sm_90", "--dtype", "bf16")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A check of one program. file: a file, or the program's name in the library."""
+    """A check of one program. file: a file, or the program's name in the library.
+
+    schedule: one of its schedules; "" for all schedules of all programs of the file, each on its own target.
+    """
 
     program: str
     ranks: int
@@ -31,14 +36,15 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.program}, {self.ranks} ranks, {self.sizes}"
+        return f"{self.program}, {self.ranks} ranks, {self.sizes or 'all schedules'}"
 
     @property
     def command(self) -> list[str]:
         sizes = [word for size in self.sizes.split() for word in ("--set", size)]
         chosen = ["--program", self.program] if self.file == FILE else []
-        schedule = ["--schedule", self.schedule]
-        return ["check", self.file, *chosen, *schedule, "--ranks", str(self.ranks), *SM90, *sizes]
+        schedule = ["--schedule", self.schedule] if self.schedule else []
+        target = SM90 if self.schedule else ()
+        return ["check", self.file, *chosen, *schedule, "--ranks", str(self.ranks), *target, *sizes]
 
 
 def _of_library(program: str, sizes: str) -> Case:
@@ -51,23 +57,39 @@ CASES = (
     Case(program="ep_ffn", ranks=2, sizes="M=1024 H=2048 F=768 E=8 C=384 k=8"),
     Case(program="ep_ffn", ranks=2, sizes="M=4096 H=2048 F=768 E=64 C=384 k=8"),
     Case(program="ep_ffn", ranks=8, sizes="M=1024 H=2048 F=768 E=8 C=256 k=8"),
+    Case(program="ep_ffn", ranks=8, sizes="M=8192 H=2048 F=768 E=16 C=640 k=8"),
     Case(program="moe_rs", ranks=8, sizes="M=2048 F=1024 H=2048 E=16 B=48 T=128 k=2"),
     Case(program="moe_rs", ranks=8, sizes="M=8192 F=1024 H=2048 E=64 B=192 T=128 k=2"),
     Case(program="ag_moe", ranks=8, sizes="Ms=1024 K=4096 N=2048 E=64 T=16384"),
     Case(program="zigzag_attention", ranks=8, sizes="Q=32 G=8 B=8 T=128 D=128"),
+    Case(program="zigzag_attention", ranks=8, sizes="Q=32 G=8 B=64 T=128 D=128"),
+    Case(program="ring_attention", ranks=8, sizes="Q=32 G=8 C=16 T=128 D=128"),
+    Case(program="ring_attention", ranks=8, sizes="Q=32 G=8 C=128 T=128 D=128"),
     Case(program="decode", ranks=8, sizes="B=64 P=8192 T=64 H=8 G=8 D=128 S=64"),
+    Case(program="decode", ranks=8, sizes="B=256 P=16384 T=64 H=8 G=8 D=128 S=64"),
+    Case(program="pipeline", ranks=8, sizes="B=32 M=2048 K=4096"),
+    _of_library("fsdp", "L=80 M=2048 Ds=512 activation=relu"),
+    *(
+        Case(program=file.stem, ranks=8, sizes="", schedule="", file=file.stem)
+        for file in sorted(PROGRAMS.glob("*.tl"))
+    ),
 )
 
 
-def measure(case: Case, limit: int) -> dict[str, object]:
-    """Check one program in a process of its own, with `limit` bytes of address space."""
+def measure(case: Case, limit: int, seconds: int) -> dict[str, object]:
+    """Check one program in a process of its own, with `limit` bytes of address space and so many seconds."""
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+
     command = [sys.executable, "-m", "tilelink", *case.command]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        preexec_fn=limited,
     )
     assert process.stdout is not None
     text = process.stdout.read()
@@ -84,22 +106,42 @@ def measure(case: Case, limit: int) -> dict[str, object]:
     }
 
 
+def table(report: dict[str, Any], name: str) -> list[str]:
+    """The section of a report about what checks cost."""
+    limits = (
+        f"{report['limits']['seconds']} s of processor time and {report['limits']['gigabytes']} GB of address space"
+    )
+    text = (
+        "`tilelink check` in a process of its own, from its start to its end: processor time and the most memory. A "
+        f"check had {limits}; what is no proof ended there. Made by `benchmarks/check_cost.py` on "
+        f"{report['machine']['cores']} cores whose load was {report['machine']['load']}, its own included."
+    )
+    rows = [
+        f"| {one['case']} | {one['seconds']:.1f} | {one['megabytes']} | {'yes' if one['safe'] else 'no'} |"
+        for one in report["results"]
+    ]
+    return [f"## {name}", "", text, "", "| check | s | MB | proved |", "| --- | ---: | ---: | --- |", *rows, ""]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="of the cases whose name has this word")
-    parser.add_argument("--gigabytes", type=int, default=12, help="of address space for a check")
-    parser.add_argument("out", nargs="?")
+    parser.add_argument("--gigabytes", type=int, default=9, help="of address space for a check")
+    parser.add_argument("--seconds", type=int, default=300, help="of processor time for a check")
+    parser.add_argument("out", nargs="?", help="written after each case")
     given = parser.parse_args()
     results: list[dict[str, object]] = []
     print(f"{'s':>7} {'MB':>7}")
-    for case in CASES:
-        if given.only in case.name:
-            result = measure(case, given.gigabytes * 2**30)
-            print(f"{result['seconds']:>7} {result['megabytes']:>7}  {case.name}  {result['said']}", flush=True)
-            results.append(result)
-    if given.out:
-        machine = {"python": platform.python_version(), "machine": platform.machine()}
-        Path(given.out).write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+    for case in (one for one in CASES if given.only in one.name):
+        result = measure(case, given.gigabytes * 2**30, given.seconds)
+        print(f"{result['seconds']:>7} {result['megabytes']:>7}  {case.name}  {result['said']}", flush=True)
+        results.append(result)
+        if given.out:
+            busy = {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
+            machine = {"python": platform.python_version(), "machine": platform.machine(), **busy}
+            limits = {"gigabytes": given.gigabytes, "seconds": given.seconds}
+            report = {"benchmark": "check cost", "machine": machine, "limits": limits, "results": results}
+            Path(given.out).write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
