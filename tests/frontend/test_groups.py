@@ -411,14 +411,6 @@ def test_counts_that_a_group_has_end_loops_of_its_stages() -> None:
         torch.testing.assert_close(outputs[2 + e]["y"], wanted)
 
 
-def test_a_count_that_a_group_has_ends_no_range_of_a_domain() -> None:
-    old = "comm send(e: experts) on attention:\n        for (c: C[: count[e]]):\n"
-    assert old in COUNTED
-    text = COUNTED.replace(old, "comm send(e: experts, c: C[: count[e]]) on attention:\n        if rank < A:\n")
-    with pytest.raises(TileLinkError, match="attention alone has count"):
-        tilelink.compile(parsed(text), dims={"A": 2, "C": 12, "N": 16}, ranks=4)
-
-
 def test_the_programs_of_the_language_page_run() -> None:
     text = (Path(__file__).parents[2] / "docs" / "language.md").read_text()
     blocks = [one for one in re.findall(r"```tilelink\n(.*?)```", text, re.S) if " over " in one.partition("\n")[0]]

@@ -47,7 +47,7 @@ from tilelink.ir.reach import on_all_ranks
 from tilelink.ir.scalar import Index, Int, Ranks, Scalar, add, at_launch, binary, const, mul, substitute
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
-from tilelink.ir.visitor import closing_notifies, only_signals
+from tilelink.ir.visitor import closing_notifies, on_ranks, only_signals
 from tilelink.lowering.messages import axes, message_axes
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
@@ -93,7 +93,12 @@ class StatementEmitter:
         stage = self.values.addresses.stage
         counted = [decl.name for decl in stage.stage.indices if decl.counted]
         if counted:
-            self._counted_body(body, counted)
+            branch, inner = on_ranks(replace(stage.stage, body=body))
+            if branch is None:
+                self._counted_body(body, counted)
+                return
+            self.writer.add(nodes.Comment(text=statement_comment(branch)))
+            self._on_ranks(branch.condition, lambda: self._counted_body(inner, counted))
             return
         names = undeclared(body)
         for number, statement in enumerate(body):
@@ -266,6 +271,15 @@ class StatementEmitter:
             case _:
                 hint = "stages consist of the statements of tilelink.ir.program"
                 raise EmitError(f"cannot render {type(statement).__name__}", location=statement.location, hint=hint)
+
+    def _on_ranks(self, condition: Scalar, body: Callable[[], None]) -> None:
+        """Lower a body that some ranks execute."""
+        taken = on_all_ranks(condition, self.values.addresses.bound.ranks)
+        if taken:
+            body()
+        elif taken is None:
+            with self.writer.block(nodes.Branch(condition=self.values.addresses.scalar(condition))):
+                body()
 
     def _branches(self, branch: If) -> None:
         taken = on_all_ranks(branch.condition, self.values.addresses.bound.ranks)

@@ -36,7 +36,7 @@ from tilelink.ir.program import (
     require_program,
 )
 from tilelink.ir.scalar import RANK, Index, Lookup, Scalar, Whole, at_launch, walk
-from tilelink.ir.visitor import range_ends, reads, scalars_of, statements, value_of
+from tilelink.ir.visitor import on_ranks, range_ends, reads, scalars_of, statements, value_of, with_body_on_ranks
 
 
 @public
@@ -78,7 +78,8 @@ def _linked(program: Program, kinds: dict[str, str]) -> Program:
         present = _signalled(stage)
         ends = _waits_for(_ends(stage), stage.location, kinds, present)
         known = present | {(Wait, one.region) for one in ends}
-        stages.append(replace(stage, body=(*ends, *_link_body(stage.body, kinds, known))))
+        body = (*ends, *_link_body(on_ranks(stage)[1], kinds, known))
+        stages.append(with_body_on_ranks(stage, body))
     return replace(program, stages=tuple(stages))
 
 

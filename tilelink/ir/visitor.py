@@ -29,7 +29,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Index, Scalar, rewrite, walk
+from tilelink.ir.scalar import Index, Lookup, Scalar, rewrite, walk
 
 
 def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
@@ -389,14 +389,36 @@ def counters(stage: Stage) -> frozenset[str]:
     return frozenset(d.name for loop in loops for d in loop.indices) - named
 
 
+def on_ranks(stage: Stage) -> tuple[If | None, tuple[Statement, ...]]:
+    """Return the condition that is around all of a stage's body, if the rank alone decides it, and what is in it.
+
+    A stage `on GROUP` has one. Ranks on which it does not hold execute nothing of the stage, and read no ends of its
+    ranges.
+    """
+    match stage.body:
+        case (If(condition=condition, then=then, orelse=()) as branch,) if then and not any(
+            isinstance(part, Index | Lookup) for part in walk(condition)
+        ):
+            return branch, then
+        case _:
+            return None, stage.body
+
+
+def with_body_on_ranks(stage: Stage, body: tuple[Statement, ...]) -> Stage:
+    """Return a stage with another body, on the ranks that execute the one that it has."""
+    branch, _ = on_ranks(stage)
+    return replace(stage, body=body if branch is None else (replace(branch, then=body),))
+
+
 def leading_waits(stage: Stage) -> int:
     """Return the number of waits and barriers at the start of a stage's body that name no counted index of its domain.
 
-    Every tile makes them before the ends of counted ranges are read.
+    Every tile makes them before the ends of counted ranges are read. Those of a stage that some ranks execute are in
+    its condition (`on_ranks`).
     """
     counted = {decl.name for decl in stage.indices if decl.counted}
     number = 0
-    for statement in stage.body:
+    for statement in on_ranks(stage)[1]:
         if isinstance(statement, Barrier):
             number += 1
             continue

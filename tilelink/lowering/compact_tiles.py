@@ -158,8 +158,10 @@ def known_at_start(bound: Bound, stage: BoundStage, index: str, outside: list[st
     for expr in (e for end in (part.start, part.stop) if end is not None for e in walk(end)):
         if isinstance(expr, Index) and expr.name not in outside:
             return False
-        if isinstance(expr, Lookup) and not bound.tensors[expr.table].constant:
-            return False
+        if isinstance(expr, Lookup):
+            table = bound.tensors[expr.table]
+            if not table.constant or not all(map(table.on, range(bound.ranks))):  # each rank would read it
+                return False
     return True
 
 

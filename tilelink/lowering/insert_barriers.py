@@ -36,7 +36,18 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.reach import elsewhere, on_all_ranks
 from tilelink.ir.scalar import Block, Env, Index, Lookup, Scalar, Whole, evaluate, walk
-from tilelink.ir.visitor import leading_waits, mixes, own_scalars, range_ends, reads, statements, value_of, values
+from tilelink.ir.visitor import (
+    leading_waits,
+    mixes,
+    on_ranks,
+    own_scalars,
+    range_ends,
+    reads,
+    statements,
+    value_of,
+    values,
+    with_body_on_ranks,
+)
 from tilelink.lowering.bound import Bound, BoundStage, Transport, with_bodies
 from tilelink.lowering.compact_tiles import obstacle
 from tilelink.lowering.transform import free_name
@@ -74,12 +85,14 @@ class _Placing:
         """Return the body of a stage with its barriers, one of them before the ends of its ranges are read."""
         ends = looked_up(range_ends(stage.stage.indices))
         read = {memory for region in ends for memory in _memories(region, self.bound.ranks)}
-        body = stage.stage.body
+        _, body = on_ranks(stage.stage)
+        first: tuple[Statement, ...] = ()
         if read & self.pending.stored and not any(map(self.pending.meets, body[: leading_waits(stage.stage)])):
             self.pending.barrier(Barrier())
-            return (Barrier(location=stage.stage.location), *self.body(body))
-        self.pending.loaded |= read
-        return self.body(body)
+            first = (Barrier(location=stage.stage.location),)
+        else:
+            self.pending.loaded |= read
+        return with_body_on_ranks(stage.stage, (*first, *self.body(body))).body
 
     def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         done: list[Statement] = []

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tilelink.errors import ScheduleError
 from tilelink.ir.program import For, If, IndexDecl, Statement
 from tilelink.ir.scalar import Env, Scalar, evaluate
-from tilelink.ir.visitor import leading_waits, statements
+from tilelink.ir.visitor import leading_waits, on_ranks, statements
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import SUBSTEPS
@@ -99,8 +99,17 @@ class Walk:
         task = self.first_task[stage.name] + rank * total + t
         none = np.zeros_like(task)
         rows = Rows(task=task, position=none, rank=rank, indices=indices, guard=none)
+        branch, body = on_ranks(stage.stage)
+        if branch is not None:
+            self.statements.append((stage.name, branch))
+            rows = self.reached(len(self.statements) - 1, branch, rows)
+            surely, _ = truth(branch.condition, self.env(rows), self.bound.entries)
+            rows = rows.pick(np.broadcast_to(surely, rows.task.shape))
+            if not len(rows.task):
+                self._pass_over(stage, statements(body))
+                return
         number = leading_waits(stage.stage)
-        waits, body = stage.stage.body[:number], stage.stage.body[number:]
+        waits, body = body[:number], body[number:]
         self._block(stage, waits, rows)
         rows = replace(rows, position=rows.position + sum(length(stage, one) for one in waits))
         number = len(self.statements) if body else len(self.statements) - 1

@@ -30,6 +30,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Block, Int, Lookup, Ranks, Scalar, Whole
 from tilelink.ir.typing import Axis, StageTyping
+from tilelink.ir.visitor import on_ranks
 from tilelink.reference import boxes
 from tilelink.reference.dtypes import converted, typed
 from tilelink.reference.memory import WRITES, Counters, Memory, Need, Unwritten
@@ -314,10 +315,14 @@ class Walker:
     def task(self) -> Task:
         """Run the task as a coroutine that yields each condition it waits for.
 
-        The ends of its ranges are read once they are written, whether or not waits at its start order that.
+        The ends of its ranges are read once they are written, whether or not waits at its start order that, and on the
+        ranks that execute it.
         """
+        branch, body = on_ranks(self.stage)
+        if branch is not None and not self.number(branch.condition):
+            return
         yield from self._once_written(lambda: self.enter(self.stage.indices))
-        yield from self._body(self.stage.body)
+        yield from self._body(body)
 
     def _body(self, body: tuple[Statement, ...]) -> Task:
         """Run statements; only the signals of those that are not there."""
