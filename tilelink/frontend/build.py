@@ -238,8 +238,10 @@ def _tensor(scope: Scope, syntax: TensorSyntax, groups: Mapping[str, Group]) -> 
             f"a{'n' * (syntax.space == 'inout')} {syntax.space} tensor is never symmetric", location=location, hint=hint
         )
     low, high = _range(scope, syntax)
-    shape, defined = _shape(scope, syntax)
-    scope.sides[syntax.name] = tuple(side_of(scope, node) for node in syntax.shape)
+    axes = _axes(scope, syntax)
+    named = replace(scope, coordinates={name: dim for dim, name in enumerate(axes) if name})
+    shape, defined = _shape(named, syntax)
+    scope.sides[syntax.name] = tuple(side_of(scope, size_node(node)) for node in syntax.shape)
     integers = syntax.bound is not None and syntax.space != "table"
     return Tensor(
         name=syntax.name,
@@ -250,7 +252,8 @@ def _tensor(scope: Scope, syntax: TensorSyntax, groups: Mapping[str, Group]) -> 
         symmetric=syntax.symmetric or syntax.space == "symmetric",
         shape=shape,
         dtype="i32" if integers else syntax.dtype if syntax.space != "table" else None,
-        bound=_bound(scope, syntax),
+        bound=_bound(named, syntax),
+        axes=axes,
         sums=syntax.sums,
         properties=syntax.properties,
         defined=defined,
@@ -280,11 +283,31 @@ def _check_properties(scope: Scope, syntax: TensorSyntax) -> None:
         raise ParseError(f"{syntax.name} cannot rise", location=location, hint=hint)
 
 
+def size_node(node: ast.expr) -> ast.expr:
+    """Return the size of a dimension, of which the axis may have a name."""
+    return node.value if isinstance(node, ast.NamedExpr) else node
+
+
+def _axes(scope: Scope, syntax: TensorSyntax) -> tuple[str | None, ...]:
+    """Return the names of the axes of a declaration, None for one without; () if no axis has a name."""
+    inner = replace(scope, indices={})
+    axes: list[str | None] = []
+    for node in syntax.shape:
+        if isinstance(node, ast.NamedExpr):
+            name = node.target.id
+            declare(inner, name, node.target)
+            inner.indices[name] = IndexDecl(name=name, extent=Int(value=1), location=scope.location(node.target))
+            axes.append(name)
+        else:
+            axes.append(None)
+    return tuple(axes) if any(axes) else ()
+
+
 def _shape(scope: Scope, syntax: TensorSyntax) -> tuple[tuple[Scalar, ...], tuple[Scalar | None, ...]]:
     """Return the shape of a tensor, and for each dimension the end of what is defined of an output or input."""
     shape: list[Scalar] = []
     defined: list[Scalar | None] = []
-    for number, node in enumerate(syntax.shape):
+    for number, node in enumerate(map(size_node, syntax.shape)):
         size, start, stop = part_of(scope, node)
         if start is not None or (stop is not None and (syntax.space not in ("in", "out") or syntax.bound is not None)):
             hint = "y : out [M[:m], N] is defined, and x : in [M[:m], N] given, from the first element up to m"

@@ -495,6 +495,10 @@ class _Build(Transformer_NonRecursive[Token, Any]):
     def dims(self, _: Meta, items: list[Any]) -> list[ast.expr]:
         return items
 
+    def named_dim(self, meta: Meta, items: list[Any]) -> ast.expr:
+        name, size = items
+        return _at(ast.NamedExpr(target=_at(ast.Name(id=str(name)), name), value=size), meta)
+
     def stage(self, _: Meta, items: list[Any]) -> StageSyntax:
         kind, name, indices, on, body = items
         node = _at(ast.Name(id=str(name)), name)

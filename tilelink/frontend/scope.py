@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -104,6 +105,8 @@ class IntegerScope:
     """The values that stand for inputs that are left out."""
     implicit: int = 0
     """In a declaration, the number of dimensions whose coordinates a bare index tensor stands for."""
+    coordinates: Mapping[str, int] = field(default_factory=dict[str, int])
+    """In a declaration, the names of its axes, with their dimensions."""
     axes: dict[str, Axis] = field(default_factory=dict[str, Axis])
     """The coordinates of the grid of ranks, and the groups."""
     over: dict[str, str] = field(default_factory=dict[str, str])
@@ -227,6 +230,14 @@ class IntegerScope:
         coords = tuple(Coordinate(dim=d) for d in range(len(tensor.shape)))
         return Lookup(table=name, coords=coords, launch=True, location=self.location(node))
 
+    def _own_coordinate(self, node: ast.expr, name: str) -> Coordinate:
+        """Return the coordinate along an axis of a declaration, for what is said of its elements."""
+        dim = self.coordinates[name]
+        if dim >= self.implicit:
+            hint = "an end depends on the axes before it: y : out [s: ranks, M[: n[s]]]"
+            raise ParseError(f"{name} is no axis before this one", location=self.location(node), hint=hint)
+        return Coordinate(dim=dim, name=name, location=self.location(node))
+
     def _shifted(self, index: str, offset: Scalar, subtracted: bool, node: ast.expr) -> Scalar:
         """Return an index over a part of a dimension, shifted: its own first element is added to the offset."""
         begin, location = self.begins[index], self.location(node)
@@ -240,6 +251,8 @@ class IntegerScope:
         location = self.location(node)
         if (entry := self._bare_entry(node, name)) is not None:
             return entry
+        if name in self.coordinates:
+            return self._own_coordinate(node, name)
         if name in self.axes:
             return self._axis(node, name)
         if name in self.begins:

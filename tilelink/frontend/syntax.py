@@ -51,6 +51,7 @@ class TensorSyntax:
     space: str
     symmetric: bool
     shape: tuple[ast.expr, ...]
+    """Sizes; those of axes with names, `u: U` of a text and `u := U` in Python, as assignments."""
     dtype: str | None
     bound: ast.expr | None
     node: ast.AST

@@ -137,7 +137,10 @@ def _tensor(tensor: Tensor, width: int) -> str:
 
 def _dim(tensor: Tensor, dim: int) -> str:
     size, end = tensor.shape[dim], tensor.defined[dim] if tensor.defined else None
-    return print_scalar(size) if end is None else f"{_scalar(size, ATOM)}[:{print_scalar(end)}]"
+    name = f"{tensor.axes[dim]}: " if tensor.axes and tensor.axes[dim] else ""
+    if end is None:
+        return name + print_scalar(size)
+    return f"{name}{_scalar(size, ATOM)}[:{print_scalar(end)}]"
 
 
 def _bound(bound: Scalar) -> str:
@@ -270,8 +273,10 @@ def _scalar(expr: Scalar, context: int) -> str:
         case Logic(op=op, args=args):
             level = AND if op == "and" else OR
             return _wrap(f" {op} ".join(_scalar(a, level + 1) for a in args), level, context)
-        case Lookup(table=table, coords=coords) if all(isinstance(c, Coordinate) for c in coords):
+        case Lookup(table=table, coords=coords) if coords == tuple(Coordinate(dim=d) for d in range(len(coords))):
             return table  # without dimensions, or entry by entry along those of a declaration
+        case Coordinate(dim=dim, name=name):
+            return name or f"coordinate {dim}"
         case Lookup(table=table, coords=coords):
             return f"{table}[{', '.join(':' if isinstance(c, Whole) else print_scalar(c) for c in coords)}]"
         case Block(start=start, size=size):

@@ -86,6 +86,7 @@ class Tensor(Node):
     input, of those that are given. A `Coordinate` in it stands for the coordinate along a dimension before.
     low, high: of a tensor that is given, the smallest and the largest of the random values that commands draw; None for
     none.
+    axes: the names that what is said of an entry has for its coordinates, None for none; () if no axis has one.
     on: the group whose ranks alone have the tensor; None if all have it.
     within: of a result, max |out - ref| / max |ref| up to which commands call it right; None for that of its dtype.
     """
@@ -102,6 +103,7 @@ class Tensor(Node):
     sums: bool = False
     properties: tuple[str, ...] = ()
     defined: tuple[Scalar | None, ...] = ()
+    axes: tuple[str | None, ...] = ()
     on: str | None = None
 
     @property

@@ -107,9 +107,13 @@ class Lookup(Scalar):
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinate(Scalar):
-    """The coordinate, along a dimension of its tensor, of the element that a declaration is about."""
+    """The coordinate, along a dimension of its tensor, of the element that a declaration is about.
+
+    name: that of the axis in the declaration, None if it has none.
+    """
 
     dim: int
+    name: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ _WITH_FLOATS = (Literal, Full, Tensor, Param)
 """Nodes with fields that may be floating-point numbers."""
 _NAMED = frozenset(
     {"name", "program", "stage", "tensor", "table", "index", "function", "tiles", "channel", "group", "kind", "place"}
-    | {"what", "on", "target"}
+    | {"what", "on", "target", "axes"}
 )
 """Fields that hold names, or words that are looked up when the schedule is bound."""
 

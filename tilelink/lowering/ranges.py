@@ -93,7 +93,7 @@ def _check_lookup(bound: Bound, tensor: BoundTensor, what: str, lookup: Lookup) 
             size = table.shape[dim]
             if low >= 0 and high < size:
                 continue
-            name = f"coordinate {coord.dim}" if isinstance(coord, Coordinate) else print_scalar(coord)
+            name = print_scalar(coord)
             most = high if high >= size else low
             message = f"{what} looks up {print_scalar(lookup)}, where {name} {'is' if low == high else 'may be'} {most}"
             hint = f"{lookup.table} has {size} entries along dimension {dim}, which are counted from 0"
