@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from random import Random
 
-from tilelink.facts.questions import Facts
+from tilelink.facts.questions import At, Facts
 from tilelink.facts.regions import Begun, Chosen, Ended, Guard, GuardPart, Listed, Place, Segment
 from tilelink.ir.intervals import Bounds
 from tilelink.ir.program import Tensor
@@ -29,13 +29,14 @@ BOUNDS: tuple[Scalar | None, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Is what is in `given` in `asked`, or apart from it? words, bound: what `a` promises."""
+    """Is what is in `given` in `asked`, or apart from it? words, bound: what `a` promises. box: where elements are."""
 
     kind: str
     given: Guard
     asked: Guard
     words: tuple[str, ...]
     bound: Scalar | None
+    box: At = ()
 
     @property
     def _regions(self) -> list[Guard]:
@@ -53,16 +54,18 @@ class Question:
     def answer(self) -> bool:
         """What the package says."""
         if self.kind == "inside":
-            return all(self.facts().inside([self.given], part) for part in self.asked)
+            return all(self.facts().inside([self.given], part, self.box) for part in self.asked)
         if self.kind == "covered":
             return self.facts().covered(self.given, self._regions)
         return self.facts().apart([self.given], [self.asked])
 
     def true(self) -> bool:
         """What all launches say."""
-        dims = {getattr(part, "dim", None) for part in (*self.given, *self.asked)}
+        dims = {getattr(part, "dim", None) for part in (*self.given, *self.asked)} | {dim for dim, _, _ in self.box}
         for launch in launches(self.words):
             for x in product(*(range(SIZE if dim in dims else 1) for dim in range(DIMS))):
+                if not all(lo <= x[dim] < hi for dim, lo, hi in self.box):
+                    continue
                 if not any(self._there(launch, named) for named in _ways(self.given, launch, x)):
                     continue
                 ways = [*_ways(self.asked, launch, x)]
@@ -158,7 +161,14 @@ def drawn(seed: int) -> Question:
     kind = draw.choice(["inside", "inside", "covered", "apart"])
     number = draw.randint(1, 3 if kind == "covered" else 2)
     asked = tuple(_near(draw, draw.choice(given)) if draw.random() < 0.6 else _part(draw) for _ in range(number))
-    return Question(kind=kind, given=given, asked=asked, words=draw.choice(PROMISES), bound=draw.choice(BOUNDS))
+    question = Question(kind=kind, given=given, asked=asked, words=draw.choice(PROMISES), bound=draw.choice(BOUNDS))
+    return replace(question, box=_box(Random(f"box {seed}"))) if kind == "inside" else question
+
+
+def _box(draw: Random) -> At:
+    """Return what is known of elements: nothing, or a part of one dimension or of each."""
+    parts = [(dim, lo := draw.randrange(SIZE), draw.randint(lo + 1, SIZE)) for dim in range(DIMS)]
+    return tuple(draw.choice([(), (), parts[:1], parts]))
 
 
 def _entry(draw: Random) -> Lookup:

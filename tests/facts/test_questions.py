@@ -108,6 +108,8 @@ MUTANTS: dict[str, tuple[object, str, object]] = {
     "all tensors have the promises of one": (Encoder, "_words", _of_all_tables),
     "entries of a tensor are one": (Encoder, "_entry", _one_entry),
     "a quotient is exact": (Encoder, "_quotient", _exact),
+    "a box ends one element early": (questions, "less", _stronger),
+    "a box begins one element late": (questions, "at_least", lambda a, b: at_least(a, plus(b, {ONE: 1}))),
     "a list has no end": (Elements, "_listed", _longer),
 }
 

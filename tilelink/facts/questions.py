@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from itertools import chain, product
 
 from tilelink.facts.encode import Encoder
-from tilelink.facts.linear import ONE, All, Formula, either, equal, less, refuted
+from tilelink.facts.linear import ONE, All, Formula, at_least, either, less, refuted
 from tilelink.facts.regions import Elements, Guard, GuardPart, Place
 from tilelink.ir.intervals import Bounds
 from tilelink.ir.program import Tensor
 from tilelink.ir.scalar import Int, Lookup, Scalar
 
-At = tuple[tuple[int, int], ...]
-"""Dimensions along which the element is known, with its coordinates."""
+At = tuple[tuple[int, int, int], ...]
+"""Dimensions along which something is known of the element: (dimension, lo, hi) for a coordinate in [lo, hi)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,8 @@ class Facts:
         elements = Elements(encoder)
         formulas = [one for guard in guards for one in elements.inside(guard, "")]
         encoder.below_bounds()
-        formulas += [equal(elements.along(dim), {ONE: value}) for dim, value in at]
+        for dim, lo, hi in at:
+            formulas += [at_least(elements.along(dim), {ONE: lo}), less(elements.along(dim), {ONE: hi})]
         formulas += [either(elements.outside(part) for part in other) for other in others]
         return _impossible(encoder, [*formulas, *elements.there()])
 

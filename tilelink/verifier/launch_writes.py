@@ -105,10 +105,23 @@ def ended_outputs(plan: Plan) -> Iterator[VerificationError]:
 def chosen_outputs(plan: Plan) -> Iterator[VerificationError]:
     """Yield a refusal of an output that is written in some launches only."""
     for tensor, row, part in _decided_writes(plan, Chosen):
+        if _chosen_right(plan, tensor, row):
+            continue
         message = f"writes {tensor.name} in some launches only: {said(plan, part.condition)}"
-        hint = "write it in every launch: where(c, a, b) chooses a value, and 0 is one"
+        hint = "write it in every launch: where(c, a, b) chooses a value, and 0 is one; "
+        hint += f"or say that just this is defined: {tensor.name} : out [M[: n], ...] for if i < n:"
         yield refused(plan, CoverageError, row, message, hint)
         return
+
+
+def _chosen_right(plan: Plan, tensor: BoundTensor, row: int) -> bool:
+    """True if a write to an output, in some launches only, is made in those in which its elements are defined."""
+    a, facts, dims = plan.accesses, plan.guards.facts, range(len(tensor.shape))
+    ends = [(dim, end) for dim, end in enumerate(tensor.decl.defined) if end is not None]
+    defined = tuple(Ended(dim=dim, stop=stop_of(plan, row, tensor, dim, end)) for dim, end in ends)
+    own, box = guard_of(plan, row), tuple((dim, int(a.lo[row, dim]), int(a.hi[row, dim])) for dim in dims)
+    written = all(facts.inside([defined], part, box) for part in own)
+    return bool(defined) and written and all(facts.inside([own], part, box) for part in defined)
 
 
 def _decided_writes(plan: Plan, kind: type[Decided]) -> Iterator[tuple[BoundTensor, int, Decided]]:

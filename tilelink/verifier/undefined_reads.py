@@ -3,7 +3,8 @@
 A range [0, n) ends at the same element for everybody who takes the same n. An entry is written once in a launch, so its
 copies are equal to it. So a reader that stops at n reads nothing which a writer that stops at n left out. Ranges that
 begin at n, [n, M), do so alike. A write in an iteration that only a launch has, at a place that says nothing of the
-iteration, is read where the same iteration is known to be there.
+iteration, is read where the same iteration is known to be there. A condition on numbers, `if b < n:`, is about the
+elements of the box that is read or written under it, so it is as good as the range.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tilelink.errors import CoverageError, VerificationError
-from tilelink.facts.regions import Begun, Ended, Guard, GuardPart, Place
+from tilelink.facts.questions import At
+from tilelink.facts.regions import Begun, Chosen, Ended, Guard, GuardPart, Place
 from tilelink.ir.scalar import Scalar
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints, distinct_rows
@@ -37,9 +39,10 @@ def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
     for part in parts(plan, plan.touching(guarded) & ~of_tensors(plan, "in", "table", "inout", "kept")):
         found = meetings(part, reads_of(part))
         found = found.only(a.guard[found.write] > 0).unlike(a.guard[found.others])
-        for write, read in _unlike(plan, *_unproved(plan, found, families).pairs()):
-            if (left := _left_out(plan, write, _named(plan, plan.guards.known[int(a.guard[read])]))) is not None:
-                yield _undefined(plan, part.name, write, read, left)
+        for writes, reads in _alike(plan, *_unproved(plan, found, families).pairs()):
+            wrong = _left_out_of_one(plan, writes, reads)
+            if wrong is not None:
+                yield _undefined(plan, part.name, *wrong)
                 return
 
 
@@ -73,13 +76,40 @@ def _unproved(plan: Plan, found: Meetings, families: dict[object, bool]) -> Meet
     return found.only(~proved)
 
 
-def _unlike(plan: Plan, writes: Ints, reads: Ints) -> Iterator[tuple[int, int]]:
-    """Yield the first of the pairs of accesses that are alike in all that `_left_out` looks at."""
+def _alike(plan: Plan, writes: Ints, reads: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the pairs of accesses that are alike in all that `_left_out` looks at, in the order of the first ones."""
     if not len(writes):
         return
     theirs = plan.accesses.guard[reads]
-    first, _ = distinct_rows([theirs, *_asked(plan, writes, theirs)])
-    yield from zip(writes[np.sort(first)].tolist(), reads[np.sort(first)].tolist(), strict=True)
+    first, which = distinct_rows([theirs, *_asked(plan, writes, theirs)])
+    order = np.argsort(which, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(which[order])) + 1)
+    for number in np.argsort(first, kind="stable").tolist():
+        yield writes[groups[number]], reads[groups[number]]
+
+
+def _left_out_of_one(plan: Plan, writes: Ints, reads: Ints) -> tuple[int, int, GuardPart] | None:
+    """Return the first of some pairs (write, read) of whose write an element may be left out, with the reason.
+
+    The pairs are alike but for their boxes, which are looked at if a condition may say something of their elements.
+    """
+    a = plan.accesses
+    named = _named(plan, plan.guards.known[int(a.guard[reads[0]])])
+    left = _left_out(plan, int(writes[0]), named)
+    if left is None:
+        return None
+    guards = (*named, plan.guards.of(int(a.guard[writes[0]])))
+    if not any(isinstance(part, Chosen) for guard in guards for part in guard):
+        return int(writes[0]), int(reads[0]), left
+    dims = sorted({part.dim for guard in guards for part in guard if not isinstance(part, Chosen)})
+    boxes = [np.maximum(a.lo[writes], a.lo[reads])[:, dims], np.minimum(a.hi[writes], a.hi[reads])[:, dims]]
+    first, _ = distinct_rows([column for ends in boxes for column in ends.T]) if dims else (np.zeros(1, np.int64), None)
+    for pair in np.sort(first).tolist():
+        at = tuple((dim, int(boxes[0][pair, n]), int(boxes[1][pair, n])) for n, dim in enumerate(dims))
+        left = _left_out(plan, int(writes[pair]), named, at)
+        if left is not None:
+            return int(writes[pair]), int(reads[pair]), left
+    return None
 
 
 def _asked(plan: Plan, writes: Ints, theirs: Ints) -> list[Ints]:
@@ -140,8 +170,10 @@ def surely_undefined(plan: Plan, tensor: BoundTensor, rank: int, lo: Sequence[in
 
 def _ends_before(plan: Plan, row: int, dim: int, stop: Scalar) -> bool:
     """True if an access names, along a dimension, only elements before `stop`."""
-    named = _named(plan, plan.guards.known[int(plan.accesses.guard[row])])
-    return plan.guards.facts.inside(named, Ended(dim=dim, stop=stop))
+    a, facts = plan.accesses, plan.guards.facts
+    named, part = _named(plan, plan.guards.known[int(a.guard[row])]), Ended(dim=dim, stop=stop)
+    box = ((dim, int(a.lo[row, dim]), int(a.hi[row, dim])),)
+    return facts.inside(named, part) or facts.inside(named, part, box)
 
 
 def _named(plan: Plan, guard: Guard) -> tuple[Guard, Guard]:
@@ -150,15 +182,15 @@ def _named(plan: Plan, guard: Guard) -> tuple[Guard, Guard]:
     return plan.guards.resolved(guard), guard
 
 
-def _left_out(plan: Plan, write: int, named: tuple[Guard, Guard]) -> GuardPart | None:
+def _left_out(plan: Plan, write: int, named: tuple[Guard, Guard], box: At = ()) -> GuardPart | None:
     """Return what a launch decides of a write, by which it may leave out an element of its box that a read names.
 
-    named: the guard of the read, as `_named` returns it.
+    named: the guard of the read, as `_named` returns it. box: what is known of the elements that both name.
     """
     ours = plan.guards.of(int(plan.accesses.guard[write]))
     a, ended = plan.accesses, {part.dim for part in ours if isinstance(part, Ended)}
-    at = tuple(
-        (dim, int(a.lo[write, dim]))
+    at = box or tuple(
+        (dim, int(a.lo[write, dim]), int(a.hi[write, dim]))
         for dim in sorted(_placed(named[0]))
         if ended - {dim} and a.hi[write, dim] == a.lo[write, dim] + 1
     )
@@ -172,9 +204,11 @@ def _undefined(plan: Plan, name: str, write: int, read: int, left: GuardPart) ->
     if isinstance(left, Ended | Begun):
         what = f"up to {said(plan, left.stop)}" if isinstance(left, Ended) else f"from {said(plan, left.start)} on"
     message = f"reads {name} of rank {a.peer[read]}, which {writer} writes {what}" + _own_end(plan, read, left)
-    hint = "read the same part: a range with the same end here, which a peer may have sent along, or which is computed"
-    hint += " alike: the same expression of integers, comparisons, minima and maxima, of the same elements; entries"
-    hint += " that all ranks are given alike are replicated: m : in [] <= M replicated"
+    hint = (
+        "read the same part: a range with the same end here, or if i < n:, with an end that a peer may have sent along,"
+    )
+    hint += " or that is computed alike: the same expression of integers, comparisons, minima and maxima, of the same"
+    hint += " elements; entries that all ranks are given alike are replicated: m : in [] <= M replicated"
     if isinstance(left, Ended):
         hint += "; or a place whose bound is that end: slot : in [...] < count[owner]"
     task, statement, related = int(a.task[read]), int(a.statement[read]), int(a.statement[write])
@@ -185,7 +219,8 @@ def _own_end(plan: Plan, read: int, left: GuardPart) -> str:
     """Return what a launch decides of a read along the dimension in which a write leaves something out, as text."""
     if not isinstance(left, Ended | Begun):
         return ""
-    for part in guard_of(plan, read):
+    own = guard_of(plan, read)
+    for part in own:
         match part:
             case Ended(dim=left.dim, stop=stop) if isinstance(left, Ended):
                 return f", and reads up to {said(plan, stop)}"
@@ -195,4 +230,7 @@ def _own_end(plan: Plan, read: int, left: GuardPart) -> str:
                 return f", and reads at {said(plan, at)}"
             case _:
                 pass
+    for part in own:
+        if isinstance(part, Chosen):
+            return f", and reads {'if' if part.holds else 'unless'} {said(plan, part.condition)}"
     return ", and reads all of that dimension"
