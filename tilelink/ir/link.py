@@ -16,8 +16,8 @@ returns is checked, planned and proved as if the program had written it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 
 from tilelink.errors import Location, public
 from tilelink.ir.depth import deep
@@ -36,7 +36,16 @@ from tilelink.ir.program import (
     require_program,
 )
 from tilelink.ir.scalar import RANK, Index, Lookup, Scalar, Whole, at_launch, walk
-from tilelink.ir.visitor import on_ranks, range_ends, reads, scalars_of, statements, value_of, with_body_on_ranks
+from tilelink.ir.visitor import (
+    all_indices,
+    on_ranks,
+    range_ends,
+    reads,
+    scalars_of,
+    statements,
+    value_of,
+    with_body_on_ranks,
+)
 
 
 @public
@@ -76,9 +85,11 @@ def _linked(program: Program, kinds: dict[str, str]) -> Program:
     stages: list[Stage] = []
     for stage in program.stages:
         present = _signalled(stage)
-        ends = _waits_for(_ends(stage), stage.location, kinds, present)
+        moved = frozenset(decl.name for decl in all_indices(stage) if decl.start is not None)
+        wanted = _Wanted(kinds=kinds, moved=moved)
+        ends = _waits_for(_ends(stage), stage.location, wanted, present)
         known = present | {(Wait, one.region) for one in ends}
-        body = (*ends, *_link_body(on_ranks(stage)[1], kinds, known))
+        body = (*ends, *_link_body(on_ranks(stage)[1], wanted, known))
         stages.append(with_body_on_ranks(stage, body))
     return replace(program, stages=tuple(stages))
 
@@ -217,36 +228,47 @@ def _signalled(stage: Stage) -> set[tuple[type[Statement], Region]]:
     return {(type(s), s.region) for s in statements(stage.body) if isinstance(s, Notify | Wait)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """The signals that a stage is to have. kinds: tensor -> kind of its signals.
+
+    moved: the indices whose tiles begin where a launch decides, so that their notifies are of whole dimensions.
+    """
+
+    kinds: dict[str, str]
+    moved: frozenset[str]
+
+
 def _link_body(
-    body: tuple[Statement, ...], kinds: dict[str, str], present: set[tuple[type[Statement], Region]]
+    body: tuple[Statement, ...], wanted: _Wanted, present: set[tuple[type[Statement], Region]]
 ) -> tuple[Statement, ...]:
     linked: list[Statement] = []
     for statement in body:
         present = present | {(Wait, one.region) for one in linked if isinstance(one, Wait)}
         match statement:
             case If(condition=condition, then=then, orelse=orelse) if at_launch(condition):
-                linked += _waits(statement, kinds, present)
-                linked += _taken_out((*then, *orelse), _waits, kinds, present)
+                linked += _waits(statement, wanted, present)
+                linked += _taken_out((*then, *orelse), _waits, wanted, present)
                 linked.append(statement)
-                linked += _taken_out((*then, *orelse), _notifies, kinds, present)
+                linked += _taken_out((*then, *orelse), _notifies, wanted, present)
             case If(then=then, orelse=orelse):
-                linked += _waits(statement, kinds, present)
-                then = _link_body(then, kinds, present)
-                linked.append(replace(statement, then=then, orelse=_link_body(orelse, kinds, present)))
+                linked += _waits(statement, wanted, present)
+                then = _link_body(then, wanted, present)
+                linked.append(replace(statement, then=then, orelse=_link_body(orelse, wanted, present)))
             case For(body=inner):
-                linked += _waits(statement, kinds, present)
-                linked.append(replace(statement, body=_link_body(inner, kinds, present)))
+                linked += _waits(statement, wanted, present)
+                linked.append(replace(statement, body=_link_body(inner, wanted, present)))
             case _:
-                linked += _waits(statement, kinds, present)
+                linked += _waits(statement, wanted, present)
                 linked.append(statement)
-                linked += _notifies(statement, kinds, present)
+                linked += _notifies(statement, wanted, present)
     return tuple(linked)
 
 
 def _taken_out(
     body: tuple[Statement, ...],
-    found: Callable[[Statement, dict[str, str], set[tuple[type[Statement], Region]]], Iterable[Wait | Notify]],
-    kinds: dict[str, str],
+    found: Callable[[Statement, _Wanted, set[tuple[type[Statement], Region]]], Iterable[Wait | Notify]],
+    wanted: _Wanted,
     present: set[tuple[type[Statement], Region]],
 ) -> list[Statement]:
     """Return the signals of the statements in a branch that a launch decides, for outside of it: each once.
@@ -255,12 +277,12 @@ def _taken_out(
     """
     inside = [*statements(body)]
     loops = {decl.name for one in inside if isinstance(one, For) for decl in one.indices}
-    every = (signal for one in inside for signal in found(one, kinds, present))
+    every = (signal for one in inside for signal in found(one, wanted, present))
     wide = [replace(one, region=_of_all_iterations(one.region, loops)) for one in every]
     return [*dict.fromkeys(one for one in wide if (type(one), one.region) not in present)]
 
 
-def _of_all_iterations(region: Region, loops: set[str]) -> Region:
+def _of_all_iterations(region: Region, loops: Collection[str]) -> Region:
     """Return a region with whole dimensions where coordinates depend on loops."""
     coords = (
         Whole() if isinstance(c, Scalar) and any(isinstance(e, Index) and e.name in loops for e in walk(c)) else c
@@ -269,27 +291,26 @@ def _of_all_iterations(region: Region, loops: set[str]) -> Region:
     return replace(region, coords=tuple(coords))
 
 
-def _waits(statement: Statement, kinds: dict[str, str], present: set[tuple[type[Statement], Region]]) -> list[Wait]:
-    return _waits_for(_read(statement), statement.location, kinds, present)
+def _waits(statement: Statement, wanted: _Wanted, present: set[tuple[type[Statement], Region]]) -> list[Wait]:
+    return _waits_for(_read(statement), statement.location, wanted, present)
 
 
 def _waits_for(
     regions: Iterable[Region],
     location: Location | None,
-    kinds: dict[str, str],
+    wanted: _Wanted,
     present: set[tuple[type[Statement], Region]],
 ) -> list[Wait]:
-    local = dict.fromkeys(r for r in regions if r.rank in (None, RANK) and r.tensor in kinds)
-    return [Wait(kind=kinds[r.tensor], region=r, location=location) for r in local if (Wait, r) not in present]
+    local = dict.fromkeys(r for r in regions if r.rank in (None, RANK) and r.tensor in wanted.kinds)
+    return [Wait(kind=wanted.kinds[r.tensor], region=r, location=location) for r in local if (Wait, r) not in present]
 
 
-def _notifies(
-    statement: Statement, kinds: dict[str, str], present: set[tuple[type[Statement], Region]]
-) -> list[Notify]:
+def _notifies(statement: Statement, wanted: _Wanted, present: set[tuple[type[Statement], Region]]) -> list[Notify]:
+    written = (_of_all_iterations(_of_all_places(region), wanted.moved) for region in _written(statement))
     return [
-        Notify(kind=kinds[r.tensor], region=r, location=statement.location)
-        for r in map(_of_all_places, _written(statement))
-        if r.tensor in kinds and (Notify, r) not in present
+        Notify(kind=wanted.kinds[r.tensor], region=r, location=statement.location)
+        for r in written
+        if r.tensor in wanted.kinds and (Notify, r) not in present
     ]
 
 

@@ -578,7 +578,8 @@ class Enumerator(Walk):
         self._fault(number, rows.guard > 0, rows, f"{what} in a branch that only a launch decides", hint)
         if kind == NOTIFY and unsure:
             message = f"notifies {print_region(region)}, whose place only a launch decides"
-            hint = "a range from 0 on, (i: M[: n]), notifies the same channels in every launch"
+            hint = "a range from 0 on, (i: M[: n]), notifies the same channels in every launch; "
+            hint += f"of segments, notify all of the dimension: {region.tensor}[:, ...]"
             self._fault(number, np.ones(len(rows.task), bool), rows, message, hint)
 
     def _deferred(self, stage: BoundStage, number: int, task: Ints) -> tuple[Ints, Ints]:

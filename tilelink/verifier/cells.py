@@ -14,6 +14,7 @@ from tilelink.errors import ScheduleError, VerificationError
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import WRITE
 from tilelink.planning.plan import Plan
+from tilelink.verifier.segments import InSegments, in_segments
 
 MAX_CELLS = 2**28
 """Cells of a tensor on a rank, at most. Their counts take gigabytes."""
@@ -126,15 +127,35 @@ class TensorAccesses:
         return len(self.plan.bound.tensors[self.name].shape)
 
     @cached_property
+    def segments(self) -> InSegments | None:
+        """All accesses in coordinates of segments, if the tensor is written and read in such."""
+        return in_segments(self.plan, self.plan.bound.tensors[self.name], self.every)
+
+    @cached_property
+    def _coordinates(self) -> InSegments:
+        """All accesses as boxes."""
+        a, tensor = self.plan.accesses, self.plan.bound.tensors[self.name]
+        return self.segments or InSegments(lo=a.lo[self.every], hi=a.hi[self.every], shape=tensor.shape)
+
+    def box_of(self, rows: Ints) -> InSegments:
+        """Return some accesses, rows of plan.accesses, as boxes."""
+        order = np.argsort(self.every)
+        at = order[np.searchsorted(self.every, rows, sorter=order)]
+        found = self._coordinates
+        return InSegments(lo=found.lo[at, : self.dims], hi=found.hi[at, : self.dims], shape=found.shape)
+
+    @cached_property
     def ranks(self) -> Ints:
         return np.flatnonzero(np.bincount(self.plan.accesses.peer[self.every]))
 
     @cached_property
     def rows(self) -> Ints:
-        a, there = self.plan.accesses, np.ones(len(self.every), bool)
-        for d in range(self.dims):
-            there &= a.hi[self.every, d] > a.lo[self.every, d]
-        return self.every[there]
+        return self.every[self._there]
+
+    @cached_property
+    def _there(self) -> np.ndarray:
+        found = self._coordinates
+        return np.all(found.hi[:, : self.dims] > found.lo[:, : self.dims], axis=1)
 
     @cached_property
     def written(self) -> np.ndarray:
@@ -143,9 +164,8 @@ class TensorAccesses:
 
     @cached_property
     def cells(self) -> Cells:
-        a, rows = self.plan.accesses, self.rows
-        tensor = self.plan.bound.tensors[self.name]
-        cells = Cells.between(a.lo[rows], a.hi[rows], tensor.shape, len(self.ranks))
+        tensor, found = self.plan.bound.tensors[self.name], self._coordinates
+        cells = Cells.between(found.lo[self._there], found.hi[self._there], found.shape, len(self.ranks))
         if len(self.ranks) == 1 and (count := prod(cells.shape)) > MAX_CELLS:  # several ranks are taken apart first
             message = f"the edges of tiles cut {self.name} into {count:,} parts"
             hint = f"a proof holds {MAX_CELLS:,}: take the same tiles in all stages that access it, or larger ones"
@@ -155,16 +175,18 @@ class TensorAccesses:
     @cached_property
     def boxes(self) -> tuple[Ints, Ints]:
         """`rows` in cell coordinates."""
-        return self._located(self.rows)
+        return self._located(np.ones(len(self.rows), bool))
 
     @cached_property
     def count(self) -> Ints:
         """Number of writes of each cell."""
-        return self.cells.paint(*self._located(self.rows[self.written]), 1)  # reads are often far more
+        return self.cells.paint(*self._located(self.written), 1)  # reads are often far more
 
-    def _located(self, rows: Ints) -> tuple[Ints, Ints]:
-        a = self.plan.accesses
-        return self.cells.locate(a.lo[rows], a.hi[rows], np.searchsorted(self.ranks, a.peer[rows]))
+    def _located(self, some: np.ndarray) -> tuple[Ints, Ints]:
+        """Return some of `rows` in cell coordinates, by a mask."""
+        ranks = np.searchsorted(self.ranks, self.plan.accesses.peer[self.rows[some]])
+        lo, hi = (ends[self._there][some] for ends in (self._coordinates.lo, self._coordinates.hi))
+        return self.cells.locate(lo, hi, ranks)
 
     @property
     def fits(self) -> bool:

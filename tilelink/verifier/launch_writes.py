@@ -32,6 +32,7 @@ from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Cells
 from tilelink.verifier.disjoint_places import repeated
 from tilelink.verifier.guarded import end_at, guard_of, refused, said, stop_of
+from tilelink.verifier.segments import may_have_segments, segment_of, segmented
 
 Decided = TypeVar("Decided", Ended, Begun, Chosen)
 
@@ -60,12 +61,17 @@ def placed_writes(plan: Plan) -> Iterator[VerificationError]:
         if tensor.decl.in_place:  # what is not written stays, and exclusive_writes asks whether writes are apart
             yield from _named_twice(plan, name, rows)
             continue
+        if may_have_segments(tensor):
+            yield from segmented(plan, tensor)
+            continue
         others = np.flatnonzero((a.tensor == tensor.number) & (a.kind == READ))
         if tensor.decl.space != "out" or tensor.decl.symmetric or len(others):
             first = next(int(row) for row in rows if a.guard[row])
             what = "is read by this launch too" if len(others) else "is not an output of the own rank"
             message = f"writes {name} at a place that only a launch decides, and {name} {what}"
-            hint = "write it in its order, by a range from 0 on, or write an output there"
+            hint = (
+                "write it in its order, by a range from 0 on; or write an output there, or, in segments, a local tensor"
+            )
             yield refused(plan, CoverageError, first, message, hint)
             continue
         for rank in np.unique(a.peer[rows]).tolist():
@@ -262,15 +268,12 @@ class _Placed:
             message = f"writes {name} from {said(self.plan, part.start)} on, where other segments may be too"
             return _Unknown(message=message, hint=hint)
 
-        match part.start, part.stop:
-            case Lookup(table=table, coords=(*others, Int(value=number))), Lookup(coords=(*same, Int(value=after))) if (
-                others == same and after == number + 1 and part.stop.table == table
-            ):
-                pass
-            case _:
-                hint = "cut it into segments: (e: E, i: M[starts[e] : starts[e + 1]]), "
-                hint += "with starts : in [E + 1] <= M offsets"
-                return unknown(hint)
+        if (found := segment_of(part)) is None:
+            hint = (
+                "cut it into segments: (e: E, i: M[starts[e] : starts[e + 1]]), with starts : in [E + 1] <= M offsets"
+            )
+            return unknown(hint)
+        (table, others), number = found
         decl = self.plan.bound.tensors[table].decl
         if "offsets" not in decl.properties:
             hint = f"if the segments of {table} follow one another from 0 on, say so: {table} : in [...] <= M offsets"
@@ -278,7 +281,9 @@ class _Placed:
         end = self.tensor.decl.defined[part.dim] if self.tensor.decl.defined else None
         last = end_at(self.plan, row, end) if end is not None else None
         match last:
-            case Lookup(table=other, coords=(*before, Int(value=segments))) if other == table and before == others:
+            case Lookup(table=other, coords=(*before, Int(value=segments))) if (
+                other == table and tuple(before) == others
+            ):
                 pass
             case _:
                 message = f"writes {name} up to the end of the last segment of {table} only"
@@ -286,7 +291,7 @@ class _Placed:
                 return _Unknown(message=message, hint=hint)
         tiles = -(-self.tensor.shape[part.dim] // part.size)
         at = number * tiles + part.offset // part.size
-        return f"{table} {others} {part.size}", at, at + 1, segments * tiles
+        return f"{table} {[*others]} {part.size}", at, at + 1, segments * tiles
 
     def _once(self, dim: int, total: int, counted: Sequence[tuple[int, int, int]]) -> Iterator[VerificationError]:
         """Yield a refusal unless each element is written once, counted in their order along a dimension."""

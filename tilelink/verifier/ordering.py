@@ -196,19 +196,16 @@ def _unfilled(
     filling = filling[np.argsort(reads[filling], kind="stable")]
     bounds = np.searchsorted(reads[filling], late), np.searchsorted(reads[filling], late, side="right")
     for read, pair, begin, end in zip(late, after[first], *bounds, strict=True):
-        if not _filled(part.plan, int(read), writes[filling[begin:end]]):
+        if not _filled(part, int(read), writes[filling[begin:end]]):
             return _too_early(part.plan, part.name, int(writes[pair]), int(read))
     return None
 
 
-def _filled(plan: Plan, read: int, writes: Ints) -> bool:
+def _filled(part: TensorAccesses, read: int, writes: Ints) -> bool:
     """True if the boxes of these writes together cover the box of a read."""
-    a = plan.accesses
-    shape = plan.bound.tensor_numbered(int(a.tensor[read])).shape
-    rows = np.append(writes, read)
-    lo, hi = a.lo[rows, : len(shape)], a.hi[rows, : len(shape)]
-    cells = Cells.between(lo, hi, shape)
-    low, high = cells.locate(lo, hi)
+    found = part.box_of(np.append(writes, read))
+    cells = Cells.between(found.lo, found.hi, found.shape)
+    low, high = cells.locate(found.lo, found.hi)
     return not cells.sums(cells.paint(low[:-1], high[:-1], 1) == 0, low[-1:], high[-1:]).any()
 
 

@@ -24,6 +24,7 @@ from tilelink.lowering.guards import families_of
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import of_tensors, parts
 from tilelink.verifier.guarded import end_there, guard_of, refused, said, stop_of
+from tilelink.verifier.launch_writes import placed_tensors
 from tilelink.verifier.overlaps import Meetings, meetings, reads_of
 from tilelink.verifier.refusal import refuse, where
 
@@ -35,6 +36,8 @@ def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of reads of elements that a launch may leave unwritten."""
     a = plan.accesses
     guarded = np.unique(a.tensor[(a.kind == WRITE) & (a.guard > 0)])
+    apart = [plan.bound.tensors[name].number for name in placed_tensors(plan)]  # launch_writes.py asks of these
+    guarded = guarded[~np.isin(guarded, apart)]
     families: dict[object, bool] = {}
     for part in parts(plan, plan.touching(guarded) & ~of_tensors(plan, "in", "table", "inout", "kept")):
         found = meetings(part, reads_of(part))
