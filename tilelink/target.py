@@ -18,7 +18,8 @@ class Target:
     shared_memory: bytes of shared memory available to a program.
     tma: the processor has a tensor memory accelerator (bulk copies through descriptors).
     warp_size: threads per warp.
-    max_programs: maximum number of programs of a kernel, or None.
+    max_programs: maximum number of programs of a kernel without SMs of its own, or None.
+    grows: each program is a process, so a rank has room for as many as a schedule takes.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Target:
     tma: bool = False
     warp_size: int = 32
     max_programs: int | None = None
+    grows: bool = False
 
     @property
     def resident_programs(self) -> int:
@@ -50,9 +52,9 @@ class Target:
         return self.name
 
 
-# On the CPU each resident program is an operating system process, so kernels stay small. The interpreter
-# keeps tiles in ordinary memory, so its shared memory is only a bound that no sensible tile exceeds.
-CPU = Target(name="cpu", kind="cpu", sms=4, shared_memory=1024 * KIB, warp_size=1, max_programs=2)
+# On the CPU each resident program is an operating system process, so kernels stay small unless a schedule asks for
+# more. The interpreter keeps tiles in ordinary memory, so its shared memory is a bound that no sensible tile exceeds.
+CPU = Target(name="cpu", kind="cpu", sms=4, shared_memory=1024 * KIB, warp_size=1, max_programs=2, grows=True)
 A100 = Target(name="sm_80", kind="cuda", sms=108, shared_memory=163 * KIB)
 L40 = Target(name="sm_89", kind="cuda", sms=142, shared_memory=99 * KIB)
 H200 = Target(name="sm_90", kind="cuda", sms=132, shared_memory=227 * KIB, tma=True)

@@ -201,7 +201,7 @@ def without(body: tuple[Statement, ...]) -> Iterator[tuple[Statement, ...]]:
 
 @pytest.mark.parametrize("name", [name for name, (_, barriers) in BODIES.items() if barriers])
 def test_a_program_without_one_of_its_barriers_is_refused(name: str) -> None:
-    module, one_program = sample(name).module(), replace(CPU, sms=1, max_programs=1)
+    module, one_program = sample(name).module(), replace(CPU, grows=False, sms=1, max_programs=1)
     bound = compiler.bound(
         module.programs[0], module.schedules[0], ranks=2, dims=sample(name).numbers, target=one_program
     )

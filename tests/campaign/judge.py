@@ -86,7 +86,7 @@ def judge(case: Case) -> Verdict:
 
 
 def compiled(case: Case, program: Program, schedule: Schedule | None) -> compiler.Kernel:
-    target = replace(CPU, sms=case.sms, max_programs=case.programs)
+    target = replace(CPU, sms=case.sms, max_programs=case.programs, grows=False)
     tables = {name: np.asarray(rows, np.int32) for name, rows in case.tables.items()}
     where: dict[str, Any] = {"ranks": case.ranks, "nodes": case.nodes, "target": target}
     return compiler.compile(program, schedule, **where, dims=case.dims, dtype=case.dtype, tables=tables)

@@ -91,7 +91,7 @@ def test_tiles_are_rearranged_where_a_launch_decides_places_alone(value: str, cl
     module = tilelink.parse(PLACES.replace("VALUE", value).replace("CLAUSE", clause))
     program, ranks, sizes = module.program(), 3, {"T": 72, "M": 24, "N": 40, "K": 32}
     where: dict[str, Any] = {"ranks": ranks, "dims": sizes}
-    machine = replace(CPU, sms=4, max_programs=None)
+    machine = replace(CPU, grows=False, sms=4, max_programs=None)
     kernel = compiler.compile(program, module.schedules[0], **where, target=machine)
     assert ("make_rest" in kernel.plan.bound.stages) == (clause == "halve_tail")
     inputs = [

@@ -61,7 +61,7 @@ def two(tiles: int, programs: int, after: str = "", make: str = "", text: str = 
 def bound_of(text: str, programs: int, dims: dict[str, int]) -> Bound:
     """A program of one row of tiles, on a processor for so many programs."""
     module = tilelink.parse(text)
-    processor = replace(CPU, sms=programs, max_programs=None)
+    processor = replace(CPU, grows=False, sms=programs, max_programs=None)
     return bind(module.programs[0], module.schedules[0], {"M": 16, "K": 64, **dims}, 1, processor)
 
 

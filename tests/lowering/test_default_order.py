@@ -40,7 +40,7 @@ SIZES = {"M": 40, "N": 24}
 def stages(sms: int, schedule: bool = False, text: str = TEXT) -> dict[str, Sm]:
     """Where stages run, in the order in which kernels have them; on a processor with so many SMs."""
     module = tilelink.parse(text)
-    machine = replace(CPU, sms=sms, max_programs=None)
+    machine = replace(CPU, grows=False, sms=sms, max_programs=None)
     said = module.schedules[0] if schedule else None
     plan = tilelink.plan(module.program(), said, ranks=2, dims=SIZES, target=machine)
     return {name: stage.resource for name, stage in plan.bound.stages.items()}  # type: ignore[misc]

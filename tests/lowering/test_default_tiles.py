@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulator.cases import H200S, SHIFT, planned
@@ -10,7 +12,7 @@ from tilelink.frontend.parser import parse_text
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
 from tilelink.simulator import simulate
-from tilelink.target import CPU, target
+from tilelink.target import CPU, H200, Target, target
 from tilelink.verifier import refusals
 
 ROWS = """program rows(M, N):
@@ -91,10 +93,10 @@ schedule s for beside:
 OWN, FUSED, COPIED = "on sm(4), tile(i=1024, j=1024)", "in few epilogue, tile(i=1024, j=2048)", "on sm"
 
 
-def beside(asked: int, after: str, processor: str = "sm_90") -> Bound:
+def beside(asked: int, after: str, processor: Target = H200) -> Bound:
     """4 tiles of `few`; 16 of `after` on its own, 8 in `few`, 4096 with the rest; 4096 of `rest`."""
     module = parse_text(BESIDE.format(asked=asked, after=after), "test.tl")
-    return bind(module.programs[0], module.schedules[0], {"M": 4096, "N": 4096}, 1, target(processor))
+    return bind(module.programs[0], module.schedules[0], {"M": 4096, "N": 4096}, 1, processor)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,16 @@ def test_stages_too_small_for_their_sms_leave_them_to_the_others(
 
 
 def test_stages_on_their_own_take_no_more_than_a_kernel_may_have() -> None:
-    assert {k.name: k.programs for k in beside(16, COPIED, "cpu").kernels} == {"few": 2, "after": 2, "rest": 2}
+    few = beside(16, COPIED, replace(CPU, grows=False)).kernels
+    assert {k.name: k.programs for k in few} == {"few": 2, "after": 2, "rest": 2}
+
+
+def test_cpu_ranks_have_as_many_programs_as_a_schedule_asks_for() -> None:
+    """Those without SMs of their own have two each. All are processes, so all have room."""
+    bound = beside(16, OWN, CPU)
+    assert {k.name: k.programs for k in bound.kernels} == {"few": 4, "after": 4, "rest": 2}
+    assert bound.together == bound.resident_programs == 10
+    assert {k.name: k.programs for k in beside(3, COPIED, CPU).kernels} == {"few": 3, "after": 2, "rest": 2}
 
 
 @pytest.mark.parametrize("name", ["copy", "main"])

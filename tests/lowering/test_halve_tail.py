@@ -55,7 +55,7 @@ def text(
 
 def bound(M: int = 80, N: int = 96, sms: int = 8, **options: object) -> Bound:
     module = compiler.parse(text(**options), "product.tl")  # type: ignore[arg-type]
-    machine = replace(CPU, sms=sms, max_programs=sms)
+    machine = replace(CPU, grows=False, sms=sms, max_programs=sms)
     sizes = {"M": M, "N": N, "K": 32}
     return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, target=machine)
 

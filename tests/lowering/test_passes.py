@@ -25,7 +25,7 @@ from tilelink.target import CPU, Target
 from tilelink.verifier import verify
 
 NAMES = ["bind", *(one.name for one in passes())]
-SMALL = replace(CPU, sms=6, max_programs=6)
+SMALL = replace(CPU, grows=False, sms=6, max_programs=6)
 PARTS = """program product(M, N, K):
     a : in  [M, K]
     b : in  [N, K]

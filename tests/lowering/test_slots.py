@@ -305,7 +305,7 @@ def test_a_refusal_names_both_steps_and_where_they_are_used() -> None:
 )
 def test_steps_in_another_order_wait_for_ever(old: str, new: str) -> None:
     program, schedule = case(PUSHED.replace(old, new))
-    target = replace(CPU, sms=2, max_programs=2)
+    target = replace(CPU, grows=False, sms=2, max_programs=2)
     with pytest.raises(TileLinkError, match="waits for ever for h_free") as caught:
         compiler.plan(program, schedule, ranks=3, dims={"L": 5, "M": 40, "N": 10}, target=target)
     hint = caught.value.hint or ""

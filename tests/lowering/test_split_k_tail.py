@@ -44,7 +44,7 @@ program product(M, N, K):
 
 def holding(programs: int) -> Target:
     """A processor for kernels of so many programs."""
-    return replace(CPU, sms=programs, max_programs=None)
+    return replace(CPU, grows=False, sms=programs, max_programs=None)
 
 
 def product(tiles: int, programs: int, most: int = 32, k: int = 256, text: str = PRODUCT) -> Bound:
@@ -164,7 +164,7 @@ def drawn(count: int) -> Iterator[Plan]:
         schedule = schedule.split_k_tail(stage, chance.choice((2, 3, 8)))
         schedule = schedule.tile(stage, i=chance.choice((16, 24)), j=chance.choice((16, 20)), k=chance.choice((8, 16)))
         dims = {p.name: chance.randint(*((64, 128) if p.name == "K" else (20, 64))) for p in program.params}
-        processor = replace(CPU, sms=20, max_programs=chance.randint(1, 9))
+        processor = replace(CPU, grows=False, sms=20, max_programs=chance.randint(1, 9))
         bound = bind(program, schedule, dims, chance.randint(1, 4), processor)
         if any(name.endswith("_parts") for name in bound.stages):
             count -= 1

@@ -208,7 +208,7 @@ def _in_parts(case: Case) -> Iterator[Case]:
         cut = (case.schedule or Schedule(name="default", program=case.program.name)).split_k_tail(stage, 2)
         cut = cut.tile(stage, **{**dict(cut.stage(stage)[TILE]), "k": 2})
         cut = replace(cut, name=f"{cut.name}_in_parts")
-        found = replace(case, schedule=cut, target=replace(CPU, sms=6, max_programs=programs))
+        found = replace(case, schedule=cut, target=replace(CPU, grows=False, sms=6, max_programs=programs))
         try:
             stages = bind(found.program, cut, found.numbers, found.ranks, found.target).stages
         except TileLinkError:

@@ -342,7 +342,7 @@ class Execution:
         self.opened = [0] * self.ranks
         self.done = [0] * self.workers
         self.admitted = [0] * self.workers
-        self.free = [self.bound.target.resident_programs] * self.ranks
+        self.free = [self.bound.resident_programs] * self.ranks
         self.writer = np.zeros(script.places, np.int64)
         self.written = np.zeros(script.places, np.int64)
         self.epoch = np.zeros(script.places, np.int64)

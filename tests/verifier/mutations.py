@@ -174,7 +174,8 @@ def schedule_mutants(case: Case) -> Iterator[Mutant]:
     for kind, what, new in _schedules(case, schedule):
         yield Mutant(level="schedule", kind=kind, what=what, make=replace(case, schedule=new).plan)
     for slots in range(1, case.target.resident_programs):
-        smaller = replace(case, target=replace(case.target, sms=slots, max_programs=None, programs_per_sm=1))
+        few = replace(case.target, sms=slots, max_programs=None, programs_per_sm=1, grows=False)
+        smaller = replace(case, target=few)
         yield Mutant(level="schedule", kind="fewer resident programs", what=f"{slots}", make=smaller.plan)
 
 

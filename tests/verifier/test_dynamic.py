@@ -168,7 +168,7 @@ def test_a_peers_input_is_read_after_it_entered() -> None:
 
 def test_programs_that_do_not_fit_wait_for_their_turn() -> None:
     plan = planned(HEAD + SEND + NOTICE + ADD + BESIDE)
-    tiny = replace(plan, bound=replace(plan.bound, target=replace(CPU, sms=1)))
+    tiny = replace(plan, bound=replace(plan.bound, target=replace(CPU, grows=False, sms=1)))
     assert kinds(tiny) == {"deadlock"}
 
 

@@ -191,7 +191,7 @@ PAIRS = {
 def planned(text: str, size: int = 3, sms: int = 8) -> Plan:
     module = parse_text(text, "test.tl")
     schedule = module.schedules[0] if module.schedules else None
-    return make_plan(bind(module.programs[0], schedule, {"M": size, "N": 3}, 3, replace(CPU, sms=sms)))
+    return make_plan(bind(module.programs[0], schedule, {"M": size, "N": 3}, 3, replace(CPU, grows=False, sms=sms)))
 
 
 @pytest.mark.parametrize("case", PAIRS, ids=str)

@@ -99,4 +99,6 @@ def test_a_program_that_gets_its_place_when_another_has_ended_is_run_too(sms: in
     """It waits for itself, and nothing else waits for it."""
     module = compiler.parse(SECOND)
     with pytest.raises(ProgressError, match=r"rank 0, one tile \(b=1\): waits for ever for c channel \[1\]"):
-        compiler.plan(module.programs[0], module.schedules[0], ranks=1, dims={"B": 2}, target=replace(CPU, sms=sms))
+        compiler.plan(
+            module.programs[0], module.schedules[0], ranks=1, dims={"B": 2}, target=replace(CPU, grows=False, sms=sms)
+        )

@@ -217,9 +217,9 @@ def test_an_order_whose_first_tiles_wait_for_the_last_is_refused() -> None:
 def test_too_few_resident_programs_are_refused() -> None:
     text = HEAD + SEND + NOTICE + ADD + "schedule s for p:\n    add on sm, tile(i=8)\n    send on sm(1), tile(i=8)\n"
     module = parse_text(text)
-    small = replace(CPU, sms=2)
+    small = replace(CPU, sms=2, grows=False)
     assert refusals(make_plan(bind(module.programs[0], module.schedules[0], {"M": 50, "N": 36}, 3, small))) == []
-    tiny = replace(CPU, sms=1)
+    tiny = replace(CPU, sms=1, grows=False)
     found = refusals(make_plan(bind(module.programs[0], module.schedules[0], {"M": 50, "N": 36}, 3, tiny)))
     assert found
     assert isinstance(found[0], ProgressError)
@@ -262,7 +262,9 @@ schedule s for tree:
     store tile(i=8)
 """
     module = parse_text(text, "tree.tl")
-    found = refusals(make_plan(bind(module.programs[0], module.schedules[0], {"M": 64}, 2, CPU)))[0]
+    found = refusals(make_plan(bind(module.programs[0], module.schedules[0], {"M": 64}, 2, replace(CPU, grows=False))))[
+        0
+    ]
     assert isinstance(found, ProgressError)
     assert found.message == "programs of up, down, store wait for one another, and only 4 programs fit on a rank"
     assert found.location is not None and found.location.line == 23

@@ -33,6 +33,8 @@ DEADLINE_S = 60.0
 """Default limit of a wait of a CPU rank, in seconds."""
 MAX_SECONDS = 7 * 24 * 3600
 """Largest limit of a wait, in seconds."""
+MAX_PROCESSES = 1024
+"""Programs of all ranks of a run, at most: each is a process."""
 SIGNAL_BYTES = 4
 """Bytes of a counter."""
 
@@ -118,13 +120,15 @@ class Kernel:
         trace: True to keep the events of every process. deadline_s: seconds that one wait may take.
 
         Raises BindingError, ShapeError or DtypeError for inputs that do not fit, and BindingError if they do not fit
-        into memory. Raises RankError for a rank that failed, DeadlineError for a wait that exceeded its deadline.
+        into memory, or if there are too many programs. Raises RankError for a rank that failed, DeadlineError for a
+        wait that exceeded its deadline.
         """
         from tilelink.runtime.cpu.client import run_cpu
         from tilelink.runtime.job import Job
 
         inputs = tuple(self._all_inputs(launch, goes_on=n > 0) for n, launch in enumerate(launches))
         self.require_memory(len(inputs))
+        self._require_processes()
         deadline = _seconds("deadline_s", deadline_s) or settings().deadline or DEADLINE_S
         _seconds("max_delay_s", max_delay_s)
         options: dict[str, Any] = {"seed": seed, "max_delay_s": max_delay_s, "trace": trace}
@@ -135,6 +139,15 @@ class Kernel:
         result = run_cpu(job)
         self._left[:] = [dict(own) for own in result.kept]
         return replace(result, kept=tuple(self.state()))
+
+    def _require_processes(self) -> None:
+        """Raise BindingError if the programs of all ranks are more processes than a run may have."""
+        streams = len({one.stream for one in self.bound.kernels if one.on_copy_engine})
+        wanted = self.bound.ranks * (self.bound.together + streams)
+        if wanted > MAX_PROCESSES:
+            message = f"{wanted:,} programs of {self.bound.ranks} CPU ranks are as many processes"
+            hint = "take fewer ranks, larger tiles, or fewer SMs in the schedule: on sm(4)"
+            raise BindingError(f"{message}, and a run has {MAX_PROCESSES:,} at most", hint=hint)
 
     def require_memory(self, launches: int = 1) -> None:
         """Raise BindingError if a run of `launches` launches takes more memory than this machine has."""

@@ -422,9 +422,10 @@ class _Reader:
             if (
                 value is not None
                 and field_of.name != "name"
-                and type(value) is not (bool if field_of.name == "tma" else int)
+                and type(value) is not (bool if isinstance(field_of.default, bool) else int)
             ):
-                raise self.error(line.number, f"{field_of.name} is {value!r}", f"{field_of.name} 1")
+                right = "True" if isinstance(field_of.default, bool) else "1"
+                raise self.error(line.number, f"{field_of.name} is {value!r}", f"{field_of.name} {right}")
         if any(own.get(word) is None for word in ("sms", "shared_memory")):
             raise self.error(
                 line.number, "sms and shared_memory of a target are numbers", "sms 132, shared_memory 232448"

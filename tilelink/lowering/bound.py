@@ -402,6 +402,20 @@ class Bound:
         return tuple(one for one in self.kernels if not one.on_copy_engine)
 
     @cached_property
+    def together(self) -> int:
+        """Return the programs of a rank that are resident together, at most; programs of one CTA count as one."""
+        largest: dict[str, int] = {}
+        for kernel in self.on_sms:
+            largest[kernel.stream] = max(kernel.blocks, largest.get(kernel.stream, 0))
+        return sum(largest.values())
+
+    @property
+    def resident_programs(self) -> int:
+        """Return how many programs have room on a rank."""
+        own = self.target.resident_programs
+        return max(own, self.together) if self.target.grows else own
+
+    @cached_property
     def in_line(self) -> bool:
         """True if all kernels run one after the other, on the caller's stream."""
         return all(one.stream == "main" for one in self.kernels)

@@ -107,13 +107,14 @@ def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -
     """Return the number of programs of each kernel.
 
     It is the number that the schedule asks for, or else the number that those kernels leave free. It is at most the
-    number of tiles and the limit of the target. If a stage is too small to use all of its reserved SMs, the others may
-    use the rest.
+    number of tiles, and the latter at most the limit of the target, as is the former where its places are limited. If
+    a stage is too small to use all of its reserved SMs, the others may use the rest.
     """
     cap = bound.target.max_programs
     most = {host.name: min(tiles[host.name], cap or tiles[host.name]) for host in hosts}
+    own = tiles if bound.target.grows else most
     reserved = {
-        host.name: max(1, min(asked, -(-most[host.name] // _programs_per_cta(host))))
+        host.name: max(1, min(asked, -(-own[host.name] // _programs_per_cta(host))))
         for host in hosts if (asked := _own(host)) is not None
     }  # fmt: skip
     resident, taken = bound.target.resident_programs, sum(reserved.values())
@@ -124,7 +125,8 @@ def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -
             message = f"stages on SMs of their own take {taken} programs, and a rank of {bound.target} holds {resident}"
             hint = f"give them fewer, so that some are left for {host.stage.name}"
             raise ScheduleError(message, location=bound.schedule.location, hint=hint)
-        left = max(1, min(resident - taken, most[host.name]))
+        room = most[host.name] if bound.target.grows else resident - taken
+        left = max(1, min(room, most[host.name]))
         on_sms = reserved[host.name] * _programs_per_cta(host) if host.name in reserved else left
         result[host.name] = 1 if on_copy_engine else on_sms
     return result

@@ -56,7 +56,7 @@ def obstacle(bound: Bound, kernel: Kernel) -> str | None:
         return f"`{clause}` ties the tiles of a program to one another"
     if not stage.total or kernel.loops[0].width is not None:
         return "not all of its programs have tiles"
-    if _resident(bound) > bound.target.resident_programs:
+    if bound.together > bound.resident_programs:
         return "the programs of a rank do not all fit"
     for statement in statements(stage.stage.body):
         if isinstance(statement, Notify):
@@ -79,14 +79,6 @@ def _waited_for(bound: Bound, kernel: Kernel) -> str | None:
     if not bound.schedule.reuse_wait:
         return "waits of tiles that are not there may keep launches apart (reuse_wait off)"
     return None
-
-
-def _resident(bound: Bound) -> int:
-    """Return the programs of a rank that are resident together, at most; programs of one CTA count as one."""
-    largest: dict[str, int] = {}
-    for kernel in bound.on_sms:
-        largest[kernel.stream] = max(kernel.blocks, largest.get(kernel.stream, 0))
-    return sum(largest.values())
 
 
 def _read(stage: BoundStage) -> Iterator[str]:

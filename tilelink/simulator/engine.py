@@ -432,7 +432,7 @@ class _Programs:
         self.workers = plan.workers
         self.gap = machine.kernel_gap
         ranks = range(plan.bound.ranks)
-        self.free = [plan.bound.target.resident_programs for _ in ranks]
+        self.free = [plan.bound.resident_programs for _ in ranks]
         self.together: dict[tuple[int, int, int], int] = {}
         """CTA, which holds an SM until its last program ends -> number of its programs that have not ended."""
         self.begin = [0.0] * len(self.workers)

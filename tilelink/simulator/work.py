@@ -149,7 +149,7 @@ class WorkOf:
         stages = plan.bound.stages
         self._kernels = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
         taking = {n: loop.taking(k.programs) for k in plan.bound.kernels for loop in k.loops for n in loop.stages}
-        resident = {n: plan.bound.target.resident_programs * k.programs_per_cta for n, k in self._kernels.items()}
+        resident = {n: plan.bound.resident_programs * k.programs_per_cta for n, k in self._kernels.items()}
         self.programs = {n: max(1, min(most, stages[n].total, resident[n])) for n, most in taking.items()}
         """stage -> programs of a rank that execute a tile of it at the same time."""
         tensors = sorted(plan.bound.tensors.values(), key=lambda t: t.number)

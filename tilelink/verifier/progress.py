@@ -41,8 +41,8 @@ def progress(plan: Plan) -> Iterator[VerificationError]:
     scripts = _scripts(plan)
     streams = list(dict.fromkeys(k.stream for k in plan.bound.kernels if not k.on_copy_engine))
     waiting = _waiting_programs(plan)
-    resident = plan.bound.target.resident_programs
-    full = _programs(plan) > resident and max(map(sum, (w.values() for w in waiting)), default=0) >= resident
+    resident = plan.bound.resident_programs
+    full = plan.bound.together > resident and max(map(sum, (w.values() for w in waiting)), default=0) >= resident
     blocking = [s for s in streams if any(own.get(s) for own in waiting)]
     rest = [s for s in streams if s not in blocking]
     # With several blocking streams a full plan is refused below anyway: more orders only give a more specific message.
@@ -57,15 +57,6 @@ def progress(plan: Plan) -> Iterator[VerificationError]:
         names = ", ".join(_waiting_kernels(plan))
         message = f"programs of {names} wait for one another, and only {resident} programs fit on a rank"
         yield ProgressError(message, location=plan.bound.schedule.location, hint=FEWER)
-
-
-def _programs(plan: Plan) -> int:
-    """Return the programs of a rank that must be resident together; programs of one CTA count as one."""
-    largest: dict[str, int] = {}
-    for kernel in plan.bound.kernels:
-        if not kernel.on_copy_engine:
-            largest[kernel.stream] = max(kernel.blocks, largest.get(kernel.stream, 0))
-    return sum(largest.values())
 
 
 def _waiting_programs(plan: Plan) -> list[dict[str, int]]:
@@ -321,7 +312,7 @@ def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> Verific
     message = f"waits for ever for {tensor} channel {list(cell)} ({kind} signals){who}"
     message += f"; {others}" if others and hint != CYCLE else ""
     if priority is not None:
-        hint = f"{plan.bound.target.resident_programs} programs fit on a rank; {FEWER}"
+        hint = f"{plan.bound.resident_programs} programs fit on a rank; {FEWER}"
     return refuse(ProgressError, plan, message, task=int(s.task[first]), statement=int(s.statement[first]), hint=hint)
 
 
