@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import wraps
+from types import FunctionType
 from typing import ParamSpec, TypeVar
 
 from tilelink import files
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,14 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return outermost
+
+
+def public_methods(kind: type[C]) -> type[C]:
+    """Decorate a class whose methods users call: each without a leading underscore, and calls, are `public`."""
+    for name, one in [*vars(kind).items()]:
+        if isinstance(one, FunctionType) and (name == "__call__" or not name.startswith("_")):
+            setattr(kind, name, public(one))
+    return kind
 
 
 class SeveralErrors(TileLinkError):

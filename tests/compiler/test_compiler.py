@@ -127,6 +127,8 @@ def test_names_that_nothing_declares(shift: Program, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="fine"):
         module.schedule("fast", shift)
     built_in = module.schedule("default", shift)
+    assert module.schedule("default", "shift") == module.schedule("default") == built_in
+    assert module.schedule("fine") == module.schedule("fine", shift)
     assert compiler.bound(shift, built_in, ranks=2, dims={"M": 8, "N": 8}) == compiler.bound(
         shift, None, ranks=2, dims={"M": 8, "N": 8}
     )

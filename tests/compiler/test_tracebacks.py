@@ -27,11 +27,17 @@ schedule s for p:
 PROGRAM = tilelink.parse(TEXT).program()
 HALF = tilelink.parse(TEXT.replace("y[i] = x[i]", "if i == 0:\n            y[i] = x[i]")).program()
 SIZES = {"M": 8}
+KERNEL = tilelink.compile(PROGRAM, ranks=1, dims=SIZES)
 REFUSED: dict[str, Callable[[], object]] = {
     "parse": lambda: tilelink.parse(TEXT.replace("x[i]", "xx[i]", 1)),
     "two mistakes": lambda: tilelink.parse(TEXT.replace("x[i]", "xx[i]")),
     "load": lambda: tilelink.load("no_such_program"),
     "program": lambda: tilelink.parse(TEXT).program("q"),
+    "a clause": lambda: tilelink.schedule(PROGRAM).tile("c", i=4),
+    "a clause that is no text of one": lambda: tilelink.schedule(PROGRAM).on("a", "gpu"),
+    "a call of a kernel": lambda: KERNEL([{}]),
+    "a run of a kernel": lambda: KERNEL.run([[{}]]),
+    "the reference of a kernel": lambda: KERNEL.reference([{}]),
     "schedule of a file": lambda: tilelink.parse(TEXT).schedule("q", PROGRAM),
     "plan": lambda: tilelink.plan(HALF, ranks=2, dims=SIZES),
     "compile": lambda: tilelink.compile(HALF, ranks=2, dims=SIZES),

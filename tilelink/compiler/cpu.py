@@ -16,7 +16,7 @@ from tilelink.artifact import Artifact, Promise
 from tilelink.backend import store
 from tilelink.compiler.artifact import artifact_of
 from tilelink.compiler.promises import promises_of
-from tilelink.errors import BindingError, DtypeError, ShapeError
+from tilelink.errors import BindingError, DtypeError, ShapeError, public_methods
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan
@@ -41,6 +41,7 @@ SIGNAL_BYTES = 4
 Tensors = Mapping[str, "torch.Tensor"]
 
 
+@public_methods
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
     """A compiled program: `kernel([{"x": ...}, ...])` takes and returns a dict of tensors for each rank."""

@@ -49,11 +49,14 @@ class Module:
         return tuple(s for s in self.schedules if s.program == program.name)
 
     @public
-    def schedule(self, name: str, program: Program) -> Schedule:
+    def schedule(self, name: str, program: Program | str | None = None) -> Schedule:
         """Return the schedule of that name for a program: the built-in one as "default", if the file has no such one.
+
+        program: one, or its name in the file; None as of `program`.
 
         Raises UnknownNameError, with the names of the file.
         """
+        program = program if isinstance(program, Program) else self.program(program)
         of_program = self.schedules_of(program)
         for schedule in of_program:
             if schedule.name == name:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tilelink.errors import Location, ScheduleError, public
+from tilelink.errors import Location, ScheduleError, public, public_methods
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Scalar
@@ -137,6 +137,7 @@ class Order:
         return f"order({', '.join(parts)})"
 
 
+@public_methods
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """A schedule for a program.
