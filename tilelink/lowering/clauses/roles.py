@@ -56,6 +56,7 @@ from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, divides, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
+from tilelink.lowering.clauses.role_ways import ways_round
 from tilelink.lowering.fragments import with_fragments
 from tilelink.lowering.reason import place_of, reason_at
 from tilelink.lowering.rings import (
@@ -163,8 +164,8 @@ def _refusal(bound: Bound, stage: BoundStage, reason: str, *, tiles: bool) -> Sc
     """Return the refusal of a stage. tiles: True if their sizes may be the cause."""
     form = "a product" if multiplies(stage) else "tiles without a product"
     form = "a loop that carries a state" if has_loop(stage) else form
-    hint = f"it is taken for {form}: change that, or take `roles` away; "
-    hint += "docs/language.md (warps with roles) has what such a stage may have, and ways round"
+    ways = ways_round(reason) or "docs/language.md (warps with roles) has what such a stage may have"
+    hint = f"it is taken for {form}: change that, or take `roles` away; {ways}"
     if "are f32, " in reason and _of_no_type(bound, stage):
         hint = f'--dtype bf16 (in Python dtype="bf16"), or {hint}'
     sizes = ", ".join(f"{n}={size}" for n, size in stage.tiles.items() if n not in stage.scalar_indices)

@@ -1,0 +1,100 @@
+"""Ways round what roles refuse: rows of a table in docs/language.md, which refusals name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """What a stage with roles cannot do, why, and what to write instead. reasons: beginnings of what says so of one."""
+
+    stage: str
+    because: str
+    instead: str
+    reasons: tuple[str, ...] = ()
+
+
+NOT_TWICE = "an iteration of its loop does not multiply twice"
+WAYS = (
+    Way(
+        stage="gathers rows of a product, `dot(xs[rows[r], :], ...)`",
+        because="operands are loaded as boxes",
+        instead="a stage before it packs the rows: `packed[r, :] = xs[rows[r], :]`, notified",
+        reasons=("an operand of its product is not rows of whole dimensions",),
+    ),
+    Way(
+        stage="waits for places, `consumer_tile_wait(xs[rows[r], :])`",
+        because="a launch decides for which channels it waits",
+        instead="the stage that packs waits",
+        reasons=("only a launch decides for which channels its tiles wait",),
+    ),
+    Way(
+        stage="has blocks `b: B[: blocks]` that wait and notify",
+        because="a block that is not there would notify before the waits of blocks that come before it",
+        instead="all B blocks, of which the last ones compute padding",
+        reasons=("a tile that is not there would notify", "only a launch decides which tiles notify"),
+    ),
+    Way(
+        stage="has a range up to a count that a peer tells or a stage computes, `c: C[: n[s, e]]`",
+        because="roles would read the count at different times",
+        instead="the whole dimension C",
+        reasons=("its roles read ",),
+    ),
+    Way(
+        stage="pushes the result of a loop that carries a state",
+        because="after its loop a tile stores once on its own rank, and notifies",
+        instead="it stores, and a comm stage sends",
+        reasons=("it stores in a peer's memory", "after its loop its tiles do not compute, store once"),
+    ),
+    Way(
+        stage="has `if rank ...` around a tile, or two results",
+        because="a tile waits, multiplies, computes, stores one result and notifies, in this order",
+        instead="all steps in one loop, with `if t <= n:` around an iteration; or two stages",
+        reasons=(
+            "its tiles do more than to wait, multiply",
+            "it stores several values",
+            "after its loop its tiles do not compute, store once",
+        ),
+    ),
+    Way(
+        stage="masks attention by a vector, such as documents `begin[i]`, or skips iterations by an entry",
+        because="a loop loads no vector, and an iteration only waits and computes",
+        instead="none: without roles",
+        reasons=(
+            "an iteration of its loop does not begin with a product",
+            "an iteration of its loop does more than to wait",
+            "its loop leaves out iterations by another condition",
+            "what it computes is no elementwise function or reduction",
+        ),
+    ),
+    Way(
+        stage="scales the product of each block, `total += dot(..) * u[i, k]`",
+        because="an iteration of a loop multiplies twice, what all have in common and the result",
+        instead="scales of rows, columns or tensors, as factors after one product; blocks without roles",
+        reasons=(NOT_TWICE,),
+    ),
+    Way(
+        stage="sums products over ranks or heads, `for (p: ranks): acc += dot(..)`",
+        because="the same",
+        instead="one contracted dimension, `ranks * K`, that peers push to as columns",
+        reasons=(NOT_TWICE,),
+    ),
+    Way(
+        stage="multiplies three times, as Q, K and V of one row, or attention backward",
+        because="a tile multiplies once or twice the same left operand",
+        instead="an index over the three, `c: 3`; backward without roles",
+        reasons=(NOT_TWICE, "its tiles multiply "),
+    ),
+    Way(
+        stage="has operands that travel as words, `low_latency`",
+        because="boxes are loaded, and words are polled",
+        instead="counters for operands",
+    ),
+)
+
+
+def ways_round(reason: str) -> str:
+    """Return what to write instead where a stage is refused for a reason, "" if nothing more is known than that."""
+    found = [way for way in WAYS if reason.startswith(way.reasons)]
+    return "; ".join(f"if it {way.stage}: {way.instead}" for way in found)
