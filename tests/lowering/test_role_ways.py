@@ -41,6 +41,11 @@ GOT = """    comm tell(p: ranks):
         tile_push_data(got[rank, c, :] @ p, x[0 + c, :])
 """
 SENT = "    comm send(i: M):\n        tile_push_data(xs[i, :] @ (rank + 1), x[i, :])\n"
+SUMS = """    y : out [M, N]
+    compute f(i: M, j: N):
+        total = zeros(f32)
+        for (l: L by 1):
+"""
 PROGRAMS = {
     "gathers rows": "    y : out [T, N]\n    compute f(i: T, j: N):\n        y[i, j] = dot(x[rows[i], :], w[j, :].T)\n",
     "waits for places": "    y : out [T, N]\n" + SENT
@@ -57,9 +62,9 @@ PROGRAMS = {
     "masks attention": "    y : out [M, D]\n    compute f(i: M):\n"
     + ATTEND.format(mask=", pos(D)[None, :] >= begin[i][:, None]")
     + "        y[i, :] = finish(state)\n",
-    "scales the product": "    y : out [M, N]\n    compute f(i: M, j: N):\n        total = zeros(f32)\n        for (l: L by 1):\n"
+    "scales the product": SUMS
     + "            total += dot(xl[l, i, :], ws[l, j, :].T) * u[i, l][:, None]\n        y[i, j] = total\n",
-    "sums products": "    y : out [M, N]\n    compute f(i: M, j: N):\n        total = zeros(f32)\n        for (l: L by 1):\n"
+    "sums products": SUMS
     + "            total += dot(xl[l, i, :], ws[l, j, :].T)\n        y[i, j] = total\n",
     "multiplies three": "    y : out [M, N]\n    compute f(i: M, j: N):\n"
     + "        y[i, j] = dot(x[i, :], w[j, :].T) + dot(x[i, :], v[j, :].T) + dot(x[i, :], ws[0, j, :].T)\n",

@@ -149,3 +149,11 @@ def test_an_entry_beyond_the_bound_at_its_own_coordinates_is_refused() -> None:
 def test_mutants_are_refused(old: str, new: str, message: str) -> None:
     with pytest.raises(TileLinkError, match=message):
         tilelink.plan(changed(old, new), dims=DIMS, ranks=3)
+
+
+@pytest.mark.parametrize(("bound", "message"), [("count[:, owner]", "all of count"), ("count", "which entry of count")])
+def test_a_bound_at_unnamed_coordinates_is_told_to_name_them(bound: str, message: str) -> None:
+    with pytest.raises(TileLinkError, match=message) as caught:
+        text = LAYERS.replace("[u: U, m: M, q: k] < count[u, owner]", f"[U, M, k] < {bound}")
+        tilelink.parse(text.replace("count : in        [U, ranks]", "count : in        [U, ranks, 1, 1]"))
+    assert caught.value.hint is not None and "slot : in [u: U, m: M] < count[u, ...]" in caught.value.hint

@@ -215,6 +215,8 @@ class IntegerScope:
             raise ParseError(f"a slice of {tensor.name} is no integer", location=self.location(node), hint=hint)
         if launch and any(isinstance(c, Whole) for c in coords):
             hint = "name an entry, or its tile by an index: x[rows[i], :]"
+            if self.implicit:
+                hint = f"name the axes of the declaration: slot : in [u: U, m: M] < {tensor.name}[u, ...]"
             raise ParseError(f"all of {tensor.name} is no integer", location=self.location(node), hint=hint)
         return Lookup(table=tensor.name, coords=coords, launch=launch, location=self.location(node))
 
@@ -268,9 +270,10 @@ class IntegerScope:
             return Ranks(location=location)
         if name in self.tensors and self.tensors[name].bound is not None:
             dims = ", ".join(":" * len(self.tensors[name].shape))
-            hint = (
-                f"{name}[i] is one; in a declaration, {name} is the entry at the coordinates of the dimensions before"
-            )
+            hint = f"{name}[i] is one"
+            if self.implicit:
+                hint = "a name alone is the entry at the first coordinates, and axes may have names for others: "
+                hint += f"slot : in [u: U, m: M] < {name}[u, ...]"
             raise ParseError(f"which entry of {name}[{dims}]?", location=location, hint=hint)
         if name in self.locals or name in self.tensors:
             hint = "where(c, a, b) chooses element by element; entries of an index tensor, [T] < M, are integers"
