@@ -41,6 +41,8 @@ program p(M, N, K):
         ),
         ("y[i, j] = x[i, :].numpy()", "f", 7, 19, "unknown method 'numpy'", "a tile has .T and .to(f32)"),
         ("y[i, j] @ (rank + 1) += 1.0", "f", 7, 30, "did not expect '+='", "a dimension over them, and a sum of it"),
+        ("y[i, j] = exp(x[i, j], 2)", "f", 7, 19, "exp takes 1 argument, not 2", "exp(a)"),
+        ("y[i, j] = maximum(x[i, 0])", "f", 7, 19, "maximum takes 2 arguments, not 1", "maximum(a, b)"),
         ("y[i, j] @ (rank + 1) = 1.0", "f", 7, 30, "did not expect '='", "tile_push_data(target @ r, value) writes"),
         ("y[i, j] = 1.0", "pass", 6, 13, "a stage cannot be called 'pass'", "choose another"),
     ],

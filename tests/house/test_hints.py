@@ -1,6 +1,7 @@
 """Every designed error that the package makes tells the user what to do."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,8 @@ WITHOUT = {
     "SeveralErrors": "each of its errors has its own hint",
     "ConsequenceError": "dropped by Mistakes: no user sees it",
 }
+
+POINTER = re.compile(r"see (?:[\w ]+ (?:in|of) )?docs/\S+")
 
 DESIGNED = frozenset(
     name
@@ -35,8 +38,13 @@ def without_hint(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def may_be_empty(value: ast.expr) -> bool:
-    """True if an expression is or has a branch that is None or an empty text, as `did_you_mean` without more gives."""
+    """True if an expression is or has a branch that is None or an empty text, as `did_you_mean` without more gives.
+
+    Also for the name of a document alone, which is no remedy.
+    """
     match value:
+        case ast.Constant(value=str(text)) if POINTER.fullmatch(text):
+            return True
         case ast.Constant(value=constant):
             return not constant
         case ast.Call(func=ast.Name("did_you_mean"), args=[_, _]):
@@ -84,6 +92,9 @@ def test_errors_are_of_the_classes_that_the_rule_knows() -> None:
         ("hint = 'transpose it' if square else ''", True),
         ("raise ShapeError('x', hint=did_you_mean(name, known) or 'see the names')", False),
         ("raise ShapeError('x', hint=did_you_mean(name, known, 'see the names'))", False),
+        ("raise ShapeError('x', hint='see docs/language.md')", True),
+        ("raise ShapeError('x', hint='see the list of values in docs/language.md')", True),
+        ("raise ShapeError('x', hint='exp(a), see docs/language.md')", False),
         ("raise ShapeError('x', hint='transpose it')", False),
         ("raise ConsequenceError('x')", False),
         ("raise ValueError('x')", False),

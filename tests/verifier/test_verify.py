@@ -233,6 +233,44 @@ def test_the_order_of_kernels_is_named_where_it_is_the_reason() -> None:
     assert found.hint == "declare send before add, or give send SMs of its own: `on sm(n)`"
 
 
+def test_kernels_that_wait_for_each_other_are_told_to_have_sms_of_their_own() -> None:
+    text = """
+program layers(L, M):
+    x : in [M]
+    u : local [L + 1, M]
+    d : local [L, M]
+    y : out [M]
+    compute begin(i: M):
+        u[0, i] = x[i]
+        notify(u[0, i])
+    compute up(l: L by 1, i: M):
+        wait(u[l, i])
+        d[l, i] = u[l, i] * 2.0
+        notify(d[l, i])
+    compute down(l: L by 1, i: M):
+        wait(d[l, i])
+        u[l + 1, i] = d[l, i] + 1.0
+        notify(u[l + 1, i])
+    compute end(i: M):
+        wait(u[L, i])
+        y[i] = u[L, i]
+schedule s for layers:
+    begin on sm, tile(i=8)
+    up on sm{own}, tile(i=8)
+    down on sm{own}, tile(i=8)
+    end on sm, tile(i=8)
+"""
+
+    def found(own: str) -> list[VerificationError]:
+        module = parse_text(text.format(own=own), "layers.tl")
+        return refusals(make_plan(bind(module.programs[0], module.schedules[0], {"L": 3, "M": 16}, 1, CPU)))
+
+    (refusal,) = found("")[:1]
+    assert isinstance(refusal, ProgressError) and "the kernel of down runs after that of up" in refusal.message
+    assert refusal.hint is not None and "give up and down SMs of their own, `on sm(n)` each" in refusal.hint
+    assert found("(1)") == [], "and that is right"
+
+
 def test_kernels_that_do_not_fit_are_named_with_their_schedule() -> None:
     text = """
 program tree(M):

@@ -159,7 +159,7 @@ def _end(scope: Scope, syntax: TensorSyntax, node: ast.expr) -> Scalar | float:
     number = _constant(node)
     if isinstance(number, float):
         if syntax.dtype in INTEGERS:
-            hint = f"{syntax.name} holds integers"
+            hint = f"{syntax.name} holds integers, such as {round(number)}; f32 in its place holds numbers"
             raise ParseError(f"{number} is no {syntax.dtype}", location=scope.location(node), hint=hint)
         return number
     return size_of(scope, node)
@@ -279,7 +279,7 @@ def _check_properties(scope: Scope, syntax: TensorSyntax) -> None:
     if len(set(syntax.properties)) < len(syntax.properties):
         raise ParseError("one property twice", location=location, hint="name each once")
     if {"rising", "offsets"} & {*syntax.properties} and not syntax.shape:
-        hint = "a tensor without dimensions has one entry"
+        hint = f"a tensor without dimensions has one entry: take the promise away, or {syntax.name} : in [T] < M rising"
         raise ParseError(f"{syntax.name} cannot rise", location=location, hint=hint)
 
 

@@ -102,9 +102,8 @@ class Scope(IntegerScope):
             case ast.Call():
                 return self._call(node)
             case _:
-                raise ParseError(
-                    "not a tile value", location=location, hint="see the list of values in docs/language.md"
-                )
+                hint = "regions, names, numbers, + - * / // %, comparisons and functions of them are values"
+                raise ParseError("not a tile value", location=location, hint=hint)
 
     def _left_out(self, node: ast.expr, name: str) -> Value:
         """Return the number that stands for a region of an input that is left out; the region must be a valid one."""
@@ -200,7 +199,8 @@ class Scope(IntegerScope):
         if isinstance(node.func, ast.Attribute):
             return self._method(node, node.func)
         if not isinstance(node.func, ast.Name):
-            raise ParseError("not a function", location=location, hint="see the list of values in docs/language.md")
+            hint = "a function is called by its name: exp(v), sum(v, axis=0), dot(a, b)"
+            raise ParseError("not a function", location=location, hint=hint)
         name = node.func.id
         if name in self.choices.functions:
             return self._chosen(node, self.choices.functions[name])
@@ -232,7 +232,9 @@ class Scope(IntegerScope):
             wanted = " or ".join(map(str, counts))
             plural = "" if wanted == "1" else "s"
             message = f"{ast.unparse(node.func)} takes {wanted} argument{plural}, not {len(node.args)}"
-            raise ParseError(message, location=self.location(node), hint="see docs/language.md")
+            forms = (", ".join("abcdefgh"[:count]) for count in counts)
+            hint = " or ".join(f"{ast.unparse(node.func)}({form})" for form in forms)
+            raise ParseError(message, location=self.location(node), hint=hint)
 
     def _method(self, node: ast.Call, function: ast.Attribute) -> Value:
         if function.attr != "to":

@@ -24,6 +24,7 @@ import numpy as np
 from tilelink.errors import ProgressError, VerificationError
 from tilelink.ir.program import Notify
 from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
+from tilelink.lowering.bound import Kernel
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import WAIT
 from tilelink.planning.any_program import assigns_in_launch
@@ -391,6 +392,15 @@ def _cycle(plan: Plan, run: _Run, wait: int) -> list[int] | None:
     return seen[seen.index(wait) :] if seen[0] == wait and len(seen) > 1 else None
 
 
+def _waits_for(plan: Plan, kernel: Kernel, other: Kernel) -> bool:
+    """True if a kernel waits for signals of another one."""
+    s, kernels = plan.signals, plan.task_kernels[plan.signals.task]
+    numbers = [plan.bound.kernels.index(one) for one in (kernel, other)]
+    awaited = plan.counters[(s.kind == WAIT) & (kernels == numbers[0])]
+    told = plan.counters[(s.kind != WAIT) & (kernels == numbers[1])]
+    return bool(np.isin(awaited, told).any())
+
+
 def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
     """Return the text about the task that has not notified what a row of plan.signals waits for, and a hint."""
     s, rows = plan.signals, _notifies(plan, run, wait)
@@ -421,5 +431,8 @@ def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
     first, second = (plan.bound.kernel_of[plan.task_name(task)[0]] for task in (int(s.task[wait]), notifier))
     if first.stream == second.stream and first.position < second.position:
         hint = f"declare {second.name} before {first.name}, or give {second.name} SMs of its own: `on sm(n)`"
+        if _waits_for(plan, second, first):
+            hint = "each of the two waits for the other, so no order of them helps: "
+            hint += f"give {first.name} and {second.name} SMs of their own, `on sm(n)` each"
         return f"{who}: the kernel of {second.name} runs after that of {first.name}", hint
     return who, ORDER
