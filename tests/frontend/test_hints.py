@@ -65,6 +65,15 @@ def test_a_function_of_the_program_may_have_a_name_that_other_libraries_use() ->
     compiler.check(compiler.parse(text).programs[0])
 
 
+def test_a_tile_that_several_entries_name_is_told_to_be_a_number() -> None:
+    text = "program p(U, C, N):\n    at : in [U, C] < C\n    x : in [U, C, N]\n    y : out [U, C, N]\n"
+    text += "    compute f(u: U, c: C):\n        y[u, c, :] = x[u, at[u, c], :]\n"
+    with pytest.raises(TileLinkError) as caught:
+        compiler.check(compiler.parse(text).programs[0])
+    assert "`u: ... by 1` is a number" in str(caught.value)
+    compiler.check(compiler.parse(text.replace("u: U, c: C", "u: U by 1, c: C by 1")).programs[0])
+
+
 def test_a_part_of_a_size_that_is_an_expression_has_a_name() -> None:
     text = "program p(M):\n    n : in [] <= M\n    x : in [ranks * M[: n]]\n    y : out [M]\n"
     text += "    compute f(i: M):\n        y[i] = 1.0\n"

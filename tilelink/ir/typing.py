@@ -526,4 +526,8 @@ def _check_fit(typing: StageTyping, statement: Statement, region: Region, value:
         raise DtypeError("a softmax state cannot be stored", location=statement.location, hint="store finish(state)")
     if broadcast(target.axes, source.axes, statement) != target.axes:
         message = f"a value of shape {source} does not fit the region {target}"
-        raise ShapeError(message, location=statement.location, hint="the value may only broadcast to the region")
+        hint = "the value may only broadcast to the region"
+        named = [axis.index for axis in source.axes if axis.index is not None]
+        if again := [index for index in dict.fromkeys(named) if named.count(index) > 1]:
+            hint = f"{again[0]} is a tile, and each entry that it names has an axis: `{again[0]}: ... by 1` is a number"
+        raise ShapeError(message, location=statement.location, hint=hint)
