@@ -130,3 +130,44 @@ def test_mutants_are_refused(text: str, old: str, new: str, message: str) -> Non
     program = tilelink.parse(text.replace(old, new)).program()
     with pytest.raises(TileLinkError, match=message):
         tilelink.plan(program, dims=dims_of(program), ranks=2)
+
+
+ROWS = """program rows(B, R, M, K):
+    n     : in    [] <= B
+    place : in    [M] < n * R
+    x     : in    [B * R, K]
+    c     : local [B * R, K]
+    y     : out   [M, K]
+
+    compute make(b: B[: n], j: K):
+        c[b * R : (b + 1) * R, j] = x[b * R : (b + 1) * R, j] * 2.0
+        notify(c[b * R : (b + 1) * R, j])
+
+    compute take(m: M by 1, j: K):
+        wait(c[place[m], j])
+        y[m, j] = c[place[m], j]
+"""
+SIZES = {"B": 6, "R": 4, "M": 12, "K": 8}
+
+
+def test_rows_below_a_product_of_a_count_are_in_the_blocks_that_there_are() -> None:
+    program = tilelink.parse(ROWS).program()
+    kernel = tilelink.compile(program, dims=SIZES, ranks=1)
+    given = random_inputs(program, ranks=1, dims=SIZES, dtype="f32", launches=1, routing="full")[0]
+    assert relative_error(*compared(kernel(given), kernel.reference(given), "y")) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("< n * R", "<= n * R"),
+        ("< n * R", "< (n + 1) * R"),
+        ("B[: n]", "B[: n - 1]"),
+        ("< n * R", "< B * R"),
+        ("< n * R", "< n * 5"),
+    ],
+)
+def test_rows_beyond_the_blocks_that_there_are_are_refused(old: str, new: str) -> None:
+    assert old in ROWS
+    with pytest.raises(TileLinkError, match=r"reads c|reaches outside|the bound of place cannot be"):
+        tilelink.plan(tilelink.parse(ROWS.replace(old, new)).program(), dims=SIZES, ranks=1)

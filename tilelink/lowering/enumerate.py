@@ -34,7 +34,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, at_launch, const, walk
+from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, at_launch, const, rewrite, walk
 from tilelink.ir.simplify import simplify
 from tilelink.ir.visitor import (
     closing_notifies,
@@ -103,6 +103,9 @@ class Enumerator(Walk):
         self.faults: list[Fault] = []
         replicated = frozenset(name for name, t in bound.tensors.items() if "replicated" in t.decl.properties)
         decls = {name: t.decl for name, t in bound.tensors.items()}
+        for name, decl in decls.items():
+            if decl.bound is not None:
+                decls[name] = replace(decl, bound=rewrite(decl.bound, bound.number))
         self.guards = Guards(tensors=decls, ranges=dict(bound.entries), replicated=replicated)
         self._stored_entries = StoredEntries(bound=bound, guards=self.guards)
         self._unsure: dict[str, NameUses] = {}
