@@ -124,7 +124,7 @@ def fp8_experts(inputs: Ranks) -> Ranks:
     return [{"y": combined(one)} for one in inputs]
 
 
-@case(4, U=2, M=10, C=6, K=16, F=12, k=2, A=2)
+@case(4, U=2, M=10, C=12, K=16, F=12, k=2, A=2)
 def m2n_ping_pong(inputs: Ranks) -> Ranks:
     experts = inputs[2:]
 
