@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,11 @@ def graphed(
 class Chain:
     """A chain of M x N x K on all ranks, with fresh x in every sample."""
 
-    def __init__(self, session: Session, vllm: VllmAllReduce | None, M: int, N: int, K: int) -> None:
-        self.session, self.vllm, self.sizes = session, vllm, (M, N, K)
+    def __init__(
+        self, session: Session, vllm: VllmAllReduce | None, M: int, N: int, K: int, ways: Sequence[str] = ()
+    ) -> None:  # fmt: skip
+        """ways: implementations of gemm_ar that are measured too, as `schedule=` names them."""
+        self.session, self.vllm, self.sizes, self.ways = session, vllm, (M, N, K), ways
         self.steps = max(8, -(-WEIGHT_BYTES // (2 * N * K)))
         like = {"device": session.device, "dtype": torch.bfloat16}
         chance = torch.Generator(device=session.device).manual_seed(session.rank)
@@ -187,8 +191,10 @@ class Chain:
         steps |= {"NCCL, fp8": nccl_fp8, "ours, fp8": ours_fp8}
         if vllm := self.vllm:
             steps |= {"vLLM": lambda x, w: vllm(x @ w.T), "vLLM, norm": vllm_followed}
+        steps |= {way: partial(ops.gemm_ar, schedule=way) for way in self.ways}
         for name, step in steps.items():
-            kind = "gemm" if name == "cuBLAS" else "ours" if name.startswith("ours") else "pair"
+            own = name.startswith("ours") or name in self.ways
+            kind = "gemm" if name == "cuBLAS" else "ours" if own else "pair"
             checked = name != "cuBLAS" and "norm" not in name and "fp8" not in name
             yield name, lambda name=name, step=step, kind=kind, checked=checked: self.variant(name, step, kind, checked)
 
@@ -385,10 +391,12 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     layers = ",".join(f"{m}@{b}@{keys}" for keys in (0, 2048) for m in MODELS for b in BATCHES)
     parser.add_argument("--sums", default=",".join("x".join(map(str, one)) for one in SUMS), help="MxN, or none")
     parser.add_argument("--layers", default=layers, help="MODEL@BATCH@KEYS")
+    parser.add_argument("--ways", default="", help="PROGRAM:SCHEDULE of gemm_ar that chains take too")
     parser.add_argument("--vllm", type=Path, help="the directory csrc of vLLM's source")
     args = parser.parse_args(argv)
     args.chains = [tuple(map(int, one.split("x"))) for one in args.chains.split(",") if one and one != "none"]
     args.sums = [tuple(map(int, one.split("x"))) for one in args.sums.split(",") if one and one != "none"]
+    args.ways = [one for one in args.ways.split(",") if one]
     args.layers = [one.split("@") for one in args.layers.split(",") if one and one != "none"]
     return args
 
@@ -400,7 +408,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = cases.Run("decode", FILE, args, lambda _: [])
     vllm = VllmAllReduce(args.vllm) if args.vllm else None
     for M, N, K in args.chains:
-        case = measured(run.session, Chain(run.session, vllm, M, N, K), f"{M} x {N} x {K}", args)
+        case = measured(run.session, Chain(run.session, vllm, M, N, K, args.ways), f"{M} x {N} x {K}", args)
         run.add(case, lines(case))
         ops.clear(captured=True)
     for M, N in args.sums:
