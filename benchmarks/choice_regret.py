@@ -4,10 +4,11 @@
     torchrun --nproc-per-node 2 benchmarks/choice_regret.py --seed 7 --cases 12 --out choice_regret.json
 
 Sizes are drawn after the choice is frozen: rows, columns and contracted elements of products with an all-reduce, log
-uniformly. Each variant is a chain in a CUDA graph with weights of its own (decode.py): the choice, each schedule of the
-library that may be taken for such sizes, the product and the collective of torch, and its all-reduces over symmetric
-memory. The regret is the time of the choice relative to the fastest of all, less 1. The implementation that is taken is
-measured twice, as the choice and by its name: how much the two differ is the noise.
+uniformly. Each variant is a chain with weights of its own (decode.py), once in a CUDA graph and once launched eagerly,
+with the host ahead of the GPU: the choice, each schedule of the library that may be taken for such sizes, the product
+and the collective of torch, and its all-reduces over symmetric memory. The regret is the time of the choice relative to
+the fastest of all, less 1. The implementation that is taken is measured twice, as the choice and by its name: how much
+the two differ is the noise.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ import torch
 from benchmarks import cases
 from benchmarks.decode import FILE, Chain, Symmetric, nccl
 from benchmarks.measure import Variant
+from benchmarks.tables import percent, table, us
 from tilelink import ops
 from tilelink.errors import TileLinkError
-from tilelink.ops.choice import DEFAULTS, choose
+from tilelink.ops.choice import DEFAULTS, choose, rounded_rows
 from tilelink.ops.operators import OPERATORS, UNFUSED
 from tilelink.ops.predict import machine_of
-from tilelink.ops.rows import rows_of
 
 ROWS, COLUMNS, INNER = (1, 512, 1), (2048, 8192, 64), (1024, 14336, 64)
 """Least and most of each size, and what it is a multiple of."""
+
+WAYS = ("graph", "eager")
 
 Sizes = tuple[int, int, int]
 
@@ -55,8 +58,7 @@ def drawn(seed: int, count: int) -> list[Sizes]:
 
 def taken(M: int, N: int, K: int, ranks: int, gpu: str) -> str:
     """Return the implementation that a call without a schedule takes, where nothing was measured."""
-    rows = rows_of(OPERATORS["gemm_ar"], M, ranks).total
-    return choose("gemm_ar", rows, N, K, ranks, thresholds=machine_of(gpu) or DEFAULTS)
+    return choose("gemm_ar", rounded_rows(M), N, K, ranks, machine=machine_of(gpu) or DEFAULTS)
 
 
 def schedules() -> list[str]:
@@ -84,13 +86,14 @@ def possible(names: list[str], M: int, N: int, K: int, device: torch.device) -> 
     return found
 
 
-def variants(chain: Chain, names: list[str]) -> Iterator[tuple[str, Callable[[], Variant]]]:
+def variants(chain: Chain, names: list[str], eager: bool) -> Iterator[tuple[str, Callable[[], Variant]]]:
     steps: dict[str, Any] = {"choice": ops.gemm_ar}
     steps |= {name: partial(ops.gemm_ar, schedule=name) for name in names if name != UNFUSED}
     steps |= {UNFUSED: nccl, "torch one-shot": Symmetric("one_shot_all_reduce")}
     steps |= {"torch two-shot": Symmetric("two_shot_all_reduce_")}
     for name, step in steps.items():
-        yield name, lambda name=name, step=step: chain.variant(name, step, "pair" if name == UNFUSED else "ours")
+        kind = "pair" if name == UNFUSED else "ours"
+        yield name, lambda name=name, step=step, kind=kind: chain.variant(name, step, kind, eager=eager)
 
 
 def figures(rows: list[dict[str, Any]], choice: str) -> dict[str, Any]:
@@ -118,6 +121,42 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def lines(case: dict[str, Any]) -> Iterator[str]:
+    for way in WAYS:
+        one = case[way]
+        said = ", ".join(f"{label} {us:.1f}" for label, us in sorted(one["step_us"].items(), key=lambda item: item[1]))
+        yield f"{case['name']} {way} ({one['choice']}), regret {one['regret']}: {said}"
+
+
+def report(found: dict[str, Any], name: str) -> list[str]:
+    """Return the section of a report in docs/results.md."""
+    machine, rows = found["machine"], list[tuple[str, ...]]()
+    for case in found["cases"]:
+        for way in (way for way in WAYS if way in case):
+            one = case[way]
+            times, best = one["step_us"], one["best"]
+            rows.append((
+                case["name"], way, one["choice"], us(times.get("choice")), str(best), us(times.get(best)),
+                us(times.get(UNFUSED)), percent(one["regret"]),
+            ))  # fmt: skip
+    said = [
+        f"{way}: mean {100 * of['mean']:.1f} %, worst {100 * of['worst']:.1f} % of {of['cases']} cases; the choice "
+        f"measured twice differs by {100 * of['noise']:.1f} % in the mean, and took at most "
+        f"{of['over_unfused']:.2f} of the time of torch's product with NCCL."
+        for way, of in found["summary"].items()
+        if of["cases"]
+    ]
+    return [
+        f"## {name}", "", *([f"{found['note'][0].upper()}{found['note'][1:]}.", ""] if found.get("note") else []),
+        f"The choice of an implementation for products with an all-reduce on {found['ranks']} {machine['gpu']} "
+        f"(benchmarks/choice_regret.py), for sizes M x N x K drawn by seed {found['seed']} after it was frozen: "
+        f"microseconds of a step of a chain; driver {machine['driver']}, torch {machine['torch']}, triton "
+        f"{machine['triton']}. Regret: the time of the choice over that of the fastest of all, less 1. "
+        + " ".join(said), "",
+        *table(("step", "launched", "choice", "us", "fastest", "us", "cuBLAS + NCCL", "regret"), rows), "",
+    ]  # fmt: skip
+
+
 def main() -> int:
     parser = cases.parser(__doc__, samples=8)
     parser.add_argument("--seed", type=int, required=True, help="of the sizes; a new one for each frozen choice")
@@ -139,18 +178,19 @@ def main() -> int:
         with torch.no_grad(), session.watchdog.step("compiling"):
             fitting = possible(names, M, N, K, session.device)
             chain = Chain(session, None, M, N, K)
-            chain.refresh()
-            built = [session.build(label, "ours", builder) for label, builder in variants(chain, fitting)]
-        timed = [one for one in built if isinstance(one, Variant)]
-        rows = session.time(timed, chain.refresh, samples=args.samples, warmups=2)
-        found.append(figures(rows, taken(M, N, K, session.ranks, gpu)))
-        failed = [one for one in built if not isinstance(one, Variant)]
-        one = found[-1]
-        said = ", ".join(f"{label} {us:.1f}" for label, us in sorted(one["step_us"].items(), key=lambda item: item[1]))
-        line = f"{name} ({one['choice']}), regret {one['regret']}: {said}"
-        run.add({"name": name, "rows": [*rows, *failed], **one}, [line])
+        case: dict[str, Any] = {"name": name}
+        for way in WAYS:
+            with torch.no_grad():
+                chain.refresh()
+                built = [session.build(label, "ours", one) for label, one in variants(chain, fitting, way == "eager")]
+                timed = [one for one in built if isinstance(one, Variant)]
+                rows = session.time(timed, chain.refresh, samples=args.samples, warmups=2)
+            failed = [one for one in built if not isinstance(one, Variant)]
+            case[way] = {"rows": [*rows, *failed], **figures(rows, taken(M, N, K, session.ranks, gpu))}
+        found.append(case)
+        run.add(case, lines(case))
         ops.clear(captured=True)
-    run.found["summary"] = summary(found)
+    run.found["summary"] = {way: summary([case[way] for case in found]) for way in WAYS}
     run.write()
     if run.rank == 0:
         print(run.found["summary"], flush=True)

@@ -94,7 +94,7 @@ def wanted(ranks: int, gpu: str) -> dict[tuple[Any, ...], list[int]]:
     for N, K in SHAPES:
         for M in SIZES:
             rows = rows_of(operator, M, ranks)
-            way = choose("gemm_ar", rows.total, N, K, ranks, thresholds=machine or DEFAULTS)
+            way = choose("gemm_ar", rows.total, N, K, ranks, machine=machine or DEFAULTS)
             program, _, schedule = way.partition(":")
             if not schedule:
                 continue  # unfused: it has no kernel

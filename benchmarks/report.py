@@ -17,7 +17,7 @@ if __package__ in (None, ""):
 
 from benchmarks import (
     attention,
-    check_cost,
+    choice_regret,
     decode,
     hops,
     launch_integers,
@@ -58,8 +58,8 @@ def main() -> int:
             parts += launch_integers.report(report, path.stem)
         if isinstance(report, dict) and report.get("benchmark") == "hops":
             parts += hops.report(report, path.stem)
-        if isinstance(report, dict) and report.get("benchmark") == "check cost":
-            parts += check_cost.table(report, path.stem)
+        if isinstance(report, dict) and report.get("benchmark") == "choice_regret":
+            parts += choice_regret.report(report, path.stem)
         if isinstance(report, dict) and report.get("benchmark") == "decode":
             parts += decode.report(report, path.stem)
         if isinstance(report, dict) and report.get("benchmark") == "paged decode":

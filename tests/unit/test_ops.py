@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from tests.tiers import thorough
 from tests.unit.two_ranks import run_on_two_ranks
 from tilelink.errors import RankError, UnknownNameError
 from tilelink.ops import choice, operators, rows
-from tilelink.simulator.machine import Thresholds
 
 SCENARIOS = {
     "torch": (
@@ -94,7 +94,8 @@ def test_what_kernels_do_not_do_well_stays_unfused(op: str, sizes: tuple[int, in
         ("all_reduce_norm", (32, 4096, 4096, 2), "all_reduce_one_shot_norm:h200"),
         ("all_reduce_norm", (128, 4096, 4096, 4), "unfused"),
         ("all_reduce", (4, 4097, 4097, 2), "unfused"),
-        ("gemm_ar", (4, 2048, 64, 2), "all_reduce_one_shot_pushed:few"),
+        ("all_reduce", (1, 4096, 4096, 4), "all_reduce_one_shot_pushed:words"),
+        ("gemm_ar", (4, 12288, 64, 2), "all_reduce_one_shot_pushed:few"),
     ],
 )
 def test_sums_of_few_rows_are_taken_in_one_step(op: str, sizes: tuple[int, int, int, int], expected: str) -> None:
@@ -118,22 +119,22 @@ def test_every_program_of_an_operator_has_the_schedule_that_is_chosen() -> None:
         ({"small_gather_bytes": 1}, "ag_gemm", (512, 3584, 4096, 4), "all_gather_kept:more", "unfused"),
         ({"small_scatter_bytes": 1}, "gemm_rs", (512, 4096, 64, 4), "reduce_scatter_pushed:more", "unfused"),
         ({"small_reduce_bytes": 1}, "gemm_ar", (512, 4096, 64, 4), "all_reduce_two_shot_pushed:more", "unfused"),
-        ({"one_shot_bytes": 1}, "gemm_ar", (8, 2048, 64, 4), "all_reduce_one_shot_pushed:few",
+        ({"one_shot_bytes": 1}, "gemm_ar", (8, 12288, 64, 4), "all_reduce_one_shot_pushed:few",
          "all_reduce_two_shot_pushed:more"),
-        ({"small_tiles": 1}, "gemm_ar", (8, 2048, 64, 4), "all_reduce_one_shot_pushed:few", "unfused"),
+        ({"small_tiles": 1}, "gemm_ar", (8, 12288, 64, 4), "all_reduce_one_shot_pushed:few", "unfused"),
     ],
 )  # fmt: skip
 def test_the_rule_has_its_thresholds_from_the_machine(
     thresholds: dict[str, int], op: str, sizes: tuple[int, int, int, int], before: str, after: str
 ) -> None:
     assert choice.choose(op, *sizes) == before
-    assert choice.choose(op, *sizes, thresholds=Thresholds(**thresholds)) == after
+    assert choice.choose(op, *sizes, machine=replace(choice.DEFAULTS, **thresholds)) == after
 
 
 @pytest.mark.parametrize("asked", [{"modelled_rows": 2048}, {"modelled_rank_rows": 512}])
 def test_the_model_is_asked_from_so_many_rows_on_as_the_machine_says(asked: dict[str, int]) -> None:
     assert choice.worth_asking("gemm_rs", 1024, 4096, 4096, 4)
-    assert not choice.worth_asking("gemm_rs", 1024, 4096, 4096, 4, Thresholds(**asked))
+    assert not choice.worth_asking("gemm_rs", 1024, 4096, 4096, 4, replace(choice.DEFAULTS, **asked))
 
 
 def test_rows_of_sums_are_rounded_up_to_few_numbers() -> None:
@@ -144,7 +145,9 @@ def test_rows_of_sums_are_rounded_up_to_few_numbers() -> None:
         assert found == sorted(found)
     found = [choice.rounded_rows(M, 4) for M in range(1, 2049)]
     assert all(rows - M <= max(7, M / 8) for M, rows in enumerate(found, start=1))
-    assert len(set(found)) == 8 + 8 * 5 and choice.rounded_rows(512, 4) == 512 and choice.rounded_rows(513, 4) == 576
+    assert found[:5] == [4, 4, 4, 4, 8] and [choice.rounded_rows(M) for M in range(1, 6)] == [1, 2, 4, 4, 8]
+    assert len(set(found)) == 1 + 8 + 8 * 5
+    assert choice.rounded_rows(512, 4) == 512 and choice.rounded_rows(513, 4) == 576
 
 
 def test_few_numbers_of_rows_have_kernels() -> None:

@@ -101,7 +101,7 @@ def _chosen(
     op: str, M: int, N: int, K: int, ranks: int, dtype: str, gpu: str, processor: Target | None
 ) -> str:  # fmt: skip
     """Return UNFUSED, or the first of the schedules that fits the processor; None: the current GPU."""
-    if choose(op, M, N, K, ranks, thresholds=machine_of(gpu) or DEFAULTS) != SCHEDULE:
+    if choose(op, M, N, K, ranks, machine=machine_of(gpu) or DEFAULTS) != SCHEDULE:
         return UNFUSED
     module = library_module(PROGRAMS[op])
     program, dims = module.program(PROGRAMS[op]), {"Ms": M // ranks, "N": N, "K": K}

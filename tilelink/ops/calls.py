@@ -21,7 +21,7 @@ from tilelink import compiler
 from tilelink.compiler import library_module
 from tilelink.errors import DtypeError, RankError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
-from tilelink.ops.choice import room_for
+from tilelink.ops.choice import room_for, rounded_rows
 from tilelink.ops.consensus import check_rows, consensus
 from tilelink.ops.decide import decide, measured
 from tilelink.ops.groups import OfGroups, close_kernels, group_named
@@ -187,8 +187,9 @@ def _prepared(
     variant, left = operator.epilogue("bias" in given, activation)
     if implementation is None and able(x) and ranks > 1:
         exact = rows_of(operator, x.shape[0], ranks, exact=True)
+        M = rows.total if operator.rows != "kept" else rounded_rows(x.shape[0])
         shared = Request(
-            op=operator.rule, variant=variant, M=rows.total, N=N, K=columns, ranks=ranks, dtype=DTYPES[x.dtype]
+            op=operator.rule, variant=variant, M=M, N=N, K=columns, ranks=ranks, dtype=DTYPES[x.dtype]
         )
         implementation, is_exact = _decided(replace(shared, M=exact.total), shared, made)
         rows = exact if is_exact else rows

@@ -1,58 +1,73 @@
-"""The implementation that an operator takes by default, by a plain rule over its sizes."""
+"""The implementation that an operator takes by default, by a plain rule over its sizes and a machine's rates."""
 
 from __future__ import annotations
 
 from math import inf, lcm
 
 from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED, FewRows, Operator
-from tilelink.simulator.machine import Thresholds
+from tilelink.simulator.machine import Machine, load_machine
+
+ITEM = 2
+"""Bytes of an element: bf16 and f16."""
 
 ROW_ALIGNMENT = 8
 """Elements of 16 bit to which rows must be aligned so that descriptors can address them."""
 
-WAVE = range(96, 133)
-"""Numbers of tiles for which a kernel for few rows is taken: with fewer too many of 132 SMs load no weights, and with
-more some load those of two tiles."""
-
-DEFAULTS = Thresholds()
-"""Thresholds of machines without a description."""
+DEFAULTS = load_machine("8xH200")
+"""What is taken for machines without a description."""
 
 
 def choose(
-    op: str, M: int, N: int, K: int, ranks: int, variant: str = "", *, thresholds: Thresholds = DEFAULTS
+    op: str, M: int, N: int, K: int, ranks: int, variant: str = "", *, machine: Machine = DEFAULTS
 ) -> str:  # fmt: skip
     """Return the default implementation of an operator: UNFUSED, the name of a schedule, or "program:name".
 
-    M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. The rule: a fused
-    kernel for many rows that descriptors can address; torch's product and a communication kernel of the library for
-    little data, where the start of a kernel costs most, and for sums alone; torch's product and the vendor's collective
-    otherwise, for other collectives, and on one rank. thresholds: limits of rows and bytes; a Machine has them.
+    M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. The rule: for few rows
+    one kernel, if it multiplies fast enough; a fused kernel for many rows that descriptors can address; torch's product
+    and a communication kernel of the library for little data, where the start of a kernel costs most, and for sums
+    alone; torch's product and the vendor's collective otherwise, for other collectives, and on one rank.
     """
     operator = OPERATORS.get(op)
     if operator is None:
         return UNFUSED
-    few = None if operator.few is None or variant else _few(operator.few, M, N, K, ranks)
+    few = None if operator.few is None or variant else _few(operator.few, M, N, K, ranks, machine)
     if few is not None:
         return few
-    least = inf if operator.fused_rows is None else operator.fused_rows(thresholds, N, K, ranks)
+    least = inf if operator.fused_rows is None else operator.fused_rows(machine, N, K, ranks)
     if least <= M and _addressable(N, K, ranks):
         return SCHEDULE
-    return _small(operator, M, K if operator.gathers else N, ranks, variant, thresholds)
+    return _small(operator, M, K if operator.gathers else N, ranks, variant, machine)
 
 
-def _few(few: FewRows, M: int, N: int, K: int, ranks: int) -> str | None:
-    """Return the kernel for few rows whose tiles are most SMs' at once, or None."""
-    if not _addressable(N, K, ranks) or 2 * (ranks - 1) * M * N > few.bytes:
+def _few(few: FewRows, M: int, N: int, K: int, ranks: int, machine: Machine) -> str | None:
+    """Return the fastest kernel for few rows, or None if a product and a sum after it are predicted to be faster.
+
+    Both end with the same exchange. So one kernel has to multiply in the time of the vendor's product and of the gap
+    between two kernels. In a product of few rows an SM multiplies one tile, step by step along K, unless memory is
+    slower.
+    """
+    if not _addressable(N, K, ranks) or ITEM * (ranks - 1) * M * N > machine.few_bytes:
         return None
-    for name, (least, most, rows, columns) in few.tiles.items():
-        if least <= M <= most and -(-M // rows) * -(-N // columns) in WAVE:
-            return name
-    return None
+    weights = ITEM * N * K / machine.memory_bandwidth
+
+    def seconds(name: str) -> float:
+        _, _, rows, columns = few.tiles[name]
+        tiles = -(-M // rows) * -(-N // columns)
+        steps = K * (machine.few_step + rows * machine.few_step_row + columns * machine.few_step_column)
+        stores = ranks * ITEM * rows * columns / machine.sm_push_rate
+        waves = [min(machine.sms, tiles - first) for first in range(0, tiles, machine.sms)]
+        loaded = sum(max(steps, weights * wave / tiles) + stores for wave in waves)
+        return loaded + (len(waves) - 1) * machine.tile_overhead
+
+    apart = machine.kernel_gap + max(K * machine.vendor_step * -(-M // 128), weights / machine.vendor_memory_share)
+    fitting = [name for name, (least, most, *_) in few.tiles.items() if least <= M <= most]
+    best = min(fitting, key=seconds, default=None)
+    return best if best is not None and seconds(best) < apart else None
 
 
-def worth_asking(op: str, M: int, N: int, K: int, ranks: int, thresholds: Thresholds = DEFAULTS) -> bool:
+def worth_asking(op: str, M: int, N: int, K: int, ranks: int, machine: Machine = DEFAULTS) -> bool:
     """True if the model is asked for a fused implementation where the rule has too few rows for one."""
-    least = max(thresholds.modelled_rows, thresholds.modelled_rank_rows * ranks)
+    least = max(machine.modelled_rows, machine.modelled_rank_rows * ranks)
     return op in OPERATORS and OPERATORS[op].modelled and least <= M and _addressable(N, K, ranks)
 
 
@@ -60,7 +75,7 @@ def _addressable(N: int, K: int, ranks: int) -> bool:
     return ranks > 1 and N % ROW_ALIGNMENT == 0 and K % ROW_ALIGNMENT == 0
 
 
-def _small(operator: Operator, M: int, columns: int, ranks: int, variant: str, thresholds: Thresholds) -> str:
+def _small(operator: Operator, M: int, columns: int, ranks: int, variant: str, machine: Machine) -> str:
     """Return the kernel that only communicates for M x columns elements, or UNFUSED."""
     own = {one.variant for one in OPERATORS.values() if one.variant}
     small = operator.small
@@ -69,34 +84,30 @@ def _small(operator: Operator, M: int, columns: int, ranks: int, variant: str, t
     size, sums = 2 * M * columns, operator.rows == "kept"
     rows = rounded_rows(M, ranks) if sums else M
     tiles = ranks * -(-rows // ranks // small.tile[0]) * -(-columns // small.tile[1])
-    if rows % ranks or tiles > thresholds.small_tiles:
+    if rows % ranks or tiles > machine.small_tiles:
         return UNFUSED
     received = (ranks - 1) * size
-    if small.words is not None and received <= small.words_limit:
+    if small.words is not None and received <= small.words_limit(machine):
         return small.words
-    if small.one_shot is not None and received <= small.one_shot_limit(thresholds):
+    if small.one_shot is not None and received <= small.one_shot_limit(machine):
         return small.one_shot
-    return small.schedule if small.schedule is not None and size <= small.limit(thresholds) else UNFUSED
+    return small.schedule if small.schedule is not None and size <= small.limit(machine) else UNFUSED
 
 
-def rounded_rows(M: int, ranks: int) -> int:
-    """Return the number of rows of a kernel that sums M rows: slightly more than M, so that few numbers occur.
+def rounded_rows(M: int, ranks: int = 1) -> int:
+    """Return the number of rows of a kernel for M rows: slightly more than M, so that few numbers occur.
 
-    It is a multiple of the number of ranks and of eight; from 64 rows on, of an eighth of the power of two below M, and
-    from 2048 on of a sixteenth.
+    It is a multiple of the number of ranks among which rows are divided. Up to 4 it is one of a power of two, then of
+    eight, from 64 rows on of an eighth of the power of two below M, and from 2048 on of a sixteenth.
     """
-    rows, rounded = 0, M
+    rows, rounded = 0, M if M > 4 else 1 << (M - 1).bit_length()
     while rows != rounded:  # what is rounded beyond a power of two is a multiple for that one too
         rows = rounded
         below = 1 << (rows.bit_length() - 1)
-        multiple = lcm(min(max(8, below // 8), max(128, below // 16)), ranks)
+        least = 8 if M > 4 else 1
+        multiple = lcm(min(max(least, below // 8), max(128, below // 16)), ranks)
         rounded = -(-rows // multiple) * multiple
     return rows
-
-
-def rounded_shard(rows: int) -> int:
-    """Return the number of rows of a kernel that moves so many rows of each rank: as in sums, and 1, 2 and 4."""
-    return rounded_rows(rows, 1) if rows > 4 else 1 << (rows - 1).bit_length()
 
 
 def room_for(rows: int) -> int:

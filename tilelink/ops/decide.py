@@ -1,20 +1,21 @@
 """Choice of the implementation of a call without a schedule: a measured one, else the model's, else the rule's.
 
-The rule (`choose`) says whether there are enough rows for a fused kernel, and whether there is so little data that a
-kernel of the library communicates next to torch's product. The model chooses among fused implementations if the rule
-fuses an all-gather or a reduce-scatter with a product, or if there are some hundred rows (`worth_asking`). It may also
-prefer the unfused pair. In all measurements on four H200s its first choice was the best or within 3 % of the best,
-although its prediction for the rule's choice was wrong by up to 12 %. The model is not used for fewer rows. For an
-all-reduce it chooses among the rule's fused kernel, its schedule for few rows, the operator's alternative, and the
-unfused pair: of other kernels it predicts up to twice the real speed. The rule takes warps with roles where the sizes
-allow them, unless the model is sure that they are slower, and of these the schedule with a split tail where the model
-predicts it to be faster.
+The rule (`choose`) says whether one kernel multiplies few rows and sums them, by the rates of the machine, whether
+there are enough rows for a fused kernel, and whether there is so little data that a kernel of the library communicates
+next to torch's product. The model chooses among fused implementations if the rule fuses an all-gather or a reduce-
+scatter with a product, or if there are some hundred rows (`worth_asking`). It may also prefer the unfused pair. In all
+measurements on four H200s its first choice was the best or within 3 % of the best, although its prediction for the
+rule's choice was wrong by up to 12 %. The model is not used for fewer rows. For an all-reduce it chooses among the
+rule's fused kernel, its schedule for few rows, the operator's alternative, and the unfused pair: of other kernels it
+predicts up to twice the real speed. The rule takes warps with roles where the sizes allow them, unless the model is
+sure that they are slower, and of these the schedule with a split tail where the model predicts it to be faster.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 from tilelink import compiler
@@ -88,12 +89,16 @@ def decide(
     """Return UNFUSED, the name of a schedule of the operator's program, or a schedule.
 
     The result is the same on all ranks with the same records, GPU and versions. processor: target that recorded
-    schedules must fit (None: not checked). speaks: log (`tilelink.ops`, INFO) a choice made without a measurement.
+    schedules must fit, and whose SMs kernels have (None: those of the GPU's description). speaks: log (`tilelink.ops`,
+    INFO) a choice made without a measurement.
     """
     found = measured(request, gpu, versions, records, processor) if records else None
     if found is not None:
         return found
-    way, why = predicted(request, machine_of(gpu))
+    machine = machine_of(gpu)
+    if machine is not None and processor is not None:
+        machine = replace(machine, sms=min(machine.sms, processor.sms))
+    way, why = predicted(request, machine)
     if speaks and _log.isEnabledFor(logging.INFO):
         _log.info("%s: never measured here; takes %s (%s); %s", request, _name(way), why, _advice(request))
     return way
@@ -144,13 +149,13 @@ def _algorithms(op: str, variant: str) -> tuple[tuple[Program, ...], ...]:
 
 def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str, str]:
     """Return the rule's implementation, or one that the model predicts to be better, and the reason."""
-    thresholds = DEFAULTS if machine is None else machine
+    rates = DEFAULTS if machine is None else machine
     sizes = request.M, request.N, request.K, request.ranks
-    rule = choose(request.op, *sizes, request.variant, thresholds=thresholds)
+    rule = choose(request.op, *sizes, request.variant, machine=rates)
     if ":" in rule and (machine is None or request.ranks > machine.node_ranks):
         return UNFUSED, "own kernels only communicate on machines that are described, within a node"
     modelled = OPERATORS[request.op].modelled if request.op in OPERATORS else False
-    asked = modelled and (rule == SCHEDULE or worth_asking(request.op, *sizes, thresholds))
+    asked = modelled and (rule == SCHEDULE or worth_asking(request.op, *sizes, rates))
     if machine is not None and rule == SCHEDULE and not modelled:
         return _fused_or_not(request, machine)
     if machine is None or not asked:

@@ -48,7 +48,7 @@ class SmallMessage:
 
     schedule: "program:name", or None for nothing larger than one_shot. limit: largest number of bytes of all ranks
     together. one_shot: the schedule in which every rank sums everything. one_shot_limit: largest number of bytes that
-    each rank then receives. words: the same by words of data and flag, up to words_limit bytes.
+    each rank then receives. words, words_limit: the same by words of data and flag.
     """
 
     schedule: str | None
@@ -57,7 +57,7 @@ class SmallMessage:
     one_shot: str | None = None
     one_shot_limit: Callable[[Thresholds], int] = lambda thresholds: thresholds.one_shot_bytes
     words: str | None = None
-    words_limit: int = 32 << 10
+    words_limit: Callable[[Thresholds], int] = lambda thresholds: thresholds.words_bytes
 
     @property
     def schedules(self) -> tuple[str, ...]:
@@ -68,13 +68,11 @@ class SmallMessage:
 class FewRows:
     """The library's programs that multiply and communicate in one kernel if there are few rows.
 
-    A kernel is fast if all of its tiles are in work at once, and on most SMs. tiles: of each "program:schedule", the
-    least and the most rows of a call, and the rows and columns of a tile. The first one that fits is taken. bytes: the
-    most that each rank receives.
+    tiles: of each "program:schedule", the least and the most rows of a call, and the rows and columns of a tile. The
+    fastest is taken, if it is faster than a product and a sum after it.
     """
 
     tiles: Mapping[str, tuple[int, int, int, int]]
-    bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +209,7 @@ call whose x has none copies it first, which these figures leave out."""
 def _few(**tiles: Mapping[str, tuple[int, int, int, int]]) -> FewRows:
     """tiles: by program and schedule."""
     every = {f"{program}:{name}": one for program, named in tiles.items() for name, one in named.items()}
-    return FewRows(tiles=every, bytes=2 << 20)
+    return FewRows(tiles=every)
 
 
 def _summed_bytes(thresholds: Thresholds) -> int:
@@ -219,16 +217,15 @@ def _summed_bytes(thresholds: Thresholds) -> int:
     return 2 * thresholds.one_shot_bytes
 
 
-def _one_shot(program: str, words_limit: int = 32 << 10) -> SmallMessage:
+def _words_bytes(thresholds: Thresholds) -> int:
+    return thresholds.words_bytes
+
+
+def _one_shot(program: str, words_limit: Callable[[Thresholds], int] = _words_bytes) -> SmallMessage:
     return SmallMessage(
         schedule=None, one_shot=f"{program}:{SCHEDULE}", one_shot_limit=_summed_bytes,
         words=f"{program}:{SCHEDULE}_words", words_limit=words_limit,
     )  # fmt: skip
-
-
-_NORM_WORDS = 128 << 10
-"""Most bytes that a rank receives by words before a norm. On two H200s, in a graph: 16 rows of 4096 took 7.2 us by
-words and 8.8 by signals, 32 rows 8.9 and 8.5. Without a norm words are as fast as signals for 4 rows, slower above."""
 
 
 _PULLED_RANKS = frozenset({2})
@@ -425,7 +422,7 @@ RECORDS = (
         numbers=("eps",),
         programs={"": "all_reduce_one_shot_norm"},
         unfused=unfused.all_reduce_norm,
-        small=_one_shot("all_reduce_one_shot_norm", _NORM_WORDS),
+        small=_one_shot("all_reduce_one_shot_norm", lambda thresholds: thresholds.norm_words_bytes),
     ),
 )
 

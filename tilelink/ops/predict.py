@@ -15,7 +15,8 @@ from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.shared_memory import does_not_fit
-from tilelink.ops.operators import SCHEDULE, alternative_of, program_of, variant_operator
+from tilelink.ops.choice import ITEM, rounded_rows
+from tilelink.ops.operators import OPERATORS, SCHEDULE, alternative_of, program_of, variant_operator
 from tilelink.ops.unfused import ACTIVATIONS
 from tilelink.planning.plan import make_plan
 from tilelink.scheduling.schedule import Schedule
@@ -23,9 +24,6 @@ from tilelink.simulator import simulate
 from tilelink.simulator.machine import Machine, load_machine, shipped_machines
 from tilelink.target import Target
 from tilelink.verifier import verify
-
-ITEM = 2
-"""Bytes of an element: bf16 and f16."""
 
 TILES = 200_000
 """Largest number of tiles, over all ranks, that are simulated for one decision: a few seconds."""
@@ -35,7 +33,8 @@ TILES = 200_000
 class Request:
     """An operator with its epilogue and its sizes.
 
-    M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. For collectives N = K.
+    M: rows over all ranks, of an all-reduce those of kernels that do not divide them among ranks (`rounded_rows`) or
+    just those of a call; N, K: the product's columns and contracted dimension on one rank. For collectives N = K.
     """
 
     op: str
@@ -48,9 +47,11 @@ class Request:
 
     def dims(self, program: Program) -> dict[str, int] | None:
         """Return the parameters of a program, in its order, or None if it cannot have these sizes."""
-        sizes = {"M": self.M, "N": self.N, "K": self.K}
-        if self.M % self.ranks == 0:
-            sizes["Ms"] = self.M // self.ranks
+        sizes, rows = {"M": self.M, "N": self.N, "K": self.K}, self.M
+        if self.op in OPERATORS and OPERATORS[self.op].rows == "kept" and rounded_rows(rows) == rows:
+            rows = rounded_rows(rows, self.ranks)
+        if rows % self.ranks == 0:
+            sizes["Ms"] = rows // self.ranks
         names = [p.name for p in program.params]
         return {name: sizes[name] for name in names} if sizes.keys() >= set(names) else None
 

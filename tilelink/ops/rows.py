@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from tilelink.ops.choice import rounded_rows, rounded_shard
+from tilelink.ops.choice import rounded_rows
 from tilelink.ops.operators import Operator
 
 
@@ -89,11 +89,10 @@ def rows_of(operator: Operator, rows: int, ranks: int, *, exact: bool = False) -
     ranks: 1 for a kernel of as many rows as x has, of which each rank computes all.
     """
     if operator.rows == "kept":
-        rounded = rounded_shard(rows) if ranks == 1 else rounded_rows(rows, ranks)
-        return Rows(parts=1, results=1, call=rows, kernel=rows if exact else rounded)
+        return Rows(parts=1, results=1, call=rows, kernel=rows if exact else rounded_rows(rows, ranks))
     parts, results = (1, ranks) if operator.gathers else (ranks, 1)
     part = rows // parts
-    return Rows(parts=parts, results=results, call=part, kernel=part if exact else rounded_shard(part))
+    return Rows(parts=parts, results=results, call=part, kernel=part if exact else rounded_rows(part))
 
 
 def kernel_rows(operator: Operator, most: int, ranks: int) -> list[int]:

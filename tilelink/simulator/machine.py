@@ -73,8 +73,25 @@ class Thresholds:
     """The same for an all-reduce."""
     one_shot_bytes: int = _number("B", MIB * 3 // 4)
     """Maximum bytes that each rank receives in a one-shot all-reduce, in which every rank sums everything."""
+    words_bytes: int = _number("B", 32 * 1024)
+    """The same by words of data and flag."""
+    norm_words_bytes: int = _number("B", 128 * 1024)
+    """The same before a norm, for which all words of a row are awaited."""
+    few_bytes: int = _number("B", 2 * MIB)
+    """Maximum bytes that each rank receives of a kernel for few rows, which multiplies and sums."""
     small_tiles: int = _number("tiles", 1024)
     """Maximum tiles of such a kernel: with few rows or columns most of a tile is empty."""
+    few_step: float = _number("s", 1.75e-9)
+    """Time of one contracted element in a kernel for few rows, of which an SM multiplies one tile, without what the
+    tile's rows and columns add."""
+    few_step_row: float = _number("s", 2e-12)
+    """What each row of the tile adds."""
+    few_step_column: float = _number("s", 16e-12)
+    """What each column of the tile adds: weights that are loaded from memory."""
+    vendor_step: float = _number("s", 2.1e-9)
+    """The same time of the vendor's product, for each 128 rows."""
+    vendor_memory_share: float = _number("1", 0.85)
+    """Fraction of memory_bandwidth at which it loads weights for few rows."""
     vendor_product_share: float = _number("1", 0.93)
     """Fraction of matmul_flops that the vendor's product reaches over its whole run."""
     vendor_collective_share: float = _number("1", 0.8)
@@ -218,6 +235,7 @@ _LIMITS: tuple[tuple[str, Callable[[Machine], bool], str], ...] = (
     ("sm_push_efficiency", lambda machine: machine.sm_push_efficiency <= 1, "a share of link_bandwidth, at most 1"),
     ("sm_pull_efficiency", lambda machine: machine.sm_pull_efficiency <= 1, "a share of link_bandwidth, at most 1"),
     ("vendor_product_share", lambda machine: machine.vendor_product_share <= 1, "a share of matmul_flops, at most 1"),
+    ("vendor_memory_share", lambda machine: machine.vendor_memory_share <= 1, "a share of memory_bandwidth, at most 1"),
     ("vendor_collective_share", lambda machine: machine.vendor_collective_share <= 1, "a share of a rate, at most 1"),
     ("small_share", lambda machine: machine.small_share <= 1, "a share of link_bandwidth, at most 1"),
     ("copies_slow_compute", lambda machine: machine.copies_slow_compute >= 1, "how many times longer, at least 1"),
