@@ -537,6 +537,16 @@ class Artifact:
         return not self.copy_programs and (self.cycle == 1 or not by_host)
 
     @cached_property
+    def shares_memory(self) -> bool:
+        """True if launches share memory that no caller gives, so that one must end before the next begins.
+
+        Those of a program with a handshake share at least their number.
+        """
+        takes_tiles = any(isinstance(one, TileCounterPointer) for kernel in self.kernels for one in kernel.parameters)
+        own = any(t.space in ("kept", "local") for t in self.tensors)
+        return own or takes_tiles or self.protocol is not LaunchProtocol.INDEPENDENT
+
+    @cached_property
     def needs_entry(self) -> bool:
         """True if peers read this rank's inputs, and so must be notified that these are ready."""
         return any(one.needs_entry for one in self.launched)

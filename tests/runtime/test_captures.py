@@ -12,7 +12,9 @@ import torch
 
 from tests.runtime.fake_gpu import CALLER, FakeGpu
 from tests.runtime.test_order import case_of
-from tilelink import settings
+from tilelink import compiler, settings
+from tilelink.artifact import LaunchProtocol
+from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import LaunchOrderError, OverlapError, RankError
 from tilelink.runtime.cuda import functions
 from tilelink.runtime.cuda.report import DIFFERENT, OVERLAPPED, Report, identity
@@ -94,6 +96,47 @@ def test_launches_are_checked_if_it_is_asked_for(case: str, gpu: FakeGpu) -> Non
         assert launch == usual or (gpu.capture and launch)
         found.append(int(kernel._checks._identity))
     assert found == [0, identity(1, 1), identity(1, 2), identity(2, 1), 0]
+
+
+ALONE = """
+program alone(M, N):
+    x : in    [M, N]
+    y : out   [M, N]
+
+    compute one(i: M, j: N):
+        y[i, j] = x[i, j] * 2.0
+
+schedule fixed for alone:
+    one on sm, tile(i=32, j=32)
+
+schedule taken for alone:
+    one on sm, tile(i=32, j=32), dynamic
+"""
+
+
+@pytest.mark.parametrize(("schedule", "shared"), [("fixed", False), ("taken", True)])
+def test_launches_of_independent_ranks_are_checked_if_they_share_memory(
+    schedule: str, shared: bool, gpu: FakeGpu
+) -> None:
+    """A counter by which programs take tiles is the kernel's own. Ranks have nothing to compare."""
+    module = compiler.parse(ALONE)
+    program = module.programs[0]
+    plan = compiler.plan(
+        program, module.schedule(schedule, program), ranks=2, dims={"M": 512, "N": 512}, dtype="bf16", target="sm_90"
+    )
+    artifact = gpu_artifact(plan)
+    assert artifact.protocol is LaunchProtocol.INDEPENDENT
+    with settings.override(check=True):
+        kernel = gpu.built(artifact, 0)
+    for gpu.capture in (0, 7):
+        gpu.issued.clear()
+        launched(kernel)
+        assert gpu.issued == (["begin_checked", "one", "end_checked"] if shared else ["one"])
+    if shared:
+        reported(kernel, OVERLAPPED, 3, 2)
+        with pytest.raises(OverlapError, match="launch 4 of alone on rank 0 began before launch 3 had ended"):
+            launched(kernel)
+        reported(kernel, 0)
 
 
 # Reports -----------------------------------------------------------------------------------------------------

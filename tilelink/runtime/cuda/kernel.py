@@ -69,8 +69,7 @@ class GpuKernel(MeasuredKernel):
         handshake = HandshakeArguments(artifact, copies, device)
         self._arguments = Arguments(artifact, memory, words, handshake.usual)
         self._driver = LaunchDriver(artifact, memory, self._arguments, copies, handshake, words, handles)
-        # With a deadline no launch is captured. Independent ranks have no memory to tell each other what they launch.
-        checked = settings().check and memory.heap.symmetric_bytes and not debug_block
+        checked = settings().check and artifact.shares_memory and not debug_block  # with a deadline none is captured
         self._checks = LaunchChecks(artifact, memory) if checked else None
         self._promises = artifact.promises if settings().check else ()
         self._graphs = GraphCache(Graphs(handles), self._driver.gains and debug_block is None, SETS)

@@ -1,10 +1,11 @@
 # pyright: basic
 """Checks of the launches of a kernel, with TILELINK_CHECK=1: small kernels around each of them, in CUDA graphs too.
 
-Launches of one kernel must not overlap, since both would take one number (device/handshake.py), and all ranks make them
-in one order. The host orders launches outside of graphs, and those of one capture (captures.py); it does not see
-replays. So a kernel before each launch counts that it begins, and one after it that it has ended: a launch that begins
-while another one has not ended stops the GPU, whatever the program. Then ranks tell each other what they launch.
+Launches of one kernel must not overlap, since both would take one number (device/handshake.py) or access the same memory
+(Artifact.shares_memory), and all ranks make them in one order. The host orders launches outside of graphs, and those of
+one capture (captures.py); it does not see replays. So a kernel before each launch counts that it begins, and one after
+it that it has ended: a launch that begins while another one has not ended stops the GPU, whatever the program. Then
+ranks tell each other what they launch, unless they need nothing from each other.
 
 Without TILELINK_CHECK there is none of this: counting inside of the kernels took 0.7 to 1.4 us of a launch of 10 us.
 """
@@ -34,19 +35,21 @@ class LaunchChecks:
     def __init__(self, artifact: Artifact, memory: Memory) -> None:
         """Compile the kernels. All ranks of the group do, or none."""
         self.report = Report(artifact.program, memory.rank, memory.device)
-        boards = torch.tensor(memory.heap.boards, dtype=torch.int64, device=memory.device)
         state = torch.tensor([0, 0, 0, 0, self.report.address], dtype=torch.int64, device=memory.device)
-        options = {"RANKS": artifact.ranks, "BLOCK": 1 << (artifact.ranks - 1).bit_length()}
-        self._identity = state[:1]
+        self._identity, self._compare = state[:1], None
         self._begin = HelperKernel(begin_checked, (state,), {})
-        self._compare = HelperKernel(compare_launches, (memory.heap.board, boards, state, memory.rank), options)
+        if memory.heap.symmetric_bytes:
+            boards = torch.tensor(memory.heap.boards, dtype=torch.int64, device=memory.device)
+            options = {"RANKS": artifact.ranks, "BLOCK": 1 << (artifact.ranks - 1).bit_length()}
+            self._compare = HelperKernel(compare_launches, (memory.heap.board, boards, state, memory.rank), options)
         self._end = HelperKernel(end_checked, (state,), {})
 
     def before(self, stream: int, identity: int) -> None:
         """Issue what comes before a launch. stream: torch's current one, by its handle. identity: report.identity."""
         self._begin(stream)
-        self._identity.fill_(identity)  # of no other launch, for none has begun
-        self._compare(stream)
+        if self._compare is not None:
+            self._identity.fill_(identity)  # of no other launch, for none has begun
+            self._compare(stream)
 
     def after(self, stream: int) -> None:
         """Issue what comes after all of a launch."""
