@@ -681,6 +681,9 @@ def mistakes() -> None:
         ops.ag_gemm(torch.ones(0, K), w)
     with pytest.raises(DtypeError, match=r"w of ag_gemm is torch\.float16"):
         ops.ag_gemm(x, w.half())
+    ops.ag_gemm(x, w)
+    with pytest.raises(DtypeError, match=r"w of ag_gemm is torch\.float32 on meta"):
+        ops.ag_gemm(x, w.to("meta"))  # of a shape and dtype that were called before
     with pytest.raises(UnknownNameError, match="silu, gelu"):
         ops.ag_gemm(x, w, activation="tanh")
     graded = w.clone().requires_grad_()

@@ -1,8 +1,8 @@
 """Calls of operators: the kernel for tensors of given shapes, compiled at the first call and then looked up.
 
-A call is cached by the operator, its activation, the shapes and dtypes, the group and the schedule. The first call of
-its kind checks everything, and for a fused one compiles a kernel, unless one is there: some numbers of rows share one
-(`rows`). That is collective, so all ranks of the group must make their first calls in the same order.
+A call is cached by the operator, its activation, the shapes, dtypes and devices, the group and the schedule. The first
+call of its kind checks everything, and for a fused one compiles a kernel, unless one is there: some numbers of rows
+share one (`rows`). That is collective, so all ranks of the group must make their first calls in the same order.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def run(
     key = (
         op, activation, numbers,
         implementation if implementation is None or type(implementation) is str else id(implementation),
-        *[None if t is None else (t.shape, t.dtype) for t in operands],
+        *[None if t is None else (t.shape, t.dtype, t.device) for t in operands],
     )  # fmt: skip
     found = made.calls.get(key)
     if found is None:
