@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks import cases
+from benchmarks.tables import ratio, table, us
 from tilelink import ops
 
 FILE = Path(ops.__file__).parents[1] / "programs" / "gemm_ar.tl"
@@ -57,6 +58,22 @@ def calls_of(M: int, N: int, K: int, device: torch.device) -> dict[str, Callable
         "ops.all_reduce": lambda: ops.all_reduce(y),
         "ops.gemm_ar": lambda: ops.gemm_ar(x, w),
     }
+
+
+def report(found: dict[str, Any], name: str) -> list[str]:
+    """Return the section of a report in docs/results.md."""
+    machine, rows = found["machine"], list[tuple[str, ...]]()
+    for case in found["cases"]:
+        costs = {row["name"]: row["host_us"] for row in case["rows"]}
+        base = costs["dist.all_reduce"]
+        rows += [(case["name"], call, us(cost), ratio(cost / base)) for call, cost in costs.items()]
+    return [
+        f"## {name}", "",
+        f"Microseconds of the host from an eager call to its return, on {found['ranks']} {machine['gpu']} "
+        f"(benchmarks/host_cost.py): medians of {found['samples']} calls on the slowest rank; driver "
+        f"{machine['driver']}, torch {machine['torch']}, triton {machine['triton']}, Python {machine['python']}.", "",
+        *table(("M x N x K", "call", "us", "/ dist.all_reduce"), rows), "",
+    ]  # fmt: skip
 
 
 def main() -> int:

@@ -29,11 +29,11 @@ import torch
 from benchmarks import cases
 from benchmarks.decode import FILE, WEIGHT_BYTES, graphed, nccl
 from benchmarks.measure import Session, Variant
-from benchmarks.tables import table
+from benchmarks.tables import ratio, table, us
 from tilelink import compiler, ops
 from tilelink.compiler import library_module
 from tilelink.compiler.cuda import gpu_artifact
-from tilelink.ops.choice import DEFAULTS, choose, room_for
+from tilelink.ops.choice import DEFAULTS, choose, room_for, rounded_rows
 from tilelink.ops.operators import OPERATORS
 from tilelink.ops.partial_inputs import PartialInputs
 from tilelink.ops.predict import machine_of
@@ -94,7 +94,7 @@ def wanted(ranks: int, gpu: str) -> dict[tuple[Any, ...], list[int]]:
     for N, K in SHAPES:
         for M in SIZES:
             rows = rows_of(operator, M, ranks)
-            way = choose("gemm_ar", rows.total, N, K, ranks, machine=machine or DEFAULTS)
+            way = choose("gemm_ar", rounded_rows(M), N, K, ranks, machine=machine or DEFAULTS)
             program, _, schedule = way.partition(":")
             if not schedule:
                 continue  # unfused: it has no kernel
@@ -187,6 +187,29 @@ def compared(args: Any) -> None:
             ops.clear(captured=True)
             run.add({"name": name, "rows": rows}, [f"{name} ({schedule}, {time.perf_counter() - begin:.1f} s): {said}"])
     run.end()
+
+
+def report(found: dict[str, Any], name: str) -> list[str]:
+    """Return the section of a report in docs/results.md."""
+    machine, (ready, *compared) = found["machine"], found["cases"]
+    rows: list[tuple[str, ...]] = []
+    for case in compared:
+        steps = {row["name"]: row["step_us"] for row in case["rows"] if row.get("step_us")}
+        over = ratio(steps["room"] / steps["exact"]) if {"room", "exact"} <= steps.keys() else "-"
+        rows.append((case["name"], *(us(steps.get(way)) for way in ("exact", "room", "NCCL")), over))
+    made = [
+        f"{row['name']} in {row['seconds']:.1f} s ({row['kernels']} kernels, {row['symmetric_bytes'] / 1e6:.1f} MB of "
+        f"symmetric memory of each rank, {row['workers']} workers)"
+        for row in ready["rows"]
+    ]
+    return [
+        f"## {name}", "",
+        f"Products with an all-reduce of many numbers of rows on {found['ranks']} {machine['gpu']} "
+        f"(benchmarks/many_sizes.py); driver {machine['driver']}, torch {machine['torch']}, triton "
+        f"{machine['triton']}. {ready['name'].capitalize()}: {', '.join(made)}. Below: microseconds of a step of a chain "
+        "by a kernel of just as many rows, by one that has room for up to a power of two, and by cuBLAS with NCCL.", "",
+        *table(("step", "exact", "room", "cuBLAS + NCCL", "room / exact"), rows), "",
+    ]  # fmt: skip
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from benchmarks import (
     choice_regret,
     decode,
     hops,
+    host_cost,
     launch_integers,
+    many_sizes,
     paged_decode,
     roles,
     search_quality_figures,
@@ -48,42 +50,16 @@ def main() -> int:
     parts = [INTRODUCTION]
     for path in sorted(RESULTS.glob("*.json")):
         report = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(report, dict) and report.get("benchmark") == "agreement" and report.get("figures"):
-            parts += agreement(report, path.stem)
-        if isinstance(report, dict) and report.get("benchmark") == "search":
-            parts += searches(report, path.stem)
-        if isinstance(report, dict) and report.get("benchmark") == "search quality":
-            parts += qualities(report, path.stem)
-        if isinstance(report, dict) and report.get("benchmark") == "launch integers":
-            parts += launch_integers.report(report, path.stem)
-        if isinstance(report, dict) and report.get("benchmark") == "hops":
-            parts += hops.report(report, path.stem)
-        if isinstance(report, dict) and report.get("benchmark") == "choice_regret":
-            parts += choice_regret.report(report, path.stem)
-        if isinstance(report, dict) and report.get("benchmark") == "decode":
-            parts += decode.report(report, path.stem)
-        if isinstance(report, dict) and report.get("benchmark") == "paged decode":
-            parts += paged_decode.report(report, path.stem)
-        if isinstance(report, dict) and report.get("benchmark") == "roles":
-            parts += roles.table(report, path.stem)
-        if isinstance(report, dict) and report.get("benchmark") == "attention":
-            parts += attention.table(report, path.stem)
-        if isinstance(report, dict) and report.get("benchmark") == "share":
-            parts += [f"## {path.stem}", "", render(report, rows=False)]
-        if not isinstance(report, dict) or report.get("benchmark") != "tp":
-            continue
-        parts += [f"## {path.stem}", ""]
-        for op in dict.fromkeys(shape["op"] for shape in report["shapes"]):
-            shapes = [shape for shape in report["shapes"] if shape["op"] == op]
-            plot(shapes, DOCS / "plots" / f"{path.stem}_{op}.svg")
-            parts += [f"![{op}](plots/{path.stem}_{op}.svg)", ""]
-        parts.append(render(report, rows=False))
+        if isinstance(report, dict) and report.get("benchmark") in SECTIONS:
+            parts += SECTIONS[report["benchmark"]](report, path.stem)
     (DOCS / "results.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
     return 0
 
 
 def agreement(report: dict[str, Any], name: str) -> list[str]:
     """Predicted times beside measured ones: a plot and a table. `benchmarks/agreement.py --report` predicts."""
+    if not report.get("figures"):
+        return []
     scatter(report["points"], DOCS / "plots" / f"{name}.svg")
     return [f"## {name}", "", f"![predicted and measured times](plots/{name}.svg)", "", *table_of(report), ""]
 
@@ -102,6 +78,21 @@ def qualities(report: dict[str, Any], name: str) -> list[str]:
             search_quality_figures.plot(group, DOCS / "plots" / search_quality_figures.plot_name(group, name))
     parts = [f"## {name}", "", *search_quality_figures.table_of(report, name)]
     return [*parts, "", "### The model on these points", "", *_foretold(report), ""]
+
+
+def share(report: dict[str, Any], name: str) -> list[str]:
+    """What one of many ranks has to do."""
+    return [f"## {name}", "", render(report, rows=False)]
+
+
+def products(report: dict[str, Any], name: str) -> list[str]:
+    """Products with their communication: a plot and a table of each operator."""
+    parts = [f"## {name}", ""]
+    for op in dict.fromkeys(shape["op"] for shape in report["shapes"]):
+        shapes = [shape for shape in report["shapes"] if shape["op"] == op]
+        plot(shapes, DOCS / "plots" / f"{name}_{op}.svg")
+        parts += [f"![{op}](plots/{name}_{op}.svg)", ""]
+    return [*parts, render(report, rows=False)]
 
 
 def _foretold(report: dict[str, Any]) -> list[str]:
@@ -131,6 +122,15 @@ def plot(shapes: Sequence[dict[str, Any]], path: Path) -> None:
 def _over_bound(shape: dict[str, Any], kind: str) -> float:
     row = best(shape, kind)
     return row["us"] / shape["summary"]["bound_us"] if row else 0.0
+
+
+SECTIONS: dict[str, Callable[[dict[str, Any], str], list[str]]] = {
+    "agreement": agreement, "search": searches, "search quality": qualities, "share": share, "tp": products,
+    "launch integers": launch_integers.report, "hops": hops.report, "choice_regret": choice_regret.report,
+    "decode": decode.report, "paged decode": paged_decode.report, "many_sizes": many_sizes.report,
+    "host_cost": host_cost.report, "roles": roles.table, "attention": attention.table,
+}  # fmt: skip
+"""What a benchmark's results become in docs/results.md, by its name in them."""
 
 
 if __name__ == "__main__":
