@@ -7,7 +7,8 @@ A chain is a graph of steps, each a product and an all-reduce, with weights of i
 none stays in the second-level cache). A step multiplies elements of the result of the step before, or the same x as all
 others if K > N. An all-reduce alone is a graph of steps of which each sums the result of the step before. A layer is
 that of a LLaMA model with tensor parallelism: its products, all-reduces, residuals, norms and paged attention, the same
-kernel for all. Without keys, an elementwise function stands in for attention.
+kernel for all. Without keys, an elementwise function stands in for attention. A block is the MLP of a model whose rows
+are divided among the ranks, as in prefill.
 
 Next to them stand the vendor's product and NCCL, NCCL with a kernel that adds the residual and takes the norm,
 torch's all-reduces over symmetric memory, and vLLM's custom all-reduce where its header is given (--vllm). All are
@@ -39,7 +40,7 @@ from benchmarks.paged_attention import Cache
 from benchmarks.tables import table, us
 from benchmarks.vllm_all_reduce import VllmAllReduce
 from tilelink import ops
-from tilelink.ops import scaled
+from tilelink.ops import UNFUSED, scaled
 
 FILE = Path(ops.__file__).parents[1] / "programs" / "gemm_ar.tl"
 WEIGHT_BYTES = 400_000_000
@@ -204,6 +205,44 @@ class Chain:
             yield name, lambda name=name, step=step, kind=kind, checked=checked: self.variant(name, step, kind, checked)
 
 
+class Blocks:
+    """A chain of MLPs whose rows are divided among the ranks: an all-gather with a product, a product with a
+    reduce-scatter. M: rows of all ranks. H, I: columns of x, and of what is between on one rank.
+    """
+
+    def __init__(self, session: Session, M: int, H: int, I: int, ways: Sequence[str]) -> None:  # noqa: E741
+        """ways: implementations of both, joined by "+"; those of a chain are measured beside the choice."""
+        self.session, self.ways, like = session, ways, {"device": session.device, "dtype": torch.bfloat16}
+        self._chance = torch.Generator(device=session.device).manual_seed(session.rank)
+        self.count = max(4, -(-WEIGHT_BYTES // (4 * H * I)))
+        self.weights = [
+            [torch.randn(*shape, generator=self._chance, **like) * (2 * shape[1]) ** -0.5 for shape in ((I, H), (H, I))]
+            for _ in range(self.count)
+        ]
+        self.x = torch.empty(M // session.ranks, H, **like)
+
+    def refresh(self) -> None:
+        self.x.normal_(generator=self._chance)
+
+    def forward(self, gathered: str | None, scattered: str | None) -> Tensor:
+        x = self.x
+        for up, down in self.weights:
+            x = ops.gemm_rs(ops.ag_gemm(x, up, schedule=gathered), down, schedule=scattered)
+        return x
+
+    def variants(self) -> Iterator[tuple[str, Callable[[], Variant]]]:
+        named = {way: tuple(way.split("+")) for way in self.ways}
+        for name, ways in {"NCCL": (UNFUSED, UNFUSED), "ours": (None, None), **named}.items():
+            yield name, lambda name=name, ways=ways: self._variant(name, *ways)
+
+    def _variant(self, name: str, gathered: str | None, scattered: str | None) -> Variant:
+        replay, made = graphed(self.session, lambda: self.forward(gathered, scattered))
+        return Variant(
+            name=name, kind="pair" if name == "NCCL" else "ours", run=lambda: (replay(), made)[1], outputs=(made,),
+            allowed=2 * ALLOWED, expected=lambda: self.forward(UNFUSED, UNFUSED), notes={"steps": self.count},
+        )  # fmt: skip
+
+
 class Sums:
     """All-reduces alone of M x N, each of the result of the one before. The vendor's are in place."""
 
@@ -333,7 +372,9 @@ class Layers:
         )  # fmt: skip
 
 
-def measured(session: Session, case: Chain | Sums | Layers, name: str, args: argparse.Namespace) -> dict[str, Any]:
+def measured(
+    session: Session, case: Chain | Blocks | Sums | Layers, name: str, args: argparse.Namespace
+) -> dict[str, Any]:  # fmt: skip
     session.watchdog.context(name)
     with torch.no_grad():
         case.refresh()
@@ -396,11 +437,15 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     layers = ",".join(f"{m}@{b}@{keys}" for keys in (0, 2048) for m in MODELS for b in BATCHES)
     parser.add_argument("--sums", default=",".join("x".join(map(str, one)) for one in SUMS), help="MxN, or none")
     parser.add_argument("--layers", default=layers, help="MODEL@BATCH@KEYS")
+    parser.add_argument("--blocks", default="none", help="MxHxI of MLPs with divided rows, or none")
+    parser.add_argument("--block-ways", default="", help="PROGRAM:SCHEDULE+PROGRAM:SCHEDULE that they take too")
     parser.add_argument("--ways", default="", help="PROGRAM:SCHEDULE of gemm_ar that chains take too")
     parser.add_argument("--vllm", type=Path, help="the directory csrc of vLLM's source")
     args = parser.parse_args(argv)
-    args.chains = [tuple(map(int, one.split("x"))) for one in args.chains.split(",") if one and one != "none"]
-    args.sums = [tuple(map(int, one.split("x"))) for one in args.sums.split(",") if one and one != "none"]
+    for name in ("chains", "blocks", "sums"):
+        given = [one for one in getattr(args, name).split(",") if one and one != "none"]
+        setattr(args, name, [tuple(map(int, one.split("x"))) for one in given])
+    args.block_ways = [one for one in args.block_ways.split(",") if one]
     args.ways = [one for one in args.ways.split(",") if one]
     args.layers = [one.split("@") for one in args.layers.split(",") if one and one != "none"]
     return args
@@ -414,6 +459,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     vllm = VllmAllReduce(args.vllm) if args.vllm else None
     for M, N, K in args.chains:
         case = measured(run.session, Chain(run.session, vllm, M, N, K, args.ways), f"{M} x {N} x {K}", args)
+        run.add(case, lines(case))
+        ops.clear(captured=True)
+    for M, H, I in args.blocks:  # noqa: E741
+        case = measured(run.session, Blocks(run.session, M, H, I, args.block_ways), f"MLP {M} x {H} x {I}", args)
         run.add(case, lines(case))
         ops.clear(captured=True)
     for M, N in args.sums:

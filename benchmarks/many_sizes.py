@@ -206,8 +206,9 @@ def report(found: dict[str, Any], name: str) -> list[str]:
         f"## {name}", "",
         f"Products with an all-reduce of many numbers of rows on {found['ranks']} {machine['gpu']} "
         f"(benchmarks/many_sizes.py); driver {machine['driver']}, torch {machine['torch']}, triton "
-        f"{machine['triton']}. {ready['name'].capitalize()}: {', '.join(made)}. Below: microseconds of a step of a chain "
-        "by a kernel of just as many rows, by one that has room for up to a power of two, and by cuBLAS with NCCL.", "",
+        f"{machine['triton']}. {ready['name'].capitalize()}: {', '.join(made)}. Below: microseconds of a step of a "
+        "chain by a kernel of just as many rows, by one that has room for up to a power of two, and by cuBLAS with "
+        "NCCL.", "",
         *table(("step", "exact", "room", "cuBLAS + NCCL", "room / exact"), rows), "",
     ]  # fmt: skip
 
