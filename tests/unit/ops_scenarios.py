@@ -492,6 +492,36 @@ def rooms() -> None:
         ops.ag_gemm(x, w, schedule="ag_gemm_batch:h200")
 
 
+def apart() -> None:
+    """What follows a sum is part of its kernel if one is chosen for both; else the kernels of each are taken."""
+    rank = dist.get_rank()
+    xs, w = every(300, 16, seed=1, dtype=torch.bfloat16), every(24, 16, seed=2, dtype=torch.bfloat16)[rank]
+    x, residual = xs[rank], torch.randn(300, 24, generator=torch.Generator().manual_seed(3)).bfloat16()
+    norm = torch.rand(24, generator=torch.Generator().manual_seed(4)).bfloat16()
+    few, more = "h200_words_32x32", ("all_reduce_one_shot_pushed", "few")
+    with pytest.MonkeyPatch.context() as patch:  # as if this were a GPU
+        patch.setattr(calls, "able", lambda x: x.dtype is torch.bfloat16)
+        patch.setattr(calls, "current_target", lambda: H200)
+        patch.setattr(consensus, "here", lambda: ("NVIDIA H200", "these"))
+        for rows, of_residual, of_norm in (
+            (8, [("gemm_ar_one_shot_residual", few)], [("gemm_ar_one_shot_norm", few)]),
+            (300, [more], [("add_norm", "h200")]),  # the kernel of the sum is there
+        ):
+            given, one = x[:rows], residual[:rows]
+            total = ops.gemm_ar(given, w, schedule="unfused") + one
+            made = len(Meaning.made)
+            near(ops.gemm_ar(given, w, residual=one), total, f"{rows} rows and a residual")
+            assert Meaning.made[made:] == of_residual
+            h, y = ops.gemm_ar(given, w, residual=one, norm=norm, eps=0.5)
+            near(y, total, f"{rows} rows before a norm")
+            near(h, torch.nn.functional.rms_norm(total, (24,), norm, 0.5), f"the norm of {rows} rows")
+            assert Meaning.made[made + 1 :] == of_norm
+        made = len(Meaning.made)
+        for way in ("all_reduce_two_shot_pushed:more", "unfused"):
+            ops.gemm_ar(x, w, residual=residual, norm=norm, eps=0.5, schedule=way)
+        assert Meaning.made[made:] == [("all_reduce_two_shot_pushed", "more")], "what is named is that of the sum"
+
+
 def prepared() -> None:
     """Kernels of many calls are made at once, those that are missing alone; nothing is computed before."""
     rank = dist.get_rank()
@@ -925,7 +955,7 @@ def stand_in(name: str) -> None:
     """What a scenario needs in place of GPUs; it stays for those after it."""
     Meaning.made.clear()
     kernels = {"fused", "chosen", "into", "paired", "rounded_once", "any_rows", "added", "regrouped", "prepared"}
-    if name in {*kernels, "rooms"}:
+    if name in {*kernels, "rooms", "apart"}:
         calls.compiler.compile = Meaning  # type: ignore[assignment]
     if name == "chosen":  # as if this were a GPU
         calls.able = lambda x: x.dtype is torch.bfloat16

@@ -41,7 +41,7 @@ SCENARIOS = {
     ),  # the last stands in for more than the others
     "compiled": ("compiled",),
     "more kernels": ("any_rows", "added"),
-    "many calls": ("prepared", "rooms"),
+    "many calls": ("prepared", "rooms", "apart"),
 }
 """Those in which torch's own operators compute, and those in which something stands in for kernels.
 

@@ -36,18 +36,17 @@ there is not.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, SupportsIndex
 
 import torch
 
 from tilelink.errors import BindingError, UnknownNameError
 from tilelink.ops import batch, registered, scaled, unfused
-from tilelink.ops.calls import Implementation, able, run
+from tilelink.ops.calls import Implementation, run
 from tilelink.ops.choice import choose
 from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
 from tilelink.ops.groups import Group, clear, members_of, name_of, size_of
-from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED
+from tilelink.ops.operators import OPERATORS, UNFUSED
 from tilelink.ops.prepare import Prepared, prepare
 from tilelink.ops.rows import kernel_rows as _kernel_rows
 from tilelink.ops.sms import use_sms
@@ -98,9 +97,7 @@ def gemm_rs(
         if f32_sums:
             raise BindingError("gemm_rs of a number of rows has no sums in f32", hint="leave f32_sums or rows out")
         return _of_rows("gemm_rs", x, w, rows, bias, activation, group, schedule, out)
-    if f32_sums:
-        return _summed_f32("gemm_rs_f32", x, w, bias, activation, group, schedule, out)
-    return _product("gemm_rs", x, w, bias, activation, group, schedule, out)
+    return _product("gemm_rs", x, w, bias, activation, group, schedule, out, f32_sums)
 
 
 def gemm_ar(
@@ -123,22 +120,15 @@ def gemm_ar(
             return all_reduce(y, residual=residual, norm=norm, eps=eps, group=group, schedule=schedule, out=out)
         check_followed("gemm_ar", y, y.shape, residual, norm)
         y = unfused.follow(all_reduce(y, group=group, schedule=schedule), bias, activation or "")
-        if residual is None and norm is None:
-            return _written("gemm_ar", y, out)
-        return _after_sum("gemm_ar", y, residual, norm, eps, group, out)
-    if residual is not None or norm is not None:
-        check_followed("gemm_ar", x, (*x.shape[:1], *w.shape[:1]), residual, norm)
-        plain = bias is None and not activation and not f32_sums and x.dim() == w.dim() == 2
-        if plain and residual is not None:
-            sizes = (*x.shape[:1], *w.shape)
-            followed = _followed_by("gemm_ar", (x, w), sizes, residual, norm, eps, group, schedule, out)
-            if followed is not None:
-                return followed
-        y = gemm_ar(x, w, bias=bias, activation=activation, group=group, schedule=schedule, f32_sums=f32_sums)
-        return _after_sum("gemm_ar", y, residual, norm, eps, group, out)
-    if f32_sums:
-        return _summed_f32("gemm_ar_f32", x, w, bias, activation, group, schedule, out)
-    return _product("gemm_ar", x, w, bias, activation, group, schedule, out)
+        return _after("gemm_ar", y, residual, norm, eps, group, out)
+    if residual is None and norm is None:
+        return _product("gemm_ar", x, w, bias, activation, group, schedule, out, f32_sums)
+    check_followed("gemm_ar", x, (*x.shape[:1], *w.shape[:1]), residual, norm)
+    plain = bias is None and not activation and not f32_sums and x.dim() == w.dim() == 2
+    if plain and residual is not None and not is_differentiated((x, w, residual, norm)):
+        return _followed("gemm_ar", (x, w), residual, norm, eps, group, schedule, out)
+    y = _product("gemm_ar", x, w, bias, activation, group, schedule, None, f32_sums)
+    return _after("gemm_ar", y, residual, norm, eps, group, out)
 
 
 def ag_gemm_gated(
@@ -183,13 +173,9 @@ def all_reduce(
     if residual is None and norm is None:
         return _collective("all_reduce", x, group, schedule, out)
     check_followed("all_reduce", x, x.shape, residual, norm)
-    sizes = (x.shape[0], *x.shape[1:] * 2) if x.dim() == 2 else None
-    if residual is not None and sizes is not None:
-        followed = _followed_by("all_reduce", (x,), sizes, residual, norm, eps, group, schedule, out)
-        if followed is not None:
-            return followed
-    y = all_reduce(x, group=group, schedule=schedule)
-    return _after_sum("all_reduce", y, residual, norm, eps, group, out)
+    if x.dim() == 2 and residual is not None and not is_differentiated((x, residual, norm)):
+        return _followed("all_reduce", (x,), residual, norm, eps, group, schedule, out)
+    return _after("all_reduce", all_reduce(x, group=group, schedule=schedule), residual, norm, eps, group, out)
 
 
 def kernel_rows(op: str, most: int, *, group: Group = None) -> list[int]:
@@ -270,16 +256,19 @@ def _written(op: str, results: Any, out: Out) -> Any:
 
 def _product(
     op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
-    group: Group, schedule: Implementation, out: Out,
+    group: Group, schedule: Implementation, out: Out, f32_sums: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    members, operands = members_of(group), (x, w, bias)
-    if out is None and is_direct(operands):
-        return run(op, operands, activation or "", members, schedule)
-    check_epilogue(op, x, w, bias, activation or "")
-    outside = activation if activation and is_differentiated(operands) else ""
-    inside = "" if outside else activation or ""
-    y = _call(op, operands, members, schedule, activation=inside, out=out)
-    return unfused.follow(y, None, outside) if outside else y
+    members, operands, activation = members_of(group), (x, w, bias), activation or ""
+    if out is None and not f32_sums and is_direct(operands):
+        return run(op, operands, activation, members, schedule)
+    check_epilogue(op, x, w, bias, activation)
+    if f32_sums:
+        after = bias is not None or activation
+        y = _call(f"{op}_f32", (x, w), members, schedule, out=None if after else out)
+        return _written(op, unfused.follow(y, bias, activation), out) if after else y
+    outside = activation if is_differentiated(operands) else ""
+    y = _call(op, operands, members, schedule, activation="" if outside else activation, out=out)
+    return unfused.follow(y, None, outside)
 
 
 def _of_rows(
@@ -292,62 +281,28 @@ def _of_rows(
     return unfused.follow(batch.product(op, x, w, rows, members_of(group), schedule), bias, activation or "")
 
 
-def _summed_f32(
-    op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
+def _followed(
+    summed: str, given: tuple[torch.Tensor, ...], residual: torch.Tensor, norm: torch.Tensor | None, eps: float,
     group: Group, schedule: Implementation, out: Out,
-) -> torch.Tensor:  # fmt: skip
-    check_epilogue(OPERATORS[op].rule, x, w, bias, activation or "")
-    if bias is None and not activation:
-        return _call(op, (x, w), members_of(group), schedule, out=out)
-    y = _call(op, (x, w), members_of(group), schedule)
-    return _written(op, unfused.follow(y, bias, activation or ""), out)
-
-
-def _followed_by(
-    summed: str, given: tuple[torch.Tensor, ...], sizes: tuple[int, ...], residual: torch.Tensor,
-    norm: torch.Tensor | None, eps: float, group: Group, schedule: Implementation, out: Out,
 ) -> Any:  # fmt: skip
-    """Return the result of the operator that does what follows a sum in its kernel, or None if there is none for it.
-
-    summed: the operator of the sum, of tensors `given`. sizes: M, N and K of it.
-    """
-    op, operands, numbers = f"{summed}_residual", (*given, residual), ()
-    if norm is not None:
-        op, operands, numbers = f"{summed}_norm", (*operands, norm), (eps,)
-    members = members_of(group)
-    way = schedule
-    if way is None:
-        way = _few_kernel(op, *sizes, size_of(members))
-    own = isinstance(way, str) and way.partition(":")[0] in {*OPERATORS[op].own_programs, UNFUSED}
-    if not own or (schedule is None and way == UNFUSED) or is_differentiated(operands):
-        return None
-    return _call(op, operands, members, schedule, numbers=numbers, out=out)
+    """Call the operator for a sum of tensors `given` with what follows it: one kernel does both where it is faster."""
+    if norm is None:
+        return _call(f"{summed}_residual", (*given, residual), members_of(group), schedule, out=out)
+    operands = (*given, residual, norm)
+    return _call(f"{summed}_norm", operands, members_of(group), schedule, numbers=(eps,), out=out)
 
 
-def _after_sum(
+def _after(
     summed: str, y: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor | None, eps: float, group: Group,
     out: Out,
 ) -> Any:  # fmt: skip
     """Return what follows a sum y of the operator `summed`."""
+    if residual is not None and norm is not None and not is_differentiated((y, residual, norm)):
+        return _call("add_norm", (y, residual, norm), members_of(group), None, numbers=(eps,), out=out)
+    y = y if residual is None else y + residual
     if norm is None:
-        return _written(f"{summed}_residual", y if residual is None else y + residual, out)
-    if residual is None:
-        return _written(f"{summed}_norm", (torch.nn.functional.rms_norm(y, norm.shape, norm, eps), y), out)
-    members, operands = members_of(group), (y, residual, norm)
-    own = y.shape[0] <= FEW and able(y) and size_of(members) > 1 and not is_differentiated(operands)
-    schedule = SCHEDULE if own else UNFUSED
-    if is_differentiated(operands):
-        return _written("add_norm", unfused.add_norm(y, residual, norm, eps, members), out)  # type: ignore[arg-type]
-    return _call("add_norm", operands, members, schedule, numbers=(eps,), out=out)
-
-
-FEW = 512
-"""Largest number of rows whose sum has a kernel for its norm: with more, starting two of torch's takes less time."""
-
-
-@cache
-def _few_kernel(op: str, M: int, N: int, K: int, ranks: int) -> str:
-    return choose(op, M, N, K, ranks)
+        return _written(summed if residual is None else f"{summed}_residual", y, out)
+    return _written(f"{summed}_norm", (torch.nn.functional.rms_norm(y, norm.shape, norm, eps), y), out)
 
 
 def _collective(

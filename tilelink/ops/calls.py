@@ -185,6 +185,7 @@ def _prepared(
     rows = rows_of(operator, x.shape[0], ranks)
     N = given[operator.weights[0]].shape[0] if operator.weights else columns
     variant, left = operator.epilogue("bias" in given, activation)
+    asked = implementation
     if implementation is None and able(x) and ranks > 1:
         exact = rows_of(operator, x.shape[0], ranks, exact=True)
         M = rows.total if operator.rows != "kept" else rounded_rows(x.shape[0])
@@ -193,6 +194,8 @@ def _prepared(
         )
         implementation, is_exact = _decided(replace(shared, M=exact.total), shared, made)
         rows = exact if is_exact else rows
+    if operator.summed and asked != UNFUSED and not _is_of(implementation, operator):
+        return partial(_apart, operator, numbers, members, asked)
     if implementation is None or implementation == UNFUSED:
         after = (activation, *numbers) if operator.activation else numbers
         return partial(_unfused, operator.unfused, after, members)
@@ -275,6 +278,25 @@ def _unfused(
 ) -> Any:
     """The results, which are new tensors."""
     return function(*operands, *after, group)
+
+
+def _is_of(implementation: Implementation, operator: Operator) -> bool:
+    """True if an implementation says that it is by a program of the operator."""
+    program = implementation.program if isinstance(implementation, Schedule) else (implementation or "").split(":")[0]
+    return program in operator.own_programs
+
+
+def _apart(
+    operator: Operator, numbers: tuple[float, ...], group: ProcessGroup, implementation: Implementation,
+    *operands: torch.Tensor, out: tuple[torch.Tensor, ...] = (),
+) -> Any:  # fmt: skip
+    """Return the results of an operator by that of the sum, which has the implementation, and by what follows it."""
+    count = sum(not one.optional for one in OPERATORS[operator.summed].operands)
+    given, (residual, *norm) = operands[:count], operands[count:]
+    y = run(operator.summed, (*given, None) if count > 1 else given, "", group, implementation)
+    if norm:
+        return run("add_norm", (y, residual, *norm), "", group, None, numbers, out)
+    return torch.add(y, residual, out=out[0] if out else None)
 
 
 # Fused -------------------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ def choose(
     operator = OPERATORS.get(op)
     if operator is None:
         return UNFUSED
+    if operator.most_rows is not None:
+        return SCHEDULE if ranks > 1 and operator.most_rows >= M else UNFUSED
     few = None if operator.few is None or variant else _few(operator.few, M, N, K, ranks, machine)
     if few is not None:
         return few

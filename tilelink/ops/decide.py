@@ -156,7 +156,7 @@ def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str
         return UNFUSED, "own kernels only communicate on machines that are described, within a node"
     modelled = OPERATORS[request.op].modelled if request.op in OPERATORS else False
     asked = modelled and (rule == SCHEDULE or worth_asking(request.op, *sizes, rates))
-    if machine is not None and rule == SCHEDULE and not modelled:
+    if machine is not None and rule == SCHEDULE and not modelled and OPERATORS[request.op].fused_rows is not None:
         return _fused_or_not(request, machine)
     if machine is None or not asked:
         return rule, "the rule for such sizes"

@@ -95,12 +95,14 @@ class Operator:
     library's program by variant: what follows the product, "_" between; a variant that is not listed has no fused
     program, and an activation that is in no variant is taken after the kernel. base, variant: the operator whose rule
     chooses, and the variant that this one is of it; "" for an operator that chooses itself. alternatives: by variant,
-    what may replace an operator's program that is not `modelled`. numbers: names of the floats that it takes, as
-    programs have them. f32_sums: whether ranks send each other f32.
+    what may replace an operator's program that is not `modelled`. summed: the operator of the sum, of the first
+    operands, after which one that has no kernel for its sizes does the rest. numbers: names of the floats that it
+    takes, as programs have them. f32_sums: whether ranks send each other f32.
     fused_rows: from how many rows on (of all ranks) one kernel multiplies and communicates, for so many columns,
     contracted elements and ranks; None: the rule never fuses. modelled: whether the model chooses among fused
-    implementations. unfused: takes the operands, the activation if there is one, and the group. gradient: what
-    `gradients` has for it; None: it has no gradient.
+    implementations. most_rows: up to how many rows the program is taken, of an operator that needs no peers. unfused:
+    takes the operands, the activation if there is one, and the group. gradient: what `gradients` has for it; None: it
+    has no gradient.
     """
 
     name: str
@@ -114,11 +116,13 @@ class Operator:
     variant: str = ""
     alternatives: Mapping[str, Alternative] = field(default_factory=dict[str, Alternative])
     f32_sums: bool = False
+    summed: str = ""
     numbers: tuple[str, ...] = ()
     small: SmallMessage | None = None
     few: FewRows | None = None
     fused_rows: Callable[[Thresholds, int, int, int], float] | None = None
     modelled: bool = False
+    most_rows: int | None = None
     gradient: gradients.Gradient | None = field(default=None, repr=False)
 
     @property
@@ -337,6 +341,7 @@ RECORDS = (
         operands=(_ROWS, _WEIGHT, _RESIDUAL),
         outputs=_Y,
         rows="kept",
+        summed="gemm_ar",
         programs={"": "gemm_ar_one_shot_residual"},
         unfused=unfused.gemm_ar_residual,
         few=_few(gemm_ar_one_shot_residual=_WORDS, gemm_ar_batch_residual=_TILES),
@@ -346,6 +351,7 @@ RECORDS = (
         operands=(_ROWS, _WEIGHT, _RESIDUAL, _NORM),
         outputs=(Output(name="h", columns="w"), *_Y),
         rows="kept",
+        summed="gemm_ar",
         numbers=("eps",),
         programs={"": "gemm_ar_one_shot_norm"},
         unfused=unfused.gemm_ar_norm,
@@ -359,6 +365,7 @@ RECORDS = (
         numbers=("eps",),
         programs={"": "add_norm"},
         unfused=unfused.add_norm,
+        most_rows=512,  # with more, starting two kernels of torch takes less time
     ),
     Operator(
         name="gemm_ar_f32",
@@ -410,6 +417,7 @@ RECORDS = (
         operands=(_COLUMNS, _RESIDUAL),
         outputs=_LIKE_X,
         rows="kept",
+        summed="all_reduce",
         programs={"": "all_reduce_one_shot_residual"},
         unfused=unfused.all_reduce_residual,
         small=_one_shot("all_reduce_one_shot_residual"),
@@ -419,6 +427,7 @@ RECORDS = (
         operands=(_COLUMNS, _RESIDUAL, _NORM),
         outputs=(Output(name="h", columns="x"), *_LIKE_X),
         rows="kept",
+        summed="all_reduce",
         numbers=("eps",),
         programs={"": "all_reduce_one_shot_norm"},
         unfused=unfused.all_reduce_norm,

@@ -1,11 +1,11 @@
 # pyright: basic
 """Checks of the launches of a kernel, with TILELINK_CHECK=1: small kernels around each of them, in CUDA graphs too.
 
-Launches of one kernel must not overlap, since both would take one number (device/handshake.py) or access the same memory
-(Artifact.shares_memory), and all ranks make them in one order. The host orders launches outside of graphs, and those of
-one capture (captures.py); it does not see replays. So a kernel before each launch counts that it begins, and one after
-it that it has ended: a launch that begins while another one has not ended stops the GPU, whatever the program. Then
-ranks tell each other what they launch, unless they need nothing from each other.
+Launches of one kernel must not overlap, since both would take one number (device/handshake.py) or access the same
+memory (Artifact.shares_memory), and all ranks make them in one order. The host orders launches outside of graphs, and
+those of one capture (captures.py); it does not see replays. So a kernel before each launch counts that it begins, and
+one after it that it has ended: a launch that begins while another one has not ended stops the GPU, whatever the
+program. Then ranks tell each other what they launch, unless they need nothing from each other.
 
 Without TILELINK_CHECK there is none of this: counting inside of the kernels took 0.7 to 1.4 us of a launch of 10 us.
 """
