@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import thorough
+from tests.tiers import one_in, thorough
 from tests.unit.two_ranks import run_on_two_ranks
+from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import RankError, UnknownNameError
 from tilelink.ops import choice, operators, rows
 
@@ -163,6 +164,22 @@ def test_few_numbers_of_rows_have_kernels() -> None:
     assert rows.kernel_rows(operators.OPERATORS["ag_gemm"], 100, 4)[:9] == [1, 2, 4, 8, 16, 24, 32, 40, 48]
 
 
+FEW = [way for one in operators.RECORDS if one.few is not None for way in one.few.tiles]
+
+
+@thorough(unless=lambda way: one_in(4, way))
+@pytest.mark.parametrize("way", FEW)
+def test_kernels_for_few_rows_are_captured_as_they_are_launched(way: str) -> None:
+    from tilelink import compiler
+
+    name, _, schedule = way.partition(":")
+    program = compiler.load(name).program(name)
+    numbers = {p.name: {"M": 64, "eps": 1e-5}.get(p.name, 512) for p in program.params}
+    found = compiler.load(name).schedule(schedule, program)
+    plan = compiler.plan(program, found, ranks=2, dims=numbers, dtype="bf16", target="sm_90")
+    assert gpu_artifact(plan).replays_in_turn
+
+
 SMALL = [(way, one.small) for one in operators.RECORDS if one.small is not None for way in one.small.schedules]
 
 
@@ -176,6 +193,7 @@ def test_kernels_that_only_communicate_are_there_and_safe(way: str, small: opera
     found = compiler.load(name).schedule(schedule, program)
     plan = compiler.plan(program, found, ranks=8, dims=numbers, dtype="bf16", target="sm_90")  # or it raises
     assert [kernel.reuse_lag for kernel in plan.bound.kernels] == [0], "one kernel that waits for no earlier launch"
+    assert gpu_artifact(plan).replays_in_turn, "it is captured as it is launched, without helper kernels"
     if way == small.schedule:
         tiles = next(iter(plan.bound.stages.values())).tiles
         assert tuple(tiles.values())[1:] == small.tile, "the rule counts what moves by these"
