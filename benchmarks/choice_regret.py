@@ -30,7 +30,7 @@ import torch
 from benchmarks import cases
 from benchmarks.decode import FILE, Chain, Symmetric, nccl
 from benchmarks.measure import Variant
-from benchmarks.tables import percent, table, us
+from benchmarks.tables import percent, ratio, table, us
 from tilelink import ops
 from tilelink.errors import TileLinkError
 from tilelink.ops.choice import DEFAULTS, choose, rounded_rows
@@ -121,6 +121,10 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def tenths(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
 def lines(case: dict[str, Any]) -> Iterator[str]:
     for way in WAYS:
         one = case[way]
@@ -140,11 +144,10 @@ def report(found: dict[str, Any], name: str) -> list[str]:
                 us(times.get(UNFUSED)), percent(one["regret"]),
             ))  # fmt: skip
     said = [
-        f"{way}: mean {100 * of['mean']:.1f} %, worst {100 * of['worst']:.1f} % of {of['cases']} cases; the choice "
-        f"measured twice differs by {100 * of['noise']:.1f} % in the mean, and took at most "
-        f"{of['over_unfused']:.2f} of the time of torch's product with NCCL."
+        f"{way}: mean {tenths(of['mean'])}, worst {tenths(of['worst'])} of {of['cases']} cases; the choice measured twice "
+        f"differs by {tenths(of['noise'])} in the mean, and took at most {ratio(of['over_unfused'])} of the time of "
+        "torch's product with NCCL."
         for way, of in found["summary"].items()
-        if of["cases"]
     ]
     return [
         f"## {name}", "", *([f"{found['note'][0].upper()}{found['note'][1:]}.", ""] if found.get("note") else []),

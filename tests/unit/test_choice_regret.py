@@ -40,6 +40,20 @@ def test_the_regret_is_against_the_fastest_of_all_that_was_right() -> None:
     assert regret.summary([])["mean"] is None
 
 
+def test_the_table_has_a_line_for_each_case_and_way_to_launch() -> None:
+    rows = [row("choice", 44.0), row("a:one", 42.0), row("unfused", 40.0)]
+    graph, eager = regret.figures(rows, "a:one"), regret.figures(rows[:2], "a:one")
+    machine = dict.fromkeys(("gpu", "driver", "torch", "triton"), "1")
+    found = {
+        "machine": machine, "ranks": 2, "seed": 3, "cases": [{"name": "8 x 64 x 64", "graph": graph, "eager": eager}],
+        "summary": {"graph": regret.summary([graph]), "eager": regret.summary([eager])},
+    }  # fmt: skip
+    said = regret.report(found, "choice")
+    assert "| 8 x 64 x 64 | graph | a:one | 11.0 | unfused | 10.0 | 10.0 | 10 % |" in said
+    assert "| 8 x 64 x 64 | eager | a:one | 11.0 | a:one | 10.5 | - | 5 % |" in said
+    assert any("graph: mean 10.0 %, worst 10.0 % of 1 cases" in line and "1.10 of the time" in line for line in said)
+
+
 def test_every_schedule_that_is_chosen_is_among_those_that_are_compared() -> None:
     names = regret.schedules()
     for sizes in regret.drawn(5, 300):
