@@ -144,9 +144,9 @@ def report(found: dict[str, Any], name: str) -> list[str]:
                 us(times.get(UNFUSED)), percent(one["regret"]),
             ))  # fmt: skip
     said = [
-        f"{way}: mean {tenths(of['mean'])}, worst {tenths(of['worst'])} of {of['cases']} cases; the choice measured twice "
-        f"differs by {tenths(of['noise'])} in the mean, and took at most {ratio(of['over_unfused'])} of the time of "
-        "torch's product with NCCL."
+        f"{way}: mean {tenths(of['mean'])}, worst {tenths(of['worst'])} of {of['cases']} cases; the choice measured "
+        f"twice differs by {tenths(of['noise'])} in the mean, and took at most {ratio(of['over_unfused'])} of the time "
+        "of torch's product with NCCL."
         for way, of in found["summary"].items()
     ]
     return [
