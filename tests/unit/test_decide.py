@@ -319,7 +319,7 @@ def test_few_rows_have_one_kernel_where_it_multiplies_fast_enough() -> None:
     fewer, asked = replace(target("sm_90"), sms=107), request("gemm_ar", 16, 4096, 7168, ranks=2)
     assert chosen(asked) == "gemm_ar_one_shot:h200_words_32x32"
     found = decide(asked, gpu=GPU, versions=VERSIONS, records={}, processor=fewer)
-    assert found == "all_reduce_one_shot_pushed:few", "128 tiles are two waves of fewer SMs"
+    assert found == "gemm_ar_one_shot:h200_words_32x64", "128 tiles are two waves of fewer SMs, and 64 are one"
     assert choose("gemm_ar_norm", 64, 4096, 3584, 2) == "gemm_ar_batch_norm:h200_64x32"
     assert choose("gemm_ar_norm", 64, 4096, 3585, 2) == choose("gemm_ar_norm", 64, 4096, 3584, 1) == "unfused"
 

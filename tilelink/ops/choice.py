@@ -55,7 +55,7 @@ def _few(few: FewRows, M: int, N: int, K: int, ranks: int, machine: Machine) -> 
     def seconds(name: str) -> float:
         _, _, rows, columns = few.tiles[name]
         tiles = -(-M // rows) * -(-N // columns)
-        steps = K * (machine.few_step + rows * machine.few_step_row + columns * machine.few_step_column)
+        steps = K * (machine.few_step + rows * columns * machine.few_step_element)
         stores = ranks * ITEM * rows * columns / machine.sm_push_rate
         waves = [min(machine.sms, tiles - first) for first in range(0, tiles, machine.sms)]
         loaded = sum(max(steps, weights * wave / tiles) + stores for wave in waves)

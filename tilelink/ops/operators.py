@@ -218,7 +218,7 @@ def _few(**tiles: Mapping[str, tuple[int, int, int, int]]) -> FewRows:
 
 def _summed_bytes(thresholds: Thresholds) -> int:
     """Return the most bytes that a rank receives of a sum alone: no product is there to be hindered by them."""
-    return 2 * thresholds.one_shot_bytes
+    return thresholds.one_shot_bytes * 3 // 2
 
 
 def _words_bytes(thresholds: Thresholds) -> int:

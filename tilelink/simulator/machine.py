@@ -71,7 +71,7 @@ class Thresholds:
     """The same for a reduce-scatter."""
     small_reduce_bytes: int = _number("B", 8 * MIB)
     """The same for an all-reduce."""
-    one_shot_bytes: int = _number("B", MIB * 3 // 4)
+    one_shot_bytes: int = _number("B", MIB)
     """Maximum bytes that each rank receives in a one-shot all-reduce, in which every rank sums everything."""
     words_bytes: int = _number("B", 32 * 1024)
     """The same by words of data and flag."""
@@ -81,13 +81,11 @@ class Thresholds:
     """Maximum bytes that each rank receives of a kernel for few rows, which multiplies and sums."""
     small_tiles: int = _number("tiles", 1024)
     """Maximum tiles of such a kernel: with few rows or columns most of a tile is empty."""
-    few_step: float = _number("s", 1.75e-9)
+    few_step: float = _number("s", 2e-9)
     """Time of one contracted element in a kernel for few rows, of which an SM multiplies one tile, without what the
-    tile's rows and columns add."""
-    few_step_row: float = _number("s", 2e-12)
-    """What each row of the tile adds."""
-    few_step_column: float = _number("s", 16e-12)
-    """What each column of the tile adds: weights that are loaded from memory."""
+    tile's size adds."""
+    few_step_element: float = _number("s", 2e-13)
+    """What each element of the tile, its rows times its columns, adds."""
     vendor_step: float = _number("s", 2.1e-9)
     """The same time of the vendor's product, for each 128 rows."""
     vendor_memory_share: float = _number("1", 0.85)
