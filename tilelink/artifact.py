@@ -442,7 +442,7 @@ class Artifact:
     spans: largest number of spans that a program records in a launch, if kernels are traced; else 0.
     free_waits: True if the waits of copy engines may be a branch of a graph, in parallel with their copies.
     own_copies_first: True if copies of a copy engine within its rank, before its first wait, may overtake the rest
-        of its queue (verifier/queue_order.py). Otherwise all operations before them precede the kernels as well.
+        of its queue (planning/queue_order.py). Otherwise all operations before them precede the kernels as well.
     promises: of the index tensors that are given with each launch, in the order of their declarations.
     """
 

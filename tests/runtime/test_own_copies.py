@@ -16,15 +16,17 @@ from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import TileLinkError
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Program
+from tilelink.lowering.listing import listing
 from tilelink.planning.copy_queues import own_copies
 from tilelink.planning.plan import Plan
+from tilelink.planning.queue_order import in_queue_order, with_queue_order
 from tilelink.runtime.cuda.offline import recorded
 from tilelink.runtime.cuda.record_copies import Copy, Operation, StreamWrite
 from tilelink.scheduling.schedule import Schedule
 from tilelink.simulator.cost import Roofline
 from tilelink.simulator.machine import load_machine
 from tilelink.simulator.script import make_script
-from tilelink.verifier import queue_order, refusals
+from tilelink.verifier import refusals
 
 RANKS, SIZES = 2, {"M": 4, "N": 8}
 PROGRAM = """program moved(M, N):
@@ -109,7 +111,8 @@ def test_a_notify_does_not_overtake_a_copy_that_it_announces() -> None:
     send = [f"tile_push_data(h[i, :] @ {PEER}, x[i, :])", "tile_push_data(c[i, :], x[i, :])"]
     plan = planned([*send, "producer_tile_notify(c[i, :])"], ["consumer_tile_wait(c[i, :])", READ])
     own = own_copies(plan)
-    assert not own.conflict and {e.rule for e in refusals(own.first)} == {"ordering"}
+    first = in_queue_order(plan, own_first=True, waits_aside=True)
+    assert not own.conflict and {e.rule for e in refusals(first)} == {"ordering"}
     assert not gpu_artifact(plan).own_copies_first
     plan = planned([*send, "producer_tile_notify(c[i, :])"], ["consumer_tile_wait(c[i, :])"])
     assert gpu_artifact(plan).own_copies_first, "nobody reads what was sent"
@@ -130,19 +133,32 @@ def test_the_runtime_and_the_simulator_have_one_order(read: bool) -> None:
     assert has_own_first(plan) == gpu_artifact(plan).own_copies_first == (not read)
 
 
-def test_neither_has_an_order_that_the_verifier_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_is_printed_and_proved() -> None:
     send = [f"tile_push_data(h[i, :] @ {PEER}, x[i, :])", "tile_push_data(c[i, :], x[i, :])"]
     plan = planned([*send, "producer_tile_notify(c[i, :])"], ["consumer_tile_wait(c[i, :])"])
-    asked: list[Plan] = []
+    assert len(plan.overtaking) == 2 * RANKS and "own_copies_first, waits_aside" in listing(plan.bound)
+    in_line = in_queue_order(plan, own_first=False, waits_aside=False)
+    assert not len(in_line.overtaking) and "own_copies" not in listing(in_line.bound)
+    assert refusals(plan) == refusals(in_line) == []
+    assert not has_own_first(in_line) and not gpu_artifact(in_line).own_copies_first
+    for wrong in (replace(in_line, overtaking=plan.overtaking), replace(plan, overtaking=plan.overtaking[:1])):
+        (message,) = (error.message for error in refusals(wrong))
+        assert message == "the plan has copies in another order than the copy engine"
 
-    def refuse(asks: Plan, limit: int) -> list[str]:
-        asked.append(asks)
-        return ["refused"][:limit]
 
-    assert has_own_first(plan) and gpu_artifact(plan).own_copies_first
-    monkeypatch.setattr(queue_order, "refusals", refuse)
-    assert not has_own_first(plan) and not gpu_artifact(plan).own_copies_first
-    assert len(asked) == 2 and all(len(one.overtaking) for one in asked)
+def test_an_order_that_changes_what_is_copied_is_refused() -> None:
+    plan = planned(REWRITTEN, ["consumer_tile_wait(h[i, :])"])
+    (error,) = refusals(in_queue_order(plan, own_first=True, waits_aside=True))
+    assert error.rule == "tiles" and "one writes what the other accesses" in error.message
+
+
+def test_waits_beside_a_queue_are_refused_that_need_its_copies() -> None:
+    """The engine waits for what its peer's engine tells."""
+    send = [f"tile_push_data(h[i, :] @ {PEER}, x[i, :])", f"producer_tile_notify(h[i, :] @ {PEER})"]
+    plan = planned([*send, "consumer_tile_wait(h[i, :])", "tile_push_data(c[i, :], h[i, :])"], [])
+    assert not plan.bound.kernels[0].waits_aside
+    (error,) = refusals(in_queue_order(plan, own_first=True, waits_aside=True))
+    assert error.rule == "tiles" and "beside the copies" in error.message
 
 
 @pytest.mark.parametrize("dialect", ["triton", "traced"])
@@ -150,7 +166,7 @@ def test_both_have_waits_aside_unless_a_run_is_measured(dialect: str) -> None:
     send = [f"tile_push_data(h[i, :] @ {PEER}, x[i, :])", f"producer_tile_notify(h[i, :] @ {PEER})"]
     plan = planned(send, ["consumer_tile_wait(h[i, :])"])
     able = replace(plan.bound.capabilities, dialect=dialect)
-    plan = replace(plan, bound=replace(plan.bound, capabilities=able))
+    plan = with_queue_order(replace(plan, bound=replace(plan.bound, capabilities=able)))
     script = make_script(plan, load_machine("8xH200"), Roofline())
     assert script.waits_aside == (dialect == "triton")
     assert gpu_artifact(plan).free_waits == script.waits_aside

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from tilelink.frontend.parser import parse_text
 from tilelink.lowering.bind import bind
 from tilelink.planning.plan import Plan, make_plan
+from tilelink.planning.queue_order import with_queue_order
 from tilelink.simulator.cost import Move, MoveTime, TileTime
 from tilelink.simulator.machine import Machine, load_machine
 from tilelink.simulator.work import TileWork
@@ -50,7 +51,7 @@ def planned(
     chosen = next(p for p in module.programs if program in (None, p.name))
     schedules = [s for s in module.schedules if s.program == chosen.name and schedule in (None, s.name)]
     target = replace(H200, sms=sms)
-    return make_plan(bind(chosen, schedules[0] if schedules else None, dims, ranks, target, dtype))
+    return with_queue_order(make_plan(bind(chosen, schedules[0] if schedules else None, dims, ranks, target, dtype)))
 
 
 SCALE = """\

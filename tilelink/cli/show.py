@@ -39,7 +39,8 @@ from tilelink.ir.program import Program
 from tilelink.lowering.events import NOTIFY
 from tilelink.lowering.listing import listing
 from tilelink.lowering.passes import passes
-from tilelink.planning.plan import Plan
+from tilelink.planning.plan import Plan, make_plan
+from tilelink.planning.queue_order import with_queue_order
 from tilelink.scheduling.schedule import Schedule
 
 TARGET = "cpu, sm_80, sm_89, sm_90 or gfx942 (default: cpu; sm_90 with --stage ptx)"
@@ -115,18 +116,24 @@ def show(
 
 # Output ------------------------------------------------------------------------------------------------------
 
+QUEUE_ORDER = "queue_order"
+"""The last step, which is taken with the plan."""
 INDENT = 4
 """Spaces by which a line of a listing is indented below its header."""
 
 
 def _passes(program: Program, schedule: Schedule | None, after: str, options: dict[str, Any]) -> str:
     """Return the bound program after a pass. "all": before the passes, what each of them changed, and after them."""
-    names = ["bind", *(one.name for one in passes())]
+    names = ["bind", *(one.name for one in passes()), QUEUE_ORDER]
     if after not in (*names, "all"):
         hint = did_you_mean(after, [*names, "all"], f"one of {', '.join(names)}, or all")
         raise UnknownNameError(f"no pass {after!r}", hint=hint)
     found: dict[str, str] = {}
-    compiler.bound(program, schedule, **options, on_step=lambda name, bound: found.update({name: listing(bound)}))
+    bound = compiler.bound(
+        program, schedule, **options, on_step=lambda name, bound: found.update({name: listing(bound)})
+    )
+    tables = random_tables(program, options["dims"], options["ranks"])
+    found[QUEUE_ORDER] = listing(with_queue_order(make_plan(bound, tables)).bound)
     if after != "all":
         return found[after]
     texts = [f"# after {names[0]}\n{found[names[0]]}"]

@@ -15,7 +15,6 @@ from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan
 from tilelink.planning.traces import most_spans
-from tilelink.verifier.queue_order import queue_order
 
 if TYPE_CHECKING:
     from tilelink.backend.context import Emitted
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 
 def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Artifact:
     """Return the artifact of a verified plan. tables: their values, with which the plan was made."""
-    bound, queues = plan.bound, queue_order(plan)
+    bound = plan.bound
+    engines = [kernel for kernel in bound.kernels if kernel.on_copy_engine]
     return Artifact(
         program=bound.source.name,
         target=bound.target.name,
@@ -45,8 +45,8 @@ def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Arti
         lag=_lag(bound),
         reuse_wait=bound.schedule.reuse_wait,
         spans=most_spans(plan) if bound.capabilities.traced else 0,
-        free_waits=queues.waits_aside,
-        own_copies_first=queues.own_first,
+        free_waits=all(kernel.waits_aside for kernel in engines),
+        own_copies_first=all(kernel.own_copies_first for kernel in engines),
         promises=promises_of(bound),
     )
 

@@ -27,6 +27,7 @@ from tilelink.lowering.bound import Bound
 from tilelink.lowering.shared_memory import check_memory
 from tilelink.lowering.transform import number_of
 from tilelink.planning.plan import Plan, make_plan
+from tilelink.planning.queue_order import with_queue_order
 from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
 from tilelink.target import Target
@@ -139,7 +140,7 @@ def plan(
     numbers = bound(program, schedule, **where, dims=dims, dtype=dtype)
     tiles = numbers.ranks * sum(stage.total for stage in numbers.stages.values())
     say(f"planning {tiles:,} tiles")
-    result = make_plan(numbers, checked_tables(numbers, tables or {}))
+    result = with_queue_order(make_plan(numbers, checked_tables(numbers, tables or {})))
     verify(result, lambda rule: say(f"the rule {rule} for {tiles:,} tiles"))
     return result
 

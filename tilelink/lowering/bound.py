@@ -314,6 +314,12 @@ class Kernel:
     """True if each of its programs takes the next tile by a counter when it has finished one."""
     quiet: bool = False
     """True if its programs wait at their end until all that they sent to other nodes has arrived."""
+    own_copies_first: bool = False
+    """True if copies within the rank, before the first wait of the copy engine, come before all others and before the
+    kernels on SMs (planning/queue_order.py)."""
+    waits_aside: bool = False
+    """True if the waits of the copy engine are issued in parallel with its copies, so that none of those after them
+    waits for issue."""
 
     @property
     def on_copy_engine(self) -> bool:

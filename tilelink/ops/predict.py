@@ -19,6 +19,7 @@ from tilelink.ops.choice import ITEM, rounded_rows
 from tilelink.ops.operators import OPERATORS, SCHEDULE, alternative_of, program_of, variant_operator
 from tilelink.ops.unfused import ACTIVATIONS
 from tilelink.planning.plan import make_plan
+from tilelink.planning.queue_order import with_queue_order
 from tilelink.scheduling.schedule import Schedule
 from tilelink.simulator import simulate
 from tilelink.simulator.machine import Machine, load_machine, shipped_machines
@@ -153,13 +154,13 @@ def predicted_seconds(bound: Bound, machine: Machine) -> float | None:
     if _tiles(bound) > TILES:
         return None
     with suppress(TileLinkError):  # a schedule that deadlocks
-        return simulate(make_plan(bound), machine).seconds
+        return simulate(with_queue_order(make_plan(bound)), machine).seconds
     return None
 
 
 def _is_safe(bound: Bound) -> bool:
     with suppress(TileLinkError):
-        verify(make_plan(bound))
+        verify(with_queue_order(make_plan(bound)))
         return True
     return False
 

@@ -42,20 +42,26 @@ class OwnCopies:
             one, other = (rows[a.tensor[rows] == tensor] for rows in (late, early))
             if not (a.kind[one] == WRITE).any() and not (a.kind[other] == WRITE).any():
                 continue
-            first, second = _overlapping(plan, one, other)
+            first, second = overlapping(plan, one, other)
             written = (a.kind[first] == WRITE) | (a.kind[second] == WRITE)
             if (written & (queued[first] < queued[second])).any():
                 return True
         return False
 
-    @cached_property
+    @property
+    def overtaking(self) -> Ints:
+        """The numbers of the copies, and of the notifies after them, if there is something that they overtake."""
+        return self.events if len(self.overtaken) else self.overtaken
+
+    @property
     def first(self) -> Plan:
         """The plan in which they overtake the rest of their queues."""
-        return replace(self.plan, overtaking=self.events) if len(self.overtaken) else self.plan
+        return replace(self.plan, overtaking=self.overtaking)
 
 
 def own_copies(plan: Plan) -> OwnCopies:
-    """Return the copies within a rank for which no queue waits."""
+    """Return the copies within a rank for which no queue waits, with the plan in the order of the queues."""
+    plan = replace(plan, overtaking=np.zeros(0, np.int64))
     if not any(kernel.on_copy_engine for kernel in plan.bound.kernels):
         return OwnCopies(plan=plan, events=np.zeros(0, np.int64), overtaken=np.zeros(0, np.int64))
     task, position, copies, waits, own = _queue_events(plan)
@@ -105,7 +111,7 @@ def _queue_order(plan: Plan, task: Ints, position: Ints) -> Ints:
     return result
 
 
-def _overlapping(plan: Plan, one: Ints, other: Ints) -> tuple[Ints, Ints]:
+def overlapping(plan: Plan, one: Ints, other: Ints) -> tuple[Ints, Ints]:
     """Return the pairs of rows of `one` and of `other`, accesses of one tensor, that have an element in common."""
     a = in_memory(plan).accesses
     lo, hi = a.lo, a.hi
@@ -149,7 +155,7 @@ def _neighbourhoods(a: Accesses, one: Ints, other: Ints) -> tuple[Ints, Ints]:
 def waits_are_free(plan: Plan) -> bool:
     """True if no notify that a copy engine waits for depends on a notify by a copy engine, on any rank.
 
-    Then no wait of a queue can block the entries after it for ever, even if they were issued before it.
+    That is asked of the order of the queues. Then no wait of a queue can block the entries after it for ever, even if they were issued before it.
     """
     signals, channel = plan.signals, plan.counters
     queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.workers], dtype=bool)
@@ -160,6 +166,7 @@ def waits_are_free(plan: Plan) -> bool:
     rows = np.flatnonzero((signals.kind == NOTIFY) & np.isin(channel, awaited))
     if by_queue[rows].any():
         return False
+    plan = replace(plan, overtaking=np.zeros(0, np.int64))
     order = HappensBefore(plan=plan)
     key, worker = plan.signal_keys, plan.worker[signals.task]
     for queue in np.flatnonzero(queued):

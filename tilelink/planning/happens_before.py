@@ -294,6 +294,13 @@ class HappensBefore:
         found = self._spread({worker: key}, set())
         return {other: first for other, first in found.items() if other < len(self.plan.workers)}
 
+    def after_counters(self, counters: set[int]) -> Ints:
+        """Return for each worker a key after which its events may happen after all notifies of one of some counters."""
+        first = np.full(self._nodes, np.iinfo(np.int64).max)
+        for node, key in self._spread({}, counters).items():
+            first[node] = key
+        return first[self._shadows]
+
     def _spread(self, earliest: dict[int, int], seen: set[int]) -> dict[int, int]:
         """Return what `reach` does for an event that is before these keys of workers and full channels."""
         done: dict[int, int] = {}

@@ -19,6 +19,7 @@ from tilelink.lowering.bound import Bound
 from tilelink.lowering.registers import spills
 from tilelink.lowering.shared_memory import does_not_fit
 from tilelink.planning.plan import Plan, make_plan
+from tilelink.planning.queue_order import with_queue_order
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search.knobs import Knob, knobs
 from tilelink.search.seeds import nearest
@@ -134,7 +135,7 @@ class Space:
                 return self._refuse("shared memory", error)
             if error := spills(bound):
                 return self._refuse("registers", error)
-            plan = make_plan(bound, self.tables)
+            plan = with_queue_order(make_plan(bound, self.tables))
             verify(plan)
         except TileLinkError as error:
             return self._refuse(type(error).__name__, error)

@@ -21,7 +21,6 @@ from tilelink.simulator.machine import Machine
 from tilelink.simulator.result import Simulated, mean_of, summarize
 from tilelink.simulator.sampled import Sample, launch_tensors, sampled
 from tilelink.simulator.script import make_script
-from tilelink.verifier.queue_order import QueueOrder, queue_order
 
 __all__ = ["CostModel", "Roofline", "Simulated", "simulate"]
 
@@ -60,13 +59,12 @@ def simulate(
     if missing := [name for name in needed if not samples or any(name not in one for one in samples)]:
         hint = "samples=[{name: integers, shape [ranks, ...]}]; tilelink.simulate draws them"
         raise BindingError(f"a launch decides the entries of {missing[0]}, and there are none", hint=hint)
-    queues = queue_order(plan)
-    return mean_of([_launch(plan, machine, model, tables or {}, offsets, sample, queues) for sample in samples])
+    return mean_of([_launch(plan, machine, model, tables or {}, offsets, sample) for sample in samples])
 
 
 def _launch(
     plan: Plan, machine: Machine, cost: CostModel, tables: Mapping[str, NDArray[Any]], offsets: Sequence[float],
-    sample: Sample, queues: QueueOrder,
+    sample: Sample,
 ) -> Simulated:  # fmt: skip
-    script = make_script(sampled(plan, sample, tables), machine, cost, {**tables, **sample}, queues)
+    script = make_script(sampled(plan, sample, tables), machine, cost, {**tables, **sample})
     return summarize(simulate_script(script, offsets))

@@ -24,7 +24,6 @@ from tilelink.simulator.cost import CostModel, Engine, Move, MoveTime, TileTime
 from tilelink.simulator.machine import Machine
 from tilelink.simulator.sampled import elements_of
 from tilelink.simulator.work import Executions, WorkOf, executions
-from tilelink.verifier.queue_order import QueueOrder, queue_order
 
 Floats = NDArray[np.float64]
 COMPUTE, AWAIT, SIGNAL, MOVE = range(4)
@@ -170,14 +169,13 @@ def make_script(
     machine: Machine,
     cost: CostModel,
     tables: Mapping[str, NDArray[Any]] | None = None,
-    queues: QueueOrder | None = None,
 ) -> Script:
     """Return the operations of every worker, with their costs.
 
     tables: those that the plan was made with, and the entries of index tensors, if it is that of a launch.
-    queues: the order of copy engines; None for that of the plan. It is decided for all launches, before there is one.
     """
-    queues = queues or queue_order(plan)
+    engines = [kernel for kernel in plan.bound.kernels if kernel.on_copy_engine]
+    own_first = all(kernel.own_copies_first for kernel in engines)
     builder = _Builder(plan, machine, cost, tables)
     for one in executions(plan, tables):
         builder.statement(one)
@@ -185,7 +183,7 @@ def make_script(
     every = _Operations.joined(builder.operations, main=np.zeros(0), overhead=np.zeros(0))
     in_line = by_one(plan, np.flatnonzero(taken(plan)))
     worker = in_line.worker[every.task]
-    early = np.isin(plan.event(every.task, every.position), own_copies(plan).events) & queues.own_first
+    early = np.isin(plan.event(every.task, every.position), own_copies(plan).events) & own_first
     order = np.lexsort((every.sub, every.position, in_line.sequence[every.task], ~early, worker))
     ordered = every.pick(order)
     keep, main, overhead = _merged(ordered)
@@ -205,7 +203,7 @@ def make_script(
         need=_needs(plan),
         least=builder.least,
         early=early[order][keep] & (kind == SIGNAL) & (what // max(plan.channels, 1) == rank),
-        waits_aside=queues.waits_aside,
+        waits_aside=all(kernel.waits_aside for kernel in engines),
         staging=_copied(plan, "in", machine, cost),
         keeping=_copied(plan, "out", machine, cost),
     )

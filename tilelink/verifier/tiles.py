@@ -17,10 +17,12 @@ plans of `planning/any_program.py`. That takes for granted what this rule checks
 A kernel with a program for each tile, of which not all are resident, has the same plans. The rule checks what they take
 for granted (lowering/clauses/program_per_tile.py).
 
-Three more facts are those of the kernels and not of what they compute, and the plan does not show them. No tile
+Four more facts are those of the kernels and not of what they compute, and the plan does not show them. No tile
 observes that a flattened loop begins the next one early (lowering/clauses/flatten.py). Kernels of a stream are issued
 in its order. The handshake of a launch is HELPER_KERNELS, which is correct for all programs, or the one that is
-chosen for this program (lowering/launch_protocol.py).
+chosen for this program (lowering/launch_protocol.py). Copies that overtake others in the queue of a copy engine are
+those that the plan has first, and change nothing that others copy; waits beside a queue wait for none of its copies
+(planning/queue_order.py).
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from tilelink.lowering.events import NOTIFY, READ, WRITE
 from tilelink.lowering.guards import settled
 from tilelink.lowering.launch_protocol import fitting
 from tilelink.lowering.orders import TILE
+from tilelink.planning.copy_queues import own_copies, waits_are_free
 from tilelink.planning.plan import Plan
 
 HINT = "compact numbers as the pass `compact` makes them, or none"
@@ -67,6 +70,9 @@ def tiles(plan: Plan) -> Iterator[VerificationError]:
             if message is not None:
                 yield TilesError(f"{stage.name}: {message}", location=stage.stage.location, hint=HINT)
     yield from _of_kernels(plan.bound)
+    if (message := _not_in_queue_order(plan)) is not None:
+        hint = "own_copies_first and waits_aside as planning decides them, or neither"
+        yield TilesError(message, location=plan.bound.schedule.location, hint=hint)
 
 
 def _of_kernels(bound: Bound) -> Iterator[VerificationError]:
@@ -89,6 +95,26 @@ def _of_kernels(bound: Bound) -> Iterator[VerificationError]:
         message = f"its launches take the handshake {bound.protocol.name}, which is not that of such kernels"
         hint = f"protocol {' or '.join(one.name for one in fitting(bound))}"
         yield TilesError(message, location=bound.schedule.location, hint=hint)
+
+
+def _not_in_queue_order(plan: Plan) -> str | None:
+    """Return what the order of copy engines would change that the other rules do not see, or None.
+
+    They see the plan in that order, where a copy that comes first cannot read what one after it in the queue writes.
+    """
+    engines = [kernel for kernel in plan.bound.kernels if kernel.on_copy_engine]
+    first = {kernel.own_copies_first for kernel in engines}
+    if not engines:
+        return "copies come before others, and there is no copy engine" if len(plan.overtaking) else None
+    copies = own_copies(plan)
+    wanted = copies.overtaking if first == {True} else copies.overtaking[:0]
+    if len(first) > 1 or not np.array_equal(plan.overtaking, wanted):
+        return "the plan has copies in another order than the copy engine"
+    if first == {True} and copies.conflict:
+        return "a copy within a rank comes before a copy that it overtakes, and one writes what the other accesses"
+    if any(kernel.waits_aside for kernel in engines) and not waits_are_free(plan):
+        return "a wait is issued beside the copies, and what it waits for comes after one of them"
+    return None
 
 
 def _not_per_tile(bound: Bound, kernel: Kernel) -> str | None:
