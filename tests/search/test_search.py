@@ -19,9 +19,10 @@ from tilelink.ir.products import products
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.visitor import statements
-from tilelink.lowering.clauses.flatten import FLATTEN, flat_reason
+from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.roles import ROLES
+from tilelink.lowering.flat_loops import flat_reason
 from tilelink.lowering.role_statements import roles_reason
 from tilelink.lowering.straight_epilogue import once, straight
 from tilelink.planning.plan import Plan

@@ -21,6 +21,7 @@ from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, same_domain,
 from tilelink.lowering.channel_grids import grids_of
 from tilelink.lowering.clauses import clauses, lacking
 from tilelink.lowering.clauses.buffers import BUFFERS
+from tilelink.lowering.clauses.clause import tying
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
@@ -246,6 +247,7 @@ def _bind_stages(
             num_warps=part[NUM_WARPS] or 4,
             num_stages=part[NUM_STAGES] or 3,
             defer_notify=part[DEFER_NOTIFY],
+            tied=tying(schedule, stage.name),
         )
     return _match_fused(bound)
 

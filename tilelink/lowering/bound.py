@@ -227,6 +227,8 @@ class BoundStage:
     """Indices within a tile of another stage. Their tiles end with the tensor, not with the extent of the index."""
     slices: frozenset[str] = frozenset()
     """Indices of loops over the slices of one product (see lowering/sink_waits.py)."""
+    tied: str | None = None
+    """The clause that ties the tiles of a program to one another, if nothing else of the stage shows it."""
     tasks: int | None = field(default=None, metadata=spelled("tiles"))
     """Number of tiles of its order, or None for the product of the tiles of its indices."""
 

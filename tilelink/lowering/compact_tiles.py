@@ -18,7 +18,6 @@ from tilelink.ir.scalar import Index, Lookup, Scalar, add, binary, const, mul, s
 from tilelink.ir.simplify import simplify
 from tilelink.ir.visitor import reads, scalars_of, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
-from tilelink.lowering.clauses.clause import tying
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.orders import TILE, nest
 from tilelink.lowering.transform import stage_writes
@@ -52,7 +51,7 @@ def obstacle(bound: Bound, kernel: Kernel) -> str | None:
     stage = bound.stages[kernel.stage_names[0]]
     if stage.transport is not Transport.STORES or stage.flatten or stage.notified_in is not None:
         return "its programs do not execute a tile after the other"
-    if (clause := tying(bound.schedule, stage.name)) is not None:
+    if (clause := stage.tied) is not None:
         return f"`{clause}` ties the tiles of a program to one another"
     if not stage.total or kernel.loops[0].width is not None:
         return "not all of its programs have tiles"

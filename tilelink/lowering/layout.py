@@ -19,7 +19,7 @@ from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.visitor import all_indices, awaited, notified, statements, two_ranges
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, Transport, packings
 from tilelink.lowering.choose_transport import transport_of
-from tilelink.lowering.clauses.defer_notify import misplaced
+from tilelink.lowering.deferred_notifies import misplaced
 from tilelink.lowering.launch_protocol import fitting
 from tilelink.lowering.limits import check_size
 from tilelink.lowering.orders import TILE

@@ -155,7 +155,8 @@ def _neighbourhoods(a: Accesses, one: Ints, other: Ints) -> tuple[Ints, Ints]:
 def waits_are_free(plan: Plan) -> bool:
     """True if no notify that a copy engine waits for depends on a notify by a copy engine, on any rank.
 
-    That is asked of the order of the queues. Then no wait of a queue can block the entries after it for ever, even if they were issued before it.
+    That is asked of the order of the queues. Then no wait of a queue can block the entries after it for ever, even if
+    they were issued before it.
     """
     signals, channel = plan.signals, plan.counters
     queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.workers], dtype=bool)

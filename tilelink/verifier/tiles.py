@@ -15,10 +15,10 @@ plans of `planning/any_program.py`. That takes for granted what this rule checks
 * All programs of a rank are resident.
 
 A kernel with a program for each tile, of which not all are resident, has the same plans. The rule checks what they take
-for granted (lowering/clauses/program_per_tile.py).
+for granted (lowering/dealt_tiles.py).
 
 Four more facts are those of the kernels and not of what they compute, and the plan does not show them. No tile
-observes that a flattened loop begins the next one early (lowering/clauses/flatten.py). Kernels of a stream are issued
+observes that a flattened loop begins the next one early (lowering/flat_loops.py). Kernels of a stream are issued
 in its order. The handshake of a launch is HELPER_KERNELS, which is correct for all programs, or the one that is
 chosen for this program (lowering/launch_protocol.py). Copies that overtake others in the queue of a copy engine are
 those that the plan has first, and change nothing that others copy; waits beside a queue wait for none of its copies
@@ -35,12 +35,11 @@ from tilelink.errors import TilesError, VerificationError
 from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, evaluate, walk
 from tilelink.ir.simplify import simplify
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.clauses.dynamic import static_reason
-from tilelink.lowering.clauses.flatten import unobservable_reason
-from tilelink.lowering.clauses.program_per_tile import dealing_reason
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.compact_tiles import MAX_TRIED, known_at_start, obstacle, tiles_there
+from tilelink.lowering.dealt_tiles import dealing_reason, static_reason
 from tilelink.lowering.events import NOTIFY, READ, WRITE
+from tilelink.lowering.flat_loops import unobservable_reason
 from tilelink.lowering.guards import settled
 from tilelink.lowering.launch_protocol import fitting
 from tilelink.lowering.orders import TILE

@@ -32,8 +32,8 @@ from tilelink.ir.printer import NOTIFY, WAIT, print_region
 from tilelink.ir.program import Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import SWEEP_WINDOW, BoundTensor, Transport
-from tilelink.lowering.clauses.low_latency import begins_anywhere, exact_sizes, lists, looks_up
 from tilelink.lowering.events import WRITE
+from tilelink.lowering.words import begins_anywhere, exact_sizes, lists, looks_up
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import TensorAccesses, parts, rank_by_rank
 from tilelink.verifier.refusal import refuse

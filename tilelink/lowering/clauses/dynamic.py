@@ -23,10 +23,11 @@ from tilelink.ir.program import Attend, Dot, For, If, Program, Stage, Statement
 from tilelink.ir.scalar import Index, Scalar, at_launch, walk
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import statements, value_of, values
-from tilelink.lowering.bound import Bound, Kernel, Transport
-from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, said, switch, tying
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, said, switch
 from tilelink.lowering.clauses.program_per_tile import PROGRAM_PER_TILE
 from tilelink.lowering.clauses.resource import RESOURCE
+from tilelink.lowering.dealt_tiles import static_reason
 from tilelink.scheduling.schedule import CopyEngine, Fused, Schedule
 from tilelink.scheduling.words import StageSchedule
 
@@ -57,26 +58,6 @@ def _apply(bound: Bound) -> Bound:
 def _refusal(part: StageSchedule, reason: str) -> ScheduleError:
     message = f"the programs of {part.name} cannot take tiles by a counter: {reason}"
     return ScheduleError(message, location=part.at("dynamic"), hint="take `dynamic` away")
-
-
-def static_reason(bound: Bound, kernel: Kernel) -> str | None:
-    """Return why the programs of a kernel must know their tiles when they begin, or None."""
-    stage = bound.stages[kernel.name]
-    if kernel.on_copy_engine or stage.transport is not Transport.STORES or stage.tma_copy is not None:
-        return "its programs are not those of a kernel of tiles"
-    if stage.roles is not None:
-        return "its warps have roles, and each role counts the tiles"
-    if len(kernel.stage_names) > 1 or kernel.loops[0].width is not None:
-        return "another stage runs in its kernel"
-    if kernel.program_per_tile:
-        return "it has a program for each tile"
-    if stage.flatten:
-        return "its pipeline goes through all tiles of a program"
-    if stage.notified_in is not None:
-        return "a tile is notified by the next one of its program"
-    if (clause := tying(bound.schedule, kernel.name)) is not None:
-        return f"`{clause}` ties the tiles of a program to one another"
-    return None
 
 
 def alike_reason(stage: Stage, _: StageTyping) -> str | None:

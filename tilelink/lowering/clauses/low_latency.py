@@ -36,12 +36,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import gcd, prod
+from math import prod
 
 import numpy as np
 
 from tilelink.errors import Location, ScheduleError
-from tilelink.facts.regions import Chosen, Ended, Guard
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.printer import print_region
 from tilelink.ir.program import (
@@ -52,7 +51,6 @@ from tilelink.ir.program import (
     Program,
     Read,
     Region,
-    Stage,
     Statement,
     Store,
     Tensor,
@@ -60,10 +58,9 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Lookup, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing
-from tilelink.ir.visitor import map_value, reads, stage_regions, stage_scalars, statements, value_of
+from tilelink.ir.visitor import map_value, reads, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies, with_channels
 from tilelink.lowering.clauses.clause import Clause, Numbers, Phase, TensorChoices, said, switch
 from tilelink.lowering.clauses.roles import ROLES
@@ -72,6 +69,7 @@ from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, channels_of, number_channels, number_tasks
 from tilelink.lowering.guards import Guards
 from tilelink.lowering.transform import number_of
+from tilelink.lowering.words import begins_anywhere, exact_sizes, lists, looks_up
 from tilelink.scheduling.schedule import CopyEngine
 from tilelink.scheduling.words import SchedulePart
 
@@ -199,20 +197,6 @@ def _of_statement(stage: str, statement: Statement, name: str) -> Iterator[_Refu
     if any(region.rank is not None for region in _read(statement, name)):
         hint = f"push it to the rank that reads it, and wait there: consumer_tile_wait({name}[..])"
         yield _Refused(reason=f"{stage} reads that of a peer", hint=hint, statement=statement)
-
-
-def looks_up(stage: Stage, name: str) -> bool:
-    """True if a stage uses entries of a tensor as integers."""
-    return any(isinstance(e, Lookup) and e.table == name for expr in stage_scalars(stage) for e in walk(expr))
-
-
-def lists(bound: Bound, stage: BoundStage, name: str) -> Region | None:
-    """Return a region of places that a tile of entries of a tensor lists, or None."""
-    for region in stage_regions(stage.stage):
-        spans = bound.tile_map(stage.name, region).spans
-        if any(span.gather is not None and span.gather.table == name for span in spans):
-            return region
-    return None
 
 
 def _read(statement: Statement, name: str) -> list[Region]:
@@ -420,11 +404,6 @@ class _Carrying:
 # Memory and channels -----------------------------------------------------------------------------------------------
 
 
-def begins_anywhere(guard: Guard, dim: int) -> bool:
-    """True if a launch decides where an access begins along a dimension, or which elements it names there."""
-    return any(not isinstance(part, Chosen | Ended) and part.dim == dim for part in guard)
-
-
 def _packed(bound: Bound, tensor: BoundTensor, seen: _Seen) -> int:
     """Return how many elements a word has: as many as fit, if every access begins with a word."""
     a, last = seen.accesses, len(tensor.shape) - 1
@@ -457,15 +436,6 @@ def _laid_out(bound: Bound, tensor: str, kind: str, seen: _Seen) -> Bound:
     sizes = exact_sizes(seen.accesses.lo, seen.accesses.hi, shape)
     counts = tuple(-(-extent // size) for extent, size in zip(shape, sizes, strict=True))
     return with_channels(bound, {**bound.channels, (tensor, kind): replace(grid, sizes=sizes, counts=counts)})
-
-
-def exact_sizes(lo: Ints, hi: Ints, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the largest channels of which each is inside of all boxes that touch it."""
-    sizes: list[int] = []
-    for dim, extent in enumerate(shape):
-        ends = {*np.unique(lo[:, dim]).tolist(), *np.unique(hi[:, dim]).tolist()} - {extent}
-        sizes.append(gcd(*ends) or extent if ends else max(1, extent))
-    return tuple(sizes)
 
 
 # The clause -----------------------------------------------------------------------------------------------------

@@ -19,10 +19,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilelink.errors import ScheduleError
-from tilelink.ir.program import Notify, Transfer
-from tilelink.ir.visitor import awaited, statements
-from tilelink.lowering.bound import Bound, Kernel, Transport
-from tilelink.lowering.clauses.clause import Clause, Phase, Ties, switch, tying
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.clauses.clause import Clause, Phase, Ties, switch
+from tilelink.lowering.dealt_tiles import dealing_reason
 
 
 def _apply(bound: Bound) -> Bound:
@@ -47,24 +46,6 @@ def _apply(bound: Bound) -> Bound:
             )
             bound = bound.leaving_out(PROGRAM_PER_TILE.name, part.name, reason)
     return bound
-
-
-def dealing_reason(bound: Bound, kernel: Kernel) -> str | None:
-    """Return why the tiles of a kernel cannot each have a program of their own, or None."""
-    if kernel.on_copy_engine or bound.stages[kernel.name].transport is not Transport.STORES:
-        return "it does not run in CTAs of its own"
-    if len(kernel.stage_names) > 1 or kernel.loops[0].width is not None:
-        return "another stage runs in its kernel"
-    if any(one.stream != "main" for one in bound.on_sms):
-        return "another kernel runs on SMs at the same time"
-    if bound.nodes > 1:
-        return "its rank is one of several nodes"
-    if (clause := tying(bound.schedule, kernel.name)) is not None:
-        return f"`{clause}` ties the tiles of a program to one another"
-    body = list(statements(bound.stages[kernel.name].stage.body))
-    if any(map(awaited, body)) and any(isinstance(one, Notify | Transfer) for one in body):
-        return "its tiles wait, and other tasks may wait for what they do"
-    return None
 
 
 PROGRAM_PER_TILE: Clause[bool] = switch(
