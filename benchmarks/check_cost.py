@@ -41,17 +41,20 @@ class Case:
     @property
     def command(self) -> list[str]:
         sizes = [word for size in self.sizes.split() for word in ("--set", size)]
-        chosen = ["--program", self.program] if self.file == FILE else []
+        chosen = ["--program", self.program] if self.schedule else []
         schedule = ["--schedule", self.schedule] if self.schedule else []
         target = SM90 if self.schedule else ()
         return ["check", self.file, *chosen, *schedule, "--ranks", str(self.ranks), *target, *sizes]
 
 
-def _of_library(program: str, sizes: str) -> Case:
-    return Case(program=program, ranks=8, sizes=sizes, schedule="default", file=program)
+def _of_library(program: str, sizes: str, *, file: str = "", schedule: str = "default") -> Case:
+    return Case(program=program, ranks=8, sizes=sizes, schedule=schedule, file=file or program)
 
 
 CASES = (
+    *(_of_library("ag_gemm", f"Ms={rows} K=8192 N=8192", schedule="h200") for rows in (2048, 16384)),
+    *(_of_library("gemm_rs_scatter", f"Ms={rows} K=1792 N=8192", file="gemm_rs") for rows in (512, 4096)),
+    _of_library("gemm_ar_pulled", "Ms=1024 K=4096 N=8192", file="gemm_ar", schedule="h200_roles"),
     *(_of_library("expert_parallel", f"M={rows} C={rows} H=2048 k=8") for rows in (256, 512, 1024)),
     *(_of_library("gated_expert_parallel", f"M={rows} H=2048 k=8") for rows in (64, 128, 256)),
     Case(program="ep_ffn", ranks=2, sizes="M=1024 H=2048 F=768 E=8 C=384 k=8"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from tilelink.frontend.parser import parse_text
 from tilelink.lowering.bind import bind
 from tilelink.planning.plan import make_plan
+from tilelink.planning.queue_order import with_queue_order
 from tilelink.simulator import simulate
 from tilelink.simulator.machine import load_machine
 from tilelink.target import H200
@@ -81,7 +82,7 @@ def measure(schedule: str, ranks: int, tiles: int) -> dict[str, float | str]:
     program = next(p for p in module.programs if p.name == chosen.program)
     dims = {"Ms": tiles // (ranks * COLUMNS) * TILE, "N": COLUMNS * TILE, "K": 4096}
     begin = time.perf_counter()
-    plan = make_plan(bind(program, chosen, dims, ranks, H200, "bf16"))
+    plan = with_queue_order(make_plan(bind(program, chosen, dims, ranks, H200, "bf16")))
     planned = time.perf_counter()
     result = simulate(plan, load_machine("8xH200"))
     took = time.perf_counter() - planned

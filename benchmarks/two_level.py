@@ -26,6 +26,7 @@ from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.program import Program
 from tilelink.lowering.bind import bind
 from tilelink.planning.plan import make_plan
+from tilelink.planning.queue_order import with_queue_order
 from tilelink.simulator import simulate
 from tilelink.simulator.machine import load_machine
 from tilelink.target import target
@@ -231,7 +232,7 @@ def figure(case: Case, level: int, nodes: int, name: str, text: str, *, proved: 
     """One schedule, simulated on all ranks. proved: the verifier runs too."""
     schedule = parse_schedule(text)
     bound = bind(program(schedule.program), schedule, case.dims(level), nodes * NODE, target(MACHINE.target), "bf16")
-    plan = make_plan(bound)
+    plan = with_queue_order(make_plan(bound))
     if proved:
         verify(plan)
     result = simulate(plan, MACHINE)

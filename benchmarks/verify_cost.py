@@ -15,6 +15,7 @@ import tilelink
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.lowering.bind import bind
 from tilelink.planning.plan import make_plan
+from tilelink.planning.queue_order import with_queue_order
 from tilelink.target import H200
 from tilelink.verifier import verify
 
@@ -30,7 +31,7 @@ def measure(rows: int) -> dict[str, float]:
     program = tilelink.load("ag_gemm").program()
     dims = {"Ms": rows, "N": 1536, "K": 4096}
     begin = time.perf_counter()
-    plan = make_plan(bind(program, parse_schedule(SCHEDULE), dims, 8, H200, "bf16"))
+    plan = with_queue_order(make_plan(bind(program, parse_schedule(SCHEDULE), dims, 8, H200, "bf16")))
     planned = time.perf_counter()
     verify(plan)
     return {"tasks": plan.tasks, "plan_s": planned - begin, "verify_s": time.perf_counter() - planned}

@@ -10,7 +10,7 @@ import pytest
 from tilelink import compiler
 from tilelink.lowering.columns import Ints, expand
 from tilelink.planning import copy_queues
-from tilelink.planning.copy_queues import _overlapping, own_copies
+from tilelink.planning.copy_queues import overlapping, own_copies
 from tilelink.planning.plan import Plan
 
 TEXT = """program parts(M, N):
@@ -55,7 +55,7 @@ def test_pairs_are_those_of_a_comparison_of_all(seed: int) -> None:
     peer = chance.integers(0, 2, n)
     plan = with_boxes(planned(32), peer, lo, hi)
     one, other = np.arange(0, 30), np.arange(20, n)
-    found = sorted(zip(*(rows.tolist() for rows in _overlapping(plan, one, other)), strict=True))
+    found = sorted(zip(*(rows.tolist() for rows in overlapping(plan, one, other)), strict=True))
     a = plan.accesses
     assert found == [
         (f, s)

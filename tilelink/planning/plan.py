@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,14 @@ class Plan:
     """Loops over some tiles of a contracted dimension, and statements that read their sums."""
     overtaking: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Events, as `event` numbers them, that happen before all others of their worker's stream (copy_queues.py)."""
+    enumerated: tuple[object, ...] = field(default=(), repr=False, compare=False)
+    """The columns that the bound program has, as `_columns` takes them; none if that is not known."""
+
+    @property
+    def as_enumerated(self) -> bool:
+        """True if its columns are those of its bound program, so that what is true of the program is true of it."""
+        own = _columns(self.accesses, self.signals, self.barriers, self.worker)
+        return len(self.enumerated) == len(own) and all(map(is_, self.enumerated, own))
 
     def task_name(self, task: int) -> tuple[str, int, int]:
         """Return (stage, rank, tile number) of a task."""
@@ -217,17 +226,17 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
     for stage in bound.stages.values():
         enumerator.stage(stage)
     enumerator.settle()
-    signals = enumerator.signals()
+    accesses, signals, barriers = enumerator.accesses(), enumerator.signals(), enumerator.barriers()
     worker, sequence, workers = _workers(bound, first_task, tasks)
     return Plan(
         bound=bound,
         statements=tuple(enumerator.statements),
         first_task=first_task,
         tasks=tasks,
-        accesses=enumerator.accesses(),
+        accesses=accesses,
         signals=signals,
         transfers=enumerator.transfers(),
-        barriers=enumerator.barriers(),
+        barriers=barriers,
         network=enumerator.network(),
         summed=enumerator.summed(),
         channel_base=channel_base,
@@ -239,7 +248,13 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
         guards=enumerator.guards,
         boxes=tuple(enumerator.boxes),
         faults=tuple(enumerator.faults),
+        enumerated=_columns(accesses, signals, barriers, worker),
     )
+
+
+def _columns(*columns: Accesses | Signals | Barriers | Ints) -> tuple[object, ...]:
+    """Return what of a plan follows from its bound program, and what a proof of the program is about."""
+    return columns
 
 
 def count_thresholds(

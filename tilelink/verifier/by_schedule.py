@@ -16,6 +16,7 @@ from tilelink.lowering.columns import distinct_rows
 from tilelink.lowering.events import READ
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import of_tensors, parts
+from tilelink.verifier.families import APART, PLACE, SIGNALS
 from tilelink.verifier.ordering import Orders
 from tilelink.verifier.overlaps import pairs
 
@@ -53,10 +54,13 @@ def _found(plan: Plan) -> Iterator[Scheduled]:
     """Yield each tensor with its stages. Tensors that are written in place are ordered by signals, and passes answer
     for those that they make."""
     a, order, own = plan.accesses, Orders(plan), {tensor.name for tensor in plan.bound.source.tensors}
-    for part in parts(plan, ~of_tensors(plan, "in", "table", "inout", "kept")):
+    told = np.zeros(len(a.task), bool) if order.families is None else order.families.after((SIGNALS, PLACE, APART))
+    left = plan.touching(np.unique(a.tensor[(a.kind == READ) & ~told]))
+    for part in parts(plan, left & ~of_tensors(plan, "in", "table", "inout", "kept")):
         if part.name not in own:
             continue
-        writes, reads = pairs(part, READ, without=order.awaited.after_all(part))
+        known = np.concatenate([order.awaited.after_all(part), part.every[told[part.every]]])
+        writes, reads = pairs(part, READ, without=known)
         apart = np.flatnonzero(a.task[writes] != a.task[reads])
         writes, reads = writes[apart], reads[apart]
         rest = np.flatnonzero(~order.awaited.before(writes, reads))

@@ -35,6 +35,7 @@ from tilelink.planning.any_program import apart, each_alone
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import TensorAccesses, parts, rank_by_rank
+from tilelink.verifier.families import Families
 from tilelink.verifier.ordering import Orders
 from tilelink.verifier.overlaps import pairs
 from tilelink.verifier.refusal import refuse
@@ -64,7 +65,9 @@ def _of_consumers(plan: Plan, order: Orders, kernel: Kernel) -> Iterator[Verific
     hint = "notify {0} after it is written, and wait for it before it is read, or take `roles` away"
     for tensor in sorted(own):
         for part in parts(plan, plan.touching([bound.tensors[tensor].number])):
-            check = partial(_early, order=order, ahead=alone, tasks=tasks, message=message, hint=hint)
+            check = partial(
+                _early, order=order, ahead=alone, tasks=tasks, settled=order.settled, message=message, hint=hint
+            )
             yield from rank_by_rank(part, check)
 
 
@@ -75,12 +78,16 @@ def _of_loaders(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     if not stages:
         return
     later = [wait for name in stages for wait in consumer_waits(bound.stages[name])]
-    ahead = HappensBefore(plan=apart(_without(plan, _numbers(plan, later))))
+    numbers = _numbers(plan, later)
+    ahead = HappensBefore(plan=apart(_without(plan, numbers)))
+    settled = Families(plan, without=numbers).settled if plan.as_enumerated else order.settled
     loaded = {name: {*_operands(bound.stages[name]), *_added(bound, bound.stages[name])} for name in stages}
     for tensor in sorted(set().union(*loaded.values())):
         tasks = _tasks_of(plan, [name for name in stages if tensor in loaded[name]])
         for part in parts(plan, plan.touching([bound.tensors[tensor].number])):
-            check = partial(_early, order=order, ahead=ahead, tasks=tasks, message=AHEAD, hint=AHEAD_HINT)
+            check = partial(
+                _early, order=order, ahead=ahead, tasks=tasks, settled=settled, message=AHEAD, hint=AHEAD_HINT
+            )
             yield from rank_by_rank(part, check)
 
 
@@ -122,11 +129,20 @@ def _without(plan: Plan, waits: Collection[int]) -> Plan:
 
 
 def _early(
-    part: TensorAccesses, order: Orders, ahead: HappensBefore, tasks: np.ndarray, message: str, hint: str
+    part: TensorAccesses,
+    order: Orders,
+    ahead: HappensBefore,
+    tasks: np.ndarray,
+    settled: np.ndarray,
+    message: str,
+    hint: str,
 ) -> Iterator[VerificationError]:
-    """Yield refusals of reads of some tasks that come after a write in the plan and not in another order, `ahead`."""
+    """Yield refusals of reads of some tasks that come after a write in the plan and not in another order, `ahead`.
+
+    settled: mask of the reads that are known to come after all writes in that order too.
+    """
     plan, a = part.plan, part.plan.accesses
-    writes, reads = pairs(part, READ)
+    writes, reads = pairs(part, READ, without=part.every[settled[part.every]])
     some = tasks[a.task[reads]]
     writes, reads = writes[some], reads[some]
 

@@ -20,6 +20,7 @@ from tilelink.planning.plan import Plan
 from tilelink.verifier.awaited import Awaited
 from tilelink.verifier.cells import Cells, TensorAccesses, of_tensors, parts, rank_by_rank
 from tilelink.verifier.disjoint_places import disjoint
+from tilelink.verifier.families import Families
 from tilelink.verifier.in_place import onto_itself
 from tilelink.verifier.launch_writes import placed_tensors
 from tilelink.verifier.mismatched_signals import mismatched_signals
@@ -33,7 +34,8 @@ def ordering(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     yield from onto_itself(plan)
     yield from _inputs_of_peers(plan)
     yield from _unfinished_outputs(plan)
-    for part in parts(plan, ~of_tensors(plan, "in", "table")):
+    left = np.unique(plan.accesses.tensor[(plan.accesses.kind == READ) & ~order.settled])
+    for part in parts(plan, plan.touching(left) & ~of_tensors(plan, "in", "table")):
         yield from rank_by_rank(part, lambda one: _check_reads(one, order))
 
 
@@ -56,6 +58,18 @@ class Orders:
     @cached_property
     def _signals(self) -> BySignals:
         return BySignals(self._plan)
+
+    @cached_property
+    def families(self) -> Families | None:
+        """The order of all accesses of two statements; None for a plan that is not as its program has it."""
+        return Families(self._plan) if self._plan.as_enumerated else None
+
+    @cached_property
+    def settled(self) -> np.ndarray:
+        """Mask of the accesses that are reads after all writes of their elements, as their statements show."""
+        if self.families is None:
+            return np.zeros(len(self._plan.accesses.task), bool)
+        return self.families.settled
 
     @cached_property
     def awaited(self) -> Awaited:
@@ -157,6 +171,7 @@ def _check_reads(part: TensorAccesses, order: Orders) -> Iterator[VerificationEr
     settled = order.awaited.after_all(part)  # but for barriers, between accesses of one program
     worker, written = plan.worker[a.task], part.rows[part.written]
     settled = settled[~np.isin(worker[settled], worker[written])]
+    settled = np.concatenate([settled, part.every[order.settled[part.every]]])
     writes, reads = _meeting(plan, *pairs(part, READ, without=settled), in_place=in_place)
     before = order.awaited.before(writes, reads)  # of a place the other orders know nothing, and take long to say so
     rest = np.flatnonzero(~before)
