@@ -51,8 +51,8 @@ def plan(batch: int, pages: int) -> tuple[str, int]:
     """Return the schedule for so many requests of so many pages, and the pages of a part."""
     all_pages = batch * HEADS * pages
     if all_pages // TILES >= LEAST or batch * HEADS > SMS:
-        return "h200", max(1, min(pages, all_pages // TILES))
-    return "h200_few", -(-all_pages // SMS)
+        return "gpu", max(1, min(pages, all_pages // TILES))
+    return "gpu_few", -(-all_pages // SMS)
 
 
 @triton.jit
