@@ -165,5 +165,6 @@ def _read_elsewhere(plan: Plan, tensor: BoundTensor, row: int) -> VerificationEr
     parts = [part for part in plan.guards.known[int(plan.accesses.guard[row])] if not isinstance(part, Chosen)]
     where = f", from {said(plan, parts[0].start)} on" if parts and isinstance(parts[0], Segment) else ""
     message = f"reads {tensor.name} elsewhere than in the segments in which it is written{where}"
-    hint = "read it in a range with the same ends: (e: E, r: T[starts[e] : starts[e + 1]])"
+    hint = "read it in a range with the same ends: (e: E, r: T[starts[e] : starts[e + 1]]); for rows by place, "
+    hint += "give experts a dimension: h[e, c, :] with c: C[: count[e]], and places slot : in [...] < count[owner]"
     return refused(plan, CoverageError, row, message, hint)
