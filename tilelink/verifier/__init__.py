@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain, islice
+
+import numpy as np
 
 from tilelink.errors import VerificationError
 from tilelink.planning.any_program import together
@@ -30,13 +33,20 @@ RULES: dict[str, Rule] = {
     "words": lambda plan, _: words(plan),
     "accounting": lambda plan, _: chain(accounting(plan), engine_counters(plan)),
     "progress": lambda plan, _: progress(together(plan)),
-    "ordering": ordering,
+    "ordering": lambda plan, order: chain(ordering(plan, order), _in_program_order(plan)),
     "exclusive_writes": exclusive_writes,
     "steps": steps,
     "reuse": lambda _, order: reuse(in_memory(order.planned.plan), order.planned),
     "roles": lambda plan, order: chain(roles(plan), loads_ahead(plan, order)),
 }
 """In the order in which they are checked: a later rule may assume what the earlier ones proved."""
+
+
+def _in_program_order(plan: Plan) -> Iterator[VerificationError]:
+    """Yield refusals of a plan that only copies which overtake others make safe: its order is not the program's."""
+    if len(plan.overtaking):
+        queued = replace(plan, overtaking=np.zeros(0, np.int64))
+        yield from ordering(queued, Orders(queued))
 
 
 def rules(plan: Plan) -> Iterator[tuple[str, Iterator[VerificationError]]]:
