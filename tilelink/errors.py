@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -345,7 +346,26 @@ class EmitError(TileLinkError):
     """The backend cannot generate code for this construct and target, or generated code was changed."""
 
 
-class RankError(TileLinkError):
+class LaunchFailure(TileLinkError):
+    """A launch that hangs, or whose rank died.
+
+    witnesses: what ranks know of it (tilelink/dump.py). diagnosis: what holds it up, or "". dumps: the files of those.
+    """
+
+    witnesses: tuple[object, ...] = ()
+    diagnosis: str = ""
+    dumps: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [super().__str__()]
+        if self.diagnosis:
+            parts.append(files.shown(f"  because: {self.diagnosis}"))
+        if self.dumps:
+            parts.append(files.shown(f"  more: tilelink diagnose {os.path.dirname(self.dumps[0])}"))
+        return "\n".join(parts)
+
+
+class RankError(LaunchFailure):
     """A rank failed during a run; the message includes the traceback of its process.
 
     rank, stream, program: identify the failed process; stream and program are None if a rank has one process.
@@ -401,7 +421,7 @@ class CallError(RankError):
         self.details = details
 
 
-class DeadlineError(TileLinkError):
+class DeadlineError(LaunchFailure):
     """A wait exceeded its deadline.
 
     `tile` of `stage` on `rank` waited `seconds` for `channel` to reach `expected`; its last value was `seen`.

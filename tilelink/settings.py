@@ -7,6 +7,7 @@ variable             meaning                                                   d
 ===================  ========================================================  ====================
 TILELINK_CACHE       folder of generated sources and tuning results            XDG cache + tilelink
 TILELINK_DEADLINE    seconds that a wait may take before the run is ended      the runtime's own
+TILELINK_DUMP        folder for dumps of ranks whose launch hangs; 0: none       dumps in the cache
 TILELINK_CHECK       1: launches on GPUs check index tensors, and their order    0
 TILELINK_NVSHMEM     folder of NVSHMEM's device library, for several nodes     that of its wheel
 TILELINK_NODE_RANKS  ranks of a node, for operators                            those of a host
@@ -33,6 +34,7 @@ class Settings:
 
     cache: folder of generated sources and tuning results; it is created at the first write.
     deadline: seconds that a wait may take before the run is ended; None for the default of the runtime.
+    dumps: folder for what ranks know of a launch that hangs; None to write nothing.
     nvshmem: folder that has NVSHMEM's device library, or its `lib`; None for that of the wheel.
     node_ranks: ranks of a node in groups of operators; None: those of a host.
     interpret: Triton interprets kernels on the CPU instead of compiling them.
@@ -45,6 +47,7 @@ class Settings:
     interpret: bool = False
     check: bool = False
     nvshmem: Path | None = None
+    dumps: Path | None = None
     node_ranks: int | None = None
 
     @classmethod
@@ -54,10 +57,12 @@ class Settings:
         Raises SettingsError if a variable has an invalid value.
         """
         variables = os.environ if variables is None else variables
+        cache = _cache_folder(variables)
         return cls(
-            cache=_cache_folder(variables),
+            cache=cache,
             deadline=_seconds(variables, "TILELINK_DEADLINE"),
             nvshmem=Path(chosen) if (chosen := variables.get("TILELINK_NVSHMEM")) else None,
+            dumps=_dump_folder(variables, cache),
             node_ranks=_count(variables, "TILELINK_NODE_RANKS"),
             interpret=_flag(variables, "TRITON_INTERPRET"),
             check=_flag(variables, "TILELINK_CHECK"),
@@ -154,6 +159,13 @@ def _cache_folder(variables: Mapping[str, str]) -> Path:
         return (base if base.is_absolute() else Path.home() / ".cache") / "tilelink"
     except RuntimeError as error:
         raise SettingsError("this user has no home folder, hence no cache", hint="set TILELINK_CACHE") from error
+
+
+def _dump_folder(variables: Mapping[str, str], cache: Path) -> Path | None:
+    chosen = variables.get("TILELINK_DUMP", "").strip()
+    if not chosen:
+        return cache / "dumps"
+    return None if chosen.lower() in _FALSE else Path(chosen).absolute()
 
 
 def _seconds(variables: Mapping[str, str], name: str) -> float | None:

@@ -28,6 +28,7 @@ from tilelink.verifier import verify
 NO_TEXT = {
     "TileLinkError": "the base of all",
     "VerificationError": "the base of the rules",
+    "LaunchFailure": "the base of errors of a launch that hangs, or whose rank died",
     "ConsequenceError": "dropped by Mistakes: no user sees it",
 }
 

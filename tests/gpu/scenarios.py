@@ -36,6 +36,7 @@ from tests.gpu.cases import tails as tails_of_library
 from tests.gpu.lockstep import CasesFailed, Checks, on_all, together
 from tests.runtime.contract import check_arguments, check_launches, check_memory
 from tilelink import compiler
+from tilelink.dump import Seen
 from tilelink.errors import DeadlineError, RankError
 from tilelink.ir.program import Program
 from tilelink.planning.plan import Plan
@@ -221,6 +222,8 @@ def deadlines() -> None:
             if late is not None:
                 checks.expect(late.rank != 0, "it names the rank that waited for nobody")
                 checks.expect(bool(late.channel_name), "it names no channel")
+                pads = [{pad.rank for pad in one.pads} for one in late.witnesses if isinstance(one, Seen)]
+                checks.expect(pads == [{*range(dist.get_world_size())}], f"it has the counters of {pads}")
             checks.raises(DeadlineError, lambda: kernel(ready), "a launch after a late one")
         torch.cuda.synchronize()
         dist.barrier(device_ids=[torch.cuda.current_device()])

@@ -23,6 +23,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "data": ("files", "errors"),
     "generated": ("files", "settings", "errors"),
     "settings": ("errors",),
+    "dump": ("data", "files", "settings", "errors"),
+    "diagnose": ("dump", "ir", "lowering", "planning", "errors"),
     "target": ("errors",),
     "capabilities": ("target", "errors"),
     "artifact": ("data", "errors"),
@@ -50,7 +52,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "search": ("ir", "scheduling", "lowering", "planning", "verifier", "simulator", "target", "errors"),
     "backend": ("ir", "scheduling", "lowering", "generated", "settings", "target", "artifact", "files", "errors"),
     "device": ("settings", "errors"),
-    "runtime": ("device", "generated", "settings", "target", "artifact", "dtypes", "errors"),
+    "runtime": ("device", "generated", "settings", "target", "artifact", "dump", "dtypes", "errors"),
     "programs": ("",),
 }
 
@@ -65,6 +67,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
         [
             "artifact",
             "data",
+            "dump",
+            "diagnose",
             "ir",
             "lowering",
             "planning",

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from tests import artifacts
 from tilelink.device.debug import CHANNEL, EXPECTED, SEEN, STAGE, TILE, TRIPPED, WORDS, armed
+from tilelink.dump import Seen, WaitSeen
 from tilelink.errors import BindingError, DeadlineError, RankError
 from tilelink.ops import calls, groups
 from tilelink.runtime.cuda import deadline, device
@@ -57,7 +58,7 @@ class Kernel(GpuKernel):
         said: dict[str, Any] = {
             "device": OWN, "_handles": SimpleNamespace(closed=False), "_checks": None, "_debug_block": None,
             "_tracer": None, "_arguments": arguments, "_driver": driver,
-            "_end_eager": lambda stream: None, "_promises": (),
+            "_end_eager": lambda *_: None, "_explain": None, "_rank": 0, "artifact": None, "_promises": (),
             "_launch": lambda *_: self.launched.append(torch._C._cuda_getDevice()),
         }  # fmt: skip
         vars(self).update({**said, **more})
@@ -202,6 +203,7 @@ class Blocks:
         places = [row.data_ptr() for row in self.memory]
         found._artifact, found._rank, found._seconds = layout, rank, SECONDS  # type: ignore[assignment]
         found._heap = SimpleNamespace(debugs=places)  # type: ignore[assignment]
+        found._look = lambda: KNOWN  # type: ignore[method-assign]
         found._every = torch.zeros(RANKS, WORDS, dtype=torch.int64)
         return found
 
@@ -211,6 +213,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> Blocks:
     return Blocks(monkeypatch)
 
 
+KNOWN = Seen(rank=1, time=0.0, launch=1, pads=())
 LATE = {TRIPPED: 1, STAGE: 2, TILE: 5, CHANNEL: 9, SEEN: 3, EXPECTED: 4}
 
 
@@ -226,10 +229,13 @@ def test_a_rank_knows_of_peers_that_gave_up(blocks: Blocks) -> None:
         DeadlineError, match=r"rank 2: tile 5 of stage2 waited 0\.5 s for channel 9: it was 3"
     ) as caught:
         blocks.watch(1).check()
+    assert caught.value.witnesses == (KNOWN,), "what it knows itself"
     assert caught.value.rank == 2 and "what rank 1 was sent since is worthless" in str(caught.value)
     with pytest.raises(DeadlineError) as own:
         blocks.watch(2).check()
     assert own.value.rank == 2 and "worthless" not in own.value.message
+    late = WaitSeen(stage=2, tile=5, channel=9, seen=3, expected=4)
+    assert own.value.witnesses == (replace(KNOWN, late=late),)
 
 
 def test_the_own_wait_is_said_before_a_peers(blocks: Blocks) -> None:

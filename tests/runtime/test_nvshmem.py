@@ -18,6 +18,7 @@ from tests.runtime.fake_gpu import FakeDriver
 from tilelink import compiler, load
 from tilelink.artifact import Artifact, SignalsPointer
 from tilelink.compiler.cuda import gpu_artifact
+from tilelink.dump import Pad, Seen
 from tilelink.errors import BindingError, DeadlineError, RankError
 from tilelink.runtime.cuda.handles import Handles
 from tilelink.runtime.dtypes import dtype_of
@@ -326,7 +327,9 @@ def test_a_heap_without_room_is_named(unstarted: pytest.MonkeyPatch) -> None:
 def watch(patch: pytest.MonkeyPatch, artifact: Artifact, seconds: float) -> Watch:
     for name in ("stream", "device", "ExternalStream"):
         patch.setattr(torch.cuda, name, lambda *_: nullcontext())
-    return Watch(artifact, 1, torch.device("cpu"), Handles(FakeDriver()), seconds)
+    epoch, pad = torch.tensor([3, 0, 0, 0]), torch.arange(artifact.pad_size, dtype=torch.int32)
+    memory = SimpleNamespace(rank=1, device=torch.device("cpu"), epoch=epoch, pad=pad)
+    return Watch(artifact, memory, Handles(FakeDriver()), seconds)  # type: ignore[arg-type]
 
 
 def test_a_late_wait_is_named_in_its_launch_and_in_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,8 +339,11 @@ def test_a_late_wait_is_named_in_its_launch_and_in_later_ones(monkeypatch: pytes
     block.settle(over)
     block.words[1:7] = torch.tensor([1, 0, 3, 0, 0, 2])
     for again in (lambda: block.settle(over), block.check):
-        with pytest.raises(DeadlineError, match=r"rank 1: tile 3 of .* waited 0.5 s for .*: it was 0, and 2 is needed"):
+        with pytest.raises(DeadlineError, match=r"rank 1: tile 3 of .* waited .*: it was 0, and 2 is needed") as late:
             again()
+        (seen,) = late.value.witnesses
+        assert isinstance(seen, Seen) and (seen.rank, seen.issued, seen.launch) == (1, block._issued, block._issued)
+        assert seen.pads == (Pad(rank=1, counters=tuple(range(artifact.pad_size))),)
 
 
 def test_a_launch_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

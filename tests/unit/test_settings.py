@@ -13,7 +13,17 @@ from tilelink.settings import Settings, environment, override, settings
 
 def test_defaults() -> None:
     found = Settings.from_environment({})
-    assert found == Settings(cache=Path.home() / ".cache" / "tilelink", deadline=None, interpret=False)
+    cache = Path.home() / ".cache" / "tilelink"
+    assert found == Settings(cache=cache, deadline=None, interpret=False, dumps=cache / "dumps")
+
+
+def test_dumps_go_to_the_cache_or_elsewhere_or_nowhere() -> None:
+    """Where the cache is, or where the variable says."""
+    named = {text: Settings.from_environment({"TILELINK_CACHE": "/c", "TILELINK_DUMP": text}).dumps
+             for text in ("", "0", "off", "here", "/there")}  # fmt: skip
+    assert named == {
+        "": Path("/c/dumps"), "0": None, "off": None, "here": Path.cwd() / "here", "/there": Path("/there")
+    }  # fmt: skip
 
 
 def test_cache_follows_xdg_and_the_own_variable_wins(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 from tilelink.artifact import Artifact, Promise
 from tilelink.backend import store
 from tilelink.compiler.artifact import artifact_of
+from tilelink.compiler.postmortem import explain
 from tilelink.compiler.promises import promises_of
-from tilelink.errors import BindingError, DtypeError, ShapeError, public_methods
+from tilelink.errors import BindingError, DeadlineError, DtypeError, RankError, ShapeError, public_methods
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan
@@ -137,7 +138,11 @@ class Kernel:
         job = Job(
             artifact=self.artifact, source=self.path, inputs=inputs, deadline_s=deadline, kept=kept, **options
         )  # fmt: skip
-        result = run_cpu(job)
+        try:
+            result = run_cpu(job)
+        except (DeadlineError, RankError) as error:
+            explain(error, self.plan, self.tables, deadline)
+            raise
         self._left[:] = [dict(own) for own in result.kept]
         return replace(result, kept=tuple(self.state()))
 

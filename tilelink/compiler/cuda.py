@@ -10,6 +10,7 @@ from tilelink.backend import store
 from tilelink.backend.emit import emit
 from tilelink.compiler.artifact import artifact_of
 from tilelink.compiler.cpu import DEADLINE_S
+from tilelink.compiler.postmortem import explain
 from tilelink.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from tilelink.runtime.cuda.kernel import GpuKernel
     from tilelink.runtime.nvshmem.kernel import NvshmemKernel
+    from tilelink.runtime.witness import Explain
 
 
 def gpu_kernel(verified: Plan, group: ProcessGroup, tables: Mapping[str, Any], deadline_s: float | None) -> GpuKernel:
@@ -29,7 +31,8 @@ def gpu_kernel(verified: Plan, group: ProcessGroup, tables: Mapping[str, Any], d
     """
     from tilelink.runtime.cuda.kernel import GpuKernel
 
-    return GpuKernel(gpu_artifact(verified, tables), group, _deadline(verified, deadline_s))
+    deadline = _deadline(verified, deadline_s)
+    return GpuKernel(gpu_artifact(verified, tables), group, deadline, _explain(verified, tables, deadline))
 
 
 def nodes_kernel(
@@ -38,7 +41,13 @@ def nodes_kernel(
     """Return the kernel of a verified plan on this rank of several nodes. Collective. Arguments as for `gpu_kernel`."""
     from tilelink.runtime.nvshmem.kernel import NvshmemKernel
 
-    return NvshmemKernel(gpu_artifact(verified, tables), group, _deadline(verified, deadline_s))
+    deadline, artifact = _deadline(verified, deadline_s), gpu_artifact(verified, tables)
+    return NvshmemKernel(artifact, group, deadline, explain=_explain(verified, tables, deadline))
+
+
+def _explain(verified: Plan, tables: Mapping[str, Any], deadline_s: float | None) -> Explain | None:
+    """Return what explains late waits; it keeps the plan. None without a deadline."""
+    return (lambda error: explain(error, verified, tables, deadline_s)) if deadline_s else None
 
 
 def _deadline(verified: Plan, given: float | None) -> float | None:

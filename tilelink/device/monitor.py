@@ -88,12 +88,12 @@ class Wait:
 class Aborted(BaseException):
     """Raised to stop this process because another one of the run has failed. Not an error here, hence no Exception.
 
-    waiting: the wait that it ended, as a sentence; "" if there was none.
+    waiting: the wait that it ended, as a sentence; "" if there was none. wait: the same, if it was for a counter.
     """
 
-    def __init__(self, waiting: str = "") -> None:
+    def __init__(self, waiting: str = "", wait: Wait | None = None) -> None:
         super().__init__(waiting)
-        self.waiting = waiting
+        self.waiting, self.wait = waiting, wait
 
 
 class Monitor:
@@ -148,7 +148,8 @@ class Monitor:
             self._pause = Pause()
         seconds = self._pause.seconds()
         if self._aborted():
-            raise Aborted(str(self._wait(seen, seconds, *wait)))
+            found = self._wait(seen, seconds, *wait)
+            raise Aborted(str(found), found)
         if seconds >= self.deadline_s:
             raise self._wait(seen, seconds, *wait).error()
         self._pause()

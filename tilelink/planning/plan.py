@@ -134,6 +134,23 @@ class Plan:
         keys = self.key(s.task, s.position)
         return np.where(s.later > 0, ((self.sequence[s.task] + 1) << SHIFT) | s.at, keys)
 
+    @cached_property
+    def scripts(self) -> list[Ints]:
+        """worker -> its signals in the order in which it executes them."""
+        worker = self.worker[self.signals.task]
+        order = np.lexsort((self.signal_keys, worker))
+        bounds = np.searchsorted(worker[order], np.arange(len(self.workers) + 1))
+        return [order[bounds[i] : bounds[i + 1]] for i in range(len(self.workers))]
+
+    @cached_property
+    def flat_thresholds(self) -> Ints:
+        """[ranks, channels]: the notifies that reach each channel in one launch."""
+        flat = np.zeros((self.bound.ranks, self.channels), np.int64)
+        for key, base in self.channel_base.items():
+            count = self.bound.channels[key].count
+            flat[:, base : base + count] = self.thresholds[key].reshape(self.bound.ranks, -1)
+        return flat
+
     def touching(self, tensors: Collection[int]) -> NDArray[np.bool_]:
         """Mask of the accesses of these tensors, by their numbers."""
         chosen = np.zeros(len(self.bound.tensors), bool)

@@ -36,7 +36,7 @@ def planned_events(plan: Plan) -> dict[int, list[PlanEvent]]:
     rows: list[tuple[int, int, PlanEvent]] = []
     signals = plan.signals
     own = _own_ranks(plan)
-    flat = _flat_thresholds(plan)
+    flat = plan.flat_thresholds
     every, channels = plan.each_channel(np.arange(len(signals.task)))
     columns = (signals.task, signals.position, signals.kind, signals.peer, plan.by_words)
     known = (column[every].tolist() for column in columns)
@@ -239,14 +239,6 @@ def _own_ranks(plan: Plan) -> Ints:
         first = plan.first_task[name]
         own[first : first + stage.total * plan.bound.ranks] = np.repeat(np.arange(plan.bound.ranks), stage.total)
     return own
-
-
-def _flat_thresholds(plan: Plan) -> Ints:
-    flat = np.zeros((plan.bound.ranks, plan.channels), np.int64)
-    for key, base in plan.channel_base.items():
-        count = plan.bound.channels[key].count
-        flat[:, base : base + count] = plan.thresholds[key].reshape(plan.bound.ranks, -1)
-    return flat
 
 
 class Pad:

@@ -39,7 +39,7 @@ MAX_ORDERS = 24
 
 def progress(plan: Plan) -> Iterator[VerificationError]:
     """Yield a refusal for the first stream priority that ends in a deadlock, or if no priority is the worst case."""
-    scripts = _scripts(plan)
+    scripts = plan.scripts
     streams = list(dict.fromkeys(k.stream for k in plan.bound.kernels if not k.on_copy_engine))
     waiting = _waiting_programs(plan)
     resident = plan.bound.resident_programs
@@ -89,15 +89,6 @@ def _blocks(plan: Plan) -> list[tuple[int, int, int]]:
     """Return worker -> (kernel, rank, CTA): programs that share a CTA are resident together."""
     together = [kernel.programs_per_cta for kernel in plan.bound.kernels]
     return [(kernel, rank, program // together[kernel]) for kernel, rank, program in plan.workers]
-
-
-def _scripts(plan: Plan) -> list[Ints]:
-    """Return worker -> rows of plan.signals in the order in which the worker executes them."""
-    s = plan.signals
-    worker = plan.worker[s.task]
-    order = np.lexsort((plan.signal_keys, worker))
-    bounds = np.searchsorted(worker[order], np.arange(len(plan.workers) + 1))
-    return [order[bounds[i] : bounds[i + 1]] for i in range(len(plan.workers))]
 
 
 class _Run:

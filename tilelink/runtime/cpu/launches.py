@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from tilelink.artifact import CopyProgram, KernelSpec, SignalGrid
 from tilelink.device import network
+from tilelink.dump import Pad, ProgramSeen, Seen, WaitSeen
 from tilelink.generated import load_module
 from tilelink.runtime.cpu import host_signals, interpreter
 from tilelink.runtime.cpu.copy_queue import CopyQueue
@@ -16,6 +18,7 @@ from tilelink.runtime.cpu.processes import Process, run_processes
 from tilelink.runtime.cpu.processes.values import Step
 from tilelink.runtime.dtypes import poison
 from tilelink.runtime.job import Job, RunResult, WorkerTrace
+from tilelink.runtime.promises import broken_promise
 
 
 def run_job(job: Job) -> RunResult:
@@ -37,6 +40,7 @@ def run_job(job: Job) -> RunResult:
         max_delay_s=job.max_delay_s,
         trace=job.trace,
         describe=artifact.describe,
+        observe=launch.observe,
     )
     outputs = tuple(
         tuple({name: value[k].clone() for name, value in own.items()} for own in memory.results)
@@ -110,6 +114,22 @@ class _Launch:
             buffer = self._artifact.tensor(name).buffer(epoch)
             kept[epoch - 1].copy_(self._memory.tensors[rank][name][buffer])
         self._tell(rank, self._artifact.finished_base)
+
+    def observe(
+        self, programs: Mapping[int, Sequence[ProgramSeen]], late: WaitSeen | None, victim: int | None
+    ) -> tuple[Seen, ...]:
+        """Return what each rank knows of a hang, from its programs, its counters and its index tensors."""
+        return tuple(self._seen(rank, own, late if rank == victim else None) for rank, own in programs.items())
+
+    def _seen(self, rank: int, programs: Sequence[ProgramSeen], late: WaitSeen | None) -> Seen:
+        launch = min(one.launch for one in programs)
+        counters = tuple(int(n) for n in self._memory.pads[rank].tolist())
+        broken = broken_promise(self._artifact.promises, self._job.inputs[launch - 1][rank], rank)
+        return Seen(
+            rank=rank, time=time.time(), launch=launch, late=late,
+            pads=(Pad(rank=rank, counters=counters),), programs=tuple(programs),
+            broken=str(broken.error()) if broken else "",
+        )  # fmt: skip
 
     def _await_peers(self, rank: int, epoch: int) -> None:
         """Wait until all peers have finished launch `epoch`. Below 1 there is nothing to wait for."""

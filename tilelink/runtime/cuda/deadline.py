@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import time
+from dataclasses import replace
 
 import torch
 
 from tilelink.artifact import Artifact
 from tilelink.device.debug import TRIPPED, WORDS, Trip, armed, trip
+from tilelink.dump import Seen, WaitSeen
 from tilelink.errors import DeadlineError, RankError
 from tilelink.runtime.cuda.driver import driver, library, with_context
 from tilelink.runtime.cuda.memory import Memory
+from tilelink.runtime.witness import LOOK, seen_of
 
 _PATIENCE = 1.5
 """Multiple of the deadline after which waits of the copy engine, which has no clock, are released."""
@@ -24,12 +27,17 @@ _WRITTEN_S = 0.01
 class DebugBlock:
     """The debug block of a rank, which its peers read too. `words` (int64) is the argument of kernels."""
 
+    _seen: Seen | None = None
+    """What the rank has seen of its launch, if that is about to exceed the deadline."""
+
     def __init__(self, artifact: Artifact, memory: Memory, deadline_s: float) -> None:
         heap, device = memory.heap, memory.device
         self.words = heap.debug
         self.words.copy_(torch.tensor(armed(deadline_s), dtype=torch.int64))
         self._artifact, self._heap = artifact, heap
-        self._rank = memory.rank
+        self._rank, self._state = memory.rank, memory.epoch
+        self._pads = torch.zeros(len(heap.pads), artifact.pad_size, dtype=torch.int32, device=device)
+        self._issued = 0
         self._every = torch.zeros(len(heap.debugs), WORDS, dtype=torch.int64, device=device)
         self._seconds = deadline_s
         self._side = torch.cuda.Stream(device, _PRIORITY)
@@ -43,7 +51,13 @@ class DebugBlock:
         """
         for rank, report in self._reports():
             if report is not None:
-                raise self._error(rank, report)
+                error = self._error(rank, report)
+                error.witnesses = (self._seen or self._look(),)
+                if rank == self._rank:
+                    late = WaitSeen(stage=report.stage, tile=report.tile, channel=report.channel, seen=report.seen,
+                                    expected=report.expected)  # fmt: skip
+                    error.witnesses = (replace(error.witnesses[0], late=late),)
+                raise error
 
     def _reports(self) -> list[tuple[int, Trip | None]]:
         """Return the report in every rank's block, the local one first."""
@@ -55,17 +69,24 @@ class DebugBlock:
         return [(rank, trip(blocks[rank])) for rank in (self._rank, *others)]
 
     def _blocks(self) -> list[list[int]]:
-        stream = ctypes.c_void_p(torch.cuda.current_stream(self._every.device).cuda_stream)
-        size = self._every.stride(0) * self._every.element_size()
+        stream = torch.cuda.current_stream(self._every.device).cuda_stream
         for rank, address in enumerate(self._heap.debugs):
-            target = ctypes.c_uint64(self._every.data_ptr() + rank * size)
-            call, arguments = driver().copy(stream, target, ctypes.c_uint64(address), size)
-            if status := call(*arguments):
-                status = with_context(library(), status, call, *arguments)
-            if status:
+            if status := _copied(self._every[rank], address, stream):
                 hint = "see what failed before it"
                 raise RankError(f"the CUDA driver does not read what rank {rank} reports: error {status}", hint=hint)
         return self._every.tolist()
+
+    def _look(self) -> Seen:
+        """Return the number of this rank's launch, and the counters of all ranks, as far as they can be read."""
+        heap, pads = self._heap, dict[int, list[int]]()
+        with torch.cuda.stream(self._side):
+            state: list[int] = self._state.cpu().tolist()
+            pads[self._rank] = heap.pad.cpu().tolist()
+            for rank, address in enumerate(heap.pads):
+                if rank != self._rank and not _copied(self._pads[rank], address, self._side.cuda_stream):
+                    pads[rank] = self._pads[rank].cpu().tolist()
+            spoiled = any(block[TRIPPED] for block in self._blocks())
+        return seen_of(self._artifact, self._rank, pads, state, self._issued, spoiled)
 
     def _error(self, rank: int, report: Trip) -> DeadlineError:
         stage, channel = self._artifact.describe(report.stage, report.channel)
@@ -84,8 +105,13 @@ class DebugBlock:
     def settle(self, done: torch.cuda.Event, gated: list[int]) -> None:
         """Wait for the end of a launch. Raises DeadlineError if a wait of it, or of a peer, exceeded its deadline."""
         begin = time.monotonic()
+        self._issued += 1
+        self._seen = None
         while not done.query():
-            if time.monotonic() - begin > _PATIENCE * self._seconds:
+            waited = time.monotonic() - begin
+            if self._seen is None and waited > LOOK * self._seconds:
+                self._seen = self._look()
+            if waited > _PATIENCE * self._seconds:
                 self._release(gated)
                 done.synchronize()
             time.sleep(0.0005)
@@ -108,3 +134,12 @@ class DebugBlock:
         for channel in gated:
             write, arguments = driver().write(stream, ctypes.c_uint64(pad + 4 * channel), 2**30)
             write(*arguments)
+
+
+def _copied(target: torch.Tensor, address: int, stream: int) -> int:
+    """Copy from an address, also of a peer, to a tensor, on a stream. Return the driver's error number, 0 for none."""
+    to, size = ctypes.c_uint64(target.data_ptr()), target.nbytes
+    call, arguments = driver().copy(ctypes.c_void_p(stream), to, ctypes.c_uint64(address), size)
+    if status := call(*arguments):
+        status = with_context(library(), status, call, *arguments)
+    return status

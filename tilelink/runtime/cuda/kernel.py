@@ -28,6 +28,7 @@ from tilelink.runtime.cuda.report import identity
 from tilelink.runtime.cuda.timeline import Tracer
 from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.promises import check_promises
+from tilelink.runtime.witness import Explain, explained
 from tilelink.settings import settings
 
 SETS = 128
@@ -42,13 +43,17 @@ class GpuKernel(MeasuredKernel):
     stream, as soon as a call returns. A launch may be captured into a CUDA graph after one eager launch.
     """
 
-    def __init__(self, artifact: Artifact, group: dist.ProcessGroup, deadline_s: float | None = None) -> None:
+    def __init__(
+        self, artifact: Artifact, group: dist.ProcessGroup, deadline_s: float | None = None,
+        explain: Explain | None = None,
+    ) -> None:  # fmt: skip
         """deadline_s: seconds that one wait may take; then every launch is waited for, and is slow. None: no limit.
+        explain: called with the error of a wait that takes longer.
 
         Raises RankError if the ranks build different programs.
         """
         self.artifact = artifact
-        self._rank, self._group = dist.get_rank(group), group
+        self._rank, self._group, self._explain = dist.get_rank(group), group, explain
         self.device = gpu_of(group)
         with torch.cuda.device(self.device), torch.inference_mode(False):  # else its buffers are read-only later
             self._build(deadline_s)
@@ -93,7 +98,8 @@ class GpuKernel(MeasuredKernel):
         self.captured |= capturing
         if self._debug_block:
             check_captured(capturing, self._tracer is not None)
-            self._debug_block.check()
+            with explained(self._explain, self.artifact, self._rank, {}):
+                self._debug_block.check()
         arguments, driver = self._arguments, self._driver
         given = arguments.given.checked(inputs)
         if self._promises and not capturing:
@@ -110,7 +116,7 @@ class GpuKernel(MeasuredKernel):
         if capturing:
             driver.captures.done(stream.cuda_stream)
         else:
-            self._end_eager(stream)
+            self._end_eager(stream, given)
         return {t.name: results.get(t.name, tensors.get(t.name)) for t in arguments.outputs}  # type: ignore[misc]
 
     def direct(
@@ -160,12 +166,13 @@ class GpuKernel(MeasuredKernel):
         stream = driver.capturing
         return self._graphs.find(key, lambda: driver.issue(tensors, stream, True, False), stream)
 
-    def _end_eager(self, stream: torch.cuda.Stream) -> None:
+    def _end_eager(self, stream: torch.cuda.Stream, given: Tensors) -> None:
         driver = self._driver
         slot, driver.slot = driver.slot, (driver.slot + 1) % driver.cycle
         if self._debug_block:
             driver.end.record(stream)
-            self._debug_block.settle(driver.end, self._copies.waits)
+            with explained(self._explain, self.artifact, self._rank, given):
+                self._debug_block.settle(driver.end, self._copies.waits)
         if self._tracer:
             engine = self._copies.engine
             self._tracer.drain((engine.early[slot], *engine.late[slot]))

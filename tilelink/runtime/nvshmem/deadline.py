@@ -10,8 +10,11 @@ import torch
 
 from tilelink.artifact import Artifact
 from tilelink.device.debug import TRIPPED, WORDS, armed, trip
+from tilelink.dump import Seen
 from tilelink.errors import DeadlineError, RankError
 from tilelink.runtime.cuda.handles import Handles
+from tilelink.runtime.nvshmem.memory import Memory
+from tilelink.runtime.witness import LOOK, seen_of
 
 PATIENCE = 20.0
 """Multiple of the deadline after which the host gives a launch up: its waits end in time, a wait for puts may not."""
@@ -26,13 +29,14 @@ class Watch:
     waits.
     """
 
-    def __init__(
-        self, artifact: Artifact, rank: int, device: torch.device, handles: Handles, deadline_s: float
-    ) -> None:  # fmt: skip
+    def __init__(self, artifact: Artifact, memory: Memory, handles: Handles, deadline_s: float) -> None:
         """deadline_s: seconds that one wait may take."""
+        device = memory.device
         self.words = torch.zeros(WORDS, dtype=torch.int64, device=device)
         self.words.copy_(torch.tensor(armed(deadline_s), dtype=torch.int64))
-        self._artifact, self._rank, self._seconds = artifact, rank, deadline_s
+        self._artifact, self._rank, self._seconds = artifact, memory.rank, deadline_s
+        self._memory, self._issued = memory, 0
+        self._seen: Seen | None = None
         self._side = torch.cuda.ExternalStream(handles.stream(device), device)
 
     def check(self) -> None:
@@ -40,7 +44,16 @@ class Watch:
         with torch.cuda.stream(self._side):
             block = self.words.cpu().tolist()
         if block[TRIPPED]:
-            raise self._error(block)
+            error = self._error(block)
+            error.witnesses = (self._seen or self._look(),)
+            raise error
+
+    def _look(self) -> Seen:
+        """Return the number of this rank's launch, and its counters."""
+        with torch.cuda.stream(self._side):
+            state, pad = self._memory.epoch.cpu().tolist(), self._memory.pad.cpu().tolist()
+            spoiled = bool(self.words.cpu()[TRIPPED])
+        return seen_of(self._artifact, self._rank, {self._rank: pad}, state, self._issued, spoiled)
 
     def settle(self, done: Any) -> None:
         """Wait for the end of a launch. Raises DeadlineError if one of its waits exceeded the deadline.
@@ -49,8 +62,13 @@ class Watch:
         long after one was: then the network does not deliver what a program has put.
         """
         begin = time.monotonic()
+        self._issued += 1
+        self._seen = None
         while not done.query():
-            if time.monotonic() - begin > max(MIN_SECONDS, PATIENCE * self._seconds):
+            waited = time.monotonic() - begin
+            if self._seen is None and waited > LOOK * self._seconds:
+                self._seen = self._look()
+            if waited > max(MIN_SECONDS, PATIENCE * self._seconds):
                 self.check()
                 hint = "look for errors of the transport with NVSHMEM_DEBUG=INFO, and start the ranks anew"
                 message = f"rank {self._rank}: a launch waits for its puts, which the network does not deliver"

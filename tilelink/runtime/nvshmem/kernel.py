@@ -34,6 +34,7 @@ from tilelink.runtime.nvshmem.library import Library, Nvshmem, on_every_rank, pa
 from tilelink.runtime.nvshmem.memory import Memory
 from tilelink.runtime.order import kernels_in_order
 from tilelink.runtime.promises import check_promises
+from tilelink.runtime.witness import Explain, explained
 from tilelink.settings import settings
 
 
@@ -72,9 +73,10 @@ class NvshmemKernel(MeasuredKernel):
 
     def __init__(
         self, artifact: Artifact, group: dist.ProcessGroup, deadline_s: float | None = None,
-        library: Library | None = None,
+        library: Library | None = None, explain: Explain | None = None,
     ) -> None:  # fmt: skip
         """deadline_s: seconds that one wait may take; then every launch is waited for. None: no limit.
+        explain: called with the error of a wait that takes longer.
 
         Raises RankError if the ranks build different programs, if NVSHMEM does not start for them, or if another rank
         lacks a part of it, and BindingError for a program with stages on copy engines, or without the device library.
@@ -84,7 +86,7 @@ class NvshmemKernel(MeasuredKernel):
             raise BindingError(f"stages on copy engines: {artifact.copy_programs[0].name}", hint=hint)
         self.artifact, self.device = artifact, gpu_of(group)
         self._handles = Handles(cuda_driver())
-        self._rank, self._group = dist.get_rank(group), group
+        self._rank, self._group, self._explain = dist.get_rank(group), group, explain
         with torch.cuda.device(self.device), torch.inference_mode(False):
             agree(artifact.fingerprint, group, self.device)
             if library is None:
@@ -95,7 +97,7 @@ class NvshmemKernel(MeasuredKernel):
             memory = self._memory = Memory(artifact, self._rank, self._library, self.device)
             self._watch = None
             if deadline_s:
-                self._watch = Watch(artifact, self._rank, self.device, self._handles, deadline_s)
+                self._watch = Watch(artifact, memory, self._handles, deadline_s)
             self._tracer = self._traced() if artifact.spans and self._watch else None
             words = self._watch.words if self._watch else None
             self._arguments: Any = Arguments(artifact, memory, words, None)  # type: ignore[arg-type]
@@ -162,7 +164,8 @@ class NvshmemKernel(MeasuredKernel):
             self.captured |= capturing
             if self._watch:
                 check_captured(capturing, self._tracer is not None)
-                self._watch.check()
+                with explained(self._explain, self.artifact, self._rank, {}):
+                    self._watch.check()
             arguments = self._arguments
             given = arguments.given.checked(inputs)
             if self._promises and not capturing:
@@ -181,7 +184,8 @@ class NvshmemKernel(MeasuredKernel):
             if capturing:
                 self._captures.done(stream.cuda_stream)
             if self._watch:
-                self._settle(self._watch, stream)
+                with explained(self._explain, self.artifact, self._rank, given):
+                    self._settle(self._watch, stream)
             return {t.name: results.get(t.name, tensors.get(t.name)) for t in arguments.outputs}  # type: ignore[misc]
 
     def _follow(self, stream: Any) -> None:

@@ -159,7 +159,7 @@ class _Execution:
         moment, where = time.monotonic(), self._progress.place(self._index)
         for cause in _causes(error):
             if isinstance(cause, monitor.Aborted):
-                return Outcome(kind="aborted", moment=moment, where=where, waiting=cause.waiting)
+                return Outcome(kind="aborted", moment=moment, where=where, waiting=cause.waiting, wait=cause.wait)
             if isinstance(cause, DeadlineError):
                 return Outcome(kind="deadline", moment=moment, where=where, error=cause)
         summary = "".join(traceback.format_exception_only(error)).strip()

@@ -39,11 +39,14 @@ class Child:
     outcome: Outcome | None = None
 
     @property
+    def died(self) -> bool:
+        """True if it ended by itself, without a message."""
+        return self.outcome is None and self.ended is not None and not self.stopped
+
+    @property
     def failed(self) -> bool:
         """True if it is to blame for something."""
-        if self.outcome is None:
-            return self.ended is not None and not self.stopped
-        return self.outcome.kind in {"failed", "deadline"}
+        return self.died if self.outcome is None else self.outcome.kind in {"failed", "deadline"}
 
 
 class Supervisor:

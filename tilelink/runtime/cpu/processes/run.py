@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tilelink.device.monitor import Describe
+from tilelink.dump import ProgramSeen, WaitSeen
 from tilelink.errors import CallError, DeadlineError, RankError, TileLinkError
 from tilelink.runtime.cpu.processes.parent import Child, Supervisor
-from tilelink.runtime.cpu.processes.progress import SharedProgress
-from tilelink.runtime.cpu.processes.values import Hook, Process, Run, RunReport
+from tilelink.runtime.cpu.processes.progress import AT_BEGIN, EPOCH, PLACE, SharedProgress
+from tilelink.runtime.cpu.processes.values import Hook, Observe, Process, Run, RunReport
 
 QUIET_S = 600.0  # one tile in the interpreter takes seconds, never minutes
 
@@ -27,6 +28,7 @@ def run_processes(
     trace: bool = False,
     describe: Describe | None = None,
     timeout_s: float | None = None,
+    observe: Observe | None = None,
 ) -> RunReport:
     """Run all processes, each in a forked process, for the epochs first_epoch .. first_epoch + launches - 1.
 
@@ -36,6 +38,8 @@ def run_processes(
     deadline_s: limit of each wait of a step. seed, max_delay_s, trace, describe: those of the Monitor.
     timeout_s: seconds that the whole run may take. None: no limit, but a run ends if for ten minutes (or ten
         deadlines, if those are longer) no process finishes a step or reports an event.
+
+    observe: called if a wait is late or a process has died; what it returns are the error's `witnesses`.
 
     Processes share the memory that was shared before: an Arena's tensors. All other changes of a step are local to its
     process. On return or exception all processes have ended. Raises RankError for the first process that raised or was
@@ -61,6 +65,9 @@ def run_processes(
             supervisor.start()
             reason = supervisor.watch(timeout_s, max(QUIET_S, 10 * deadline_s))
         if error := _first_error(run, progress, supervisor.children, reason):
+            hangs = isinstance(error, DeadlineError) or any(one.died for one in supervisor.children)
+            if observe is not None and hangs:
+                error.witnesses = observe(_programs(run, progress, supervisor.children), *_late(error))
             raise error
     finally:
         progress.close()
@@ -83,7 +90,9 @@ def _check(run: Run) -> None:
             )
 
 
-def _first_error(run: Run, progress: SharedProgress, children: list[Child], reason: str | None) -> TileLinkError | None:
+def _first_error(
+    run: Run, progress: SharedProgress, children: list[Child], reason: str | None
+) -> RankError | DeadlineError | None:
     """Return the error of the process that failed first. Failures that follow from it are not reported."""
     failed = sorted((one for one in children if one.failed), key=_moment)
     # A reason counts only if no process failed: the guard does not run after a failure, but may notice one late.
@@ -118,6 +127,38 @@ def _first_error(run: Run, progress: SharedProgress, children: list[Child], reas
     )
 
 
+def _programs(run: Run, progress: SharedProgress, children: list[Child]) -> dict[int, list[ProgramSeen]]:
+    """Return where the processes of each rank were when the run was ended."""
+    result: dict[int, list[ProgramSeen]] = {}
+    for process, one in zip(run.processes, children, strict=True):
+        outcome, wait = one.outcome, None
+        if outcome is not None and outcome.wait is not None:
+            found = outcome.wait
+            wait = WaitSeen(stage=found.stage, tile=found.tile, channel=found.channel, seen=found.seen,
+                            expected=found.expected)  # fmt: skip
+        elif outcome is not None and outcome.error is not None:
+            wait = _late(outcome.error)[0]
+        died = _status(one.status) if one.died else ""
+        idle = outcome is not None and outcome.kind == "aborted" and bool(outcome.waiting) and wait is None
+        launch, place = (progress.get(one.index, word) for word in (EPOCH, PLACE))
+        seen = ProgramSeen(
+            stream=process.stream, program=process.program, launch=max(launch, run.epochs.start),
+            step=place if launch else AT_BEGIN, wait=wait, ended=idle, died=died,
+        )  # fmt: skip
+        result.setdefault(process.rank, []).append(seen)
+    return result
+
+
+def _late(error: TileLinkError) -> tuple[WaitSeen | None, int | None]:
+    """Return the wait of an error, and its rank."""
+    if not isinstance(error, DeadlineError):
+        return None, None
+    stage, tile, channel, seen, expected = error.stage, error.tile, error.channel, error.seen, error.expected
+    if stage is None or tile is None or channel is None or seen is None or expected is None:
+        return None, None
+    return WaitSeen(stage=stage, tile=tile, channel=channel, seen=seen, expected=expected), error.rank
+
+
 def _moment(one: Child) -> float:
     return one.outcome.moment if one.outcome else one.ended or 0.0
 
@@ -137,11 +178,14 @@ def _waits(run: Run, progress: SharedProgress, children: list[Child], blamed: Ch
 
 def _death(process: Process, where: str, status: int) -> RankError:
     hint = "stderr has what it wrote; a function that the program calls may have ended it"
-    if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
-        message = f"{process} was killed by {name} in {where}"
-        if name == "SIGKILL":
-            hint = "if no user killed it, the machine ran out of memory: use smaller shapes or fewer programs"
-    else:
-        message = f"{process} ended with status {os.waitstatus_to_exitcode(status)} in {where}"
+    message = f"{process} {_status(status)} in {where}"
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        hint = "if no user killed it, the machine ran out of memory: use smaller shapes or fewer programs"
     return RankError(message, rank=process.rank, stream=process.stream, program=process.program, hint=hint)
+
+
+def _status(status: int) -> str:
+    """Return how a process ended, as a verb. status: as waitpid gives it."""
+    if os.WIFSIGNALED(status):
+        return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"ended with status {os.waitstatus_to_exitcode(status)}"

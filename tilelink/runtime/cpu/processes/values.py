@@ -1,16 +1,20 @@
 """Arguments and results of a run of processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tilelink.device.monitor import Describe, Event
+from tilelink.device.monitor import Describe, Event, Wait
 from tilelink.device.spans import Span
+from tilelink.dump import ProgramSeen, Seen, WaitSeen
 from tilelink.errors import DeadlineError
 from tilelink.runtime.cpu.user_failures import UserCallFailure
 
 Step = Callable[[int], None]
 """Called with the epoch of the launch."""
+
+Observe = Callable[[Mapping[int, Sequence[ProgramSeen]], WaitSeen | None, int | None], tuple[Seen, ...]]
+"""Called after a hang with the programs of each rank, and with the wait that was late and its rank, if one was."""
 
 Hook = Callable[[int, int], None]
 """Called with the rank and the epoch."""
@@ -63,7 +67,8 @@ class Outcome:
     moment: time in seconds of the clock that all processes share (time.monotonic).
     where: "step 2 of launch 3". summary, details: the exception in a line, and its traceback.
     called: the failure of a function that the program calls, if it is the cause.
-    error: the wait that exceeded its deadline. waiting: the wait that ended because others failed, as a sentence.
+    error: the wait that exceeded its deadline. waiting: the wait that ended because others failed, as a sentence, and
+    `wait`, if it was for a counter.
     """
 
     kind: Literal["done", "failed", "deadline", "aborted"]
@@ -74,5 +79,6 @@ class Outcome:
     called: UserCallFailure | None = None
     error: DeadlineError | None = None
     waiting: str = ""
+    wait: Wait | None = None
     events: tuple[Event, ...] = ()
     spans: tuple[Span, ...] = ()
