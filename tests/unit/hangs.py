@@ -422,7 +422,9 @@ def main() -> None:
         print(f"  named first {named:.1%}, among what counters do not tell apart {among:.1%}")
         programs = [r for r in found if r.fault.kernel >= 0 and r.report.root is not None]
         kernels = [r.report.root.kernel for r in programs if r.report.root is not None and not r.report.root.before]
-        print(f"  of {len(programs)} faults of a kernel its name is said of {sum(map(bool, kernels)) / len(programs):.1%}")
+        print(
+            f"  of {len(programs)} faults of a kernel its name is said of {sum(map(bool, kernels)) / len(programs):.1%}"
+        )
         for kind in KINDS:
             own = [r for r in found if r.fault.kind == kind]
             print(f"  {kind}: {sum(r.exact for r in own)} and {sum(r.among for r in own)} of {len(own)}")
