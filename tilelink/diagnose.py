@@ -366,7 +366,7 @@ class _Execution:
             have = self.pads[rank][self.place(channels, launch)] - self.rounds(channels, launch) * need
             found += [
                 (rank * plan.channels + int(channels[k]), int(have[k]), int(need[k]))
-                for k in np.flatnonzero(have < need).tolist()
+                for k in np.flatnonzero((have < need) & ~self.reset[rank * plan.channels + channels]).tolist()
             ]
         return found
 
@@ -597,8 +597,10 @@ class _Graph:
                 causes[self._late(row)] = None
         for row in run.late.get(key, ()):
             causes[self._late(row)] = None
-        lost = [*run.lost.get(key, ()), *(row for row in rows if run.launch[int(run.rank[row])] > launch)]
-        if lost and peer in run.short and run.short[peer][key[1]] > len(run.late.get(key, ())):
+        gone = [row for row in rows if run.launch[int(run.rank[row])] > launch]
+        lost = [*run.lost.get(key, ()), *gone]
+        more = peer in run.short and run.short[peer][key[1]] > len(run.late.get(key, ()))
+        if lost and (more or (gone and run.reset[counter])):  # what was reset says nothing of earlier launches
             first = self._cause(("lost", *key), kind="lost", rank=int(run.rank[lost[0]]), counter=key)
             self.causes[first].rows.update(lost)
             causes[first] = None
@@ -825,9 +827,10 @@ class _Graph:
             named = self._kernel(workers[0]) if len(kernels) == 1 else _names(kernels)
             number = f"program {self.plan.workers[workers[0]][2]} of {named}" if len(workers) == 1 else (
                 f"{len(workers)} programs of {named}")  # fmt: skip
-            gone = "none of whose notifies" if not run.lower[int(run.worker[first])] else "the next of whose notifies"
+            begun = run.lower[int(run.worker[first])] > 0
+            gone = "whose next notify has not come" if begun else "none of whose notifies has come"
             what = self.region(int(self.plan.counters[first]))
-            where = f"{number}, {gone} has come in launch {launch}: {self.tile(task)} is to notify {what}"
+            where = f"{number}, {gone} in launch {launch}: {self.tile(task)} is to notify {what}"
             where += f" (or {_names(before)} before it on its stream)" if before else ""
         elif kernels:
             where = f"{_names(kernels)} in launch {launch}"

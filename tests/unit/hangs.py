@@ -58,9 +58,14 @@ class _Program:
 
 
 class Execution:
-    """Launches of a plan in a random order of events, with a fault; None for a run that is well."""
+    """Launches of a plan in a random order of events, with a fault; None for a run that is well.
 
-    def __init__(self, plan: Plan, fault: Fault | None, seed: int, launches: int = LAUNCHES) -> None:
+    resets: as on GPUs, where the wait of a copy engine sets its counter back to 0.
+    """
+
+    def __init__(
+        self, plan: Plan, fault: Fault | None, seed: int, *, launches: int = LAUNCHES, resets: bool = False
+    ) -> None:
         self.plan, self.bound, self.fault, self.random = plan, plan.bound, fault, random.Random(seed)
         self.launches = launches
         self.pads = [[0] * plan.bound.pad_size for _ in range(plan.bound.ranks)]
@@ -78,6 +83,10 @@ class Execution:
             for row in rows:
                 self.of_task[int(plan.signals.task[row])].append(row)
         self.workers = {one: number for number, one in enumerate(plan.workers)}
+        s = plan.signals
+        engine = [k.on_copy_engine for k in plan.bound.kernels]
+        reset = np.array([resets and engine[n] for n in plan.task_kernels[s.task].tolist()], bool) & (s.kind == WAIT)
+        self.resets, self.reset = resets, {(int(s.peer[r]), int(s.channel[r])) for r in np.flatnonzero(reset).tolist()}
         self.grids = [(plan.channel_base[key], grid) for key, grid in plan.bound.channels.items()]
 
     # What happens ---------------------------------------------------------------------------------------------
@@ -212,7 +221,12 @@ class Execution:
             if s.guard[number] and self.random.random() < 0.5 / max(1, self.bound.ranks):
                 return True  # a launch may leave it out
             _, channels = self.plan.each_channel(np.array([number]))
-            return all(self._there(number, channel, rank, launch) for channel in channels.tolist())
+            if not all(self._there(number, channel, rank, launch) for channel in channels.tolist()):
+                return False
+            for channel in channels.tolist():
+                if (rank, channel) in self.reset:
+                    self.pads[rank][self._place(channel, launch)[0]] = 0
+            return True
         peer, channel = int(s.peer[number]), int(s.channel[number])
         if self._is(rank, "notify lost") and self.fault is not None and self.fault.row == number:
             self.fault.happened = True
@@ -234,7 +248,8 @@ class Execution:
         extra = 0
         if self._is(rank, "one too many") and self.fault is not None and self.fault.row == row and need:
             self.fault.happened, extra = True, 1
-        rounds = 0 if self.plan.by_words[row] else self._place(channel, launch)[1]
+        fresh = self.plan.by_words[row] or (rank, channel) in self.reset
+        rounds = 0 if fresh else self._place(channel, launch)[1]
         return need * (rounds + 1) + extra
 
     def _threshold(self, rank: int, channel: int) -> int:
@@ -255,6 +270,8 @@ class Execution:
         for base, grid in self.grids:
             decl = self.bound.tensors[grid.tensor].decl
             for channel in range(base, base + grid.count) if decl.symmetric and decl.space == "out" else ():
+                if (rank, channel) in self.reset:
+                    continue
                 place, rounds = self._place(channel, launch)
                 if self.pads[rank][place] < self._threshold(rank, channel) * (rounds + 1):
                     return False
@@ -274,7 +291,7 @@ class Execution:
         launch = min(self.launch[rank] - late, self.launches)
         return Seen(
             rank=rank, time=0.0, launch=launch, pads=(Pad(rank=rank, counters=tuple(self.pads[rank])),),
-            programs=tuple(self._states(rank, launch)) if states else (),
+            programs=tuple(self._states(rank, launch)) if states else (), resets=self.resets,
         )  # fmt: skip
 
     def _states(self, rank: int, launch: int) -> Iterator[ProgramSeen]:
@@ -363,13 +380,13 @@ def judged(plan: Plan, name: str, fault: Fault, report: Report) -> Result:
     return Result(name=name, fault=fault, report=report, exact=exact, among=exact or among)
 
 
-def hang(plan: Plan, name: str, draw: random.Random, *, states: bool) -> Result | None:
+def hang(plan: Plan, name: str, draw: random.Random, *, states: bool, resets: bool) -> Result | None:
     """Draw a fault, run, and diagnose; None if nothing hangs."""
     kind = draw.choice(KINDS)
     fault = drawn_fault(plan, kind, LAUNCHES, draw)
     if fault is None:
         return None
-    run = Execution(plan, fault, draw.randrange(1 << 30))
+    run = Execution(plan, fault, draw.randrange(1 << 30), resets=resets)
     if run.run() or not fault.happened:
         return None
     silent = kind == "rank dies" and draw.random() < 0.5
@@ -395,12 +412,14 @@ def plans(draw: random.Random, names: list[str] | None = None) -> Iterator[tuple
             yield f"{program.name} {schedule.name if schedule else 'default'} x{ranks}", plan
 
 
-def campaign(faults: int, seed: int, *, states: bool, names: list[str] | None = None, each: int = 3) -> list[Result]:
+def campaign(
+    faults: int, seed: int, *, states: bool, resets: bool = False, names: list[str] | None = None, each: int = 3
+) -> list[Result]:
     """Return so many diagnosed hangs, `each` of a plan at most."""
     draw, found = random.Random(seed), list[Result]()
     for name, plan in plans(draw, names):
         for _ in range(each):
-            if (result := hang(plan, name, draw, states=states)) is not None:
+            if (result := hang(plan, name, draw, states=states, resets=resets)) is not None:
                 found.append(result)
             if len(found) == faults:
                 return found
@@ -413,10 +432,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--programs", nargs="*")
     parser.add_argument("--each", type=int, default=3, help="hangs of one plan")
+    parser.add_argument("--resets", action="store_true", help="copy engines reset counters, as on GPUs")
     parser.add_argument("--show", type=int, default=5)
     options = parser.parse_args()
     for states in (True, False):
-        found = campaign(options.faults, options.seed, states=states, names=options.programs, each=options.each)
+        given = {"resets": options.resets, "names": options.programs, "each": options.each}
+        found = campaign(options.faults, options.seed, states=states, **given)
         named, among = (sum(which) / len(found) for which in ([r.exact for r in found], [r.among for r in found]))
         print(f"{'with' if states else 'without'} states of programs: {len(found)} hangs")
         print(f"  named first {named:.1%}, among what counters do not tell apart {among:.1%}")

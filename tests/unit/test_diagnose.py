@@ -45,6 +45,18 @@ def test_drawn_faults_are_named_first(states: bool, share: float) -> None:
     assert len(wrong) <= (1 - share) * FAULTS, "\n".join(wrong)
 
 
+COPIES = ["gemm_rs_scatter", "gemm_rs_reduce_last", "gemm_ar_pulled", "all_gather_ring", "reduce_scatter"]
+"""Programs with schedules in which copy engines wait."""
+
+
+@pytest.mark.parametrize(("states", "most"), [(True, 0), (False, 3)])
+def test_counters_that_copy_engines_reset(states: bool, most: int) -> None:
+    """Such a counter is 0 before and after its wait: the notifies after it say which."""
+    found = hangs.campaign(60, 4, states=states, resets=True, names=COPIES)
+    wrong = [f"{one.name}: {one.fault}\n{one.report}" for one in found if not one.exact]
+    assert len(wrong) <= most, "\n".join(wrong)
+
+
 def test_launches_without_a_fault_have_no_root() -> None:
     """None when they have ended; on the way some program computes, but nothing is lost, and nothing waits in vain."""
     draw = random.Random(3)
