@@ -436,12 +436,12 @@ class _Execution:
                 self.lower[worker] = self.at[self.reported[worker][0]]
             elif self.ended(worker):
                 self.lower[worker] = len(self.scripts[worker])
-        self._later_kernels()
+        self.begun = self._begun()
+        """(stream, rank) -> position of the last of its kernels that has notified: those before it have ended."""
         open_rows = rows[(lack > 0) & ((self.at[rows] >= self.lower[self.worker[rows]]) | silent)]
         counters = defaultdict[tuple[int, int], list[int]](list)
         for row in open_rows.tolist():
             counters[int(s.peer[row]), int(self._notified_at[row])].append(row)
-        self._exonerate(counters)
         self.late = counters
         """(rank, place in its pad) -> notifies that are missing there, or some of which are."""
         self.lost: dict[tuple[int, int], list[int]] = {}
@@ -451,43 +451,13 @@ class _Execution:
             if self.short[key[0]][key[1]] > len(counters.get(key, ())):
                 self.lost.setdefault(key, []).append(row)
 
-    def _later_kernels(self) -> None:
-        """Programs have ended if a kernel after theirs on the stream has notified."""
-        self.begun = last = dict[tuple[str, int], int]()
-        """(stream, rank) -> position of the last of its kernels that has notified: those before it have ended."""
+    def _begun(self) -> dict[tuple[str, int], int]:
+        last = dict[tuple[str, int], int]()
         for worker in np.flatnonzero(self.lower > 0).tolist():
             number, rank, _ = self.plan.workers[worker]
             kernel = self.bound.kernels[number]
             last[kernel.stream, rank] = max(last.get((kernel.stream, rank), 0), kernel.position)
-        for worker, (number, rank, _) in enumerate(self.plan.workers):
-            kernel = self.bound.kernels[number]
-            if kernel.position < last.get((kernel.stream, rank), 0) and ("program", worker) not in self.blocked:
-                self.lower[worker] = len(self.scripts[worker])
-
-    def _exonerate(self, counters: dict[tuple[int, int], list[int]]) -> None:
-        """Leave out missing notifies that others explain: those of programs that some counter proves to be late.
-
-        A program that is late lacks all its notifies from there on. What counters lack beyond those is of the others.
-        """
-        while True:
-            proved = {
-                int(self.worker[row])
-                for (rank, place), rows in counters.items()
-                if len(rows) <= self.short[rank][place]
-                for row in rows
-            }
-            cleared = False
-            for (rank, place), rows in counters.items():
-                sure = [row for row in rows if int(self.worker[row]) in proved]
-                if len(sure) < len(rows) and len(sure) >= self.short[rank][place]:
-                    for row in set(rows) - set(sure):
-                        worker = int(self.worker[row])
-                        self.lower[worker] = max(self.lower[worker], self.at[row] + 1)
-                    cleared = True
-            if not cleared:
-                return
-            for key, rows in counters.items():
-                counters[key] = [r for r in rows if self.at[r] >= self.lower[self.worker[r]]]
+        return last
 
 
 @dataclass(kw_only=True)

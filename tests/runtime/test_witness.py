@@ -7,6 +7,7 @@ import ctypes
 import random
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,6 +132,11 @@ def test_the_counters_are_those_before_the_late_wait(case: str, monkeypatch: pyt
             assert seen.spoiled == ("because: " not in str(caught.value)) == bool(hung.spoiled)
             assert seen.launch == seen.issued == min(hung.run.launch[rank], hangs.LAUNCHES)
             hung.spoiled = True
+        early = next(path for path in dump.newest(tmp_path) if dump.read(path).seen.rank == first)
+        one = dump.read(early)
+        late_clock = replace(one, seen=replace(one.seen, time=one.seen.time + 1))
+        (path,) = dump.write([late_clock])
+        early.unlink(missing_ok=path != early)
     report, left = report_of([tmp_path])
     assert not left and report.root is not None
     assert hangs.judged(plan, case, fault, report).among, f"{fault}\n{report}"

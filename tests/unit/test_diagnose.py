@@ -28,7 +28,7 @@ from tilelink.planning.plan import make_plan
 from tilelink.reference.trial import random_inputs
 from tilelink.settings import environment, override
 
-FAULTS = 80
+FAULTS = 200
 FALSE = {"lost", "beyond", "circle", "died", "differs", "promise"}
 """Kinds of roots that a launch which merely runs does not have."""
 
@@ -36,7 +36,7 @@ FALSE = {"lost", "beyond", "circle", "died", "differs", "promise"}
 # Simulated ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("states", "share"), [(True, 0.98), (False, 0.9)])
+@pytest.mark.parametrize(("states", "share"), [(True, 1.0), (False, 0.95)])
 def test_drawn_faults_are_named_first(states: bool, share: float) -> None:
     """Of library programs, in simulated launches. Without states of programs, words say nothing of who is late."""
     found = hangs.campaign(FAULTS, 11, states=states)

@@ -19,7 +19,7 @@ Dumps = Annotated[
 
 
 def diagnose(dumps: Dumps = None, as_json: AsJson = False) -> None:
-    """Name what holds up a launch that hangs, from what its ranks have written: the root, the chain, each rank."""
+    """Name what holds up a launch that hangs, from the dumps of its ranks: the root, the chain, each rank."""
     with designed_errors(as_json):
         folder = settings().dumps
         report, left = report_of(dumps or ([folder] if folder is not None else []))
