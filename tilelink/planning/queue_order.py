@@ -4,8 +4,8 @@ before: kernel gather: stream copy, position 0, programs 1
 after:  kernel gather: stream copy, position 0, programs 1, own_copies_first, waits_aside
 
 Copies within a rank overtake the rest of its queue unless that changes what is read, or takes an order away that two
-accesses have. The rules prove the plan in the order that is decided here, whatever the reasons were; the rule of ordering
-also proves the order of the program, so that no program is safe by what overtakes alone.
+accesses have. The rules prove the plan in the order that is decided here, whatever the reasons were. The rule of
+ordering also proves the order of the program, so that no program is safe by what overtakes alone.
 """
 
 from __future__ import annotations
