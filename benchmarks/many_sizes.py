@@ -203,7 +203,7 @@ def report(found: dict[str, Any], name: str) -> list[str]:
         for row in ready["rows"]
     ]
     return [
-        f"## {name}", "",
+        f"## {name}", "", *([f"{found['note'][0].upper()}{found['note'][1:]}.", ""] if found.get("note") else []),
         f"Products with an all-reduce of many numbers of rows on {found['ranks']} {machine['gpu']} "
         f"(benchmarks/many_sizes.py); driver {machine['driver']}, torch {machine['torch']}, triton "
         f"{machine['triton']}. {ready['name'].capitalize()}: {', '.join(made)}. Below: microseconds of a step of a "

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -769,6 +769,43 @@ def uneven() -> None:
     assert torch.equal(ops.ag_gemm(x[:MS], w), torch.full((2 * MS, N), float(K)))
     wide = torch.ones(N + rank, K)  # columns of a product may differ, and each rank compares as often as the others
     assert ops.ag_gemm(x[:MS], wide).shape == ops.ag_gemm(x[:MS], wide).shape == (2 * MS, N + rank)
+
+
+def unlike() -> None:
+    """First calls that differ between ranks in more than rows are told on all of them, and the group goes on."""
+    rank = dist.get_rank()
+    x, w = torch.ones(MS, K), torch.ones(N, K)
+    other = 1 - rank
+    kinds, sums = (torch.float16, torch.bfloat16), (N, N + 1)
+    with pytest.raises(ShapeError, match=f"calls gemm_ar with {kinds[rank]}, and rank {other} with {kinds[other]}"):
+        ops.gemm_ar(x.to(kinds[rank]), w.to(kinds[rank]))
+    with pytest.raises(ShapeError, match=f"with {sums[rank]} columns, and rank {other} with {sums[other]} columns"):
+        ops.gemm_ar(x, torch.ones(sums[rank], K))
+    names = ("gemm_ar", "gemm_rs")
+    with pytest.raises(ShapeError, match=f"rank {rank} calls {names[rank]}, and rank {other} calls {names[other]}"):
+        getattr(ops, names[rank])(x, w)
+    assert torch.equal(ops.gemm_ar(x, w), torch.full((MS, N), float(2 * K)))
+
+
+def no_tensors() -> None:
+    """What is no tensor is refused by its name."""
+    x, w, f8 = torch.ones(4, 32).bfloat16(), torch.ones(16, 32).bfloat16(), quantised(4, 32, seed=1)
+    y, nothing, number, flag = torch.ones(4, 16).bfloat16(), cast(Any, None), cast(Any, 1.0), cast(Any, True)
+    for call, error, message in (
+        (partial(ops.gemm_ar, x, w, residual=number), DtypeError, "residual of gemm_ar is a float"),
+        (partial(ops.gemm_ar, x, w, residual=y, norm=flag), DtypeError, "norm of gemm_ar is a bool"),
+        (partial(ops.gemm_ar, x, nothing), DtypeError, "w of gemm_ar is a NoneType"),
+        (partial(ops.gemm_rs, f8, f8, scale_a=number, scale_b=number), DtypeError, "scale_a of gemm_rs is a float"),
+        (partial(ops.gemm_ar, x, w, residual=y, norm=w[0, :16], eps=float("nan")), BindingError, "eps of gemm_ar"),
+        (partial(ops.all_reduce, y, residual=y, norm=w[0, :16], eps=-1e-5), BindingError, "eps of all_reduce"),
+        (partial(ops.gemm_ar, x, w.T), ShapeError, r"w of gemm_ar is \[32, 16\]"),
+    ):
+        with pytest.raises(error, match=message) as caught:
+            call()
+    assert caught.value.hint == "next to x, which is [4, 32], it is [N, 32]"
+    one = torch.ones(1, 1)
+    y = ops.gemm_ar(f8, quantised(16, 32, seed=2), scale_a=one.expand(4, 1), scale_b=one.expand(1, 16))
+    assert y.shape == (4, 16)
 
 
 def what_follows(x: Tensor, w: Tensor, f32: bool) -> None:

@@ -25,6 +25,8 @@ SCENARIOS = {
         "scaled_mistakes",
         "followed_mistakes",
         "uneven",
+        "unlike",
+        "no_tensors",
         "batches",
         "gradients",
         "partial_gradients",

@@ -65,7 +65,7 @@ def ag_gemm(
 ) -> torch.Tensor:  # fmt: skip
     """All ranks' rows times the own weight: x [Ms, K], w [N, K] -> activation(x w^T + bias) [ranks Ms, N]; bias [N].
 
-    rows: only the first so many rows of each rank's x are there -> [ranks, rows, N] (see below).
+    rows: only the first so many rows of each rank's x are there -> [ranks, rows, N]: an integer, or a GPU tensor.
     """
     if scales := scaled.scales_of("ag_gemm", x, w, scale_a, scale_b, bias, activation, rows=rows):
         rows_a, rows_b = scaled.of_rows(x, w, *scales)
@@ -109,7 +109,8 @@ def gemm_ar(
 ) -> Any:  # fmt: skip
     """The ranks' summed products, on every rank: x [M, K], w [N, K] -> activation(sum of x w^T + bias) [M, N].
 
-    bias [N], the same on all ranks, is added once, to the sum. An activation runs after the kernel. f32_sums: as above.
+    bias [N], the same on all ranks, is added once, to the sum. An activation runs after the kernel. f32_sums: as of
+    `gemm_rs`.
     residual [M, N]: is added once, last -> the total y [M, N].
     norm [N]: weights of an RMS norm -> (y / sqrt(mean(y^2) + eps) * norm, y), both [M, N].
     With few rows both are part of the kernel that multiplies and sums, and y is rounded after its norm was taken.
@@ -118,12 +119,12 @@ def gemm_ar(
         y = scaled.product(x, w, *scales)
         if bias is None and not activation:
             return all_reduce(y, residual=residual, norm=norm, eps=eps, group=group, schedule=schedule, out=out)
-        check_followed("gemm_ar", y, y.shape, residual, norm)
+        check_followed("gemm_ar", y, y.shape, residual, norm, eps)
         y = unfused.follow(all_reduce(y, group=group, schedule=schedule), bias, activation or "")
         return _after("gemm_ar", y, residual, norm, eps, group, out)
     if residual is None and norm is None:
         return _product("gemm_ar", x, w, bias, activation, group, schedule, out, f32_sums)
-    check_followed("gemm_ar", x, (*x.shape[:1], *w.shape[:1]), residual, norm)
+    check_followed("gemm_ar", x, (*x.shape[:1], *w.shape[:1]), residual, norm, eps)
     plain = bias is None and not activation and not f32_sums and x.dim() == w.dim() == 2
     if plain and residual is not None and not is_differentiated((x, w, residual, norm)):
         return _followed("gemm_ar", (x, w), residual, norm, eps, group, schedule, out)
@@ -172,7 +173,7 @@ def all_reduce(
     """
     if residual is None and norm is None:
         return _collective("all_reduce", x, group, schedule, out)
-    check_followed("all_reduce", x, x.shape, residual, norm)
+    check_followed("all_reduce", x, x.shape, residual, norm, eps)
     if x.dim() == 2 and residual is not None and not is_differentiated((x, residual, norm)):
         return _followed("all_reduce", (x,), residual, norm, eps, group, schedule, out)
     return _after("all_reduce", all_reduce(x, group=group, schedule=schedule), residual, norm, eps, group, out)

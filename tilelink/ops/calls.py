@@ -22,7 +22,7 @@ from tilelink.compiler import library_module
 from tilelink.errors import DtypeError, RankError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
 from tilelink.ops.choice import room_for, rounded_rows
-from tilelink.ops.consensus import check_rows, consensus
+from tilelink.ops.consensus import check_alike, consensus
 from tilelink.ops.decide import decide, measured
 from tilelink.ops.groups import OfGroups, close_kernels, group_named
 from tilelink.ops.nodes import nodes_of
@@ -55,8 +55,8 @@ class Made:
     """Objects made for the calls of a group.
 
     kernels: by program, schedule, sizes and dtype; calls with other rows take them too. decided: implementations of
-    calls that name none. ways: the programs and schedules that names mean. rows: what x has on all ranks alike, by
-    operator: it was compared. memory: elements of any value, by dtype and device. partial: what programs have of
+    calls that name none. ways: the programs and schedules that names mean. rows: calls that all ranks make
+    alike: they were compared. memory: elements of any value, by dtype and device. partial: what programs have of
     inputs that are given in part, by name. wanted: kernels that calls lack, by
     the keys of `kernels`, while `prepare` collects them; else None.
     """
@@ -66,7 +66,7 @@ class Made:
     kernels: dict[Any, Callable[..., dict[str, torch.Tensor]]] = field(default_factory=dict[Any, Any])
     decided: dict[Request, Schedule | str] = field(default_factory=dict[Request, Any])
     ways: dict[Any, tuple[Program, Schedule]] = field(default_factory=dict[Any, Any])
-    rows: set[tuple[str, tuple[int, ...]]] = field(default_factory=set[tuple[str, tuple[int, ...]]])
+    rows: set[Any] = field(default_factory=set[Any])
     memory: dict[Any, torch.Tensor] = field(default_factory=dict[Any, torch.Tensor])
     partial: dict[str, PartialInputs] = field(default_factory=dict[str, PartialInputs])
     wanted: dict[Any, Point] | None = None
@@ -179,7 +179,7 @@ def _prepared(
     operator = OPERATORS[op]
     given = {one.name: t for one, t in zip(operator.operands, operands, strict=True) if t is not None}
     x = given["x"]
-    _compare(operator, x, made)
+    _compare(operator, given, made)
     check_operands(operator, given, members.size())
     columns, ranks = x.shape[1:].numel(), members.size()
     rows = rows_of(operator, x.shape[0], ranks)
@@ -226,15 +226,19 @@ def _prepared(
     return Launch(kernel, program, operator, given, ranks, left, rows, rests, counts)
 
 
-def _compare(operator: Operator, x: torch.Tensor, made: Made) -> None:
-    """Raise ShapeError on all ranks if their numbers of rows differ, before any of them sends: once for each number.
+def _compare(operator: Operator, given: Mapping[str, torch.Tensor], made: Made) -> None:
+    """Raise ShapeError on all ranks if their calls differ, before any of them sends: once for each of a kind.
 
-    Other sizes of a product's operands may differ, and so do not tell ranks apart here: all of them compare, or none.
+    Sizes of a product's operands that may differ, as columns that are not summed, are not compared.
     """
+    x = given["x"]
     alike = 1 if operator.weights else x.dim()
-    key = (operator.name, tuple(x.shape[:alike]))
+    call = [f"{x.dtype}"]
+    if operator.weights and not operator.gathers:
+        call.append(f"{given[operator.weights[0]].shape[0]} columns")
+    key = (operator.name, *call, tuple(x.shape[:alike]))
     if x.dim() and key not in made.rows:
-        check_rows(operator.name, x.shape, alike, made.group)
+        check_alike(operator.name, tuple(call), x.shape, alike, made.group)
         made.rows.add(key)
 
 

@@ -6,7 +6,7 @@ it. So rank 0 reads it, once, and tells the others; from then on every decision 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from tilelink.errors import RankError, ShapeError, TileLinkError
 from tilelink.ops.groups import OfGroups
 from tilelink.ops.nodes import is_one_node
 from tilelink.tuning import Database, Key, Record, here
+
+SAME = "all ranks of the group make the same calls in the same order"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,22 +56,28 @@ def _agreed_by(group: ProcessGroup) -> Consensus:
 _agreed = OfGroups(_agreed_by)
 
 
-def check_rows(op: str, shape: torch.Size, alike: int, group: ProcessGroup) -> None:
-    """Raise ShapeError, on all ranks, where the first `alike` sizes of x differ between them; collective.
+def check_alike(op: str, call: tuple[str, ...], shape: torch.Size, alike: int, group: ProcessGroup) -> None:
+    """Raise ShapeError, on all ranks, where their calls or the first `alike` sizes of x differ; collective.
 
-    Nothing is compared while a CUDA graph captures, which cannot hold it.
+    call: what else all ranks give alike, in words. Nothing is compared while a CUDA graph captures, which cannot hold
+    it.
     """
     if group.size() == 1 or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         return
     every: list[Any] = [None] * group.size()
-    dist.all_gather_object(every, list(shape), group=group)
-    sizes = {tuple(one[:alike]) for one in every}
+    dist.all_gather_object(every, (op, call, list(shape)), group=group)
+    own = group.rank()
+    if others := [rank for rank, (other, *_) in enumerate(every) if other != op]:
+        message = f"rank {own} calls {op}, and rank {others[0]} calls {every[others[0]][0]}"
+        raise ShapeError(message, hint=SAME)
+    _same_calls(op, [parts for _, parts, _ in every], group)
+    sizes = {tuple(one[:alike]) for *_, one in every}
     if len(sizes) > 1:
-        ranks = {size: [str(r) for r, one in enumerate(every) if tuple(one[:alike]) == size] for size in sorted(sizes)}
+        of = {size: [str(r) for r, one in enumerate(every) if tuple(one[-1][:alike]) == size] for size in sorted(sizes)}
         said = (
-            f"{size[0]} rows" + (f" of {list(size[1:])}" if alike > 1 else "") + f" on rank{'s' * (len(own) > 1)} "
-            f"{', '.join(own)}"
-            for size, own in ranks.items()
+            f"{size[0]} rows" + (f" of {list(size[1:])}" if alike > 1 else "") + f" on rank{'s' * (len(those) > 1)} "
+            f"{', '.join(those)}"
+            for size, those in of.items()
         )
         hint = "every rank of the group gives as many: pad to the largest, and cut the result"
         raise ShapeError(f"x of {op} has {'; '.join(said)}", hint=hint)
@@ -95,13 +103,19 @@ def gathered(
         if text:
             message = f"rank {rank} cannot make the call of {op} that this rank makes"
             raise RankError(message, details=text, hint=f"mend the call of rank {rank}: all ranks make the same one")
-    if different := [rank for rank, (other, *_) in enumerate(every) if other != what]:
-        rank, other = different[0], every[different[0]][0]
+    _same_calls(op, [other for other, *_ in every], group)
+    return [given for *_, given in every]
+
+
+def _same_calls(op: str, calls: Sequence[tuple[str, ...]], group: ProcessGroup) -> None:
+    """Raise ShapeError if a rank makes another call than this one. calls: of all ranks, part by part."""
+    what = calls[group.rank()]
+    if different := [rank for rank, other in enumerate(calls) if other != what]:
+        rank, other = different[0], calls[different[0]]
         own_parts, others = ([part for part in one if part not in two] for one, two in ((what, other), (other, what)))
         sides = [", ".join(parts) or "without that" for parts in (own_parts, others)]
         message = f"rank {group.rank()} calls {op} with {sides[0]}, and rank {rank} with {sides[1]}"
-        raise ShapeError(message, hint="all ranks of the group make the same calls in the same order")
-    return [given for *_, given in every]
+        raise ShapeError(message, hint=SAME)
 
 
 def _own(ranks: int) -> Consensus:

@@ -8,7 +8,7 @@ import torch
 
 from tilelink.errors import BindingError, DtypeError, ShapeError
 from tilelink.ops.custom import is_differentiated
-from tilelink.ops.validate import check_activation
+from tilelink.ops.validate import check_activation, check_tensor
 
 DTYPE = torch.float8_e4m3fn
 """Element type of both operands."""
@@ -31,10 +31,16 @@ def scales_of(
     bias, activation: what follows the product. others: options that products with scales do not have.
     """
     if scale_a is None or scale_b is None:
-        if scale_a is not scale_b or DTYPE in (x.dtype, w.dtype):
+        try:  # each call comes here: others than tensors are looked for where something is wrong
+            lacks = scale_a is not scale_b or DTYPE in (x.dtype, w.dtype)
+        except AttributeError:
+            _check_tensors(op, x=x, w=w)
+            raise
+        if lacks:
             hint = f"products of {DTYPE} take scale_a of x and scale_b of w, as torch._scaled_mm does"
             raise BindingError(f"{op} of {x.dtype} and {w.dtype} lacks a scale", hint=hint)
         return None
+    _check_tensors(op, x=x, w=w, scale_a=scale_a, scale_b=scale_b)
     if is_differentiated((x, w, scale_a, scale_b)):
         raise BindingError(f"{op} with scales has no gradients", hint="call it in torch.no_grad()")
     for name, value in others.items():
@@ -61,9 +67,15 @@ def scales_of(
     return scale_a, scale_b
 
 
+def _check_tensors(op: str, **given: object) -> None:
+    for name, one in given.items():
+        check_tensor(op, name, one)
+
+
 def product(x: torch.Tensor, w: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
     """Return (x * scale_a) (w * scale_b)^T [M, N] in bf16: x [M, K], w [N, K], scales as `scales_of` has them."""
-    return _multiply(x.contiguous(), w.contiguous().t(), scale_a=scale_a, scale_b=scale_b, out_dtype=RESULT)
+    scales = {"scale_a": scale_a.contiguous(), "scale_b": scale_b.contiguous()}  # torch refuses expanded ones
+    return _multiply(x.contiguous(), w.contiguous().t(), **scales, out_dtype=RESULT)
 
 
 def of_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 import torch
 
@@ -20,9 +21,11 @@ def check_epilogue(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor
 
 
 def check_followed(
-    op: str, x: torch.Tensor, shape: Sequence[int], residual: torch.Tensor | None, norm: torch.Tensor | None
-) -> None:
-    """Raise DtypeError or ShapeError for what cannot follow a sum of a shape, which would be broadcast to it."""
+    op: str, x: torch.Tensor, shape: Sequence[int], residual: torch.Tensor | None, norm: torch.Tensor | None,
+    eps: float,
+) -> None:  # fmt: skip
+    """Raise DtypeError, ShapeError or BindingError for what cannot follow a sum of a shape."""
+    check_eps(op, eps)
     if norm is not None and len(shape) != 2:
         raise ShapeError(f"the sum of {op} is {list(shape)}", hint="a norm is taken of [M, N]")
     for name, tensor, fitting in (("residual", residual, shape), ("norm", norm, shape[-1:])):
@@ -36,7 +39,20 @@ def check_activation(activation: str) -> None:
         raise UnknownNameError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS)}")
 
 
+def check_tensor(op: str, name: str, given: object) -> None:
+    """Raise DtypeError for an operand that is no tensor."""
+    if not isinstance(given, torch.Tensor):
+        raise DtypeError(f"{name} of {op} is a {type(given).__name__}", hint="operands are torch tensors")
+
+
+def check_eps(op: str, eps: float) -> None:
+    """Raise BindingError for what cannot be added to a mean of squares before its root is taken."""
+    if not isinstance(eps, float | int) or not 0 <= eps < inf:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BindingError(f"eps of {op} is {eps!r}", hint="it is a number of Python, from 0 on")
+
+
 def check_kind(op: str, name: str, tensor: torch.Tensor, x: torch.Tensor) -> None:
+    check_tensor(op, name, tensor)
     if tensor.dtype != x.dtype or tensor.device != x.device:
         message = f"{name} of {op} is {tensor.dtype} on {tensor.device}, x {x.dtype} on {x.device}"
         raise DtypeError(message, hint="operands have one dtype and lie on one device")
@@ -55,10 +71,10 @@ def check_operands(operator: Operator, given: Mapping[str, torch.Tensor], ranks:
     sizes: dict[str, int] = {}
     for operand in operator.operands:
         if operand.dims is not None and operand.name in given:
-            tensor = given[operand.name]
+            tensor, known = given[operand.name], [sizes.get(dim, dim) for dim in operand.dims]
             for dim, size in zip(operand.dims, tensor.shape, strict=False):
                 sizes.setdefault(dim, size)
-            _check_shape(op, operand.name, tensor, [sizes.get(dim, dim) for dim in operand.dims])
+            _check_shape(op, operand.name, tensor, [sizes.get(dim, dim) for dim in operand.dims], known, x)
     if operator.scatters and x.shape[0] % ranks:
         raise ShapeError(f"x of {op} has {x.shape[0]} rows for {ranks} ranks", hint="every rank gets as many rows")
 
@@ -90,7 +106,14 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
-def _check_shape(op: str, name: str, tensor: torch.Tensor, fitting: Sequence[int | str]) -> None:
+def _check_shape(
+    op: str, name: str, tensor: torch.Tensor, fitting: Sequence[int | str],
+    known: Sequence[int | str] | None = None, x: torch.Tensor | None = None,
+) -> None:  # fmt: skip
+    """known: the sizes that other operands say, with names for the others. x: the first operand, for the text."""
     if list(tensor.shape) != fitting:
-        shown = f"[{', '.join(map(str, fitting))}]"
-        raise ShapeError(f"{name} of {op} is {list(tensor.shape)}", hint=f"next to the others it is {shown}")
+        shown = f"[{', '.join(map(str, known or fitting))}]"
+        hint = f"next to the others it is {shown}"
+        if x is not None and x is not tensor:
+            hint = f"next to x, which is {list(x.shape)}, it is {shown}"
+        raise ShapeError(f"{name} of {op} is {list(tensor.shape)}", hint=hint)
