@@ -134,7 +134,7 @@ def test_ranks_without_the_integers_do_not_read_them_at_the_start_of_a_kernel() 
         ("c: C[: n[s]]) on experts", "c: C[: n[s]])", "experts alone has n"),
         ("c: C[: n[s]]) on experts", "c: C[: n[s]]) on attention", "experts alone has n"),
         ("e: experts) on attention", "e: experts)", "outside of attention has no place"),
-        ("n[rank.attention] @ experts[e], count[e]", "n[rank.attention] @ experts[e + 1], count[e]", "reads"),
+        ("n[rank.attention] @ experts[e], count[e]", "n[rank.attention] @ experts[e + 1], count[e]", "up to count"),
         ("        notify(n[rank.attention] @ experts[e])\n", "", "no producer_tile_notify of the program names"),
     ],
 )
