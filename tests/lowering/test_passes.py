@@ -13,6 +13,7 @@ from tests.compiler.library import Case, cases, has_roles, in_turn, name
 from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.cli import app
+from tilelink.errors import TileLinkError
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.printer import print_program
 from tilelink.lowering.bound import Bound
@@ -150,6 +151,17 @@ def test_the_command_shows_a_program_after_a_pass_or_after_all() -> None:
     assert compiler.parse_lowered(last).ranks == 4
     wrong = CliRunner().invoke(app, ["show", "ag_gemm", "--after", "kernel"])
     assert wrong.exit_code == 1 and "did you mean kernels? one of bind, merge_copies, tma_copy" in wrong.stderr
+
+
+def test_what_a_pass_makes_is_shown_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that cannot be planned is looked at too, and large ones take long to plan."""
+
+    def none(*_: object) -> None:
+        raise TileLinkError("it was planned", hint="do not")
+
+    monkeypatch.setattr("tilelink.cli.show.make_plan", none)
+    assert "program ag_gemm(" in show("ag_gemm", "--after", "bind")
+    assert CliRunner().invoke(app, ["show", "ag_gemm", "--after", "queue_order"]).exit_code == 1
 
 
 def test_all_passes_are_shown_by_what_they_change(tmp_path: Path) -> None:

@@ -132,8 +132,9 @@ def _passes(program: Program, schedule: Schedule | None, after: str, options: di
     bound = compiler.bound(
         program, schedule, **options, on_step=lambda name, bound: found.update({name: listing(bound)})
     )
-    tables = random_tables(program, options["dims"], options["ranks"])
-    found[QUEUE_ORDER] = listing(with_queue_order(make_plan(bound, tables)).bound)
+    if after in (QUEUE_ORDER, "all"):
+        tables = random_tables(program, options["dims"], options["ranks"])
+        found[QUEUE_ORDER] = listing(with_queue_order(make_plan(bound, tables)).bound)
     if after != "all":
         return found[after]
     texts = [f"# after {names[0]}\n{found[names[0]]}"]
