@@ -13,12 +13,13 @@ from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.artifact import Artifact
 from tilelink.compiler.cuda import gpu_artifact
+from tilelink.compiler.lowered import parse_lowered
 from tilelink.errors import TileLinkError
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Program
 from tilelink.lowering.listing import listing
 from tilelink.planning.copy_queues import own_copies
-from tilelink.planning.plan import Plan
+from tilelink.planning.plan import Plan, make_plan
 from tilelink.planning.queue_order import in_queue_order, with_queue_order
 from tilelink.runtime.cuda.offline import recorded
 from tilelink.runtime.cuda.record_copies import Copy, Operation, StreamWrite
@@ -140,6 +141,10 @@ def test_the_order_is_printed_and_proved() -> None:
     in_line = in_queue_order(plan, own_first=False, waits_aside=False)
     assert not len(in_line.overtaking) and "own_copies" not in listing(in_line.bound)
     assert refusals(plan) == refusals(in_line) == []
+    again = parse_lowered(listing(plan.bound))
+    assert listing(again) == listing(plan.bound) and refusals(with_queue_order(make_plan(again))) == []
+    (message,) = (error.message for error in refusals(make_plan(again)))
+    assert message == "the plan has copies in another order than the copy engine", "that of the queue was planned"
     assert not has_own_first(in_line) and not gpu_artifact(in_line).own_copies_first
     for wrong in (replace(in_line, overtaking=plan.overtaking), replace(plan, overtaking=plan.overtaking[:1])):
         (message,) = (error.message for error in refusals(wrong))
