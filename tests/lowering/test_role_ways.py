@@ -9,7 +9,7 @@ import pytest
 import tilelink
 from tilelink import compiler
 from tilelink.errors import ScheduleError
-from tilelink.lowering.clauses.role_ways import WAYS, ways_round
+from tilelink.lowering.role_ways import WAYS, ways_round
 
 PAGE = Path(__file__).parents[2] / "docs" / "language.md"
 HEAD = """program p(M = 512, K = 256, N = 256, T = 512, E = 2, C = 256, L = 4, D = 128):

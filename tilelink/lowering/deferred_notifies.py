@@ -89,6 +89,7 @@ def _before_last_product(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
 
 
 def undeferred_reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
+    """Return why a stage whose tiles a loop executes cannot defer its notifies, or None."""
     if kernel.on_copy_engine or len(loop.stages) > 1:
         return "it has no tiles of its own on SMs"
     if divides(bound.schedule.stage(stage.name)):

@@ -1,8 +1,8 @@
 """`flatten`: a program starts its next tile before it has finished the current one.
 
 A flattened loop has one software pipeline across all tiles of a program: the last steps of a tile's product overlap the
-loads of the next tile's operands. The clause is accepted only if the overlap
-cannot be observed (lowering/flat_loops.py).
+loads of the next tile's operands. The clause is accepted only if the overlap cannot be observed
+(lowering/flat_loops.py).
 """
 
 from __future__ import annotations

@@ -56,7 +56,6 @@ from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, divides, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
-from tilelink.lowering.clauses.role_ways import ways_round
 from tilelink.lowering.fragments import with_fragments
 from tilelink.lowering.reason import place_of, reason_at
 from tilelink.lowering.rings import (
@@ -84,6 +83,7 @@ from tilelink.lowering.role_statements import (
     results_of,
     roles_reason,
 )
+from tilelink.lowering.role_ways import ways_round
 from tilelink.lowering.straight_epilogue import once, straight, straightened
 from tilelink.scheduling.schedule import RolesChoice, Schedule
 from tilelink.scheduling.words import check_count
