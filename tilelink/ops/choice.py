@@ -83,7 +83,7 @@ def _small(operator: Operator, M: int, columns: int, ranks: int, variant: str, m
     small = operator.small
     if small is None or ranks == 1 or columns % ROW_ALIGNMENT or variant in own:
         return UNFUSED
-    size, sums = 2 * M * columns, operator.rows == "kept"
+    size, sums = ITEM * M * columns, operator.rows == "kept"
     rows = rounded_rows(M, ranks) if sums else M
     tiles = ranks * -(-rows // ranks // small.tile[0]) * -(-columns // small.tile[1])
     if rows % ranks or tiles > machine.small_tiles:

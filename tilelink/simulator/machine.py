@@ -80,16 +80,16 @@ class Thresholds:
     few_bytes: int = _number("B", 2 * MIB)
     """Maximum bytes that each rank receives of a kernel for few rows, which multiplies and sums."""
     small_tiles: int = _number("tiles", 1024)
-    """Maximum tiles of such a kernel: with few rows or columns most of a tile is empty."""
+    """Maximum tiles of a kernel that only communicates: with few rows or columns most of a tile is empty."""
     few_step: float = _number("s", 2e-9)
     """Time of one contracted element in a kernel for few rows, of which an SM multiplies one tile, without what the
     tile's size adds."""
     few_step_element: float = _number("s", 2e-13)
     """What each element of the tile, its rows times its columns, adds."""
     vendor_step: float = _number("s", 2.1e-9)
-    """The same time of the vendor's product, for each 128 rows."""
+    """Time of one contracted element in the vendor's product of few rows, for each 128 of them."""
     vendor_memory_share: float = _number("1", 0.85)
-    """Fraction of memory_bandwidth at which it loads weights for few rows."""
+    """Fraction of memory_bandwidth at which the vendor's product loads weights for few rows."""
     vendor_product_share: float = _number("1", 0.93)
     """Fraction of matmul_flops that the vendor's product reaches over its whole run."""
     vendor_collective_share: float = _number("1", 0.8)
