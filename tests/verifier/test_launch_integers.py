@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ import pytest
 import tilelink
 from tests.launch_programs import SMALL, examples
 from tests.tiers import one_in, thorough
+from tilelink import compiler
 from tilelink.errors import BindingError, CoverageError, ExclusiveWriteError, TileLinkError
 from tilelink.ir.link import link, strip
+from tilelink.ir.program import Literal, Local
+from tilelink.lowering.value_numbering import ValueKeys
 from tilelink.verifier import undefined_reads
 
 EXAMPLES = examples()
@@ -1440,3 +1444,25 @@ def test_names_of_names_are_looked_at_once() -> None:
     plan(text)
     with pytest.raises(TileLinkError, match=r"reads h .* up to"):
         plan(text.replace("minimum(3, v39)", "minimum(2, v39)", 1))
+
+
+def test_names_of_names_before_a_loop_are_looked_at_once() -> None:
+    """Whether a loop assigns to one of them is asked of each name once, though each is in the next two."""
+    names = "\n".join(f"        v{k + 1} = minimum(v{k}, v{max(k - 1, 0)} + {k})" for k in range(40))
+    text = COUNTED_TWICE.format(names=names, last=40)
+    inside = "        for (q: 1 by 1):\n            u = q + 1\n            {name}[] = minimum(u, v40)"
+    for name in ("a", "c"):
+        text = text.replace(f"        {name}[] = v40", inside.format(name=name))
+    with pytest.raises(TileLinkError, match=r"reads h .* up to"):
+        plan(text)
+
+
+def test_names_that_are_asked_for_one_after_the_other_are_told_apart() -> None:
+    """What asks for a name makes it for the question, so the next one may be where it was in memory."""
+    text = COUNTED_TWICE.format(names="        v1 = v0 + 1", last=1)
+    program = tilelink.parse(text).program()
+    bound = compiler.bound(program, dims={"M": 8}, ranks=1)
+    keys = ValueKeys(bound=bound, stage=bound.stages["one"], read=lambda _: None, settled=lambda one: one)
+    numbers = {f"v{k}": SimpleNamespace(value=Literal(value=k), before={}) for k in range(2)}
+    found = [keys.of(Local(name=name), numbers, ()) for name in ("v0", "v1", "v0", "v1")]
+    assert found[0] != found[1] and found[:2] == found[2:]

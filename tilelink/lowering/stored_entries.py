@@ -353,11 +353,14 @@ def _long(axes: Sequence[Axis]) -> tuple[Axis, ...]:
 
 def _names_in(value: Value, names: Mapping[str, _Version]) -> set[str]:
     """Return the names that a value is computed from, and those that these are."""
-    found = local_names(value)
-    for name in [*found]:
-        version = names.get(name)
-        if version is not None and version.value is not None:
-            found |= _names_in(version.value, version.before)
+    found, known, left = set[str](), set[int](), [(value, names)]
+    while left:
+        value, names = left.pop()
+        found |= local_names(value)
+        for version in filter(None, map(names.get, local_names(value))):
+            if version.value is not None and id(version) not in known:
+                known.add(id(version))
+                left.append((version.value, version.before))
     return found
 
 

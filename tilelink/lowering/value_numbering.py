@@ -259,8 +259,9 @@ class ValueKeys:
     stage: BoundStage
     read: Callable[[Region], Box | None]
     settled: Callable[[Scalar], Scalar]
-    _known: dict[tuple[int, int, At], ValueKey | None] = field(default_factory=dict[Any, Any])
-    """By the identities of a value and of the names: elements have most of what they are computed from in common."""
+    _known: dict[tuple[int | str, int, At], ValueKey | None] = field(default_factory=dict[Any, Any])
+    """By the identities of a value and of the names: elements have most of what they are computed from in common.
+    A name stands for itself, as who asks may make it for the question alone."""
 
     def of(self, value: Value, names: Mapping[str, Any], at: At) -> ValueKey | None:
         """Return the key of a part of a value, or None for a value that another kernel may compute otherwise.
@@ -268,7 +269,7 @@ class ValueKeys:
         at: for each axis of the value the position of the part, or None for all of it; more axes in front are those of
         other values, with which it is broadcast. names: what is assigned to names, and what the names in that are then.
         """
-        asked = id(value), id(names), at
+        asked = value.name if isinstance(value, Local) else id(value), id(names), at
         if asked not in self._known:
             self._known[asked] = self._of(value, names, at)
         return self._known[asked]
