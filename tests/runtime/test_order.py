@@ -322,7 +322,7 @@ def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest
         _debug_block=None, _tracer=tracer, _arguments=arguments, _driver=driver, _copies=SimpleNamespace(engine=engine),
         _elsewhere=lambda: False, captured=False, _promises=(), _launch=nothing,
     )  # fmt: skip
-    rank._end_eager = lambda stream: GpuKernel._end_eager(rank, stream)
+    rank._end_eager = lambda stream, given: GpuKernel._end_eager(rank, stream, given)
     for _ in range(2):
         GpuKernel.__call__(rank, {})
     assert drained == [["early 1", "late 1", "behind 1"], ["early 0", "late 0"]]

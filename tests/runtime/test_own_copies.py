@@ -229,3 +229,32 @@ def test_the_plan_knows_what_is_issued_before_the_kernels(case: tuple[Program, S
     assert artifact.own_copies_first
     early = [one for rank in range(3) for one in recorded(artifact, rank).early[0]]
     assert len(early) == len(own.events)
+
+
+STORED = """program stored(M = 64, N = 16):
+    x : in        [M, N]
+    h : symmetric [M, N]
+    c : local     [M, N]
+    y : out       [M, N]
+
+    comm send(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+        c[i, :] = x[i, :]
+        notify(h[i, :] @ (rank + 1))
+        notify(c[i, :])
+
+    compute take(i: M, j: N):
+        wait(h[i, j])
+        wait(c[i, j])
+        y[i, j] = h[i, j] + c[i, j]
+
+schedule queued for stored:
+    send on copy_engine, tile(i=32)
+"""
+
+
+def test_a_store_in_a_queue_is_a_copy_that_takes_its_notifies_along() -> None:
+    """Without overtaking alone: the peer would be told of what is still in the queue."""
+    module = compiler.parse(STORED)
+    plan = compiler.plan(module.program(), module.schedules[0], ranks=2, dims={"M": 64, "N": 16})
+    assert [kernel.own_copies_first for kernel in plan.bound.kernels if kernel.on_copy_engine] == [False]

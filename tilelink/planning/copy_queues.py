@@ -82,12 +82,13 @@ def own_copies(plan: Plan) -> OwnCopies:
 
 def _queue_events(plan: Plan) -> tuple[Ints, Ints, Bools, Bools, Bools]:
     """Return (task, position, is a copy, is a wait, is a copy within its rank) of all that copy engines do."""
-    t, s, a = plan.transfers, plan.signals, plan.accesses
+    s, a = plan.signals, plan.accesses
     queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.workers], dtype=bool)
-    moved = np.flatnonzero(queued[plan.worker[t.task]] & (t.elements > 0))
+    there = (a.kind == WRITE) & (a.lo < a.hi).all(axis=1)  # by transfers and by stores; an empty copy is none
+    moved = np.flatnonzero(queued[plan.worker[a.task]] & there)
     signalled = np.flatnonzero(queued[plan.worker[s.task]])
-    task = np.concatenate([t.task[moved], s.task[signalled]])
-    position = np.concatenate([t.position[moved], s.position[signalled]])
+    task = np.concatenate([a.task[moved], s.task[signalled]])
+    position = np.concatenate([a.position[moved], s.position[signalled]])
     copies = np.arange(len(task)) < len(moved)
     waits = np.concatenate([np.zeros(len(moved), bool), s.kind[signalled] == WAIT])
     away = a.peer != _columns(plan, a.task)[1]

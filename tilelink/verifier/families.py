@@ -301,9 +301,9 @@ class Families:
             and write.address[:-1] == place.address[: len(write.around)]
             and write.address[-1] < place.address[len(write.around)] < notify.address[-1]
         ]
-        copies = [place.statement for place in between if isinstance(place.statement, Transfer)]
+        copies = [place.statement for place in between if isinstance(place.statement, Store | Transfer)]
         own = write.statement
-        return isinstance(own, Transfer) and all(_ranks(one) == _ranks(own) for one in copies)
+        return isinstance(own, Store | Transfer) and all(_ranks(one) == _ranks(own) for one in copies)
 
     def _of(self, tensor: str, kind: int) -> list[_Access]:
         """Return the accesses of a kind to a tensor in the program."""
@@ -365,9 +365,10 @@ def _regions(statement: Statement, kind: int) -> list[Region]:
             return reads(value) if value is not None else []
 
 
-def _ranks(copy: Transfer) -> set[Scalar | None]:
+def _ranks(copy: Store | Transfer) -> set[Scalar | None]:
     """Return the ranks that a copy reads and writes: with the same ones, another copy is within a rank where it is."""
-    return {copy.target.rank, *(region.rank for region in reads(copy.source))}
+    target, source = (copy.region, copy.value) if isinstance(copy, Store) else (copy.target, copy.source)
+    return {target.rank, *(region.rank for region in reads(source))}
 
 
 @dataclass(frozen=True, eq=False)
