@@ -469,7 +469,7 @@ def test_one_fence_is_before_all_notifies_of_a_loop() -> None:
     bound = bind(program, module.schedule("small", program), {"Ms": 25, "N": 100}, 4, CPU, nodes=2)
     text = listing(bound).partition("compute reduce")[2].partition("compute keep")[0]
     assert text.count("network_fence()") == 1
-    assert text.index("network_fence()") < text.rindex("for (q: ranks):")
+    assert text.index("network_fence()") < text.rindex("for (q: ranks - 1 by 1):")
 
 
 def test_nodes_have_equally_many_ranks() -> None:

@@ -307,13 +307,16 @@ class Families:
 
     def _of(self, tensor: str, kind: int) -> list[_Access]:
         """Return the accesses of a kind to a tensor in the program."""
-        return [
-            _Access(kind=kind, place=place, region=region)
-            for places in self._places.values()
-            for place in places
-            for region in _regions(place.statement, kind)
-            if region.tensor == tensor
-        ]
+        return self._accesses.get((tensor, kind), [])
+
+    @cached_property
+    def _accesses(self) -> Mapping[tuple[str, int], list[_Access]]:
+        found: dict[tuple[str, int], list[_Access]] = {}
+        for place in (place for places in self._places.values() for place in places):
+            for kind in (WRITE, READ):
+                for region in _regions(place.statement, kind):
+                    found.setdefault((region.tensor, kind), []).append(_Access(kind=kind, place=place, region=region))
+        return found
 
     @cached_property
     def _places(self) -> Mapping[str, Sequence[_Place]]:
