@@ -425,7 +425,9 @@ def report(found: dict[str, Any], name: str) -> list[str]:
         f"Decoding in CUDA graphs on {found['ranks']} {machine['gpu']} (benchmarks/decode.py): microseconds of a step "
         f"of a chain, M x N x K, or of a layer, with weights of their own; medians of {found['samples']} samples of "
         f"the slowest rank; driver {machine['driver']}, torch {machine['torch']}, triton {machine['triton']}. "
-        "`norm`: with the residual and the RMS norm. Layers without keys have an elementwise function for attention. "
+        "`cuBLAS` is the product alone, and `vLLM` its custom all-reduce of that product, built from the header of "
+        "version 0.33 (not its fusion with the norm). `norm`: with the residual and the RMS norm. Layers are those of "
+        "LLaMA 3.1 with weights divided over the ranks; those without keys have an elementwise function for attention. "
         "The last columns: the fastest of the others / ours.", "",
         *table(("step", *COLUMNS, "others / ours", "with the norm"), rows), "",
     ]  # fmt: skip
