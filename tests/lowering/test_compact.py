@@ -300,7 +300,7 @@ def test_counted_elements_one_by_one_have_compact_numbers_too() -> None:
     assert relative_error(*compared(result.outputs[0], kernel.reference(inputs[0]), "y")) < 1e-5
     workers = {(one.rank, one.stream, one.program): list(one.events) for one in result.traces}
     assert differences(kernel.plan, workers, 1) == []
-    launch = sampled(kernel.plan, {"n": counts})
+    launch = sampled(kernel.plan, {"n": counts.astype(np.int64)})
     tiles = [(launch.workers[worker][1:], step) for worker, step in zip(launch.worker, launch.sequence, strict=True)]
     for rank in range(2):
         number = counts[rank].sum() * 3
