@@ -161,7 +161,9 @@ def report(found: dict[str, Any], name: str) -> list[str]:
         f"## {name}", "",
         f"Decoding with pages on {found['ranks']} {machine['gpu']} in CUDA graphs (benchmarks/paged_decode.py): "
         f"microseconds of a layer, and TB/s of keys and values of a rank; {HEADS} heads of keys, {GROUP} queries each, "
-        f"of {HEAD}, pages of {PAGE}; medians of {found['samples']} samples of the slowest rank; driver "
+        f"of {HEAD}, pages of {PAGE}. A plain read only reads as many bytes; `split and merge` is a split-KV kernel, "
+        "one that merges its parts, and over ranks a gather by NCCL. "
+        f"Medians of {found['samples']} samples of the slowest rank; driver "
         f"{machine['driver']}, torch {machine['torch']}, triton {machine['triton']}. Drawn lengths are other ones in "
         "every sample. The last column: a plain read / ours.", "",
         *table(("requests, keys of each on a rank", *COLUMNS, "read / ours"), rows), "",
