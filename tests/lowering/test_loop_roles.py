@@ -14,9 +14,11 @@ from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.errors import RolesError, ScheduleError
+from tilelink.lowering import bound as bound_programs
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.carried import parts
+from tilelink.lowering.carried import carried
 from tilelink.lowering.clauses.roles import ROLES
+from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.listing import listing
 from tilelink.planning.plan import make_plan
 from tilelink.reference.run import run as reference
@@ -143,7 +145,7 @@ def test_what_names_begin_with_is_a_number() -> None:
 
 def test_online_softmax_becomes_steps_and_products() -> None:
     made = bound()
-    tile = parts(made.stages["attn"])
+    tile = loop_of(made.stages["attn"])
     assert "attend" not in str(made.program) and "online_softmax" not in str(made.program)
     assert [one.name for one in tile.compute] == [
         "state_new", "state_shift", "state_weights", "state_old", "state_total", "state_top"
@@ -272,3 +274,14 @@ def test_a_refusal_says_what_a_stage_is_taken_for_and_its_tiles_where_sizes_are_
     hint = caught.value.hint or ""
     assert "it is taken for a loop that carries a state" in hint
     assert ("its tiles have i=" in hint) is tiles
+
+
+def test_a_loop_is_taken_apart_once_for_each_form_of_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is unfolded, with its roles, and after the passes: proof and emission ask the last one."""
+    asked: list[object] = []
+    monkeypatch.setattr(bound_programs, "carried", lambda body: asked.append(body) or carried(body))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    made = bound(GUARDED)
+    plan = make_plan(made)
+    verify(plan)
+    emit(made, plan.thresholds)
+    assert len(asked) <= 3

@@ -12,7 +12,7 @@ from tests.lowering.test_loop_roles import ATTEND, FOR, WAITS, body, bound
 from tilelink.ir.program import Apply
 from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.carried import parts, range_of
+from tilelink.lowering.iterations import loop_of, range_of
 from tilelink.lowering.masks import Iterations, Masks
 
 ROWS, COLUMNS = "(pos(i) + n * B)[:, None]", "(pos(j) + t * B)[None, :]"
@@ -31,8 +31,8 @@ def made(mask: str, guard: str, block: str, i: int = 128, j: int = 128) -> Bound
 
 def masks_of(of: Bound) -> Masks:
     stage = of.stages["attn"]
-    tile, bounds = parts(stage), of.bounds("attn")
-    iterations = range_of(stage, tile, bounds)
+    tile, bounds = loop_of(stage), of.bounds("attn")
+    iterations = range_of(stage, bounds)
     assert stage.roles is not None and not isinstance(iterations, str)
     return Masks(
         stage=stage, tile=tile, iterations=iterations, rows=stage.roles.rows, consumers=stage.roles.consumers,

@@ -37,8 +37,9 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Scalar, const, mul
 from tilelink.ir.typing import Axis
-from tilelink.lowering.carried import Carried, Range, computes_with_iterations, number_of, parts, range_of, summed
+from tilelink.lowering.carried import Carried, computes_with_iterations, number_of, summed
 from tilelink.lowering.channel_waits import repeated
+from tilelink.lowering.iterations import Range, loop_of, range_of
 from tilelink.lowering.masks import Iterations, Masks, expression_of
 from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, LOAD, Ring, Step, parts_of
 
@@ -55,7 +56,7 @@ class LoopShared(Shared):
 
     @property
     def tile(self) -> Carried:
-        return parts(self.addresses.stage)
+        return loop_of(self.addresses.stage)
 
     @property
     def kept(self) -> Ring:
@@ -93,7 +94,7 @@ class LoopShared(Shared):
     def range(self) -> Range | None:
         """Return the iterations of a tile, None if it has all of them."""
         stage = self.addresses.stage
-        found = range_of(stage, self.tile, self.addresses.bound.bounds(stage.name))
+        found = range_of(stage, self.addresses.bound.bounds(stage.name))
         assert not isinstance(found, str)
         return found
 

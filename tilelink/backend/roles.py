@@ -36,7 +36,8 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Index, walk
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.carried import computes_with_places, has_loop, parts
+from tilelink.lowering.carried import computes_with_places
+from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.rings import (
     AWAIT,
     EXPECT,
@@ -95,11 +96,11 @@ class RingPositions:
 
 def uses_indices(bound: Bound, stage: BoundStage) -> bool:
     """True if what consumers of a stage compute depends on the position of the tile."""
-    read = None if has_loop(stage) else read_addends(bound, stage)
+    read = None if stage.has_loop else read_addends(bound, stage)
     found = [value for s in stage.stage.body if (value := value_of(s)) is not None]
     numbers = [one.scalar for value in found for one in values(value) if isinstance(one, FromScalar)]
     if stage.roles is not None and stage.roles.kept is not None:
-        return computes_with_places(parts(stage))
+        return computes_with_places(loop_of(stage))
     placed = any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
     direct = stage.roles is not None and stage.roles.direct
     return placed or direct or bool(read or consumer_waits(stage) or stage.parts)
@@ -311,7 +312,7 @@ class Consumer(RoleEmitter):
         made = cls(
             values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, positions=positions
         )
-        if not has_loop(shared.addresses.stage):
+        if not shared.addresses.stage.has_loop:
             values.to_take = loaded_addends(shared.addresses.bound, shared.addresses.stage)
             values.take = made.take
         return made

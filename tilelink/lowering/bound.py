@@ -31,6 +31,7 @@ from tilelink.ir.simplify import simplify
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping, Typing, infer
 from tilelink.ir.visitor import statements, value_of, values
+from tilelink.lowering.carried import Carried, carried
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.compact import Compact
 from tilelink.lowering.orders import TILE
@@ -248,6 +249,16 @@ class BoundStage:
         """True if it computes matrix products."""
         computed = (value for s in statements(self.stage.body) if (value := value_of(s)) is not None)
         return any(isinstance(part, Dot | Attend) for value in computed for part in values(value))
+
+    @cached_property
+    def has_loop(self) -> bool:
+        """True if a tile has a loop other than over the slices of one product."""
+        return any(isinstance(s, For) and s.indices[0].name not in self.slices for s in self.stage.body)
+
+    @cached_property
+    def carried(self) -> Carried | str:
+        """The parts of a tile whose loop carries a state and multiplies twice, or why it has none."""
+        return carried(self.stage.body)
 
     def count(self, index: str) -> int:
         """Return the number of tiles of an index."""

@@ -4,46 +4,21 @@ Attention is such a loop, and so are linear attention and attention to a window.
 operand that all iterations have in common (the queries) and a tile of the *leading* operand (the keys), computes with
 the product, and adds to a carried name the product of the result and a tile of the *trailing* operand (the values). A
 condition such as `if t <= n:` around all of an iteration leaves out iterations at the start or the end.
-
-Online softmax becomes the elementwise steps, the reductions and the products that it consists of:
-
-before: state = online_softmax(f32)
-        for (j: S):
-            state = attend(state, q[i, :], k[j, :], v[j, :], scale, mask)
-        o[i, :] = finish(state)
-after:  state_top = log(zeros(f32))                 # minus infinity
-        state_total = zeros(f32)
-        state = zeros(f32)
-        for (j: S):
-            scores = dot(q[i, :], k[j, :].T)
-            masked = where(mask, scores, log(0.0))
-            state_new = maximum(state_top, max(masked * scale, axis=1))
-            state_shift = where(state_new > log(0.0), state_new, 0.0)
-            state_weights = exp(masked * scale - state_shift[:, None])
-            state_old = exp(state_top - state_shift)
-            state_total = state_total * state_old + sum(state_weights, axis=1)
-            state = state * state_old[:, None] + dot(state_weights, v[j, :])
-            state_top = state_new
-        o[i, :] = state / where(state_total > 0.0, state_total, 1.0)[:, None]
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from tilelink.ir.intervals import Bounds
 from tilelink.ir.products import operand_region, products_of
 from tilelink.ir.program import (
     INTEGER_OPS,
     Apply,
     Assign,
-    Attend,
     Cast,
     Dot,
     Expand,
-    Finish,
     For,
     FromScalar,
     Full,
@@ -55,23 +30,16 @@ from tilelink.ir.program import (
     Read,
     Reduce,
     Region,
-    SoftmaxInit,
     Statement,
     Store,
     Transpose,
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Compare, Index, Logic, Scalar, add, binary, const, walk
-from tilelink.ir.simplify import simplify
+from tilelink.ir.scalar import Compare, Index, Logic, Scalar, walk
 from tilelink.ir.typing import SYMBOLS
-from tilelink.ir.visitor import local_names, map_values, statements, value_of, values
-from tilelink.lowering.bound import Bound, BoundStage, with_bodies
+from tilelink.ir.visitor import local_names, value_of, values
 from tilelink.lowering.reason import reason_at
-from tilelink.lowering.transform import free_name
-
-ROWS = (True, False)
-"""The pattern of an expansion that gives each row of a tile the number of that row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,231 +85,6 @@ class Carried:
     @property
     def trailing(self) -> Region:
         return operand_region(self.sums.right)
-
-
-def has_loop(stage: BoundStage) -> bool:
-    """True if a tile of the stage has a loop other than over the slices of one product."""
-    return any(isinstance(s, For) and s.indices[0].name not in stage.slices for s in stage.stage.body)
-
-
-def parts(stage: BoundStage) -> Carried:
-    """Return the parts of a tile of a stage whose warps have roles in such a loop."""
-    found = carried(stage.stage.body)
-    assert isinstance(found, Carried), found
-    return found
-
-
-# Online softmax, and products in statements of their own ------------------------------------------------------
-
-
-def unfolded(bound: Bound, name: str) -> Bound:
-    """Return the bound program with a stage whose loops have no online softmax, and products that have names."""
-    stage = bound.stages[name]
-    taken = {*bound.tensors, *bound.stages, *stage.extents, *(p.name for p in bound.program.params)}
-    return with_bodies(bound, {name: unfolded_body(stage.stage.body, taken)})
-
-
-def unfolded_body(body: tuple[Statement, ...], taken: set[str]) -> tuple[Statement, ...]:
-    """Return the statements of such a stage. New names are none of `taken`, and none that it assigns."""
-    return _Unfolding(taken=taken | {s.name for s in statements(body) if isinstance(s, Assign)}).body(body)
-
-
-@dataclass(kw_only=True)
-class _Unfolding:
-    taken: set[str]
-
-    def name(self, wanted: str) -> str:
-        found = free_name(wanted, self.taken)
-        self.taken.add(found)
-        return found
-
-    def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        begun = [s for s in body if isinstance(s, Assign) and isinstance(s.value, SoftmaxInit)]
-        states = {s.name: self._state(s.name) for s in begun}
-        done: list[Statement] = []
-        for statement in body:
-            if isinstance(statement, Assign) and any(statement is s for s in begun):
-                done += _begun(statement, states)
-            elif isinstance(statement, For):
-                others = (one for one in body if one is not statement)
-                done.append(replace(statement, body=self._iteration(statement.body, states, _read(others))))
-            else:
-                done += map_values((statement,), lambda v: _finished(v, states))
-        return tuple(done)
-
-    def _state(self, name: str) -> _State:
-        words = ("top", "total", "new", "shift", "weights", "old")
-        return _State(sums=name, **{word: self.name(f"{name}_{word}") for word in words})
-
-    def _iteration(
-        self, body: tuple[Statement, ...], states: dict[str, _State], outside: frozenset[str]
-    ) -> tuple[Statement, ...]:
-        """Return the statements of an iteration. outside: names that other statements of the tile read."""
-        done: list[Statement] = []
-        for statement in body:
-            match statement:
-                case If(then=then, orelse=()):
-                    others = _read(one for one in body if one is not statement)
-                    done.append(replace(statement, then=self._iteration(then, states, outside | others)))
-                case Assign(name=name, value=Attend(state=Local(name=state)) as value) if name == state in states:
-                    done += self._attended(value, states[name])
-                case _:
-                    done += self._product(statement)
-        return _propagated(tuple(done), outside)
-
-    def _product(self, statement: Statement) -> Iterator[Statement]:
-        """Yield a statement, after one of its own for a product of two regions in it."""
-        value = statement.value if isinstance(statement, Assign) else None
-        dots = [dot for dot in products_of(value) if _of_regions(dot)]
-        if len(dots) == 1 and value is not dots[0]:
-            name = self.name("scores")
-            yield Assign(name=name, value=dots[0], location=dots[0].location)
-            made = Local(name=name, location=dots[0].location)
-            (statement,) = map_values((statement,), lambda v: made if v is dots[0] else None)
-        yield from self._added(statement)
-
-    def _added(self, statement: Statement) -> Iterator[Statement]:
-        """Yield a statement that adds a product, after statements of the numbers by which rows are multiplied there.
-
-        So later statements may change what those numbers are made of.
-        """
-        value = statement.value if isinstance(statement, Assign) else None
-        if not (isinstance(value, Apply) and any(isinstance(a, Dot) and not _of_regions(a) for a in value.args)):
-            yield statement
-            return
-        named: list[Assign] = []
-
-        def change(one: Value) -> Value | None:
-            if isinstance(one, Dot):
-                return one
-            if not isinstance(one, Expand) or isinstance(one.value, Local):
-                return None
-            named.append(Assign(name=self.name("factor"), value=one.value, location=one.location))
-            return replace(one, value=Local(name=named[-1].name, location=one.location))
-
-        (changed,) = map_values((statement,), change)
-        yield from (*named, changed)
-
-    def _attended(self, value: Attend, state: _State) -> Iterator[Statement]:
-        at = value.location
-        scores = self.name("scores")
-
-        def local(name: str) -> Value:
-            return Local(name=name, location=at)
-
-        def apply(op: str, *args: Value) -> Value:
-            return Apply(op=op, args=args, location=at)
-
-        def let(name: str, made: Value) -> Assign:
-            return Assign(name=name, value=made, location=at)
-
-        def column(made: Value) -> Value:
-            return Expand(value=made, pattern=ROWS, location=at)
-
-        number = Literal(value=0.0, location=at)
-        nothing = apply("log", number)
-        yield let(scores, Dot(left=value.q, right=Transpose(value=value.k, location=at), location=at))
-        scaled = apply("mul", local(scores), value.scale)
-        if value.mask is not None and isinstance(value.scale, Literal) and value.scale.value > 0:
-            masked = self.name("masked")
-            yield let(masked, apply("where", value.mask, local(scores), nothing))
-            scaled = apply("mul", local(masked), value.scale)
-        elif value.mask is not None:
-            scaled = apply("where", value.mask, scaled, nothing)
-        yield let(state.new, apply("maximum", local(state.top), Reduce(op="max", value=scaled, axis=1, location=at)))
-        yield let(state.shift, apply("where", apply("gt", local(state.new), nothing), local(state.new), number))
-        yield let(state.weights, apply("exp", apply("sub", scaled, column(local(state.shift)))))
-        yield let(state.old, apply("exp", apply("sub", local(state.top), local(state.shift))))
-        summed = Reduce(op="sum", value=local(state.weights), axis=1, location=at)
-        yield let(state.total, apply("add", apply("mul", local(state.total), local(state.old)), summed))
-        product = Dot(left=local(state.weights), right=value.v, location=at)
-        yield let(state.sums, apply("add", apply("mul", local(state.sums), column(local(state.old))), product))
-        yield let(state.top, local(state.new))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _State:
-    """The names of an online softmax state, and of what an iteration computes."""
-
-    sums: str
-    top: str
-    total: str
-    new: str
-    shift: str
-    weights: str
-    old: str
-
-
-def _begun(statement: Assign, states: dict[str, _State]) -> Iterator[Statement]:
-    at, state = statement.location, states[statement.name]
-    zeros = Full(value=0.0, dtype="f32", location=at)
-    yield Assign(name=state.top, value=Apply(op="log", args=(zeros,), location=at), location=at)
-    yield Assign(name=state.total, value=zeros, location=at)
-    yield Assign(name=state.sums, value=zeros, location=at)
-
-
-def _finished(value: Value, states: dict[str, _State]) -> Value | None:
-    if not isinstance(value, Finish) or not isinstance(value.state, Local) or value.state.name not in states:
-        return None
-    at, state = value.location, states[value.state.name]
-    total, zero = Local(name=state.total, location=at), Literal(value=0.0, location=at)
-    some = Apply(op="gt", args=(total, zero), location=at)
-    divisor = Apply(op="where", args=(some, total, Literal(value=1.0, location=at)), location=at)
-    return Apply(op="div", args=(value.state, Expand(value=divisor, pattern=ROWS, location=at)), location=at)
-
-
-def _of_regions(dot: Dot) -> bool:
-    return all(isinstance(v.value if isinstance(v, Transpose) else v, Read) for v in (dot.left, dot.right))
-
-
-def _read(body: Iterable[Statement]) -> frozenset[str]:
-    """Return the names that statements read, with those inside them."""
-    return frozenset[str]().union(*(_names(one) for one in statements(tuple(body))))
-
-
-def _propagated(body: tuple[Statement, ...], outside: frozenset[str]) -> tuple[Statement, ...]:
-    """Return a body without names of a product times a number, or of what depends on positions alone.
-
-    They are computed where they are used: such a product takes no instruction of its own there.
-
-    Only names are replaced that the body assigns once and does not use before, that are not read outside of it, and
-    whose products it assigns once. outside: names that are read there.
-    """
-    products = {s.name for s in body if isinstance(s, Assign) and isinstance(s.value, Dot)}
-    assigned = [s.name for s in statements(body) if isinstance(s, Assign)]
-    replaced: dict[str, Value] = {}
-    done: list[Statement] = []
-    for number, given in enumerate(body):
-        (one,) = map_values((given,), lambda v: replaced.get(v.name) if isinstance(v, Local) else None)
-        once = isinstance(one, Assign) and all(assigned.count(name) == 1 for name in (*_names(one), one.name))
-        if isinstance(one, Assign) and once and one.name not in outside and _simple(one.value, products):
-            if any(one.name in _names(before) for before in body[:number]):
-                done.append(one)
-            else:
-                replaced[one.name] = one.value
-        else:
-            done.append(one)
-    return tuple(done)
-
-
-def _simple(value: Value, products: set[str]) -> bool:
-    return _scaled(value, products) or _of_places(value)
-
-
-def _of_places(value: Value) -> bool:
-    return all(isinstance(v, Positions | FromScalar | Literal | Apply | Expand | Cast) for v in values(value))
-
-
-def _scaled(value: Value, products: set[str]) -> bool:
-    if not isinstance(value, Apply) or value.op != "mul":
-        return False
-    kinds = [isinstance(a, Local) and a.name in products for a in value.args]
-    return any(kinds) and all(kind or isinstance(a, Literal) for kind, a in zip(kinds, value.args, strict=True))
-
-
-def _names(statement: Statement) -> set[str]:
-    value = value_of(statement)
-    return local_names(value) if value is not None else set()
 
 
 def computes_with_iterations(tile: Carried) -> bool:
@@ -420,7 +163,7 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
     guard, inner = None, loop.body
     match inner:
         case (If(condition=guard, then=inner, orelse=()),):
-            if len(_conditions(guard)) == 0:
+            if len(conditions(guard)) == 0:
                 text = "its loop leaves out iterations by another condition than the first and the last of an index"
                 return reason_at(loop.body[0], text)
         case _:
@@ -460,65 +203,16 @@ def _is_number(statement: Statement) -> bool:
 Iteration = tuple[tuple[Wait, ...], Assign, tuple[Assign, ...], Assign]
 
 
-def _conditions(guard: Scalar) -> list[Compare]:
+def conditions(guard: Scalar) -> list[Compare]:
     """Return the comparisons of a condition that are to be true together, or nothing for another condition."""
     match guard:
         case Compare(op="<" | "<=" | ">" | ">="):
             return [guard]
         case Logic(op="and", args=args):
-            parts = [_conditions(one) for one in args]
+            parts = [conditions(one) for one in args]
             return [one for part in parts for one in part] if all(parts) else []
         case _:
             return []
-
-
-@dataclass(frozen=True, kw_only=True)
-class Range:
-    """The part of a loop's index that has iterations, from `start` up to `stop` (exclusive): `inner` for each."""
-
-    index: str
-    start: Scalar
-    stop: Scalar
-    inner: int
-
-
-def range_of(stage: BoundStage, tile: Carried, bounds: Bounds) -> Range | str | None:
-    """Return the iterations that a tile has, None if it has all, or why they are no range of at least one.
-
-    bounds: of the stage.
-    """
-    if tile.guard is None:
-        return None
-    long = [decl.name for decl in tile.loop.indices if stage.count(decl.name) > 1]
-    index = long[0] if long else tile.loop.indices[0].name
-    starts: list[Scalar] = [const(0)]
-    stops: list[Scalar] = [const(stage.count(index))]
-    for one in _conditions(tile.guard):
-        op, left, right = one.op, one.left, one.right
-        if right == Index(name=index):
-            op, left, right = FLIPPED[op], right, left
-        inside = {e.name for e in walk(right) if isinstance(e, Index)}
-        if left != Index(name=index) or inside & {decl.name for decl in tile.loop.indices}:
-            return f"a condition of its loop does not compare {index} alone, the first index, with numbers of the tile"
-        if op in (">", ">="):
-            starts.append(add(right, const(1)) if op == ">" else right)
-        else:
-            stops.append(add(right, const(1)) if op == "<=" else right)
-    for start in starts:
-        for stop in stops:
-            least = bounds.of(simplify(binary("-", stop, start), bounds))[0]
-            if least < 1:
-                return "its loop may have no iteration, which no proof rules out"
-    start, stop = starts[0], stops[0]
-    for other in starts[1:]:
-        start = binary("max", start, other)
-    for other in stops[1:]:
-        stop = binary("min", stop, other)
-    inner = math.prod(stage.count(name) for name in long[1:])
-    return Range(index=index, start=simplify(start, bounds), stop=simplify(stop, bounds), inner=inner)
-
-
-FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def _iteration(body: tuple[Statement, ...]) -> Iteration | str:

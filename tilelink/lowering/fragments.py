@@ -17,7 +17,6 @@ from tilelink.ir.program import Region
 from tilelink.ir.scalar import const
 from tilelink.ir.visitor import reads, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.carried import has_loop
 from tilelink.lowering.role_statements import addends, loaded_addends, results_of
 from tilelink.lowering.transform import stage_writes
 
@@ -38,7 +37,7 @@ def fragments_reason(bound: Bound, name: str) -> str | None:
     if not accesses:
         return "no stage accesses it"
     for stage, region in accesses:
-        if stage.roles is None or has_loop(stage) or not _by_consumers(bound, stage, region):
+        if stage.roles is None or stage.has_loop or not _by_consumers(bound, stage, region):
             return f"others than consumers access it in {stage.name}"
         if not _is_tile(bound, stage, region):
             return f"{stage.name} does not access whole tiles of its last two dimensions"

@@ -22,7 +22,8 @@ from tilelink.ir.program import Apply, Expand, FromScalar, Literal, Local, Posit
 from tilelink.ir.scalar import Compare, Index, Logic, Scalar, add, binary, const, mul, substitute
 from tilelink.ir.simplify import simplify
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.carried import Carried, Range
+from tilelink.lowering.carried import Carried
+from tilelink.lowering.iterations import Range
 
 PART = "PART"
 """Index of the consumer that has a part of a tile's rows."""

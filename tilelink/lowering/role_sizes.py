@@ -17,8 +17,8 @@ from tilelink.ir.program import ITEM_BYTES, Assign, Full, Region, Store
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.carried import has_loop, parts, range_of
 from tilelink.lowering.channel_waits import repeated
+from tilelink.lowering.iterations import loop_of, range_of
 from tilelink.lowering.reason import reason_at
 from tilelink.lowering.rings import (
     Roles,
@@ -85,8 +85,8 @@ def types_of(bound: Bound, stage: BoundStage) -> tuple[str, str]:
     the type that the stage stores from which the kernel has its name, if that stores anything; those of a loop that
     carries a state have its own.
     """
-    if has_loop(stage):
-        return bound.tensors[parts(stage).kept.tensor].dtype, _stored_type(bound, stage)
+    if stage.has_loop:
+        return bound.tensors[loop_of(stage).kept.tensor].dtype, _stored_type(bound, stage)
     loaded = operand_region(product_of(stage).left) if multiplies(stage) else tile_addends(bound, stage)[0]
     first = bound.stages[bound.kernel_of[stage.name].name]
     return bound.tensors[loaded.tensor].dtype, _stored_type(bound, first if stage_writes(first.stage) else stage)
@@ -98,12 +98,12 @@ def _stored_type(bound: Bound, stage: BoundStage) -> str:
 
 def is_direct(bound: Bound, stage: BoundStage) -> bool:
     """True if consumers store a stage's results themselves: they have another type than those of its kernel's rings."""
-    return not has_loop(stage) and _stored_type(bound, stage) != types_of(bound, stage)[1]
+    return not stage.has_loop and _stored_type(bound, stage) != types_of(bound, stage)[1]
 
 
 def is_cut(bound: Bound, stage: BoundStage) -> bool:
     """True if a launch decides where the rows of a stage's tiles of results end."""
-    return not has_loop(stage) and any(
+    return not stage.has_loop and any(
         bound.tile_map(stage.name, region).spans[-2].counted for region in results_of(stage)
     )
 
@@ -115,7 +115,7 @@ def is_summed(bound: Bound, stage: BoundStage) -> bool:
 
 def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage, or why its tiles do not allow them."""
-    if has_loop(stage):
+    if stage.has_loop:
         return _loop_roles(bound, stage, choice)
     return (_product_roles if multiplies(stage) else _roles_without_product)(bound, stage, choice)
 
@@ -361,9 +361,9 @@ def every_roles_of(bound: Bound, stage: BoundStage, *, consumers: int, buffers: 
 
 def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage whose loop carries a state, or why its tiles do not allow them."""
-    found = parts(stage)
+    found = loop_of(stage)
     (target,) = (s.region for s in found.after if isinstance(s, Store))
-    iterations = range_of(stage, found, bound.bounds(stage.name))
+    iterations = range_of(stage, bound.bounds(stage.name))
     if isinstance(iterations, str):
         return iterations
     operands = (found.kept, found.leading, found.trailing)

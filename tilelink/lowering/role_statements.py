@@ -41,7 +41,7 @@ from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import Index, Lookup, Scalar, Whole, at_launch, walk
 from tilelink.ir.visitor import map_value, scalars_of, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.carried import carried, has_loop, integer_reason
+from tilelink.lowering.carried import integer_reason
 from tilelink.lowering.reason import reason_at
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 from tilelink.lowering.sink_waits import sliced_product
@@ -55,7 +55,7 @@ columns."""
 
 def divided_reason(stage: BoundStage) -> str | None:
     """Return why the statements of a stage's tiles cannot be divided among roles, or None."""
-    if not has_loop(stage):
+    if not stage.has_loop:
         return roles_reason(stage_body(stage))
     if is_elementwise(stage.stage.body):
         loop = next(s for s in stage.stage.body if isinstance(s, For))
@@ -65,10 +65,9 @@ def divided_reason(stage: BoundStage) -> str | None:
         loop = next(s for s in stage.stage.body[after:] if isinstance(s, For))
         text = f"a loop after its product is over tiles, or over more than {UNROLLED} numbers or a part of them"
         return reason_at(loop, text)
-    found = carried(stage.stage.body)
-    if isinstance(found, str):
-        return found
-    store = found.after[-1]
+    if isinstance(stage.carried, str):
+        return stage.carried
+    store = stage.carried.after[-1]
     return "it stores in a peer's memory" if isinstance(store, Store) and store.region.rank is not None else None
 
 
@@ -216,9 +215,9 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     """
     writers = writers_of(bound, kernel)
     own = {region.tensor for region in stage_writes(stage.stage)}
-    dots = products(statements(stage.stage.body)) if has_loop(stage) else products(stage_body(stage))
+    dots = products(statements(stage.stage.body)) if stage.has_loop else products(stage_body(stage))
     multiplied = [v for dot in dots for v in values(dot) if isinstance(v, Read)]
-    computed = [] if has_loop(stage) else addends(stage)
+    computed = [] if stage.has_loop else addends(stage)
     if dots:
         computed = [one for one in computed if one.region.tensor in own or not awaits(stage, one.region)]
     for verb, read in (("multiplies", multiplied), ("computes with", computed)):
@@ -291,7 +290,7 @@ def products_of_tile(stage: BoundStage) -> list[Dot]:
 
 def multiplies(stage: BoundStage) -> bool:
     """True if the tiles of a stage multiply, in a loop or not."""
-    return has_loop(stage) or bool(products_of_tile(stage))
+    return stage.has_loop or bool(products_of_tile(stage))
 
 
 def results_of(stage: BoundStage) -> list[Region]:
@@ -355,7 +354,7 @@ def consumer_waits(stage: BoundStage) -> tuple[Wait, ...]:
 
 def late_waits(stage: BoundStage) -> tuple[Wait, ...]:
     """Return the waits after the product of a tile."""
-    after = None if has_loop(stage) else after_product(stage.stage.body, stage.slices)
+    after = None if stage.has_loop else after_product(stage.stage.body, stage.slices)
     return () if after is None else _late_waits(stage.stage.body[after:])
 
 

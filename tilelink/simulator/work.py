@@ -30,9 +30,9 @@ from tilelink.ir.scalar import Env
 from tilelink.ir.typing import ELEMENT, Axis, StageTyping, product_dtype
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.carried import parts
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.hulls import hull
+from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 from tilelink.lowering.transform import number_of
 from tilelink.lowering.walk import Rows, Walk
@@ -303,10 +303,10 @@ def _of_iteration(stage: BoundStage, statement: Statement) -> tuple[Value, ...] 
     """
     if stage.roles is None or stage.roles.kept is None:
         return None
-    inside = [s for s in statements(parts(stage).loop.body) if isinstance(s, Assign)]
+    inside = [s for s in statements(loop_of(stage).loop.body) if isinstance(s, Assign)]
     if not any(statement is s for s in inside):
         return None
-    last = next(s for s in inside if s.name == parts(stage).name)
+    last = next(s for s in inside if s.name == loop_of(stage).name)
     return tuple(s.value for s in inside) if statement is last else ()
 
 

@@ -28,7 +28,6 @@ from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.products import operand_region
 from tilelink.ir.program import Statement
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.carried import has_loop
 from tilelink.lowering.events import READ, WAIT
 from tilelink.lowering.role_statements import addends, consumer_waits, loaded_addends, products_of_tile, writers_of
 from tilelink.planning.any_program import apart, each_alone
@@ -55,7 +54,7 @@ def _of_consumers(plan: Plan, order: Orders, kernel: Kernel) -> Iterator[Verific
     """Yield refusals of what consumers compute with that their kernel writes, if no signal orders both."""
     bound = plan.bound
     stages = [one for one in (bound.stages[name] for name in kernel.stage_names) if one.roles is not None and one.total]
-    read = {read.region.tensor for one in stages if not has_loop(one) for read in addends(one)}
+    read = {read.region.tensor for one in stages if not one.has_loop for read in addends(one)}
     own = read and read & set(writers_of(bound, kernel))
     if not own:
         return
@@ -113,7 +112,7 @@ def _added(bound: Bound, stage: BoundStage) -> Iterator[str]:
 def _with_later_waits(bound: Bound, names: Collection[str]) -> list[str]:
     """Return the stages of a kernel whose warps have roles, if consumers of one of them wait after its product."""
     stages = [bound.stages[name] for name in names]
-    own = [one for one in stages if one.roles is not None and one.total and not has_loop(one)]
+    own = [one for one in stages if one.roles is not None and one.total and not one.has_loop]
     return [one.name for one in own] if any(consumer_waits(one) for one in own) else []
 
 

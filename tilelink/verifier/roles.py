@@ -17,8 +17,8 @@ from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.products import operand_region
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.carried import has_loop, parts, range_of
 from tilelink.lowering.fragments import fragments_reason
+from tilelink.lowering.iterations import loop_of, range_of
 from tilelink.lowering.rings import (
     ADDEND,
     CARRY,
@@ -113,8 +113,8 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         return f"a result has no {found.pieces} pieces in a ring of {found.results.buffers} buffers"
     reason = divided_reason(stage) or launch_reason(bound, stage) or conflict(bound, kernel, stage)
     reason = reason or _iterations(bound, stage)
-    if has_loop(stage) != (found.kept is not None):
-        carried = "carries a state" if has_loop(stage) else "carries no state"
+    if stage.has_loop != (found.kept is not None):
+        carried = "carries a state" if stage.has_loop else "carries no state"
         return f"its loop {carried}, and its rings are those of the other kind of tiles"
     if multiplies(stage) != (found.products > 0):
         return f"its tiles have {'a' if multiplies(stage) else 'no'} product, and its roles {found.products}"
@@ -130,7 +130,7 @@ def _unlike_made(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
 
     What was explored may be right in another form, which templates do not know.
     """
-    targets = 1 if has_loop(stage) else len(results_of(stage))
+    targets = 1 if stage.has_loop else len(results_of(stage))
     results = result_ring(buffers=found.results.buffers, targets=targets)
     every = every_roles_of(bound, stage, consumers=found.consumers, buffers=found.operands.buffers)
     if isinstance(every, str):
@@ -148,10 +148,9 @@ def _unlike_made(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
 
 def _iterations(bound: Bound, stage: BoundStage) -> str | None:
     """Return why the tiles of a loop do not have iterations, or None."""
-    if not has_loop(stage):
+    if not stage.has_loop:
         return None
-    tile = parts(stage)
-    found = range_of(stage, tile, bound.bounds(stage.name))
+    found = range_of(stage, bound.bounds(stage.name))
     return found if isinstance(found, str) else None
 
 
@@ -249,7 +248,7 @@ def _common(found: Roles) -> Iterator[tuple[bool, str]]:
 
 def _loop_sizes(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> str | None:
     """Return which number of the roles is not that of a loop that carries a state, or None."""
-    tile = parts(stage)
+    tile = loop_of(stage)
     spans = {
         name: bound.tile_map(stage.name, region).spans[-2:]
         for name, region in ((KEPT, tile.kept), (LEADING, tile.leading), (TRAILING, tile.trailing))
@@ -297,7 +296,7 @@ def takes_in_order(ring: Ring) -> bool:
 
 def _loop_rings(stage: BoundStage, found: Roles, kept: Ring) -> str | None:
     """Return what may go wrong in the rings of a loop that carries a state, or None."""
-    tile = parts(stage)
+    tile = loop_of(stage)
     most = prod(stage.count(decl.name) for decl in tile.loop.indices)
     for iterations in range(1 if tile.guard is not None else most, most + 1):
         if iterations <= ITERATIONS and (reason := wrong_together(found.operands, kept, iterations)) is not None:

@@ -51,7 +51,7 @@ from tilelink.ir.scalar import Lookup, walk
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import stage_scalars, statements, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.carried import carried, has_loop, unfolded, unfolded_body
+from tilelink.lowering.carried import carried
 from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, divides, said
 from tilelink.lowering.clauses.flatten import FLATTEN
@@ -85,6 +85,7 @@ from tilelink.lowering.role_statements import (
 )
 from tilelink.lowering.role_ways import ways_round
 from tilelink.lowering.straight_epilogue import once, straight, straightened
+from tilelink.lowering.unfold import unfolded, unfolded_body
 from tilelink.scheduling.schedule import RolesChoice, Schedule
 from tilelink.scheduling.words import check_count
 
@@ -141,7 +142,7 @@ def _straightened(bound: Bound) -> Bound:
     for name in bound.stages:
         if bound.schedule.stage(_written(bound, name))[ROLES] is not None:
             bound = straightened(bound, name)
-            if has_loop(bound.stages[name]):
+            if bound.stages[name].has_loop:
                 bound = unfolded(bound, name)
     return bound
 
@@ -163,7 +164,7 @@ def _with_roles(bound: Bound, name: str) -> Bound:
 def _refusal(bound: Bound, stage: BoundStage, reason: str, *, tiles: bool) -> ScheduleError:
     """Return the refusal of a stage. tiles: True if their sizes may be the cause."""
     form = "a product" if multiplies(stage) else "tiles without a product"
-    form = "a loop that carries a state" if has_loop(stage) else form
+    form = "a loop that carries a state" if stage.has_loop else form
     ways = ways_round(reason) or "docs/language.md (warps with roles) has what such a stage may have"
     hint = f"it is taken for {form}: change that, or take `roles` away; {ways}"
     if "are f32, " in reason and _of_no_type(bound, stage):

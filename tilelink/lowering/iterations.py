@@ -1,0 +1,67 @@
+"""The iterations that a tile has of a loop that carries a state (lowering/carried.py)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tilelink.ir.intervals import Bounds
+from tilelink.ir.scalar import Index, Scalar, add, binary, const, walk
+from tilelink.ir.simplify import simplify
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.carried import Carried, conditions
+
+FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def loop_of(stage: BoundStage) -> Carried:
+    """Return the parts of a tile of a stage whose warps have roles in such a loop."""
+    assert isinstance(stage.carried, Carried), stage.carried
+    return stage.carried
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """The part of a loop's index that has iterations, from `start` up to `stop` (exclusive): `inner` for each."""
+
+    index: str
+    start: Scalar
+    stop: Scalar
+    inner: int
+
+
+def range_of(stage: BoundStage, bounds: Bounds) -> Range | str | None:
+    """Return the iterations that a tile has, None if it has all, or why they are no range of at least one.
+
+    bounds: of the stage.
+    """
+    tile = loop_of(stage)
+    if tile.guard is None:
+        return None
+    long = [decl.name for decl in tile.loop.indices if stage.count(decl.name) > 1]
+    index = long[0] if long else tile.loop.indices[0].name
+    starts: list[Scalar] = [const(0)]
+    stops: list[Scalar] = [const(stage.count(index))]
+    for one in conditions(tile.guard):
+        op, left, right = one.op, one.left, one.right
+        if right == Index(name=index):
+            op, left, right = FLIPPED[op], right, left
+        inside = {e.name for e in walk(right) if isinstance(e, Index)}
+        if left != Index(name=index) or inside & {decl.name for decl in tile.loop.indices}:
+            return f"a condition of its loop does not compare {index} alone, the first index, with numbers of the tile"
+        if op in (">", ">="):
+            starts.append(add(right, const(1)) if op == ">" else right)
+        else:
+            stops.append(add(right, const(1)) if op == "<=" else right)
+    for start in starts:
+        for stop in stops:
+            least = bounds.of(simplify(binary("-", stop, start), bounds))[0]
+            if least < 1:
+                return "its loop may have no iteration, which no proof rules out"
+    start, stop = starts[0], stops[0]
+    for other in starts[1:]:
+        start = binary("max", start, other)
+    for other in stops[1:]:
+        stop = binary("min", stop, other)
+    inner = math.prod(stage.count(name) for name in long[1:])
+    return Range(index=index, start=simplify(start, bounds), stop=simplify(stop, bounds), inner=inner)
