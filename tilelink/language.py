@@ -67,6 +67,7 @@ __all__ = [
     "cumsum",
     "dot",
     "exp",
+    "exp2",
     "f16",
     "f32",
     "f8e4m3",
@@ -734,6 +735,11 @@ def minimum(left: Tile | Int | float, right: Tile | Int | float) -> Tile:
 def exp(value: Tile) -> Tile:
     """Return e to the power of each element."""
     _outside("exp")
+
+
+def exp2(value: Tile) -> Tile:
+    """Return 2 to the power of each element."""
+    _outside("exp2")
 
 
 def log(value: Tile) -> Tile:

@@ -16,6 +16,7 @@ BINARY = {"+": SUM, "-": SUM, "*": PRODUCT, "//": PRODUCT, "%": PRODUCT, "^": XO
 PAIRS = ("producer_tile_notify", "consumer_tile_wait", "peer_tile_notify", "peer_tile_wait", "rank_notify", "rank_wait")
 UNARY_FUNCTIONS = (
     "exp",
+    "exp2",
     "log",
     "sqrt",
     "rsqrt",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -151,6 +152,16 @@ def test_online_softmax_becomes_steps_and_products() -> None:
         "state_new", "state_shift", "state_weights", "state_old", "state_total", "state_top"
     ]  # fmt: skip
     assert (tile.scores, tile.name) == ("scores", "state")
+
+
+def test_what_consumers_compute_takes_few_instructions_and_is_printed_so() -> None:
+    text = listing(bound(GUARDED))
+    steps = {line.split(" = ")[0].strip(): line.split(" = ")[1] for line in text.splitlines() if " = " in line}
+    scale, log2e = bound().numbers["scale"], 1 / math.log(2)
+    assert steps["state_new"] == f"maximum(state_top, max(masked, axis=1) * {scale})"
+    assert steps["state_weights"] == f"exp2(masked * {log2e * scale} - (state_shift * {log2e})[:, None])"
+    assert steps["state_old"] == f"exp2(state_top * {log2e} - state_shift * {log2e})"
+    assert steps["o[h, n, i, :]"].startswith("state * (1.0 / where(state_total > 0.0")
 
 
 def test_a_search_tries_roles_for_a_loop_that_carries_a_state() -> None:

@@ -26,7 +26,6 @@ from tilelink.ir.program import (
     Apply,
     Assign,
     Expand,
-    Literal,
     Positions,
     Reduce,
     Region,
@@ -37,15 +36,13 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Scalar, const, mul
 from tilelink.ir.typing import Axis
-from tilelink.lowering.carried import Carried, computes_with_iterations, number_of, summed
+from tilelink.lowering.carried import ROWS, Carried, computes_with_iterations, number_of, summed
 from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.iterations import Range, loop_of, range_of
 from tilelink.lowering.masks import Iterations, Masks, expression_of
 from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, LOAD, Ring, Step, parts_of
 
-LOG2E = 1 / math.log(2)
 REDUCTIONS = {"sum": "roles.row_sum", "max": "roles.row_max", "min": "roles.row_min"}
-ROWS = (True, False)
 KEPT_POSITION = RingPosition(buffer="0", phase="kept_phase")
 """The only position of the ring of what is kept."""
 
@@ -238,16 +235,10 @@ class _IterationValues(ValueEmitter):
         return self.addresses.typing.region_type(self.shared.tile.kept).axes[0].index
 
     def _reduce(self, value: Reduce, slices: Slices) -> Tile:
-        inner, factor = value.value, 1.0
-        if value.op != "sum" and isinstance(inner, Apply) and inner.op == "mul":
-            others = [a for a in inner.args if (number_of(a) or 0.0) <= 0]
-            if len(others) == 1:  # the largest of products with a number is that of the largest
-                factor = next(number for a in inner.args if a is not others[0] and (number := number_of(a)) is not None)
-                inner = others[0]
-        tile = self.lower(inner, slices)
-        text = f"{REDUCTIONS[value.op]}({tile.text})"
-        text = text if factor == 1.0 else f"({text} * {literal(factor)})"
-        return Tile(text=text, dtype="f32", axes=self.addresses.typing.type_of(value).axes)
+        tile = self.lower(value.value, slices)
+        return Tile(
+            text=f"{REDUCTIONS[value.op]}({tile.text})", dtype="f32", axes=self.addresses.typing.type_of(value).axes
+        )
 
     def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices) -> Tile:
         if (number := number_of(value)) is not None:
@@ -255,31 +246,9 @@ class _IterationValues(ValueEmitter):
         axes = self.addresses.typing.type_of(value).axes
         if (expression := expression_of(value)) is not None:
             return Tile(text=self.addresses.scalar(expression, LEVEL["*"]), dtype="i32")
-        if op == "exp" and axes:
-            return Tile(text=f"gl.exp2({self.times(args[0], LOG2E)})", dtype="f32", axes=axes)
-        if op == "div" and isinstance(args[1], Expand) and args[1].pattern == ROWS:
-            one = Apply(op="div", args=(Literal(value=1.0), args[1].value))
-            return self._apply(value, "mul", (args[0], replace(args[1], value=one)), slices)
+        if op == "exp2":
+            return Tile(text=f"gl.exp2({self.lower(args[0], slices).text})", dtype="f32", axes=axes)
         return super()._apply(value, op, args, slices)
-
-    def times(self, value: Value, factor: float) -> str:
-        """Return the text of a value times a number, which is multiplied with the numbers in it.
-
-        So `exp(x * a - b[:, None])` is the power of two of `x * (a / log(2)) - (b / log(2))[:, None]`, one instruction.
-        """
-        if (number := number_of(value)) is not None:
-            return _literal(number * factor)
-        match value:
-            case Apply(op="sub" | "add" as op, args=(a, b)):
-                return f"({self.times(a, factor)} {'-' if op == 'sub' else '+'} {self.times(b, factor)})"
-            case Apply(op="mul", args=(a, b)) if (number := number_of(b)) is not None:
-                return self.times(a, factor * number)
-            case Apply(op="mul", args=(a, b)) if (number := number_of(a)) is not None:
-                return self.times(b, factor * number)
-            case Expand(value=inner, pattern=pattern) if pattern == ROWS:
-                return f"roles.across({self.times(inner, factor)}, {self.like})"
-            case _:
-                return f"{self.lower(value, {}).text} * {literal(factor)}"
 
 
 def _literal(number: float) -> str:

@@ -32,7 +32,7 @@ def aligned(tile: Tile, size: int) -> str:
     return f"({tile.text})[{view}]"
 
 
-FLOAT_ONLY = ("exp", "log", "sqrt")
+FLOAT_ONLY = ("exp", "exp2", "log", "sqrt")
 """Triton's functions that take no integers."""
 
 

@@ -47,9 +47,9 @@ INFIX = {
     "bitand": "&", "bitor": "|", "bitxor": "^",
 }  # fmt: skip
 FUNCTIONS = {
-    "maximum": "tiles.maximum", "minimum": "tiles.minimum", "where": "tl.where", "exp": "tl.exp", "log": "tl.log",
-    "sqrt": "tl.sqrt", "abs": "tl.abs", "rsqrt": "tiles.rsqrt", "silu": "tiles.silu", "gelu": "tiles.gelu",
-    "relu": "tiles.relu", "sigmoid": "tiles.sigmoid", "tanh": "tiles.tanh",
+    "maximum": "tiles.maximum", "minimum": "tiles.minimum", "where": "tl.where", "exp": "tl.exp", "exp2": "tl.exp2",
+    "log": "tl.log", "sqrt": "tl.sqrt", "abs": "tl.abs", "rsqrt": "tiles.rsqrt", "silu": "tiles.silu",
+    "gelu": "tiles.gelu", "relu": "tiles.relu", "sigmoid": "tiles.sigmoid", "tanh": "tiles.tanh",
     "floordiv": "tiles.quotient", "mod": "tiles.remainder", "shl": "tiles.shift_left", "shr": "tiles.shift_right",
 }  # fmt: skip
 NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}

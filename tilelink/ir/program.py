@@ -327,7 +327,8 @@ ELEMENTWISE: dict[str, int] = {
     "add": 2, "sub": 2, "mul": 2, "div": 2, "neg": 1, "maximum": 2, "minimum": 2,
     "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "and": 2, "or": 2, "not": 1, "where": 3,
     "floordiv": 2, "mod": 2, "bitand": 2, "bitor": 2, "bitxor": 2, "shl": 2, "shr": 2,
-    "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "abs": 1, "silu": 1, "gelu": 1, "relu": 1, "sigmoid": 1, "tanh": 1,
+    "exp": 1, "exp2": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "abs": 1, "silu": 1, "gelu": 1, "relu": 1, "sigmoid": 1,
+    "tanh": 1,
 }  # fmt: skip
 """Elementwise operation -> number of operands."""
 BITWISE = ("bitand", "bitor", "bitxor")

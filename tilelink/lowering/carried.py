@@ -41,6 +41,9 @@ from tilelink.ir.typing import SYMBOLS
 from tilelink.ir.visitor import local_names, value_of, values
 from tilelink.lowering.reason import reason_at
 
+ROWS = (True, False)
+"""The pattern of an expansion that gives each row of a tile the number of that row."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Carried:

@@ -52,11 +52,8 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.visitor import local_names, map_values, statements, value_of, values
 from tilelink.lowering.bound import Bound, with_bodies
+from tilelink.lowering.carried import ROWS
 from tilelink.lowering.transform import free_name
-
-ROWS = (True, False)
-"""The pattern of an expansion that gives each row of a tile the number of that row."""
-
 
 # Online softmax, and products in statements of their own ------------------------------------------------------
 

@@ -47,6 +47,7 @@ _UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "neg": torch.neg,
     "not": torch.logical_not,
     "exp": torch.exp,
+    "exp2": torch.exp2,
     "log": torch.log,
     "sqrt": torch.sqrt,
     "rsqrt": torch.rsqrt,

@@ -39,7 +39,7 @@ from tilelink.lowering.walk import Rows, Walk
 from tilelink.planning.plan import Plan
 from tilelink.simulator.sampled import SampledPlan, elements_of, existing, part_of
 
-SPECIAL = {"exp", "log", "sqrt", "rsqrt", "silu", "gelu", "sigmoid", "tanh"}
+SPECIAL = {"exp", "exp2", "log", "sqrt", "rsqrt", "silu", "gelu", "sigmoid", "tanh"}
 Floats = NDArray[np.float64]
 Operations = tuple[tuple["Product", ...], float, float]
 """(products, elementwise operations, special functions among these)."""

@@ -85,6 +85,7 @@ from tilelink.lowering.role_statements import (
 )
 from tilelink.lowering.role_ways import ways_round
 from tilelink.lowering.straight_epilogue import once, straight, straightened
+from tilelink.lowering.strength_reduction import reduced
 from tilelink.lowering.unfold import unfolded, unfolded_body
 from tilelink.scheduling.schedule import RolesChoice, Schedule
 from tilelink.scheduling.words import check_count
@@ -143,7 +144,7 @@ def _straightened(bound: Bound) -> Bound:
         if bound.schedule.stage(_written(bound, name))[ROLES] is not None:
             bound = straightened(bound, name)
             if bound.stages[name].has_loop:
-                bound = unfolded(bound, name)
+                bound = reduced(unfolded(bound, name), name)
     return bound
 
 
