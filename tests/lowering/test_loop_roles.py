@@ -248,6 +248,40 @@ def test_steps_of_a_lowered_program_are_checked_as_they_are_printed(old: str, ne
     assert reason in found.message, found.message
 
 
+@pytest.mark.parametrize(("old", "new", "reason"), [
+    ("first always; further never", "first never; further never", "no proof says that masked needs no other mask"),
+    ("first always; further never", "first if n < 0; further never", "no proof says that masked needs no other mask"),
+    ("        mask 0: first always; further never\n", "", "masks are not those of its choices by positions"),
+    ("row_sums[state_total]", "row_sums[state_new]", "state_new does more than to sum up rows"),
+    ("further never", "further always", ""),
+    (", row_sums[state_total]", "", ""),
+])  # fmt: skip
+def test_consumers_leave_out_what_is_proved_to_be_needless(old: str, new: str, reason: str) -> None:
+    made = bound(DIAGONAL)
+    text = listing(made)
+    assert old in text
+    again = compiler.parse_lowered(text.replace(old, new, 1))
+    wrong = replace(made, stages={**made.stages, "attn": again.stages["attn"]})
+    found = [one.message for one in refusals(make_plan(wrong))]
+    assert len(found) == bool(reason) and all(reason in message for message in found), found
+
+
+def test_emitted_masks_and_sums_are_those_that_are_printed() -> None:
+    text = listing(bound(DIAGONAL)).replace("further never", "further if n < 1").replace(", row_sums[state_total]", "")
+    made = compiler.parse_lowered(text)
+    assert listing(made) == text
+    source = emit(made, make_plan(made).thresholds).text
+    assert "            if n < 1:\n                masked = " in source
+    assert "roles.row_sum(state_weights)" in source and "whole_sums" not in source
+
+
+def test_stages_without_iterations_have_no_masks() -> None:
+    made = bound(DIAGONAL)
+    wrong = replace(made.stages["keep"], masks=made.stages["attn"].masks)
+    (found,) = refusals(make_plan(replace(made, stages={**made.stages, "keep": wrong})))
+    assert "keep has masks or sums of rows" in found.message
+
+
 def test_roles_need_not_have_room_for_two_products_in_flight() -> None:
     one: dict[str, Any] = {"i": 192, "B": 384, "N": 2, "D": 128}
     made = bound(roles="consumers=3, buffers=4, in_flight=1", **one)
@@ -288,11 +322,11 @@ def test_a_refusal_says_what_a_stage_is_taken_for_and_its_tiles_where_sizes_are_
 
 
 def test_a_loop_is_taken_apart_once_for_each_form_of_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is unfolded, with its roles, and after the passes: proof and emission ask the last one."""
+    """As it is unfolded, with its roles, rings and masks, and after the passes: proof and emission ask the last one."""
     asked: list[object] = []
     monkeypatch.setattr(bound_programs, "carried", lambda body: asked.append(body) or carried(body))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     made = bound(GUARDED)
     plan = make_plan(made)
     verify(plan)
     emit(made, plan.thresholds)
-    assert len(asked) <= 3
+    assert len(asked) <= 4

@@ -36,10 +36,10 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Scalar, const, mul
 from tilelink.ir.typing import Axis
-from tilelink.lowering.carried import ROWS, Carried, computes_with_iterations, number_of, summed
+from tilelink.lowering.carried import ROWS, Carried, computes_with_iterations, number_of, row_sums
 from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.iterations import Range, loop_of, range_of
-from tilelink.lowering.masks import Iterations, Masks, expression_of
+from tilelink.lowering.masks import expression_of
 from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, LOAD, Ring, Step, parts_of
 
 REDUCTIONS = {"sum": "roles.row_sum", "max": "roles.row_max", "min": "roles.row_min"}
@@ -296,7 +296,8 @@ class LoopConsumer(Consumer):
 
     def tile(self, body: tuple[Statement, ...]) -> None:
         tile, writer, shared = self.loop.tile, self.writer, self.loop
-        self.sums = summed(tile)
+        stage = self.values.addresses.stage
+        self.sums = {name: one for name, one in row_sums(tile).items() if name in stage.row_sums}
         for statement in tile.begin:
             self.comment(statement)
             self._begun(statement)
@@ -315,15 +316,15 @@ class LoopConsumer(Consumer):
             stop = writer.let(writer.name("stop"), self._scaled(iterations.stop, iterations.inner))
         each = writer.name("number")
         if peeled:
-            self._iteration(steps.first, start, Iterations.FIRST)
+            self._iteration(steps.first, start, first=True)
         if not peeled or shared.iterations > 1:
             begin = start if not peeled else "1" if start == "0" else f"{start} + 1"
             with writer.block(nodes.Loop(index=each, over=f"range({begin}, {stop})")):
-                self._iteration(steps.each, each, Iterations.LATER if peeled else Iterations.ALL)
+                self._iteration(steps.each, each)
         for step in vacant:
             self.synchronize(step, KEPT_POSITION)
         if peeled:
-            self._iteration(steps.last, None, Iterations.ALL)
+            self._iteration(steps.last, None)
         writer.let("kept_phase", "kept_phase ^ 1")
         for name in self.sums:
             writer.let(name, f"roles.whole_sums({name}, {shared.block})")
@@ -349,8 +350,8 @@ class LoopConsumer(Consumer):
         make = "roles.filled" if len(axes) > 1 else "roles.filled_rows"
         return f"{make}({text}, {shared.rows}, {columns})"
 
-    def _iteration(self, steps: tuple[Step, ...], number: str | None, which: Iterations) -> None:
-        """Lower the steps of an iteration. number: of it, None after the last one. which: those that they are for."""
+    def _iteration(self, steps: tuple[Step, ...], number: str | None, *, first: bool = False) -> None:
+        """Lower the steps of an iteration. number: of it, None after the last one. first: True for a tile's first."""
         writer, position, tile = self.writer, self.position, self.loop.tile
         later = any(step.ahead for step in steps)
         if later:
@@ -368,9 +369,11 @@ class LoopConsumer(Consumer):
                     for name in done:
                         writer.add(nodes.RetireProducts(acc=name, flying=step.number))
                 case "compute":
-                    for statement in tile.compute:
+                    masks = {one.statement: one for one in self.values.addresses.stage.masks}
+                    for place, statement in enumerate(tile.compute):
                         self.comment(statement)
-                        self._computed(statement, which)
+                        mask = masks.get(place)
+                        self._computed(statement, True if mask is None else mask.first if first else mask.further)
                 case "carry":
                     self._carry()
                 case _:
@@ -411,7 +414,8 @@ class LoopConsumer(Consumer):
         self.writer.add(nodes.TrailingProduct(acc=tile.name, left=self.operand, buffer=position.buffer))
         return tile.name
 
-    def _computed(self, statement: Assign, which: Iterations) -> None:
+    def _computed(self, statement: Assign, masked: Scalar | bool) -> None:
+        """Lower a statement. masked: when a choice may not take its first value, True for what is no such choice."""
         self.iterations.like = self.loop.tile.scores
         if statement.name in self.sums:
             factor, added = self.sums[statement.name]
@@ -421,8 +425,7 @@ class LoopConsumer(Consumer):
                 old = f"{old} * roles.across({by.text}, {old})" if by.axes else f"{old} * {by.text}"
             self.writer.let(statement.name, f"{old} + roles.partial_sums({self.iterations.lower(added, {}).text})")
             return
-        masked = self._masks.condition(statement.value, which)
-        if masked is None or masked is True:
+        if masked is True:
             self._assign(statement.name, statement.value)
             return
         assert isinstance(statement.value, Apply)
@@ -430,15 +433,6 @@ class LoopConsumer(Consumer):
         if masked is not False:
             with self.writer.block(nodes.Branch(condition=self.values.addresses.scalar(masked))):
                 self._assign(statement.name, statement.value)
-
-    @property
-    def _masks(self) -> Masks:
-        shared, addresses = self.loop, self.values.addresses
-        return Masks(
-            stage=addresses.stage, tile=shared.tile, iterations=shared.range, rows=shared.roles.rows,
-            consumers=shared.roles.consumers, row_index=self.iterations.row_index,
-            bounds=addresses.bound.bounds(addresses.stage.name),
-        )  # fmt: skip
 
     def _carry(self) -> None:
         """Bring the carried name up to an iteration, and make the operand of the iteration's second product."""

@@ -21,15 +21,18 @@ from tilelink.frontend.syntax import Source
 from tilelink.ir.depth import deep
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.parameters import check_numbers
-from tilelink.ir.program import SIGNAL_KINDS, IndexDecl, Program
+from tilelink.ir.program import SIGNAL_KINDS, For, IndexDecl, Program
 from tilelink.ir.scalar import Choose, Index, Int, Scalar
-from tilelink.ir.visitor import all_indices, map_loops
+from tilelink.ir.visitor import all_indices, map_loops, statements
 from tilelink.lowering.bind import FLOATS
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop
+from tilelink.lowering.carried import Mask
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.layout import misfits
 from tilelink.lowering.limits import check_capabilities
+from tilelink.lowering.listing import ALWAYS, NEVER
+from tilelink.lowering.masks import PART
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.properties import Form, Property, properties
 from tilelink.lowering.rings import NEXT, Ring, Role, Roles, Step
@@ -50,6 +53,7 @@ _ROLE = re.compile(
     r"            (?P<name>\w+)(?: x(?P<groups>\d+))?"
     r"(?: (?P<when>first|last|(?P<further>\d+) further))?: (?P<steps>.*)$"
 )
+_MASK = re.compile(r"        mask (?P<statement>\d{1,9}): first (?P<first>[^;]+); further (?P<further>[^;]+)$")
 _PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]]*)\]| (?P<value>[^,]*))?(?:, |$)")
 _ROLES_SWITCHES = ("cut", "direct", "skips_repeated_waits")
 """Properties of roles that are 0 or 1; 0 is not printed."""
@@ -157,6 +161,7 @@ class _Line:
     nest: Order | None = None
     order: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
     rings: list[_RingLine] = field(default_factory=list["_RingLine"])
+    masks: list[Mask] = field(default_factory=list[Mask])
     compact: list[tuple[int, Properties, dict[str, Scalar]]] = field(
         default_factory=list[tuple[int, dict[str, Any], dict[str, Scalar]]]
     )
@@ -211,6 +216,9 @@ class _Reader:
         elif (role := _ROLE.match(text)) and self.last and self.last.rings:
             steps = tuple(self._step(number, one) for one in role["steps"].split("; "))
             self._role(self.last.rings[-1].roles, role, steps)
+        elif (mask := _MASK.match(text)) and self.last and self.last.kind == "stage":
+            first, further = (self._when(self.last, number, mask[name]) for name in ("first", "further"))
+            self.last.masks.append(Mask(statement=int(mask["statement"]), first=first, further=further))
         elif found := _LINE.match(text):
             if found["kind"] not in _WORDS:
                 hint = did_you_mean(found["kind"], _WORDS) or f"one of {', '.join(_WORDS)}"
@@ -234,6 +242,17 @@ class _Reader:
         except TileLinkError as error:
             raise self.error(number, error.message, error.hint or "order(s = rank step +1, i)") from None
         return part.stage(line.name)[ORDER]
+
+    def _when(self, line: _Line, number: int, text: str) -> Scalar | bool:
+        """Read when consumers apply a mask, over the indices of a stage and the number of the consumer."""
+        if text in (ALWAYS, NEVER):
+            return text == ALWAYS
+        stage = self.program.stage(line.name)
+        loops = (decl for s in statements(stage.body) if isinstance(s, For) for decl in s.indices)
+        names = (*(Index(name=decl.name) for decl in (*stage.indices, *loops)), Index(name=PART))
+        if not text.startswith("if "):
+            raise self.error(number, f"not when a mask is applied: {text!r}", f"{ALWAYS}, {NEVER}, or `if CONDITION`")
+        return self._scalar(number, text.removeprefix("if "), names)
 
     def _numbered(self, line: _Line, number: int, name: str, value: str) -> None:
         """Read an expression of compact numbers; with the second one they are complete, and the last loop has them."""
@@ -498,7 +517,9 @@ class _Reader:
         except TileLinkError as error:
             raise self.error(line.number, error.message, error.hint or "on sm") from None
         own |= {word: read(line) for word, read in self._others.items() if word in line.properties}
-        return BoundStage(stage=self.program.stage(line.name), order=line.order, nest=line.nest, **own)
+        return BoundStage(
+            stage=self.program.stage(line.name), order=line.order, nest=line.nest, masks=tuple(line.masks), **own
+        )
 
     @property
     def _others(self) -> Mapping[str, Callable[[_Line], Any]]:

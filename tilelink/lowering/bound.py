@@ -31,7 +31,7 @@ from tilelink.ir.simplify import simplify
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping, Typing, infer
 from tilelink.ir.visitor import statements, value_of, values
-from tilelink.lowering.carried import Carried, carried
+from tilelink.lowering.carried import Carried, Mask, carried
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.compact import Compact
 from tilelink.lowering.orders import TILE
@@ -224,6 +224,10 @@ class BoundStage:
     """The boxes in which it copies by TMA, if it does (see lowering/clauses/tma_copy.py)."""
     roles: Roles | None = None
     """The roles of its warps, if they have any (see lowering/clauses/roles.py)."""
+    masks: tuple[Mask, ...] = field(default=(), metadata=BESIDE)
+    """When consumers make the choices by positions of a loop that carries a state (see lowering/masks.py)."""
+    row_sums: frozenset[str] = frozenset()
+    """Names that consumers keep as several sums of each row until such a loop has ended."""
     ends_with_tensor: frozenset[str] = frozenset()
     """Indices within a tile of another stage. Their tiles end with the tensor, not with the extent of the index."""
     slices: frozenset[str] = frozenset()

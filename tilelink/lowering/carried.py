@@ -90,6 +90,20 @@ class Carried:
         return operand_region(self.sums.right)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mask:
+    """When consumers make a choice by positions: where it may not take its first value for all of a consumer's rows.
+
+    statement: its number among the statements between the products of an iteration. first, further: in the first
+    iteration of a tile, and in others: always (True), never (False), or where an expression holds, of indices and of
+    PART, the number of the consumer.
+    """
+
+    statement: int
+    first: Scalar | bool
+    further: Scalar | bool
+
+
 def computes_with_iterations(tile: Carried) -> bool:
     """True if what an iteration computes depends on its place."""
     return bool({decl.name for decl in tile.loop.indices} & _indices_of(tile))
@@ -109,7 +123,7 @@ def _indices_of(tile: Carried) -> set[str]:
     return found | {e.name for e in numbers if isinstance(e, Index)}
 
 
-def summed(tile: Carried) -> dict[str, tuple[Value | None, Value]]:
+def row_sums(tile: Carried) -> dict[str, tuple[Value | None, Value]]:
     """Return the names that only sum up rows: name -> what an iteration multiplies it with, and the tile whose rows it
     adds.
 

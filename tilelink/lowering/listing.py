@@ -17,11 +17,14 @@ from typing import Any
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.printer import print_program, print_scalar
 from tilelink.ir.program import Notify, Stage, Statement, Wait
+from tilelink.ir.scalar import Scalar
 from tilelink.lowering.bound import Bound, BoundTensor, Boxes, Loop
 from tilelink.lowering.properties import said
 from tilelink.lowering.rings import Ring, Roles
 from tilelink.lowering.role_statements import role_of
 from tilelink.target import Target
+
+ALWAYS, NEVER = "always", "never"
 
 
 def listing(bound: Bound) -> str:
@@ -61,6 +64,8 @@ def _lines(bound: Bound) -> Iterator[str]:
         yield from (f"    {index} = {print_scalar(expr)}" for index, expr in stage.order.items())
         for ring in stage.roles.rings if stage.roles else ():
             yield from (f"    {line}" for line in _ring(ring))
+        for mask in stage.masks:
+            yield f"    mask {mask.statement}: first {_when(mask.first)}; further {_when(mask.further)}"
 
 
 def _target(target: Target) -> Iterator[str]:
@@ -142,6 +147,12 @@ def _ring(ring: Ring) -> Iterator[str]:
                 yield f"    {' '.join(filter(None, (role.name + several, when)))}: {'; '.join(map(str, steps))}"
         if role.further:
             yield f"    {role.name}{several} {role.further} further: {'; '.join(map(str, role.after))}"
+
+
+def _when(condition: Scalar | bool) -> str:
+    if isinstance(condition, bool):
+        return ALWAYS if condition else NEVER
+    return f"if {print_scalar(condition)}"
 
 
 def _said(text: str, holds: bool) -> list[str]:

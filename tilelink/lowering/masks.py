@@ -21,9 +21,9 @@ from tilelink.ir.intervals import Bounds
 from tilelink.ir.program import Apply, Expand, FromScalar, Literal, Local, Positions, Value
 from tilelink.ir.scalar import Compare, Index, Logic, Scalar, add, binary, const, mul, substitute
 from tilelink.ir.simplify import simplify
-from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.carried import Carried
-from tilelink.lowering.iterations import Range
+from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.carried import Carried, Mask
+from tilelink.lowering.iterations import Range, loop_of, range_of
 
 PART = "PART"
 """Index of the consumer that has a part of a tile's rows."""
@@ -31,6 +31,26 @@ BEFORE, AFTER = "iterations before", "iterations after"
 """Indices of the number of iterations between the first one and a later one, and between that and the last one."""
 SCALAR_OPS = {"add": "+", "sub": "-", "mul": "*", "minimum": "min", "maximum": "max"}
 """Elementwise operations that expressions have, too."""
+
+
+def masks_of(bound: Bound, stage: BoundStage) -> tuple[Mask, ...]:
+    """Return the masks that a stage needs whose warps have roles in such a loop."""
+    tile, bounds, roles = loop_of(stage), bound.bounds(stage.name), stage.roles
+    iterations = range_of(stage, bounds)
+    assert roles is not None and not isinstance(iterations, str)
+    row_index = bound.typing.stage(stage.name).region_type(tile.kept).axes[0].index
+    masks = Masks(
+        stage=stage, tile=tile, iterations=iterations, rows=roles.rows, consumers=roles.consumers, row_index=row_index,
+        bounds=bounds,
+    )  # fmt: skip
+    peeled = roles.operands.reader.first is not None
+    found: list[Mask] = []
+    for number, statement in enumerate(tile.compute):
+        kinds = (Iterations.FIRST, Iterations.LATER) if peeled else (Iterations.ALL, Iterations.ALL)
+        first, further = (masks.condition(statement.value, kind) for kind in kinds)
+        if first is not None and further is not None:
+            found.append(Mask(statement=number, first=first, further=further))
+    return tuple(found)
 
 
 class Iterations(Enum):

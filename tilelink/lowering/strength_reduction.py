@@ -1,8 +1,8 @@
 """Strength reduction of what consumers compute in a loop that carries a state (lowering/carried.py).
 
 Exponentials are powers of two, which an SM computes in one instruction, with one multiplication and addition before
-it. The largest of products with a number is the product with the largest, and rows are divided by one number with one
-division.
+it. The largest of products with a number is the product with the largest, rows are divided by one number with one
+division, and a number is added to a vector before that becomes a tile.
 
 before: state_new = maximum(state_top, max(scores * 0.125, axis=1))
         state_weights = exp(scores * 0.125 - state_new[:, None])
@@ -49,6 +49,10 @@ class _Values:
             case Apply(op="div", args=(one, Expand(value=divisor, pattern=pattern) as rows)) if pattern == ROWS:
                 by = Apply(op="div", args=(Literal(value=1.0), self.of(divisor)), location=value.location)
                 return replace(value, op="mul", args=(self.of(one), replace(rows, value=by)))
+            case Apply(args=(Expand() as vector, other)) if not self.typing.type_of(other).axes:
+                return replace(vector, value=self.of(replace(value, args=(vector.value, other))))
+            case Apply(args=(other, Expand() as vector)) if not self.typing.type_of(other).axes:
+                return replace(vector, value=self.of(replace(value, args=(other, vector.value))))
             case Reduce(op="max" | "min", value=Apply(op="mul", args=(one, other))):
                 for factor, rest in ((one, other), (other, one)):
                     number = number_of(factor) or 0.0

@@ -270,13 +270,14 @@ class _Builder:
         moves = isinstance(one.statement, Transfer)
         if not moves:
             self._remote_reads(one)
-        work = self.work_of.work(one)
-        if work is not None and (not moves or work.products or work.elementwise or work.special):
-            self._count(one, work.item)
+        for alike, work in self.work_of.works(one):
+            if moves and not (work.products or work.elementwise or work.special):
+                continue
+            self._count(alike, work.item)
             time = _asked(self.cost, "tile", (work, self.machine), TileTime)
-            slices = self.work_of.slices(one)
+            slices = self.work_of.slices(alike)
             part = TileTime(main=time.main / slices, overhead=time.overhead / slices)
-            self.operations.append(_operations(COMPUTE, one.task, one.position, time=part))
+            self.operations.append(_operations(COMPUTE, alike.task, alike.position, time=part))
         if moves:
             self._transfer(one)
 

@@ -26,13 +26,14 @@ from tilelink.ir.program import (
     UserCall,
     Value,
 )
-from tilelink.ir.scalar import Env
+from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.typing import ELEMENT, Axis, StageTyping, product_dtype
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.hulls import hull
 from tilelink.lowering.iterations import loop_of
+from tilelink.lowering.masks import PART
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 from tilelink.lowering.transform import number_of
 from tilelink.lowering.walk import Rows, Walk
@@ -91,13 +92,17 @@ class TileWork:
 
 @dataclass(frozen=True, kw_only=True)
 class Executions:
-    """All executions of one statement of the plan, each a row of `task` and `position`."""
+    """Executions of one statement of the plan, each a row of `task` and `position`.
+
+    masked: the share of consumers that make each choice by positions of an iteration, by its number; None: not known.
+    """
 
     number: int
     """The index of the statement in plan.statements."""
     stage: BoundStage
     statement: Statement
     rows: Rows
+    masked: Mapping[int, float] | None = None
 
     @property
     def task(self) -> Ints:
@@ -172,8 +177,40 @@ class WorkOf:
         product = self._sliced.get(one.number)
         return one.stage.count(product.index) if product else 1
 
-    def work(self, one: Executions) -> TileWork | None:
-        """Return the work of one execution, or of all slices of one product; None if the statement computes nothing."""
+    def works(self, one: Executions) -> Iterator[tuple[Executions, TileWork]]:
+        """Yield executions that have the same work, and the work of each; none if the statement computes nothing."""
+        for alike in self._alike(one):
+            if (work := self._work(alike, one)) is not None:
+                yield alike, work
+
+    def _alike(self, one: Executions) -> Iterator[Executions]:
+        """Yield the executions of a statement that make the same choices by positions (lowering/masks.py)."""
+        stage = one.stage
+        if not stage.masks or stage.roles is None or not len(one.task) or not _of_iteration(one):
+            yield one
+            return
+        first = np.full(int(one.task.max()) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(first, one.task, one.position)
+        begins = first[one.task] == one.position
+        shares = np.zeros((len(one.task), len(stage.masks)))
+        for part in range(stage.roles.consumers):
+            indices = {**one.rows.indices, PART: np.full(len(one.task), part)}
+            env = Env(rank=one.rows.rank, ranks=self._plan.bound.ranks, params={}, indices=indices, tables=self._tables)
+            for n, mask in enumerate(stage.masks):
+                at_first, later = (
+                    when if isinstance(when, bool) else evaluate(when, env) for when in (mask.first, mask.further)
+                )
+                shares[:, n] += np.where(begins, at_first, later) / stage.roles.consumers
+        kinds, kind = np.unique(shares, axis=0, return_inverse=True)
+        for n, share in enumerate(kinds.tolist()):
+            masked = dict(zip((mask.statement for mask in stage.masks), share, strict=True))
+            yield replace(one, rows=one.rows.pick(kind.ravel() == n), masked=masked)
+
+    def _work(self, one: Executions, every: Executions) -> TileWork | None:
+        """Return the work of one execution, or of all slices of one product; None if the statement computes nothing.
+
+        every: all executions of the statement, of which these are some.
+        """
         product = self._sliced.get(one.number)
         value = product.whole if product else value_of(one.statement)
         if value is None or not len(one.task):
@@ -181,15 +218,19 @@ class WorkOf:
         stage = one.stage
         kernel = self._kernels[stage.name]
         typing = self._typing.stage(stage.name)
-        of_iteration = _of_iteration(stage, one.statement)
-        every = [_operations(typing, lambda axis: self._size(stage, axis), each) for each in of_iteration or (value,)]
-        products = tuple(product for each, _, _ in every for product in each)
-        elementwise, special = sum(each for _, each, _ in every), sum(each for _, _, each in every)
+        of_iteration = _of_iteration(one)
+        counted = [
+            (share, _operations(typing, lambda axis: self._size(stage, axis), each))
+            for each, share in of_iteration or ((value, 1.0),)
+        ]
+        products = tuple(product for _, (some, _, _) in counted for product in some)
+        elementwise = sum(share * each for share, (_, each, _) in counted)
+        special = sum(share * each for share, (_, _, each) in counted)
         if of_iteration == ():
             products, elementwise, special = (), 0.0, 0.0
         if products and stage.roles is not None and stage.roles.products > 1:
             products = _side_by_side(stage, one.statement, products[0])
-        traffic = self._traffic(one)
+        traffic = self._traffic(every)
         if not (products or elementwise or special or traffic):
             return None
         return TileWork(
@@ -198,7 +239,7 @@ class WorkOf:
             elementwise=elementwise,
             special=special,
             traffic=traffic,
-            item=max(self._item(typing, each) for each in of_iteration or (value,)),
+            item=max(self._item(typing, each) for each, _ in of_iteration or ((value, 1.0),)),
             block=stage.roles.block if stage.roles is not None and stage.roles.kept is None else stage.block,
             num_warps=kernel.num_warps,
             num_stages=stage.roles.operands.buffers if stage.roles else kernel.num_stages,
@@ -295,19 +336,25 @@ class WorkOf:
         return moved / runs * self.slices(one)
 
 
-def _of_iteration(stage: BoundStage, statement: Statement) -> tuple[Value, ...] | None:
-    """Return the values of an iteration of a loop whose warps have roles, for the statement that ends it.
+def _of_iteration(one: Executions) -> tuple[tuple[Value, float], ...] | None:
+    """Return the values of an iteration of a loop whose warps have roles, for the statement that ends it, each with the
+    share of consumers that compute it.
 
     Return () for another statement of the iteration, and None for a statement of no such loop. Consumers do the
     products and the computations of an iteration at the same time, so that it is counted as a whole.
     """
+    stage, statement = one.stage, one.statement
     if stage.roles is None or stage.roles.kept is None:
         return None
-    inside = [s for s in statements(loop_of(stage).loop.body) if isinstance(s, Assign)]
+    tile = loop_of(stage)
+    inside = [s for s in statements(tile.loop.body) if isinstance(s, Assign)]
     if not any(statement is s for s in inside):
         return None
-    last = next(s for s in inside if s.name == loop_of(stage).name)
-    return tuple(s.value for s in inside) if statement is last else ()
+    masked = {id(tile.compute[number]): share for number, share in (one.masked or {}).items()}
+    last = next(s for s in inside if s.name == tile.name)
+    others = tuple((s.value, masked.get(id(s), 1.0)) for s in inside if s is not last)
+    # tensor cores add the second product
+    return (*others, (tile.rescaled, 1.0), (tile.sums, 1.0)) if statement is last else ()
 
 
 def _side_by_side(stage: BoundStage, statement: Statement, product: Product) -> tuple[Product, ...]:

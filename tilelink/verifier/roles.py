@@ -17,8 +17,10 @@ from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.products import operand_region
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.carried import row_sums
 from tilelink.lowering.fragments import fragments_reason
 from tilelink.lowering.iterations import loop_of, range_of
+from tilelink.lowering.masks import masks_of
 from tilelink.lowering.rings import (
     ADDEND,
     CARRY,
@@ -88,6 +90,9 @@ def _wrong_stages(plan: Plan) -> Iterator[VerificationError]:
             if reason is not None:
                 hint = "the pass `roles` makes rings without this mistake: tilelink show FILE --after roles"
                 yield RolesError(f"{stage.name}: {reason}", location=stage.stage.location, hint=hint)
+        elif stage.masks or stage.row_sums:
+            text = f"{stage.name} has masks or sums of rows, and no warps with roles that have iterations"
+            yield RolesError(text, location=stage.stage.location, hint="take `mask` and `row_sums` away")
 
 
 def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
@@ -120,9 +125,26 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         return f"its tiles have {'a' if multiplies(stage) else 'no'} product, and its roles {found.products}"
     if found.kept is not None:
         reason = reason or _loop_sizes(bound, stage, found, found.kept) or _loop_rings(stage, found, found.kept)
+        reason = reason or _values_reason(bound, stage)
     else:
         reason = reason or _sizes(bound, stage, found) or _rings(bound, stage, found)
+        if stage.masks or stage.row_sums:
+            reason = reason or "it has masks or sums of rows, and its tiles have no iterations"
     return reason or _unlike_made(bound, stage, found)
+
+
+def _values_reason(bound: Bound, stage: BoundStage) -> str | None:
+    """Return what consumers leave out of the iterations of a loop that need it, or None."""
+    needed = masks_of(bound, stage)
+    if [one.statement for one in stage.masks] != [one.statement for one in needed]:
+        return "its masks are not those of its choices by positions"
+    for said, least in zip(stage.masks, needed, strict=True):
+        if said.first not in (True, least.first) or said.further not in (True, least.further):
+            name = loop_of(stage).compute[said.statement].name
+            return f"no proof says that {name} needs no other mask than that of statement {said.statement}"
+    if more := stage.row_sums - row_sums(loop_of(stage)).keys():
+        return f"{min(more)} does more than to sum up rows until its loop has ended"
+    return None
 
 
 def _unlike_made(bound: Bound, stage: BoundStage, found: Roles) -> str | None:

@@ -51,12 +51,14 @@ from tilelink.ir.scalar import Lookup, walk
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import stage_scalars, statements, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.carried import carried
+from tilelink.lowering.carried import carried, row_sums
 from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, divides, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.fragments import with_fragments
+from tilelink.lowering.iterations import loop_of
+from tilelink.lowering.masks import masks_of
 from tilelink.lowering.reason import place_of, reason_at
 from tilelink.lowering.rings import (
     fit_together,
@@ -202,7 +204,14 @@ def _with_shared_rings(bound: Bound) -> Bound:
                 hint = "give them the same rows of tiles, blocks, consumers, buffers and type of operands, "
                 hint += f"and tiles of {PIECE_BYTES} bytes of each row of a result or more"
                 raise ScheduleError(message, location=bound.schedule.stage(kernel.name).at("roles"), hint=hint)
-    return with_fragments(replace(bound, stages=stages))
+    made = replace(bound, stages=stages)
+    loops = {name: _with_values(made, stage) for name, stage in stages.items() if stage.roles and stage.has_loop}
+    return with_fragments(replace(made, stages={**stages, **loops}))
+
+
+def _with_values(bound: Bound, stage: BoundStage) -> BoundStage:
+    """Return a stage with what its consumers leave out of the iterations of a loop that carries a state."""
+    return replace(stage, masks=masks_of(bound, stage), row_sums=frozenset(row_sums(loop_of(stage))))
 
 
 def _too_wide(bound: Bound, kernel: Kernel) -> ScheduleError:
