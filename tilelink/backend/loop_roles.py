@@ -14,6 +14,7 @@ from typing import Self
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Slices
 from tilelink.backend.constants import LEVEL, scaled, total
+from tilelink.backend.consumer_values import ConsumerValueEmitter
 from tilelink.backend.context import RingContext
 from tilelink.backend.roles import NO_POSITION, Consumer, Loader, RingPosition, RingPositions, Signals, Thresholds
 from tilelink.backend.roles_shared import Shared
@@ -453,11 +454,13 @@ class LoopConsumer(Consumer):
         pieces, piece, part = (writer.name(stem) for stem in ("pieces", "piece", "part"))
         typing = iterations.addresses.typing
         iterations.like = name
-        later = [s for s in after if not (isinstance(s, Assign) and len(typing.locals[s.name].axes) < 2)]
+        vectors = shared.tile.vectors
+        of_rows = [s for s in after if isinstance(s, Assign) and len(typing.locals[s.name].axes) < 2]
+        later = [s for s in after if not any(s is one for one in (*of_rows, *vectors))]
         for statement in after:
             if not any(statement is s for s in later):
                 self.comment(statement)
-                self.statement(statement)
+                self._vector(statement) if isinstance(statement, Store) else self.statement(statement)
         writer.let(pieces, f"roles.pieces({name}, {shared.pieces})")
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
             writer.let(part, f"{pieces}[{piece}]")
@@ -469,3 +472,12 @@ class LoopConsumer(Consumer):
                 else:
                     self.statement(statement)
         iterations.replaced = {}
+
+    def _vector(self, store: Store) -> None:
+        """Store a number for each row in memory."""
+        shared, addresses, region = self.loop, self.loop.addresses, store.region
+        places = ConsumerValueEmitter(addresses=addresses, shared=shared, parts=[shared.tile.scores])
+        pointers, mask = places.pointers(region, None, load=False)
+        tile, dtype = self.iterations.lower(store.value, {}), TRITON[addresses.bound.tensors[region.tensor].dtype]
+        value = tile.text if TRITON[tile.dtype] == dtype else f"{self.values.named(tile).text}.to({dtype})"
+        self.writer.add(nodes.StoreRows(pointers=pointers, value=value, mask=mask or "None"))

@@ -18,6 +18,7 @@ from tilelink.backend.storer import Storer
 from tilelink.ir.program import Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER, Roles, widest_of
 from tilelink.lowering.role_statements import consumer_waits, read_addends, results_of
 
@@ -90,8 +91,10 @@ def _awaits(stage: BoundStage, role: type[Loader | Consumer | Storer]) -> bool:
 
 def _of_consumers(frame: Frame) -> tuple[frozenset[str], frozenset[str]]:
     """Return the tensors that consumers access by their pointers, and those that they wait for."""
-    stages = [stage for stage in frame.usage.stages if stage.roles is not None and not stage.roles.kept]
+    every = [stage for stage in frame.usage.stages if stage.roles is not None]
+    stages = [stage for stage in every if stage.roles is not None and not stage.roles.kept]
     read = frozenset(one.region.tensor for stage in stages for one in read_addends(frame.bound, stage))
+    read |= {store.region.tensor for stage in every if stage.has_loop for store in loop_of(stage).vectors}
     cut = (stage for stage in stages if stage.roles is not None and (stage.roles.cut or stage.roles.direct))
     return read | {region.tensor for stage in cut for region in results_of(stage)}, frozenset(
         wait.region.tensor for stage in stages for wait in consumer_waits(stage)

@@ -47,11 +47,13 @@ class Storer(RoleEmitter):
         if isinstance(statement, Notify):
             self._ordered(statement)
         elif isinstance(statement, Store | Transfer):
+            region = statement.region if isinstance(statement, Store) else statement.target
+            if region not in results_of(self.values.addresses.stage):
+                return  # consumers store it
             self.comment(statement)
             if self.shared.roles.direct:  # the consumers have stored the one result: steps at the barriers remain
                 self._store_parts()
                 return
-            region = statement.region if isinstance(statement, Store) else statement.target
             self.targets.append(self._target(region))
             self.is_whole = self.whole()
             if len(self.targets) == len(results_of(self.values.addresses.stage)):

@@ -53,7 +53,7 @@ class Carried:
     iteration, or None. awaited: waits of an iteration. compute: statements between
     the products of an iteration, where `scores` is the name of the first one. name: the carried name to which the
     second one is added. rescaled: what it is added to. weights: its left operand. after: statements between the loop
-    and the notifies, of which the last one stores.
+    and the notifies, of which the last one stores the tile, and others may store a number for each row.
     """
 
     waits: tuple[Wait, ...]
@@ -76,6 +76,11 @@ class Carried:
         body = self.loop.body
         iteration = body[0].then if self.guard is not None and isinstance(body[0], If) else body
         return iteration[len(self.awaited)]
+
+    @property
+    def vectors(self) -> tuple[Store, ...]:
+        """Return the stores of a number for each row, such as the log of a sum that attention backward needs."""
+        return tuple(s for s in self.after[:-1] if isinstance(s, Store))
 
     @property
     def kept(self) -> Region:
@@ -111,7 +116,7 @@ def computes_with_iterations(tile: Carried) -> bool:
 
 def computes_with_places(tile: Carried) -> bool:
     """True if what is computed depends on the place of the tile."""
-    return tile.guard is not None or bool(_indices_of(tile))
+    return tile.guard is not None or bool(tile.vectors or _indices_of(tile))
 
 
 def _indices_of(tile: Carried) -> set[str]:
@@ -170,11 +175,11 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
         return reason_at(loop, "a launch decides how many iterations its loop has")
     if other := [s for s in before if not isinstance(s, Wait) and not _is_number(s)]:
         return reason_at(other[0], "before its loop its tiles do more than to wait and to give names numbers")
-    if not after or not isinstance(after[-1], Store) or not all(isinstance(s, Assign) for s in after[:-1]):
+    if not after or not isinstance(after[-1], Store) or not all(isinstance(s, Assign | Store) for s in after):
         text = "after its loop its tiles do not compute, store once and notify"
         return reason_at(after[-1] if after else loop, text)
-    if after[-1].adds:
-        return reason_at(after[-1], "it adds to memory where others may add, too")
+    if adding := [s for s in after if isinstance(s, Store) and s.adds]:
+        return reason_at(adding[0], "it adds to memory where others may add, too")
     if multiplied := [s for s in after if products_of(value_of(s))]:
         return reason_at(multiplied[0], "its tiles multiply after their loop")
     guard, inner = None, loop.body

@@ -30,11 +30,14 @@ def _has_one_channel(bound: Bound, stage: BoundStage, wait: Wait) -> bool:
 
 
 def _recurs(bound: Bound, stage: BoundStage, tile: Carried, wait: Wait) -> bool:
-    """True if the channel of a wait need not change from one iteration to the next."""
+    """True if the channel of a wait need not change from one iteration to the next.
+
+    With `ks[t // N, t % N, :]` it does not while several values of `t % N` are in a channel.
+    """
     sizes = bound.channels[wait.region.tensor, wait.kind].sizes
     for decl in tile.loop.indices:
         index, coords = Index(name=decl.name), enumerate(wait.region.coords)
         dims = [dim for dim, coord in coords if isinstance(coord, Scalar) and index in walk(coord)]
-        if stage.count(decl.name) > 1 and all(sizes[dim] > stage.tiles[decl.name] for dim in dims):
+        if stage.count(decl.name) > 1 and any(sizes[dim] > stage.tiles[decl.name] for dim in dims):
             return True
     return False

@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from tilelink.ir.mapping import Span
 from tilelink.ir.products import operand_region, products
-from tilelink.ir.program import ITEM_BYTES, Assign, Full, Region, Store
+from tilelink.ir.program import ITEM_BYTES, Assign, Full, Notify, Region
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
 from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.carried import Carried
 from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.iterations import loop_of, range_of
 from tilelink.lowering.reason import reason_at
@@ -362,7 +363,7 @@ def every_roles_of(bound: Bound, stage: BoundStage, *, consumers: int, buffers: 
 def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage whose loop carries a state, or why its tiles do not allow them."""
     found = loop_of(stage)
-    (target,) = (s.region for s in found.after if isinstance(s, Store))
+    (target,) = results_of(stage)
     iterations = range_of(stage, bound.bounds(stage.name))
     if isinstance(iterations, str):
         return iterations
@@ -388,7 +389,7 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
     for region, (streamed, _) in zip(operands[1:], spans[1:], strict=True):
         if not _uncut(stage, streamed):
             return reason_at(region, f"the end of {streamed.index} cuts a tile of {region.tensor}")
-    if reason := _stored(bound, stage, target, whole=True):
+    if reason := _stored(bound, stage, target, whole=True) or _vectors_reason(bound, stage, found):
         return reason
     held = own // GROUP_ROWS * (depth // 2 + block // 2 + (block // 4 if ahead else 0))
     limit = REGISTERS[consumers][0] - LOOP_SPARE_REGISTERS
@@ -414,6 +415,22 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
         kept=kept_ring(consumers=consumers, size=rows * depth * item),
         skips_repeated_waits=bool(repeated(bound, stage, found)),
     )
+
+
+def _vectors_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str | None:
+    """Return why consumers cannot store a number for each row next to the result of a loop, or None.
+
+    They store it in memory themselves, and no notify of the storer's says when it is there.
+    """
+    row = bound.tile_map(stage.name, tile.kept).spans[-2].index
+    notified = {s.region.tensor for s in stage.stage.body if isinstance(s, Notify)}
+    for region in (store.region for store in tile.vectors):
+        spans = [span for span in bound.tile_map(stage.name, region).spans if span.kind != "point"]
+        if [(span.kind, span.index) for span in spans] != [("tile", row)]:
+            return reason_at(region, f"before its last store its tiles store no vector of a number for each {row}")
+        if bound.tensors[region.tensor].decl.space != "out" or region.tensor in notified:
+            return reason_at(region, f"its consumers store {region.tensor}, which is no output, and notify nobody")
+    return None
 
 
 def _results(room: int, pieces: int, piece: int, consumers: int) -> int:

@@ -67,8 +67,8 @@ def divided_reason(stage: BoundStage) -> str | None:
         return reason_at(loop, text)
     if isinstance(stage.carried, str):
         return stage.carried
-    store = stage.carried.after[-1]
-    return "it stores in a peer's memory" if isinstance(store, Store) and store.region.rank is not None else None
+    stores = (s for s in stage.carried.after if isinstance(s, Store))
+    return "it stores in a peer's memory" if any(s.region.rank is not None for s in stores) else None
 
 
 def roles_reason(body: tuple[Statement, ...]) -> str | None:
@@ -294,10 +294,11 @@ def multiplies(stage: BoundStage) -> bool:
 
 
 def results_of(stage: BoundStage) -> list[Region]:
-    """Return the regions in which the tiles of a stage store the same result."""
-    return [
+    """Return the regions in which the tiles of a stage store the same result, which the storer stores."""
+    stored = [
         s.region if isinstance(s, Store) else s.target for s in stage_body(stage) if isinstance(s, Store | Transfer)
     ]
+    return stored[-1:] if stage.has_loop else stored  # those before it are vectors, which consumers store
 
 
 def addends(stage: BoundStage) -> list[Read]:

@@ -49,7 +49,8 @@ WAYS = (
     ),
     Way(
         stage="has `if rank ...` around a tile, or two results",
-        because="a tile waits, multiplies, computes, stores one result and notifies, in this order",
+        because="a tile waits, multiplies, computes, stores one result and notifies, in this order; a loop may store a "
+        "number for each row of an output before",
         instead="all steps in one loop, with `if t <= n:` around an iteration; or two stages",
         reasons=(
             "its tiles do more than to wait, multiply",

@@ -47,8 +47,10 @@ from tilelink.ir.program import (
     Reduce,
     SoftmaxInit,
     Statement,
+    Store,
     Transpose,
     Value,
+    Wait,
 )
 from tilelink.ir.visitor import local_names, map_values, statements, value_of, values
 from tilelink.lowering.bound import Bound, with_bodies
@@ -91,7 +93,7 @@ class _Unfolding:
                 done.append(replace(statement, body=self._iteration(statement.body, states, _read(others))))
             else:
                 done += map_values((statement,), lambda v: _finished(v, states))
-        return tuple(done)
+        return _vectors_first(tuple(done))
 
     def _state(self, name: str) -> _State:
         words = ("top", "total", "new", "shift", "weights", "old")
@@ -111,6 +113,8 @@ class _Unfolding:
                     done += self._attended(value, states[name])
                 case _:
                     done += self._product(statement)
+        if all(isinstance(s, Wait | Assign) for s in done):  # nothing that another rank could wait for is between
+            done.sort(key=lambda s: not isinstance(s, Wait))
         return _propagated(tuple(done), outside)
 
     def _product(self, statement: Statement) -> Iterator[Statement]:
@@ -194,6 +198,28 @@ class _State:
     shift: str
     weights: str
     old: str
+
+
+def _vectors_first(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """Return a body in which the store of what the loop's products are added to comes after all other stores.
+
+    Consumers store numbers of rows before they hand the tile to the storer, piece by piece.
+    """
+    loop = next((n for n, s in enumerate(body) if isinstance(s, For)), len(body))
+    made = {s.name for s in statements(body[loop : loop + 1]) if isinstance(s, Assign) and products_of(s.value)}
+    stored: list[int] = []
+    for number, statement in enumerate(body[loop + 1 :], loop + 1):
+        if isinstance(statement, Assign) and _names(statement) & made:
+            made.add(statement.name)
+        if isinstance(statement, Store):
+            stored.append(number)
+    tiles = [number for number in stored if _names(body[number]) & made]
+    if len(tiles) != 1 or tiles == stored[-1:]:
+        return body
+    (tile,), last = tiles, stored[-1] + 1
+    if any(isinstance(s, Assign) and s.name in _names(body[tile]) for s in body[tile:last]):
+        return body
+    return (*body[:tile], *body[tile + 1 : last], body[tile], *body[last:])
 
 
 def _begun(statement: Assign, states: dict[str, _State]) -> Iterator[Statement]:

@@ -1,0 +1,92 @@
+# pyright: basic
+"""Attention of some rows to some keys with its log-sums, and its gradients, by the fastest of torch's kernels.
+
+Queries are [H, G, M, D] and keys and values [H, S, D]: G heads of queries share one of keys. masked: the rows are those
+of the keys, and see them up to their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+aten: Any = torch.ops.aten
+CUDNN, FLASH = "cudnn", "flash"
+
+
+def kernel_for(q: Tensor) -> str:
+    """Return which kernels compute with such queries, or "" for products and exponentials."""
+    if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float16) or q.shape[-1] % 8:
+        return ""
+    newer = torch.cuda.get_device_capability(q.device)[0] >= 9
+    return CUDNN if newer and q.shape[-1] <= 128 else FLASH
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, masked: bool) -> tuple[Tensor, Tensor]:
+    """Return the result [H, G, M, D] and the log-sums [H, G, M] in f32."""
+    kind = kernel_for(q)
+    if not kind:
+        weights, lse = _weights(q, k, scale, masked, None)
+        return torch.einsum("hgms,hsd->hgmd", weights, v.float()).to(q.dtype), lse
+    queries, keys, values = q.flatten(0, 1)[None], k[None], v[None]
+    if kind == CUDNN:
+        o, lse = aten._scaled_dot_product_cudnn_attention(
+            queries, keys, values, None, True, 0.0, masked, False, scale=scale
+        )[:2]
+    else:
+        o, lse = aten._scaled_dot_product_flash_attention(
+            queries, *_repeated(q, keys, values), 0.0, masked, False, scale=scale
+        )[:2]
+    return o[0].reshape(q.shape), lse.reshape(q.shape[:-1])
+
+
+def gradients(
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, scale: float, masked: bool
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of q, k and v. o, lse: of the rows and all keys that they see, these and others."""
+    kind = kernel_for(q)
+    if not kind:
+        return _computed(q, k, v, o, lse, do, scale, masked)
+    given, queries, results, sums = (one.flatten(0, 1)[None].contiguous() for one in (do, q, o, lse))
+    seed = torch.zeros((), dtype=torch.int64, device=q.device)
+    rows, seen = q.shape[2], k.shape[1]
+    if kind == CUDNN:
+        dq, dk, dv = aten._scaled_dot_product_cudnn_attention_backward(
+            given, queries, k[None], v[None], results, sums.unsqueeze(-1), seed, seed, None, None, None, rows, seen,
+            0.0, masked, scale=scale,
+        )  # fmt: skip
+        return dq[0].reshape(q.shape), dk[0], dv[0]
+    dq, dk, dv = aten._scaled_dot_product_flash_attention_backward(
+        given, queries, *_repeated(q, k[None], v[None]), results, sums, None, None, rows, seen, 0.0, masked, seed, seed,
+        scale=scale,
+    )  # fmt: skip
+    dk, dv = (one[0].unflatten(0, q.shape[:2]).sum(1, dtype=torch.float32) for one in (dk, dv))
+    return dq[0].reshape(q.shape), dk, dv
+
+
+def _repeated(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return keys and values [1, H, S, D] once for each head of queries."""
+    groups = q.shape[1]
+    return (k, v) if groups == 1 else (k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1))
+
+
+def _weights(q: Tensor, k: Tensor, scale: float, masked: bool, lse: Tensor | None) -> tuple[Tensor, Tensor]:
+    scores = torch.einsum("hgmd,hsd->hgms", q.float(), k.float()) * scale
+    if masked:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores.masked_fill_(later, float("-inf"))
+    lse = torch.logsumexp(scores, -1) if lse is None else lse
+    return torch.exp(scores - lse.unsqueeze(-1)), lse
+
+
+def _computed(
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, scale: float, masked: bool
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    weights, _ = _weights(q, k, scale, masked, lse)
+    dv = torch.einsum("hgms,hgmd->hsd", weights, do.float())
+    own = (do.float() * o.float()).sum(-1, keepdim=True)
+    dscores = weights * (torch.einsum("hgmd,hsd->hgms", do.float(), v.float()) - own) * scale
+    dq = torch.einsum("hgms,hsd->hgmd", dscores, k.float())
+    return dq, torch.einsum("hgms,hgmd->hsd", dscores, q.float()), dv
