@@ -19,6 +19,7 @@ from benchmarks import (
     attention,
     check_cost,
     choice_regret,
+    context_parallel,
     decode,
     hops,
     host_cost,
@@ -128,7 +129,7 @@ def _over_bound(shape: dict[str, Any], kind: str) -> float:
 SECTIONS: dict[str, Callable[[dict[str, Any], str], list[str]]] = {
     "agreement": agreement, "search": searches, "search quality": qualities, "share": share, "tp": products,
     "launch integers": launch_integers.report, "hops": hops.report, "choice_regret": choice_regret.report,
-    "check cost": check_cost.table,
+    "check cost": check_cost.table, "context parallel": context_parallel.report,
     "decode": decode.report, "paged decode": paged_decode.report, "many_sizes": many_sizes.report,
     "host_cost": host_cost.report, "roles": roles.table, "attention": attention.table,
 }  # fmt: skip

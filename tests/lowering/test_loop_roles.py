@@ -37,7 +37,7 @@ TEXT = """program loops(H, N, B, D, scale: f32):
     vs : symmetric [ranks, H, N, B, D]
     o  : {space} [H, N, B, D]
     y  : out       [H, N, B, D]
-
+{rows}
     comm gather(p: ranks, h: H by 1, n: N by 1):
         tile_push_data(ks[rank, h, n, :, :] @ p, k[h, n, :, :])
         tile_push_data(vs[rank, h, n, :, :] @ p, v[h, n, :, :])
@@ -95,6 +95,12 @@ DECAY = body(
     "state += dot(s1, vs[s, h, t, j, :])", begin="state = zeros(f32)\n        total = zeros(f32)",
     end=("o[h, n, i, :] = state * total[:, None]", END[1]),
 )  # fmt: skip
+ROWS = body(
+    WAITS[0], "s1 = dot(q[h, n, i, :], ks[s, h, t, j, :].T)", "total += sum(maximum(s1, 0.0), axis=1)", WAITS[1],
+    "state += dot(s1, vs[s, h, t, j, :])", begin="state = zeros(f32)\n        total = zeros(f32)",
+    end=("o[h, n, i, :] = state * 2.0", "logs = log(total + 1.0)", "sums[h, n, i] = logs", END[1]),
+)  # fmt: skip
+"""A number of each row is stored next to the tile, and after it; one of the waits is after a product."""
 AFTER = LINEAR.replace("state += dot(", "c = 2.0\n            state += dot(").replace("state * 2.0", "state * c")
 """A name of an iteration that is read after the loop."""
 SIZES = {"H": 1, "N": 6, "B": 128, "D": 64, "scale": 0.1}
@@ -102,9 +108,12 @@ SIZES = {"H": 1, "N": 6, "B": 128, "D": 64, "scale": 0.1}
 
 def bound(
     text: str = SOFTMAX, i: int = 128, j: int = 128, roles: str = "consumers=2, buffers=4", space: str = "local    ",
-    sms: int = 132, more: str = "", on: str = "sm_90", dtype: str = "bf16", **sizes: Any,
+    sms: int = 132, more: str = "", on: str = "sm_90", dtype: str = "bf16", rows: str = "out [H, N, B] f32",
+    **sizes: Any,
 ) -> Bound:  # fmt: skip
-    whole = TEXT.format(body=text, i=i, j=j, roles=roles, space=space, more=more)
+    """rows: the space and the shape of `sums`, where a body stores numbers of rows."""
+    stored = f"    sums : {rows}\n" if "sums[" in text else ""
+    whole = TEXT.format(body=text, i=i, j=j, roles=roles, space=space, more=more, rows=stored)
     module = compiler.parse(whole, "loops.tl")
     machine = replace(target(on), sms=sms)
     dims = {**SIZES, **sizes}
@@ -114,8 +123,8 @@ def bound(
 @thorough(unless=lambda text, roles: "in_flight" not in roles or text == SOFTMAX)
 @pytest.mark.parametrize(
     "text",
-    [SOFTMAX, GUARDED, DIAGONAL, LINEAR, AGAIN, AFTER],
-    ids=["softmax", "guarded", "diagonal", "linear", "again", "after"],
+    [SOFTMAX, GUARDED, DIAGONAL, LINEAR, AGAIN, AFTER, ROWS],
+    ids=["softmax", "guarded", "diagonal", "linear", "again", "after", "rows"],
 )
 @pytest.mark.parametrize("roles", ["consumers=2, buffers=4", "consumers=2, buffers=2, in_flight=1"])
 def test_roles_keep_the_meaning_and_the_proof_accepts_them(text: str, roles: str) -> None:
@@ -128,8 +137,19 @@ def test_roles_keep_the_meaning_and_the_proof_accepts_them(text: str, roles: str
     wanted = reference(program, inputs, sizes, dtype="bf16")
     found, ahead = run_roles(made, inputs)
     for rank in range(2):
-        assert torch.allclose(found[rank]["y"].float(), wanted[rank]["y"].float(), atol=2e-2)
+        for name, one in wanted[rank].items():
+            assert torch.allclose(found[rank][name].float(), one.float(), atol=2e-2)
     assert ahead > 1
+
+
+def test_consumers_store_a_number_of_each_row_before_they_hand_the_tile_over() -> None:
+    made = bound(ROWS)
+    source = emit(made, make_plan(made).thresholds).text
+    assert re.findall(r"store_rows\((.*)\)", source) == ["sums + n * B + rows, logs, mask=None"]
+    assert "rows = PART * CONSUMER_ROWS + roles.rows(s1)" in source
+    printed = listing(made)
+    assert printed.index("sums[h, n, i] =") < printed.index("o[h, n, i, :] =")
+    assert 0 < printed.index("wait(vs[") < printed.index("s1 = dot(")
 
 
 def test_a_number_that_a_sum_of_rows_is_multiplied_with_has_no_layout() -> None:
@@ -198,6 +218,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "many registers": (SOFTMAX, {"D": 256, "B": 256, "i": 128, "j": 128}, "hold 224 values in each thread"),
     "shared memory": (SOFTMAX, {"D": 256, "B": 256, "i": 128, "j": 64, "roles": "consumers=2, buffers=5"},
                       "bytes of shared memory, and an SM has"),
+    "numbers of rows that others read": (
+        ROWS.replace(END[1], f"producer_tile_notify(sums[h, n, i])\n        {END[1]}"), {"rows": "local [H, N, B] f32"},
+        "store sums, which is no output",
+    ),
+    "numbers that are no rows": (ROWS.replace("sums[h, n, i] = logs", "sums[h, n, i, :] = state"),
+                                 {"rows": "out [H, N, B, D] f32"}, "store no vector of a number for each i"),
+    "added numbers": (ROWS.replace("] = logs", "] += logs"), {}, "adds to memory"),
     "long elements": (SOFTMAX, {"dtype": "f32"}, "not all bf16 or f16"),
 }  # fmt: skip
 
@@ -297,6 +324,7 @@ CHANNELS = "\n    ks channel(n=2)\n    vs channel(n=3)"
     ("", []),
     (CHANNELS, ["ks", "vs"]),
     ("\n    ks channel(n=6, b=128)", ["ks"]),
+    ("\n    ks channel(s=1, n=2)", ["ks"]),
 ])  # fmt: skip
 def test_iterations_wait_where_channels_begin(more: str, awaited: list[str]) -> None:
     made = bound(more=more)

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -569,6 +569,64 @@ def checks() -> None:
         torch.library.opcheck(getattr(find, name).default, (*operands, *rest))
     outputs = torch.empty(MS, N), torch.empty(MS, K)
     torch.library.opcheck(getattr(find, f"{name}_out").default, (x, w, None, *rest, *outputs))
+
+
+def attended() -> None:
+    """Attention to the keys of all ranks, with gradients, by the program and unfused, is that of the whole sequence."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for causal, dtype, way, groups in (
+        (False, torch.float32, None, 3), (True, torch.bfloat16, None, 1), (True, torch.float32, "unfused", 2),
+        (False, torch.bfloat16, "unfused", 1),
+    ):  # fmt: skip
+        shapes = [(2, 2 * groups, 12 * ranks, 8), *[(2, 2, 12 * ranks, 8)] * 2, (2, 2 * groups, 12 * ranks, 8)]
+        whole = [every(*shape, seed=7 + n, dtype=dtype)[0] for n, shape in enumerate(shapes)]
+        q, k, v = (one.clone().requires_grad_() for one in whole[:3])
+        wanted = torch.nn.functional.scaled_dot_product_attention(
+            q.float(), k.float(), v.float(), is_causal=causal, enable_gqa=True
+        )
+        wanted.backward(whole[3].float())
+
+        def own(x: Tensor, causal: bool = causal) -> Tensor:
+            return ops.zigzag(x, ranks, rank) if causal else x.chunk(ranks, 2)[rank]
+
+        mine = [own(one.detach()).clone().requires_grad_() for one in (q, k, v)]
+        found = ops.attention(*mine, is_causal=causal, schedule=way)
+        near(found, own(wanted.detach()), f"{causal} {way}")
+        found.backward(own(whole[3]))
+        for name, one, of_all in zip("qkv", mine, (q, k, v), strict=True):
+            near(cast(Tensor, one.grad), own(cast(Tensor, of_all.grad)), f"d{name} {causal} {way}")
+        if causal:
+            gathered = [torch.empty_like(found) for _ in range(ranks)]
+            dist.all_gather(gathered, found.detach().contiguous())
+            near(ops.from_zigzag(gathered), wanted.detach(), "the whole sequence")
+
+
+def attended_compiled() -> None:
+    q, k, v = (every(1, 2, 8, 16, seed=n)[0].requires_grad_() for n in range(3))
+    wanted = ops.attention(q, k, v, is_causal=True)
+    traced = torch.compile(lambda *x: ops.attention(*x, is_causal=True), fullgraph=True, backend="aot_eager")
+    found = traced(q, k, v)
+    near(found, wanted.detach(), "traced")
+    (dq,) = torch.autograd.grad(wanted.sum(), q)
+    (traced_dq,) = torch.autograd.grad(found.sum(), q)
+    near(traced_dq, dq, "traced gradient")
+
+
+def attended_mistakes() -> None:
+    q, k = torch.randn(1, 4, 6, 8), torch.randn(1, 2, 6, 8)
+    for operands, error, text in (
+        ((q[0], k, k), ShapeError, r"q is \[4, 6, 8\]"),
+        ((q, k, k[:, :, :4]), ShapeError, r"v \[1, 2, 4, 8\], next to q"),
+        ((q, k[:, :1].expand(1, 3, 6, 8), k[:, :1].expand(1, 3, 6, 8)), ShapeError, "4 heads share 3 heads of keys"),
+        ((q[:, :, :5], k[:, :, :5], k[:, :, :5]), ShapeError, "5 rows are no two chunks"),
+        ((q, k.half(), k), DtypeError, "k is torch.float16"),
+    ):
+        with pytest.raises(error, match=text):
+            ops.attention(*operands, is_causal=True)
+    with pytest.raises(UnknownNameError, match="nothing"):
+        ops.attention(q, k, k, schedule="nothing")
+    with pytest.raises(ShapeError, match="6 rows are no 4 chunks"):
+        ops.zigzag(q, 2, 0)
 
 
 def run(names: list[str]) -> None:

@@ -25,10 +25,11 @@ SCENARIOS = {
     "calls": ("results", "library", "out", "in_place", "groups", "tables", "mistakes", "odd_tensors", "kernels"),
     "tracing": ("gradients", "functions", "traced", "checks"),
     "more calls": ("any_rows",),
+    "attention": ("attended", "attended_compiled", "attended_mistakes"),
 }
 
 
-@thorough(unless=lambda kind: kind in ("calls", "tracing"))
+@thorough(unless=lambda kind: kind in ("calls", "tracing", "attention"))
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_two_ranks(kind: str) -> None:
     run_on_two_ranks("tests.unit.op_scenarios", SCENARIOS[kind])

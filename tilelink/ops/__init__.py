@@ -44,6 +44,7 @@ from tilelink.errors import BindingError, UnknownNameError
 from tilelink.ops import batch, registered, scaled, unfused
 from tilelink.ops.calls import Implementation, run
 from tilelink.ops.choice import choose
+from tilelink.ops.context_parallel import attention, from_zigzag, zigzag
 from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
 from tilelink.ops.groups import Group, clear, members_of, name_of, size_of
 from tilelink.ops.operators import OPERATORS, UNFUSED
@@ -53,8 +54,8 @@ from tilelink.ops.sms import use_sms
 from tilelink.ops.validate import check_epilogue, check_followed, check_out, check_out_apart
 
 __all__ = [
-    "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "choose", "clear",
-    "kernel_rows", "prepare", "Prepared", "use_sms", "UNFUSED",
+    "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "attention",
+    "choose", "clear", "from_zigzag", "kernel_rows", "prepare", "Prepared", "use_sms", "UNFUSED", "zigzag",
 ]  # fmt: skip
 
 

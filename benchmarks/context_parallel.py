@@ -1,0 +1,171 @@
+# pyright: basic
+"""Attention to keys and values that are spread over ranks: a call of the operator, forward, and with its gradients.
+
+    torchrun --nproc-per-node 2 benchmarks/context_parallel.py --out context_parallel.json
+
+Next to it stand cuDNN's attention of the same rows to keys that are already there, in squares with a mask and
+rectangles without one (no time for a transfer, and the largest of the ranks), and NCCL followed by the same, whose
+parts are merged by their log-sums. Each sample has new data. A result in zigzag is compared with that of NCCL and
+torch, which tests compare with the attention of the whole sequence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+import tilelink
+from benchmarks import cases
+from benchmarks.decode import lines, steps_of
+from benchmarks.measure import Session, Variant
+from benchmarks.tables import table, us
+from tilelink import ops
+from tilelink.ops.operators import UNFUSED
+
+FILE = Path(tilelink.__file__).parent / "programs" / "attention.tl"
+KEY_HEADS = 8
+CASES = (
+    ("causal", 64, 4096, 128), ("causal", 32, 8192, 128), ("causal", 32, 16384, 128), ("causal", 64, 4096, 64),
+    ("whole", 16, 4096, 128), ("whole", 16, 8192, 128), ("causal", 16, 4096, 128),
+)  # fmt: skip
+"""Whether rows see only those before them, heads of queries, rows of a rank, and elements of a head."""
+THERE, PAIR, OURS = "keys are there", "NCCL and torch", "ours"
+KINDS = {THERE: "transfer", PAIR: "pair", OURS: "ours"}
+WAYS = ("", ", with gradients")
+
+Tensor = torch.Tensor
+
+
+class Case:
+    """The tensors of a rank."""
+
+    def __init__(self, session: Session, how: str, heads: int, rows: int, depth: int) -> None:
+        self.session, self.causal, self.rows = session, how == "causal", rows
+        self.work = 4 * heads * depth * rows * rows * session.ranks * (0.5 if self.causal else 1)
+
+        def made(*shape: int) -> Tensor:
+            return torch.empty(1, *shape, depth, device=session.device, dtype=torch.bfloat16)
+
+        self.q, self.do = made(heads, rows), made(heads, rows)
+        self.k, self.v = made(KEY_HEADS, rows), made(KEY_HEADS, rows)
+        self.all_k, self.all_v = (made(KEY_HEADS, rows * session.ranks) for _ in range(2))
+        self._chance = torch.Generator(device=session.device).manual_seed(session.rank)
+
+    def refresh(self) -> None:
+        for one in (self.q, self.do, self.k, self.v, self.all_k, self.all_v):
+            one.normal_(generator=self._chance)
+
+    def there(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Tensor]:
+        """Yield the parts of the attention to keys of all ranks. No result is merged: that takes no time here."""
+        if not self.causal:
+            yield scaled_dot_product_attention(q, k, v, enable_gqa=True)
+            return
+        size, rank, ranks = self.rows // 2, self.session.rank, self.session.ranks
+        for part, chunk in enumerate((rank, 2 * ranks - 1 - rank)):
+            mine = q[:, :, part * size : (part + 1) * size]
+            own = slice(chunk * size, (chunk + 1) * size)
+            yield scaled_dot_product_attention(mine, k[:, :, own], v[:, :, own], is_causal=True, enable_gqa=True)
+            if chunk:
+                before = slice(chunk * size)
+                yield scaled_dot_product_attention(mine, k[:, :, before], v[:, :, before], enable_gqa=True)
+
+    def _there(self, graded: bool) -> Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), torch.set_grad_enabled(graded):
+            q, k, v = (one.detach().requires_grad_(graded) for one in (self.q, self.all_k, self.all_v))
+            parts = list(self.there(q, k, v))
+            if graded:
+                torch.autograd.backward(parts, [self.do[:, :, : one.shape[2]] for one in parts])
+            return parts[0]
+
+    def _call(self, schedule: str | None, graded: bool) -> Tensor:
+        with torch.set_grad_enabled(graded):
+            q, k, v = (one.detach().requires_grad_(graded) for one in (self.q, self.k, self.v))
+            o = ops.attention(q, k, v, is_causal=self.causal, schedule=schedule)
+            if graded:
+                o.backward(self.do)
+            return o.detach()
+
+    def variants(self) -> Iterator[tuple[str, Callable[[], Variant]]]:
+        for graded, way in zip((False, True), WAYS, strict=True):
+            calls = {
+                THERE: partial(self._there, graded), PAIR: partial(self._call, UNFUSED, graded),
+                OURS: partial(self._call, None, graded),
+            }  # fmt: skip
+            for kind, call in calls.items():
+                yield kind + way, partial(self._variant, kind + way, KINDS[kind], call)
+
+    def _variant(self, name: str, kind: str, run: Callable[[], Tensor]) -> Variant:
+        expected = (lambda: self._call(UNFUSED, False)) if kind == "ours" else None
+        return Variant(name=name, kind=kind, run=run, expected=expected, notes={"steps": 1})
+
+
+def measured(case: Case, name: str, args: argparse.Namespace) -> dict[str, Any]:
+    session = case.session
+    session.watchdog.context(name)
+    case.refresh()
+    built = [session.build(label, "ours", builder) for label, builder in case.variants()]
+    variants = [one for one in built if isinstance(one, Variant)]
+    rows = session.time(variants, case.refresh, samples=args.samples, warmups=args.warmups)
+    for row in rows:
+        row["step_us"] = row["us"]
+    return {"name": name, "work": case.work, "rows": [*rows, *(one for one in built if not isinstance(one, Variant))]}
+
+
+def report(found: dict[str, Any], name: str) -> list[str]:
+    """Return the section of a report in docs/results.md."""
+    machine, rows = found["machine"], list[tuple[str, ...]]()
+    for case in found["cases"]:
+        for way in WAYS:
+            step = {one: value for one, value in steps_of(case).items() if one.endswith(way) or not way}
+            there, pair, ours = (step.get(one + way) for one in (THERE, PAIR, OURS))
+            cells = [us(one) if one else "-" for one in (there, pair, ours)]
+            shares = [f"{ours / there:.2f}" if there and ours else "-", f"{pair / ours:.2f}" if pair and ours else "-"]
+            rate = f"{case['work'] / ours / 1e6:.0f}" if ours and not way else "-"
+            rows.append((case["name"] + way, *cells, rate, *shares))
+    return [
+        f"## {name}", "",
+        f"Attention over {found['ranks']} {machine['gpu']} (benchmarks/context_parallel.py), bf16, {KEY_HEADS} heads "
+        "of keys; causal attention is in zigzag. Microseconds of the slowest rank, launched eagerly with the host ahead; "
+        f"medians of {found['samples']} samples; driver {machine['driver']}, torch {machine['torch']}, triton "
+        f"{machine['triton']}. `{THERE}` is cuDNN's attention to keys of all ranks, without any transfer; `{PAIR}` "
+        "gathers them first. Gradients are computed by cuDNN in all. TFLOP/s of a rank, ours / keys are there, and how "
+        "many times as fast as NCCL and torch.", "",
+        *table(("attention", THERE, PAIR, OURS, "TFLOP/s", "/ there", "x pair"), rows), "",
+    ]  # fmt: skip
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = cases.parser(__doc__, samples=15)
+    parser.add_argument("--cases", default=",".join("x".join(map(str, one)) for one in CASES),
+                        help="HOWxHEADSxROWSxDEPTH, where HOW is causal or whole")  # fmt: skip
+    args = parser.parse_args(argv)
+    args.cases = [(how, *map(int, sizes)) for how, *sizes in (one.split("x") for one in args.cases.split(","))]
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = arguments(argv)
+    if args.dry:
+        return 0  # the operator compiles its own kernels
+    run = cases.Run("context parallel", FILE, args, lambda _: [])
+    for how, heads, rows, depth in args.cases:
+        name = f"{how}, {heads} heads of {depth}, {rows} rows a rank"
+        case = measured(Case(run.session, how, heads, rows, depth), name, args)
+        run.add(case, lines(case))
+        torch.cuda.empty_cache()
+    run.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
