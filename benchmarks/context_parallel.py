@@ -33,7 +33,7 @@ from benchmarks.tables import table, us
 from tilelink import ops
 from tilelink.ops.operators import UNFUSED
 
-FILE = Path(tilelink.__file__).parent / "programs" / "attention.tl"
+FILE = Path(tilelink.__file__).parent / "programs" / "ag_attention.tl"
 KEY_HEADS = 8
 CASES = (
     ("causal", 64, 4096, 128), ("causal", 32, 8192, 128), ("causal", 32, 16384, 128), ("causal", 64, 4096, 64),
@@ -136,7 +136,7 @@ def report(found: dict[str, Any], name: str) -> list[str]:
     return [
         f"## {name}", "",
         f"Attention over {found['ranks']} {machine['gpu']} (benchmarks/context_parallel.py), bf16, {KEY_HEADS} heads "
-        "of keys; causal attention is in zigzag. Microseconds of the slowest rank, launched eagerly with the host ahead; "
+        "of keys; causal attention is in zigzag. Microseconds of the slowest rank, launched eagerly; "
         f"medians of {found['samples']} samples; driver {machine['driver']}, torch {machine['torch']}, triton "
         f"{machine['triton']}. `{THERE}` is cuDNN's attention to keys of all ranks, without any transfer; `{PAIR}` "
         "gathers them first. Gradients are computed by cuDNN in all. TFLOP/s of a rank, ours / keys are there, and how "

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from hashlib import blake2b
 from itertools import cycle
@@ -11,8 +11,9 @@ from typing import TypeVar
 from zlib import crc32
 
 from tilelink import compiler
-from tilelink.ir.program import If, Notify, Program, Transfer, Wait
-from tilelink.ir.scalar import Binary, Int
+from tilelink.ir.products import products
+from tilelink.ir.program import For, If, Notify, Program, Statement, Transfer, Wait
+from tilelink.ir.scalar import Binary, Int, Param
 from tilelink.ir.visitor import statements
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.scheduling.schedule import Schedule
@@ -159,15 +160,22 @@ def has_roles(case: Case) -> bool:
 def fitted(case: Case, values: Mapping[str, int | float | bool]) -> dict[str, int | float | bool]:
     """Sizes of a case. Warps with roles store no rows beyond a tile, and take whole tiles and rows of 16 bytes.
 
-    So the parts into which a program divides its rows have whole tiles, too.
+    So the parts into which a program divides its rows have whole tiles, too. Dimensions of which tiles have one place
+    stay as they are, and a loop that multiplies twice holds rows of few columns in registers.
     """
     program, _ = case
     if not has_roles(case):
         return dict(values)
-    rows, *others = (p.name for p in program.params if p.kind == "dim")
-    more = {name: max(256, -(-int(values[name]) // 8) * 8) for name in others}
+    single = {d.extent.name for s in program.stages for d in s.indices if d.number and isinstance(d.extent, Param)}
+    rows, *others = (p.name for p in program.params if p.kind == "dim" and p.name not in single)
+    least = 64 if any(isinstance(s, For) and len(products(statements(s.body))) > 1 for s in _all(program)) else 256
+    more = {name: max(least, -(-int(values[name]) // 8) * 8) for name in others}
     whole = 128 * divisor(program)
     return {**values, **more, rows: -(-int(values[rows]) // whole) * whole}
+
+
+def _all(program: Program) -> Iterator[Statement]:
+    return (s for stage in program.stages for s in statements(stage.body))
 
 
 def divisor(program: Program) -> int:

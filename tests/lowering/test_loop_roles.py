@@ -224,7 +224,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "numbers that are no rows": (ROWS.replace("sums[h, n, i] = logs", "sums[h, n, i, :] = state"),
                                  {"rows": "out [H, N, B, D] f32"}, "store no vector of a number for each i"),
-    "added numbers": (ROWS.replace("] = logs", "] += logs"), {}, "adds to memory"),
     "long elements": (SOFTMAX, {"dtype": "f32"}, "not all bf16 or f16"),
 }  # fmt: skip
 

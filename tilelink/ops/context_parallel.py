@@ -19,7 +19,7 @@ from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import Op, op
 from tilelink.scheduling.schedule import Schedule
 
-FILE = "attention"
+FILE = "ag_attention"
 BLOCK = 128
 """Rows of a tile of warps with roles. Rows that are no multiple of it have another schedule."""
 DEPTHS = (64, 128, 256)
@@ -220,7 +220,9 @@ def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, group: str, schedule: st
     if schedule == UNFUSED:
         return _unfused(q, k, v, scale, group_named(group))
     return tuple(
-        _operator("attention" if q.dim() == FLAT else "zigzag_attention", schedule)(q, k, v, scale=scale, group=group)
+        _operator("ag_attention" if q.dim() == FLAT else "zigzag_attention", schedule)(
+            q, k, v, scale=scale, group=group
+        )
     )
 
 
