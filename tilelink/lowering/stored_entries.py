@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, repeat
 from math import prod
 from typing import Any
 
@@ -30,7 +30,18 @@ from tilelink.ir.visitor import local_names, statements
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.guards import Entry, Guards, settled
-from tilelink.lowering.value_numbering import Box, Origins, SettledKeys, ValueKey, ValueKeys, box, is_fixed
+from tilelink.lowering.value_numbering import (
+    Along,
+    At,
+    Box,
+    Columns,
+    Origins,
+    SettledKeys,
+    ValueKey,
+    ValueKeys,
+    box,
+    is_fixed,
+)
 
 OPERATIONS = {
     "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "minimum": "min", "maximum": "max",
@@ -60,12 +71,12 @@ class Execution:
 class Element:
     """An element of what a value is written to, by its number among so many.
 
-    place: where it is along the axes of the value, None if that is not known.
+    places: where all of them are along the axes of the value, None if that is not known.
     """
 
     number: int
     of: int
-    place: tuple[int, ...] | None
+    places: Columns | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +88,18 @@ class _Version:
     before: Mapping[str, _Version]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Noted:
+    """Entries that are equal to the elements of a value, in their order. columns: where these are, for the key."""
+
+    entries: Sequence[Entry]
+    key: ValueKey
+    columns: Columns
+
+    def place(self, number: int) -> tuple[int, ...]:
+        return tuple(column[number] for column in self.columns)
+
+
 @dataclass(kw_only=True)
 class StoredEntries:
     """Notes the entries that the statements of a program write, in the order of a walk over its stages."""
@@ -86,7 +109,9 @@ class StoredEntries:
     _names: dict[str, _Version] = field(default_factory=dict[str, "_Version"])
     _stage: str = ""
     _origins: Origins = field(init=False)
-    _keys: dict[Entry, ValueKey] = field(default_factory=dict[Entry, ValueKey])
+    _noted: list[_Noted] = field(default_factory=list[_Noted])
+    _where: dict[Entry, tuple[_Noted, int]] = field(default_factory=dict[Entry, "tuple[_Noted, int]"])
+    """The first that was noted of an entry, and which of its entries it is."""
     _twice: set[Entry] = field(default_factory=set[Entry])
 
     def __post_init__(self) -> None:
@@ -122,19 +147,24 @@ class StoredEntries:
         whole = self._axes(stage, target, value)
         names = self._names if stage.name == self._stage else {}
         for row in range(len(lo)):
-            places = [*np.ndindex(*(hi[row, :dims] - lo[row, :dims]).tolist())]
-            for at, step in enumerate(places):
-                place = int(peer[row]), tuple(int(n) for n in lo[row, :dims] + np.array(step))
-                origin = None
-                if in_order:
-                    place_of = None if whole is None else tuple(step[d] for d in whole)
-                    element = Element(number=at, of=len(places), place=place_of)
-                    origin = sources.of(value, executions[row], element, names)
-                    if origin is None and place_of is not None:
-                        self.note((stored, *place), sources.key(value, executions[row], names, place_of))
-                self.guards.copy((stored, *place), origin)
+            sizes, holder = (hi[row, :dims] - lo[row, :dims]).tolist(), int(peer[row])
+            steps = np.indices(sizes).reshape(dims, prod(sizes))
+            places = [*map(tuple, (steps.T + lo[row, :dims]).tolist())]
+            columns = None if whole is None else tuple(steps[d].tolist() for d in whole)
+            origins: list[Scalar | None] = [None] * len(places)
+            if in_order:
+                for at in range(len(places)):
+                    element = Element(number=at, of=len(places), places=columns)
+                    origins[at] = sources.of(value, executions[row], element, names)
+                computed = [at for at, origin in enumerate(origins) if origin is None]
+                if columns is not None and computed:
+                    key = sources.key(value, executions[row], names, _differing(columns))
+                    entries = [(stored, holder, places[at]) for at in computed]
+                    self.note(entries, key, tuple([column[at] for at in computed] for column in columns))
+            for place, origin in zip(places, origins, strict=True):
+                self.guards.copy((stored, holder, place), origin)
                 clamped = None if origin is None else self._clamped(target.tensor, origin)
-                self.guards.copy((target.tensor, *place), clamped)
+                self.guards.copy((target.tensor, holder, place), clamped)
 
     def stored(
         self, stage: BoundStage, target: Region, value: Value, sure: NDArray[np.bool_], boxes: Boxes
@@ -172,18 +202,31 @@ class StoredEntries:
         """Return the entries and names that are equal, as far as it is known which elements are."""
         classes: dict[int, list[Entry]] = {}
         settled_keys = SettledKeys(origins=self._origins, resolve=self.guards.resolve)
-        for entry, key in self._keys.items():
-            found = settled_keys.of(key)
-            if found is not None and entry not in self._twice:
-                classes.setdefault(found, []).append(entry)
+        for noted in self._noted:
+            found = settled_keys.of(noted.key, noted.columns)
+            for entry, number in zip(noted.entries, found if isinstance(found, list) else repeat(found), strict=False):
+                if number is not None and entry not in self._twice:
+                    classes.setdefault(number, []).append(entry)
         return [entries for entries in classes.values() if len(entries) > 1]
 
-    def note(self, entry: Entry, key: ValueKey | None) -> None:
-        """Note the key of the value that an entry is equal to."""
-        if entry in self._keys and self._keys[entry] != key:
-            self._twice.add(entry)
-        elif key is not None:
-            self._keys[entry] = key
+    def note(self, entries: Sequence[Entry], key: ValueKey | None, columns: Columns = ()) -> None:
+        """Note the key of the value of whose elements entries are equal. columns: where these are, for the key."""
+        noted = _Noted(entries=entries, key=key or (), columns=columns)
+        new: list[int] = []
+        for number, entry in enumerate(entries):
+            if entry not in self._where:
+                new.append(number)
+                continue
+            known, at = self._where[entry]
+            if known.key != noted.key or known.place(at) != noted.place(number):
+                self._twice.add(entry)
+        if key is None or not new:
+            return
+        if len(new) < len(entries):
+            columns = tuple([column[number] for number in new] for column in columns)
+            noted = _Noted(entries=[entries[number] for number in new], key=key, columns=columns)
+        self._noted.append(noted)
+        self._where.update((entry, (noted, number)) for number, entry in enumerate(noted.entries))
 
     def _axes(self, stage: BoundStage, target: Region, value: Value) -> tuple[int, ...] | None:
         """Return the dimensions of a target along which a value has its axes, or None if it is stretched along some."""
@@ -224,6 +267,8 @@ class _Sources:
     )
     _keys: dict[int, ValueKeys] = field(default_factory=dict[int, ValueKeys])
     """By the number of an execution."""
+    _tiles: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
+    """What was assigned to a name, by its identity, and the number of an execution whose elements of it were noted."""
     _named: dict[int, tuple[tuple[int, int], Scalar | None]] = field(default_factory=dict[Any, Any])
     """By the identity of what is assigned to a name, the last execution and element that asked, and the answer."""
 
@@ -249,10 +294,8 @@ class _Sources:
             case _:
                 return None
 
-    def key(
-        self, value: Value, at: Execution, names: Mapping[str, _Version], place: tuple[int, ...]
-    ) -> ValueKey | None:
-        """Return what an element of a value is computed from, or None if others may compute it otherwise."""
+    def key(self, value: Value, at: Execution, names: Mapping[str, _Version], place: At) -> ValueKey | None:
+        """Return what elements of a value are computed from, or None if others may compute them otherwise."""
 
         def read(region: Region) -> Box | None:
             known = self._boxes(region)
@@ -320,9 +363,14 @@ class _Sources:
         table = f"{name}{OF_STATEMENT}{version.statement}"
         self.entries.guards.ranges[table] = (MIN_INT32, MAX_INT32)
         entry = (at.task,) if one else (at.task, element.number)  # a tile is cut alike wherever it has these axes
-        place = (0,) * len(axes) if one else element.place
-        if place is not None:
-            self.entries.note((table, at.rank, entry), self.key(Local(name=name), at, names, place))
+        if one:
+            key = self.key(Local(name=name), at, names, (0,) * len(axes))
+            self.entries.note([(table, at.rank, entry)], key)
+        elif element.places is not None and (id(version), at.number) not in self._tiles:
+            self._tiles.add((id(version), at.number))
+            key = self.key(Local(name=name), at, names, _differing(element.places))
+            entries = [(table, at.rank, (at.task, number)) for number in range(element.of)]
+            self.entries.note(entries, key, element.places)
         return Lookup(table=table, coords=tuple(map(const, (at.rank, *entry))), launch=True)
 
 
@@ -344,6 +392,11 @@ def named_entry(lookup: Lookup) -> tuple[str, tuple[Scalar | Whole, ...]]:
     name, sign, statement = lookup.table.partition(OF_STATEMENT)
     assigned = sign and statement.partition("=")[0]
     return name, lookup.coords[2 if assigned else 1 :]  # the rank comes first, and of a name then the task
+
+
+def _differing(columns: Columns) -> At:
+    """Return the positions of elements that differ along all axes of a value."""
+    return tuple(Along(column=number) for number in range(len(columns)))
 
 
 def _long(axes: Sequence[Axis]) -> tuple[Axis, ...]:

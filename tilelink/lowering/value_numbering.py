@@ -14,10 +14,11 @@ change in place nothing is known: a read may come before the write, and then has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from itertools import repeat
 from math import prod
 from typing import Any
 
@@ -62,9 +63,20 @@ UNKNOWN = -1
 
 Element = tuple[str, int, tuple[int, ...]]
 """An element of a tensor: its name, the rank, the place."""
-At = tuple[int | None, ...]
 ValueKey = tuple[Any, ...]
 """An expression as nested tuples: equal ones have equal results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Along:
+    """A position that differs between the elements of a tile: one key is for all of them. column: which one of theirs."""
+
+    column: int
+
+
+At = tuple[int | Along | None, ...]
+Columns = tuple[list[int], ...]
+"""Positions of the elements of a tile, one list of them for each axis that they differ along."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +94,12 @@ class Box:
         return tuple(self.hi[d] - self.lo[d] for d in self.axes)
 
     def part(self, at: At) -> Box:
-        """Return the elements at places along the axes; None for all along one."""
+        """Return the elements at places along the axes; None, or a place that differs, for all along one."""
         lo, hi = [*self.lo], [*self.hi]
         for dim, place in zip(self.axes, at, strict=True):
-            if place is not None:
+            if isinstance(place, int):
                 lo[dim], hi[dim] = lo[dim] + place, lo[dim] + place + 1
-        axes = tuple(dim for dim, place in zip(self.axes, at, strict=True) if place is None)
+        axes = tuple(dim for dim, place in zip(self.axes, at, strict=True) if not isinstance(place, int))
         return Box(tensor=self.tensor, rank=self.rank, lo=tuple(lo), hi=tuple(hi), axes=axes)
 
     @property
@@ -140,15 +152,19 @@ class Origins:
         row = _Written(target=target, origin=origin, sure=sure)
         self._written.setdefault((target.tensor, target.rank), []).append(row)
 
-    def read(self, read: Box) -> ValueKey | None:
-        """Return what the elements of a read are, or None if that is not known."""
+    def read(self, leaf: Leaf, columns: Columns) -> ValueKey | list[ValueKey | None] | None:
+        """Return what the elements of a read are, or None if that is not known: one answer, or one for each place."""
+        read, dtype = leaf.read, self.bound.tensors[leaf.read.tensor].dtype
         cells = self._cells(read.tensor, read.rank)
         if cells is None:
             return None
-        found = np.ascontiguousarray(cells[read.slices].reshape(read.shape))
-        if (found == UNKNOWN).any():
-            return None
-        return "elements", self.bound.tensors[read.tensor].dtype, found.shape, sha256(found.tobytes()).digest()
+        found = cells[read.slices].reshape(read.shape)
+        if any(isinstance(one, Along) for one in leaf.at):
+            differing = [axis for axis, one in enumerate(leaf.at) if isinstance(one, Along)]
+            found = np.moveaxis(found, differing, range(len(differing)))
+            parts = found[tuple(columns[one.column] for one in leaf.at if isinstance(one, Along))]
+            return [_elements(dtype, one) for one in parts]
+        return _elements(dtype, found)
 
     def merge(self, groups: Iterable[Collection[Element]]) -> bool:
         """Note that the elements of each group have one value: they are one element. True if any of that is new.
@@ -205,6 +221,15 @@ class Origins:
         return np.where(times == 1, cells, UNKNOWN)
 
 
+def _elements(dtype: str, found: NDArray[np.int64]) -> ValueKey | None:
+    """Return elements by their numbers, or None if one of them is not known."""
+    if found.ndim == 0:
+        return None if found == UNKNOWN else ("elements", dtype, int(found))
+    if (found == UNKNOWN).any():
+        return None
+    return "elements", dtype, found.shape, sha256(found.tobytes()).digest()
+
+
 def _sources(bound: Bound) -> set[str]:
     """Return the tensors that the values of index tensors are computed from, and those that these are copies of."""
     found: set[str] = set()
@@ -235,9 +260,10 @@ def _read(value: Value, named: Mapping[str, set[str]]) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """Elements that an expression reads, before it is known where they are from."""
+    """Elements that an expression reads, before it is known where they are from. at: along the axes of the box."""
 
     read: Box
+    at: At = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +292,8 @@ class ValueKeys:
     def of(self, value: Value, names: Mapping[str, Any], at: At) -> ValueKey | None:
         """Return the key of a part of a value, or None for a value that another kernel may compute otherwise.
 
-        at: for each axis of the value the position of the part, or None for all of it; more axes in front are those of
+        at: for each axis of the value the position of the part, or None for all of it; parts whose positions differ,
+        `Along` columns of theirs, have one key. More axes in front are those of
         other values, with which it is broadcast. names: what is assigned to names, and what the names in that are then.
         """
         asked = value.name if isinstance(value, Local) else id(value), id(names), at
@@ -285,7 +312,8 @@ class ValueKeys:
         match value:
             case Read(region=region):
                 found = self.read(region)
-                return None if found is None else ("read", Leaf(read=found.part(own)))
+                at = tuple(one for one in own if not isinstance(one, int))
+                return None if found is None else ("read", Leaf(read=found.part(own), at=at))
             case Literal(value=number) if isinstance(number, int) and not isinstance(number, bool):
                 return "integer", Decided(scalar=const(number))
             case Literal(value=number):
@@ -297,7 +325,9 @@ class ValueKeys:
                     return None
                 return "integer", Decided(scalar=self.settled(scalar))
             case WholePositions(dim=dim):
-                return ("positions", dim) if own[0] is None else ("integer", Decided(scalar=const(own[0])))
+                if isinstance(own[0], int):
+                    return "integer", Decided(scalar=const(own[0]))
+                return ("positions", dim) if own[0] is None else ("integer", own[0])
             case Local(name=name):
                 return self._named(name, names, own)
             case Apply(op=op, args=args) if self._is_exact(op, args):
@@ -353,6 +383,9 @@ class ValueKeys:
         return self._typing.type_of(value).dtype
 
 
+Settled = int | list[int | None] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class SettledKeys:
     """Keys in terms of where elements are from: equal expressions of equal elements have one number.
@@ -363,28 +396,42 @@ class SettledKeys:
     origins: Origins
     resolve: Callable[[Scalar], Scalar]
     _numbers: dict[ValueKey, int] = field(default_factory=dict[ValueKey, int])
-    _known: dict[int, int | None] = field(default_factory=dict[int, "int | None"])
-    """By the identities of keys, which their owner keeps."""
+    _known: dict[tuple[int, int], Settled] = field(default_factory=dict[Any, Any])
+    """By the identities of keys and of columns, which their owner keeps."""
 
-    def of(self, key: ValueKey) -> int | None:
-        """Return the number of a key, or None if it is not known where one of its elements is from."""
-        if id(key) not in self._known:
-            self._known[id(key)] = self._of(key)
-        return self._known[id(key)]
+    def of(self, key: ValueKey, columns: Columns = ()) -> Settled:
+        """Return the number of a key, or None if it is not known where one of its elements is from.
 
-    def _of(self, key: ValueKey) -> int | None:
+        columns: the places of the elements that the key is for: if it differs between them, one answer for each.
+        """
+        asked = id(key), id(columns)
+        if asked not in self._known:
+            self._known[asked] = self._of(key, columns)
+        return self._known[asked]
+
+    def _of(self, key: ValueKey, columns: Columns) -> Settled:
         parts: list[Any] = []
         for part in key:
             found = part
             if isinstance(part, Leaf):
-                found = self.origins.read(part.read)
+                found = self.origins.read(part, columns)
             elif isinstance(part, Decided):
                 found = self.resolve(part.scalar)
+            elif isinstance(part, Along):
+                found = columns[part.column]
+                if key[0] == "integer":
+                    found = [self.resolve(const(one)) for one in found]
             elif isinstance(part, tuple) and part and isinstance(part[0], str):
-                found = self.of(part)  # type: ignore[arg-type]
+                found = self.of(part, columns)  # type: ignore[arg-type]
             if found is None:
                 return None
             parts.append(found)
+        if not any(isinstance(part, list) for part in parts):
+            return self._number(parts)
+        rows = zip(*(part if isinstance(part, list) else repeat(part) for part in parts), strict=False)
+        return [None if None in row else self._number(row) for row in rows]
+
+    def _number(self, parts: Sequence[Any]) -> int:
         settled = _ordered(*parts) if parts[0] == "apply" else tuple(parts)
         return self._numbers.setdefault(settled, len(self._numbers))
 
