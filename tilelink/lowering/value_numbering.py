@@ -14,7 +14,7 @@ change in place nothing is known: a read may come before the write, and then has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -69,7 +69,7 @@ ValueKey = tuple[Any, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Along:
-    """A position that differs between the elements of a tile: one key is for all of them. column: which one of theirs."""
+    """A position that differs between elements of a tile, which have one key. column: which of their `Columns`."""
 
     column: int
 
@@ -398,6 +398,9 @@ class SettledKeys:
     _numbers: dict[ValueKey, int] = field(default_factory=dict[ValueKey, int])
     _known: dict[tuple[int, int], Settled] = field(default_factory=dict[Any, Any])
     """By the identities of keys and of columns, which their owner keeps."""
+    _columns: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict[Any, Any])
+    _rows: dict[tuple[Any, ...], list[int | None]] = field(default_factory=dict[Any, Any])
+    """By what nodes are, and the identities of `_columns` that they are computed from."""
 
     def of(self, key: ValueKey, columns: Columns = ()) -> Settled:
         """Return the number of a key, or None if it is not known where one of its elements is from.
@@ -426,18 +429,22 @@ class SettledKeys:
             if found is None:
                 return None
             parts.append(found)
+        if parts[0] == "apply" and parts[1] in MIRRORED:
+            parts = ["apply", MIRRORED[parts[1]], parts[2], *parts[:2:-1]]
+        commutes = parts[0] == "apply" and parts[1] in COMMUTATIVE
         if not any(isinstance(part, list) for part in parts):
-            return self._number(parts)
-        rows = zip(*(part if isinstance(part, list) else repeat(part) for part in parts), strict=False)
-        return [None if None in row else self._number(row) for row in rows]
+            return self._numbered([tuple(parts)], commutes)[0]
+        # What is computed from the same columns has the same ones: those of a tile are looked at once.
+        own = [self._columns.setdefault(tuple(one), one) if isinstance(one, list) else one for one in parts]
+        asked = tuple(id(one) if isinstance(one, list) else (one,) for one in own)
+        if asked not in self._rows:
+            rows = zip(*(one if isinstance(one, list) else repeat(one) for one in own), strict=False)
+            self._rows[asked] = self._numbered(rows, commutes)
+        return self._rows[asked]
 
-    def _number(self, parts: Sequence[Any]) -> int:
-        settled = _ordered(*parts) if parts[0] == "apply" else tuple(parts)
-        return self._numbers.setdefault(settled, len(self._numbers))
-
-
-def _ordered(head: str, op: str, dtype: str, *args: int) -> ValueKey:
-    """Return an operation with its operands in one order, if their order does not matter."""
-    if op in MIRRORED:
-        op, args = MIRRORED[op], args[::-1]
-    return head, op, dtype, *(sorted(args) if op in COMMUTATIVE else args)
+    def _numbered(self, rows: Iterable[tuple[Any, ...]], commutes: bool) -> list[int | None]:
+        """Return the numbers of nodes, None for one with a part of which nothing is known."""
+        numbers, known = self._numbers, [None if None in row else row for row in rows]
+        if commutes:
+            known = [row and (*row[:3], *sorted(row[3:])) for row in known]
+        return [row and numbers.setdefault(row, len(numbers)) for row in known]
