@@ -153,11 +153,11 @@ def _neighbourhoods(a: Accesses, one: Ints, other: Ints) -> tuple[Ints, Ints]:
     return number[: len(one)], number[len(one) :]
 
 
-def waits_are_free(plan: Plan) -> bool:
+def waits_are_free(plan: Plan, order: HappensBefore | None = None) -> bool:
     """True if no notify that a copy engine waits for depends on a notify by a copy engine, on any rank.
 
-    That is asked of the order of the queues. Then no wait of a queue can block the entries after it for ever, even if
-    they were issued before it.
+    That is asked of the order of the queues (`order`, if the caller has it). Then no wait of a queue can block the
+    entries after it for ever, even if they were issued before it.
     """
     signals, channel = plan.signals, plan.counters
     queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.workers], dtype=bool)
@@ -168,8 +168,8 @@ def waits_are_free(plan: Plan) -> bool:
     rows = np.flatnonzero((signals.kind == NOTIFY) & np.isin(channel, awaited))
     if by_queue[rows].any():
         return False
-    plan = replace(plan, overtaking=np.zeros(0, np.int64))
-    order = HappensBefore(plan=plan)
+    plan = replace(plan, overtaking=np.zeros(0, np.int64)) if order is None else order.plan
+    order = order or HappensBefore(plan=plan)
     key, worker = plan.signal_keys, plan.worker[signals.task]
     for queue in np.flatnonzero(queued):
         flags = np.flatnonzero((worker == queue) & (signals.kind == NOTIFY))

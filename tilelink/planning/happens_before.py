@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -268,9 +269,10 @@ class HappensBefore:
     def _line(self) -> SignalOrder | None:
         """All signals in a line, with begins and ends of workers; None if some wait in a circle."""
         s, workers = self.plan.signals, np.arange(len(self.plan.workers))
-        notifies = (s.kind == NOTIFY) & ~self._hidden
-        rows = np.flatnonzero(notifies | self._waiting)
-        gives, worker = notifies[rows], self.plan.worker[s.task[rows]]
+        notifies = np.flatnonzero((s.kind == NOTIFY) & ~self._hidden)
+        waits, waiting = self._first_waits
+        rows = np.concatenate([notifies, waits])
+        gives = np.arange(len(rows)) < len(notifies)
         own, before = self._kernels
         begun, shadowed = before >= 0, self._shadows != workers
         none = int(own.max(initial=-1)) + 1  # a kernel that no other one comes after
@@ -279,7 +281,8 @@ class HappensBefore:
         start = np.concatenate([workers[begun], self._shadows[begun & shadowed]])
         after = np.concatenate([before[begun], before[begun & shadowed]])
         columns = [
-            (np.where(gives, worker, self._shadows[worker]), self._signal_keys[rows], gives, self.plan.counters[rows]),
+            (np.concatenate([self.plan.worker[s.task[notifies]], waiting]), self._signal_keys[rows], gives,
+             self.plan.counters[rows]),
             (node, np.full(len(node), AFTER_ALL), np.ones(len(node), bool), self._channels + end),
             (start, np.full(len(start), -1), np.zeros(len(start), bool), self._channels + after),
         ]  # fmt: skip
@@ -331,17 +334,30 @@ class HappensBefore:
         """For each worker its notifies (keys, channels); for each channel its waits (worker, key)."""
         s = self.plan.signals
         worker, key, channel = self.plan.worker[s.task], self._signal_keys, self.plan.counters
-        notifies: list[tuple[list[int], list[int]]] = [([], []) for _ in range(self._nodes)]
-        waits: dict[int, list[tuple[int, int]]] = {}
-        for row in np.lexsort((key, worker)):
-            if self._hidden[row]:
-                continue
-            if s.kind[row] == NOTIFY:
-                notifies[worker[row]][0].append(int(key[row]))
-                notifies[worker[row]][1].append(int(channel[row]))
-            elif self._waiting[row]:
-                waits.setdefault(int(channel[row]), []).append((int(self._shadows[worker[row]]), int(key[row])))
-        return notifies, waits
+        rows = np.flatnonzero((s.kind == NOTIFY) & ~self._hidden)
+        rows = rows[np.lexsort((key[rows], worker[rows]))]
+        bounds = np.searchsorted(worker[rows], np.arange(self._nodes + 1)).tolist()
+        keys, channels = key[rows].tolist(), channel[rows].tolist()
+        notifies = [(keys[begin:end], channels[begin:end]) for begin, end in pairwise(bounds)]
+        rows, node = self._first_waits
+        channels, bounds = np.unique(channel[rows], return_index=True)
+        pairs = list(zip(node.tolist(), key[rows].tolist(), strict=True))
+        ends = pairwise([*bounds.tolist(), len(rows)])
+        return notifies, {one: pairs[begin:end] for one, (begin, end) in zip(channels.tolist(), ends, strict=True)}
+
+    @cached_property
+    def _first_waits(self) -> tuple[Ints, Ints]:
+        """The waits that are edges of the graph, channel by channel, and the nodes that they lead to.
+
+        Of a node and a channel the first one alone: later ones are for what has happened.
+        """
+        s, channel = self.plan.signals, self.plan.counters
+        rows = np.flatnonzero(self._waiting)
+        node = self._shadows[self.plan.worker[s.task[rows]]]
+        order = np.lexsort((self._signal_keys[rows], node, channel[rows]))
+        rows, node = rows[order], node[order]
+        first = (np.diff(channel[rows], prepend=-1) != 0) | (np.diff(node, prepend=-1) != 0)
+        return rows[first], node[first]
 
     @cached_property
     def _signal_keys(self) -> Ints:

@@ -27,9 +27,10 @@ def with_queue_order(plan: Plan) -> Plan:
     if not any(kernel.on_copy_engine for kernel in plan.bound.kernels):
         return plan
     copies = own_copies(plan)
-    first = not copies.conflict and _keeps_order(copies)
+    queued = HappensBefore(plan=copies.plan)
+    first = not copies.conflict and _keeps_order(copies, queued)
     # A measured timeline has the waits in the order of the queue.
-    aside = not plan.bound.capabilities.traced and waits_are_free(plan)
+    aside = not plan.bound.capabilities.traced and waits_are_free(plan, queued)
     return in_queue_order(plan, own_first=first, waits_aside=aside)
 
 
@@ -43,10 +44,11 @@ def in_queue_order(plan: Plan, *, own_first: bool, waits_aside: bool) -> Plan:
     return replace(plan, bound=replace(plan.bound, kernels=kernels), overtaking=overtaking)
 
 
-def _keeps_order(copies: OwnCopies) -> bool:
+def _keeps_order(copies: OwnCopies, in_queues: HappensBefore) -> bool:
     """True if copies that overtake others leave each two accesses in order that the queues have in order.
 
-    Whatever comes after an overtaken copy because of a notify that overtakes it is looked at.
+    Whatever comes after an overtaken copy because of a notify that overtakes it is looked at. in_queues: the order of
+    the queues.
     """
     plan, a = copies.plan, copies.plan.accesses
     if not len(copies.overtaken):
@@ -54,7 +56,9 @@ def _keeps_order(copies: OwnCopies) -> bool:
     if not plan.bound.schedule.reuse_wait:
         return False  # the rule of reuse concludes from the order of a launch how far ranks are apart
     number, s = plan.event(a.task, a.position), plan.signals
-    queued, first = (HappensBefore(plan=apart(one)) for one in (plan, copies.first))
+    queued, first = (apart(one) for one in (plan, copies.first))
+    alone, first = apart(plan), HappensBefore(plan=apart(copies.first))
+    queued = in_queues if alone is plan else HappensBefore(plan=alone)
     told = np.flatnonzero((s.kind == NOTIFY) & np.isin(plan.event(s.task, s.position), copies.events))
     earliest = queued.after_counters(set(plan.counters[told].tolist()))
     reached = queued.key(a.task, a.position) >= earliest[queued.plan.worker[a.task]]
@@ -75,4 +79,5 @@ def _lost(before: HappensBefore, after: HappensBefore, one: Ints, other: Ints) -
     """True if an access comes before another one in one relation, and not in another relation."""
     a = before.plan.accesses
     pair = a.task[one], a.position[one], a.task[other], a.position[other]
-    return bool((before.before(*pair) & ~after.before(*pair)).any())
+    lost = np.flatnonzero(~after.before(*pair))
+    return bool(before.before(*(column[lost] for column in pair)).any())

@@ -8,7 +8,6 @@ wait, of a channel that stands for the kernel.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,23 +29,28 @@ def topological_order(worker: Ints, key: Ints, gives: np.ndarray, channel: Ints)
     A row for each: notifies have `gives`, keys are those of `Plan.key`. Each worker has an end, at AFTER_ALL.
     """
     rows = np.lexsort((gives, key, worker))
-    workers, giving, channels = (column[rows].tolist() for column in (worker, gives, channel))
+    giving, channels = gives[rows].tolist(), channel[rows].tolist()
     missing = np.bincount(channel[gives], minlength=int(channel.max()) + 1).tolist()
     blocked: dict[int, list[int]] = {}
     line: list[int] = []
-    todo = deque(np.flatnonzero(np.diff(worker[rows], prepend=-1)).tolist())  # the next row of each worker
+    begins = np.diff(worker[rows], prepend=-1) != 0
+    todo = np.flatnonzero(begins).tolist()  # the next row of each worker
+    ends = [*begins[1:].tolist(), True]
     while todo:
-        row = todo.popleft()
-        if giving[row]:
-            missing[channels[row]] -= 1
-            if not missing[channels[row]]:
-                todo.extend(blocked.pop(channels[row], ()))
-        elif missing[channels[row]]:
-            blocked.setdefault(channels[row], []).append(row)
-            continue
-        line.append(row)
-        if workers[row + 1 : row + 2] == [workers[row]]:
-            todo.append(row + 1)
+        row = todo.pop()
+        while True:
+            here = channels[row]
+            if giving[row]:
+                missing[here] -= 1
+                if not missing[here] and here in blocked:
+                    todo += blocked.pop(here)
+            elif missing[here]:
+                blocked.setdefault(here, []).append(row)
+                break
+            line.append(row)
+            if ends[row]:
+                break
+            row += 1
     if len(line) < len(rows):
         return None
     order = rows[line]
