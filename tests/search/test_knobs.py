@@ -251,6 +251,23 @@ def test_the_document_says_how_many_points_there_are(name: str) -> None:
     assert any(f"{points} {words}`{name}`" in told for words in ("points for ", "for ", "("))
 
 
+def test_tiles_of_a_row_are_as_long_as_the_row_allows() -> None:
+    """A stage of which each tile is a part of one row has sizes to choose from too."""
+    text = """
+program rows(M, N):
+    x : in  [M, N]
+    y : out [M, N]
+
+    compute scale(i: M by 1, j: N):
+        y[i, j] = 2.0 * x[i, j]
+"""
+    import tilelink
+    from tilelink.search.knobs import knobs
+
+    found = knobs(tilelink.parse(text).program(), {"M": 64, "N": 900}, 2, target("sm_90"))
+    assert {knob.name: knob.labels for knob in found}["scale tile"] == ("256", "512", "1024")
+
+
 def test_stages_of_which_a_launch_decides_have_no_choices_that_are_refused() -> None:
     text = """
 program rows(M = 1024, N = 1024, K = 1024):

@@ -278,6 +278,22 @@ def test_a_search_without_an_end_is_refused() -> None:
         search(space_of("ag_gemm"), lambda _: 1.0, strategy("random"), budget_s=float("nan"))
 
 
+def test_points_without_a_cost_are_counted() -> None:
+    costs = iter([2.0, None, 1.0])
+    found = search(space_of("gemm_rs_slots"), lambda _: next(costs, None), strategy("random"), trials=25, seed=1)
+    assert [one.seconds for one in found.tried] == [2.0, 1.0]
+    assert found.refused[run.SLOWER] > 1 and sum(found.refused.values()) == 23
+
+
+def test_a_plan_that_is_too_large_for_the_machine_is_a_refused_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: object) -> Plan:
+        raise MemoryError
+
+    monkeypatch.setattr("tilelink.search.space.make_plan", too_large)
+    found = search(space_of("ag_gemm"), lambda _: 1.0, strategy("random"), trials=3)
+    assert found.refused == {"memory": 3}
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_an_interrupt_ends_a_search_that_keeps_what_it_has(keep: bool) -> None:
     costs = iter([3.0, 2.0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from functools import cache
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,12 @@ from tilelink.lowering.events import NOTIFY
 from tilelink.planning.plan import make_plan
 from tilelink.reference.trial import random_tables
 from tilelink.scheduling.schedule import Schedule
-from tilelink.simulator import Simulated, simulate
+from tilelink.simulator import Roofline, Simulated, seconds_within, simulate
+from tilelink.simulator.engine import least_seconds
 from tilelink.simulator.links import Port
 from tilelink.simulator.machine import Machine
+from tilelink.simulator.sampled import sampled
+from tilelink.simulator.script import make_script
 from tilelink.target import H200
 
 SIZES = (256, 384, 512, 256, 128, 64)
@@ -73,6 +77,20 @@ def test_the_library_runs_to_its_end_and_the_parts_add_up(program: Program, sche
         after = worker[1:] == worker[:-1]
         after &= (task[1:] != task[:-1]) | ~t.script.stored_apart[rows[1:]]  # a storer starts all of a tile's transfers
         assert (begin[1:][after] >= end[:-1][after] - 1e-12).all()
+
+
+@thorough(unless=lambda program: one_in(4, program.name))
+@pytest.mark.parametrize(("program", "schedule"), in_turn(cases()), ids=lambda c: c.name if c else "default")
+def test_a_time_within_a_limit_is_the_predicted_one(program: Program, schedule: Schedule | None) -> None:
+    whole, given = run(program, schedule).seconds, planned_with_launches(program, schedule)
+    assert seconds_within(**given, machine=H200S, limit=inf) == seconds_within(**given, machine=H200S, limit=whole)
+    assert seconds_within(**given, machine=H200S, limit=whole) == whole
+    assert seconds_within(**given, machine=H200S, limit=whole / 2) is None
+    samples = given["samples"]
+    launch = sampled(given["plan"], samples[0], given["tables"]) if samples else given["plan"]
+    tables = {**given["tables"], **(samples[0] if samples else {})}
+    script = make_script(launch, H200S, Roofline(), tables)
+    assert (least_seconds(script) > 0) == (script.main > 0).any() and least_seconds(script) <= whole
 
 
 @thorough(unless=lambda program: one_in(8, program.name))

@@ -4,6 +4,7 @@ import importlib
 import json
 from dataclasses import asdict, replace
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.cli import app
 from tilelink.errors import BindingError, OutputError
-from tilelink.simulator import simulate
+from tilelink.ir.program import Program
+from tilelink.scheduling.schedule import Schedule
+from tilelink.search.run import SLOWER
+from tilelink.simulator import seconds_within, simulate
 from tilelink.simulator.machine import load_machine
 from tilelink.target import target
 from tilelink.tuning import Database, Key, Record, algorithms, key_of, rank
@@ -295,6 +299,33 @@ def test_where_every_point_is_refused_the_commonest_reason_is_said(tmp_path: Pat
     assert done.exit_code == 1 and done.stderr.splitlines()[1].startswith("CoverageError: "), done.output
 
 
+@pytest.mark.parametrize("hopeless", [inf, 1.01])
+def test_points_far_slower_than_the_best_have_no_time(monkeypatch: pytest.MonkeyPatch, hopeless: float) -> None:
+    """Declared schedules have one all the same, and the best of the others does not change."""
+    ranking = importlib.import_module("tilelink.tuning.rank")
+    monkeypatch.setattr(ranking, "HOPELESS", hopeless)
+    module = compiler.load("ag_gemm")
+    program = module.program("ag_gemm")
+    declared = [s for s in module.schedules_of(program) if s.name in ("copy_engine", "h200")]
+    dims = {"Ms": 512, "N": 1024, "K": 1024}
+    found = rank([program], dims=dims, ranks=2, declared=declared, by="random", trials=14, seed=2)
+    assert sum(one.declared for one in found.tried) == 2
+    best = found.ranking[0].seconds
+    if hopeless == inf:
+        assert SLOWER not in found.refused
+        assert any(one.seconds > 1.01 * best for one in found.tried if not one.declared)
+    else:
+        assert found.refused[SLOWER] > 1
+        whole = min(simulated(one.schedule, program, dims) for one in found.tried)
+        assert best == pytest.approx(whole)
+
+
+def simulated(schedule: Schedule, program: Program, dims: dict[str, int]) -> float:
+    machine = load_machine("8xH200")
+    plan = compiler.plan(program, schedule, ranks=2, dims=dims, dtype="bf16", target=machine.processor)
+    return simulate(plan, machine).seconds
+
+
 def test_an_interrupted_search_shows_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
@@ -302,9 +333,9 @@ def test_an_interrupted_search_shows_the_best_so_far(monkeypatch: pytest.MonkeyP
         calls.append(0)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return simulate(*given, **options)
+        return seconds_within(*given, **options)
 
-    monkeypatch.setattr(importlib.import_module("tilelink.tuning.rank"), "simulate", interrupted)
+    monkeypatch.setattr(importlib.import_module("tilelink.tuning.rank"), "seconds_within", interrupted)
     done = CliRunner().invoke(app, ["tune", "gemm_rs", "-p", "gemm_rs_ring", "-n", "2", "--shape", "256,512,512"])
     assert done.exit_code == 130 and "interrupted: the best so far" in done.output and "gemm_rs_ring" in done.output
 

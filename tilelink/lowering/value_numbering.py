@@ -446,5 +446,5 @@ class SettledKeys:
         """Return the numbers of nodes, None for one with a part of which nothing is known."""
         numbers, known = self._numbers, [None if None in row else row for row in rows]
         if commutes:
-            known = [row and (*row[:3], *sorted(row[3:])) for row in known]
-        return [row and numbers.setdefault(row, len(numbers)) for row in known]
+            known = [None if row is None else (*row[:3], *sorted(row[3:])) for row in known]
+        return [None if row is None else numbers.setdefault(row, len(numbers)) for row in known]

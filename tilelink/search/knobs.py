@@ -43,6 +43,8 @@ GROUPS = (0, 4, 8, 16)
 """Sizes of the groups of rows in which tiles are visited; 0: row by row."""
 ELEMENTWISE = ((32, 64), (64, 128), (32, 256), (16, 512), (64, 512))
 """Rows and columns of a tile of a stage without products."""
+LINES = (256, 512, 1024, 2048)
+"""The same of a stage whose tiles are parts of one row, where the row has that many."""
 MOVED_ROWS = (64, 128, 256, 512, 1024, 2048, 65536)
 """Rows that one transfer moves; the last value means all rows."""
 MOVERS = (4, 8, 16)
@@ -349,11 +351,14 @@ class _Reader:
         tiled = self.tiled()
         if self.moves:
             yield _knob(f"{self.stage.name} tile", dict(self._moved(tiled)))
-        elif not self.product and not self.attention and len(tiled) >= 2:
-            rows, columns = list(tiled)[-2:]
-            tiles = {f"{m}x{n}": self._tile({rows: m, columns: n}) for m, n in ELEMENTWISE}
+        elif not self.product and not self.attention and tiled:
+            *_, columns = tiled
+            tiles = {str(n): self._tile({columns: n}) for n in LINES if n < 2 * power_of_two(tiled[columns])}
+            if len(tiled) >= 2:
+                rows = list(tiled)[-2]
+                tiles = {f"{m}x{n}": self._tile({rows: m, columns: n}) for m, n in ELEMENTWISE}
             yield _knob(f"{self.stage.name} tile", tiles)
-            if self.regions(Wait):
+            if self.regions(Wait) and len(tiled) >= 2:
                 yield _bands(self.stage.name, [self])
 
     def _tile(self, sizes: dict[str, int]) -> Change:

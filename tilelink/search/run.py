@@ -24,10 +24,13 @@ DECLARED_SHARE, DECLARED_S = 0.5, 10.0
 NO_TIME = "no time for so many tiles"
 """The reason that is counted for declared schedules that would take longer."""
 
+SLOWER = "far slower than the best"
+"""The reason that is counted for points without a cost."""
+
 Ended = Literal["trials", "seconds", "strategy", "points", "interrupt"]
 
-Cost = Callable[[Plan], float]
-"""The cost of a verified plan, in seconds."""
+Cost = Callable[[Plan], float | None]
+"""The cost of a verified plan, in seconds; None for one that is so much slower than others that it does not matter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +197,8 @@ class _Judge:
         schedule = declared or self._space.schedule(candidate)
         plan = self._space.plan_of(candidate.program, schedule)
         seconds = None if plan is None else self._cost(plan)
+        if plan is not None and seconds is None:
+            self._space.refused[SLOWER] += 1
         if seconds is not None and not 0 <= seconds < inf:
             hint = "a cost is a finite number of seconds, 0 or more"
             raise CostError(f"{schedule.name} of {schedule.program} costs {seconds!r}", hint=hint)

@@ -40,8 +40,8 @@ class Space:
     """The schedules of programs with the same parameters, at given sizes.
 
     declared: schedules written by hand, which need not be points; seeds: the points that are nearest to them. refused
-    counts the schedules without a plan: error class, "shared memory" or "registers" -> schedules. reasons has the first
-    error of each of these.
+    counts the schedules without a plan: error class, "shared memory", "registers" or "memory", of the search itself, ->
+    schedules. reasons has the first error of each of these but the last.
     """
 
     programs: tuple[Program, ...]
@@ -139,6 +139,9 @@ class Space:
             verify(plan)
         except TileLinkError as error:
             return self._refuse(type(error).__name__, error)
+        except MemoryError:  # its tiles are too many for this machine: others need not be
+            self.refused["memory"] += 1
+            return None
         return plan
 
     def _refuse(self, reason: str, error: TileLinkError) -> None:

@@ -6,7 +6,7 @@ result.seconds, result.bound.seconds, result.breakdowns[0].parts()
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -16,13 +16,13 @@ from tilelink.errors import BindingError, CostError, MachineError
 from tilelink.ir.depth import deep
 from tilelink.planning.plan import Plan
 from tilelink.simulator.cost import CostModel, Roofline
-from tilelink.simulator.engine import simulate_script
+from tilelink.simulator.engine import least_seconds, simulate_script
 from tilelink.simulator.machine import Machine
 from tilelink.simulator.result import Simulated, mean_of, summarize
 from tilelink.simulator.sampled import Sample, launch_tensors, sampled
-from tilelink.simulator.script import make_script
+from tilelink.simulator.script import Script, make_script
 
-__all__ = ["CostModel", "Roofline", "Simulated", "simulate"]
+__all__ = ["CostModel", "Roofline", "Simulated", "seconds_within", "simulate"]
 
 
 @deep()
@@ -51,20 +51,51 @@ def simulate(
         raise MachineError(f"{len(offsets)} launch offsets for {plan.bound.ranks} ranks", hint="give one for each rank")
     if wrong := [offset for offset in offsets if not 0 <= offset < inf]:
         raise MachineError(f"a rank launches after {wrong[0]} s", hint="offsets are seconds, 0 or more")
+    results = [summarize(simulate_script(script, offsets)) for script in _scripts(plan, machine, cost, tables, samples)]
+    return mean_of(results) if launch_tensors(plan.bound) else results[0]
+
+
+@deep()
+def seconds_within(
+    plan: Plan,
+    machine: Machine,
+    limit: float,
+    *,
+    clear: float = inf,
+    cost: CostModel | None = None,
+    tables: Mapping[str, NDArray[Any]] | None = None,
+    samples: Sequence[Sample] = (),
+) -> float | None:
+    """Return the predicted seconds of a plan, or None if one of its launches takes more than `limit` seconds.
+
+    A launch that takes longer is simulated up to the limit at most, and not at all if its programs compute for longer
+    than that. clear: after a launch that takes more seconds no further one is simulated; the result is that of
+    those that were. The other arguments and the errors are those of `simulate`.
+    """
+    found: list[Simulated] = []
+    for script in _scripts(plan, machine, cost, tables, samples):
+        timeline = simulate_script(script, [0.0] * plan.bound.ranks, limit) if least_seconds(script) <= limit else None
+        if timeline is None:
+            return None
+        found.append(summarize(timeline))
+        if found[-1].seconds > clear:
+            break
+    return mean_of(found).seconds
+
+
+def _scripts(
+    plan: Plan, machine: Machine, cost: CostModel | None, tables: Mapping[str, NDArray[Any]] | None,
+    samples: Sequence[Sample],
+) -> Iterator[Script]:  # fmt: skip
+    """Yield the operations of each launch to simulate: one, or one for each sample of index tensors."""
     if isinstance(cost, type):
         raise CostError(f"the cost model is the class {cost.__name__}", hint=f"give an object: {cost.__name__}()")
-    model = cost or Roofline()
+    model, given = cost or Roofline(), tables or {}
     if not (needed := launch_tensors(plan.bound)):
-        return summarize(simulate_script(make_script(plan, machine, model, tables), offsets))
+        yield make_script(plan, machine, model, tables)
+        return
     if missing := [name for name in needed if not samples or any(name not in one for one in samples)]:
         hint = "samples=[{name: integers, shape [ranks, ...]}]; tilelink.simulate draws them"
         raise BindingError(f"a launch decides the entries of {missing[0]}, and there are none", hint=hint)
-    return mean_of([_launch(plan, machine, model, tables or {}, offsets, sample) for sample in samples])
-
-
-def _launch(
-    plan: Plan, machine: Machine, cost: CostModel, tables: Mapping[str, NDArray[Any]], offsets: Sequence[float],
-    sample: Sample,
-) -> Simulated:  # fmt: skip
-    script = make_script(sampled(plan, sample, tables), machine, cost, {**tables, **sample})
-    return summarize(simulate_script(script, offsets))
+    for sample in samples:
+        yield make_script(sampled(plan, sample, given), machine, model, {**given, **sample})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from math import inf
+from typing import overload
 
 import numpy as np
 
@@ -43,11 +45,41 @@ class Timeline:
     """counter -> the notify (operation) that arrived last, or -1."""
 
 
-def simulate_script(script: Script, offsets: Sequence[float]) -> Timeline:
-    """Run a script. offsets: seconds after which each rank launches. Raises ProgressError for a deadlock."""
+@overload
+def simulate_script(script: Script, offsets: Sequence[float]) -> Timeline: ...
+
+
+@overload
+def simulate_script(script: Script, offsets: Sequence[float], limit: float) -> Timeline | None: ...
+
+
+def simulate_script(script: Script, offsets: Sequence[float], limit: float = inf) -> Timeline | None:
+    """Run a script, and return its times, or None if something happens after `limit` seconds.
+
+    offsets: seconds after which each rank launches. Raises ProgressError for a deadlock.
+    """
     engine = _Engine(script, offsets)
-    engine.run()
-    return engine.timeline()
+    return engine.timeline() if engine.run(limit) else None
+
+
+def least_seconds(script: Script) -> float:
+    """Return a time that a run of a script takes at least: that in which the kernels of a stream compute.
+
+    A kernel takes at least as long as its program that computes longest, unless programs take its tiles by a counter,
+    and as all of them together on as many programs as a rank holds.
+    """
+    bound = script.plan.bound
+    rows = np.flatnonzero(script.kind == COMPUTE)
+    costs = (script.main + script.overhead)[rows]
+    busy = np.bincount(script.worker[rows], costs, minlength=len(script.plan.workers)).tolist()
+    longest, together = defaultdict[tuple[int, int], float](float), defaultdict[tuple[int, int], float](float)
+    for (number, rank, _), seconds in zip(script.plan.workers, busy, strict=True):
+        longest[number, rank] = max(longest[number, rank], 0.0 if bound.kernels[number].dynamic else seconds)
+        together[number, rank] += seconds / (bound.resident_programs * bound.kernels[number].programs_per_cta)
+    streams = defaultdict[tuple[object, int], float](float)
+    for (number, rank), seconds in longest.items():
+        streams[bound.kernels[number].stream, rank] += max(seconds, together[number, rank])
+    return max(streams.values(), default=0.0)
 
 
 class _Engine:
@@ -124,11 +156,16 @@ class _Engine:
         self.serial += 1
         heappush(self.events, (time, self.serial, event, a, b))
 
-    def run(self) -> None:
-        """Process events until none is left. Raises ProgressError if a worker has not finished then."""
+    def run(self, limit: float) -> bool:
+        """Process events until none is left: True; or until one is later than `limit`, in seconds: False.
+
+        Raises ProgressError if there is none and a worker has not finished.
+        """
         self._start(self.programs.launch())
         while self.events:
             self.now, _, event, a, b = heappop(self.events)
+            if self.now > limit:
+                return False
             if event == RESUME:
                 self._advance(a)
             elif event == ARRIVE:
@@ -143,6 +180,7 @@ class _Engine:
                 self._part(a)
         if self.sleepers or self.programs.unfinished:
             raise ProgressError("the simulated launch never ends", hint="`tilelink check` names the tiles that wait")
+        return True
 
     def _start(self, workers: list[tuple[int, float]]) -> None:
         for worker, time in workers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 from tilelink import compiler
@@ -14,7 +15,7 @@ from tilelink.ir.program import Program
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search import Found, Space, Strategy, Tried, search, strategy
-from tilelink.simulator import CostModel, simulate
+from tilelink.simulator import CostModel, seconds_within
 from tilelink.simulator.machine import Machine, load_machine
 from tilelink.target import Target
 
@@ -31,6 +32,9 @@ def algorithms(programs: Sequence[Program], of: Program) -> tuple[Program, ...]:
 
 BUDGET_S = 30.0
 """Seconds of a search without a given budget."""
+CLEARLY, HOPELESS = 1.3, 3.0
+"""A point that takes so many times as long as the best one so far is rated by one launch, or is only simulated up to
+that time. Declared schedules are simulated to the end, in all launches."""
 SMALL = (4, 6, 10, 8, 12, 14)
 """Sizes of dimensions at which programs are compared."""
 VALUES: Mapping[str, float | bool] = {"f32": 0.5, "i32": 1, "bool": True}
@@ -112,9 +116,16 @@ def rank(
 
     given = draw(programs[0], ranks=ranks, dims=dims, routing=routing, draws=draws, seed=seed) if programs else []
 
-    def seconds(plan: Plan) -> float:
+    least = inf
+
+    def seconds(plan: Plan) -> float | None:
+        nonlocal least
         samples = completed(plan, given, routing=routing, seed=seed)
-        return simulate(plan, described, cost=cost, tables=arrays, samples=samples).seconds
+        limit = inf if plan.bound.schedule in space.declared else HOPELESS * least
+        clear = CLEARLY * least if limit < inf else inf
+        found = seconds_within(plan, described, limit, clear=clear, cost=cost, tables=arrays, samples=samples)
+        least = least if found is None else min(least, found)
+        return found
 
     return search(
         space, seconds, chosen, budget_s=BUDGET_S if budget_s is None and trials is None else budget_s, trials=trials,
