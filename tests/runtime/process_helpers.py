@@ -1,6 +1,9 @@
 """What the tests of processes share: a log in shared memory, and what the machine has running."""
 
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,3 +75,26 @@ def _status(pid: int) -> list[str] | None:
 
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def ends_of(imports: str, *ways: str) -> list[tuple[str, str]]:
+    """Return (stdout, stderr) of a process for each way to go on after imports, as it ends by itself.
+
+    They are forks of one process: imports take longer than all else.
+    """
+    forked = f"""{imports}
+import os, sys
+for number, way in enumerate({ways!r}):
+    if not os.fork():
+        for descriptor in (1, 2):
+            os.dup2(os.open(f"{{sys.argv[1]}}/{{number}}_{{descriptor}}", os.O_CREAT | os.O_WRONLY), descriptor)
+        exec(way)
+        break
+    assert os.wait()[1] == 0
+else:
+    os._exit(0)
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-c", forked, folder], check=True, capture_output=True)
+        texts = [[(Path(folder) / f"{number}_{one}").read_text() for one in (1, 2)] for number in range(len(ways))]
+    return [(out, err) for out, err in texts]

@@ -171,7 +171,7 @@ def cases(of: str = "") -> Iterator[Case]:
 
     of: one program of the library, also of those that the machine does not follow.
     """
-    for number, program, schedule in _scheduled(of):
+    for number, program, schedule in scheduled(of):
         ranks = 2 + (number + len(program.name)) % 3
         case = _small(Case(program=program, schedule=schedule, numbers=_numbers(program, ranks), ranks=ranks))
         yield case
@@ -180,7 +180,7 @@ def cases(of: str = "") -> Iterator[Case]:
 
 def network_cases(of: str = "") -> Iterator[Case]:
     """As `cases`, with every schedule that nodes can run, on 2 nodes of 1 or 2 ranks."""
-    for number, program, schedule in _scheduled(of):
+    for number, program, schedule in scheduled(of):
         ranks = 2 + 2 * ((number + len(program.name)) % 2)
         numbers = _numbers(program, ranks) | ({"g": ranks // 2} if groups(program, ranks) else {})
         case = Case(program=program, schedule=schedule, numbers=numbers, ranks=ranks, nodes=2)
@@ -193,7 +193,7 @@ def network_cases(of: str = "") -> Iterator[Case]:
             yield case
 
 
-def _scheduled(of: str) -> Iterator[tuple[int, Program, Schedule | None]]:
+def scheduled(of: str = "") -> Iterator[tuple[int, Program, Schedule | None]]:
     """(number of the schedule, program, schedule), of one program or of those that the machine follows."""
     for module in library():
         for program in module.programs:
