@@ -14,8 +14,11 @@ from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.errors import BindingError, CoverageError, ExclusiveWriteError, TileLinkError
 from tilelink.ir.link import link, strip
-from tilelink.ir.program import Literal, Local
+from tilelink.ir.program import Literal, Local, Value
+from tilelink.ir.scalar import Scalar
+from tilelink.lowering.guards import Guards
 from tilelink.lowering.value_numbering import ValueKeys
+from tilelink.planning.plan import make_plan
 from tilelink.verifier import undefined_reads
 
 EXAMPLES = examples()
@@ -1466,3 +1469,43 @@ def test_names_that_are_asked_for_one_after_the_other_are_told_apart() -> None:
     numbers = {f"v{k}": SimpleNamespace(value=Literal(value=k), before={}) for k in range(2)}
     found = [keys.of(Local(name=name), numbers, ()) for name in ("v0", "v1", "v0", "v1")]
     assert found[0] != found[1] and found[:2] == found[2:]
+
+
+SUMMED_TWICE = """
+program summed_twice(NB, B):
+    n : in    [NB, B] i32
+    a : local [NB, B] < 9
+    c : local [NB, B] < 9
+    y : out   [NB, B] i32
+
+    compute one(b: NB by 1):
+        a[b, :] = cumsum(n[b, :], axis=0)
+
+    compute other(b: NB by 1):
+        sums = cumsum(n[b, :], axis=0)
+        c[b, :] = sums
+        y[b, :] = sums
+"""
+
+
+def test_all_elements_of_a_tile_have_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which values are equal is asked of tiles: larger ones are no more work, and as much of them is known."""
+    asked: list[Value] = []
+    of = ValueKeys._of
+    monkeypatch.setattr(ValueKeys, "_of", lambda self, value, *more: asked.append(value) or of(self, value, *more))
+    program = tilelink.parse(SUMMED_TWICE).program()
+
+    def known(guards: Guards, name: str, at: tuple[int, ...]) -> Scalar:
+        value = guards.copies[name, 0, at]
+        assert value is not None
+        return value
+
+    def found(block: int) -> int:
+        asked.clear()
+        guards = make_plan(compiler.bound(program, dims={"NB": 2, "B": block}, ranks=1)).guards
+        places = [(b, j) for b in range(2) for j in range(block)]
+        a, c = ({at: guards.resolve(known(guards, name, at)) for at in places} for name in ("a#", "c#"))
+        assert a == c and len(set(map(str, a.values()))) == len(places)
+        return len(asked)
+
+    assert found(8) == found(32) > 0
