@@ -193,8 +193,6 @@ def test_a_driver_that_fails_says_what_the_gpu_has_reported(monkeypatch: pytest.
 def test_what_was_reported_is_printed_when_a_process_ends() -> None:
     """One that only replays graphs makes no other call of the package."""
     text = "import torch; from tilelink.runtime.cuda.report import Report\n"
-    ways = (
-        "report = Report('mine', 0, torch.device('cpu')); report.words[0:4] = [{}, 4, 3, 0]".format(k) for k in (1, 0)
-    )
+    ways = (f"report = Report('mine', 0, torch.device('cpu')); report.words[0:4] = [{k}, 4, 3, 0]" for k in (1, 0))
     (_, reported), (_, silent) = ends_of(text, *ways)
     assert "launch 5 of mine on rank 0 began before launch 4 had ended" in reported and not silent
