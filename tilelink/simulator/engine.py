@@ -16,6 +16,7 @@ from tilelink.errors import ProgressError
 from tilelink.lowering.bound import Kernel
 from tilelink.lowering.columns import Ints
 from tilelink.simulator.links import Port
+from tilelink.simulator.machine import Machine
 from tilelink.simulator.script import AWAIT, COMPUTE, FAR, MOVE, SIGNAL, Floats, Script
 
 RESUME, ARRIVE, LEAVE, BEGIN, PART, STORED = range(6)
@@ -37,6 +38,10 @@ class Timeline:
     """move -> time at which its first byte entered the link."""
     worker_begin: Floats
     worker_end: Floats
+    worker_sm: Ints
+    """worker -> the SM on which it ran, or -1 for a copy engine."""
+    prepared: Floats
+    """rank -> the time at which its kernels begin if they need not wait for peers to launch."""
     counting: Floats
     """worker -> the seconds in which it waits for the numbers of the tiles that it takes by a counter."""
     full: Floats
@@ -89,6 +94,8 @@ class _Engine:
         plan, machine = script.plan, script.machine
         ranks = plan.bound.ranks
         self.script, self.machine, self.ranks = script, machine, ranks
+        self.programs = _Programs(script, offsets)
+        self.machines = self.programs.machines
         self.kind: list[int] = script.kind.tolist()
         self.what: list[int] = script.what.tolist()
         self.main: list[float] = script.main.tolist()
@@ -112,14 +119,13 @@ class _Engine:
         self.begin = [-1.0] * len(self.kind)
         self.end = [0.0] * len(self.kind)
         self._take_moves()
-        self.ports = [Port(machine.link_bandwidth) for _ in range(2 * ranks)]
-        self.ports += [Port(machine.network_bandwidth) for _ in range(2 * ranks)]
+        self.ports = [Port(own.link_bandwidth) for own in 2 * self.machines]
+        self.ports += [Port(own.network_bandwidth) for own in 2 * self.machines]
         self.copying = [0] * ranks
         self.watches = bool((script.moves.reach[~script.moves.by_copy_engine] > 0).any())
         self.events: list[tuple[float, int, int, int, int]] = []
         self.serial = 0
         self.now = 0.0
-        self.programs = _Programs(script, offsets)
         self._make_queues()
 
     def _make_queues(self) -> None:
@@ -143,7 +149,9 @@ class _Engine:
         self.reach: list[int] = moves.reach.tolist()
         self.by_copy: list[bool] = moves.by_copy_engine.tolist()
         self.share: list[float] = np.maximum(moves.size / moves.efficiency, moves.least).tolist()
-        self.alone: list[float] = (moves.size / moves.rate).tolist()
+        slowed = self.machine.links("link_bandwidth", ranks)[moves.source, moves.target]
+        own_link = np.where((slowed != 1.0) & ~far, self.machine.link_bandwidth * slowed, np.inf)
+        self.alone: list[float] = (moves.size / np.minimum(moves.rate, own_link)).tolist()
         self.setup: list[float] = moves.setup.tolist()
         self.latency: list[float] = moves.latency.tolist()
         self.left = [0] * len(self.out)
@@ -202,7 +210,8 @@ class _Engine:
                     return self._later(worker, i, now)
                 self.begin[i] = now
                 busy = self.watches and self.copying[self.worker_rank[worker]] > 0
-                now += self.main[i] * (self.machine.copies_slow_compute if busy else 1.0) + self.overhead[i]
+                took = self.main[i] * (self.machine.copies_slow_compute if busy else 1.0) + self.overhead[i]
+                now += took / self.programs.clock[worker]
                 self.end[i] = now
             elif kind == AWAIT:
                 if self.count[self.what[i]] < self.need[self.what[i]]:
@@ -238,8 +247,9 @@ class _Engine:
         Return False if there is none. The number of a tile that is taken arrives after the machine's time for it.
         """
         first = worker not in queue.taken
+        answer = self.machines[self.worker_rank[worker]].tile_counter
         if first:
-            queue.take(worker, self.now + self.machine.tile_counter)
+            queue.take(worker, self.now + answer)
         tile, answered = queue.taken[worker]
         if first or answered > self.now:  # all programs take their first tile before one of them takes a second
             self.counting[worker] += answered - self.now
@@ -247,7 +257,7 @@ class _Engine:
             return True
         if tile >= len(queue.tiles):
             return False
-        queue.take(worker, self.now + self.machine.tile_counter)
+        queue.take(worker, self.now + answer)
         self.cursor[worker], self.stop[worker] = begin, end = queue.tiles[tile]
         self.by[begin:end] = [worker] * (end - begin)
         self.at(self.now, RESUME, worker)
@@ -255,7 +265,7 @@ class _Engine:
 
     def _resumed(self, worker: int, slept: bool, now: float, full: float) -> float:
         """Return the seconds from `now`, when a worker waits for a counter that filled at `full`, until it resumes."""
-        machine = self.machine
+        machine = self.machines[self.worker_rank[worker]]
         if not self.on_copy[worker]:
             return 0.0 if slept else machine.wait
         if self.script.waits_aside:  # waits are serialised with each other, but not with copies
@@ -307,7 +317,7 @@ class _Engine:
                 self.at(now, BEGIN, move)
             else:
                 self.started[move] = now
-                self.moved[move] = self.end[i] = now + self.alone[move] + self.latency[move]
+                self.moved[move] = self.end[i] = now + self._alone(move) + self.latency[move]
                 self.at(self.end[i], STORED, worker, move)
         elif storer is not None:
             storer.notifies.append(i)
@@ -339,13 +349,14 @@ class _Engine:
         self.begin[i] = now
         now += self.setup[move]
         if self.on_copy[worker]:
-            now += self.machine.copy_start if self.fresh[worker] else self.machine.copy_call
+            own = self.machines[self.worker_rank[worker]]
+            now += own.copy_start if self.fresh[worker] else own.copy_call
             self.fresh[worker] = False
         self.mover[move], self.row[move] = worker, i
         self.cursor[worker] = i
         if self.reach[move] == 0:
             self.started[move] = now
-            now += self.alone[move] + self.latency[move]
+            now += self._alone(move) + self.latency[move]
             self.moved[move] = self.end[i] = now
             return now
         if now > self.now:
@@ -357,13 +368,17 @@ class _Engine:
     def _begin(self, move: int) -> None:
         self.started[move] = self.now
         self.left[move] = 3
-        self.at(self.now + self.alone[move], PART, move)
+        self.at(self.now + self._alone(move), PART, move)
         for port in (self.out[move], self.into[move]):
             self.ports[port].join(self.now, move, self.share[move])
             self._announce(port)
         if not self.by_copy[move]:
             self.copying[self.source[move]] += 1
             self.copying[self.target[move]] += 1
+
+    def _alone(self, move: int) -> float:
+        """Return the seconds of a transfer at its own maximum rate, which is that of its SM if a program executes it."""
+        return self.alone[move] / (1.0 if self.by_copy[move] else self.programs.clock[self.mover[move]])
 
     def _announce(self, port: int) -> None:
         if self.ports[port].served:
@@ -403,6 +418,8 @@ class _Engine:
             started=np.array(self.started),
             worker_begin=np.array(self.programs.begin),
             worker_end=np.array(self.programs.end),
+            worker_sm=np.array(self.programs.sm, np.int64),
+            prepared=np.array(self.programs.prepared),
             counting=np.array(self.counting),
             full=np.array(self.full),
             filler=filler,
@@ -412,19 +429,24 @@ class _Engine:
 def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
     """Return for each operation the seconds that a notify costs its program, and the seconds until it arrives."""
     machine, channels = script.machine, max(script.plan.channels, 1)
-    rank = script.rank
+    rank, ranks = script.rank, script.plan.bound.ranks
+    kinds, kind_of = machine.by_rank(ranks)
+    fence, flag, away_s, home_s, far_s = np.array(
+        [(m.fence, m.copy_signal, m.signal_latency, m.local_signal_latency, m.network_latency) for m in kinds]
+    )[kind_of][rank].T
     peer = np.where(script.kind == SIGNAL, script.what // channels, rank)
     again = np.zeros(len(peer), bool)
     again[1:] = (script.kind[1:] == SIGNAL) & (script.kind[:-1] == SIGNAL) & (script.task[1:] == script.task[:-1])
     away = peer != rank
     far = peer // machine.node_ranks != rank // machine.node_ranks
-    sent = np.where(again | _deferred(script) | script.stored_apart, 0.0, machine.fence)
+    sent = np.where(again | _deferred(script) | script.stored_apart, 0.0, fence)
     # Words need no fence: what they signal arrives with them.
     carried = (script.kind == SIGNAL) & np.isin(script.what, script.plan.counters[script.plan.by_words])
     sent = np.where(carried, 0.0, sent)
     by_copy = np.array([script.plan.bound.kernels[n].on_copy_engine for n, _, _ in script.plan.workers])[script.worker]
-    sent = np.where(by_copy, np.where(script.early, 0.0, machine.copy_signal), sent)
-    delay = np.where(away, machine.signal_latency, machine.local_signal_latency) + far * machine.network_latency
+    sent = np.where(by_copy, np.where(script.early, 0.0, flag), sent)
+    away_s = away_s * machine.links("signal_latency", ranks)[rank, peer]
+    delay = np.where(away, away_s, home_s) + far * far_s
     return sent.tolist(), delay.tolist()
 
 
@@ -465,12 +487,20 @@ class _Programs:
     """The running workers: kernels of a stream run one after the other, programs as far as they fit on the rank."""
 
     def __init__(self, script: Script, offsets: Sequence[float]) -> None:
-        plan, machine = script.plan, script.machine
+        plan, self.machine = script.plan, script.machine
         self.kernels = plan.bound.kernels
         self.workers = plan.workers
-        self.gap = machine.kernel_gap
+        kinds, kind_of = self.machine.by_rank(plan.bound.ranks)
+        self.machines: list[Machine] = [kinds[number] for number in kind_of.tolist()]
+        self.gaps = [own.kernel_gap for own in self.machines]
         ranks = range(plan.bound.ranks)
         self.free = [plan.bound.resident_programs for _ in ranks]
+        self.places = [[*range(plan.bound.resident_programs)] for _ in ranks]
+        """rank -> a heap of the places for CTAs that are free. SMs take turns in them."""
+        self.place_of: dict[tuple[int, int, int], int] = {}
+        """CTA -> its place."""
+        self.sm = [-1] * len(self.workers)
+        self.clock = [1.0] * len(self.workers)
         self.together: dict[tuple[int, int, int], int] = {}
         """CTA, which holds an SM until its last program ends -> number of its programs that have not ended."""
         self.begin = [0.0] * len(self.workers)
@@ -481,12 +511,12 @@ class _Programs:
         self.running = {key: len(workers) for key, workers in self.waiting.items()}
         self.ready: dict[tuple[int, int], float] = {}
         announced = plan.bound.protocol is LaunchProtocol.HELPER_KERNELS and any(k.needs_entry for k in self.kernels)
-        opens = self.gap if announced else 0.0
-        start = script.staging + opens + machine.kernel_start
-        entered = max(offsets) + script.staging + opens + machine.signal_latency
+        begun = [o + script.staging + (gap if announced else 0.0) for o, gap in zip(offsets, self.gaps, strict=True)]
+        entered = max(begun) + self.machine.signal_latency
+        self.prepared = [b + own.kernel_start for b, own in zip(begun, self.machines, strict=True)]
         for number, kernel in enumerate(self.kernels):
             for rank in ranks if kernel.position == 0 else ():
-                own = offsets[rank] + start + (self.gap if kernel.on_side_stream else 0.0)
+                own = self.prepared[rank] + (self.gaps[rank] if kernel.on_side_stream else 0.0)
                 self.ready[number, rank] = max(own, entered) if kernel.needs_entry else own
 
     @property
@@ -504,11 +534,13 @@ class _Programs:
         kernel = self.kernels[number]
         block = number, rank, self.workers[worker][2] // kernel.programs_per_cta
         self.together[block] = self.together.get(block, kernel.programs_per_cta) - 1
-        self.free[rank] += not self.together[block] and not kernel.on_copy_engine
+        if not self.together[block] and not kernel.on_copy_engine:
+            self.free[rank] += 1
+            heappush(self.places[rank], self.place_of[block])
         self.running[number, rank] -= 1
         if self.running[number, rank] == 0:
             for after in self._successors(kernel):
-                self.ready[after, rank] = now + self.gap
+                self.ready[after, rank] = now + self.gaps[rank]
         return self._admit(rank, now)
 
     def _successors(self, kernel: Kernel) -> list[int]:
@@ -528,5 +560,17 @@ class _Programs:
             for worker in (waiting.popleft() for _ in range(taken)):
                 self.begin[worker] = max(now, self.ready[number, rank])
                 started.append((worker, self.begin[worker]))
+                if not kernel.on_copy_engine:
+                    self._place(worker, kernel)
             self.free[rank] -= 0 if kernel.on_copy_engine else taken // kernel.programs_per_cta
         return started
+
+    def _place(self, worker: int, kernel: Kernel) -> None:
+        """Give a worker the SM of its CTA, for which there is room."""
+        number, rank, program = self.workers[worker]
+        block = number, rank, program // kernel.programs_per_cta
+        if block not in self.place_of:
+            self.place_of[block] = heappop(self.places[rank])
+        self.sm[worker] = self.place_of[block] % int(self.machine.sms)
+        if self.machine.deviations:
+            self.clock[worker] = self.machine.clock(rank, self.sm[worker])

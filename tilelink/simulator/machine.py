@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink import files
-from tilelink.data import read_json, save_output
+from tilelink.data import checked, plain, read_json, save_output
 from tilelink.errors import DataError, MachineError, did_you_mean
 from tilelink.target import Target, target
 
@@ -100,6 +100,40 @@ class Thresholds:
     """Fraction of the link's rate that the library's own kernels for little data reach."""
     small_start: float = _number("s", 5e-6)
     """Minimum time that such a kernel adds to a product."""
+
+
+CLOCK = "clock"
+"""What a deviation of SMs is about: the speed of all that they do."""
+OF_LINKS = ("link_bandwidth", "signal_latency")
+"""Numbers in which a single link can differ."""
+_RATES = ("B/s", "flop/s", "op/s", "s", "1/s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """A part of a machine that is not like the others of its kind: `field` is `factor` times the machine's there.
+
+    field: a number of the machine in units per second or in seconds, or `CLOCK`: the speed of SMs.
+    rank: the rank that differs. peer: its link to that rank alone (`OF_LINKS`). sms: (first, last) of the SMs that
+    differ (`CLOCK` alone), None for all.
+    """
+
+    field: str
+    factor: float
+    rank: int
+    peer: int | None = None
+    sms: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        hint = f"{CLOCK}, or one of {', '.join(name for name, unit in UNITS.items() if unit in _RATES)}"
+        if self.field != CLOCK and UNITS.get(self.field) not in _RATES:
+            raise MachineError(f"a rank cannot differ in {self.field!r}", hint=hint)
+        if not _is_number(self.factor) or not 0 < self.factor < float("inf"):
+            raise MachineError(f"{self.field} of rank {self.rank} is {self.factor!r} times another", hint="above 0")
+        if self.peer is not None and self.field not in OF_LINKS:
+            raise MachineError(f"a link cannot differ in {self.field!r}", hint=f"one of {', '.join(OF_LINKS)}")
+        if self.sms is not None and (self.field != CLOCK or self.peer is not None):
+            raise MachineError(f"SMs cannot differ in {self.field!r}", hint=f"they differ in {CLOCK}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +226,42 @@ class Machine(Thresholds):
     """"128x256" -> measured rate of the main loop of such tiles (16-bit floats, all SMs together), for sizes at which
     the estimate is too inaccurate. The corrections of other sizes are interpolated."""
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
+    deviations: tuple[Deviation, ...] = ()
+    """Ranks, links and SMs that are not like the others."""
+
+    def by_rank(self, ranks: int) -> tuple[list[Machine], NDArray[np.int64]]:
+        """Return the machines without deviations that some rank is, and for each rank the number of its machine."""
+        own = [
+            tuple(d for d in self.deviations if d.rank == rank and d.peer is None and d.field != CLOCK)
+            for rank in range(ranks)
+        ]
+        kinds = {changes: number for number, changes in enumerate(dict.fromkeys(own))}
+        return [self._changed(changes) for changes in kinds], np.array([kinds[changes] for changes in own], np.int64)
+
+    def _changed(self, changes: tuple[Deviation, ...]) -> Machine:
+        machine = replace(self, deviations=())
+        for one in changes:
+            values: dict[str, Any] = {one.field: getattr(machine, one.field) * one.factor}
+            if one.field == "matmul_flops":  # measured rates of tiles override it
+                values["tile_flops"] = {tile: rate * one.factor for tile, rate in machine.tile_flops.items()}
+            machine = replace(machine, **values)
+        return machine
+
+    def links(self, field: str, ranks: int) -> NDArray[np.float64]:
+        """Return [ranks, ranks]: by what factor a number of the link from one rank to another is not the machine's."""
+        factors = np.ones((ranks, ranks))
+        for one in self.deviations:
+            if one.peer is not None and one.field == field and max(one.rank, one.peer) < ranks:
+                factors[one.rank, one.peer] *= one.factor
+        return factors
+
+    def clock(self, rank: int, sm: int) -> float:
+        """Return the speed of an SM of a rank, in that of the machine's."""
+        speed = 1.0
+        for one in self.deviations:
+            if one.field == CLOCK and one.rank == rank and (one.sms is None or one.sms[0] <= sm <= one.sms[1]):
+                speed *= one.factor
+        return speed
 
     def of_nodes(self, ranks: int, nodes: int) -> Machine:
         """Return the machine whose nodes have equally many of so many ranks; this one for one node."""
@@ -289,7 +359,7 @@ def description(machine: Machine) -> dict[str, Any]:
         value = getattr(machine, name)
         value = dict(value) if name == "tile_flops" else value
         result[name] = {"value": value, "unit": unit, "source": machine.sources.get(name, "assumed")}
-    return result
+    return result | ({"deviations": plain(machine.deviations)} if machine.deviations else {})
 
 
 def machine_of(raw: Any, where: str = "<json>") -> Machine:
@@ -309,8 +379,9 @@ def _machine_of(raw: Any, where: str, within: tuple[Path, ...]) -> Machine:
         raise MachineError(
             f"{where} does not describe a machine", hint='{"name": ..., "target": ..., "sms": {"value": ...}}'
         )
-    if unknown := sorted(raw.keys() - {"name", "target", *UNITS}):
-        hint = did_you_mean(unknown[0], ["name", "target", *UNITS], f"it has {', '.join(UNITS)}")
+    names = ["name", "target", *UNITS, "deviations"]
+    if unknown := sorted(raw.keys() - {*names}):
+        hint = did_you_mean(unknown[0], names, f"it has {', '.join(UNITS)}")
         raise MachineError(f"{where}: a machine has no {unknown[0]!r}", hint=hint)
     if missing := [name for name in NUMBERS if name not in raw and name not in _DEFAULTS]:
         raise MachineError(f"{where}: {missing[0]} is missing", hint=f'"{missing[0]}": {{"value": ...}}')
@@ -330,7 +401,21 @@ def _machine_of(raw: Any, where: str, within: tuple[Path, ...]) -> Machine:
             raise MachineError(f"{where}: tile_flops is {entry['value']!r}", hint='{"128x256": 7.6e14}, in flop/s')
         values[name] = entry["value"]
         sources[name] = _source(entry.get("source", "assumed"), f"{where}: {name}")
-    return Machine(name=raw["name"], target=raw["target"], sources=sources, **values)
+    return Machine(
+        name=raw["name"], target=raw["target"], sources=sources, deviations=_deviations(raw, where), **values
+    )
+
+
+def _deviations(raw: Mapping[str, Any], where: str) -> tuple[Deviation, ...]:
+    given = raw.get("deviations", [])
+    if not isinstance(given, list):
+        raise MachineError(f"{where}: deviations are {given!r}", hint='[{"field": ..., "factor": ..., "rank": ...}]')
+    missing = {"peer": None, "sms": None}
+    try:
+        return tuple(checked(Deviation, {**missing, **one}, f"{where}: a deviation") for one in given)
+    except (DataError, TypeError) as error:
+        hint = '{"field": "link_bandwidth", "factor": 0.61, "rank": 0, "peer": 3}'
+        raise MachineError(f"{where}: {error}", hint=hint) from None
 
 
 def _source(text: Any, where: str) -> str:

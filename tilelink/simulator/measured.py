@@ -154,7 +154,7 @@ def _arrows(measured: Measured) -> Iterator[Event]:
 
 def _transfers(measured: Measured) -> Iterator[Event]:
     """Yield transfers over links, at both ends: from the first load to the last store, which may arrive later."""
-    sizes, fetching = _sizes(measured.plan), _fetching(measured.plan)
+    sizes, fetching = _sizes(measured.plan), fetching(measured.plan)
     done: dict[tuple[int, int, int, int], int] = defaultdict(int)
     moves = [span for span in measured.spans if span.kind == "transfer"]
     for move, span in enumerate(moves):
@@ -182,7 +182,7 @@ def _sizes(plan: Plan) -> dict[tuple[int, int, int], list[int]]:
     return found
 
 
-def _fetching(plan: Plan) -> set[int]:
+def fetching(plan: Plan) -> set[int]:
     """Return the numbers of the stages whose transfers load from a peer."""
     return {
         stage.number

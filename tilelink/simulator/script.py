@@ -149,18 +149,18 @@ class _Operations(Columns):
 
 
 def _operations(
-    kind: int, task: Ints, position: Ints, *, sub: int = 0, what: Ints | int = -1, time: TileTime | None = None
-) -> _Operations:
+    kind: int, task: Ints, position: Ints, *, sub: int = 0, what: Ints | int = -1,
+    main: Floats | float = 0.0, overhead: Floats | float = 0.0,
+) -> _Operations:  # fmt: skip
     n = len(task)
-    time = time or TileTime(main=0.0)
     return _Operations(
         task=task,
         position=position,
         sub=np.full(n, sub, np.int64),
         kind=np.full(n, kind, np.int64),
         what=np.broadcast_to(np.asarray(what, np.int64), (n,)),
-        main=np.full(n, time.main),
-        overhead=np.full(n, time.overhead),
+        main=np.broadcast_to(np.asarray(main, np.float64), (n,)),
+        overhead=np.broadcast_to(np.asarray(overhead, np.float64), (n,)),
     )
 
 
@@ -254,6 +254,7 @@ class _Builder:
     ) -> None:
         self.plan = plan
         self.machine = machine
+        self.kinds, self.kind_of = machine.by_rank(plan.bound.ranks)
         self.cost = cost
         self.operations: list[_Operations] = []
         self.work_of = WorkOf(plan, tables)
@@ -274,10 +275,10 @@ class _Builder:
             if moves and not (work.products or work.elementwise or work.special):
                 continue
             self._count(alike, work.item)
-            time = _asked(self.cost, "tile", (work, self.machine), TileTime)
-            slices = self.work_of.slices(alike)
-            part = TileTime(main=time.main / slices, overhead=time.overhead / slices)
-            self.operations.append(_operations(COMPUTE, alike.task, alike.position, time=part))
+            times = [_asked(self.cost, "tile", (work, kind), TileTime) for kind in self.kinds]
+            each = np.array([(time.main, time.overhead) for time in times]) / self.work_of.slices(alike)
+            main, overhead = each[self.kind_of[self._ranks(alike, alike.task)]].T
+            self.operations.append(_operations(COMPUTE, alike.task, alike.position, main=main, overhead=overhead))
         if moves:
             self._transfer(one)
 
@@ -293,7 +294,7 @@ class _Builder:
         own = self._ranks(one, a.task[rows])
         rows, own = rows[a.peer[rows] != own], own[a.peer[rows] != own]
         if len(rows):
-            what = self._move(one, "pull", a.peer[rows], own, self.elements[rows], a.tensor[rows])
+            what = self._move(one, "pull", own, a.peer[rows], own, self.elements[rows], a.tensor[rows])
             self.operations.append(_operations(MOVE, a.task[rows], a.position[rows], sub=-1, what=what))
 
     def _ranks(self, one: Executions, task: Ints) -> Ints:
@@ -311,7 +312,7 @@ class _Builder:
         if fetched and one.statement.mode != "push":
             source, target, engine = target, own, "pull"
         messages = self._messages(one, rows, READ if engine == "pull" else WRITE) if len(rows) else None
-        what = self._move(one, engine, source, target, t.elements[rows], t.tensor[rows], messages)
+        what = self._move(one, engine, own, source, target, t.elements[rows], t.tensor[rows], messages)
         self.operations.append(_operations(MOVE, one.task, t.position[rows], what=what))
 
     def _messages(self, one: Executions, rows: Ints, kind: int) -> Ints:
@@ -336,12 +337,12 @@ class _Builder:
         return messages.astype(np.float64) * (self.machine.network_bandwidth / self.machine.network_messages)
 
     def _move(
-        self, one: Executions, engine: Engine, source: Ints, target: Ints, elements: Ints, tensor: Ints,
+        self, one: Executions, engine: Engine, own: Ints, source: Ints, target: Ints, elements: Ints, tensor: Ints,
         messages: Ints | None = None,
     ) -> Ints:  # fmt: skip
         """Add moves of elements of tensors, with costs by engine and reach, and return their rows.
 
-        messages: None for one each.
+        own: the ranks that execute them. messages: None for one each.
         """
         if not len(elements):
             return np.empty(0, np.int64)  # as with one rank: a stage without tiles has no mean size of a move
@@ -357,9 +358,9 @@ class _Builder:
                  workers=kernel.programs_per_cta, busy=busy, size=float(size.mean()))
             for far in REACHES
         ]  # fmt: skip
-        times = [_asked(self.cost, "move", (move, self.machine), MoveTime) for move in moves]
-        table = np.array([(t.setup, t.latency, t.rate, t.efficiency) for t in times])
-        setup, latency, rate, efficiency = table[reach].T
+        times = [[_asked(self.cost, "move", (move, kind), MoveTime) for move in moves] for kind in self.kinds]
+        table = np.array([[(t.setup, t.latency, t.rate, t.efficiency) for t in own_times] for own_times in times])
+        setup, latency, rate, efficiency = table[self.kind_of[own], reach].T
         least = self._least(np.ones(len(size), np.int64) if messages is None else messages) * (reach == FAR)
         self.move_parts.append(
             Moves(

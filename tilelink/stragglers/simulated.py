@@ -1,0 +1,129 @@
+"""What a simulated launch leaves behind, and launches that follow each other on ranks that need not be alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilelink.planning.plan import Plan
+from tilelink.simulator import simulate
+from tilelink.simulator.cost import CostModel
+from tilelink.simulator.machine import Machine
+from tilelink.simulator.result import Simulated
+from tilelink.simulator.sampled import Sample
+from tilelink.simulator.script import AWAIT, COMPUTE, MOVE, SIGNAL
+from tilelink.stragglers.metrics import NUMBER, Means, Row, keys_of, means, row_of, split
+
+
+def row_of_simulated(result: Simulated, gap: Sequence[float] | None = None) -> Row:
+    """Return what a simulated launch leaves. gap: seconds of each rank since its launch before (None: 0)."""
+    timeline, plan = result.timeline, result.plan
+    ranks = np.arange(plan.bound.ranks)
+    took = np.array(result.rank_seconds) - timeline.prepared
+    parts = [
+        *_work(result), *_moves(result), *_calls(result), *_waits(result),
+        means(keys_of(NUMBER["gap"], ranks), np.zeros(len(ranks)) if gap is None else np.array(gap, np.float64)),
+        means(keys_of(NUMBER["took"], ranks), took),
+    ]  # fmt: skip
+    return row_of(parts)
+
+
+def _stages(plan: Plan, tasks: Any) -> Any:
+    """Return the number of the stage of each task."""
+    starts = sorted((first, plan.bound.stages[name].number) for name, first in plan.first_task.items())
+    first, number = np.array(starts, np.int64).T
+    return number[np.searchsorted(first, tasks, side="right") - 1]
+
+
+def _work(result: Simulated) -> list[Means]:
+    t, s = result.timeline, result.timeline.script
+    rows = np.flatnonzero(s.kind == COMPUTE)
+    if not len(rows):
+        return []
+    keys = keys_of(NUMBER["work"], s.rank[rows], _stages(result.plan, s.task[rows]), -1, t.worker_sm[s.worker[rows]])
+    new = np.ones(len(rows), np.int64)
+    new[1:] = s.task[rows[1:]] != s.task[rows[:-1]]  # of a task with several pieces the first
+    return [means(keys, t.end[rows] - t.begin[rows], new)]
+
+
+def _moves(result: Simulated) -> list[Means]:
+    t, s = result.timeline, result.timeline.script
+    rows = np.flatnonzero(s.kind == MOVE)
+    if not len(rows):
+        return []
+    move = s.what[rows]
+    out = s.moves.source[move] == s.rank[rows]
+    peer = np.where(out, s.moves.target[move], s.moves.source[move])
+    metric = np.where(s.moves.by_copy_engine[move], NUMBER["engine_out"], NUMBER["sm_out"]) + ~out
+    keys = keys_of(metric, s.rank[rows], _stages(result.plan, s.task[rows]), peer)
+    return [means(keys, t.moved[move] - t.started[move])]
+
+
+def _calls(result: Simulated) -> list[Means]:
+    t, s = result.timeline, result.timeline.script
+    engine = t.worker_sm[s.worker] < 0
+    notifies, moves = s.kind == SIGNAL, s.kind == MOVE
+    seconds = t.end - t.begin
+    seconds[moves] = t.started[s.what[moves]] - t.begin[moves]
+    woken = engine & (s.kind == AWAIT)  # an engine that waits resumes some time after its counter is full
+    seconds[woken] = t.end[woken] - np.maximum(t.begin[woken], np.nan_to_num(t.full[s.what[woken]]))
+    calls, told = np.flatnonzero(engine & (moves | notifies | woken)), np.flatnonzero(~engine & notifies & (seconds > 0))
+    rows = ((calls, "call"), (told, "notify"))
+    return [means(keys_of(NUMBER[name], s.rank[own]), seconds[own]) for own, name in rows if len(own)]
+
+
+def _waits(result: Simulated) -> list[Means]:
+    """Return the waits of programs for other ranks: for notifies, and before the first tile for the last to launch."""
+    t, s, plan = result.timeline, result.timeline.script, result.plan
+    on_sm = t.worker_sm >= 0
+    counted = on_sm if on_sm.any() else ~on_sm
+    filler = np.where(s.kind == AWAIT, t.filler[s.what], -1) if len(t.filler) else np.full(len(s.kind), -1)
+    rows = np.flatnonzero((filler >= 0) & counted[s.worker])
+    by = s.rank[filler[rows]]
+    away = by != s.rank[rows]
+    rows, by = rows[away], by[away]
+    keys, seconds = [keys_of(NUMBER["wait"], s.rank[rows], -1, by)], [t.end[rows] - t.begin[rows]]
+    first = np.array([plan.bound.kernels[n].position == 0 for n, _, _ in plan.workers], bool) & counted
+    late = int(np.argmax(t.prepared))
+    entered = np.flatnonzero(first & (s.worker_rank != late))
+    entered = entered[[plan.bound.kernels[plan.workers[one][0]].needs_entry for one in entered.tolist()]]
+    keys.append(keys_of(NUMBER["wait"], s.worker_rank[entered], -1, late))
+    seconds.append(np.maximum(0.0, t.worker_begin[entered] - t.prepared[s.worker_rank[entered]]))
+    found, at = np.unique(np.concatenate(keys), return_inverse=True)
+    if not len(found):
+        return []
+    programs = np.bincount(s.worker_rank[counted], minlength=plan.bound.ranks)
+    ranks = split(found)[1]
+    total = np.bincount(at, weights=np.concatenate(seconds))
+    return [(found, total / programs[ranks], np.ones(len(found)))]
+
+
+class Series:
+    """Launches of a plan that follow each other: a rank begins one when its last one has ended and its host is ready.
+
+    machine: of the norm. tables, samples, cost: as `simulator.simulate` takes them.
+    """
+
+    def __init__(
+        self, plan: Plan, machine: Machine, *, cost: CostModel | None = None,
+        tables: Mapping[str, Any] | None = None, samples: Sequence[Sample] = (),
+    ) -> None:  # fmt: skip
+        self.plan, self.machine = plan, machine
+        self._options: dict[str, Any] = {"cost": cost, "tables": tables, "samples": samples}
+        self._ended = np.zeros(plan.bound.ranks)
+
+    def launch(self, machine: Machine | None = None, late: Sequence[float] | None = None) -> Row:
+        """Simulate the next launch, and return what it leaves.
+
+        machine: of this launch, with the deviations of its ranks, links and SMs (None: that of the norm). late: seconds
+        after the end of each rank's launch before at which its host has the next one ready (None: at once).
+        """
+        ready = self._ended + (0.0 if late is None else np.array(late, np.float64))
+        begin = float(ready.min())
+        result = simulate(self.plan, machine or self.machine, offsets=(ready - begin).tolist(), **self._options)
+        gap = begin + result.timeline.prepared - self._ended
+        self._ended = begin + np.array(result.rank_seconds)
+        self._ended -= self._ended.min()
+        return row_of_simulated(result, gap.tolist())
