@@ -118,9 +118,9 @@ class _Engine:
         self.sleepers: dict[int, list[int]] = {}
         self.begin = [-1.0] * len(self.kind)
         self.end = [0.0] * len(self.kind)
-        self._take_moves()
         self.ports = [Port(own.link_bandwidth) for own in 2 * self.machines]
         self.ports += [Port(own.network_bandwidth) for own in 2 * self.machines]
+        self._take_moves()
         self.copying = [0] * ranks
         self.watches = bool((script.moves.reach[~script.moves.by_copy_engine] > 0).any())
         self.events: list[tuple[float, int, int, int, int]] = []
@@ -149,9 +149,8 @@ class _Engine:
         self.reach: list[int] = moves.reach.tolist()
         self.by_copy: list[bool] = moves.by_copy_engine.tolist()
         self.share: list[float] = np.maximum(moves.size / moves.efficiency, moves.least).tolist()
-        slowed = self.machine.links("link_bandwidth", ranks)[moves.source, moves.target]
-        own_link = np.where((slowed != 1.0) & ~far, self.machine.link_bandwidth * slowed, np.inf)
-        self.alone: list[float] = (moves.size / np.minimum(moves.rate, own_link)).tolist()
+        self.alone: list[float] = (moves.size / moves.rate).tolist()
+        self._take_links()
         self.setup: list[float] = moves.setup.tolist()
         self.latency: list[float] = moves.latency.tolist()
         self.left = [0] * len(self.out)
@@ -159,6 +158,16 @@ class _Engine:
         self.row = [-1] * len(self.out)
         self.started = [0.0] * len(self.out)
         self.moved = [0.0] * len(self.out)
+
+    def _take_links(self) -> None:
+        """Make ports of the links that are not like others: their transfers pass a third one."""
+        moves, links = self.script.moves, self.machine.links("link_bandwidth", self.ranks)
+        self.passes: list[tuple[int, ...]] = list(zip(self.out, self.into, strict=True))
+        for source, target in np.argwhere(links != 1.0).tolist():
+            own = np.flatnonzero((moves.source == source) & (moves.target == target) & (moves.reach != FAR))
+            for move in own.tolist():
+                self.passes[move] = (*self.passes[move], len(self.ports))
+            self.ports.append(Port(self.machine.link_bandwidth * float(links[source, target])))
 
     def at(self, time: float, event: int, a: int, b: int = 0) -> None:
         self.serial += 1
@@ -367,9 +376,9 @@ class _Engine:
 
     def _begin(self, move: int) -> None:
         self.started[move] = self.now
-        self.left[move] = 3
+        self.left[move] = 1 + len(self.passes[move])
         self.at(self.now + self._alone(move), PART, move)
-        for port in (self.out[move], self.into[move]):
+        for port in self.passes[move]:
             self.ports[port].join(self.now, move, self.share[move])
             self._announce(port)
         if not self.by_copy[move]:
@@ -391,7 +400,7 @@ class _Engine:
             self._part(move)
 
     def _part(self, move: int) -> None:
-        """Count a transfer as done at one of its two ports or at its own rate; end it when all three are done."""
+        """Count a transfer as done at one of its ports or at its own rate; end it when all of them are done."""
         self.left[move] -= 1
         if self.left[move]:
             return

@@ -79,7 +79,8 @@ def _waits(result: Simulated) -> list[Means]:
     t, s, plan = result.timeline, result.timeline.script, result.plan
     on_sm = t.worker_sm >= 0
     counted = on_sm if on_sm.any() else ~on_sm
-    filler = np.where(s.kind == AWAIT, t.filler[s.what], -1) if len(t.filler) else np.full(len(s.kind), -1)
+    filler, waits = np.full(len(s.kind), -1), s.kind == AWAIT
+    filler[waits] = t.filler[s.what[waits]]
     rows = np.flatnonzero((filler >= 0) & counted[s.worker])
     by = s.rank[filler[rows]]
     away = by != s.rank[rows]

@@ -1,0 +1,476 @@
+"""The detector: which part is slower than its likes, in which launches, and who only waits for it.
+
+Three comparisons, as monitors of training clusters make them. *Between ranks*: a column is compared with those of other
+ranks that do the same, after both are divided by the predicted launch, if there is one. *Over time*: medians of windows
+of launches, so that single late launches do not count, and a cause must last for several windows. *With the plan*: what
+a rank does itself (computing, transfers, launching) is recorded apart from its waits for others, so victims, which
+only wait, are never slow themselves.
+
+A *suspect* is a set of columns that one cause would slow down together: the tiles of a rank or of some SMs, the
+transfers of a link, of a rank's port or of its copy engine, the gaps of a host. The one that explains most is a cause;
+what it explains is taken away, and the rest is searched again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.lowering.columns import Ints
+from tilelink.stragglers.metrics import MOVES, NUMBER, Floats, Traces, split
+
+Bools = NDArray[np.bool_]
+WINDOWS = 48
+"""Windows of launches, at most."""
+SHORTEST = 4
+"""Launches of a window, at least."""
+LASTS = 3
+"""Windows that a cause lasts, at least."""
+SLOWER = 0.06
+"""Slowdown that is a cause, at least, as a logarithm, or in the seconds of a launch for gaps and waits."""
+SURE = 7.0
+"""Standard errors by which it must exceed that."""
+ALIKE = 4.0
+"""By how many times the spread of its likes a suspect must be slower than they are."""
+HEALTHY = 0.15
+"""Quantile of windows that shows how fast a part is when nothing slows it down."""
+BEYOND = 0.8
+"""By how many times its usual scatter between launches a suspect must be slower."""
+MOSTLY = 0.6
+"""Part of a suspect's columns that must be slow."""
+COSTS = 0.01
+"""Part of a launch that a cause takes, at least."""
+LESSER = 0.05
+"""Part of what the first cause takes that another one must take to be said."""
+SHARED = 0.4
+"""The same for links."""
+MOST = 6
+"""Causes that are searched."""
+NEARLY = 0.9
+"""Part of a rank's SMs from which the whole rank is slow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """Columns that one cause would slow down together. columns: their places. explains: those that follow from it."""
+
+    kind: str
+    rank: int
+    columns: Ints
+    peer: int | None = None
+    sms: tuple[int, int] | None = None
+    direction: str | None = None
+    stage: int | None = None
+    explains: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A cause. slower: mean of the logarithm of how much longer its columns take, or of the part of a launch that they
+    take longer. since, until: launches, until: None if it lasts to the end. seconds: that it costs in a launch, roughly.
+    """
+
+    suspect: Suspect
+    slower: float
+    since: int
+    until: int | None
+    confidence: float
+    seconds: float
+
+
+class Evidence:
+    """What launches left, as how much slower each column is than it should be, in windows of launches."""
+
+    def __init__(self, traces: Traces) -> None:
+        self.traces, table = traces, traces.table
+        self.metric, self.rank, self.stage, self.peer, self.sm = split(table.keys)
+        self.ranks = traces.ranks
+        self.values, self.counts = table.values, table.counts.astype(np.float64)
+        self.launches = len(table.values)
+        windows = max(1, min(WINDOWS, self.launches // SHORTEST))
+        self.edges = np.linspace(0, self.launches, windows + 1).astype(np.int64)
+        self.additive = np.isin(self.metric, [NUMBER["gap"], NUMBER["wait"], NUMBER["took"]])
+        self.far = self._far()
+        took = table.values[:, self.metric == NUMBER["took"]]
+        self.took = float(np.nanmedian(took)) if np.isfinite(took).any() else 1.0
+
+    def _far(self) -> Bools:
+        """Mask of the columns of transfers between nodes."""
+        machine = self.traces.machine
+        entry = machine.get("node_ranks") if machine is not None else None
+        node = int(entry["value"]) if isinstance(entry, dict) else self.ranks
+        return np.isin(self.metric, _numbers(MOVES)) & (self.peer // node != self.rank // node)
+
+    def of(self, *names: str) -> Bools:
+        return np.isin(self.metric, _numbers(names))
+
+    @cached_property
+    def norm(self) -> NDArray[np.float32]:
+        """Seconds of each column in the predicted launch; where there is none 1, or 0 of gaps and waits."""
+        norm, keys = np.where(self.additive, 0.0, 1.0).astype(np.float32), self.traces.table.keys
+        if (predicted := self.traces.norm) is not None and len(predicted.keys):
+            at = np.minimum(np.searchsorted(predicted.keys, keys), len(predicted.keys) - 1)
+            known = (predicted.keys[at] == keys) & (predicted.values[0, at] > 0)
+            norm[known] = predicted.values[0, at[known]]
+        return norm
+
+    @cached_property
+    def scaled(self) -> NDArray[np.float32]:
+        """[launches, columns]: logarithms of the seconds, by those of the norm; of gaps and waits in launches."""
+        result = np.empty_like(self.values)
+        result[:, self.additive] = (self.values[:, self.additive] - self.norm[self.additive]) / self.took
+        with np.errstate(divide="ignore", invalid="ignore"):
+            result[:, ~self.additive] = np.log(self.values[:, ~self.additive] / self.norm[~self.additive])
+        result[~np.isfinite(result)] = np.nan
+        return result
+
+    @cached_property
+    def slower(self) -> Floats:
+        """[columns, windows]: by how much columns are slower than their likes, NaN where nothing is known."""
+        x = np.stack([_median(self.scaled[a:b]) for a, b in zip(self.edges[:-1], self.edges[1:], strict=True)], axis=1)
+        self.level = _low(x, HEALTHY)
+        self.offset = self._likes(self.level)
+        rest = x - self.level[:, None]
+        self.shift = np.zeros((len(x), x.shape[1]))
+        for metric in np.unique(self.metric).tolist():  # what changes on most ranks is no straggler
+            own = self.metric == metric
+            each = np.full((self.ranks, x.shape[1]), np.nan)
+            for rank in np.unique(self.rank[own]).tolist():
+                each[rank] = _median(rest[own & (self.rank == rank)])
+            self.shift[own] = np.nan_to_num(_lower(each))
+        return x - self.offset[:, None] - self.shift
+
+    def _likes(self, level: Floats) -> Floats:
+        """Return for each column how slow its likes on other ranks are; its own level if it has none."""
+        offset = level.copy()
+        distance = np.where(self.peer >= 0, (self.peer - self.rank) % self.ranks, -1)
+        classes = np.stack([self.metric, self.stage, self.sm, distance])
+        _, of = np.unique(classes, axis=1, return_inverse=True)
+        of = of.ravel()
+        order = np.argsort(of, kind="stable")
+        bounds = np.flatnonzero(np.diff(of[order], prepend=-1, append=int(of.max(initial=0)) + 1))
+        for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            own = order[a:b]
+            if len(np.unique(self.rank[own])) > 1:
+                offset[own] = _lower(level[own, None])[0]
+            elif self.traces.norm is not None:
+                offset[own] = min(float(level[own[0]]), _lower(level[self.metric == self.metric[own[0]], None])[0])
+        return offset
+
+    # Suspects --------------------------------------------------------------------------------------------------
+
+    def suspects(self) -> Iterator[Suspect]:
+        """Yield all suspects but groups of SMs."""
+        work, moves = self.of("work"), self.of(*MOVES)
+        inward = self.of("sm_in", "engine_in")
+        source, target = np.where(inward, self.peer, self.rank), np.where(inward, self.rank, self.peer)
+        engine = self.of("engine_out", "engine_in")
+        away = moves & (self.peer != self.rank)
+        for rank in range(self.ranks):
+            mine = self.rank == rank
+            follows = np.flatnonzero(mine & (self.of("sm_out", "sm_in", "notify")))
+            yield from _one("rank", rank, mine & work, explains=follows)
+            stages, local = np.unique(self.stage[mine & work]).tolist(), mine & moves & ~away
+            for stage in stages if len(stages) > 1 else []:
+                yield from _one("rank", rank, mine & work & (self.stage == stage), stage=stage)
+            for stage in stages if local.any() else []:  # what its memory does
+                yield from _one("rank", rank, mine & work & (self.stage == stage) | local, stage=stage)
+            if stages and local.any():
+                yield from _one("rank", rank, mine & work | local)
+            yield from _one("copy engine", rank, mine & (engine | self.of("call")))
+            yield from _one("copy engine", rank, mine & self.of("call"))
+            yield from _one("host", rank, mine & self.of("gap"))
+            yield from _one("signals", rank, mine & self.of("notify"))
+            for far in (False, True) if self.far.any() else (False,):
+                some = away & (self.far if far else True)
+                out, into = some & (source == rank), some & (target == rank)
+                for direction, own in (("out", out), ("in", into), ("both", out | into)):
+                    if len(np.unique(np.where(source[own] == rank, target[own], source[own]))) > 1:
+                        yield from _one("port", rank, own, direction=direction)
+        pairs = np.unique(np.stack([source[away], target[away]]), axis=1).T.tolist()
+        for one, other in pairs:
+            yield from _one("link", one, away & (source == one) & (target == other), peer=other)
+
+    @cached_property
+    def sms(self) -> dict[int, tuple[Ints, NDArray[np.int64]]]:
+        """rank -> (its SMs that compute, for each of its columns of work the place of the SM among them)."""
+        found: dict[int, tuple[Ints, Ints]] = {}
+        for rank in range(self.ranks):
+            own = np.flatnonzero(self.of("work") & (self.rank == rank))
+            if len(own):
+                found[rank] = np.unique(self.sm[own], return_inverse=True)
+        return found
+
+    def work_of(self, rank: int) -> Ints:
+        return np.flatnonzero(self.of("work") & (self.rank == rank))
+
+    def groups(self, rank: int) -> Iterator[tuple[int, int]]:
+        """Yield groups of neighbouring SMs of a rank, as (first, one past the last) of their places."""
+        count, size = len(self.sms[rank][0]), 1
+        while size < count:
+            for first in range(0, count - size + 1, max(1, size // 2)):
+                yield first, first + size
+            size *= 2
+
+
+def find(evidence: Evidence) -> list[Found]:
+    """Return the causes, the one that costs most first; none if no part is slower than its likes for long enough."""
+    every = list(evidence.suspects())
+    hosts = [one for one in every if one.kind == "host"]  # their seconds are compared with those of a launch
+    causes = _causes(evidence, hosts, sms=False)
+    causes += _causes(evidence, [one for one in every if one.kind != "host"], sms=True)
+    if (late := _late(evidence, causes)) is not None:
+        causes.append(late)
+    causes.sort(key=lambda one: -one.seconds)
+    return [one for n, one in enumerate(causes) if one.seconds > COSTS * evidence.took and not (n and _minor(one, causes))]
+
+
+def _minor(cause: Found, causes: list[Found]) -> bool:
+    """True if a cause need not be said after the first one: it takes little, or may come from it.
+
+    Transfers share links, so a rank that comes at another time than usual changes how long those of others take.
+    """
+    shared = cause.suspect.kind in ("link", "port")
+    return cause.seconds < (SHARED if shared else LESSER) * causes[0].seconds
+
+
+def _causes(evidence: Evidence, suspects: list[Suspect], *, sms: bool) -> list[Found]:
+    """Return the causes among some suspects, and among groups of SMs."""
+    left = evidence.slower.copy()
+    causes: list[Found] = []
+    for _ in range(MOST):
+        interval = _interval(evidence, left, suspects, sms=sms)
+        if interval is None:
+            break
+        suspect, slower, confidence = _best(evidence, left, suspects, *interval, sms=sms)
+        if slower <= SLOWER:
+            break
+        since, until, scatter = _bounds(evidence, suspect, slower, interval)
+        if slower > BEYOND * scatter:
+            causes.append(
+                Found(suspect=suspect, slower=slower, since=since, until=until, confidence=confidence,
+                      seconds=cost(evidence, suspect, slower))
+            )  # fmt: skip
+        explained = np.concatenate([suspect.columns, suspect.explains])
+        left[explained] = np.minimum(left[explained], 0.0)
+    return causes
+
+
+def _late(evidence: Evidence, causes: list[Found]) -> Found | None:
+    """Return the rank for which others wait, if nothing that it does itself is known to be slow, or None.
+
+    A victim is waited for too, but waits itself. If the rank takes no longer by itself, its notifies are late.
+    """
+    wait = np.flatnonzero(evidence.of("wait"))
+    if not len(wait):
+        return None
+    excess = np.nan_to_num(evidence.slower[wait])
+    by, whom = evidence.peer[wait], evidence.rank[wait]
+    net = np.zeros((evidence.ranks, excess.shape[1]))
+    np.add.at(net, by, excess)
+    np.add.at(net, whom, -excess)
+    suspects = [Suspect(kind="late", rank=rank, columns=wait[by == rank]) for rank in range(evidence.ranks)]
+    found = _slowest(net)
+    if found is None:
+        return None
+    a, b, _ = found
+    rank = int(np.argmax(net[:, a:b].mean(axis=1)))
+    each = excess[by == rank][:, a:b].mean(axis=1)
+    suspect, worst = suspects[rank], int(np.argmax(each))
+    slower = float(each[worst])
+    seconds = slower * evidence.took
+    for one in causes:
+        near = rank in (one.suspect.rank, one.suspect.peer)
+        if one.seconds > (0.2 if near else 0.5) * seconds:
+            return None
+    own = np.flatnonzero(evidence.of("took") & (evidence.rank == rank))
+    waits = excess[whom == rank][:, a:b].mean(axis=1).sum()
+    alone = float(np.nan_to_num(evidence.slower[own, a:b]).mean()) - float(waits) if len(own) else 0.0
+    if alone < slower / 2:
+        only = len(each) > 1 and float(np.delete(each, worst).max()) < slower / 2
+        peer = int(evidence.rank[suspect.columns[worst]]) if only else None
+        columns = suspect.columns[worst : worst + 1] if only else suspect.columns
+        suspect = Suspect(kind="signals", rank=rank, columns=columns, peer=peer)
+    mean = float(np.nan_to_num(evidence.slower[suspect.columns, a:b]).mean())
+    since, until, scatter = _bounds(evidence, suspect, mean, (a, b))
+    if mean <= max(SLOWER, BEYOND * scatter):
+        return None
+    sure = float(net[rank, a:b].mean() / max(float(_spread(net[[rank]])[0]), 1e-3) * np.sqrt(b - a))
+    return Found(suspect=suspect, slower=slower, since=since, until=until, seconds=seconds,
+                 confidence=round(float(1.0 - np.exp(-sure / 8)) * 0.9, 3))  # fmt: skip
+
+
+def _slowest(series: Floats) -> tuple[int, int, float] | None:
+    """Return the windows (first, one past the last) in which some series is slow most surely, and how surely."""
+    windows = series.shape[1]
+    spread = np.maximum(_spread(series), 1e-3)
+    grid = np.unique(np.linspace(0, windows, min(windows, 16) + 1).astype(np.int64))
+    total = np.concatenate([np.zeros((len(series), 1)), np.cumsum(series, axis=1)], axis=1)
+    best, chosen = SURE, None
+    for a in grid.tolist():
+        for b in grid[grid >= a + min(LASTS, windows)].tolist():
+            mean = (total[:, b] - total[:, a]) / (b - a)
+            sure = np.where(mean > SLOWER, mean / spread * np.sqrt(b - a), 0.0)
+            if sure.max(initial=0.0) > best:
+                best = float(sure.max())
+                chosen = (a, b, best)
+    return chosen
+
+
+def _interval(
+    evidence: Evidence, left: Floats, suspects: list[Suspect], *, sms: bool
+) -> tuple[int, int] | None:
+    """Return the windows in which some suspect is slow most surely, or None if no suspect is slow."""
+    means = [_mean(left[one.columns]) for one in suspects]
+    for rank, (_, place) in evidence.sms.items() if sms else ():
+        each = _by_place(left[evidence.work_of(rank)], place)
+        sums = np.concatenate([np.zeros((1, each.shape[1])), np.cumsum(each, axis=0)])
+        means += [(sums[b] - sums[a]) / (b - a) for a, b in evidence.groups(rank)]
+    if not means:
+        return None
+    found = _slowest(np.nan_to_num(np.concatenate([np.atleast_2d(own) for own in means])))
+    return None if found is None else found[:2]
+
+
+def _best(
+    evidence: Evidence, left: Floats, suspects: list[Suspect], a: int, b: int, *, sms: bool
+) -> tuple[Suspect, float, float]:
+    """Return the suspect that explains most of what is slow in some windows, how slow it is, and how sure that is."""
+    mean = np.nan_to_num(_mean(left[:, a:b].T))
+    every = [*suspects, *(_group(evidence, mean, rank) for rank in evidence.sms if sms)]
+    gains = np.array([_gain(mean[one.columns]) for one in every])
+    slow = np.array([float(mean[one.columns].mean()) for one in every])
+    mostly = np.array([float((mean[one.columns] > at / 3).mean()) for one, at in zip(every, slow, strict=True)])
+    gains[(slow <= SLOWER) | (mostly < MOSTLY)] = 0.0
+    first = int(np.argmax(gains))
+    chosen = every[first]
+    series = np.nan_to_num(_mean(left[chosen.columns]))
+    inside = series[a:b]
+    lasting = float((inside > slow[first] / 2).mean())
+    sure = float(slow[first] / max(float(_spread(series[None])[0]), 1e-3) * np.sqrt(b - a))
+    confidence = lasting * (1.0 - np.exp(-sure / 4))
+    if not gains[first]:
+        return chosen, 0.0, 0.0
+    return chosen, float(slow[first]), round(min(float(confidence), 0.999), 3)
+
+
+def _group(evidence: Evidence, mean: Floats, rank: int) -> Suspect:
+    """Return the neighbouring SMs of a rank that explain most, or the rank if they are nearly all."""
+    names, place = evidence.sms[rank]
+    columns = evidence.work_of(rank)
+    each = _by_place(mean[columns, None], place)[:, 0]
+    sums = np.concatenate([[0.0], np.cumsum(each)])
+    first, last = np.triu_indices(len(each))
+    total = sums[last + 1] - sums[first]
+    gains = np.where(total > 0, total**2 / (last + 1 - first), 0.0)
+    at = int(np.argmax(gains))
+    a, b = int(first[at]), int(last[at])
+    if b + 1 - a >= NEARLY * len(each):
+        return Suspect(kind="rank", rank=rank, columns=columns)
+    own = columns[(place >= a) & (place <= b)]
+    return Suspect(kind="sms", rank=rank, columns=own, sms=(int(names[a]), int(names[b])))
+
+
+def _gain(mean: Floats) -> float:
+    total = float(mean.sum())
+    return total * total / len(mean) if total > 0 else 0.0
+
+
+def _bounds(
+    evidence: Evidence, suspect: Suspect, slower: float, interval: tuple[int, int]
+) -> tuple[int, int | None, float]:
+    """Return the launches in which a cause begins and ends, None if it lasts to the end, and the scatter of launches."""
+    own, edges = suspect.columns, evidence.edges
+    shift = np.repeat(evidence.shift[own], np.diff(edges), axis=1).T
+    each = _median((evidence.scaled[:, own] - evidence.offset[own] - shift).T)
+    gain = np.clip(np.nan_to_num(each, nan=slower / 2) - slower / 2, -slower, slower)
+    total = np.concatenate([[0.0], np.cumsum(gain)])
+    low = np.minimum.accumulate(total)
+    end = int(np.argmax(total - low))
+    begin = int(np.flatnonzero(total[: end + 1] == low[end])[-1]) if end else int(edges[interval[0]])
+    near = max(2, evidence.launches // 50)
+    first = evidence.traces.table.first
+    since = 0 if begin < near else begin
+    scatter = float(_spread(each[None, ~np.isnan(each)])[0])
+    return first + since, None if end >= evidence.launches - near else first + end, scatter
+
+
+def cost(evidence: Evidence, suspect: Suspect, slower: float) -> float:
+    """Return about how many seconds of a launch a cause takes: what its busiest part does longer."""
+    own = suspect.columns
+    if bool(evidence.additive[own].all()):
+        return slower * evidence.took
+    usual = np.exp(evidence.offset[own]) * evidence.norm[own]
+    seconds = usual * np.expm1(slower) * evidence.counts[own]
+    if suspect.kind in ("rank", "sms"):
+        busy = evidence.sm[own] >= 0
+        return float(np.bincount(evidence.sm[own][busy], weights=seconds[busy]).max())
+    by_sm = np.isin(evidence.metric[own], _numbers(("sm_out", "sm_in", "notify")))
+    programs = np.array([len(evidence.sms[r][0]) if r in evidence.sms else 16 for r in evidence.rank[own].tolist()])
+    busiest = np.bincount(evidence.rank[own], weights=np.where(by_sm, seconds / programs, seconds))
+    return float(busiest.max())
+
+
+# Medians that leave out what is not known ----------------------------------------------------------------------
+
+
+def _numbers(names: tuple[str, ...]) -> list[int]:
+    return [NUMBER[name] for name in names]
+
+
+def _one(kind: str, rank: int, columns: Bools, **more: object) -> Iterator[Suspect]:
+    if columns.any():
+        yield Suspect(kind=kind, rank=rank, columns=np.flatnonzero(columns), **more)  # pyright: ignore
+
+
+def _median(values: NDArray[np.floating]) -> Floats:
+    """Return the medians over the first axis."""
+    if not np.isnan(values).any():
+        return np.median(values, axis=0).astype(np.float64)
+    known = ~np.isnan(values).all(axis=0)
+    result = np.full(values.shape[1:], np.nan)
+    result[known] = np.nanmedian(values[:, known], axis=0)
+    return result
+
+
+def _low(values: Floats, quantile: float) -> Floats:
+    """Return a quantile of each row."""
+    known = ~np.isnan(values).all(axis=1)
+    result = np.full(len(values), np.nan)
+    result[known] = np.nanquantile(values[known], quantile, axis=1)
+    return result
+
+
+def _lower(values: Floats) -> Floats:
+    """Return the medians over the first axis, of two the lower one: most parts are well, and none is too fast."""
+    ordered = np.sort(values, axis=0)
+    count = (~np.isnan(ordered)).sum(axis=0)
+    at = np.maximum(count - 1, 0) // 2
+    return np.take_along_axis(ordered, at[None], axis=0)[0]
+
+
+def _mean(values: Floats) -> Floats:
+    """Return the means over the first axis."""
+    known = ~np.isnan(values)
+    return np.where(known, values, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+
+
+def _by_place(values: Floats, place: Ints) -> Floats:
+    """Return the mean of the rows of each place."""
+    count = int(place.max(initial=0)) + 1
+    total, known = np.zeros((count, values.shape[1])), np.zeros((count, values.shape[1]))
+    np.add.at(total, place, np.nan_to_num(values))
+    np.add.at(known, place, ~np.isnan(values))
+    return total / np.maximum(known, 1)
+
+
+def _spread(series: Floats) -> Floats:
+    """Return the standard deviation of each row around its level, which may change a few times."""
+    if series.shape[1] < 3:
+        return np.full(len(series), 0.01)
+    steps = np.abs(np.diff(series, axis=1))
+    return np.median(steps, axis=1) / 0.6745 / np.sqrt(2.0)
