@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from tilelink.cli.options import AsJson, check_writable, designed_errors, write
-from tilelink.compiler.postmortem import report_of
+from tilelink.compiler.postmortem import predicted, report_of
 from tilelink.errors import BindingError
 from tilelink.settings import settings
+from tilelink.simulator.machine import load_machine
 from tilelink.stragglers.metrics import is_traces, read_traces
 from tilelink.stragglers.report import save_plot, verdict
 
@@ -26,6 +27,9 @@ Dumps = Annotated[
 def diagnose(
     dumps: Dumps = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="draw traces, ranks x time, as PNG, SVG or PDF")] = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine", help="of traced launches: the machine by which they are judged")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Name what holds up a launch that hangs, from dumps of its ranks, or what makes launches slow, from their traces."""
@@ -34,9 +38,9 @@ def diagnose(
         if dumps and any(map(is_traces, dumps)):
             if len(dumps) > 1:
                 raise BindingError(f"{len(dumps)} folders at once", hint="name one folder of traces")
-            return _stragglers(dumps[0], plot, as_json)
-        if plot is not None:
-            raise BindingError("--plot draws traces of launches", hint="name a folder of them")
+            return _stragglers(dumps[0], plot, machine, as_json)
+        if plot is not None or machine is not None:
+            raise BindingError("--plot and --machine are for traces of launches", hint="name a folder of them")
         folder = settings().dumps
         report, left = report_of(dumps or ([folder] if folder is not None else []))
         if as_json:
@@ -46,8 +50,9 @@ def diagnose(
             write(f"left out: {path}, of an earlier hang")
 
 
-def _stragglers(folder: Path, plot: Path | None, as_json: bool) -> None:
-    found = verdict(read_traces(folder))
+def _stragglers(folder: Path, plot: Path | None, machine: str | None, as_json: bool) -> None:
+    traces = read_traces(folder)
+    found = verdict(traces if machine is None else predicted(traces, load_machine(machine)))
     if plot is not None:
         save_plot(found, plot)
     write(json.dumps({"ok": True, **found.as_json()}) if as_json else str(found))

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilelink import compiler
+from tilelink import compiler, stragglers
 from tilelink.cli.gpus import FAILED
 from tilelink.cli.options import with_choices
 from tilelink.cli.probe import PROBE
@@ -24,6 +24,7 @@ from tilelink.data import read_json
 from tilelink.errors import TileLinkError
 from tilelink.settings import variable
 from tilelink.simulator.measured import Measured, measured_text
+from tilelink.stragglers import of_spans
 
 if TYPE_CHECKING:
     from tilelink.reference.run import Outputs
@@ -119,6 +120,9 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
             options = {"ranks": ranks, "dims": dims, "dtype": dtype, "target": current_target(), "tables": tables}
             plan = compiler.plan(program, schedule, **options)
             answer["trace"] = measured_text(Measured(plan=plan, raw=timeline.spans, clock=timeline.clock))
+            if request["traces"] is not None:
+                folder = Path(request["traces"])
+                stragglers.save(folder, plan, of_spans(folder, plan, timeline.spans), tables=tables, programs=True)
     return answer
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tilelink import compiler
+from tilelink import compiler, stragglers
 from tilelink.cli import gpus
 from tilelink.cli.notices import (
     bound_of,
@@ -56,6 +57,7 @@ from tilelink.errors import BindingError
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
 from tilelink.simulator.measured import Measured, measured_text
+from tilelink.stragglers import of_spans
 
 if TYPE_CHECKING:
     from tilelink.reference.run import Outputs
@@ -112,6 +114,9 @@ def run(
     deadline: Deadline = None,
     routing: Routing = "uniform",
     trace: Annotated[str | None, typer.Option("--trace", help="write the measured timeline, for Perfetto")] = None,
+    traces: Annotated[
+        Path | None, typer.Option("--traces", help="add what each launch leaves to a folder, for `tilelink diagnose`")
+    ] = None,
     bench: Annotated[bool, typer.Option("--bench", help="time launches too, on GPUs")] = False,
     every: Annotated[bool, typer.Option("--all", help="run the built-in schedule and each of the file's")] = False,
     as_json: AsJson = False,
@@ -124,14 +129,14 @@ def run(
         written = module.program(program)
         choices = choices_of(written, sets)
         chosen = with_choices(written, choices)
-        _check_together(schedule, device, trace, nodes, every=every, bench=bench)
+        _check_together(schedule, device, trace or traces, nodes, every=every, bench=bench)
         todo = schedules_named(module, chosen, None if every else schedule or DEFAULT)
         if schedule is None and not every and not as_json:
             say_built_in(module, chosen, ", --all each of them")
         if routing != "uniform" and not any(t.bound is not None and t.space == "in" for t in chosen.tensors):
             say(f"--routing {routing} has no effect: {chosen.name} has no index tensor that a launch brings")
         how = _How(
-            file=file, seed=seed or 0, deadline=deadline, trace=trace, quiet=as_json, bench=bench, routing=routing,
+            file=file, seed=seed or 0, deadline=deadline, trace=trace, traces=traces, quiet=as_json, bench=bench, routing=routing,
             delay=DELAY_S if delay is None and seed is not None else delay,
         )  # fmt: skip
         reports: list[dict[str, Any]] = []
@@ -162,7 +167,7 @@ def run(
 
 
 def _check_together(
-    schedule: str | None, device: Device, trace: str | None, nodes: int, *, every: bool, bench: bool
+    schedule: str | None, device: Device, trace: str | Path | None, nodes: int, *, every: bool, bench: bool
 ) -> None:
     """Raise BindingError for options of which one excludes another."""
     if every and (schedule is not None or trace is not None):
@@ -180,6 +185,7 @@ def _check_together(
 @dataclass(frozen=True, kw_only=True)
 class _How:
     """Options of a run. delay: maximum random delay in seconds, None for no delays. trace: file for the timeline.
+    traces: folder for what launches leave.
 
     bench: True to time launches. routing: the kind of the entries of index tensors (reference/routing.py).
     """
@@ -189,9 +195,14 @@ class _How:
     delay: float | None
     deadline: float | None
     trace: str | None
+    traces: Path | None
     quiet: bool
     bench: bool = False
     routing: str = "uniform"
+
+    @property
+    def traced(self) -> bool:
+        return self.trace is not None or self.traces is not None
 
 
 Compared = tuple[dict[str, float], dict[str, str], float]
@@ -207,7 +218,7 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
     launches, errors, odd = report["launches"], dict[str, float](), dict[str, str]()
     with _progress(2 + launches, quiet=how.quiet) as advance:
         tables = random_tables(program, options["dims"], options["ranks"], how.seed)
-        kernel = compiler.compile(program, schedule, **options, tables=tables, trace=how.trace is not None, nodes=nodes)
+        kernel = compiler.compile(program, schedule, **options, tables=tables, trace=how.traced, nodes=nodes)
         kernel.require_memory(launches)
         advance("running")
         inputs = trial.random_inputs(program, **options, launches=launches, seed=how.seed, routing=how.routing)
@@ -216,6 +227,8 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
         )
         if how.trace is not None:
             save_output(how.trace, measured_text(Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)))
+        if how.traces is not None:
+            stragglers.save(how.traces, kernel.plan, of_spans(how.traces, kernel.plan, result.spans), tables=tables, programs=True)
         advance("comparing")
         kept: list[Mapping[str, Any]] | None = None
         every: list[Sequence[Outputs]] = []
@@ -240,8 +253,8 @@ def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared
     """Run the program of the report on GPUs, and record the seconds in it."""
     request = {
         **report, "what": "run", "file": how.file, "schedule": report["schedule"] if scheduled else None,
-        "seed": how.seed, "deadline": how.deadline, "trace": how.trace is not None, "bench": how.bench,
-        "routing": how.routing,
+        "seed": how.seed, "deadline": how.deadline, "trace": how.traced, "bench": how.bench,
+        "routing": how.routing, "traces": None if how.traces is None else str(how.traces.absolute()),
     }  # fmt: skip
     answer = gpus.on_gpus(request, report["ranks"], how.deadline or 0.0)
     report["seconds"] = round(answer["seconds"], 6)

@@ -1,20 +1,27 @@
-"""Post-mortem of launches that hang: the errors of runtimes explained by the plan, dumps written, and dumps read."""
+"""Post-mortem of launches that hang: the errors of runtimes explained by the plan, dumps written, and dumps read.
+
+Also the norm of launches that are slow: what their plan, made anew from their traces, leaves on a machine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilelink import dump
 from tilelink.compiler.lowered import parse_lowered
+from tilelink.data import checked
 from tilelink.diagnose import Report, diagnose, of_dumps
 from tilelink.dump import Dump, Seen
 from tilelink.errors import DataError, DeadlineError, RankError, TileLinkError
 from tilelink.lowering.listing import listing
 from tilelink.planning.plan import Plan, make_plan
+from tilelink.simulator.machine import Machine
+from tilelink.stragglers import Series, Traces, table_of
 
 STALE_S = 120.0
 """Seconds, besides twice the deadline, that the dumps of one hang may lie apart."""
@@ -66,6 +73,23 @@ def report_of(paths: Sequence[Path]) -> tuple[Report, list[Path]]:
             newest[one.seen.rank] = path
     taken = [dumps[path] for _, path in sorted(newest.items())]
     return of_dumps(taken, _plan(taken)), [path for path in found if path not in newest.values()]
+
+
+def predicted(traces: Traces, machine: Machine) -> Traces:
+    """Return traces with what a launch leaves on such a machine as their norm.
+
+    The plan is made anew from the program in them. Raises DataError if it cannot be read.
+    """
+    where = f"the program {traces.program} of the traces"
+    tables: dict[str, Any] = {name: checked(NDArray[np.int64], raw, where) for name, raw in traces.tables.items()}
+    try:
+        plan = make_plan(parse_lowered(traces.lowered, where), tables)
+        row = Series(plan, machine, tables=tables, programs=True).launch()
+    except DataError:
+        raise
+    except TileLinkError as error:
+        raise DataError(f"{where} cannot be read: {error.message}", hint="use the version that wrote it") from error
+    return replace(traces, norm=table_of([row]))
 
 
 def _plan(dumps: Sequence[Dump]) -> Plan:

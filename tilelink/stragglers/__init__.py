@@ -6,7 +6,7 @@ print(find(read_traces(folder)))
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from tilelink.lowering.listing import listing
 from tilelink.planning.plan import Plan
 from tilelink.simulator.machine import Machine, description
+from tilelink.simulator.measured import RawSpan
 from tilelink.stragglers.measured import table_of_spans
 from tilelink.stragglers.metrics import (
     Column,
@@ -31,23 +32,29 @@ from tilelink.stragglers.metrics import (
 from tilelink.stragglers.simulated import Series
 
 __all__ = [
-    "Column", "Row", "Series", "Table", "Traces", "is_traces", "next_launch", "read_traces", "save", "table_of",
+    "Column", "Row", "Series", "Table", "Traces", "is_traces", "next_launch", "of_spans", "read_traces", "save", "table_of",
     "table_of_spans",
 ]  # fmt: skip
 
 
+def of_spans(folder: Path, plan: Plan, spans: Sequence[RawSpan]) -> Table:
+    """Return what traced launches left, numbered after those that a folder has."""
+    return table_of_spans(plan, spans, next_launch(folder))
+
+
 def save(
     folder: str | Path, plan: Plan, table: Table, *, machine: Machine | None = None,
-    tables: Mapping[str, Any] | None = None, norm: Row | None = None,
+    tables: Mapping[str, Any] | None = None, programs: bool = False,
 ) -> Path:  # fmt: skip
     """Add launches of a plan to a folder, which is made if it is not there, and return the new file.
 
-    machine: of the ranks, if it is known: what a launch leaves there is simulated, as the norm, unless `norm` is given.
-    tables: those that the plan was made with. Raises OutputError for a folder of another program, or without room.
+    machine: of the ranks, if it is known: what a launch leaves there is simulated, as the norm.
+    tables: those that the plan was made with. programs: True for traced launches, which name programs and not SMs.
+
+    Raises OutputError for a folder of another program, or without room.
     """
     folder = Path(folder)
-    if norm is None and machine is not None:
-        norm = Series(plan, machine, tables=tables).launch()
+    norm = None if machine is None else Series(plan, machine, tables=tables, programs=programs).launch()
     save_program(
         folder,
         program=plan.bound.source.name,
@@ -57,5 +64,6 @@ def save(
         tables={name: np.asarray(value).astype(np.int64) for name, value in (tables or {}).items()},
         machine=None if machine is None else description(machine),
         norm=norm,
+        programs=programs,
     )
     return save_launches(folder, table)

@@ -26,7 +26,7 @@ from tilelink.stragglers.metrics import MOVES, NUMBER, Floats, Traces, split
 Bools = NDArray[np.bool_]
 WINDOWS = 48
 """Windows of launches, at most."""
-SHORTEST = 4
+SHORTEST = 10
 """Launches of a window, at least."""
 LASTS = 3
 """Windows that a cause lasts, at least."""
@@ -42,7 +42,7 @@ BEYOND = 0.8
 """By how many times its usual scatter between launches a suspect must be slower."""
 MOSTLY = 0.6
 """Part of a suspect's columns that must be slow."""
-COSTS = 0.01
+COSTS = 0.003
 """Part of a launch that a cause takes, at least."""
 LESSER = 0.05
 """Part of what the first cause takes that another one must take to be said."""
@@ -50,6 +50,8 @@ SHARED = 0.4
 """The same for links."""
 MOST = 6
 """Causes that are searched."""
+CERTAIN = 0.5
+"""Confidence of a cause, at least."""
 NEARLY = 0.9
 """Part of a rank's SMs from which the whole rank is slow."""
 
@@ -89,7 +91,9 @@ class Evidence:
         self.traces, table = traces, traces.table
         self.metric, self.rank, self.stage, self.peer, self.sm = split(table.keys)
         self.ranks = traces.ranks
-        self.values, self.counts = table.values, table.counts.astype(np.float64)
+        waits = self.of("wait")
+        self.values, self.counts = table.values.copy(), table.counts.astype(np.float64)
+        self.values[:, waits] = np.nan_to_num(self.values[:, waits])  # a launch without waits has no number of them
         self.launches = len(table.values)
         windows = max(1, min(WINDOWS, self.launches // SHORTEST))
         self.edges = np.linspace(0, self.launches, windows + 1).astype(np.int64)
@@ -185,15 +189,30 @@ class Evidence:
             yield from _one("copy engine", rank, mine & self.of("call"))
             yield from _one("host", rank, mine & self.of("gap"))
             yield from _one("signals", rank, mine & self.of("notify"))
+            if self.ranks > 2:
+                yield from _one("signals", rank, self.of("signal") & (mine | (self.peer == rank)))
             for far in (False, True) if self.far.any() else (False,):
                 some = away & (self.far if far else True)
                 out, into = some & (source == rank), some & (target == rank)
                 for direction, own in (("out", out), ("in", into), ("both", out | into)):
                     if len(np.unique(np.where(source[own] == rank, target[own], source[own]))) > 1:
                         yield from _one("port", rank, own, direction=direction)
+        for one, other, column in self._pairs():
+            yield Suspect(kind="signals", rank=one, peer=other, columns=column)
         pairs = np.unique(np.stack([source[away], target[away]]), axis=1).T.tolist()
         for one, other in pairs:
             yield from _one("link", one, away & (source == one) & (target == other), peer=other)
+
+    def _pairs(self) -> Iterator[tuple[int, int, Ints]]:
+        """Yield (from, to, column) of the round trips of notifies: those of which the other rank waits longer."""
+        waits = np.flatnonzero(self.of("wait"))
+        longer = np.zeros((self.ranks, self.ranks))
+        longer[self.rank[waits], self.peer[waits]] = np.nan_to_num(self.slower[waits]).max(axis=1)
+        for column in np.flatnonzero(self.of("signal")).tolist():
+            one, other = int(self.rank[column]), int(self.peer[column])
+            if longer[one, other] > longer[other, one]:
+                one, other = other, one
+            yield one, other, np.array([column])
 
     @cached_property
     def sms(self) -> dict[int, tuple[Ints, NDArray[np.int64]]]:
@@ -250,7 +269,7 @@ def _causes(evidence: Evidence, suspects: list[Suspect], *, sms: bool) -> list[F
         if slower <= SLOWER:
             break
         since, until, scatter = _bounds(evidence, suspect, slower, interval)
-        if slower > BEYOND * scatter:
+        if slower > BEYOND * scatter and confidence >= CERTAIN:
             causes.append(
                 Found(suspect=suspect, slower=slower, since=since, until=until, confidence=confidence,
                       seconds=cost(evidence, suspect, slower))
@@ -307,12 +326,14 @@ def _late(evidence: Evidence, causes: list[Found]) -> Found | None:
 def _slowest(series: Floats) -> tuple[int, int, float] | None:
     """Return the windows (first, one past the last) in which some series is slow most surely, and how surely."""
     windows = series.shape[1]
+    if windows < LASTS:
+        return None
     spread = np.maximum(_spread(series), 1e-3)
     grid = np.unique(np.linspace(0, windows, min(windows, 16) + 1).astype(np.int64))
     total = np.concatenate([np.zeros((len(series), 1)), np.cumsum(series, axis=1)], axis=1)
     best, chosen = SURE, None
     for a in grid.tolist():
-        for b in grid[grid >= a + min(LASTS, windows)].tolist():
+        for b in grid[grid >= a + LASTS].tolist():
             mean = (total[:, b] - total[:, a]) / (b - a)
             sure = np.where(mean > SLOWER, mean / spread * np.sqrt(b - a), 0.0)
             if sure.max(initial=0.0) > best:
@@ -408,7 +429,7 @@ def cost(evidence: Evidence, suspect: Suspect, slower: float) -> float:
     seconds = usual * np.expm1(slower) * evidence.counts[own]
     if suspect.kind in ("rank", "sms"):
         busy = evidence.sm[own] >= 0
-        return float(np.bincount(evidence.sm[own][busy], weights=seconds[busy]).max())
+        return float(np.bincount(evidence.sm[own][busy], weights=seconds[busy]).max(initial=0.0))
     by_sm = np.isin(evidence.metric[own], _numbers(("sm_out", "sm_in", "notify")))
     programs = np.array([len(evidence.sms[r][0]) if r in evidence.sms else 16 for r in evidence.rank[own].tolist()])
     busiest = np.bincount(evidence.rank[own], weights=np.where(by_sm, seconds / programs, seconds))

@@ -93,9 +93,18 @@ class _Spans:
         return [self._rows(metric, rows, stage=True, peer=self.a[rows])]
 
     def _told(self) -> list[tuple[Ints, Ints, Floats, Floats]]:
-        told = self.kind == TOLD
-        groups = (("call", np.flatnonzero(told & self.engine)), ("notify", np.flatnonzero(told & ~self.engine)))
-        return [self._rows(name, rows) for name, rows in groups]
+        """Return the notifies of programs, and what copy engines do besides waits and bytes: notifies and pauses."""
+        rows = np.flatnonzero(self.engine & (self.kind != TILE))
+        rows = rows[np.lexsort((self.begin[rows], self.track[rows], self.rank[rows], self.epoch[rows]))]
+        same = np.ones(len(rows), bool)
+        same[:1] = False
+        for column in (self.epoch, self.rank, self.track):
+            same[1:] &= column[rows[1:]] == column[rows[:-1]]
+        pause = np.zeros(len(rows))
+        pause[1:] = np.maximum(self.begin[rows[1:]] - self.end[rows[:-1]], 0) * 1e-9
+        calls = np.where(same, pause, 0.0) + np.where(self.kind[rows] == TOLD, self.seconds[rows], 0.0)
+        told = np.flatnonzero((self.kind == TOLD) & ~self.engine)
+        return [self._rows("call", rows, seconds=calls), self._rows("notify", told)]
 
     def _waits(self) -> list[tuple[Ints, Ints, Floats, Floats]]:
         """Return the waits for other ranks. The sum in a launch is divided by the programs of a rank."""

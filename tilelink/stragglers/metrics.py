@@ -26,14 +26,15 @@ from tilelink.lowering.columns import Ints
 Floats = NDArray[np.float64]
 Values = NDArray[np.float32]
 FORMAT = 1
-METRICS = ("work", "sm_out", "sm_in", "engine_out", "engine_in", "call", "notify", "wait", "gap", "took")
+METRICS = ("work", "sm_out", "sm_in", "engine_out", "engine_in", "call", "notify", "wait", "gap", "took", "signal")
 """Seconds, all of a rank in a launch:
 
 work: mean of a tile of `stage` on `sm`, without its waits, notifies and transfers.
 sm_out, sm_in: mean of a transfer of `stage` to or from `peer` that SMs execute; engine_out, engine_in: by copy engines.
-call: mean of a call of the copy engine, without the bytes. notify: mean of a notify by a program.
+call: mean of an operation of the copy engine, without bytes and waits. notify: mean of a notify by a program.
 wait: mean over its programs of all waits for notifies of `peer`.
 gap: between the end of its launch before and this one, without waits for peers. took: the launch, from there on.
+signal: the fastest notify from `rank` to `peer` and the fastest one back, together; of simulated launches.
 """
 NUMBER = {name: number for number, name in enumerate(METRICS)}
 MOVES = ("sm_out", "sm_in", "engine_out", "engine_in")
@@ -162,15 +163,17 @@ class Traces:
     table: Table
     norm: Table | None = None
     """Of one launch."""
+    programs: bool = False
+    """True if columns name programs, as of traced launches, where others name SMs."""
 
 
 def save_program(
     folder: Path, *, program: str, ranks: int, stages: Sequence[str], lowered: str, tables: Mapping[str, Any],
-    machine: Mapping[str, Any] | None, norm: Row | None,
+    machine: Mapping[str, Any] | None, norm: Row | None, programs: bool,
 ) -> None:  # fmt: skip
     """Write what a folder's launches are of. Raises OutputError if it cannot be written, or is of another program."""
-    head: dict[str, Any] = {"format": FORMAT, "program": program, "ranks": ranks, "stages": list(stages)}
-    head |= {"lowered": lowered, "tables": plain(dict(tables)), "machine": machine}
+    head: dict[str, Any] = {"format": FORMAT, "program": program, "ranks": ranks, "programs": programs}
+    head |= {"stages": list(stages), "lowered": lowered, "tables": plain(dict(tables)), "machine": machine}
     text = json.dumps(head)
     path = folder / PROGRAM
     if files.is_file(path) and json.loads(text) != read_json(path):
@@ -226,7 +229,7 @@ def read_traces(folder: Path) -> Traces:
     return Traces(
         program=head["program"], ranks=head["ranks"], stages=tuple(map(str, head["stages"])), lowered=head["lowered"],
         tables=head["tables"], machine=head.get("machine"), table=joined(found),
-        norm=norm,
+        norm=norm, programs=head.get("programs") is True,
     )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def _victims(evidence: Evidence, causes: tuple[Found, ...]) -> list[Victim]:
     if not causes:
         return []
     a, b = _windows(evidence, causes[0])
-    guilty = {one.suspect.rank for one in causes} if causes[0].suspect.kind != "signals" else set[int]()
+    guilty = {one.suspect.rank for one in causes}
     waits = np.flatnonzero(evidence.of("wait"))
     excess = np.nan_to_num(evidence.slower[waits, a:b]).mean(axis=1)
     found: dict[int, Victim] = {}
@@ -113,7 +113,8 @@ def speed(evidence: Evidence, cause: Found) -> float:
     """Return how fast a part is, in the speed of the norm; of gaps and waits, what a launch takes of its time then."""
     if bool(evidence.additive[cause.suspect.columns].all()):
         return 1.0 / (1.0 + cause.slower)
-    return exp(-cause.slower)
+    usual = float(np.nan_to_num(evidence.offset[cause.suspect.columns]).mean()) if evidence.traces.norm is not None else 0.0
+    return exp(-cause.slower - usual)
 
 
 def _text(report: Verdict, cause: Found) -> str:
@@ -143,7 +144,7 @@ _DIRECTIONS = {"out": "out of", "in": "into", "both": "of"}
 
 def _sms(evidence: Evidence, sms: tuple[int, int] | None) -> str:
     first, last = sms or (0, 0)
-    name = "SM" if evidence.traces.norm is not None else "program"
+    name = "program" if evidence.traces.programs else "SM"
     return f"{name} {first}" if first == last else f"{name}s {first} to {last}"
 
 

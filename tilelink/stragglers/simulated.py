@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilelink.lowering.columns import Ints
 from tilelink.planning.plan import Plan
 from tilelink.simulator import simulate
 from tilelink.simulator.cost import CostModel
@@ -17,17 +18,29 @@ from tilelink.simulator.script import AWAIT, COMPUTE, MOVE, SIGNAL
 from tilelink.stragglers.metrics import NUMBER, Means, Row, keys_of, means, row_of, split
 
 
-def row_of_simulated(result: Simulated, gap: Sequence[float] | None = None) -> Row:
-    """Return what a simulated launch leaves. gap: seconds of each rank since its launch before (None: 0)."""
+def row_of_simulated(result: Simulated, gap: Sequence[float] | None = None, *, programs: bool = False) -> Row:
+    """Return what a simulated launch leaves. gap: seconds of each rank since its launch before (None: 0).
+
+    programs: True to name programs, as traced launches do, where others name SMs.
+    """
     timeline, plan = result.timeline, result.plan
     ranks = np.arange(plan.bound.ranks)
     took = np.array(result.rank_seconds) - timeline.prepared
     parts = [
-        *_work(result), *_moves(result), *_calls(result), *_waits(result),
+        *_work(result, programs), *_moves(result), *_calls(result), *_waits(result), *_signals(result),
         means(keys_of(NUMBER["gap"], ranks), np.zeros(len(ranks)) if gap is None else np.array(gap, np.float64)),
         means(keys_of(NUMBER["took"], ranks), took),
     ]  # fmt: skip
     return row_of(parts)
+
+
+def tracks(plan: Plan) -> Ints:
+    """Return the number of each worker among those of its rank, as spans number them."""
+    ranks = np.array([rank for _, rank, _ in plan.workers], np.int64)
+    order = np.argsort(ranks, kind="stable")
+    result = np.empty(len(ranks), np.int64)
+    result[order] = np.arange(len(ranks)) - np.searchsorted(ranks[order], ranks[order])
+    return result
 
 
 def _stages(plan: Plan, tasks: Any) -> Any:
@@ -37,12 +50,13 @@ def _stages(plan: Plan, tasks: Any) -> Any:
     return number[np.searchsorted(first, tasks, side="right") - 1]
 
 
-def _work(result: Simulated) -> list[Means]:
+def _work(result: Simulated, programs: bool) -> list[Means]:
     t, s = result.timeline, result.timeline.script
     rows = np.flatnonzero(s.kind == COMPUTE)
     if not len(rows):
         return []
-    keys = keys_of(NUMBER["work"], s.rank[rows], _stages(result.plan, s.task[rows]), -1, t.worker_sm[s.worker[rows]])
+    place = tracks(result.plan) if programs else t.worker_sm
+    keys = keys_of(NUMBER["work"], s.rank[rows], _stages(result.plan, s.task[rows]), -1, place[s.worker[rows]])
     new = np.ones(len(rows), np.int64)
     new[1:] = s.task[rows[1:]] != s.task[rows[:-1]]  # of a task with several pieces the first
     return [means(keys, t.end[rows] - t.begin[rows], new)]
@@ -101,19 +115,31 @@ def _waits(result: Simulated) -> list[Means]:
     return [(found, total / programs[ranks], np.ones(len(found)))]
 
 
+def _signals(result: Simulated) -> list[Means]:
+    """Return the round trips of notifies between two ranks: they do not depend on the difference of their clocks."""
+    t, s, ranks = result.timeline, result.timeline.script, result.plan.bound.ranks
+    counters = np.flatnonzero(t.filler >= 0)
+    there, by = counters // max(result.plan.channels, 1), s.rank[t.filler[counters]]
+    fastest = np.full((ranks, ranks), np.inf)
+    np.minimum.at(fastest, (by, there), t.full[counters] - t.end[t.filler[counters]])
+    both = np.triu(fastest + fastest.T, 1)
+    rank, peer = np.nonzero(np.isfinite(both) & (both > 0))
+    return [means(keys_of(NUMBER["signal"], rank, -1, peer), both[rank, peer])] if len(rank) else []
+
+
 class Series:
     """Launches of a plan that follow each other: a rank begins one when its last one has ended and its host is ready.
 
-    machine: of the norm. tables, samples, cost: as `simulator.simulate` takes them.
+    machine: of the norm. tables, samples, cost: as `simulator.simulate` takes them. programs: as row_of_simulated.
     """
 
     def __init__(
         self, plan: Plan, machine: Machine, *, cost: CostModel | None = None,
-        tables: Mapping[str, Any] | None = None, samples: Sequence[Sample] = (),
+        tables: Mapping[str, Any] | None = None, samples: Sequence[Sample] = (), programs: bool = False,
     ) -> None:  # fmt: skip
         self.plan, self.machine = plan, machine
         self._options: dict[str, Any] = {"cost": cost, "tables": tables, "samples": samples}
-        self._ended = np.zeros(plan.bound.ranks)
+        self._ended, self._programs = np.zeros(plan.bound.ranks), programs
 
     def launch(self, machine: Machine | None = None, late: Sequence[float] | None = None) -> Row:
         """Simulate the next launch, and return what it leaves.
@@ -127,4 +153,4 @@ class Series:
         gap = begin + result.timeline.prepared - self._ended
         self._ended = begin + np.array(result.rank_seconds)
         self._ended -= self._ended.min()
-        return row_of_simulated(result, gap.tolist())
+        return row_of_simulated(result, gap.tolist(), programs=self._programs)

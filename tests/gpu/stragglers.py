@@ -1,0 +1,116 @@
+# pyright: basic
+"""Slow parts of two GPUs, and what is said of them: `torchrun --nproc-per-node 2 -m tests.gpu.stragglers FOLDER`.
+
+Traced launches of a gather with a product: first well, then while rank 0 copies to its peer by another stream, while
+another stream of rank 1 keeps SMs busy, and while the host of rank 1 is late. A line for each case; the exit status is
+1 if another part is named, or if one is named while all is well.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import tilelink
+from tilelink import compiler
+from tilelink.runtime.cuda.device import current_target
+from tilelink.settings import variable
+from tilelink.simulator.machine import load_machine
+from tilelink.stragglers import of_spans, read_traces, save
+from tilelink.stragglers.report import verdict
+
+DIMS = {"Ms": 1024, "N": 2048, "K": 2048}
+WELL, ILL = 60, 120
+ALIGNED_CYCLES = 400_000
+LATE_S = 0.002
+COPIED = 256 << 20
+EXPECTED = {
+    "all is well": set(),
+    "a competing copy": {("link", 0), ("port", 0), ("copy engine", 0)},
+    "SMs kept busy": {("rank", 1), ("sms", 1), ("late", 1)},
+    "a late host": {("host", 1)},
+}
+
+
+def main(folder: Path) -> int:
+    rank, group = dist.get_rank(), dist.group.WORLD
+    assert group is not None
+    program = compiler.load("ag_gemm").program("ag_gemm")
+    schedule = compiler.load("ag_gemm").schedule("h200", program)
+    plan = compiler.plan(program, schedule, ranks=2, dims=DIMS, dtype="bf16", target=current_target(group))
+    usual = tilelink.compile(program, schedule, dims=DIMS, dtype="bf16", device="cuda")
+    kernel = tilelink.compile(program, schedule, dims=DIMS, dtype="bf16", device="cuda", trace=True)
+    given = {
+        "x": torch.randn(DIMS["Ms"], DIMS["K"], device="cuda").bfloat16(),
+        "w": torch.randn(DIMS["N"], DIMS["K"], device="cuda").bfloat16(),
+    }
+    made = kernel.empty_outputs()
+    untraced = usual.bench(given, usual.empty_outputs()).median_us
+    side = torch.cuda.Stream()
+    source = torch.empty(COPIED, dtype=torch.uint8, device=f"cuda:{rank}")
+    target = torch.empty(COPIED, dtype=torch.uint8, device=f"cuda:{1 - rank}")
+    square = torch.randn(2048, 2048, device="cuda").bfloat16()
+
+    def copies() -> None:
+        if rank == 0:
+            with torch.cuda.stream(side):
+                target.copy_(source, non_blocking=True)
+
+    def products() -> None:
+        if rank == 1:
+            with torch.cuda.stream(side):
+                for _ in range(8):
+                    torch.mm(square, square)
+
+    def sleeps() -> None:
+        if rank == 1:
+            time.sleep(LATE_S)
+
+    faults: dict[str, Callable[[], None] | None] = {
+        "all is well": None, "a competing copy": copies, "SMs kept busy": products, "a late host": sleeps,
+    }  # fmt: skip
+    wrong = 0
+    for case, fault in faults.items():
+        begin = time.perf_counter()
+        for launch in range(WELL + ILL):
+            every = torch.zeros(2, device="cuda")
+            dist.all_gather_into_tensor(every, torch.zeros(1, device="cuda"))
+            torch.cuda._sleep(ALIGNED_CYCLES)  # hosts that wait for each launch are not in step
+            if fault is not None and launch >= WELL:
+                fault()
+            kernel(given, out=made)
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        timeline = kernel.timeline()
+        if rank == 0:
+            own = folder / case.replace(" ", "_")
+            begin = time.perf_counter()
+            table = of_spans(own, plan, timeline.spans)
+            reduced = time.perf_counter() - begin
+            save(own, plan, table, machine=load_machine("8xH200"), programs=True)
+            begin = time.perf_counter()
+            found = verdict(read_traces(own))
+            judged = time.perf_counter() - begin
+            first = found.causes[0] if found.causes else None
+            good = not EXPECTED[case] if first is None else (first.suspect.kind, first.suspect.rank) in EXPECTED[case]
+            wrong += not good
+            print(f"{'ok' if good else 'WRONG'}: {case}\n{found}", flush=True)
+            print(
+                f"  {seconds:.1f} s for {WELL + ILL} traced launches, {found.evidence.took * 1e6:.1f} us each inside; "
+                f"untraced {untraced:.1f} us; reduced in {reduced:.2f} s, judged in {judged:.2f} s", flush=True,
+            )  # fmt: skip
+        dist.barrier(device_ids=[rank])
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    torch.cuda.set_device(int(variable("LOCAL_RANK") or 0))
+    dist.init_process_group("nccl")
+    status = main(Path(sys.argv[1]))
+    dist.destroy_process_group()
+    sys.exit(status)
