@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import triton
+import triton.language as tl
 
 import tilelink
 from tilelink import compiler
@@ -28,13 +30,24 @@ DIMS = {"Ms": 1024, "N": 2048, "K": 2048}
 WELL, ILL = 60, 120
 ALIGNED_CYCLES = 400_000
 LATE_S = 0.002
-COPIED = 256 << 20
+COPIED = 1 << 30
+SPINNING, TURNS = 32, 60_000
 EXPECTED = {
     "all is well": set(),
     "a competing copy": {("link", 0), ("port", 0), ("copy engine", 0)},
     "SMs kept busy": {("rank", 1), ("sms", 1), ("late", 1)},
     "a late host": {("host", 1)},
 }
+
+
+@triton.jit
+def spin(out, TURNS: tl.constexpr):
+    """Keep the SM of each program busy; they have room next to other programs."""
+    at = tl.arange(0, 1024)
+    value = at.to(tl.float32)
+    for _ in range(TURNS):
+        value = value * 0.999 + 1.0
+    tl.store(out + tl.program_id(0) * 1024 + at, value)
 
 
 def main(folder: Path) -> int:
@@ -54,34 +67,36 @@ def main(folder: Path) -> int:
     side = torch.cuda.Stream()
     source = torch.empty(COPIED, dtype=torch.uint8, device=f"cuda:{rank}")
     target = torch.empty(COPIED, dtype=torch.uint8, device=f"cuda:{1 - rank}")
-    square = torch.randn(2048, 2048, device="cuda").bfloat16()
+    spun = torch.empty(SPINNING * 1024, device="cuda")
 
     def copies() -> None:
         if rank == 0:
             with torch.cuda.stream(side):
                 target.copy_(source, non_blocking=True)
 
-    def products() -> None:
+    def spins() -> None:
         if rank == 1:
             with torch.cuda.stream(side):
-                for _ in range(8):
-                    torch.mm(square, square)
+                spin[(SPINNING,)](spun, TURNS, num_warps=8)
 
     def sleeps() -> None:
         if rank == 1:
             time.sleep(LATE_S)
 
     faults: dict[str, Callable[[], None] | None] = {
-        "all is well": None, "a competing copy": copies, "SMs kept busy": products, "a late host": sleeps,
+        "all is well": None, "a competing copy": copies, "SMs kept busy": spins, "a late host": sleeps,
     }  # fmt: skip
     wrong = 0
     for case, fault in faults.items():
         begin = time.perf_counter()
         for launch in range(WELL + ILL):
+            ill = fault is not None and launch >= WELL
+            if ill and fault is not sleeps:
+                fault()  # its own time on the host is before the ranks meet
             every = torch.zeros(2, device="cuda")
             dist.all_gather_into_tensor(every, torch.zeros(1, device="cuda"))
             torch.cuda._sleep(ALIGNED_CYCLES)  # hosts that wait for each launch are not in step
-            if fault is not None and launch >= WELL:
+            if ill and fault is sleeps:
                 fault()
             kernel(given, out=made)
         torch.cuda.synchronize()

@@ -24,6 +24,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "generated": ("files", "settings", "errors"),
     "settings": ("errors",),
     "dump": ("data", "files", "settings", "errors"),
+    "stragglers": ("simulator", "planning", "lowering", "ir", "data", "files", "errors"),
     "diagnose": ("dump", "ir", "lowering", "planning", "errors"),
     "target": ("errors",),
     "capabilities": ("target", "errors"),
@@ -74,6 +75,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
             "planning",
             "verifier",
             "simulator",
+            "stragglers",
             "search",
             "backend",
             "device",
@@ -86,7 +88,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     ),
     "rich": CLI,
     "typer": CLI,
-    "matplotlib": frozenset({"simulator"}),
+    "matplotlib": frozenset({"simulator", "stragglers"}),
 }
 
 

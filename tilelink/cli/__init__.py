@@ -19,8 +19,7 @@ _COMMANDS = {
     "simulate": "Predict the time of a launch on a machine, its lower bound, and a breakdown of the time.",
     "tune": "Search the schedules of a program and of equivalent programs, and show the best.",
     "calibrate": "Measure this machine's GPUs, and write a machine that simulate and tune take.",
-    "diagnose": "Name what holds up a launch that hangs, from dumps of its ranks, or what makes launches slow, from their "
-    "traces.",
+    "diagnose": "Name what holds up a launch that hangs, from its dumps, or makes launches slow, from their traces.",
     "doctor": "Check which parts of this machine can be used, and give advice on the rest.",
 }
 """Name of a command, of its module, and of the function there -> the first line of that function's docstring.

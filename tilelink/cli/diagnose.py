@@ -32,7 +32,7 @@ def diagnose(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Name what holds up a launch that hangs, from dumps of its ranks, or what makes launches slow, from their traces."""
+    """Name what holds up a launch that hangs, from its dumps, or makes launches slow, from their traces."""
     with designed_errors(as_json):
         check_writable(plot)
         if dumps and any(map(is_traces, dumps)):

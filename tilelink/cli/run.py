@@ -136,8 +136,8 @@ def run(
         if routing != "uniform" and not any(t.bound is not None and t.space == "in" for t in chosen.tensors):
             say(f"--routing {routing} has no effect: {chosen.name} has no index tensor that a launch brings")
         how = _How(
-            file=file, seed=seed or 0, deadline=deadline, trace=trace, traces=traces, quiet=as_json, bench=bench, routing=routing,
-            delay=DELAY_S if delay is None and seed is not None else delay,
+            file=file, seed=seed or 0, deadline=deadline, trace=trace, traces=traces, quiet=as_json, bench=bench,
+            routing=routing, delay=DELAY_S if delay is None and seed is not None else delay,
         )  # fmt: skip
         reports: list[dict[str, Any]] = []
         for scheduled in todo:
@@ -228,7 +228,8 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
         if how.trace is not None:
             save_output(how.trace, measured_text(Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)))
         if how.traces is not None:
-            stragglers.save(how.traces, kernel.plan, of_spans(how.traces, kernel.plan, result.spans), tables=tables, programs=True)
+            left = of_spans(how.traces, kernel.plan, result.spans)
+            stragglers.save(how.traces, kernel.plan, left, tables=tables, programs=True)
         advance("comparing")
         kept: list[Mapping[str, Any]] | None = None
         every: list[Sequence[Outputs]] = []

@@ -386,7 +386,7 @@ class _Engine:
             self.copying[self.target[move]] += 1
 
     def _alone(self, move: int) -> float:
-        """Return the seconds of a transfer at its own maximum rate, which is that of its SM if a program executes it."""
+        """Return the seconds of a transfer at its own maximum rate: that of its SM, if a program executes it."""
         return self.alone[move] / (1.0 if self.by_copy[move] else self.programs.clock[self.mover[move]])
 
     def _announce(self, port: int) -> None:

@@ -154,7 +154,7 @@ def _arrows(measured: Measured) -> Iterator[Event]:
 
 def _transfers(measured: Measured) -> Iterator[Event]:
     """Yield transfers over links, at both ends: from the first load to the last store, which may arrive later."""
-    sizes, fetching = _sizes(measured.plan), fetching(measured.plan)
+    sizes, inward = _sizes(measured.plan), fetching(measured.plan)
     done: dict[tuple[int, int, int, int], int] = defaultdict(int)
     moves = [span for span in measured.spans if span.kind == "transfer"]
     for move, span in enumerate(moves):
@@ -164,7 +164,7 @@ def _transfers(measured: Measured) -> Iterator[Event]:
             continue
         known = sizes.get(key[:3], [])
         args = {"bytes": known[number]} if number < len(known) else {}
-        source, target = (span.a, span.rank) if span.stage in fetching else (span.rank, span.a)
+        source, target = (span.a, span.rank) if span.stage in inward else (span.rank, span.a)
         for rank, name, way in ((source, f"to {target}", "link out"), (target, f"from {source}", "link in")):
             same = {"name": name, "cat": way, "pid": rank, "tid": 0, "id": f"{way} {move}"}
             yield {**same, "ph": "b", "ts": span.begin / NS_IN_US, "args": args}

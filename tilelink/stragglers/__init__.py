@@ -32,8 +32,8 @@ from tilelink.stragglers.metrics import (
 from tilelink.stragglers.simulated import Series
 
 __all__ = [
-    "Column", "Row", "Series", "Table", "Traces", "is_traces", "next_launch", "of_spans", "read_traces", "save", "table_of",
-    "table_of_spans",
+    "Column", "Row", "Series", "Table", "Traces", "is_traces", "next_launch", "of_spans", "read_traces", "save",
+    "table_of", "table_of_spans",
 ]  # fmt: skip
 
 

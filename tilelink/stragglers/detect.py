@@ -44,6 +44,8 @@ MOSTLY = 0.6
 """Part of a suspect's columns that must be slow."""
 COSTS = 0.003
 """Part of a launch that a cause takes, at least."""
+COSTS_TRACED = 0.05
+"""The same of traced launches: records take time themselves, and clocks of copy engines are good for microseconds."""
 LESSER = 0.05
 """Part of what the first cause takes that another one must take to be said."""
 SHARED = 0.4
@@ -73,7 +75,7 @@ class Suspect:
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """A cause. slower: mean of the logarithm of how much longer its columns take, or of the part of a launch that they
-    take longer. since, until: launches, until: None if it lasts to the end. seconds: that it costs in a launch, roughly.
+    take longer. since, until: launches; until is None if it lasts to the end. seconds: what it costs, roughly, in each.
     """
 
     suspect: Suspect
@@ -187,6 +189,8 @@ class Evidence:
                 yield from _one("rank", rank, mine & work | local)
             yield from _one("copy engine", rank, mine & (engine | self.of("call")))
             yield from _one("copy engine", rank, mine & self.of("call"))
+            for call in np.unique(self.stage[mine & self.of("call")]).tolist():
+                yield from _one("copy engine", rank, mine & self.of("call") & (self.stage == call))
             yield from _one("host", rank, mine & self.of("gap"))
             yield from _one("signals", rank, mine & self.of("notify"))
             if self.ranks > 2:
@@ -245,16 +249,18 @@ def find(evidence: Evidence) -> list[Found]:
     if (late := _late(evidence, causes)) is not None:
         causes.append(late)
     causes.sort(key=lambda one: -one.seconds)
-    return [one for n, one in enumerate(causes) if one.seconds > COSTS * evidence.took and not (n and _minor(one, causes))]
+    least = COSTS_TRACED if evidence.traces.programs else COSTS
+    worth = [one for one in causes if one.seconds > least * evidence.took]
+    return [one for n, one in enumerate(worth) if not (n and _minor(one, worth[0]))]
 
 
-def _minor(cause: Found, causes: list[Found]) -> bool:
+def _minor(cause: Found, first: Found) -> bool:
     """True if a cause need not be said after the first one: it takes little, or may come from it.
 
     Transfers share links, so a rank that comes at another time than usual changes how long those of others take.
     """
     shared = cause.suspect.kind in ("link", "port")
-    return cause.seconds < (SHARED if shared else LESSER) * causes[0].seconds
+    return cause.seconds < (SHARED if shared else LESSER) * first.seconds
 
 
 def _causes(evidence: Evidence, suspects: list[Suspect], *, sms: bool) -> list[Found]:
@@ -342,9 +348,7 @@ def _slowest(series: Floats) -> tuple[int, int, float] | None:
     return chosen
 
 
-def _interval(
-    evidence: Evidence, left: Floats, suspects: list[Suspect], *, sms: bool
-) -> tuple[int, int] | None:
+def _interval(evidence: Evidence, left: Floats, suspects: list[Suspect], *, sms: bool) -> tuple[int, int] | None:
     """Return the windows in which some suspect is slow most surely, or None if no suspect is slow."""
     means = [_mean(left[one.columns]) for one in suspects]
     for rank, (_, place) in evidence.sms.items() if sms else ():
@@ -404,7 +408,7 @@ def _gain(mean: Floats) -> float:
 def _bounds(
     evidence: Evidence, suspect: Suspect, slower: float, interval: tuple[int, int]
 ) -> tuple[int, int | None, float]:
-    """Return the launches in which a cause begins and ends, None if it lasts to the end, and the scatter of launches."""
+    """Return the launches in which a cause begins and ends (None: it lasts), and the scatter between launches."""
     own, edges = suspect.columns, evidence.edges
     shift = np.repeat(evidence.shift[own], np.diff(edges), axis=1).T
     each = _median((evidence.scaled[:, own] - evidence.offset[own] - shift).T)

@@ -64,10 +64,8 @@ class _Spans:
               seconds: Floats | None = None, counts: float = 1.0) -> tuple[Ints, Ints, Floats, Floats]:  # fmt: skip
         """Return (columns, launches, seconds, counts) of some spans."""
         number = NUMBER[metric] if isinstance(metric, str) else metric
-        keys = keys_of(
-            number, self.rank[rows], self.stage[rows] if stage else -1, peer, self.track[rows] if sm else -1
-        )
-        own = self.seconds[rows] if seconds is None else seconds
+        keys = keys_of(number, self.rank[rows], self.stage[rows] if stage else -1, peer, self.track[rows] if sm else -1)
+        own: Floats = self.seconds[rows].astype(np.float64) if seconds is None else seconds
         return keys, self.epoch[rows], own, np.full(len(rows), counts)
 
     def _work(self) -> list[tuple[Ints, Ints, Floats, Floats]]:

@@ -1,8 +1,8 @@
 """What launches leave behind: a few seconds of each, by rank, link and SM, and the folder of files that holds them.
 
 All are durations on the clock of one rank, so the clocks of ranks need not agree. A folder has `program.json`, the
-lowered program with its tables and the machine, `norm.npz`, what a launch of it is predicted to leave, if the machine is
-known, and any number of `launches-*.npz`, each of a range of launches and of any columns. Reading executes nothing.
+lowered program with its tables and the machine, `norm.npz`, what a launch of it is predicted to leave, if the machine
+is known, and any number of `launches-*.npz`, each of a range of launches and of any columns. Reading executes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METRICS = ("work", "sm_out", "sm_in", "engine_out", "engine_in", "call", "notify
 
 work: mean of a tile of `stage` on `sm`, without its waits, notifies and transfers.
 sm_out, sm_in: mean of a transfer of `stage` to or from `peer` that SMs execute; engine_out, engine_in: by copy engines.
-call: mean of an operation of the copy engine, without bytes and waits. notify: mean of a notify by a program.
+call: mean of an operation of the copy engine, without bytes and waits; `stage` is the kind of call, if it is known. notify: mean of a notify by a program.
 wait: mean over its programs of all waits for notifies of `peer`.
 gap: between the end of its launch before and this one, without waits for peers. took: the launch, from there on.
 signal: the fastest notify from `rank` to `peer` and the fastest one back, together; of simulated launches.
@@ -110,7 +110,8 @@ def row_of(parts: Sequence[Means]) -> Row:
 def means(keys: Ints, seconds: Floats, counts: Ints | int = 1) -> Means:
     """Return each distinct column with the sum of its seconds by the sum of its counts."""
     found, at = np.unique(keys, return_inverse=True)
-    total = np.bincount(at, weights=np.broadcast_to(np.asarray(counts, np.float64), keys.shape), minlength=len(found))
+    every = np.broadcast_to(np.asarray(counts, np.float64), keys.shape)
+    total: Floats = np.bincount(at, weights=every, minlength=len(found)).astype(np.float64)
     return found, np.bincount(at, weights=seconds, minlength=len(found)) / np.maximum(total, 1e-300), total
 
 

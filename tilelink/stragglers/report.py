@@ -113,8 +113,8 @@ def speed(evidence: Evidence, cause: Found) -> float:
     """Return how fast a part is, in the speed of the norm; of gaps and waits, what a launch takes of its time then."""
     if bool(evidence.additive[cause.suspect.columns].all()):
         return 1.0 / (1.0 + cause.slower)
-    usual = float(np.nan_to_num(evidence.offset[cause.suspect.columns]).mean()) if evidence.traces.norm is not None else 0.0
-    return exp(-cause.slower - usual)
+    usual = np.nan_to_num(evidence.offset[cause.suspect.columns]) if evidence.traces.norm is not None else np.zeros(1)
+    return exp(-cause.slower - float(usual.mean()))
 
 
 def _text(report: Verdict, cause: Found) -> str:
@@ -172,7 +172,7 @@ def save_plot(report: Verdict, path: str | Path) -> None:
     figure = Figure(figsize=(10, 1 + len(rows) * (0.8 + 0.08 * evidence.ranks)), layout="constrained")
     axes: Any = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
     first = report.traces.table.first
-    drawn = None
+    drawn: Any = None
     for (name, slow), ax in zip(rows, axes, strict=True):
         edges = np.append(np.arange(evidence.ranks) - 0.5, evidence.ranks - 0.5)
         drawn = ax.pcolormesh(first + evidence.edges, edges, slow, cmap="coolwarm", vmin=-SCALE, vmax=SCALE)

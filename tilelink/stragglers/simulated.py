@@ -75,17 +75,29 @@ def _moves(result: Simulated) -> list[Means]:
     return [means(keys, t.moved[move] - t.started[move])]
 
 
+FLAG, FIRST, FURTHER, WOKEN = -1, 0, 1, 2
+"""Calls of a copy engine that take times of their own: flags, copies directly after a wait, others, ends of waits."""
+
+
 def _calls(result: Simulated) -> list[Means]:
     t, s = result.timeline, result.timeline.script
-    engine = t.worker_sm[s.worker] < 0
-    notifies, moves = s.kind == SIGNAL, s.kind == MOVE
-    seconds = t.end - t.begin
+    engine, seconds = t.worker_sm[s.worker] < 0, t.end - t.begin
+    notifies, moves, waits = s.kind == SIGNAL, s.kind == MOVE, s.kind == AWAIT
     seconds[moves] = t.started[s.what[moves]] - t.begin[moves]
-    woken = engine & (s.kind == AWAIT)  # an engine that waits resumes some time after its counter is full
-    seconds[woken] = t.end[woken] - np.maximum(t.begin[woken], np.nan_to_num(t.full[s.what[woken]]))
-    calls, told = np.flatnonzero(engine & (moves | notifies | woken)), np.flatnonzero(~engine & notifies & (seconds > 0))
-    rows = ((calls, "call"), (told, "notify"))
-    return [means(keys_of(NUMBER[name], s.rank[own]), seconds[own]) for own, name in rows if len(own)]
+    full = np.zeros(len(seconds))
+    full[waits] = np.nan_to_num(t.full[s.what[waits]])
+    slept = waits & (full > t.begin)
+    seconds[slept] = t.end[slept] - full[slept]
+    rows = np.arange(len(seconds))
+    before = np.maximum.accumulate(np.where(moves, rows, -1))
+    before = np.concatenate([[-1], before[:-1]])
+    first = (before < s.first[s.worker]) | (np.maximum.accumulate(np.where(slept, rows, -1)) > before)
+    kind = np.select([moves & first, moves, waits], [FIRST, FURTHER, WOKEN], FLAG)
+    woken = slept & (not s.waits_aside)  # else waits are late for each other
+    own = np.flatnonzero(engine & (moves | (notifies & ~s.early) | woken))
+    told = np.flatnonzero(~engine & notifies & (seconds > 0))
+    found = [means(keys_of(NUMBER["call"], s.rank[own], kind[own]), seconds[own])] if len(own) else []
+    return [*found, means(keys_of(NUMBER["notify"], s.rank[told]), seconds[told])] if len(told) else found
 
 
 def _waits(result: Simulated) -> list[Means]:
