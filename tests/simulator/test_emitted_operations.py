@@ -1,4 +1,4 @@
-"""The operations that a simulation counts are those of the emitted statements: iterations of loops that carry a state."""
+"""The operations that a simulation counts are those of the emitted statements, in loops that carry a state."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ METRICS = ("work", "sm_out", "sm_in", "engine_out", "engine_in", "call", "notify
 
 work: mean of a tile of `stage` on `sm`, without its waits, notifies and transfers.
 sm_out, sm_in: mean of a transfer of `stage` to or from `peer` that SMs execute; engine_out, engine_in: by copy engines.
-call: mean of an operation of the copy engine, without bytes and waits; `stage` is the kind of call, if it is known. notify: mean of a notify by a program.
+call: mean of an operation of the copy engine, without bytes and waits; `stage` is the kind of call, if it is known.
+notify: mean of a notify by a program.
 wait: mean over its programs of all waits for notifies of `peer`.
 gap: between the end of its launch before and this one, without waits for peers. took: the launch, from there on.
 signal: the fastest notify from `rank` to `peer` and the fastest one back, together; of simulated launches.
