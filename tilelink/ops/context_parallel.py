@@ -52,7 +52,7 @@ def attention(
     Raises ShapeError and DtypeError for tensors that do not fit, and UnknownNameError for a schedule that there is not.
     """
     _check(q, k, v, is_causal)
-    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    factor: float = q.shape[-1] ** -0.5 if scale is None else float(scale)
     heads, groups = k.shape[0] * k.shape[1], q.shape[1] // k.shape[1]
     rows, depth = q.shape[2:]
     parts = (2, rows // 2) if is_causal else (rows,)
@@ -64,7 +64,7 @@ def attention(
     keys, values = (one.reshape(heads, *parts, depth) for one in (k, v))
     text = _schedule(q, schedule)
     call = _run if is_direct((q, k, v)) else _attention
-    return call(queries, keys, values, scale, name_of(members_of(group)), text)[0].reshape(q.shape)
+    return call(queries, keys, values, factor, name_of(members_of(group)), text)[0].reshape(q.shape)
 
 
 def zigzag(x: Tensor, ranks: int, rank: int, dim: int = 2) -> Tensor:
