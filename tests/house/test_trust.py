@@ -14,6 +14,7 @@ ALLOWED = {
         "tilelink.runtime.cpu.client",
         "tilelink.runtime.cpu.worker",
         "tilelink.runtime.job",
+        "tilelink.stragglers.metrics",
         f"{CPU}.processes.child",
         f"{CPU}.processes.parent",
     },
@@ -21,7 +22,7 @@ ALLOWED = {
 }
 """Of a kind of use, the modules that may: those that pickle do so through pipes without a name.
 
-The module of samples loads recorded tensors, with the flags that allow no objects.
+The modules of samples and of traces load recorded tensors, with the flags that allow no objects.
 """
 PICKLERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 RUNNERS = {"exec", "eval", "run_path", "spec_from_file_location", "SourceFileLoader", "SourcelessFileLoader"}

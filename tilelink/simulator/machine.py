@@ -412,8 +412,9 @@ def _deviations(raw: Mapping[str, Any], where: str) -> tuple[Deviation, ...]:
         raise MachineError(f"{where}: deviations are {given!r}", hint='[{"field": ..., "factor": ..., "rank": ...}]')
     missing = {"peer": None, "sms": None}
     try:
-        return tuple(checked(Deviation, {**missing, **one}, f"{where}: a deviation") for one in given)
-    except (DataError, TypeError) as error:
+        whole = [missing | one if isinstance(one, dict) else one for one in given]
+        return tuple(checked(Deviation, one, f"{where}: a deviation") for one in whole)
+    except DataError as error:
         hint = '{"field": "link_bandwidth", "factor": 0.61, "rank": 0, "peer": 3}'
         raise MachineError(f"{where}: {error}", hint=hint) from None
 

@@ -32,6 +32,10 @@ LASTS = 3
 """Windows that a cause lasts, at least."""
 SLOWER = 0.06
 """Slowdown that is a cause, at least, as a logarithm, or in the seconds of a launch for gaps and waits."""
+SLOWER_LINKS = 0.1
+"""The same for links, whose transfers take longer if they meet others."""
+UNLIKE = 3.0
+"""How much it speaks against a suspect that its columns are not equally slow, by what speaks for it."""
 SURE = 7.0
 """Standard errors by which it must exceed that."""
 ALIKE = 4.0
@@ -40,9 +44,11 @@ HEALTHY = 0.15
 """Quantile of windows that shows how fast a part is when nothing slows it down."""
 BEYOND = 0.8
 """By how many times its usual scatter between launches a suspect must be slower."""
+LATE = 0.15
+"""Part of a launch that others wait longer for a rank that is late, at least."""
 MOSTLY = 0.6
 """Part of a suspect's columns that must be slow."""
-COSTS = 0.003
+COSTS = 0.005
 """Part of a launch that a cause takes, at least."""
 COSTS_TRACED = 0.05
 """The same of traced launches: records take time themselves, and clocks of copy engines are good for microseconds."""
@@ -136,14 +142,20 @@ class Evidence:
 
     @cached_property
     def slower(self) -> Floats:
-        """[columns, windows]: by how much columns are slower than their likes, NaN where nothing is known."""
+        """[columns, windows]: by how much columns are slower than their likes, NaN where nothing is known.
+
+        What changes on most ranks at once, such as the size of the work, is no straggler.
+        """
         x = np.stack([_median(self.scaled[a:b]) for a, b in zip(self.edges[:-1], self.edges[1:], strict=True)], axis=1)
         self.level = _low(x, HEALTHY)
         self.offset = self._likes(self.level)
         rest = x - self.level[:, None]
         self.shift = np.zeros((len(x), x.shape[1]))
-        for metric in np.unique(self.metric).tolist():  # what changes on most ranks is no straggler
+        for metric in np.unique(self.metric[~self.of("wait", "took")]).tolist():  # most ranks may be victims
             own = self.metric == metric
+            if metric == NUMBER["signal"]:  # of pairs of ranks: one rank has most of them, if they are few
+                self.shift[own] = np.nan_to_num(_low(rest[own].T, 0.25))
+                continue
             each = np.full((self.ranks, x.shape[1]), np.nan)
             for rank in np.unique(self.rank[own]).tolist():
                 each[rank] = _median(rest[own & (self.rank == rank)])
@@ -299,8 +311,8 @@ def _late(evidence: Evidence, causes: list[Found]) -> Found | None:
     np.add.at(net, by, excess)
     np.add.at(net, whom, -excess)
     suspects = [Suspect(kind="late", rank=rank, columns=wait[by == rank]) for rank in range(evidence.ranks)]
-    found = _slowest(net)
-    if found is None:
+    found = _slowest(net, LATE)
+    if found is None or found[1] - found[0] < net.shape[1] / 4:
         return None
     a, b, _ = found
     rank = int(np.argmax(net[:, a:b].mean(axis=1)))
@@ -329,7 +341,7 @@ def _late(evidence: Evidence, causes: list[Found]) -> Found | None:
                  confidence=round(float(1.0 - np.exp(-sure / 8)) * 0.9, 3))  # fmt: skip
 
 
-def _slowest(series: Floats) -> tuple[int, int, float] | None:
+def _slowest(series: Floats, least: float = SLOWER) -> tuple[int, int, float] | None:
     """Return the windows (first, one past the last) in which some series is slow most surely, and how surely."""
     windows = series.shape[1]
     if windows < LASTS:
@@ -341,7 +353,7 @@ def _slowest(series: Floats) -> tuple[int, int, float] | None:
     for a in grid.tolist():
         for b in grid[grid >= a + LASTS].tolist():
             mean = (total[:, b] - total[:, a]) / (b - a)
-            sure = np.where(mean > SLOWER, mean / spread * np.sqrt(b - a), 0.0)
+            sure = np.where(mean > least, mean / spread * np.sqrt(b - a), 0.0)
             if sure.max(initial=0.0) > best:
                 best = float(sure.max())
                 chosen = (a, b, best)
@@ -368,9 +380,10 @@ def _best(
     mean = np.nan_to_num(_mean(left[:, a:b].T))
     every = [*suspects, *(_group(evidence, mean, rank) for rank in evidence.sms if sms)]
     gains = np.array([_gain(mean[one.columns]) for one in every])
+    least = np.array([SLOWER_LINKS if one.kind in ("link", "port") else SLOWER for one in every])
     slow = np.array([float(mean[one.columns].mean()) for one in every])
     mostly = np.array([float((mean[one.columns] > at / 3).mean()) for one, at in zip(every, slow, strict=True)])
-    gains[(slow <= SLOWER) | (mostly < MOSTLY)] = 0.0
+    gains[(slow <= least) | (mostly < MOSTLY)] = 0.0
     first = int(np.argmax(gains))
     chosen = every[first]
     series = np.nan_to_num(_mean(left[chosen.columns]))
@@ -401,8 +414,9 @@ def _group(evidence: Evidence, mean: Floats, rank: int) -> Suspect:
 
 
 def _gain(mean: Floats) -> float:
-    total = float(mean.sum())
-    return total * total / len(mean) if total > 0 else 0.0
+    """Return how much one slowdown of all these columns explains of them."""
+    level = float(mean.mean())
+    return max(0.0, len(mean) * level * level - UNLIKE * float(((mean - level) ** 2).sum())) if level > 0 else 0.0
 
 
 def _bounds(

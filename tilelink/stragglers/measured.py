@@ -46,7 +46,6 @@ class _Spans:
         self.seconds = (end - begin) * 1e-9
         on_engine = [plan.bound.kernels[n].on_copy_engine for n, r, _ in plan.workers if r == 0]
         self.engine = np.array(on_engine, bool)[track]
-        self.programs = max(1, sum(not one for one in on_engine))
 
     def table(self, first: int | None) -> Table:
         found = [*self._work(), *self._moves(), *self._told(), *self._waits(), *self._whole()]
@@ -105,17 +104,19 @@ class _Spans:
         return [self._rows("call", rows, seconds=calls), self._rows("notify", told)]
 
     def _waits(self) -> list[tuple[Ints, Ints, Floats, Floats]]:
-        """Return the waits for other ranks. The sum in a launch is divided by the programs of a rank."""
+        """Return the waits for other ranks, in each launch of the program that waits longest."""
         counted = ~self.engine if (~self.engine).any() else self.engine
         rows = np.flatnonzero((self.kind == WAIT) & counted)
         by = self._notifiers(rows)
         away = (by >= 0) & (by != self.rank[rows])
         rows, by = rows[away], by[away]
-        keys, epochs, seconds, _ = self._rows("wait", rows, peer=by)
-        flat = np.stack([keys, epochs])
-        found, at = np.unique(flat, axis=1, return_inverse=True)
-        total = np.bincount(at.ravel(), weights=seconds, minlength=found.shape[1]) / self.programs
-        return [(found[0], found[1], total, np.ones(found.shape[1]))]
+        ranks = self.plan.bound.ranks
+        each = np.zeros((self.launches, ranks, int(self.track.max()) + 1, ranks))
+        np.add.at(each, (self.epoch[rows], self.rank[rows], self.track[rows], by), self.seconds[rows])
+        longest = each.max(axis=2)
+        epoch, rank, peer = np.nonzero(longest)
+        keys = keys_of(NUMBER["wait"], rank, -1, peer)
+        return [(keys, epoch, longest[epoch, rank, peer], np.ones(len(epoch)))]
 
     def _notifiers(self, rows: Ints) -> Ints:
         """Return the rank that notified last for each of these waits, -1 if it is not known."""

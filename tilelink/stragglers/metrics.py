@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import secrets
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ work: mean of a tile of `stage` on `sm`, without its waits, notifies and transfe
 sm_out, sm_in: mean of a transfer of `stage` to or from `peer` that SMs execute; engine_out, engine_in: by copy engines.
 call: mean of an operation of the copy engine, without bytes and waits; `stage` is the kind of call, if it is known.
 notify: mean of a notify by a program.
-wait: mean over its programs of all waits for notifies of `peer`.
+wait: all waits for notifies of `peer`, and for its launch, of the program that waits longest for it.
 gap: between the end of its launch before and this one, without waits for peers. took: the launch, from there on.
 signal: the fastest notify from `rank` to `peer` and the fastest one back, together; of simulated launches.
 """
@@ -216,8 +217,9 @@ def is_traces(folder: Path) -> bool:
     return files.is_file(folder / PROGRAM)
 
 
-def read_traces(folder: Path) -> Traces:
+def read_traces(folder: str | Path) -> Traces:
     """Return what a folder has. Raises DataError if a file is not as it is written here, or if there is no launch."""
+    folder = Path(folder)
     head = read_json(folder / PROGRAM)
     wanted = {"format": int, "program": str, "ranks": int, "stages": list, "lowered": str, "tables": dict}
     if not isinstance(head, dict) or any(not isinstance(head.get(name), kind) for name, kind in wanted.items()):
@@ -240,7 +242,7 @@ def _unpacked(path: Path) -> Table:
     try:
         with np.load(io.BytesIO(files.read(path)), allow_pickle=False) as found:
             keys, values, counts, first = (found[name] for name in ("keys", "values", "counts", "first"))
-    except (OSError, ValueError, KeyError, EOFError, ArithmeticError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read: {error}", hint=hint) from None
     fits = keys.dtype == np.int64 and values.dtype == np.float32 and first.dtype == np.int64
     fits &= counts.dtype == np.float32 and counts.shape == keys.shape

@@ -15,7 +15,7 @@ from tilelink.simulator.machine import Machine
 from tilelink.simulator.result import Simulated
 from tilelink.simulator.sampled import Sample
 from tilelink.simulator.script import AWAIT, COMPUTE, MOVE, SIGNAL
-from tilelink.stragglers.metrics import NUMBER, Means, Row, keys_of, means, row_of, split
+from tilelink.stragglers.metrics import NUMBER, Means, Row, keys_of, means, row_of
 
 
 def row_of_simulated(result: Simulated, gap: Sequence[float] | None = None, *, programs: bool = False) -> Row:
@@ -111,20 +111,20 @@ def _waits(result: Simulated) -> list[Means]:
     by = s.rank[filler[rows]]
     away = by != s.rank[rows]
     rows, by = rows[away], by[away]
-    keys, seconds = [keys_of(NUMBER["wait"], s.rank[rows], -1, by)], [t.end[rows] - t.begin[rows]]
+    worker, waited = [s.worker[rows]], [t.end[rows] - t.begin[rows]]
     first = np.array([plan.bound.kernels[n].position == 0 for n, _, _ in plan.workers], bool) & counted
     late = int(np.argmax(t.prepared))
     entered = np.flatnonzero(first & (s.worker_rank != late))
     entered = entered[[plan.bound.kernels[plan.workers[one][0]].needs_entry for one in entered.tolist()]]
-    keys.append(keys_of(NUMBER["wait"], s.worker_rank[entered], -1, late))
-    seconds.append(np.maximum(0.0, t.worker_begin[entered] - t.prepared[s.worker_rank[entered]]))
-    found, at = np.unique(np.concatenate(keys), return_inverse=True)
-    if not len(found):
-        return []
-    programs = np.bincount(s.worker_rank[counted], minlength=plan.bound.ranks)
-    ranks = split(found)[1]
-    total = np.bincount(at, weights=np.concatenate(seconds))
-    return [(found, total / programs[ranks], np.ones(len(found)))]
+    worker.append(entered)
+    waited.append(np.maximum(0.0, t.worker_begin[entered] - t.prepared[s.worker_rank[entered]]))
+    ranks = plan.bound.ranks
+    of = np.concatenate(worker) * ranks + np.concatenate([by, np.full(len(entered), late)])
+    each = np.bincount(of, weights=np.concatenate(waited), minlength=ranks * len(plan.workers)).reshape(-1, ranks)
+    longest = np.zeros((ranks, ranks))
+    np.maximum.at(longest, s.worker_rank, each)
+    rank, peer = np.nonzero(longest)
+    return [means(keys_of(NUMBER["wait"], rank, -1, peer), longest[rank, peer])] if len(rank) else []
 
 
 def _signals(result: Simulated) -> list[Means]:

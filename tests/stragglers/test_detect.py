@@ -1,0 +1,144 @@
+"""Parts that are made slow in simulated launches are named, and nothing else is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import process_time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.stragglers.cases import LAUNCHES, POOL, deviation, judged, place, pool, traces
+from tests.tiers import thorough
+from tilelink.simulator.machine import Deviation
+from tilelink.stragglers.metrics import NUMBER, split
+from tilelink.stragglers.report import verdict
+
+ENGINE = ("copy_start", "copy_call", "copy_signal", "copy_wait")
+CASES: dict[str, tuple[list[Deviation], list[tuple[int, float]], tuple[object, ...]]] = {
+    "rank": ([deviation("clock", 0.8, 2)], [], ("rank", 2, None, None, None)),
+    "memory": ([deviation("memory_bandwidth", 0.4, 1)], [], ("rank", 1, None, None, None)),
+    "sms": ([deviation("clock", 0.7, 1, sms=(10, 25))], [], ("sms", 1, None, (10, 25), None)),
+    "link": ([deviation("link_bandwidth", 0.5, 0, peer=3)], [], ("link", 0, 3, None, None)),
+    "port": ([deviation("link_bandwidth", 0.5, 1)], [], ("port", 1, None, None, "both")),
+    "copy engine": ([deviation(name, 2.5, 3) for name in ENGINE], [], ("copy engine", 3, None, None, None)),
+    "copy starts": ([deviation("copy_start", 3.0, 0)], [], ("copy engine", 0, None, None, None)),
+    "host": ([], [(2, 2e-5)], ("host", 2, None, None, None)),
+    "signals": ([deviation("signal_latency", 8.0, 3)], [], ("signals", 3, None, None, None)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_slow_part_is_named_since_it_is_slow(case: str) -> None:
+    changes, late, expected = CASES[case]
+    found = judged(changes, late)
+    assert found.causes and place(found.causes[0]) == expected
+    assert abs(found.causes[0].since - 240) <= LAUNCHES // 50 and found.causes[0].until is None
+    assert found.causes[0].confidence > 0.8
+
+
+@pytest.mark.parametrize("case", ["rank", "link", "host", "copy engine"])
+def test_a_part_that_was_always_slow_is_named(case: str) -> None:
+    changes, late, expected = CASES[case]
+    found = judged(changes, late, since=0)
+    assert found.causes and place(found.causes[0]) == expected and found.causes[0].since == 0
+
+
+def test_how_fast_a_link_is_is_said_in_its_calibrated_rate() -> None:
+    text = str(judged([deviation("link_bandwidth", 0.5, 0, peer=3)]))
+    rate = int(text.removeprefix("link 0 -> 3 at ").partition("%")[0])
+    assert abs(rate - 50) <= 4
+    assert "% of its calibrated rate, since launch 2" in text
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.5])
+def test_a_clean_run_raises_no_alarm(noise: float) -> None:
+    found = verdict(traces(4, [(pool(4), LAUNCHES)], noise=noise, spikes=0.05))
+    assert not found.causes and not found.victims
+    assert str(found).startswith("no straggler in 600 launches of ag_gemm on 4 ranks")
+
+
+def test_what_slows_down_everybody_is_no_straggler() -> None:
+    everybody = pool(4, tuple(deviation("clock", 0.6, rank) for rank in range(4)))
+    assert not verdict(traces(4, [(pool(4), 300), (everybody, 300)])).causes
+
+
+def test_single_late_launches_are_no_straggler() -> None:
+    late = pool(4, (), ((1, 5e-5),))
+    assert not verdict(traces(4, [(pool(4), 25), (late, 1)] * 23)).causes
+
+
+def test_two_victims_of_one_culprit_are_named_as_victims() -> None:
+    found = judged([], [(0, 3e-5)], ranks=3)
+    assert [place(one)[:2] for one in found.causes] == [("host", 0)]
+    assert {victim.rank: victim.of for victim in found.victims} == {1: 0, 2: 0}
+    assert all(1e-5 < victim.seconds < 4e-5 for victim in found.victims)
+
+
+def test_a_cause_that_ends_is_said_to_end() -> None:
+    bad = pool(4, (deviation("clock", 0.7, 1),))
+    found = verdict(traces(4, [(pool(4), 200), (bad, 200), (pool(4), 200)])).causes[0]
+    assert place(found)[:2] == ("rank", 1)
+    assert abs(found.since - 200) <= 12 and found.until is not None and abs(found.until - 400) <= 12
+
+
+@pytest.mark.parametrize("larger", ["host", "rank"])
+def test_of_two_causes_the_one_that_costs_more_is_first(larger: str) -> None:
+    slow, late = (0.6, 2.5e-5) if larger == "host" else (0.4, 4e-6)
+    found = judged([deviation("clock", slow, 1)], [(2, late)])
+    assert [place(one)[:2] for one in found.causes[:2]] == sorted([("host", 2), ("rank", 1)], reverse=larger == "rank")
+
+
+def test_without_a_norm_ranks_are_compared_with_each_other() -> None:
+    bad = pool(4, (deviation("clock", 0.7, 1),))
+    found = verdict(replace(traces(4, [(bad, LAUNCHES)]), norm=None))
+    assert place(found.causes[0])[:2] == ("rank", 1) and "of its usual rate" in str(found)
+
+
+def test_few_launches_say_nothing() -> None:
+    bad = pool(4, (deviation("clock", 0.5, 1),))
+    assert not verdict(traces(4, [(bad, 20)])).causes
+
+
+def test_a_rank_for_which_others_wait_is_late_if_nothing_else_is_known() -> None:
+    """The traces lack what the rank itself does, as those of another program would."""
+    bad = pool(4, (), ((2, 3e-5),))
+    full = traces(4, [(pool(4), 240), (bad, 360)])
+    metric, rank, *_ = split(full.table.keys)
+    kept = ~((metric == NUMBER["gap"]) & (rank == 2))
+    table = replace(full.table, keys=full.table.keys[kept], values=full.table.values[:, kept],
+                    counts=full.table.counts[kept])  # fmt: skip
+    found = verdict(replace(full, table=table)).causes
+    assert found and found[0].suspect.rank == 2 and found[0].suspect.kind in ("late", "signals")
+
+
+def test_json_has_place_and_time_of_each_cause() -> None:
+    said: dict[str, Any] = judged([deviation("clock", 0.7, 1, sms=(10, 25))]).as_json()
+    assert said["verdict"] == "straggler" and said["launches"] == LAUNCHES
+    cause = said["causes"][0]
+    assert (cause["kind"], cause["rank"], cause["sms"], cause["until"]) == ("sms", 1, [10, 25], None)
+    assert abs(cause["speed"] - 0.7) < 0.03
+
+
+def test_a_thousand_launches_of_eight_ranks_take_a_second() -> None:
+    found = traces(8, [(pool(8)[: POOL // 2], 400), (pool(8, (deviation("clock", 0.7, 5),)), 600)])
+    begin = process_time()
+    causes = verdict(found).causes
+    assert process_time() - begin < 2.0, "1 s, and as much again for a machine that is busy"
+    assert place(causes[0])[:2] == ("rank", 5)
+
+
+@thorough(unless=lambda ranks: ranks == 2)
+@pytest.mark.parametrize("ranks", [2, 16])
+def test_any_number_of_ranks(ranks: int) -> None:
+    culprit = ranks - 1
+    found = judged([deviation("clock", 0.7, culprit)], ranks=ranks)
+    assert place(found.causes[0])[:2] == ("rank", culprit)
+
+
+def test_launches_without_a_number_are_left_out() -> None:
+    full = traces(4, [(pool(4), 240), (pool(4, (deviation("clock", 0.8, 2),)), 360)])
+    values = full.table.values.copy()
+    values[np.random.default_rng(1).random(values.shape) < 0.2] = np.nan
+    assert place(verdict(replace(full, table=replace(full.table, values=values))).causes[0])[:2] == ("rank", 2)
