@@ -38,8 +38,6 @@ UNLIKE = 3.0
 """How much it speaks against a suspect that its columns are not equally slow, by what speaks for it."""
 SURE = 7.0
 """Standard errors by which it must exceed that."""
-ALIKE = 4.0
-"""By how many times the spread of its likes a suspect must be slower than they are."""
 HEALTHY = 0.15
 """Quantile of windows that shows how fast a part is when nothing slows it down."""
 BEYOND = 0.8
