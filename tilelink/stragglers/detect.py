@@ -342,8 +342,6 @@ def _late(evidence: Evidence, causes: list[Found]) -> Found | None:
 def _slowest(series: Floats, least: float = SLOWER) -> tuple[int, int, float] | None:
     """Return the windows (first, one past the last) in which some series is slow most surely, and how surely."""
     windows = series.shape[1]
-    if windows < LASTS:
-        return None
     spread = np.maximum(_spread(series), 1e-3)
     grid = np.unique(np.linspace(0, windows, min(windows, 16) + 1).astype(np.int64))
     total = np.concatenate([np.zeros((len(series), 1)), np.cumsum(series, axis=1)], axis=1)
