@@ -70,11 +70,24 @@ def emitted(made: Bound, dialect: str = "triton") -> Emitted:
     return emit(made, make_plan(made).thresholds)
 
 
+def joined(source: str) -> list[str]:
+    """The lines of a module, with those that go on below as one, without indentation before what is added."""
+    lines: list[str] = []
+    for line in source.splitlines():
+        last = lines[-1] if lines and not lines[-1].lstrip().startswith(("#", "gl.warp_specialize")) else ""
+        opened = sum(last.count(one) for one in "([") - sum(last.count(one) for one in ")]")
+        if opened > 0:
+            lines[-1] += f"{' ' if last.endswith(',') else ''}{line.strip()}"
+        else:
+            lines.append(line)
+    return lines
+
+
 def functions(source: str) -> dict[str, list[str]]:
     """The lines of each function of a module, without comments and constants."""
     found: dict[str, list[str]] = {}
     name = ""
-    for line in source.splitlines():
+    for line in joined(source):
         if match := re.match(r"def (\w+)\(", line):
             name = match[1]
             found[name] = []

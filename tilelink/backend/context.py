@@ -28,13 +28,12 @@ from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 class BufferContext:
     """A tensor of several buffers: their number, and the elements of each, in source.
 
-    by_pointer: True if it is accessed through pointers. is_signalled: True if its counters are waited for or notified.
+    is_signalled: True if its counters are waited for or notified.
     """
 
     tensor: str
     count: str
     size: str
-    by_pointer: bool
     is_signalled: bool
 
 
@@ -134,15 +133,13 @@ class RolesContext:
     """The roles of a kernel's warps, each with its loops over tiles.
 
     count: number of consumers. rings: those of operands, and that of results. barriers: the same of (name, number in
-    source, arrivals of a phase). registers: of a thread of a consumer, and of the other roles. consumer_launch: what
-    consumers need to know of the launch to wait for signals and to load tensors by their pointers; None if they do not.
-    far: functions that store in a peer's memory.
+    source, arrivals of a phase). registers: of a thread of a consumer, and of the other roles. far: functions
+    that store in a peer's memory.
     """
 
     loader: tuple[LoopContext, ...]
     consumer: tuple[LoopContext, ...]
     storer: tuple[LoopContext, ...]
-    consumer_launch: LaunchContext | None
     count: int
     operands: tuple[RingContext, ...]
     results: RingContext
@@ -160,15 +157,15 @@ class RolesContext:
         return (*self.operand_barriers, *self.result_barriers)
 
     @property
-    def of_operands(self) -> str:
+    def of_operands(self) -> tuple[str, ...]:
         """Return the names that loader and consumers share."""
         barriers = (f"{name}_barriers" for name, *_ in self.operand_barriers)
-        return ", ".join([*(ring.name for ring in self.operands), *barriers])
+        return (*(ring.name for ring in self.operands), *barriers)
 
     @property
-    def of_results(self) -> str:
+    def of_results(self) -> tuple[str, ...]:
         """Return the names that consumers and the storer share."""
-        return ", ".join([self.results.name, *(f"{name}_barriers" for name, *_ in self.result_barriers)])
+        return (self.results.name, *(f"{name}_barriers" for name, *_ in self.result_barriers))
 
 
 @dataclass(frozen=True, kw_only=True)

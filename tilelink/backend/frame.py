@@ -74,18 +74,14 @@ class Frame:
 
     # Launch --------------------------------------------------------------------------------------------------
 
-    def launch(self, *, by_pointer: bool = True) -> LaunchContext:
-        """Return the launch context: buffers, the handshake with peers, and the initial waits.
-
-        by_pointer: False if tensors are accessed through boxes alone.
-        """
+    def launch(self) -> LaunchContext:
+        """Return the launch context: buffers, the handshake with peers, and the initial waits."""
         constants, usage, handshake = self.constants, self.usage, self.usage.handshake
         buffers = tuple(
             BufferContext(
                 tensor=t.name,
                 count=constants.buffers(t),
                 size=constants.elements(t),
-                by_pointer=by_pointer,
                 is_signalled=t.name in usage.signalled,
             )
             for t in self.bound.tensors.values()

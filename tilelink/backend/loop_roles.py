@@ -134,6 +134,9 @@ class LoopLoader(Loader):
                 over = f"range(0, {constants.count(stage, decl.name)})"
                 if iterations is not None and iterations.index == decl.name:
                     over = f"range({addresses.scalar(iterations.start)}, {addresses.scalar(iterations.stop)})"
+                elif stage.count(decl.name) == 1:
+                    writer.let(decl.name, "0")
+                    continue
                 loops.enter_context(writer.block(nodes.Loop(index=decl.name, over=over)))
             for wait in tile.awaited:
                 self._wait_for_new(wait, last.get(id(wait)))
@@ -192,7 +195,7 @@ class LoopLoader(Loader):
         if last is None:
             self._ordered(wait)
             return
-        channel = self.writer.let(self.writer.name("channel"), self.channel_of(wait))
+        channel = self.writer.shared("channel", self.channel_of(wait))
         with self.writer.block(nodes.Branch(condition=f"{channel} != {last}")):
             self.writer.let(last, channel)
             self._ordered(wait)
@@ -313,7 +316,8 @@ class LoopConsumer(Consumer):
         iterations, start = shared.range, "0"
         stop = shared.number(shared.iterations, "ITERATIONS") if iterations is None else ""
         if iterations is not None:
-            start = writer.let(writer.name("start"), self._scaled(iterations.start, iterations.inner))
+            start = self._scaled(iterations.start, iterations.inner)
+            start = start if start.isdigit() else writer.let(writer.name("start"), start)
             stop = writer.let(writer.name("stop"), self._scaled(iterations.stop, iterations.inner))
         each = writer.name("number")
         if peeled:

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tilelink.backend.nodes import Block, Node
+from tilelink.backend.source import needed, used, wrapped
 
 
 class Macros:
@@ -62,7 +63,8 @@ def environment() -> Environment:
     )
     filters: dict[str, Any] = made.filters
     names: dict[str, Any] = made.globals
-    filters["compact"], names["body"] = compact, body
+    filters |= {"compact": compact, "needed": needed, "used": used, "wrapped": wrapped}
+    names["body"] = body
     tests: dict[str, Any] = made.tests
     tests["using"] = _is_using
     return made

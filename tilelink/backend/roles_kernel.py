@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilelink.artifact import Boxes, PeersPointer, TensorPointer
 from tilelink.backend.addresses import Addresses
 from tilelink.backend.compact import walked_loop
-from tilelink.backend.context import FarContext, KernelContext, LaunchContext, LoopContext
+from tilelink.backend.context import FarContext, KernelContext, LoopContext
 from tilelink.backend.frame import Frame
 from tilelink.backend.loop_roles import LoopConsumer, LoopLoader, LoopShared
 from tilelink.backend.loops import tile_range
@@ -36,9 +36,8 @@ def roles_kernel(frame: Frame) -> KernelContext:
     }
     shared = _shared(frame.tile_head(widest, frame.writer()), roles, roles, boxes, far)
     stored = results_of(widest)[0]
-    read, waits = _of_consumers(frame)
-    context = shared.context(stored, loops, _consumer_launch(frame, read, waits))
-    named = {one.tensor for one in boxes.values()} - frame.usage.lookups - read
+    context = shared.context(stored, loops)
+    named = {one.tensor for one in boxes.values()} - frame.usage.lookups - _by_pointer(frame)
     pointers = (
         one for one in frame.arguments if not isinstance(one, TensorPointer | PeersPointer) or one.tensor not in named
     )
@@ -47,7 +46,7 @@ def roles_kernel(frame: Frame) -> KernelContext:
         template="kernels/roles.py.j2",
         args=(*boxes.values(), *pointers),
         constants=frame.constants,
-        launch=frame.launch(by_pointer=False),
+        launch=frame.launch(),
         loops=(),
         call_arguments=frame.dialect.call_arguments(of_warps=True),
         roles=context,
@@ -89,26 +88,14 @@ def _awaits(stage: BoundStage, role: type[Loader | Consumer | Storer]) -> bool:
     return issubclass(role, Loader) and sum(isinstance(s, Wait) for s in statements(stage.stage.body)) > later
 
 
-def _of_consumers(frame: Frame) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the tensors that consumers access by their pointers, and those that they wait for."""
+def _by_pointer(frame: Frame) -> frozenset[str]:
+    """Return the tensors that consumers access by their pointers."""
     every = [stage for stage in frame.usage.stages if stage.roles is not None]
     stages = [stage for stage in every if stage.roles is not None and not stage.roles.kept]
     read = frozenset(one.region.tensor for stage in stages for one in read_addends(frame.bound, stage))
     read |= {store.region.tensor for stage in every if stage.has_loop for store in loop_of(stage).vectors}
     cut = (stage for stage in stages if stage.roles is not None and (stage.roles.cut or stage.roles.direct))
-    return read | {region.tensor for stage in cut for region in results_of(stage)}, frozenset(
-        wait.region.tensor for stage in stages for wait in consumer_waits(stage)
-    )
-
-
-def _consumer_launch(frame: Frame, read: frozenset[str], awaited: frozenset[str]) -> LaunchContext | None:
-    """Return what consumers need to know of a launch for tensors that they access or wait for, or None for nothing."""
-    launch = frame.launch()
-    buffers = tuple(
-        replace(one, by_pointer=one.tensor in read) for one in launch.buffers if one.tensor in read | awaited
-    )
-    waits = any(consumer_waits(stage) for stage in frame.usage.stages if stage.roles is not None)
-    return replace(launch, buffers=buffers) if buffers or waits else None
+    return read | {region.tensor for stage in cut for region in results_of(stage)}
 
 
 def _shared(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tilelink import artifact
 from tilelink.backend.addresses import Addresses
 from tilelink.backend.constants import BLOCKS
-from tilelink.backend.context import FarContext, LaunchContext, LoopContext, RingContext, RolesContext
+from tilelink.backend.context import FarContext, LoopContext, RingContext, RolesContext
 from tilelink.ir.products import operand_region
 from tilelink.ir.program import (
     ITEM_BYTES,
@@ -146,13 +146,8 @@ class Shared:
     def buffers(self) -> str:
         return self.number(self.roles.operands.buffers, "BUFFERS")
 
-    def context(
-        self, stored: Region, loops: Mapping[str, tuple[LoopContext, ...]], consumer_launch: LaunchContext | None
-    ) -> RolesContext:
-        """Return what a kernel's template reads.
-
-        stored: the region of the results. loops: by the name of the role. consumer_launch: see RolesContext.
-        """
+    def context(self, stored: Region, loops: Mapping[str, tuple[LoopContext, ...]]) -> RolesContext:
+        """Return what a kernel's template reads. stored: the region of the results. loops: by the name of the role."""
         results = f"{self.consumers} * {self.results}"
         like = self.result(stored, None if stored.rank is None else 0)
         rings, barriers = self.rings()
@@ -160,7 +155,6 @@ class Shared:
             loader=loops[LOADER],
             consumer=loops[CONSUMER],
             storer=loops[STORER],
-            consumer_launch=consumer_launch,
             count=self.roles.consumers,
             operands=rings,
             results=RingContext(name="result_ring", like=like, shape=f"{results}, {self.rows}, {self.piece}"),

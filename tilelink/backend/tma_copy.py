@@ -142,7 +142,7 @@ def tma_copy_kernel(frame: Frame) -> KernelContext:
         template="kernels/tma_copy.py.j2",
         args=(*emitter.args.values(), *pointers),
         constants=frame.constants,
-        launch=frame.launch(by_pointer=False),
+        launch=frame.launch(),
         loops=(LoopContext(total=frame.constants.total(stage), body=tuple(writer.nodes)),),
         call_arguments=frame.dialect.call_arguments(of_warps=True),
         tma_copy=emitter.context(),

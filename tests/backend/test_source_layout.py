@@ -1,0 +1,58 @@
+"""Source of warps with roles: lines that fit a screen, and no name that nothing reads."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.backend.test_loop_roles_source import bound as loop
+from tests.backend.test_roles_source import bound as product
+from tilelink.backend.emit import emit
+from tilelink.backend.source import WIDTH, needed, used, wrapped
+from tilelink.lowering.bound import Bound
+from tilelink.planning.plan import make_plan
+
+PROGRAMS = {
+    "product": lambda: product(K=320),
+    "loop": loop,
+    "a mask": lambda: loop("a window"),
+}
+
+
+def unread(source: str) -> set[str]:
+    """The names of functions that are assigned to, or parameters of roles, and that nothing reads; not of loops."""
+    found: set[str] = set()
+    for function in (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)):
+        names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+        given = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        given |= {arg.arg for arg in function.args.args if function.name.startswith("_")}
+        given -= {ast.unparse(node.target) for node in ast.walk(function) if isinstance(node, ast.For)}
+        found |= given - {name.id for name in names if isinstance(name.ctx, ast.Load)}
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_functions_name_what_they_read_in_lines_that_fit(name: str) -> None:
+    made: Bound = PROGRAMS[name]()
+    text = emit(made, make_plan(made).thresholds).text
+    source = text[text.index("@gluon.jit") :].partition("@triton.jit")[0]
+    assert max(map(len, source.splitlines())) <= WIDTH
+    assert unread(source) == set()
+
+
+def test_statements_are_needed_if_something_reads_their_value_or_they_do_more() -> None:
+    text = "    a = 1\n    b = (a + 1).to(tl.int32)\n    c = take(a)\n    for d in range(4):\n        e = d\n"
+    assert needed(text) == text.replace("    b = (a + 1).to(tl.int32)\n", "")
+    assert used(["a", "b", "c"], "    # b\n    c = a\n") == ["a", "c"]
+
+
+def test_long_lines_break_after_arguments_and_before_operators() -> None:
+    long = ", ".join(f"argument_{n}" for n in range(20))
+    sums = " + ".join(f"summand_{n}" for n in range(20))
+    text = f"    x = f(1, ({sums}), g({long}))\n    # {' '.join(['word'] * 40)}\n    A = 1; B = 2\n"
+    made = wrapped(text)
+    assert max(map(len, made.splitlines())) <= WIDTH
+    assert ast.dump(ast.parse(made.replace("    x", "x").replace("    A", "A"))) == ast.dump(
+        ast.parse(f"x = f(1, ({sums}), g({long}))\nA = 1; B = 2")
+    )
