@@ -109,7 +109,7 @@ def test_other_processors_have_the_same_parts_without_roles() -> None:
 def test_sums_wait_for_the_parts() -> None:
     wait = r"        consumer_tile_wait\(gemm_split\[tail, :, :, i_in, j_in\]\).*\n"
     assert {one.rule for one in changed(split(), wait, "")} == {"ordering"}
-    (found,) = roles(make_plan(parse_lowered(re.sub(wait, "", listing(split())))))
+    (found,) = roles(parse_lowered(re.sub(wait, "", listing(split()))))
     assert "it computes with gemm_split, which gemm_parts writes in the same kernel" in found.message
 
 

@@ -26,13 +26,12 @@ from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.shared_memory import check_memory
 from tilelink.lowering.transform import number_of
-from tilelink.planning.plan import Plan, make_plan
-from tilelink.planning.queue_order import with_queue_order
+from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
 from tilelink.target import Target
 from tilelink.target import target as named_target
-from tilelink.verifier import verify
+from tilelink.verifier.cutoff import safe_plan
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -140,9 +139,8 @@ def plan(
     numbers = bound(program, schedule, **where, dims=dims, dtype=dtype)
     tiles = numbers.ranks * sum(stage.total for stage in numbers.stages.values())
     say(f"planning {tiles:,} tiles")
-    result = with_queue_order(make_plan(numbers, checked_tables(numbers, tables or {})))
-    verify(result, lambda rule: say(f"the rule {rule} for {tiles:,} tiles"))
-    return result
+    values = checked_tables(numbers, tables or {})
+    return safe_plan(numbers, values, lambda rule: say(f"the rule {rule} for {tiles:,} tiles"))
 
 
 def checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from operator import is_
 from typing import Any
@@ -72,9 +72,9 @@ class Plan:
     """worker -> (kernel number, rank, program)."""
     guards: Guards = field(default_factory=Guards, repr=False, compare=False)
     """Parts of accesses and waits that launches decide, by the numbers in their columns `guard`."""
-    boxes: tuple[ChannelBox, ...] = ()
+    boxes: tuple[ChannelBox, ...] = field(default_factory=tuple)
     """Of waits for channels that a launch decides; `Signals.box` numbers them from 1 on."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[Fault, ...] = field(default_factory=tuple)
     """Statements with an access outside of a tensor or a table; such a plan is refused."""
     network: NetworkOrders = field(default_factory=lambda: NetworkOrders(task=_NONE, position=_NONE, kind=_NONE))
     """Fences and quiets, which order the puts of programs on several nodes."""
@@ -84,7 +84,7 @@ class Plan:
     """Loops over some tiles of a contracted dimension, and statements that read their sums."""
     overtaking: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Events, as `event` numbers them, that happen before all others of their worker's stream (copy_queues.py)."""
-    enumerated: tuple[object, ...] = field(default=(), repr=False, compare=False)
+    enumerated: tuple[object, ...] = field(default_factory=tuple, repr=False, compare=False)
     """The columns that the bound program has, as `_columns` takes them; none if that is not known."""
 
     @property
@@ -92,6 +92,11 @@ class Plan:
         """True if its columns are those of its bound program, so that what is true of the program is true of it."""
         own = _columns(self.accesses, self.signals, self.barriers, self.worker)
         return len(self.enumerated) == len(own) and all(map(is_, self.enumerated, own))
+
+    @property
+    def representative(self) -> Plan:
+        """A plan of which the same is true of accesses and their order as of this one."""
+        return self
 
     def task_name(self, task: int) -> tuple[str, int, int]:
         """Return (stage, rank, tile number) of a task."""
@@ -234,9 +239,41 @@ class Plan:
         return np.array([self.first_task[name] for name in self._starts])
 
 
+class LaterPlan(Plan):
+    """A plan whose columns are made when they are first asked for: what is known of it was not read off them."""
+
+    @classmethod
+    def of(
+        cls, bound: Bound, thresholds: Mapping[tuple[str, str], Ints], small: Plan, make: Callable[[], Plan]
+    ) -> LaterPlan:
+        """Return the plan that `make` makes. small: its representative."""
+        plan = cls.__new__(cls)
+        (first_task, tasks), (base, channels) = number_tasks(bound), number_channels(bound)
+        known = {"first_task": first_task, "tasks": tasks, "channel_base": base, "channels": channels}
+        vars(plan).update(known, bound=bound, thresholds=thresholds, _small=small, _make=make)
+        return plan
+
+    @property
+    def representative(self) -> Plan:
+        return vars(self).get("_small", self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _COLUMNS or "_make" not in vars(self):
+            raise AttributeError(name)
+        made = vars(self).pop("_make")()
+        vars(self).update({one: getattr(made, one) for one in _COLUMNS - vars(self).keys()})
+        return getattr(self, name)
+
+
+_COLUMNS = frozenset(one.name for one in fields(Plan))
+
+
 @deep()
-def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) -> Plan:
-    """Return the plan of a bound program. `tables`: name -> int array [ranks, *shape] for its dynamic mappings."""
+def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None, *, alone: bool = False) -> Plan:
+    """Return the plan of a bound program. `tables`: name -> int array [ranks, *shape] for its dynamic mappings.
+
+    alone: each tile on SMs is a program of its own (cutoff.py).
+    """
     first_task, tasks = number_tasks(bound)
     channel_base, channels = number_channels(bound)
     enumerator = Enumerator(bound, first_task, channel_base, tables or {})
@@ -244,7 +281,7 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
         enumerator.stage(stage)
     enumerator.settle()
     accesses, signals, barriers = enumerator.accesses(), enumerator.signals(), enumerator.barriers()
-    worker, sequence, workers = _workers(bound, first_task, tasks)
+    worker, sequence, workers = _workers(bound, first_task, tasks, alone=alone)
     return Plan(
         bound=bound,
         statements=tuple(enumerator.statements),
@@ -289,13 +326,19 @@ def count_thresholds(
 
 
 def _workers(
-    bound: Bound, first_task: Mapping[str, int], tasks: int
+    bound: Bound, first_task: Mapping[str, int], tasks: int, *, alone: bool
 ) -> tuple[Ints, Ints, tuple[tuple[int, int, int], ...]]:
     worker = np.zeros(tasks, np.int64)
     sequence = np.zeros(tasks, np.int64)
     workers: list[tuple[int, int, int]] = []
     for number, kernel in enumerate(bound.kernels):
         base = len(workers)
+        if alone and not kernel.on_copy_engine:
+            for name in kernel.stage_names:
+                total, base = bound.stages[name].total, len(workers)
+                workers += [(number, rank, t) for rank in range(bound.ranks) for t in range(total)]
+                worker[first_task[name] : first_task[name] + bound.ranks * total] = np.arange(base, len(workers))
+            continue
         workers += [(number, rank, p) for rank in range(bound.ranks) for p in range(kernel.programs)]
         _place(bound, kernel, base, first_task, worker, sequence)
     return worker, sequence, tuple(workers)

@@ -37,7 +37,7 @@ RULES: dict[str, Rule] = {
     "exclusive_writes": exclusive_writes,
     "steps": steps,
     "reuse": lambda _, order: reuse(in_memory(order.planned.plan), order.planned),
-    "roles": lambda plan, order: chain(roles(plan), loads_ahead(plan, order)),
+    "roles": lambda plan, order: chain(roles(plan.bound), loads_ahead(plan, order)),
 }
 """In the order in which they are checked: a later rule may assume what the earlier ones proved."""
 

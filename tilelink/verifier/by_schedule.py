@@ -45,7 +45,7 @@ class Scheduled:
 
 def by_schedule(plan: Plan) -> list[Scheduled]:
     """Return what the schedule alone orders in a plan that is safe, in the order of stages."""
-    found = dict.fromkeys(_found(plan))
+    found = dict.fromkeys(_found(plan.representative))
     order = [*plan.bound.stages]
     return sorted(found, key=lambda one: (order.index(one.reader), order.index(one.writer), one.tensor))
 

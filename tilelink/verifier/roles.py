@@ -63,7 +63,6 @@ from tilelink.lowering.role_statements import (
     results_of,
     tile_addends,
 )
-from tilelink.planning.plan import Plan
 from tilelink.verifier.rings import wrong, wrong_between, wrong_together
 
 SM_REGISTERS = 65536
@@ -71,10 +70,9 @@ ITERATIONS = 3
 """Iterations of a loop of which the order of steps is checked: the first one, and further ones, which are alike."""
 
 
-def roles(plan: Plan) -> Iterator[VerificationError]:
+def roles(bound: Bound) -> Iterator[VerificationError]:
     """Yield refusals of roles that stages cannot have, and of fragment order that tensors cannot have."""
-    bound = plan.bound
-    wrong_stages = list(_wrong_stages(plan))
+    wrong_stages = list(_wrong_stages(bound))
     yield from wrong_stages
     for tensor in bound.tensors.values() if not wrong_stages else ():
         if tensor.fragments and (reason := fragments_reason(bound, tensor.name)) is not None:
@@ -82,8 +80,7 @@ def roles(plan: Plan) -> Iterator[VerificationError]:
             yield RolesError(message, location=tensor.decl.location, hint="take `fragments` away")
 
 
-def _wrong_stages(plan: Plan) -> Iterator[VerificationError]:
-    bound = plan.bound
+def _wrong_stages(bound: Bound) -> Iterator[VerificationError]:
     for stage in bound.stages.values():
         if stage.roles is not None and stage.total:
             reason = _reason(bound, stage, stage.roles)

@@ -49,29 +49,34 @@ from tilelink.planning.plan import Plan
 HINT = "compact numbers as the pass `compact` makes them, or none"
 
 
-def tiles(plan: Plan) -> Iterator[VerificationError]:
+def tiles(plan: Plan, whole: Bound | None = None) -> Iterator[VerificationError]:
     """Yield refusals of compact numbers that are not those of the tiles of a launch, or that must not be used, and of
-    kernels that run in another way than the plan has them."""
-    for kernel in plan.bound.kernels:
-        if kernel.program_per_tile and (message := _not_per_tile(plan.bound, kernel)) is not None:
-            at = plan.bound.stages[kernel.name].stage.location
+    kernels that run in another way than the plan has them.
+
+    whole: the program, if the plan is one of fewer tiles that stand for all (cutoff.py).
+    """
+    bound = whole or plan.bound
+    for kernel in bound.kernels:
+        if kernel.program_per_tile and (message := _not_per_tile(bound, kernel)) is not None:
+            at = bound.stages[kernel.name].stage.location
             yield TilesError(
                 f"{kernel.name}: {message}", location=at, hint="as many programs as fit, without `program_per_tile`"
             )
-        if kernel.dynamic and (message := static_reason(plan.bound, kernel)) is not None:
-            at = plan.bound.stages[kernel.name].stage.location
+        if kernel.dynamic and (message := static_reason(bound, kernel)) is not None:
+            at = bound.stages[kernel.name].stage.location
             yield TilesError(f"{kernel.name}: {message}", location=at, hint="tiles in turn, without `dynamic`")
         for loop in kernel.loops:
             if loop.compact is None or plan.faults:  # of an end without a value `coverage` says more
                 continue
-            stage = plan.bound.stages[loop.stages[0]]
-            message = obstacle(plan.bound, kernel) or _tied(plan, stage) or _differs(plan.bound, stage, loop.compact)
+            stage = bound.stages[loop.stages[0]]
+            tied = obstacle(bound, kernel) or _tied(plan, plan.bound.stages[stage.name])
+            message = tied or _differs(bound, stage, loop.compact)
             if message is not None:
                 yield TilesError(f"{stage.name}: {message}", location=stage.stage.location, hint=HINT)
-    yield from _of_kernels(plan.bound)
+    yield from _of_kernels(bound)
     if (message := _not_in_queue_order(plan)) is not None:
         hint = "own_copies_first and waits_aside as planning decides them, or neither"
-        yield TilesError(message, location=plan.bound.schedule.location, hint=hint)
+        yield TilesError(message, location=bound.schedule.location, hint=hint)
 
 
 def _of_kernels(bound: Bound) -> Iterator[VerificationError]:

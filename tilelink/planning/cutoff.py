@@ -1,0 +1,427 @@
+"""Cutoffs: a few blocks of a dimension stand for all of them, where a program does the same in each.
+
+A *family of blocks* is a set of indices and of dimensions of tensors that are cut into equally many blocks, `count`.
+Their sizes may differ: 4 heads of queries belong to 1 head of keys. The program is the same in each block if
+
+* an index of the family is nothing but a coordinate of a dimension of the family: as it is, as `h // 4` where the
+  dimension is as much smaller, or as `b * T + t` where it is as much larger and t is below T. In the order of its stage
+  it is a digit, which no other index depends on;
+* a dimension of the family has no other coordinates, but for all of it. What its tensor promises or declares to be
+  defined does not depend on it;
+* tiles and channels end where blocks do; a tensor that is written has one dimension of the family at most. Copy engines
+  with an index of it wait for nothing, and tables have no dimension of it.
+
+An event is then in one block for each index of the family around it. If there are m of these at most, two events are in
+2 m blocks at most, and `kept`, which is 2 m, stand for all.
+
+**Theorem.** A rising map f of block numbers, from those of the small program, which has `kept` of them, to those of the
+whole one, takes events of the one to events of the other: tile to tile, iteration to iteration, element to element,
+channel to channel. It keeps what an event accesses, waits for and notifies, the order of events in a task and in the
+queue of a copy engine, and that of kernels; entries of index tensors keep their promises. So a chain of events that
+shows an order in the small program shows it in the whole one. And for each two events of the whole program there is
+such a map that has all of their blocks among its values, so that they are images of two events of the small one; these
+share an element, or a channel, if those do. So what all events and all pairs of them have in the small program, they
+have in the whole one (verifier/cutoff.py).
+
+Programs are not the same: which of them executes a tile is not kept, nor how many there are. So each tile on SMs is a
+program of its own in the plan of the small program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from math import gcd, lcm
+
+import numpy as np
+
+from tilelink.ir.mapping import ChannelGrid
+from tilelink.ir.program import For, If, Notify, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.scalar import (
+    Binary,
+    Coordinate,
+    Env,
+    Index,
+    Int,
+    Lookup,
+    Scalar,
+    Whole,
+    binary,
+    children,
+    const,
+    evaluate,
+    substitute,
+    walk,
+)
+from tilelink.ir.visitor import all_indices, stage_scalars, statements
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.events import NOTIFY
+from tilelink.lowering.orders import TILE
+from tilelink.planning.plan import Plan
+
+Member = tuple[str, str | int]
+"""An index of a stage, or a dimension of a tensor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """A family of blocks. sizes: of a block of each member, in elements. kept: how many of `count` stand for all."""
+
+    sizes: Mapping[Member, int]
+    count: int
+    kept: int
+
+    def indices(self, stage: BoundStage) -> list[str]:
+        """Return the indices of a stage that are members."""
+        return [name for name in stage.extents if (stage.name, name) in self.sizes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cutoff:
+    """A bound program, and the one in which each family has the blocks that stand for all."""
+
+    whole: Bound
+    small: Bound
+    families: tuple[Blocks, ...]
+
+    def rounds(self, stage: str) -> int:
+        """Return the number of parts in which the tiles of a stage come, one after the other, in both programs: each
+        part has all blocks of the families that the stage has an index of."""
+        own = self.whole.stages[stage]
+        names = [name for one in self.families for name in one.indices(own) if name in own.order]
+        widths = [own.count(name) * (_digit(self.whole, own, name) or 0) for name in names]
+        return own.total // max(widths, default=1)
+
+    def thresholds(self, plan: Plan) -> dict[tuple[str, str], Ints] | None:
+        """Return the thresholds of the whole program, from the plan of the small one; None if its blocks differ.
+
+        They are sums over all statements that notify a counter. A statement in whose region the index of a family says
+        which channels of the family's dimension it notifies does so in each block; any other one does it once for each
+        tile of the index, of which there are as many more as there are blocks.
+        """
+        ranks, channels = self.whole.ranks, self.whole.channels
+        result = {key: np.zeros((ranks, *grid.counts), np.int64) for key, grid in channels.items()}
+        s, number = plan.signals, -1
+        told = s.kind == NOTIFY
+        for stage in plan.bound.stages.values():
+            for statement, around in _scoped(stage.stage.body, frozenset(stage.order)):
+                number += 1
+                key = _notified(statement)
+                if key is None:
+                    continue
+                rows = np.flatnonzero(told & (s.statement == number))
+                found = self._counted(plan, key[0], rows)
+                found = self._of_all(found, key[0], key[1], stage.name, around)
+                if found is None:
+                    return None
+                result[key[0]] += found
+        return result
+
+    def _counted(self, plan: Plan, key: tuple[str, str], rows: Ints) -> Ints:
+        s, grid, base = plan.signals, plan.bound.channels[key], plan.channel_base[key]
+        counter = s.peer[rows] * grid.count + s.channel[rows] - base
+        counts = np.bincount(counter, minlength=plan.bound.ranks * grid.count)
+        return counts.reshape(plan.bound.ranks, *grid.counts)
+
+    def _of_all(
+        self, found: Ints, key: tuple[str, str], region: Region, stage: str, around: frozenset[str]
+    ) -> Ints | None:
+        """Return the notifies of a statement in the whole program, from those in the small one."""
+        counts = self.whole.channels[key].counts
+        for one in self.families:
+            free = len(around & {*one.indices(self.whole.stages[stage])})
+            for dim in range(len(counts)):
+                if (region.tensor, dim) not in one.sizes or counts[dim] == 1:
+                    continue
+                first, *others = np.split(found, one.kept, axis=dim + 1)
+                if any((first != other).any() for other in others):
+                    return None
+                found = np.concatenate([first] * one.count, axis=dim + 1)
+                free -= not isinstance(region.coords[dim], Whole)
+            if (found % one.kept**free).any():
+                return None
+            found = found // one.kept**free * one.count**free
+        return found
+
+
+def cutoff(bound: Bound) -> Cutoff | None:
+    """Return a program with the blocks that stand for all; None if it has no family of more."""
+    if bound.nodes > 1 or any(tensor.packed for tensor in bound.tensors.values()):
+        return None  # words and the network order other things than accesses
+    found = _Search(bound).families()
+    if not found:
+        return None
+    return Cutoff(whole=bound, small=_small(bound, found), families=tuple(found))
+
+
+def _notified(statement: Statement) -> tuple[tuple[str, str], Region] | None:
+    match statement:
+        case Notify(kind=kind, region=region) | Transfer(signal=str(kind), target=region):
+            return (region.tensor, kind), region
+        case _:
+            return None
+
+
+def _scoped(body: tuple[Statement, ...], around: frozenset[str]) -> Iterator[tuple[Statement, frozenset[str]]]:
+    """Yield the statements of a body in the order of their numbers, with the indices in scope."""
+    for statement in body:
+        yield statement, around
+        match statement:
+            case If(then=then, orelse=orelse):
+                yield from _scoped((*then, *orelse), around)
+            case For(indices=indices, body=inner):
+                yield from _scoped(inner, around | {decl.name for decl in indices})
+            case _:
+                pass
+
+
+class _Search:
+    """The search for the families of a bound program."""
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound = bound
+        self._parent: dict[Member, Member] = {}
+        self._extents: dict[Member, int] = {}
+        self._other: set[Member] = set()
+        """Members of no family."""
+        self._fixed = {stage.name for stage in bound.stages.values() if _writes_entries(bound, stage)}
+        """Stages that write index tensors: values that are computed alike are known by all that they are made of."""
+        self._naming = {stage.name for stage in bound.stages.values() if _names_places(bound, stage)}
+        """Stages in which names say where accesses are, or whether they are: what they are in the iterations before."""
+        for tensor in bound.tensors.values():
+            self._extents |= {(tensor.name, dim): extent for dim, extent in enumerate(tensor.shape)}
+            self._other |= {(tensor.name, dim) for dim in _told_apart(tensor)}
+        for stage in bound.stages.values():
+            self._extents |= {(stage.name, name): extent for name, extent in stage.extents.items()}
+            self._other |= {(stage.name, name) for name in self._told_apart(stage)}
+        for tensor in bound.tensors.values():
+            for expr in (tensor.decl.bound, *tensor.decl.defined):
+                self._visit(expr, tensor.name)
+        for stage in bound.stages.values():
+            self._visit(stage.stage.indices, stage.name)
+            self._visit(stage.stage.body, stage.name)
+
+    def families(self) -> list[Blocks]:
+        """Return the families that have more blocks than are kept."""
+        groups: dict[Member, list[Member]] = {}
+        for member in self._parent:
+            groups.setdefault(self._root(member), []).append(member)
+        found = (self._family(members) for members in groups.values() if not self._other & {*members})
+        return [one for one in found if one is not None]
+
+    def _told_apart(self, stage: BoundStage) -> Iterator[str]:
+        """Yield the indices of a stage whose iterations are not alike, or not known to be."""
+        bound = self._bound
+        kernel = bound.kernel_of[stage.name]
+        every, body = all_indices(stage.stage), [*statements(stage.stage.body)]
+        tied = stage.tasks is not None or any(decl.begin is not None for decl in every) or stage.name in self._fixed
+        if kernel.on_copy_engine:  # a copy takes the notifies after it along, also those of the next tile
+            engine = [s for name in kernel.stage_names for s in statements(bound.stages[name].stage.body)]
+            tied |= any(isinstance(s, Wait) for s in engine) or not isinstance((*body, None)[0], Store | Transfer)
+        own = {decl.name for decl in stage.stage.indices}
+        for decl in every:
+            plain = (decl.start, decl.stop, decl.begin, decl.end) == (None,) * 4 and not decl.counted
+            digit = decl.name not in stage.order or _digit(bound, stage, decl.name) is not None
+            summed = decl.name not in own and stage.name in self._naming
+            if tied or summed or not plain or not digit or decl.name in stage.ends_with_tensor:
+                yield decl.name
+
+    def _family(self, members: list[Member]) -> Blocks | None:
+        bound, extents = self._bound, self._extents
+        units = gcd(*(extents[one] for one in members))
+        least = 1
+        """Units of a block."""
+        inside: dict[str, int] = {}
+        for name, part in members:
+            if isinstance(part, int):
+                inside[name] = inside.get(name, 0) + 1
+            scale = extents[name, part] // max(units, 1)
+            sizes = [grid.sizes[part] for key, grid in bound.channels.items()
+                     if key[0] == name and isinstance(part, int) and grid.counts[part] > 1]  # fmt: skip
+            if isinstance(part, str):
+                sizes = [bound.stages[name].tiles[part]]
+            for size in sizes:
+                least = lcm(least, size // gcd(size, scale)) if size else 0
+        alone = all(count == 1 or _only_read(bound.tensors[name]) for name, count in inside.items())
+        depth = max(_depth(stage, {*members}) for stage in bound.stages.values())
+        if not depth or not alone or not least or units % least or units // least <= 2 * depth:
+            return None
+        sizes = {one: extents[one] // units * least for one in members}
+        for key, grid in bound.channels.items():
+            dims = [dim for dim in range(len(grid.counts)) if (key[0], dim) in sizes and grid.counts[dim] > 1]
+            if any(grid.sizes[dim] * grid.counts[dim] != extents[key[0], dim] for dim in dims):
+                return None
+        return Blocks(sizes=sizes, count=units // least, kept=2 * depth)
+
+    def _root(self, member: Member) -> Member:
+        while (above := self._parent.setdefault(member, member)) != member:
+            member = above
+        return member
+
+    def _join(self, dim: Member, index: Member, ratio: tuple[int, int]) -> None:
+        """Note that an index is a coordinate of a dimension. ratio: of the dimension's extent to that of the index."""
+        if self._extents[dim] * ratio[1] != self._extents[index] * ratio[0]:
+            self._other |= {dim, index}
+        self._parent[self._root(dim)] = self._root(index)
+
+    def _visit(self, node: object, owner: str) -> None:
+        """Note how indices are used. owner: the stage, or the tensor whose coordinates are named."""
+        match node:
+            case Region(tensor=name, coords=coords, rank=rank):
+                self._visit(rank, owner)
+                self._coords(name, coords, owner)
+            case Lookup(table=name, coords=coords):
+                self._coords(name, coords, owner)
+            case Index(name=name):
+                self._other.add((owner, name))
+            case Coordinate(dim=dim):
+                self._other.add((owner, dim))
+            case Scalar():
+                for child in children(node):
+                    self._visit(child, owner)
+            case tuple():
+                for one in node:
+                    self._visit(one, owner)
+            case _ if is_dataclass(node):
+                for field in fields(node):
+                    if field.name != "location":
+                        self._visit(getattr(node, field.name), owner)
+            case _:
+                pass
+
+    def _coords(self, name: str, coords: tuple[Scalar | Whole, ...], owner: str) -> None:
+        if name not in self._bound.tensors:  # the value of a name
+            self._visit(coords, owner)
+            return
+        if owner in self._fixed:
+            self._other |= {(name, dim) for dim in range(len(coords))}
+        for dim, coord in enumerate(coords):
+            found = self._as_member(coord, owner)
+            if found is not None:
+                self._join((name, dim), *found)
+            if found is None and not isinstance(coord, Whole):
+                self._other.add((name, dim))
+                self._visit(coord, owner)
+
+    def _as_member(self, coord: Scalar | Whole, owner: str) -> tuple[Member, tuple[int, int]] | None:
+        """Return the index that a coordinate is, and how many elements there are for how many of the index."""
+        match coord:
+            case Index(name=name):
+                return (owner, name), (1, 1)
+            case Coordinate(dim=dim):
+                return (owner, dim), (1, 1)
+            case Binary(op="//", left=Index(name=name), right=Int(value=by)) if by > 0 and self._is_number(owner, name):
+                return (owner, name), (1, by)
+            case Binary(op="+", left=left, right=right) if (found := self._radix(left, right, owner)) is not None:
+                return found
+            case Binary(op="+", left=left, right=right):
+                return self._radix(right, left, owner)
+            case _:
+                return None
+
+    def _radix(self, high: Scalar, low: Scalar, owner: str) -> tuple[Member, tuple[int, int]] | None:
+        """Return the index b of a coordinate `b * T + t`, of which T elements are for each b, if t is one of T."""
+        match high, low:
+            case (
+                Binary(op="*", left=Index(name=name), right=Int(value=by))
+                | Binary(op="*", left=Int(value=by), right=Index(name=name)),
+                Index(name=inner),
+            ) if self._is_number(owner, name) and self._extents.get((owner, inner)) == by:
+                self._other.add((owner, inner))
+                return (owner, name), (by, 1)
+            case _:
+                return None
+
+    def _is_number(self, owner: str, name: str) -> bool:
+        stage = self._bound.stages.get(owner)
+        return stage is not None and name in stage.scalar_indices
+
+
+def _depth(stage: BoundStage, members: set[Member]) -> int:
+    """Return how many indices of a family are around a statement, at most."""
+    own = frozenset(stage.order)
+    scopes = [own, *(around for _, around in _scoped(stage.stage.body, own))]
+    return max(sum((stage.name, name) in members for name in around) for around in scopes)
+
+
+def _names_places(bound: Bound, stage: BoundStage) -> bool:
+    """True if a stage has names among the entries that its expressions read."""
+    read = (part for expr in stage_scalars(stage.stage) for part in walk(expr) if isinstance(part, Lookup))
+    return any(part.table not in bound.tensors for part in read)
+
+
+def _writes_entries(bound: Bound, stage: BoundStage) -> bool:
+    written = (s.region if isinstance(s, Store) else s.target
+               for s in statements(stage.stage.body) if isinstance(s, Store | Transfer))  # fmt: skip
+    return any(bound.tensors[region.tensor].decl.bound is not None for region in written)
+
+
+def _only_read(tensor: BoundTensor) -> bool:
+    """True if no two accesses of a tensor, nor two of its elements, have anything to do with one another."""
+    return tensor.decl.space == "in" and tensor.decl.bound is None
+
+
+def _told_apart(tensor: BoundTensor) -> Iterator[int]:
+    """Yield the dimensions along which elements of a tensor are not alike."""
+    decl, own = tensor.decl, {tensor.steps[0]} if tensor.steps is not None else set[int]()
+    entries = decl.bound is not None and (decl.space != "in" or {*decl.properties} - {"replicated"})
+    for dim in range(len(tensor.shape)):
+        ended = bool(decl.defined) and decl.defined[dim] is not None
+        if decl.space == "table" or entries or ended or dim in own or tensor.fragments:
+            yield dim
+
+
+def _digit(bound: Bound, stage: BoundStage, name: str) -> int | None:
+    """Return of how many tiles a step of an index is, if it is a digit of the tile number that no other index depends
+    on; else None."""
+    ranks, numbers = np.arange(bound.ranks)[:, None], np.arange(stage.total)[None, :]
+    env = Env(rank=ranks, ranks=bound.ranks, params={}, indices={TILE.name: numbers})
+    shape, count = (bound.ranks, stage.total), stage.count(name)
+    if not stage.total:
+        return None
+    columns = {one: np.broadcast_to(np.asarray(evaluate(expr, env)), shape) for one, expr in stage.order.items()}
+    steps = np.flatnonzero(columns[name][0] != columns[name][0, 0])
+    width = int(steps[0]) if len(steps) else stage.total
+    if stage.total % (width * count):
+        return None
+    parts = {one: column.reshape(bound.ranks, -1, count, width) for one, column in columns.items()}
+    own = parts.pop(name)
+    alone = all((one == one[:, :, :1]).all() for one in parts.values())
+    return width if alone and (own == np.arange(count)[None, None, :, None]).all() else None
+
+
+def _small(bound: Bound, families: list[Blocks]) -> Bound:
+    """Return the program with the blocks of each family that stand for all."""
+    kept = {member: size * one.kept for one in families for member, size in one.sizes.items()}
+    tensors = {
+        name: replace(tensor, shape=tuple(kept.get((name, dim), extent) for dim, extent in enumerate(tensor.shape)))
+        for name, tensor in bound.tensors.items()
+    }
+    channels = {key: _fewer(grid, bound.tensors[key[0]], kept) for key, grid in bound.channels.items()}
+    stages: dict[str, BoundStage] = {}
+    for stage in bound.stages.values():
+        extents = {name: kept.get((stage.name, name), extent) for name, extent in stage.extents.items()}
+        number: Scalar = TILE
+        """That of a tile of the small program in the whole one."""
+        digits = [(_digit(bound, stage, name) or 0, name) for name in stage.order if (stage.name, name) in kept]
+        small = replace(stage, extents=extents)
+        for width, name in sorted(digits):
+            # The digits below are those of the whole program already.
+            few, many = const(width * small.count(name)), const(width * stage.count(name))
+            above = binary("*", binary("//", number, few), many)
+            number = binary("+", above, binary("%", number, few))
+        order = {name: substitute(expr, {TILE.name: number}) for name, expr in stage.order.items()}
+        stages[stage.name] = replace(small, order=order)
+    return replace(bound, tensors=tensors, channels=channels, stages=stages)
+
+
+def _fewer(grid: ChannelGrid, tensor: BoundTensor, kept: Mapping[Member, int]) -> ChannelGrid:
+    sizes, counts = [*grid.sizes], [*grid.counts]
+    for dim, extent in enumerate(tensor.shape):
+        if (size := kept.get((tensor.name, dim))) is not None:
+            if counts[dim] > 1:
+                counts[dim] = size // sizes[dim]
+            elif sizes[dim] == extent:
+                sizes[dim] = size
+    return replace(grid, sizes=tuple(sizes), counts=tuple(counts))

@@ -1,0 +1,210 @@
+"""Proofs of a whole program by a small one, in which a few blocks of a dimension stand for all (planning/cutoff.py).
+
+All rules but three are asked of the plan of the small program, in which each tile on SMs is a program of its own, so
+that no order of tiles in a program is a reason. What they prove of it is true of the whole program by the theorem that
+is stated there. Where they refuse the small program, or something below does not hold, nothing is said: the whole
+program is planned and asked.
+
+* *Threads.* Two accesses of one program to an element, in different tiles, are in order by signals, so the later one
+  has a wait before it, at which threads meet; or the program would wait before it has notified, and `progress` refuses.
+  A wait for a place is no such meeting. So no kernel with one for a tensor writes that tensor.
+* *Progress.* `in_rounds` below, of both programs.
+* *Roles, and what `tiles` asks of kernels,* are read off the whole program.
+
+Numbers are those of the whole program: its integers were checked when it was bound, and thresholds are made for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.errors import TileLinkError
+from tilelink.ir.program import Wait
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.events import NOTIFY, SUBSTEPS, WAIT, WRITE
+from tilelink.lowering.walk import length
+from tilelink.planning.cutoff import Cutoff, cutoff
+from tilelink.planning.plan import LaterPlan, Plan, make_plan
+from tilelink.planning.queue_order import in_queue_order, with_queue_order
+from tilelink.verifier import RULES, verify
+from tilelink.verifier.ordering import Orders
+from tilelink.verifier.roles import roles
+from tilelink.verifier.tiles import tiles
+
+OF_WHOLE = {"tiles", "progress"}
+MANY = 1 << 14
+"""Executions of statements from which on it pays to look for a small program."""
+
+
+def safe_plan(
+    bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None, on_rule: Callable[[str], None] | None = None
+) -> Plan:
+    """Return the verified plan of a bound program: of many tiles, with columns that are made when they are asked for.
+
+    on_rule: called with the name of each rule before it is checked of the whole program. Raises VerificationError.
+    """
+    part = cutoff(bound) if executions(bound) >= MANY else None
+    if part is not None and executions(part.small) <= executions(bound) // 2:
+        found = _by_small(part, tables)
+        if found is not None:
+            return found
+    plan = with_queue_order(make_plan(bound, tables))
+    verify(plan, on_rule)
+    return plan
+
+
+def executions(bound: Bound) -> int:
+    """Return how many executions of statements a program has, at most."""
+    return bound.ranks * sum(
+        stage.total * sum(length(stage, statement) for statement in stage.stage.body) // SUBSTEPS
+        for stage in bound.stages.values()
+    )
+
+
+def _by_small(part: Cutoff, tables: Mapping[str, NDArray[Any]] | None) -> Plan | None:
+    try:
+        small = with_queue_order(make_plan(part.small, tables, alone=True))
+    except TileLinkError:
+        return None  # whatever it is, the whole program has it too, and what is said is said of that
+    thresholds = part.thresholds(small)
+    if thresholds is None or not proved(part, small):
+        return None
+    order = {"own_first": False, "waits_aside": False}
+    for kernel in small.bound.kernels:
+        if kernel.on_copy_engine:
+            order = {"own_first": kernel.own_copies_first, "waits_aside": kernel.waits_aside}
+    whole = replace(part.whole, kernels=small.bound.kernels)
+    return LaterPlan.of(whole, thresholds, small, lambda: in_queue_order(make_plan(part.whole, tables), **order))
+
+
+def proved(part: Cutoff, plan: Plan) -> bool:
+    """True if the whole program is proved safe. plan: of the small one, with the order of its copy engines."""
+    if _meets_at_places(plan) or not in_rounds(part, plan):
+        return False
+    order, whole = Orders(plan), replace(part.whole, kernels=plan.bound.kernels)
+    refused = chain(
+        tiles(plan, whole),
+        roles(whole),
+        *(rule(plan, order) for name, rule in RULES.items() if name not in OF_WHOLE),
+    )
+    return next(refused, None) is None
+
+
+def _meets_at_places(plan: Plan) -> bool:
+    """True if a kernel writes a tensor and has a wait for a place in it."""
+    a, bound = plan.accesses, plan.bound
+    kernels = plan.task_kernels[a.task]
+    placed = [(name, one.region.tensor) for name, one in plan.statements
+              if isinstance(one, Wait) and bound.is_placed(name, one)]  # fmt: skip
+    for number, kernel in enumerate(bound.kernels):
+        own = {bound.tensors[tensor].number for name, tensor in placed if name in kernel.stage_names}
+        if (plan.touching(own) & (kernels == number) & (a.kind == WRITE)).any():
+            return True
+    return False
+
+
+def in_rounds(part: Cutoff, plan: Plan) -> bool:
+    """True if no wait of the whole program lasts for ever. plan: of the small program.
+
+    The tiles of a kernel come in rounds, equally many in both programs. Take an execution in which each kernel has one
+    program on a rank, and a round first makes all of its waits and then all of its notifies; those that are deferred to
+    a later tile come after all of the kernel. Nothing of it depends on how many blocks a round has: a round waits for
+    another one in the whole program if and only if it does so in the small one. If it has an end, so has each launch of
+    the whole program in which all programs that wait fit on a rank: take the first round with an event that a launch
+    does not come to. All rounds that it waits for are done, and those before it; programs take tiles in rising order
+    (planning/any_program.py).
+    """
+    bound = part.whole
+    if bound.together > bound.resident_programs:
+        return False
+    numbered = _rounds(part, plan)
+    if numbered is None:
+        return False
+    of_task, before, last = numbered
+    s, ranks = plan.signals, bound.ranks
+    told = np.flatnonzero(s.kind == NOTIFY)
+    node = of_task[s.task[told]]
+    node = np.where(s.later[told] > 0, last[plan.task_kernels[s.task[told]], plan.task_ranks[s.task[told]]], node)
+    rounds = int(last.max(initial=-1)) + 1
+    counter = rounds + plan.counters[told]
+    boxes = rounds + ranks * plan.channels
+    awaited = np.flatnonzero(s.kind == WAIT)
+    boxed = s.box[awaited] > 0
+    box = boxes + (s.box[awaited] - 1) * ranks + s.peer[awaited]
+    opened = np.where(boxed, box, rounds + plan.counters[awaited])
+    first = np.unique(box[boxed], return_index=True)[1]
+    rows, channels = plan.each_channel(awaited[boxed][first])
+    inside = boxes + (s.box[rows] - 1) * ranks + s.peer[rows]
+    total = boxes + len(plan.boxes) * ranks
+    edges = [
+        before,
+        (node, counter),
+        (opened, of_task[s.task[awaited]]),
+        (rounds + s.peer[rows] * plan.channels + channels, inside),
+    ]
+    return _ends(total, *(np.concatenate(column) for column in zip(*edges, strict=True)))
+
+
+def _rounds(part: Cutoff, plan: Plan) -> tuple[Ints, tuple[Ints, Ints], Ints] | None:
+    """Return the round of each task, the pairs of rounds of which the first is before the second one, and the last one
+    of each kernel, [kernels, ranks], which has no tasks. None if stages of a kernel have rounds that differ."""
+    small, whole, ranks = plan.bound, part.whole, part.whole.ranks
+    of_task, used = np.zeros(plan.tasks, np.int64), 0
+    first, last = (np.zeros((len(small.kernels), ranks), np.int64) for _ in range(2))
+    for number, kernel in enumerate(small.kernels):
+        begin = 0
+        places: list[tuple[str, Ints]] = []
+        for loop in kernel.loops:
+            counts = {small.stages[name].total for name in loop.stages}
+            rounds = {part.rounds(name) for name in loop.stages}
+            if len(counts) > 1 or len(rounds) > 1 or len({whole.stages[name].total for name in loop.stages}) > 1:
+                return None
+            (total,), (times,) = counts, rounds
+            alike = all(whole.stages[name].total == small.stages[name].total for name in loop.stages)
+            t = np.arange(total)
+            for place, name in enumerate(loop.stages):
+                own = t * len(loop.stages) + place if alike else t // (total // times)
+                places.append((name, begin + own))
+            begin += total * len(loop.stages) if alike else times
+        for rank in range(ranks):
+            for name, place in places:
+                at = plan.first_task[name] + rank * len(place)
+                of_task[at : at + len(place)] = used + place
+            first[number, rank], last[number, rank] = used, used + begin
+            used += begin + 1
+    numbers = np.arange(used)
+    follows = np.ones(used, bool)
+    follows[first.ravel()] = False
+    pairs = [(numbers[follows] - 1, numbers[follows])]
+    for number, kernel in enumerate(small.kernels):
+        for other, earlier in enumerate(small.kernels):
+            if earlier.stream == kernel.stream and earlier.position < kernel.position:
+                pairs.append((last[other], first[number]))
+    one, other = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return of_task, (one, other), last
+
+
+def _ends(nodes: int, one: Ints, other: Ints) -> bool:
+    """True if a graph has no circle. Its edges lead from `one` to `other`."""
+    edges = np.unique(one * nodes + other)
+    one, other = np.divmod(edges, nodes)
+    left = np.bincount(other, minlength=nodes).tolist()
+    begins = np.searchsorted(one, np.arange(nodes + 1)).tolist()
+    after = other.tolist()
+    ready = [node for node in range(nodes) if not left[node]]
+    done = 0
+    while ready:
+        node = ready.pop()
+        done += 1
+        for at in after[begins[node] : begins[node + 1]]:
+            left[at] -= 1
+            if not left[at]:
+                ready.append(at)
+    return done == nodes
