@@ -60,6 +60,8 @@ from tilelink.lowering.events import NOTIFY
 from tilelink.lowering.orders import TILE
 from tilelink.planning.plan import Plan
 
+EVENTS = 2
+"""Events that rules compare, at most."""
 Member = tuple[str, str | int]
 """An index of a stage, or a dimension of a tensor."""
 
@@ -245,14 +247,14 @@ class _Search:
                 least = lcm(least, size // gcd(size, scale)) if size else 0
         alone = all(count == 1 or _only_read(bound.tensors[name]) for name, count in inside.items())
         depth = max(_depth(stage, {*members}) for stage in bound.stages.values())
-        if not depth or not alone or not least or units % least or units // least <= 2 * depth:
+        if not depth or not alone or not least or units % least or units // least <= EVENTS * depth:
             return None
         sizes = {one: extents[one] // units * least for one in members}
         for key, grid in bound.channels.items():
             dims = [dim for dim in range(len(grid.counts)) if (key[0], dim) in sizes and grid.counts[dim] > 1]
             if any(grid.sizes[dim] * grid.counts[dim] != extents[key[0], dim] for dim in dims):
                 return None
-        return Blocks(sizes=sizes, count=units // least, kept=2 * depth)
+        return Blocks(sizes=sizes, count=units // least, kept=EVENTS * depth)
 
     def _root(self, member: Member) -> Member:
         while (above := self._parent.setdefault(member, member)) != member:

@@ -52,7 +52,7 @@ def safe_plan(
     """
     part = cutoff(bound) if executions(bound) >= MANY else None
     if part is not None and executions(part.small) <= executions(bound) // 2:
-        found = _by_small(part, tables)
+        found = by_small(part, tables)
         if found is not None:
             return found
     plan = with_queue_order(make_plan(bound, tables))
@@ -68,7 +68,8 @@ def executions(bound: Bound) -> int:
     )
 
 
-def _by_small(part: Cutoff, tables: Mapping[str, NDArray[Any]] | None) -> Plan | None:
+def by_small(part: Cutoff, tables: Mapping[str, NDArray[Any]] | None = None) -> Plan | None:
+    """Return the plan of a whole program that the small one proves safe; None if it does not."""
     try:
         small = with_queue_order(make_plan(part.small, tables, alone=True))
     except TileLinkError:

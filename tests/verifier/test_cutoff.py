@@ -1,0 +1,348 @@
+"""What is proved of a small program is true of the whole one; and wrong cutoffs are seen.
+
+The oracle is the whole program: its plan with all tiles, its rules, and the notifies of its counters, one by one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilelink
+from tests.campaign.case import Case as Drawn
+from tests.campaign.combined import combined_case
+from tests.campaign.drawing import case
+from tests.campaign.launches import launch_case
+from tests.compiler import library
+from tests.tiers import one_in, thorough
+from tests.verifier.mutations import Case, mutants
+from tests.verifier.test_families import case_of, said
+from tilelink import compiler
+from tilelink.errors import TileLinkError, VerificationError
+from tilelink.ir.program import Program
+from tilelink.ir.scalar import Index
+from tilelink.lowering.bound import Bound
+from tilelink.planning import cutoff as cutoffs
+from tilelink.planning.cutoff import Cutoff, cutoff
+from tilelink.planning.plan import LaterPlan, Plan, make_plan
+from tilelink.planning.queue_order import with_queue_order
+from tilelink.target import CPU
+from tilelink.verifier import cutoff as proofs
+from tilelink.verifier.by_schedule import by_schedule
+from tilelink.verifier.cutoff import safe_plan
+
+RANKS = 3
+BY = 4
+"""How many times as large sizes are as in other tests, so that a dimension has several blocks."""
+TILES = 1500
+"""Of a program, at most: all of them are enumerated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """A plan with all tiles, and whether its rules accept it."""
+
+    plan: Plan
+    tables: dict[str, np.ndarray] | None = None
+
+    def said(self) -> list[str]:
+        return said(self.plan)
+
+    def verdict(self) -> bool | None:
+        """True if the small program proves it; None if it has none."""
+        part = cutoff(self.plan.bound)
+        return None if part is None else proofs.by_small(part, self.tables) is not None
+
+    def wrong(self) -> str | None:
+        """How what is proved differs from what is true, or None."""
+        part = cutoff(self.plan.bound)
+        found = None if part is None else proofs.by_small(part, self.tables)
+        if found is None:
+            return None
+        if refused := self.said():
+            return refused[0]
+        if [*map(str, by_schedule(found))] != [*map(str, by_schedule(self.plan))]:
+            return "the schedule orders something else"
+        both = ((self.plan.thresholds[key], found.thresholds[key]) for key in self.plan.thresholds)
+        return None if all(np.array_equal(*one) for one in both) else "thresholds"
+
+
+def many(bound: Bound) -> bool:
+    return bound.ranks * sum(stage.total for stage in bound.stages.values()) > TILES
+
+
+def enlarged(program: Program, make: Callable[[dict[str, Any]], Bound], dims: dict[str, Any]) -> dict[str, Any] | None:
+    """The sizes with one of them larger, the first one that gives the program a family of blocks; or None."""
+    for name in (one.name for one in program.params if one.kind == "dim"):
+        larger = {**dims, name: dims[name] * BY}
+        try:
+            bound = make(larger)
+        except TileLinkError:
+            continue
+        if not many(bound) and cutoff(bound) is not None:
+            return larger
+    return None
+
+
+@cache
+def in_library(name: str) -> Whole | None:
+    for program, schedule in library.cases():
+        if library.name((program, schedule)) == name:
+
+            def make(dims: dict[str, Any], one: Any = program, by: Any = schedule) -> Bound:
+                return compiler.bound(one, by, ranks=RANKS, dims=dims, dtype="bf16", target="sm_90")
+
+            sizes = enlarged(program, make, dict(library.sizes((program, schedule), RANKS)))
+            return None if sizes is None else Whole(plan=with_queue_order(make_plan(make(sizes))))
+    raise KeyError(name)
+
+
+NAMES = [library.name(one) for one in library.cases()]
+
+
+@thorough(unless=lambda name: one_in(6, name))
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_proved_of_the_library_is_true(name: str) -> None:
+    whole = in_library(name)
+    if whole is not None:
+        assert whole.wrong() is None
+
+
+def test_most_of_the_library_that_has_blocks_is_proved_by_a_few() -> None:
+    wholes = [whole for name in NAMES if one_in(3, name) and (whole := in_library(name)) is not None]
+    verdicts = Counter(whole.verdict() for whole in wholes)
+    assert verdicts[True] >= 20 and verdicts[False] <= 0.15 * verdicts[True], verdicts
+
+
+@cache
+def mutated(name: str) -> tuple[tuple[str, Plan], ...]:
+    """The plans of mutants of a program of the library, with several blocks."""
+    found: list[tuple[str, Plan]] = []
+    for program, schedule in library.cases():
+        if library.name((program, schedule)) != name:
+            continue
+        own = case_of(program, schedule, RANKS)
+
+        def make(dims: dict[str, Any], one: Case = own) -> Bound:
+            return replace(one, numbers=dims).bound()
+
+        numbers = enlarged(program, make, dict(own.numbers))
+        for mutant in mutants(replace(own, numbers=numbers), 2) if numbers is not None else ():
+            try:
+                if mutant.level != "plan":
+                    found.append((f"{mutant.level} {mutant.kind} {mutant.what}", with_queue_order(mutant.make())))
+            except TileLinkError:
+                continue
+    return tuple(found)
+
+
+@thorough(unless=lambda name: one_in(16, name))
+@pytest.mark.parametrize("name", [library.name(case) for case in library.in_turn(library.cases())])
+def test_what_is_proved_of_mutants_is_true(name: str) -> None:
+    for what, plan in mutated(name):
+        assert Whole(plan=plan).wrong() is None, what
+
+
+def of_campaign(draw: Callable[[int], Drawn], number: int) -> Whole | None:
+    """A random program, or a mutant, of several blocks; None where there is none."""
+    one = draw(number)
+    if one.tables:
+        return None  # these have the sizes that were drawn
+    try:
+        module = compiler.parse(one.text)
+        schedule = module.schedules[0] if module.schedules else None
+        processor = replace(CPU, sms=one.sms, max_programs=one.programs)
+        dims = {name: value * BY for name, value in one.dims.items()}
+        where: dict[str, Any] = {"ranks": one.ranks, "target": processor, "dtype": one.dtype}
+        bound = compiler.bound(module.program(), schedule, dims=dims, **where)
+        if many(bound) or cutoff(bound) is None:
+            return None
+        return Whole(plan=with_queue_order(make_plan(bound)))
+    except TileLinkError:
+        return None
+
+
+FEW, MANY = 40, 1200
+
+
+@thorough(unless=lambda draw, first: first == 0)
+@pytest.mark.parametrize("first", range(0, MANY, FEW))
+@pytest.mark.parametrize("draw", [case, launch_case, combined_case])
+def test_what_is_proved_of_random_programs_is_true(draw: Callable[[int], Drawn], first: int) -> None:
+    for number in range(first, first + FEW):
+        if (whole := of_campaign(draw, number)) is not None:
+            assert whole.wrong() is None, number
+
+
+# Wrong cutoffs -----------------------------------------------------------------------------------------------
+
+HEAD = """program p(M = 2, N = 10):
+    x : in        [M, N]
+    {tensors}
+    y : out       [M, N]
+
+{body}
+
+schedule s for p:
+    {schedule}
+"""
+
+
+def whole_of(body: str, schedule: str, *, tensors: str = "", tables: dict[str, np.ndarray] | None = None) -> Whole:
+    """The plan of a program, whether or not it is safe."""
+    text = HEAD.format(body=body.strip("\n"), schedule=schedule, tensors=tensors)
+    module = tilelink.parse(text)
+    numbers: dict[str, int | float | bool] = {"M": 2, "N": 10}
+    bound = Case(program=module.program(), schedule=module.schedules[0], numbers=numbers, ranks=2).bound()
+    return Whole(plan=with_queue_order(make_plan(bound, tables)), tables=tables)
+
+
+SAME = """
+    compute make(i: M by 1, j: N):
+        y[i, j] = x[i, j]
+        c[i, :] = x[i, :]
+"""
+TOLD = """
+    comm push(i: M by 1, j: N by 1):
+        tile_push_data(h[i, j] @ (rank + 1), x[i, j])
+        {told}
+
+    compute take(i: M by 1, j: N by 1):
+        consumer_tile_wait(h[i, j])
+        y[i, j] = h[i, j]
+"""
+STEPS = """
+    compute step(i: M by 1, j: N):
+        if i > 0:
+            {wait}
+        c[i, j] = x[i, j]
+        {told}
+        if i > 0:
+            y[i - 1, j] = c[i - 1, j]
+
+    compute last(j: N):
+        {last}
+        y[M - 1, j] = c[M - 1, j]
+"""
+WAIT, NOTIFY, LAST = (
+    "consumer_tile_wait(c[i - 1, :])",
+    "producer_tile_notify(c[i, j])",
+    "consumer_tile_wait(c[M - 1, :])",
+)
+PLACED = """
+    compute make(j: N by 1):
+        y[:, j] = x[:, j]
+        c[0, t[j]] = x[0, j]
+"""
+LOCAL, PEERS = "c : local [M, N]", "h : symmetric [M, N]"
+TABLE = "c : local [M, N]\n    t : table [N] < N"
+
+
+@cache
+def corpus() -> dict[str, Whole]:
+    """Programs with several blocks: most are not safe, in ways that few tiles do not show."""
+    notify, both = "producer_tile_notify(h[i, j] @ (rank + 1))", "on sm(2)\n    take on sm(2)"
+    steps = "step on sm({}), tile(j=2){}\n    last on sm(1), tile(j=2)"
+    own = STEPS.format(wait=WAIT, told=NOTIFY, last=LAST)
+    twice = {"t": np.tile([0, 1, 2, 3, 4, 5, 6, 7, 7, 9], (2, 1))}
+    return {
+        "tiles write the same": whole_of(SAME, "make on sm(2), tile(j=2)", tensors=LOCAL),
+        "safe": whole_of(TOLD.format(told=notify), f"push {both}", tensors=PEERS),
+        "few are told": whole_of(TOLD.format(told=f"if j < 2:\n            {notify}"), f"push {both}", tensors=PEERS),
+        "safe steps": whole_of(own, steps.format(1, ""), tensors=LOCAL),
+        "steps inside": whole_of(own, steps.format(1, ", order(j, i)"), tensors=LOCAL),
+        "a place twice": whole_of(PLACED, "make on sm(2)", tensors=TABLE, tables=twice),
+        "counted by rows": whole_of(
+            own.replace("notify(c[i, j])", "notify(c[i, :])"), steps.format(1, ""), tensors=LOCAL
+        ),
+    }  # fmt: skip
+
+
+SAFE = {"safe", "safe steps", "counted by rows"}
+
+
+def test_the_corpus_has_blocks_and_both_kinds() -> None:
+    assert {name for name, whole in corpus().items() if not whole.said()} == SAFE
+    assert {name: whole.wrong() for name, whole in corpus().items()} == dict.fromkeys(corpus())
+    assert {name for name, whole in corpus().items() if whole.verdict()} == SAFE, "it is not silence"
+
+
+Search = cutoffs._Search
+
+
+def _without_numbers(self: Any, node: object, owner: str, own: Any = Search._visit) -> None:
+    if not isinstance(node, Index):
+        own(self, node, owner)
+
+
+def _one_more(self: Any, *args: Any, own: Any = Cutoff._counted) -> Any:
+    return own(self, *args) + 1
+
+
+def _as_many(self: Any, found: Any, *args: Any, own: Any = Cutoff._of_all) -> Any:
+    whole = own(self, found, *args)
+    return None if whole is None else np.minimum(whole, found.max())
+
+
+WRONG: dict[str, tuple[object, str, Any]] = {
+    "blocks of one event": (cutoffs, "EVENTS", 1),
+    "blocks within tiles": (cutoffs, "lcm", lambda *_: 1),
+    "conditions on numbers of blocks": (Search, "_visit", _without_numbers),
+    "tables that are alike": (cutoffs, "_told_apart", lambda _: ()),
+    "a notify more": (Cutoff, "_counted", _one_more),
+    "as many notifies as of few tiles": (Cutoff, "_of_all", _as_many),
+    "progress not asked": (proofs, "in_rounds", lambda *_: True),
+    "rounds in any order": (proofs, "_ends", lambda *_: True),
+    "rules not asked": (proofs, "RULES", {}),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_cutoff_is_seen(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wholes = corpus()
+    monkeypatch.setattr(*WRONG[what])
+    assert any(whole.wrong() is not None for whole in wholes.values())
+
+
+# What is made of it ------------------------------------------------------------------------------------------
+
+PIPELINE = "benchmarks/check_cost.tl"
+
+
+def test_a_plan_of_many_tiles_is_made_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tilelink.load(PIPELINE)
+    program = module.program("pipeline")
+    schedule = next(one for one in module.schedules_of(program) if one.name == "gpu")
+    dims = {"B": 4, "M": 1024, "K": 2048}
+    bound = compiler.bound(program, schedule, ranks=4, dims=dims, dtype="bf16", target="sm_90")
+    made: list[int] = []
+
+    def counted(one: Bound, *args: Any, own: Any = make_plan, **how: Any) -> Plan:
+        made.append(one.stages["step"].total)
+        return own(one, *args, **how)
+
+    monkeypatch.setattr(proofs, "make_plan", counted)
+    plan = safe_plan(bound)
+    total = bound.stages["step"].total
+    assert made == [total // 16] and plan.tasks == 4 * total and by_schedule(plan) == []
+    whole = with_queue_order(make_plan(bound))
+    assert made == [total // 16] and isinstance(plan, LaterPlan)
+    assert len(plan.accesses.task) == len(whole.accesses.task) and made == [total // 16, total]
+    assert all(np.array_equal(plan.thresholds[key], found) for key, found in whole.thresholds.items())
+    assert replace(plan, boxes=()).representative.tasks == plan.tasks
+
+
+def test_a_refusal_is_of_the_whole_program() -> None:
+    tensors = "h : symmetric [M, N]"
+    body = TOLD.format(told="producer_tile_notify(h[i, j] @ (rank + 1))").replace("consumer_tile_wait(h[i, j])", "")
+    text = HEAD.format(body=body.strip("\n"), schedule="push on sm(2)\n    take on sm(2)", tensors=tensors)
+    module = tilelink.parse(text)
+    where: dict[str, Any] = {"ranks": 2, "dims": {"M": 2, "N": 4096}}
+    with pytest.raises(VerificationError, match="reads h of rank 0, which rank 1, push tile"):
+        compiler.plan(module.program(), module.schedules[0], **where)
