@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 from tests.compiler.test_compiler import TEXT
 from tests.tiers import thorough
 from tilelink.cli import app, notices, options
-from tilelink.compiler import pipeline
 from tilelink.compiler.modules import PROGRAMS
+from tilelink.verifier import cutoff
 
 UNSAFE = TEXT.replace("        consumer_tile_wait(left[i, :])\n", "")
 
@@ -149,7 +149,7 @@ def test_a_long_check_says_what_it_does(unsafe: str, monkeypatch: pytest.MonkeyP
     Path(unsafe).write_text(TEXT)
     assert not check(unsafe).stderr
     done = Event()
-    verify = pipeline.verify
+    verify = cutoff.verify
 
     def said(text: str) -> None:
         print(text, file=sys.stderr)
@@ -166,7 +166,7 @@ def test_a_long_check_says_what_it_does(unsafe: str, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(notices, "PATIENCE_S", 0.01)
     monkeypatch.setattr(notices, "say", said)
-    monkeypatch.setattr(pipeline, "verify", waits_at_a_rule)
+    monkeypatch.setattr(cutoff, "verify", waits_at_a_rule)
     found = check(unsafe, "--schedule", "default")
     lines = found.stderr.splitlines()
     assert found.exit_code == 0 and "safe on 4 ranks" in found.stdout

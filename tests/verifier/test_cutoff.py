@@ -78,7 +78,7 @@ def many(bound: Bound) -> bool:
 
 
 def enlarged(program: Program, make: Callable[[dict[str, Any]], Bound], dims: dict[str, Any]) -> dict[str, Any] | None:
-    """The sizes with one of them larger, the first one that gives the program a family of blocks; or None."""
+    """The sizes with one of them larger, the first one that gives the program a repetition; or None."""
     for name in (one.name for one in program.params if one.kind == "dim"):
         larger = {**dims, name: dims[name] * BY}
         try:
@@ -298,6 +298,7 @@ WRONG: dict[str, tuple[object, str, Any]] = {
     "a notify more": (Cutoff, "_counted", _one_more),
     "as many notifies as of few tiles": (Cutoff, "_of_all", _as_many),
     "progress not asked": (proofs, "in_rounds", lambda *_: True),
+    "places of tiles not asked": (proofs, "in_turn", lambda *_: True),
     "rounds in any order": (proofs, "_ends", lambda *_: True),
     "rules not asked": (proofs, "RULES", {}),
 }

@@ -55,10 +55,11 @@ class _Safe:
     """A schedule with which a program is safe: the number of its tiles, and what is said of it, in words.
 
     scheduled: what it alone orders. ineffective: its clauses without effect on the target. spilling: the
-    sums that exceed the registers of a thread, or None.
+    sums that exceed the registers of a thread, or None. blocks: which blocks were proved for all, or none.
     """
 
     tasks: int
+    blocks: str
     scheduled: list[str]
     spilling: str | None
     ineffective: list[str]
@@ -141,6 +142,7 @@ def check(
                             "tasks": {name: safe.tasks for name, safe in plans.items()},
                             "sums": {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums},
                             "scheduled": {name: safe.scheduled for name, safe in plans.items() if safe.scheduled},
+                            "blocks": {name: safe.blocks for name, safe in plans.items() if safe.blocks},
                             "ineffective": {name: safe.ineffective for name, safe in plans.items() if safe.ineffective},
                             "spilling": {name: safe.spilling for name, safe in plans.items() if safe.spilling},
                         }
@@ -202,6 +204,7 @@ def _proved(
     stage("what its schedule alone orders")
     return _Safe(
         tasks=plan.tasks,
+        blocks=plan.stands_for_all,
         scheduled=[str(one) for one in by_schedule(plan)],
         spilling=spilling_text(plan.bound),
         ineffective=ineffective_texts(plan.bound),
@@ -247,6 +250,8 @@ def _print(
                 added = ", ".join(f"{name} ({dtype})" for name, dtype in one["sums"].items())
                 differ = "each addition rounds, so that launches differ in the last bits of sums"
                 write(f"  {added}: added to in any order; {differ}")
+            for name, text in one["blocks"].items():
+                write(f"  {name}: {text} stand for any number of them")
             for said in (one["scheduled"], one["ineffective"]):
                 for text in dict.fromkeys(text for texts in said.values() for text in texts):
                     names = ", ".join(name for name, texts in said.items() if text in texts)

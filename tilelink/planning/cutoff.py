@@ -1,17 +1,17 @@
 """Cutoffs: a few blocks of a dimension stand for all of them, where a program does the same in each.
 
-A *family of blocks* is a set of indices and of dimensions of tensors that are cut into equally many blocks, `count`.
-Their sizes may differ: 4 heads of queries belong to 1 head of keys. The program is the same in each block if
+A *repetition* is a set of indices and of dimensions of tensors that are cut into equally many blocks, `count`. Their
+sizes may differ: 4 heads of queries belong to 1 head of keys. The program is the same in each block if
 
-* an index of the family is nothing but a coordinate of a dimension of the family: as it is, as `h // 4` where the
-  dimension is as much smaller, or as `b * T + t` where it is as much larger and t is below T. In the order of its stage
-  it is a digit, which no other index depends on;
-* a dimension of the family has no other coordinates, but for all of it. What its tensor promises or declares to be
+* an index of the repetition is nothing but a coordinate of a dimension of it: as it is, as `h // 4` where the dimension
+  is as much smaller, or as `b * T + t` where it is as much larger and t is below T. In the order of its stage it is a
+  digit, which no other index depends on;
+* a dimension of the repetition has no other coordinates, but for all of it. What its tensor promises or declares to be
   defined does not depend on it;
-* tiles and channels end where blocks do; a tensor that is written has one dimension of the family at most. Copy engines
-  with an index of it wait for nothing, and tables have no dimension of it.
+* tiles and channels end where blocks do; a tensor that is written has one dimension of it at most. Copy engines with an
+  index of it wait for nothing, and tables have no dimension of it.
 
-An event is then in one block for each index of the family around it. If there are m of these at most, two events are in
+An event is then in one block for each index of it around the event. If there are m of these at most, two events are in
 2 m blocks at most, and `kept`, which is 2 m, stand for all.
 
 **Theorem.** A rising map f of block numbers, from those of the small program, which has `kept` of them, to those of the
@@ -67,8 +67,11 @@ Member = tuple[str, str | int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blocks:
-    """A family of blocks. sizes: of a block of each member, in elements. kept: how many of `count` stand for all."""
+class Repetition:
+    """A set of indices and dimensions.
+
+    sizes: of a block of each member, in elements. kept: how many of `count` stand for all.
+    """
 
     sizes: Mapping[Member, int]
     count: int
@@ -81,25 +84,40 @@ class Blocks:
 
 @dataclass(frozen=True, kw_only=True)
 class Cutoff:
-    """A bound program, and the one in which each family has the blocks that stand for all."""
+    """A bound program, and the one in which each repetition has the blocks that stand for all."""
 
     whole: Bound
     small: Bound
-    families: tuple[Blocks, ...]
+    repetitions: tuple[Repetition, ...]
+
+    def __str__(self) -> str:
+        parts = list[str]()
+        for one in self.repetitions:
+            stage, name = min(member for member in one.sizes if isinstance(member[1], str))
+            parts.append(f"{one.kept} of {one.count} blocks of {one.sizes[stage, name]} {name} of {stage}")
+        return ", ".join(parts)
+
+    def digits(self, stage: str) -> list[tuple[int, int, int]]:
+        """Return (tiles of a step, count, number of the repetition) of the indices in the order of a stage that are
+        in repetitions, the outermost one first."""
+        own = self.whole.stages[stage]
+        return sorted(
+            ((_digit(self.whole, own, name) or 0, own.count(name), number)
+             for number, one in enumerate(self.repetitions) for name in one.indices(own) if name in own.order),
+            reverse=True,
+        )  # fmt: skip
 
     def rounds(self, stage: str) -> int:
         """Return the number of parts in which the tiles of a stage come, one after the other, in both programs: each
-        part has all blocks of the families that the stage has an index of."""
-        own = self.whole.stages[stage]
-        names = [name for one in self.families for name in one.indices(own) if name in own.order]
-        widths = [own.count(name) * (_digit(self.whole, own, name) or 0) for name in names]
-        return own.total // max(widths, default=1)
+        part has all blocks of the repetitions that the stage has an index of."""
+        total = self.whole.stages[stage].total
+        return total // max((width * count for width, count, _ in self.digits(stage)), default=1)
 
     def thresholds(self, plan: Plan) -> dict[tuple[str, str], Ints] | None:
         """Return the thresholds of the whole program, from the plan of the small one; None if its blocks differ.
 
-        They are sums over all statements that notify a counter. A statement in whose region the index of a family says
-        which channels of the family's dimension it notifies does so in each block; any other one does it once for each
+        They are sums over all statements that notify a counter. A statement in whose region the index of a repetition
+        says which channels of a dimension of it are notified does so in each block; any other one does it once for each
         tile of the index, of which there are as many more as there are blocks.
         """
         ranks, channels = self.whole.ranks, self.whole.channels
@@ -131,7 +149,7 @@ class Cutoff:
     ) -> Ints | None:
         """Return the notifies of a statement in the whole program, from those in the small one."""
         counts = self.whole.channels[key].counts
-        for one in self.families:
+        for one in self.repetitions:
             free = len(around & {*one.indices(self.whole.stages[stage])})
             for dim in range(len(counts)):
                 if (region.tensor, dim) not in one.sizes or counts[dim] == 1:
@@ -148,13 +166,13 @@ class Cutoff:
 
 
 def cutoff(bound: Bound) -> Cutoff | None:
-    """Return a program with the blocks that stand for all; None if it has no family of more."""
+    """Return a program with the blocks that stand for all; None if it has no repetition of more."""
     if bound.nodes > 1 or any(tensor.packed for tensor in bound.tensors.values()):
         return None  # words and the network order other things than accesses
-    found = _Search(bound).families()
+    found = _Search(bound).repetitions()
     if not found:
         return None
-    return Cutoff(whole=bound, small=_small(bound, found), families=tuple(found))
+    return Cutoff(whole=bound, small=_small(bound, found), repetitions=tuple(found))
 
 
 def _notified(statement: Statement) -> tuple[tuple[str, str], Region] | None:
@@ -179,14 +197,14 @@ def _scoped(body: tuple[Statement, ...], around: frozenset[str]) -> Iterator[tup
 
 
 class _Search:
-    """The search for the families of a bound program."""
+    """The search for the repetitions of a bound program."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
         self._parent: dict[Member, Member] = {}
         self._extents: dict[Member, int] = {}
         self._other: set[Member] = set()
-        """Members of no family."""
+        """Members of no repetition."""
         self._fixed = {stage.name for stage in bound.stages.values() if _writes_entries(bound, stage)}
         """Stages that write index tensors: values that are computed alike are known by all that they are made of."""
         self._naming = {stage.name for stage in bound.stages.values() if _names_places(bound, stage)}
@@ -204,12 +222,12 @@ class _Search:
             self._visit(stage.stage.indices, stage.name)
             self._visit(stage.stage.body, stage.name)
 
-    def families(self) -> list[Blocks]:
-        """Return the families that have more blocks than are kept."""
+    def repetitions(self) -> list[Repetition]:
+        """Return the repetitions that have more blocks than are kept."""
         groups: dict[Member, list[Member]] = {}
         for member in self._parent:
             groups.setdefault(self._root(member), []).append(member)
-        found = (self._family(members) for members in groups.values() if not self._other & {*members})
+        found = (self._repetition(members) for members in groups.values() if not self._other & {*members})
         return [one for one in found if one is not None]
 
     def _told_apart(self, stage: BoundStage) -> Iterator[str]:
@@ -229,7 +247,7 @@ class _Search:
             if tied or summed or not plain or not digit or decl.name in stage.ends_with_tensor:
                 yield decl.name
 
-    def _family(self, members: list[Member]) -> Blocks | None:
+    def _repetition(self, members: list[Member]) -> Repetition | None:
         bound, extents = self._bound, self._extents
         units = gcd(*(extents[one] for one in members))
         least = 1
@@ -254,7 +272,7 @@ class _Search:
             dims = [dim for dim in range(len(grid.counts)) if (key[0], dim) in sizes and grid.counts[dim] > 1]
             if any(grid.sizes[dim] * grid.counts[dim] != extents[key[0], dim] for dim in dims):
                 return None
-        return Blocks(sizes=sizes, count=units // least, kept=EVENTS * depth)
+        return Repetition(sizes=sizes, count=units // least, kept=EVENTS * depth)
 
     def _root(self, member: Member) -> Member:
         while (above := self._parent.setdefault(member, member)) != member:
@@ -341,7 +359,7 @@ class _Search:
 
 
 def _depth(stage: BoundStage, members: set[Member]) -> int:
-    """Return how many indices of a family are around a statement, at most."""
+    """Return how many indices of a repetition are around a statement, at most."""
     own = frozenset(stage.order)
     scopes = [own, *(around for _, around in _scoped(stage.stage.body, own))]
     return max(sum((stage.name, name) in members for name in around) for around in scopes)
@@ -393,9 +411,9 @@ def _digit(bound: Bound, stage: BoundStage, name: str) -> int | None:
     return width if alone and (own == np.arange(count)[None, None, :, None]).all() else None
 
 
-def _small(bound: Bound, families: list[Blocks]) -> Bound:
-    """Return the program with the blocks of each family that stand for all."""
-    kept = {member: size * one.kept for one in families for member, size in one.sizes.items()}
+def _small(bound: Bound, repetitions: list[Repetition]) -> Bound:
+    """Return the program with the blocks of each repetition that stand for all."""
+    kept = {member: size * one.kept for one in repetitions for member, size in one.sizes.items()}
     tensors = {
         name: replace(tensor, shape=tuple(kept.get((name, dim), extent) for dim, extent in enumerate(tensor.shape)))
         for name, tensor in bound.tensors.items()

@@ -98,6 +98,11 @@ class Plan:
         """A plan of which the same is true of accesses and their order as of this one."""
         return self
 
+    @property
+    def stands_for_all(self) -> str:
+        """Which blocks of its program stand for all, in words, if its proof is one of a few; empty otherwise."""
+        return ""
+
     def task_name(self, task: int) -> tuple[str, int, int]:
         """Return (stage, rank, tile number) of a task."""
         name = self._starts[int(np.searchsorted(self._start_values, task, side="right")) - 1]
@@ -244,18 +249,27 @@ class LaterPlan(Plan):
 
     @classmethod
     def of(
-        cls, bound: Bound, thresholds: Mapping[tuple[str, str], Ints], small: Plan, make: Callable[[], Plan]
+        cls,
+        bound: Bound,
+        thresholds: Mapping[tuple[str, str], Ints],
+        small: Plan,
+        blocks: str,
+        make: Callable[[], Plan],
     ) -> LaterPlan:
-        """Return the plan that `make` makes. small: its representative."""
+        """Return the plan that `make` makes. small: its representative. blocks: those that it has, in words."""
         plan = cls.__new__(cls)
         (first_task, tasks), (base, channels) = number_tasks(bound), number_channels(bound)
         known = {"first_task": first_task, "tasks": tasks, "channel_base": base, "channels": channels}
-        vars(plan).update(known, bound=bound, thresholds=thresholds, _small=small, _make=make)
+        vars(plan).update(known, bound=bound, thresholds=thresholds, _small=small, _blocks=blocks, _make=make)
         return plan
 
     @property
     def representative(self) -> Plan:
         return vars(self).get("_small", self)
+
+    @property
+    def stands_for_all(self) -> str:
+        return vars(self).get("_blocks", "")
 
     def __getattr__(self, name: str) -> Any:
         if name not in _COLUMNS or "_make" not in vars(self):

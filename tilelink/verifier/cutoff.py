@@ -8,7 +8,7 @@ program is planned and asked.
 * *Threads.* Two accesses of one program to an element, in different tiles, are in order by signals, so the later one
   has a wait before it, at which threads meet; or the program would wait before it has notified, and `progress` refuses.
   A wait for a place is no such meeting. So no kernel with one for a tensor writes that tensor.
-* *Progress.* `in_rounds` below, of both programs.
+* *Progress.* `in_turn` or `in_rounds` below, of both programs.
 * *Roles, and what `tiles` asks of kernels,* are read off the whole program.
 
 Numbers are those of the whole program: its integers were checked when it was bound, and thresholds are made for it.
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Wait
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.columns import Ints
+from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import NOTIFY, SUBSTEPS, WAIT, WRITE
 from tilelink.lowering.walk import length
 from tilelink.planning.cutoff import Cutoff, cutoff
@@ -82,12 +82,14 @@ def by_small(part: Cutoff, tables: Mapping[str, NDArray[Any]] | None = None) -> 
         if kernel.on_copy_engine:
             order = {"own_first": kernel.own_copies_first, "waits_aside": kernel.waits_aside}
     whole = replace(part.whole, kernels=small.bound.kernels)
-    return LaterPlan.of(whole, thresholds, small, lambda: in_queue_order(make_plan(part.whole, tables), **order))
+    return LaterPlan.of(
+        whole, thresholds, small, str(part), lambda: in_queue_order(make_plan(part.whole, tables), **order)
+    )
 
 
 def proved(part: Cutoff, plan: Plan) -> bool:
     """True if the whole program is proved safe. plan: of the small one, with the order of its copy engines."""
-    if _meets_at_places(plan) or not in_rounds(part, plan):
+    if _meets_at_places(plan) or not (in_turn(part, plan) or in_rounds(part, plan)):
         return False
     order, whole = Orders(plan), replace(part.whole, kernels=plan.bound.kernels)
     refused = chain(
@@ -109,6 +111,61 @@ def _meets_at_places(plan: Plan) -> bool:
         if (plan.touching(own) & (kernels == number) & (a.kind == WRITE)).any():
             return True
     return False
+
+
+def in_turn(part: Cutoff, plan: Plan) -> bool:
+    """True if no wait of the whole program lasts for ever, for a wait is after all notifies that it is for in an order
+    of all tiles: kernel by kernel, and in a kernel by the places that tiles have in it. plan: of the small program.
+
+    In that order a tile comes after those before it in its program, and after all of earlier kernels of its stream. So
+    the first wait of it that lasts for ever would wait for what has come, if all programs that wait fit on a rank.
+    That is asked of each wait and each notify of one kernel, of which the small program has images with the same order
+    if its stages have the same digits; and of kernels.
+    """
+    bound, s = part.whole, plan.signals
+    loops = [loop for kernel in bound.kernels for loop in kernel.loops]
+    alike = all(part.digits(name) == part.digits(loop.stages[0]) for loop in loops for name in loop.stages)
+    if bound.together > bound.resident_programs or not alike:
+        return False
+    if not (s.kind == WAIT).any():
+        return True
+    number, nowhere = len(bound.kernels), np.iinfo(np.int64).max
+    place, kernel = _places(plan)[s.task], plan.task_kernels[s.task]
+    told, waits = np.flatnonzero(s.kind == NOTIFY), np.flatnonzero(s.kind == WAIT)
+    counters = bound.ranks * plan.channels
+    last, first = np.full(number * counters, -1), np.full(number * counters, nowhere)
+    deferred = np.where(s.later[told] > 0, nowhere - 1, place[told])
+    np.maximum.at(last, kernel[told] * counters + plan.counters[told], deferred)
+    waits = waits[np.argsort(place[waits], kind="stable")]
+    waits = waits[distinct_rows([kernel[waits], plan.counters[waits], s.box[waits]])[0]]  # the first ones
+    rows, channels = plan.each_channel(waits)
+    np.minimum.at(first, kernel[rows] * counters + s.peer[rows] * plan.channels + channels, place[rows])
+    last, first = last.reshape(number, -1), first.reshape(number, -1)
+    before = [(one, other) for one, a in enumerate(bound.kernels) for other, b in enumerate(bound.kernels)
+              if a.stream == b.stream and a.position < b.position]  # fmt: skip
+    for giver in range(number):
+        for taker in range(number):
+            both = (last[giver] >= 0) & (first[taker] < nowhere)
+            if giver != taker and both.any():
+                before.append((giver, taker))
+            elif giver == taker and (last[giver][both] >= first[taker][both]).any():
+                return False
+    one, other = np.array(before, np.int64).reshape(-1, 2).T
+    return _ends(number, one, other)
+
+
+def _places(plan: Plan) -> Ints:
+    """Return the place of each task in its kernel: programs take tiles, and the stages of a tile, in that order."""
+    places = np.zeros(plan.tasks, np.int64)
+    for kernel in plan.bound.kernels:
+        begin = 0
+        for loop in kernel.loops:
+            total = plan.bound.stages[loop.stages[0]].total
+            for number, name in enumerate(loop.stages):
+                at, own = plan.first_task[name], begin + np.arange(total) * len(loop.stages) + number
+                places[at : at + plan.bound.ranks * total] = np.tile(own, plan.bound.ranks)
+            begin += total * len(loop.stages)
+    return places
 
 
 def in_rounds(part: Cutoff, plan: Plan) -> bool:
