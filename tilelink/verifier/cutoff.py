@@ -9,6 +9,8 @@ program is planned and asked.
   has a wait before it, at which threads meet; or the program would wait before it has notified, and `progress` refuses.
   A wait for a place is no such meeting. So no kernel with one for a tensor writes that tensor.
 * *Progress.* `in_turn` or `in_rounds` below, of both programs.
+* *Queues.* Which program has a tile decides what comes after a copy. So waits beside a queue are asked of kernels whose
+  waits are before all of their notifies.
 * *Roles, and what `tiles` asks of kernels,* are read off the whole program.
 
 Numbers are those of the whole program: its integers were checked when it was bound, and thresholds are made for it.
@@ -30,6 +32,7 @@ from tilelink.lowering.bound import Bound
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import NOTIFY, SUBSTEPS, WAIT, WRITE
 from tilelink.lowering.walk import length
+from tilelink.planning.copy_queues import waits_are_free
 from tilelink.planning.cutoff import Cutoff, cutoff
 from tilelink.planning.plan import LaterPlan, Plan, make_plan
 from tilelink.planning.queue_order import in_queue_order, with_queue_order
@@ -89,7 +92,12 @@ def by_small(part: Cutoff, tables: Mapping[str, NDArray[Any]] | None = None) -> 
 
 def proved(part: Cutoff, plan: Plan) -> bool:
     """True if the whole program is proved safe. plan: of the small one, with the order of its copy engines."""
-    if _meets_at_places(plan) or not (in_turn(part, plan) or in_rounds(part, plan)):
+    aside = any(kernel.waits_aside for kernel in plan.bound.kernels)
+    if (
+        _meets_at_places(plan)
+        or (aside and not waits_are_free(_by_kernels(plan)))
+        or not (in_turn(part, plan) or in_rounds(part, plan))
+    ):
         return False
     order, whole = Orders(plan), replace(part.whole, kernels=plan.bound.kernels)
     refused = chain(
@@ -111,6 +119,21 @@ def _meets_at_places(plan: Plan) -> bool:
         if (plan.touching(own) & (kernels == number) & (a.kind == WRITE)).any():
             return True
     return False
+
+
+def _by_kernels(plan: Plan) -> Plan:
+    """Return the plan in which all of a kernel on SMs is one program on a rank, and waits before it notifies."""
+    engine = np.array([kernel.on_copy_engine for kernel in plan.bound.kernels], bool)
+    on_sms, s = ~engine[plan.task_kernels], plan.signals
+    ranks = plan.bound.ranks
+    worker, sequence = plan.worker.copy(), np.where(on_sms, 0, plan.sequence)
+    worker[on_sms] = len(plan.workers) + (plan.task_kernels * ranks + plan.task_ranks)[on_sms]
+    workers = (*plan.workers, *((kernel, rank, 0) for kernel in range(len(engine)) for rank in range(ranks)))
+    moved = on_sms[s.task]
+    signals = replace(
+        s, position=np.where(moved, s.kind == NOTIFY, s.position).astype(np.int64), later=np.where(moved, 0, s.later)
+    )
+    return replace(plan, worker=worker, sequence=sequence, workers=workers, signals=signals)
 
 
 def in_turn(part: Cutoff, plan: Plan) -> bool:
