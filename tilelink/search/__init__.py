@@ -5,8 +5,9 @@ found = search(space, lambda plan: simulate(plan, machine).seconds, strategy("an
 found.ranking[0].schedule
 """
 
-from tilelink.search.run import Found, Tried, search
-from tilelink.search.space import Candidate, Space
+from tilelink.search.points import Candidate, Points
+from tilelink.search.run import Found, Tried, search, walk
+from tilelink.search.space import Space
 from tilelink.search.strategies import STRATEGIES, Strategy, strategy
 
-__all__ = ["STRATEGIES", "Candidate", "Found", "Space", "Strategy", "Tried", "search", "strategy"]
+__all__ = ["STRATEGIES", "Candidate", "Found", "Points", "Space", "Strategy", "Tried", "search", "strategy", "walk"]

@@ -8,12 +8,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from typing import Literal
+from typing import Literal, Protocol
 
 from tilelink.errors import CostError, SearchError, foreign
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
-from tilelink.search.space import Candidate, Space
+from tilelink.search.points import Candidate, Points
+from tilelink.search.space import Space
 from tilelink.search.strategies import Strategy
 
 PATIENCE = 10_000
@@ -109,7 +110,7 @@ def search(
         raise SearchError(f"a search of {budget_s!r} s", hint="give seconds, 0 or more, or None for no limit")
     judge = _Judge(space, cost, progress, budget_s, trials)
     try:
-        ended = _declared(space, judge, budget_s) or _proposed(space, judge, _begun(strategy, space, seed))
+        ended = _declared(space, judge, budget_s) or walk(space, judge, strategy, seed)
     except KeyboardInterrupt:
         if not keep_interrupted:
             raise
@@ -119,7 +120,7 @@ def search(
     )  # fmt: skip
 
 
-def _begun(strategy: Strategy, space: Space, seed: int) -> Generator[Candidate, float | None]:
+def _begun(strategy: Strategy, space: Points, seed: int) -> Generator[Candidate, float | None]:
     with foreign(f"the strategy {_name(strategy)} failed", SearchError):
         proposals = strategy(space, Random(seed))
     if not isinstance(proposals, Generator):  # pyright: ignore[reportUnnecessaryIsInstance] - strategies need not be typed
@@ -149,8 +150,21 @@ def _declared(space: Space, judge: _Judge, budget_s: float | None) -> Ended | No
     return None
 
 
-def _proposed(space: Space, judge: _Judge, proposals: Generator[Candidate, float | None]) -> Ended:
-    """Rate the proposals of a strategy. Return the reason for the end."""
+class Judge(Protocol):
+    """Rates points. spent: the budget that is spent, or None."""
+
+    @property
+    def spent(self) -> Ended | None: ...
+
+    def __call__(self, candidate: Candidate, /) -> float | None: ...
+
+
+def walk(space: Points, judge: Judge, strategy: Strategy, seed: int) -> Ended:
+    """Rate what a strategy proposes until it, the points or the judge's budget are spent. Return why it ended.
+
+    Raises SearchError for a proposal that is no point.
+    """
+    proposals = _begun(strategy, space, seed)
     known: dict[Candidate, float | None] = {}
     judged: float | None = None
     repeated = 0

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import product
-from math import inf, prod
-from random import Random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from numpy.typing import NDArray
 
-from tilelink.errors import ScheduleError, SearchError, TileLinkError
+from tilelink.errors import ScheduleError, TileLinkError
 from tilelink.ir.program import Program
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
@@ -22,21 +20,14 @@ from tilelink.planning.plan import Plan, make_plan
 from tilelink.planning.queue_order import with_queue_order
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search.knobs import Knob, knobs
+from tilelink.search.points import Candidate, Points
 from tilelink.search.seeds import nearest
 from tilelink.target import Target
 from tilelink.verifier import verify
 
 
-@dataclass(frozen=True, order=True, kw_only=True)
-class Candidate:
-    """A point: the number of a program, and one choice for each of its knobs."""
-
-    program: int
-    choices: tuple[int, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
-class Space:
+class Space(Points):
     """The schedules of programs with the same parameters, at given sizes.
 
     declared: schedules written by hand, which need not be points; seeds: the points that are nearest to them. refused
@@ -51,7 +42,6 @@ class Space:
     dtype: str
     target: Target
     declared: tuple[Schedule, ...] = ()
-    seeds: tuple[Candidate, ...] = ()
     name: str = "found"
     nodes: int = 1
     tables: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, Any], compare=False)
@@ -88,11 +78,6 @@ class Space:
             declared=tuple(declared), seeds=tuple(seeds), tables=tables or {}, nodes=nodes,
         )  # fmt: skip
 
-    @property
-    def size(self) -> int:
-        """Number of points, including those that will be refused."""
-        return sum(prod(len(knob.labels) for knob in own) for own in self.knobs)
-
     def schedule(self, candidate: Candidate) -> Schedule:
         """Return the schedule of a point. Raises SearchError if `candidate` is not a point of this space."""
         self.check(candidate)
@@ -101,27 +86,6 @@ class Space:
         for knob, choice in zip(self.knobs[candidate.program], candidate.choices, strict=True):
             schedule = knob.changes[choice](schedule)
         return schedule
-
-    def check(self, candidate: Candidate) -> None:
-        """Raise SearchError if `candidate` is not a point of this space."""
-        hint = "make points with Space.random, neighbour and cross; Space.knobs lists the choices"
-        # Strategies need not be typed.
-        if not isinstance(candidate, Candidate) or not isinstance(candidate.choices, tuple):  # pyright: ignore
-            raise SearchError(f"a strategy proposes {candidate!r}", hint="a Candidate with a tuple of choices")
-        if not 0 <= candidate.program < len(self.programs):
-            raise SearchError(f"a strategy proposes program {candidate.program} of {len(self.programs)}", hint=hint)
-        own = self.knobs[candidate.program]
-        if len(candidate.choices) != len(own):
-            raise SearchError(f"a strategy proposes {len(candidate.choices)} choices for {len(own)} knobs", hint=hint)
-        for knob, choice in zip(own, candidate.choices, strict=True):
-            if not 0 <= choice < len(knob.labels):
-                message = f"a strategy proposes choice {choice} of {knob.name}, which has {len(knob.labels)}"
-                raise SearchError(message, hint=hint)
-
-    def describe(self, candidate: Candidate) -> dict[str, str]:
-        """Return knob name -> label of the choice."""
-        own = self.knobs[candidate.program]
-        return {knob.name: knob.labels[choice] for knob, choice in zip(own, candidate.choices, strict=True)}
 
     def plan(self, candidate: Candidate) -> Plan | None:
         """Return the verified plan of a point, or None if it is refused; the reason is counted in `refused`."""
@@ -159,39 +123,3 @@ class Space:
         except TileLinkError:
             return inf
         return bound.ranks * sum(stage.total for stage in bound.stages.values())
-
-    # Walking -------------------------------------------------------------------------------------------------
-
-    def __iter__(self) -> Iterator[Candidate]:
-        for number, own in enumerate(self.knobs):
-            for choices in product(*(range(len(knob.labels)) for knob in own)):
-                yield Candidate(program=number, choices=choices)
-
-    def random(self, chance: Random) -> Candidate:
-        """Return a random point; all programs are equally likely."""
-        number = chance.randrange(len(self.programs))
-        return Candidate(program=number, choices=tuple(chance.randrange(len(k.labels)) for k in self.knobs[number]))
-
-    def neighbour(self, candidate: Candidate, chance: Random) -> Candidate:
-        """Return a point that differs in one choice, or, with a small probability, a random point of any program."""
-        own = self.knobs[candidate.program]
-        if not own or (len(self.programs) > 1 and chance.random() < 1 / (len(own) + 1)):
-            return self.random(chance)
-        at = chance.randrange(len(own))
-        others = [choice for choice in range(len(own[at].labels)) if choice != candidate.choices[at]]
-        choices = (*candidate.choices[:at], chance.choice(others), *candidate.choices[at + 1 :])
-        return Candidate(program=candidate.program, choices=choices)
-
-    def neighbours(self, candidate: Candidate) -> Iterator[Candidate]:
-        """Yield all points of the same program that differ in one choice, knob by knob."""
-        for at, knob in enumerate(self.knobs[candidate.program]):
-            for choice in range(len(knob.labels)):
-                if choice != candidate.choices[at]:
-                    yield replace(candidate, choices=(*candidate.choices[:at], choice, *candidate.choices[at + 1 :]))
-
-    def cross(self, one: Candidate, other: Candidate, chance: Random) -> Candidate:
-        """Return a point with each choice from one of two points; if their programs differ, one of the two points."""
-        if one.program != other.program:
-            return chance.choice((one, other))
-        mixed = tuple(chance.choice(pair) for pair in zip(one.choices, other.choices, strict=True))
-        return Candidate(program=one.program, choices=mixed)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilelink.errors import UnknownNameError
 from tilelink.search.strategies.annealing import annealing
@@ -16,9 +16,10 @@ from tilelink.search.strategies.exhaustive import exhaustive
 from tilelink.search.strategies.sampling import sampling
 
 if TYPE_CHECKING:
-    from tilelink.search.space import Candidate, Space
+    from tilelink.search.points import Candidate
 
-Strategy = Callable[["Space", Random], Generator["Candidate", "float | None", None]]
+Strategy = Callable[[Any, Random], Generator["Candidate", "float | None", None]]
+"""Takes the points that it walks (`tilelink.search.Points`; a Space is one kind) and what draws its random numbers."""
 
 STRATEGIES: dict[str, Strategy] = {
     "exhaustive": exhaustive,

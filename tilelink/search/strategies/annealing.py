@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tilelink.search.space import Candidate, Space
+    from tilelink.search.points import Candidate, Points
 
 HOT, COLD = 0.2, 0.005
 """Temperatures at the start and the end of a run, as a fraction of the current cost."""
@@ -21,7 +21,7 @@ STARTS = 40
 """Random points, at most, that are tried to find a starting point that is not refused."""
 
 
-def annealing(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
+def annealing(space: Points, chance: Random) -> Generator[Candidate, float | None, None]:
     """Yield neighbours: step to a cheaper one always, and to a dearer one with a probability that falls as it cools."""
     best: tuple[float, Candidate] | None = None
     for seed in space.seeds:
@@ -46,7 +46,7 @@ def annealing(space: Space, chance: Random) -> Generator[Candidate, float | None
 
 
 def _begin(
-    space: Space, chance: Random, best: tuple[float, Candidate] | None
+    space: Points, chance: Random, best: tuple[float, Candidate] | None
 ) -> Generator[Candidate, float | None, tuple[Candidate | None, float | None]]:
     """Return a starting point and its cost: a random point, or with probability 1/2 the best so far."""
     if best is not None and chance.random() < 0.5:

@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tilelink.search.space import Candidate, Space
+    from tilelink.search.points import Candidate, Points
 
 POPULATION = 24
 CONTEST = 6
@@ -26,7 +26,7 @@ STARTS = 400
 """Random points, at most, that are tried for a first population."""
 
 
-def evolution(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
+def evolution(space: Points, chance: Random) -> Generator[Candidate, float | None, None]:
     """Yield a child of the best of CONTEST random members; each child replaces the oldest member."""
     members: deque[tuple[float, Candidate]] = deque(maxlen=POPULATION)
     first = chain(dict.fromkeys(space.seeds), (space.random(chance) for _ in range(STARTS)))

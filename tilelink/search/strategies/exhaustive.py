@@ -7,9 +7,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tilelink.search.space import Candidate, Space
+    from tilelink.search.points import Candidate, Points
 
 
-def exhaustive(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
+def exhaustive(space: Points, chance: Random) -> Generator[Candidate, float | None, None]:
     """Yield every point, program by program; the last knob varies fastest."""
     yield from space

@@ -7,13 +7,13 @@ from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tilelink.search.space import Candidate, Space
+    from tilelink.search.points import Candidate, Points
 
 PATIENCE = 1000
 """Consecutive points seen before, after which the space counts as exhausted."""
 
 
-def sampling(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
+def sampling(space: Points, chance: Random) -> Generator[Candidate, float | None, None]:
     """Yield random points as drawn by `Space.random`, none twice."""
     seen: set[Candidate] = set()
     missed = 0
