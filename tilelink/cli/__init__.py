@@ -1,4 +1,4 @@
-"""The command line: `tilelink check|show|run|simulate|tune|calibrate FILE`, `list`, `diagnose` and `doctor`.
+"""The command line: `tilelink check|show|run|simulate|tune|hunt|calibrate FILE`, `list`, `diagnose` and `doctor`.
 
 Each has a module. FILE is a `.tl` file or a name of the operator library.
 """
@@ -18,6 +18,7 @@ _COMMANDS = {
     "run": "Run a program on random inputs, fresh for every launch, and compare all outputs with the reference.",
     "simulate": "Predict the time of a launch on a machine, its lower bound, and a breakdown of the time.",
     "tune": "Search the schedules of a program and of equivalent programs, and show the best.",
+    "hunt": "Search for launches that are slower than they should be, and say when each is and why.",
     "calibrate": "Measure this machine's GPUs, and write a machine that simulate and tune take.",
     "diagnose": "Name what holds up a launch that hangs, from its dumps, or makes launches slow, from their traces.",
     "doctor": "Check which parts of this machine can be used, and give advice on the rest.",

@@ -45,7 +45,8 @@ def main(question: str, answer: str) -> int:
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     request = read_json(question)
     try:
-        result = {"run": _run, "probe": _probe, "tune": _tune, "calibrate": _calibrate}[request["what"]](request)
+        ways = {"run": _run, "probe": _probe, "tune": _tune, "calibrate": _calibrate, "hunt": _hunt}
+        result = ways[request["what"]](request)
         torch.cuda.synchronize()
         dist.barrier(device_ids=[rank])
         if rank == 0:
@@ -187,6 +188,31 @@ def _calibrate(request: Mapping[str, Any]) -> dict[str, Any]:
 
     assert dist.group.WORLD is not None
     return dict(measure(dist.group.WORLD, request["budget"]))
+
+
+def _hunt(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Hunt in launches that are measured, all ranks in lock-step."""
+    import torch.distributed as dist
+
+    from tilelink.cli.hunt import base_of, strategy_named, tables_of
+    from tilelink.hunt import as_json, hunt, markdown, text
+    from tilelink.hunt.measured import Measured, prepare_ahead, shared_clock
+    from tilelink.hunt.targets import Target, subjects_of
+    from tilelink.runtime.cuda.timing import Sampler
+
+    assert dist.group.WORLD is not None
+    sampler, options = Sampler(dist.group.WORLD), request["options"]
+    target = Target.of_json(request["target"])
+    subjects = [Measured(of=one, sampler=sampler) for one in subjects_of(target, base_of, tables_of)]
+    by = strategy_named(request["strategy"])
+    begin = time.perf_counter()
+    ahead = prepare_ahead(subjects, by, options["points"] or 0, options["seed"], request["compile_budget"])
+    prepared = time.perf_counter()
+    found = hunt(subjects, by, **options, clock=shared_clock)
+    took = {"kernels": ahead, "preparing": prepared - begin, "hunting": time.perf_counter() - prepared}
+    said = f"{text(found)}\n{ahead} kernels compiled ahead in {took['preparing']:.0f} s"
+    told = markdown(found, "What a hunt found")
+    return {"report": {**as_json(found), "seconds": took}, "text": said, "markdown": told}
 
 
 def _every(value: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from tilelink.capabilities import has_warpgroups
 from tilelink.compiler import library_module
@@ -165,7 +165,8 @@ def _is_safe(bound: Bound) -> bool:
     return False
 
 
-def feasible(request: Request, processor: Target) -> list[Bound]:
+@lru_cache(maxsize=8)
+def feasible(request: Request, processor: Target) -> tuple[Bound, ...]:
     """Return the bound GPU schedules of the operator's programs that fit a processor at these sizes.
 
     Those with roles are for processors that have them: on others they would lack what the others have instead.
@@ -180,7 +181,7 @@ def feasible(request: Request, processor: Target) -> list[Bound]:
                 bound = bind(program, schedule, dims, request.ranks, processor, request.dtype)
                 if does_not_fit(bound) is None:
                     found.append(bound)
-    return found
+    return tuple(found)
 
 
 def _tiles(bound: Bound) -> int:

@@ -80,9 +80,10 @@ class Points:
     def neighbour(self, candidate: Candidate, chance: Random) -> Candidate:
         """Return a point that differs in one choice, or, with a small probability, a random point of any program."""
         own = self.knobs[candidate.program]
-        if not own or (len(self.knobs) > 1 and chance.random() < 1 / (len(own) + 1)):
+        open_ones = [at for at, knob in enumerate(own) if len(knob.labels) > 1]
+        if not open_ones or (len(self.knobs) > 1 and chance.random() < 1 / (len(own) + 1)):
             return self.random(chance)
-        at = chance.randrange(len(own))
+        at = open_ones[chance.randrange(len(open_ones))]
         others = [choice for choice in range(len(own[at].labels)) if choice != candidate.choices[at]]
         choices = (*candidate.choices[:at], chance.choice(others), *candidate.choices[at + 1 :])
         return Candidate(program=candidate.program, choices=choices)

@@ -1,0 +1,98 @@
+"""What a hunt is in, from the words of a command: operators by their names, and programs of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+from tilelink import compiler
+from tilelink.errors import UnknownNameError
+from tilelink.hunt.operators import Choices
+from tilelink.hunt.programs import Schedules, Vary
+from tilelink.ir.program import Program
+from tilelink.ops.operators import OPERATORS
+from tilelink.scheduling.schedule import Schedule
+from tilelink.simulator.machine import load_machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Operators and files to hunt in. programs: of files alone (none: all). schedules: patterns of their names.
+
+    sets: sizes, for whatever has them: a number, or for operators several.
+    """
+
+    names: tuple[str, ...]
+    programs: tuple[str, ...] = ()
+    schedules: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+    machine: str = "8xH200"
+    vary: Vary = field(default_factory=Vary)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Target:
+        """Return a target that was written as JSON."""
+
+        def tuples(given: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: tuple(cast(list[Any], v)) if isinstance(v, list) else v for name, v in given.items()}
+
+        whole: dict[str, Any] = {**tuples(values), "vary": Vary(**tuples(values["vary"]))}
+        return cls(**whole)
+
+
+Base = Callable[[Program, list[str], int], Mapping[str, int | float | bool]]
+"""Gives the sizes of a program to begin with, from those that are given for it and the number of ranks."""
+
+
+def subjects_of(target: Target, base: Base, tables: Any = None) -> list[Choices | Schedules]:
+    """Return the subjects of a target. Raises UnknownNameError for names that there are not."""
+    machine, found = load_machine(target.machine), list[Choices | Schedules]()
+    for name in target.names:
+        chosen = target.programs or target.schedules
+        if name in OPERATORS and not (chosen and len(target.names) == 1):
+            sizes = {key: tuple(map(int, values)) for key, values in _given(target.sets, ("M", "N", "K")).items()}
+            found.append(Choices(name=name, machine=machine, vary=target.vary, sizes=sizes))
+            continue
+        module = compiler.load(name)
+        programs = [module.program(one) for one in target.programs] or module.programs
+        able = [
+            Schedules(
+                file=name, program=one, schedules=schedules, machine=machine, vary=target.vary, tables=tables,
+                base=base(one, list(_own(target.sets, one)), target.vary.ranks[0]),
+            )
+            for one in programs
+            if (schedules := _named(module, one, target.schedules))
+        ]  # fmt: skip
+        if not able:
+            there = sorted({s.name for one in programs for s in module.schedules_of(one)})
+            hint = f"there are {', '.join(there) or 'none but default'}"
+            raise UnknownNameError(f"no schedule of {name} is called {' or '.join(target.schedules)}", hint=hint)
+        found += able
+    return found
+
+
+def _named(module: compiler.Module, program: Program, patterns: Sequence[str]) -> tuple[Schedule | None, ...]:
+    """Return the schedules of a program whose names fit; without patterns all, or the built-in one without any."""
+    own = module.schedules_of(program)
+    if patterns:
+        default = (None,) if any(fnmatchcase("default", one) for one in patterns) else ()
+        return (*default, *(one for one in own if any(fnmatchcase(one.name, pattern) for pattern in patterns)))
+    return tuple(own) or (None,)
+
+
+def _given(sets: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of sizes with these names; several of one are separated by commas."""
+    pairs = (text.partition("=") for text in sets)
+    return {name.strip(): value.split(",") for name, _, value in pairs if name.strip() in names}
+
+
+def _own(sets: Sequence[str], program: Program) -> list[str]:
+    names = {param.name for param in program.params}
+    return [text for text in sets if text.partition("=")[0].strip() in names]
+
+
