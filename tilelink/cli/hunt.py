@@ -64,7 +64,7 @@ def hunt(
         str | None,
         typer.Option(
             "--strategy",
-            help=f"one of {', '.join(STRATEGIES)}, or yours as module:function  [default: annealing; with --measure "
+            help=f"one of {', '.join(STRATEGIES)}, or yours as module:function  [default: evolution; with --measure "
             "random, whose kernels are compiled ahead]",
         ),
     ] = None,
@@ -94,7 +94,7 @@ def hunt(
             names=tuple(names), programs=tuple(program or ()), schedules=tuple(schedule or ()), sets=tuple(sets or ()),
             machine=machine, vary=vary,
         )  # fmt: skip
-        chosen = by or ("random" if measured else "annealing")
+        chosen = by or ("random" if measured else "evolution")
         options = {
             "points": POINTS if points is None and budget is None else points, "budget_s": budget, "seed": seed,
             "least": least, "top": top,
@@ -145,6 +145,8 @@ def _measured(
     if len(target.vary.ranks) != 1:
         raise BindingError("a hunt on GPUs has one number of ranks", hint="give that of the GPUs: --ranks 2")
     gpus.require_gpus(target.vary.ranks[0], hint="without --measure the model alone rates launches")
+    for one in subjects_of(target, base_of, tables_of):  # what is wrong with them is said before GPUs are taken
+        assert one.features
     asked = {
         "what": "hunt", "target": target.as_json(), "strategy": by, "options": options, "compile_budget": compile_budget
     }  # fmt: skip

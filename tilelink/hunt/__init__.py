@@ -1,6 +1,6 @@
 """Hunt for launches that are slower than they should be: a search over workloads, and what explains each case.
 
-found = hunt(subjects, strategy("annealing"), points=200, seed=0)
+found = hunt(subjects, strategy("evolution"), points=200, seed=0)
 print(text(found))
 
 Collie (NSDI 2022) hunts for the workloads on which a network misbehaves: a search over what an application can vary,

@@ -88,12 +88,17 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """What varies: a size, the schedule, ... plain: the simplest choice. ordered: the choices are numbers that grow."""
+    """What varies: a size, the schedule, ...
+
+    plain: the choice to which a case returns where it can. ordered: the choices are numbers that grow. each: a hunt
+    begins with every choice, all else being plain.
+    """
 
     name: str
     labels: tuple[str, ...]
     ordered: bool = False
     plain: int = 0
+    each: bool = False
 
 
 def around(launch: Launch, late: float = 0.0) -> Anomaly:
@@ -101,14 +106,15 @@ def around(launch: Launch, late: float = 0.0) -> Anomaly:
     seconds = launch.seconds - late
     return Anomaly(
         kind="around", seconds=seconds, against=seconds - launch.around, reference="its kernels",
-        cause=_around_cause(launch),
+        cause=_around_cause(launch, late),
     )  # fmt: skip
 
 
-def _around_cause(launch: Launch) -> Cause:
+def _around_cause(launch: Launch, late: float) -> Cause:
     parts = [f"{launch.helpers} helper kernels"] if launch.helpers else []
-    parts += [f"{launch.copies} copies of inputs and outputs"] if launch.copies else []
-    told = f"{' and '.join(parts)} are {launch.around * US:.1f} of {launch.seconds * US:.1f} us"
+    many = "copies" if launch.copies > 1 else "copy"
+    parts += [f"{launch.copies} {many} of inputs and outputs"] if launch.copies else []
+    told = f"{' and '.join(parts)} are {launch.around * US:.1f} of {(launch.seconds - late) * US:.1f} us"
     return Cause(key=("around", ""), text=told)
 
 
@@ -124,12 +130,9 @@ def cause_of(result: Simulated, launch: Launch | None = None, late: float = 0.0)
     """
     launch = launch or launch_of(result)
     if launch.around >= AROUND_SHARE * (launch.seconds - late):
-        return _around_cause(launch)
+        return _around_cause(launch, late)
     whole, path = result.seconds - late, critical_path(result)
     stages: dict[str, float] = {LAUNCH: -late}
-    if launch.captured:  # the host starts nothing
-        stages[LAUNCH] -= result.machine.kernel_start - result.machine.kernel_gap
-        whole -= result.machine.kernel_start - result.machine.kernel_gap
     for (stage, _), part in path.items():
         stages[stage] = stages.get(stage, 0.0) + part.seconds
     stage = max(stages, key=lambda name: stages[name])

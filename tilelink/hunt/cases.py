@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from tilelink.errors import SearchError, TileLinkError
 from tilelink.hunt.anomaly import LEAST, Anomaly, Rated, Subject
@@ -104,8 +105,9 @@ def points_of(subjects: Sequence[Subject]) -> Points:
     return Points(
         knobs=tuple(tuple(one.features) for one in subjects),
         seeds=tuple(
-            Candidate(program=number, choices=tuple(f.plain for f in one.features))
+            Candidate(program=number, choices=choices)
             for number, one in enumerate(subjects)
+            for choices in product(*(range(len(f.labels)) if f.each else (f.plain,) for f in one.features))
         ),
     )
 
@@ -209,7 +211,9 @@ class _Shrinker:
                 if choice == simple[at] or self._appears(simple, at, choice):
                     simple[at] = choice
                     break
-        shown = self._same(self._rate(self._case.subject, simple)) or self._case.anomaly
+        shown = self._case.anomaly
+        if tuple(simple) != self._case.choices:
+            shown = self._same(self._rate(self._case.subject, simple)) or shown
         conditions = tuple(self._condition(simple, at) for at in range(len(simple)))
         return Case(
             subject=self._case.subject, anomaly=shown, choices=tuple(simple), worst=self._case.worst,

@@ -28,6 +28,8 @@ from tilelink.simulator.machine import Machine
 ROWS = (1, 2, 4, 8, 16, 17, 32, 33, 64, 65, 100, 128, 129, 200, 256, 257, 500, 512, 1024, 1000, 2048, 2000, 4096, 8192)
 SIDES = (1024, 2048, 2880, 4096, 5120, 7168, 8192, 14336)
 """Numbers of rows of all ranks, and of columns and contracted elements of a rank, as models have them."""
+NUMBER = 1e-5
+"""A float that an operator takes, as the epsilon of a norm: it changes no time."""
 DTYPES = ("bf16", "f16")
 """Types that operators have kernels for."""
 
@@ -59,8 +61,8 @@ class Choices:
         if unknown := self.sizes.keys() - names.keys():
             raise SearchError(f"{self.name} has no size {min(unknown)!r}", hint=f"it has {', '.join(names)}")
         found = [
-            Feature(name=name, labels=tuple(map(str, self.sizes.get(name, usual))), ordered=True)
-            for name, usual in names.items()
+            Feature(name=name, labels=tuple(map(str, sizes)), ordered=True, plain=len(sizes) // 2)
+            for name, sizes in {**names, **{key: tuple(sorted(own)) for key, own in self.sizes.items()}}.items()
         ]
         ranks = tuple(map(str, self.vary.ranks))
         found += [Feature(name=RANKS, labels=ranks, ordered=True), Feature(name=DTYPE, labels=self.dtypes)]
@@ -184,12 +186,14 @@ class Choices:
         module = library_module(program)
         chosen = module.program(program)
         room = replace(request, M=room_for(request.M)) if index_tensors(chosen, given=True) else request
-        sizes = room.dims(chosen)
+        numbers = {one: NUMBER for one in OPERATORS[self.name].numbers}
+        sizes = room.dims(replace(chosen, params=tuple(one for one in chosen.params if one.name not in numbers)))
         if sizes is None:
             return None
         try:
             return bound_of(
-                chosen, module.schedule(schedule, chosen), ranks=request.ranks, dims=sizes, dtype=request.dtype,
+                chosen, module.schedule(schedule, chosen), ranks=request.ranks, dtype=request.dtype,
+                dims={**sizes, **{one.name: numbers[one.name] for one in chosen.params if one.name in numbers}},
                 target=self.machine.processor,
             )  # fmt: skip
         except TileLinkError:

@@ -17,7 +17,7 @@ from tilelink.hunt.anomaly import US, Anomaly, Feature, Rated, around, cause_of
 from tilelink.hunt.sizes import Direction, Sizes, directions, ladder, scaled, slightly_larger
 from tilelink.ir.program import For, If, Program, Statement
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.planning.plan import make_plan
+from tilelink.planning.plan import Plan, make_plan
 from tilelink.planning.queue_order import with_queue_order
 from tilelink.scheduling.schedule import Schedule
 from tilelink.simulator import Simulated, simulate
@@ -28,6 +28,8 @@ from tilelink.verifier import verify
 STEPS = 50_000
 """Statements that the tiles of all ranks execute in a launch that is rated, at most: planning, proving and simulating
 it takes half a second."""
+DOUBLED = 8
+"""By how much more a launch may have whose sizes are only tried (`directions`)."""
 LAUNCHES = ("eager", "graph")
 SCHEDULE, RANKS, DTYPE, ROUTING, LAUNCH, LATE = "schedule", "ranks", "dtype", "routing", "launch", "late"
 
@@ -93,11 +95,12 @@ class Schedules:
     def _features(self) -> tuple[Feature, ...]:
         vary = self.vary
         names = tuple("default" if one is None else one.name for one in self.schedules)
-        found = [Feature(name=SCHEDULE, labels=names)]
+        found = [Feature(name=SCHEDULE, labels=names, each=True)]
         for direction in self.directions:
             factors = self.factors[direction.driver]
             labels = tuple(str(int(int(self.base[direction.driver]) * factor)) for factor in factors)
-            found.append(Feature(name=direction.driver, labels=labels, ordered=True))
+            given = factors.index(Fraction(1))
+            found.append(Feature(name=direction.driver, labels=labels, ordered=True, plain=given))
         ranks = tuple(map(str, self.ranks))
         found.append(Feature(name=RANKS, labels=ranks, ordered=True))
         found.append(Feature(name=DTYPE, labels=vary.dtypes))
@@ -148,7 +151,7 @@ class Schedules:
 
     def _refusal(self, schedule: Schedule | None, sizes: Sizes, ranks: int) -> TileLinkError | None:
         try:
-            self._plan(schedule, sizes, ranks, self.vary.dtypes[0])
+            self._plan(schedule, sizes, ranks, self.vary.dtypes[0], DOUBLED * STEPS)
         except TileLinkError as error:
             return error
         return None
@@ -247,12 +250,14 @@ class Schedules:
         samples = completed(plan, drawn, routing=one.routing)
         return simulate(plan, self.machine, tables=self._tables(one.sizes, one.ranks), offsets=offsets, samples=samples)
 
-    def _plan(self, schedule: Schedule | None, sizes: Sizes, ranks: int, dtype: str) -> Any:
+    def _plan(
+        self, schedule: Schedule | None, sizes: Sizes, ranks: int, dtype: str, most: int = STEPS
+    ) -> Plan:
         bound = compiler.bound(
             self.program, schedule, ranks=ranks, dims=sizes, dtype=dtype, target=self.machine.processor
         )  # fmt: skip
-        if (steps := steps_of(bound)) > STEPS:
-            raise SearchError(f"a launch of {steps:,} steps", hint=f"up to {STEPS:,} are simulated: take smaller sizes")
+        if (steps := steps_of(bound)) > most:
+            raise SearchError(f"a launch of {steps:,} steps", hint=f"up to {most:,} are simulated: take smaller sizes")
         tables = compiler.checked_tables(bound, self._tables(sizes, ranks))
         plan = with_queue_order(make_plan(bound, tables))
         verify(plan)

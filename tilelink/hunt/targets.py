@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, cast
 
 from tilelink import compiler
-from tilelink.errors import UnknownNameError
+from tilelink.errors import BindingError, UnknownNameError
 from tilelink.hunt.operators import Choices
 from tilelink.hunt.programs import Schedules, Vary
 from tilelink.ir.program import Program
@@ -55,8 +55,7 @@ def subjects_of(target: Target, base: Base, tables: Any = None) -> list[Choices 
     for name in target.names:
         chosen = target.programs or target.schedules
         if name in OPERATORS and not (chosen and len(target.names) == 1):
-            sizes = {key: tuple(map(int, values)) for key, values in _given(target.sets, ("M", "N", "K")).items()}
-            found.append(Choices(name=name, machine=machine, vary=target.vary, sizes=sizes))
+            found.append(Choices(name=name, machine=machine, vary=target.vary, sizes=_sizes(target.sets)))
             continue
         module = compiler.load(name)
         programs = [module.program(one) for one in target.programs] or module.programs
@@ -85,10 +84,17 @@ def _named(module: compiler.Module, program: Program, patterns: Sequence[str]) -
     return tuple(own) or (None,)
 
 
-def _given(sets: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values of sizes with these names; several of one are separated by commas."""
-    pairs = (text.partition("=") for text in sets)
-    return {name.strip(): value.split(",") for name, _, value in pairs if name.strip() in names}
+def _sizes(sets: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of an operator's calls; several of one are separated by commas. Raises BindingError."""
+    found: dict[str, tuple[int, ...]] = {}
+    for text in sets:
+        name, _, values = text.partition("=")
+        parts = [part.strip() for part in values.split(",")]
+        if name.strip().isupper() and len(name.strip()) == 1:
+            if not all(part.isdecimal() and int(part) for part in parts):
+                raise BindingError(f"--set {text} gives no sizes", hint="write M=NUMBER, or M=1,64,256 for several")
+            found[name.strip()] = tuple(map(int, parts))
+    return found
 
 
 def _own(sets: Sequence[str], program: Program) -> list[str]:
