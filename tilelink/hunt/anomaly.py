@@ -144,7 +144,7 @@ def cause_of(result: Simulated, launch: Launch | None = None, late: float = 0.0)
     own = {part: found for (name, part), found in path.items() if name == stage}
     if kernel.on_copy_engine:
         return Cause(key=("copies", stage), text=_copies(stage, own, share))
-    tiles = sum(plan.bound.stages[name].total for name in kernel.stage_names)
+    tiles = max(plan.bound.stages[name].total for name in kernel.stage_names)
     if kernel.blocks <= sms // 4 and tiles > kernel.programs:
         return Cause(key=("sms", stage), text=f"`{stage}` has {kernel.blocks} of {sms} SMs and is {share}")
     if tiles <= sms // 2:

@@ -48,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Hunted:
-    """The result of a hunt: its cases, worst first; the first of them are explained.
+    """The result of a hunt: its cases, first the worst of each subject and kind; the first of them are explained.
 
     rated: points with a time. refused: why others have none -> how many. reasons: the first error of each of these.
     ended: the budget that was spent first.
@@ -176,8 +176,10 @@ class _Hunter:
         return rated
 
     def ranking(self) -> list[Case]:
-        """Return what was met, worst first."""
+        """Return what was met: first the worst of each subject and kind, then the others; of these the worst first."""
         met = sorted(self._met.values(), key=lambda one: -one.anomaly.ratio)
+        heads = {(id(one.subject), one.anomaly.kind): one for one in reversed(met)}
+        met.sort(key=lambda one: one is not heads[id(one.subject), one.anomaly.kind])
         return [
             Case(
                 subject=one.subject, anomaly=one.anomaly, choices=one.choices, worst=one.anomaly.ratio, found=one.found
@@ -186,7 +188,7 @@ class _Hunter:
         ]  # fmt: skip
 
     def explained(self, top: int) -> list[Case]:
-        """Return what was met, worst first, with the first `top` explained."""
+        """Return what was met, with the first `top` explained."""
         ranking = self.ranking()
         return [*(self._explained(case) for case in ranking[:top]), *ranking[top:]]
 

@@ -61,7 +61,8 @@ def _few(few: FewRows, M: int, N: int, K: int, ranks: int, machine: Machine) -> 
         loaded = sum(max(steps, weights * wave / tiles) + stores for wave in waves)
         return loaded + (len(waves) - 1) * machine.tile_overhead
 
-    apart = machine.kernel_gap + max(K * machine.vendor_step * max(1.0, M / 128), weights / machine.vendor_memory_share)
+    multiplied = K * machine.vendor_step * max(1.0, M / 128) * min(1.0, N / machine.vendor_split_columns)
+    apart = machine.kernel_gap + max(multiplied, weights / machine.vendor_memory_share)
     fitting = [name for name, (least, most, *_) in few.tiles.items() if least <= M <= most]
     best = min(fitting, key=seconds, default=None)
     return best if best is not None and seconds(best) < apart else None

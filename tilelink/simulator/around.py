@@ -14,7 +14,6 @@ from tilelink.lowering.bound import Bound
 from tilelink.simulator.machine import Machine
 from tilelink.simulator.result import Simulated
 
-
 HELPER_S = 6.9e-6
 """Seconds of a helper kernel: as nodes of a graph on two H100s, `skip_launches` took 6.6 us and `close_launch` 7.2."""
 

@@ -88,6 +88,8 @@ class Thresholds:
     """What each element of the tile, its rows times its columns, adds."""
     vendor_step: float = _number("s", 2.1e-9)
     """Time of one contracted element in the vendor's product of few rows, for each 128 of them."""
+    vendor_split_columns: int = _number("columns", 2048)
+    """Columns below which the vendor's product splits the contracted dimension, the more the fewer there are."""
     vendor_memory_share: float = _number("1", 0.85)
     """Fraction of memory_bandwidth at which the vendor's product loads weights for few rows."""
     vendor_product_share: float = _number("1", 0.93)
