@@ -23,7 +23,7 @@ from tilelink.cli.probe import PROBE
 from tilelink.data import read_json
 from tilelink.errors import TileLinkError
 from tilelink.settings import variable
-from tilelink.simulator.measured import Measured, measured_text
+from tilelink.simulator.measured import Measured, measured_events, measured_text
 from tilelink.stragglers import of_spans
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
         if rank == 0:
             options = {"ranks": ranks, "dims": dims, "dtype": dtype, "target": current_target(), "tables": tables}
             plan = compiler.plan(program, schedule, **options)
-            answer["trace"] = measured_text(Measured(plan=plan, raw=timeline.spans, clock=timeline.clock))
+            measured = Measured(plan=plan, raw=timeline.spans, clock=timeline.clock)
+            answer |= {"trace": measured_text(measured), "last": list(measured_events(measured.last))}
             if request["traces"] is not None:
                 folder = Path(request["traces"])
                 stragglers.save(folder, plan, of_spans(folder, plan, timeline.spans), tables=tables, programs=True)

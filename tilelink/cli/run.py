@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,11 +52,15 @@ from tilelink.cli.options import (
     with_choices,
     write,
 )
+from tilelink.compiler import simulation
 from tilelink.data import save_output
 from tilelink.errors import BindingError
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
-from tilelink.simulator.measured import Measured, measured_text
+from tilelink.simulator.html import save_page
+from tilelink.simulator.machine import load_machine
+from tilelink.simulator.measured import Measured, measured_events, measured_text
+from tilelink.simulator.trace import Event
 from tilelink.stragglers import of_spans
 
 if TYPE_CHECKING:
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
 
 CPU_CLOCK = {"clock": "time.perf_counter_ns"}
 DELAY_S = 0.002
+MACHINE = "8xH200"
 ODD = "if both sides have it, random inputs may make no sense here: run it from Python with inputs of your own"
 TOLERANCE = {"f32": 1e-4, "f16": 1e-2, "bf16": 3e-2}
 
@@ -117,27 +122,31 @@ def run(
     traces: Annotated[
         Path | None, typer.Option("--traces", help="add what each launch leaves to a folder, for `tilelink diagnose`")
     ] = None,
+    html: Annotated[
+        str | None, typer.Option("--html", help="write the timeline of the last launch below the predicted one")
+    ] = None,
     bench: Annotated[bool, typer.Option("--bench", help="time launches too, on GPUs")] = False,
     every: Annotated[bool, typer.Option("--all", help="run the built-in schedule and each of the file's")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a program on random inputs, fresh for every launch, and compare all outputs with the reference."""
     with designed_errors(as_json):
-        check_writable(trace)
+        check_writable(trace, html)
         check_routing(routing)
         module = compiler.load(file)
         written = module.program(program)
         choices = choices_of(written, sets)
         chosen = with_choices(written, choices)
-        _check_together(schedule, device, trace or traces, nodes, every=every, bench=bench)
+        files = {"--trace": trace, "--html": html, "--traces": traces}
+        _check_together(schedule, device, files, nodes, every=every, bench=bench)
         todo = schedules_named(module, chosen, None if every else schedule or DEFAULT)
         if schedule is None and not every and not as_json:
             say_built_in(module, chosen, ", --all each of them")
         if routing != "uniform" and not any(t.bound is not None and t.space == "in" for t in chosen.tensors):
             say(f"--routing {routing} has no effect: {chosen.name} has no index tensor that a launch brings")
         how = _How(
-            file=file, seed=seed or 0, deadline=deadline, trace=trace, traces=traces, quiet=as_json, bench=bench,
-            routing=routing, delay=DELAY_S if delay is None and seed is not None else delay,
+            file=file, seed=seed or 0, deadline=deadline, trace=trace, traces=traces, html=html, quiet=as_json,
+            bench=bench, routing=routing, delay=DELAY_S if delay is None and seed is not None else delay,
         )  # fmt: skip
         reports: list[dict[str, Any]] = []
         for scheduled in todo:
@@ -154,7 +163,7 @@ def run(
                 for text in ineffective_texts(bound):
                     say(text)
             if device is Device.cuda:
-                compared = _run_on_gpus(report, scheduled is not None, how)
+                compared = _run_on_gpus(chosen, scheduled, report, how)
             else:
                 with patience("running", interpreted_seconds(bound, repeat), as_json):
                     compared = _run_on_cpus(chosen, scheduled, report, how)
@@ -167,14 +176,16 @@ def run(
 
 
 def _check_together(
-    schedule: str | None, device: Device, trace: str | Path | None, nodes: int, *, every: bool, bench: bool
+    schedule: str | None, device: Device, files: Mapping[str, str | Path | None], nodes: int, *, every: bool,
+    bench: bool,
 ) -> None:
     """Raise BindingError for options of which one excludes another."""
-    if every and (schedule is not None or trace is not None):
-        other = "--schedule" if schedule is not None else "--trace"
+    timeline = next((option for option, file in files.items() if file is not None), None)
+    if every and (schedule is not None or timeline is not None):
+        other = "--schedule" if schedule is not None else timeline
         raise BindingError(f"--all and {other} together", hint=f"{other} goes with one schedule: leave --all out")
-    if bench and (device is not Device.cuda or trace is not None):
-        what = "--trace" if trace is not None else "--device cpu"
+    if bench and (device is not Device.cuda or timeline is not None):
+        what = timeline or "--device cpu"
         hint = "launches are timed on GPUs, without a trace: --device cuda --bench; `tilelink simulate` predicts them"
         raise BindingError(f"--bench and {what} together", hint=hint)
     if device is Device.cuda and nodes > 1:
@@ -184,7 +195,7 @@ def _check_together(
 
 @dataclass(frozen=True, kw_only=True)
 class _How:
-    """Options of a run. delay: maximum random delay in seconds, None for no delays. trace: file for the timeline.
+    """Options of a run. delay: maximum random delay in seconds, None for no delays. trace, html: files for timelines.
     traces: folder for what launches leave.
 
     bench: True to time launches. routing: the kind of the entries of index tensors (reference/routing.py).
@@ -196,13 +207,14 @@ class _How:
     deadline: float | None
     trace: str | None
     traces: Path | None
+    html: str | None
     quiet: bool
     bench: bool = False
     routing: str = "uniform"
 
     @property
     def traced(self) -> bool:
-        return self.trace is not None or self.traces is not None
+        return any(one is not None for one in (self.trace, self.traces, self.html))
 
 
 Compared = tuple[dict[str, float], dict[str, str], float]
@@ -225,11 +237,14 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
         result = kernel.run(
             inputs, seed=None if how.delay is None else how.seed, max_delay_s=how.delay or 0.0, deadline_s=how.deadline
         )
+        measured = Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)
         if how.trace is not None:
-            save_output(how.trace, measured_text(Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)))
+            save_output(how.trace, measured_text(measured))
         if how.traces is not None:
             left = of_spans(how.traces, kernel.plan, result.spans)
             stragglers.save(how.traces, kernel.plan, left, tables=tables, programs=True)
+        if how.html is not None:
+            _save_page(how.html, program, schedule, report, how, tables, measured_events(measured.last))
         advance("comparing")
         kept: list[Mapping[str, Any]] | None = None
         every: list[Sequence[Outputs]] = []
@@ -250,10 +265,26 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
     return errors, odd, trial.rounding_error(program, report["dtype"], every)
 
 
-def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared:
+def _save_page(
+    path: str, program: Program, schedule: Schedule | None, report: Mapping[str, Any], how: _How,
+    tables: Mapping[str, Any], measured: Iterable[Event],
+) -> None:  # fmt: skip
+    """Write the timeline of the last launch below the predicted one: on CPU ranks, that of the same plan on GPUs."""
+    on_cpu = report["device"] == Device.cpu.value
+    machine = load_machine(MACHINE)
+    predicted = simulation.simulate(
+        program, schedule, ranks=report["ranks"], nodes=report.get("nodes", 1), dims=report["dims"],
+        dtype=report["dtype"], tables=tables, routing=how.routing, draws=1, seed=how.seed,
+        machine=replace(machine, target="cpu") if on_cpu else machine,
+    )  # fmt: skip
+    where = "CPU ranks, whose times are those of Triton's interpreter" if on_cpu else "GPUs"
+    save_page(predicted, path, {f"measured on {where}: the last launch": measured}, one_clock=not on_cpu)
+
+
+def _run_on_gpus(program: Program, schedule: Schedule | None, report: dict[str, Any], how: _How) -> Compared:
     """Run the program of the report on GPUs, and record the seconds in it."""
     request = {
-        **report, "what": "run", "file": how.file, "schedule": report["schedule"] if scheduled else None,
+        **report, "what": "run", "file": how.file, "schedule": report["schedule"] if schedule else None,
         "seed": how.seed, "deadline": how.deadline, "trace": how.traced, "bench": how.bench,
         "routing": how.routing, "traces": None if how.traces is None else str(how.traces.absolute()),
     }  # fmt: skip
@@ -263,6 +294,9 @@ def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared
         report["time"] = {"median_us": _timing(answer["time"]).median_us, **answer["time"]}
     if how.trace is not None:
         save_output(how.trace, answer["trace"])
+    if how.html is not None:
+        tables = random_tables(program, report["dims"], report["ranks"], how.seed)
+        _save_page(how.html, program, schedule, report, how, tables, answer["last"])
     return answer["errors"], answer["odd"], answer["rounding_error"]
 
 

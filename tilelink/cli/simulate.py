@@ -46,6 +46,7 @@ from tilelink.cli.options import (
 from tilelink.compiler import simulation
 from tilelink.compiler.samples import DRAWS
 from tilelink.simulator import Simulated
+from tilelink.simulator.html import save_page
 from tilelink.simulator.machine import load_machine
 from tilelink.simulator.small_copies import small_copies
 from tilelink.simulator.trace import save_trace
@@ -66,12 +67,13 @@ def simulate(
     routing: RoutingName = "uniform",
     draws: DrawsCount = DRAWS,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a timeline that Perfetto opens")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="write a timeline that a browser opens")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="draw the timeline as PNG, SVG or PDF")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict the time of a launch on a machine, its lower bound, and a breakdown of the time."""
     with designed_errors(as_json):
-        check_writable(trace, plot)
+        check_writable(trace, html, plot)
         module = compiler.load(file)
         written = module.program(program)
         choices = choices_of(written, sets)
@@ -94,6 +96,8 @@ def simulate(
             )  # fmt: skip
         if trace is not None:
             save_trace(result, trace)
+        if html is not None:
+            save_page(result, html)
         if plot is not None:
             from tilelink.simulator.plot import save_plot
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -57,6 +57,12 @@ class Measured:
         start = min((one[8] for one in self.raw), default=0)
         moved = (Span(*one[:8], one[8] - start, one[9] - start) for one in self.raw)
         return sorted(moved, key=lambda span: (span.begin, -span.end))
+
+    @property
+    def last(self) -> Measured:
+        """The last launch alone."""
+        launch = max((one[7] for one in self.raw), default=0)
+        return replace(self, raw=[one for one in self.raw if one[7] == launch])
 
     @cached_property
     def workers(self) -> dict[tuple[int, int], int]:

@@ -2,7 +2,8 @@
 
 Ranks are processes. Each program of a kernel is a track, named after the kernel, and its storer is another one. Each
 direction of a rank's link has asynchronous slices, since transfers overlap there. A counter per kernel shows the
-numbers of programs that compute and wait. Arrows lead from the notify that filled a counter to the wait that it ended.
+numbers of programs that compute and wait. Arrows lead from the notify that filled a counter to the wait that it ended,
+and there is none to a wait that found it full.
 Times are in microseconds.
 """
 
@@ -58,11 +59,13 @@ def names(plan: Plan) -> Iterator[Event]:
     for worker, (number, rank, program) in enumerate(plan.workers):
         kernel = plan.bound.kernels[number]
         where = "copy engine" if kernel.on_copy_engine else f"program {program}"
-        yield _meta("thread_name", rank, track(worker), name=f"{kernel.name} {where}")
+        yield _meta("thread_name", rank, track(worker), name=f"{kernel.name} {where}", group=kernel.name)
         yield _meta("thread_sort_index", rank, track(worker), sort_index=track(worker))
         if any(plan.bound.stages[name].roles is not None for name in kernel.stage_names):
             storer = storer_track(plan, worker)
-            yield _meta("thread_name", rank, storer, name=f"{kernel.name} {where} storer")
+            yield _meta(
+                "thread_name", rank, storer, name=f"{kernel.name} {where} storer", group=f"{kernel.name} storers"
+            )
             yield _meta("thread_sort_index", rank, storer, sort_index=track(worker))
 
 
@@ -132,6 +135,7 @@ def _arrows(result: Simulated) -> Iterator[Event]:
     t = result.timeline
     script = t.script
     waits = np.flatnonzero((script.kind == AWAIT) & (t.end - t.begin > SHORTEST))
+    waits = waits[t.full[script.what[waits]] > t.begin[waits]]
     for number, wait in enumerate(waits.tolist()):
         notify = int(t.filler[script.what[wait]])
         if notify < 0:
