@@ -10,7 +10,7 @@ WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint type check clean
+.PHONY: help demo test docs lint type check clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -29,6 +29,12 @@ demo: $(READY) ## Check, show, run and compile a fused kernel on four ranks of t
 test: $(READY) ## Run the tests (ARGS="-k name" chooses, ARGS=--thorough runs all)
 	@$(BIN)/python -m pytest -n $(WORKERS) -q $(ARGS)
 
+docs: $(READY) ## Build the site of the documents, with its pictures, into docs/_build
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@$(BIN)/python -m docs.pages docs/start.md docs/six_schedules.md
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+	@echo docs/_build/index.html
+
 lint: $(READY) ## Run ruff
 	@$(BIN)/ruff check .
 
@@ -38,7 +44,7 @@ type: $(READY) ## Run pyright
 check: lint type test ## Run lint, type and test
 
 clean: ## Remove the environment and everything built
-	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist docs/_build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find tilelink tests -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt

@@ -15,11 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 import tilelink
+from docs import pages
 from tests.tiers import thorough
+from tilelink import errors
 from tilelink.backend.names import DERIVED, FRAME
 from tilelink.cli import app
 from tilelink.errors import TileLinkError
 from tilelink.frontend.parser import parse_text
+from tilelink.verifier import RULES
 
 ROOT = Path(__file__).parents[1]
 
@@ -119,14 +122,46 @@ def test_the_code_of_the_search_page_runs(tmp_path: Path) -> None:
     assert "schedule found for gemm_rs_" in run_here(script)
 
 
-def test_the_code_of_the_page_on_hangs_says_what_is_printed_there(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "diagnose.md").read_text()
-    codes, texts = (re.findall(rf"```{kind}\n(.*?)```", text, re.S) for kind in ("python", "text"))
-    assert len(codes) == 2
-    for number, (code, said) in enumerate(zip(codes, texts, strict=True)):
-        script = tmp_path / f"slow{number}.py"
-        script.write_text(code)
-        assert run_here(script) == said
+PAGES = ("start", "overlap", "six_schedules", "gpus", "errors", "research", "diagnose")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_does_what_it_says(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Its programs, code, commands and pictures (docs/pages.py). `--update-golden` writes what they give into it."""
+    path = pages.DOCS / f"{name}.md"
+    if request.config.getoption("--update-golden"):
+        list(pages.update(path))
+    text = path.read_text()
+    played = pages.play(text, tmp_path, name)
+    assert played.text == text
+    assert played.text.count("\n$ tilelink") + len(re.findall("^```python", text, re.M)) > 0
+    for picture, drawn in played.pictures.items():
+        assert (pages.DOCS / "pictures" / picture).read_text() == drawn, picture
+
+
+def test_what_a_page_says_is_compared(tmp_path: Path) -> None:
+    text = "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n"
+    assert pages.play(text, tmp_path).text == text.replace("3", "2")
+    program = (
+        "```tilelink\nprogram p(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n        y[i] = x[i]\n```\n"
+    )
+    command = "```console\n$ tilelink check p.tl -n 2 --set M=8\n{}```\n"
+    said = pages.play(program + command.format("p: unsafe\n"), tmp_path).text
+    assert said == program + command.format("p: safe on 2 ranks (cpu, f32), M=8: default (2 tiles)\n")
+    with pytest.raises(ValueError, match="0 times, not once"):
+        pages.play(program + "```diff\n-        y[i] = z[i]\n+        y[i] = x[i]\n```\n", tmp_path)
+
+
+def test_each_rule_has_a_refused_program_and_its_remedy() -> None:
+    """On docs/errors.md, whose commands a test above runs: the first answer is of the rule, the last is `safe`."""
+    _, *entries = re.split(r"^## (\w+)\n", (pages.DOCS / "errors.md").read_text(), flags=re.M)
+    rules = dict(zip(entries[::2], entries[1::2], strict=True))
+    assert set(rules) == set(RULES)
+    of_rule = {one.rule.replace(" ", "_"): one.__name__ for one in errors.VerificationError.__subclasses__()}
+    for rule, entry in rules.items():
+        answers = re.findall(r"^```(?:console\n\$[^\n]*|text)\n(.*?)```", entry, re.S | re.M)
+        assert answers[0].startswith(f"{of_rule[rule]}: "), rule
+        assert re.match(r"safe\n$|\w+: safe on ", answers[-1]) and "**Remedy.**" in entry, rule
 
 
 ALONE = ("04_search", "05_your_kernel")
@@ -145,6 +180,8 @@ def test_the_code_of_a_page_runs_on_two_ranks(page: str, least: int, tmp_path: P
     text = (ROOT / "docs" / f"{page}.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.S)
     assert len(blocks) >= least and "torchrun --nproc-per-node 2 script.py" in text
+    if page == "decode":
+        blocks[:0] = calls_in_models(tmp_path)
     script = tmp_path / "script.py"
     code = "\n".join(
         [f"import sys\nsys.path.insert(0, {str(ROOT)!r})", *blocks, "open(f'rank {rank} is done', 'x').close()"]
@@ -154,3 +191,12 @@ def test_the_code_of_a_page_runs_on_two_ranks(page: str, least: int, tmp_path: P
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-6000:]
     assert {path.name for path in tmp_path.glob("rank*")} == {"rank 0 is done", "rank 1 is done"}
+
+
+def calls_in_models(folder: Path) -> list[str]:
+    """The `py` blocks of the first page and of the README, which run before those of a page: processes take seconds."""
+    start, readme = (pages.DOCS / "start.md").read_text(), (ROOT / "README.md").read_text()
+    (folder / "first.tl").write_text("\n".join(re.findall(r"```tilelink\n(.*?)```", start, re.S)))
+    (first,), (model,) = (re.findall(r"```py\n(.*?)```", text, re.S) for text in (start, readme))
+    use = "mlp = MLP(32, 48)\nmlp(torch.randn(8, 32)).sum().backward()\nassert mlp.up.grad.norm() > 0\n"
+    return [first, model, use, "dist.destroy_process_group()"]

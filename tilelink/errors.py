@@ -267,7 +267,7 @@ class BindingError(TileLinkError):
 
 
 class VerificationError(TileLinkError):
-    """The plan is not safe. rule: the name of the violated rule, one of ten."""
+    """The plan is not safe. rule: the name of the violated rule, one of eleven."""
 
     rule = "verification"
 

@@ -96,7 +96,7 @@ def page_text(title: str, panels: Mapping[str, Iterable[Event]], *, one_clock: b
 
 def _panel(heading: str, events: Iterable[Event]) -> dict[str, Any]:
     """Return what the page has of a launch. Names and keys of notes are numbers in `names` and `keys`."""
-    lanes, arrows = _read(events)
+    lanes, arrows = lanes_of(events)
     names: dict[str, int] = {}
     keys: dict[tuple[str, ...], int] = {}
     rows = [
@@ -121,7 +121,7 @@ def _ns(us: float) -> int:
     return round(us * 1000)
 
 
-def _read(events: Iterable[Event]) -> tuple[list[Lane], list[Arrow]]:
+def lanes_of(events: Iterable[Event]) -> tuple[list[Lane], list[Arrow]]:
     """Return the lanes that have slices, rank by rank, and the arrows between them."""
     programs: dict[tuple[int, int], Lane] = {}
     links: dict[tuple[int, str], list[Slice]] = {}
