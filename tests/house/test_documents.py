@@ -51,7 +51,7 @@ PLANNED = ("device/nccl.py",)
 
 def missing(text: str) -> list[str]:
     """The files that a text names and that there are not, by the end of a path."""
-    folders = ("tilelink", "tests", "benchmarks", "examples")
+    folders = ("tilelink", "tests", "benchmarks", "examples", "docs")
     files = {f"/{one.relative_to(sources.ROOT).as_posix()}" for f in folders for one in (sources.ROOT / f).rglob("*")}
     files |= {f"/{one.name}" for one in sources.ROOT.iterdir()}
     return [name for name in NAMED.findall(text) if not any(one.endswith(f"/{name}") for one in files)]

@@ -1,8 +1,9 @@
-"""The wheel holds the package as it stands in the tree: code, grammar, templates and programs."""
+"""The wheel, built from the source distribution, holds the package as it stands in the tree: code, templates, programs."""
 
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -19,26 +20,29 @@ def tracked_files() -> list[str]:
     return [name for name in listing.stdout.split("\0") if name and (sources.ROOT / name).is_file()]
 
 
-def build_wheel(files: list[str], folder: Path) -> zipfile.ZipFile:
-    """Builds from a copy of `files` alone, so that nothing built earlier can slip in."""
+def build(files: list[str], folder: Path) -> tuple[zipfile.ZipFile, set[str]]:
+    """Builds from a copy of `files` alone, so that nothing built earlier can slip in: the wheel, and the sdist's files."""
     tree, dist = folder / "tree", folder / "dist"
     for name in files:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(sources.ROOT / name, tree / name)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(dist), str(tree)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(tree)]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stdout + run.stderr
-    (wheel,) = dist.glob("*.whl")
-    return zipfile.ZipFile(wheel)
+    (wheel,), (source,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        return zipfile.ZipFile(wheel), {name.partition("/")[2] for name in archive.getnames()}
 
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_package(tmp_path: Path) -> None:
     files = tracked_files()
     package = {name for name in files if name.startswith("tilelink/")}
-    with build_wheel(files, tmp_path) as wheel:
+    built, source = build(files, tmp_path)
+    assert source >= {"README.md", "CHANGELOG.md", "LICENSE", "constraints.txt", "pyproject.toml", *package}
+    with built as wheel:
         names = set(wheel.namelist())
         entry_points = next(name for name in names if name.endswith("entry_points.txt"))
         assert "tilelink = tilelink.cli:app" in wheel.read(entry_points).decode()
     assert {name for name in names if ".dist-info/" not in name} == package
-    assert {Path(name).suffix for name in package} >= {".py", ".j2", ".lark", ".tl", ".typed"}
+    assert {Path(name).suffix for name in package} >= {".py", ".j2", ".lark", ".tl", ".typed", ".html"}
