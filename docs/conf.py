@@ -2,6 +2,8 @@
 
 import re
 import sys
+import textwrap
+from collections.abc import Iterator
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
@@ -28,22 +30,36 @@ add_module_names = False
 html_theme = "furo"
 html_title = f"TileLink {release}"
 html_show_sphinx = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+pygments_style = "default"
 
 
 def as_rst(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
     """Docstrings are plain text: indented paragraphs are code, `name: ...` begins a line, and no sign has a meaning."""
+    parts = re.split(r"```python\n(.*?)\n```", "\n".join(lines), flags=re.S)
     made: list[str] = []
-    for block in "\n".join(lines).strip("\n").split("\n\n"):
+    for n, part in enumerate(parts):
+        made += _indented(part, ".. code-block:: python") if n % 2 else _paragraphs(part)
+    lines[:] = made
+
+
+def _indented(code: str, head: str) -> list[str]:
+    return [head, "", *(f"    {line}" for line in code.split("\n")), ""]
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for block in text.strip("\n").split("\n\n"):
         own = block.split("\n")
         if all(line.startswith("    ") for line in own):
-            made += ["::", "", *own, ""]
+            yield from _indented(textwrap.dedent(block), "::")
             continue
-        for line in own:
-            if re.match(r"[a-z]\w*(, \w+)*: |Raises ", line) and made and made[-1]:
-                made.append("")
-            made.append(_escaped(line.strip()))
-        made.append("")
-    lines[:] = made
+        for n, line in enumerate(own):
+            named = re.match(r"([a-z_]\w*(?:, \w+)*): (.*)", line.strip())
+            if n and (named or line.startswith("Raises ")):
+                yield ""
+            yield f"**{named[1]}**: {_escaped(named[2])}" if named else _escaped(line.strip())
+        yield ""
 
 
 def _escaped(line: str) -> str:

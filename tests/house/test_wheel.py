@@ -1,4 +1,4 @@
-"""The wheel, built from the source distribution, holds the package as it stands in the tree: code, templates, programs."""
+"""The wheel, built from the sdist, holds the package as it stands in the tree: code, grammar, templates and programs."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ def tracked_files() -> list[str]:
 
 
 def build(files: list[str], folder: Path) -> tuple[zipfile.ZipFile, set[str]]:
-    """Builds from a copy of `files` alone, so that nothing built earlier can slip in: the wheel, and the sdist's files."""
+    """Builds from a copy of `files` alone, so that nothing built earlier slips in: the wheel, and the sdist's files."""
     tree, dist = folder / "tree", folder / "dist"
     for name in files:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
