@@ -1,4 +1,4 @@
-"""The wheel, built from the sdist, holds the package as it stands in the tree: code, grammar, templates and programs."""
+"""The wheel, built from the sdist, holds the package as it stands in the tree: code, grammar, templates, programs."""
 
 import shutil
 import subprocess
