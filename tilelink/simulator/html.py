@@ -11,7 +11,7 @@ import json
 import zlib
 from base64 import b64encode
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,20 +156,22 @@ def lanes_of(events: Iterable[Event]) -> tuple[list[Lane], list[Arrow]]:
     arrows: list[Arrow] = []
     for start, end in ends:
         source, target = own[start["pid"], start["tid"]], own[end["pid"], end["tid"]]
-        notify, wait = _at(source, "notify", _ns(start["ts"])), _at(target, "wait", _ns(end["ts"]) - 1)
-        target.waits.append(wait)
-        arrows.append(Arrow(number[id(source)], notify, number[id(target)], wait))
+        notify = _found(source, _ns(start["ts"]), lambda one, time: one.kind == "notify" and one.begin == time)
+        wait = _found(target, _ns(end["ts"]), lambda one, time: one.kind == "wait" and abs(one.end - time) <= 1)
+        if notify is not None and wait is not None:
+            target.waits.append(wait)
+            arrows.append(Arrow(number[id(source)], notify, number[id(target)], wait))
     for lane in lanes:
         lane.waits.sort()
     return lanes, arrows
 
 
-def _at(lane: Lane, kind: str, time: int) -> int:
-    """Return the last slice of a kind that has begun at a time."""
+def _found(lane: Lane, time: int, fits: Callable[[Slice, int], bool]) -> int | None:
+    """Return the last slice that has begun at a time and fits."""
     row = bisect_right(lane.slices, time, key=lambda one: one.begin) - 1
-    while lane.slices[row].kind != kind:
+    while row >= 0 and not fits(lane.slices[row], time):
         row -= 1
-    return row
+    return row if row >= 0 else None
 
 
 def _beside(rank: int, way: str, moves: list[Slice]) -> list[Lane]:
