@@ -1,4 +1,4 @@
-"""Two ranks of torch.distributed for a test, forked by one process that has imported everything before."""
+"""Ranks of torch.distributed for a test, two unless it says otherwise, forked by one process that has imported everything before."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("tests.unit.ops_scenarios", "tests.unit.op_scenarios")
+MODULES = ("tests.unit.ops_scenarios", "tests.unit.op_scenarios", "tests.parallel.scenarios")
 RANKS = 2
 SECONDS = 240
 
 
 def run_on_two_ranks(module: str, arguments: Sequence[str]) -> None:
-    """Two new ranks call `run(arguments)` of a module, which ends the process; fails where a rank does."""
+    run_on_ranks(module, arguments, RANKS)
+
+
+def run_on_ranks(module: str, arguments: Sequence[str], ranks: int) -> None:
+    """New ranks call `run(arguments)` of a module, which ends the process; fails where a rank does."""
     starter = _starter()
     assert starter.stdin is not None and starter.stdout is not None
-    starter.stdin.write(json.dumps([module, list(arguments)]) + "\n")
+    starter.stdin.write(json.dumps([module, list(arguments), ranks]) + "\n")
     starter.stdin.flush()
     statuses, said = json.loads(starter.stdout.readline())
-    assert statuses == [0] * RANKS, said[-6000:]
+    assert statuses == [0] * ranks, said[-6000:]
 
 
 @cache
@@ -43,13 +47,13 @@ def _starter() -> subprocess.Popen[str]:
 
 
 def _serve() -> None:
-    """Answers each line of the input with the exit statuses of two ranks and what they said."""
+    """Answers each line of the input with the exit statuses of ranks and what they said."""
     _import()
     for line in sys.stdin:
-        module, arguments = json.loads(line)
+        module, arguments, count = json.loads(line)
         with tempfile.TemporaryFile("w+", errors="replace") as said:
             port = str(free_port())
-            ranks = [_fork(rank, port, module, arguments, said) for rank in range(RANKS)]
+            ranks = [_fork((rank, count), port, module, arguments, said) for rank in range(count)]
             statuses = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
             said.seek(0)
             print(json.dumps([statuses, said.read()]), flush=True)
@@ -68,19 +72,20 @@ def _import() -> None:
     compiler.library()
 
 
-def _fork(rank: int, port: str, module: str, arguments: list[str], said: IO[str]) -> int:
+def _fork(rank: tuple[int, int], port: str, module: str, arguments: list[str], said: IO[str]) -> int:
     child = os.fork()
     if child == 0:
         _be_rank(rank, port, module, arguments, said)
     return child
 
 
-def _be_rank(rank: int, port: str, module: str, arguments: list[str], said: IO[str]) -> NoReturn:
+def _be_rank(place: tuple[int, int], port: str, module: str, arguments: list[str], said: IO[str]) -> NoReturn:
+    rank, ranks = place
     try:
         signal.alarm(SECONDS)
         os.dup2(os.open(os.devnull, os.O_RDWR), 1)  # the answers are the starter's
         os.dup2(said.fileno(), 2)
-        os.environ.update(WORLD_SIZE=str(RANKS), RANK=str(rank), LOCAL_RANK=str(rank))
+        os.environ.update(WORLD_SIZE=str(ranks), RANK=str(rank), LOCAL_RANK=str(rank))
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
         importlib.import_module(module).run(arguments)
     except BaseException:

@@ -6,7 +6,7 @@ x, w and the result are 2-D, weights lie as torch.nn.Linear has them ([N, K]). b
 unfused, other dtypes unfused. Calls are asynchronous on the current stream, ordered, and differentiable: gradients are
 those of the sum of all ranks' losses. torch.compile sees one operator without a break in the graph.
 
-group: a process group of torch.distributed, its name, or None for all ranks.
+group: a process group of torch.distributed, its name, a DeviceMesh of one dimension, or None for all ranks.
 schedule: None: the fastest that `tilelink tune --measure` found, else what `decide` says; "unfused": the group's
 collective and torch's product; else the name of a schedule of the library's program ("h200"), "program:name", or a
 Schedule. A program that only communicates ("all_reduce_one_shot:few") runs next to torch's product. The first call with

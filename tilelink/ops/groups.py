@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
+from torch.distributed import DeviceMesh, ProcessGroup
 from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore
 
 from tilelink.errors import RankError
 from tilelink.runtime.cuda.device import check_member, no_group
 from tilelink.runtime.cuda.kept import KeepingKernel
 
-Group = ProcessGroup | str | None
-"""A process group, its name, or None for all ranks."""
+Group = ProcessGroup | DeviceMesh | str | None
+"""A process group, its name, a mesh of one dimension, or None for all ranks."""
 
 T = TypeVar("T")
 
@@ -22,7 +22,8 @@ T = TypeVar("T")
 def members_of(group: Group) -> ProcessGroup | str:
     """Return the group of a call, or its name if that was given.
 
-    Raises RankError if there are no ranks, and for what is no group; callers need not be typed.
+    Raises RankError if there are no ranks, for a mesh of several dimensions, and for what is no group; callers need not
+    be typed.
     """
     members = group if group is not None else dist.group.WORLD
     if type(members) is ProcessGroup:  # the usual case, in least time
@@ -30,10 +31,21 @@ def members_of(group: Group) -> ProcessGroup | str:
     if members is None:
         hint = 'start with torchrun and call torch.distributed.init_process_group("nccl", device_id=...) first'
         raise RankError("this process is no rank of torch.distributed", hint=hint)
+    if isinstance(members, DeviceMesh):
+        return group_of(members)
     if not isinstance(members, str) and not hasattr(members, "group_name"):  # traced, a group has another type
         check_member(members)
         raise no_group(members)
     return members
+
+
+def group_of(mesh: DeviceMesh) -> ProcessGroup:
+    """Return the group of a mesh of one dimension. Raises RankError for others."""
+    if mesh.ndim != 1:
+        names = mesh.mesh_dim_names
+        one = f'give one of them, as mesh["{names[-1]}"]' if names else "make it with mesh_dim_names, and give one of them"
+        raise RankError(f"the mesh has {mesh.ndim} dimensions: {list(names or mesh.shape)}", hint=one)
+    return mesh.get_group()
 
 
 def name_of(members: ProcessGroup | str) -> str:

@@ -1,0 +1,432 @@
+# pyright: basic
+"""What tests of `tilelink.parallel` do on CPU ranks, beside torch's own styles."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import parallel as stock
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from tilelink import ops, parallel
+from tilelink.errors import BindingError, RankError, ShapeError
+
+BATCH, ROWS, HIDDEN, INNER, HEADS = 2, 8, 16, 24, 4
+Plan = dict[str, Any]
+
+
+class MLP(nn.Module):
+    def __init__(self, bias: bool = False) -> None:
+        super().__init__()
+        self.w1, self.w3 = nn.Linear(HIDDEN, INNER, bias=bias), nn.Linear(HIDDEN, INNER, bias=bias)
+        self.w2 = nn.Linear(INNER, HIDDEN, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.w2(nn.functional.silu(self.w1(x)) * self.w3(x))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, rows, _ = x.shape
+        q, k, v = (w(x).view(batch, rows, -1, HIDDEN // HEADS).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.wo(y.transpose(1, 2).contiguous().view(batch, rows, -1))
+
+
+class Block(nn.Module):
+    def __init__(self, bias: bool = False) -> None:
+        super().__init__()
+        self.attention_norm, self.ffn_norm = nn.RMSNorm(HIDDEN), nn.RMSNorm(HIDDEN)
+        self.attention, self.feed_forward = Attention(), MLP(bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.feed_forward(self.ffn_norm(x))
+
+
+def model(bias: bool = False) -> nn.Module:
+    """The same on all ranks."""
+    torch.manual_seed(0)
+    return nn.Sequential(Block(bias), Block(bias))
+
+
+def mesh(*sizes: int, names: tuple[str, ...] = ("tp",)) -> DeviceMesh:
+    return init_device_mesh("cpu", sizes or (dist.get_world_size(),), mesh_dim_names=names)
+
+
+# Plans: each for the styles of a module, torch's or ours --------------------------------------------------------
+
+
+def on_all_ranks(of: Any) -> Plan:
+    """Rows are on all ranks: sums."""
+    plan = {f"attention.{name}": of.ColwiseParallel() for name in ("wq", "wk", "wv")}
+    return plan | {
+        "attention.wo": of.RowwiseParallel(), "feed_forward.w1": of.ColwiseParallel(),
+        "feed_forward.w3": of.ColwiseParallel(), "feed_forward.w2": of.RowwiseParallel(),
+    }  # fmt: skip
+
+
+def sequence(of: Any) -> Plan:
+    """As torchtitan plans a layer: rows are spread between products."""
+    plan = {
+        "attention_norm": of.SequenceParallel(), "ffn_norm": of.SequenceParallel(),
+        "attention": of.PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        "feed_forward": of.PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        "attention.wo": of.RowwiseParallel(output_layouts=Shard(1)),
+        "feed_forward.w2": of.RowwiseParallel(output_layouts=Shard(1)),
+    }  # fmt: skip
+    colwise = ("attention.wq", "attention.wk", "attention.wv", "feed_forward.w1", "feed_forward.w3")
+    return plan | {name: of.ColwiseParallel() for name in colwise}
+
+
+def each(of: Any) -> Plan:
+    """Each product at the input of an MLP gathers for itself."""
+    plan = sequence(of) | {"ffn_norm": of.SequenceParallel(use_local_output=True)}
+    del plan["feed_forward"]
+    return plan | {f"feed_forward.{name}": of.ColwiseParallel(input_layouts=Shard(1)) for name in ("w1", "w3")}
+
+
+def whole_mlp(of: Any) -> Plan:
+    """An MLP by its own style, where there is one."""
+    plan = sequence(of)
+    if of is parallel:
+        plan = {name: style for name, style in plan.items() if not name.startswith("feed_forward")}
+        plan["feed_forward"] = parallel.GatedMLP("w1", "w3", "w2")
+    return plan
+
+
+PLANS: dict[str, tuple[Callable[[Any], Plan], bool]] = {
+    "on all ranks": (on_all_ranks, False), "sequence": (sequence, True), "each": (each, True),
+    "whole mlp": (whole_mlp, True),
+}  # fmt: skip
+"""Plans, and whether they spread rows."""
+
+
+def planned(of: Any, plan: Callable[[Any], Plan], over: DeviceMesh, bias: bool = False) -> nn.Module:
+    made = model(bias)
+    for block in made:
+        stock.parallelize_module(block, over, plan(of))
+    return made
+
+
+def inputs(spread: bool, over: DeviceMesh, step: int = 0, dp: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """x and what it should become: of the own rows, or of all."""
+    chance = torch.Generator().manual_seed(1 + step + 100 * dp)
+    both = [torch.randn(BATCH, ROWS, HIDDEN, generator=chance) for _ in range(2)]
+    return tuple(t.chunk(over.size(), 1)[over.get_local_rank()] if spread else t for t in both)  # type: ignore[return-value]
+
+
+def loss_of(y: torch.Tensor, target: torch.Tensor, spread: bool, over: DeviceMesh) -> torch.Tensor:
+    """A mean over all rows. With spread rows it is the own rows' part, and gradients are those of the sum."""
+    loss = (y - target).square().sum() / (BATCH * ROWS * HIDDEN)
+    return loss
+
+
+def train(
+    net: nn.Module, spread: bool, over: DeviceMesh, steps: int = 3, dp: int = 0, run: Callable[..., Any] | None = None
+) -> list[float]:  # fmt: skip
+    """The losses of some steps, with gradients clipped."""
+    optimizer, losses = torch.optim.SGD(net.parameters(), lr=0.5), []
+    for step in range(steps):
+        x, target = inputs(spread, over, step, dp)
+        loss = loss_of((run or net)(x), target, spread, over)
+        loss.backward()
+        if spread:  # else norms are plain tensors, and torch takes no norm over both kinds
+            norm: Any = nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            losses.append(norm.full_tensor().item())
+        optimizer.step()
+        optimizer.zero_grad()
+        whole = loss.detach().clone()
+        if spread:
+            dist.all_reduce(whole, group=over.get_group())
+        losses.append(whole.item())
+    return losses
+
+
+def weights(net: nn.Module) -> dict[str, torch.Tensor]:
+    return {n: p.full_tensor() if isinstance(p, DTensor) else p.detach() for n, p in net.named_parameters()}
+
+
+def alike(ours: nn.Module, theirs: nn.Module, note: str) -> None:
+    """Parameters have equal values and equal placements."""
+    for (name, mine), (other, yours) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        assert name == other and type(mine) is type(yours), (note, name, other)
+        if isinstance(mine, DTensor):
+            assert mine.placements == yours.placements and mine.device_mesh == yours.device_mesh, (note, name)
+    made = weights(theirs)
+    for name, value in weights(ours).items():
+        torch.testing.assert_close(value, made[name], atol=2e-5, rtol=2e-5, msg=lambda m, n=name: f"{note} {n}: {m}")
+
+
+def close(ours: list[float], theirs: list[float], note: str) -> None:
+    torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), atol=1e-5, rtol=1e-5, msg=lambda m: f"{note} {m}")
+
+
+# Scenarios -----------------------------------------------------------------------------------------------------
+
+
+def losses() -> None:
+    """Losses, norms of gradients and trained weights are those of torch's styles, and those of one process."""
+    over = mesh()
+    for name, (plan, spread) in PLANS.items():
+        for bias in (False, True) if name != "whole mlp" else (False,):
+            ours, theirs = planned(parallel, plan, over, bias), planned(stock, plan, over, bias)
+            close(train(ours, spread, over), train(theirs, spread, over), name)
+            alike(ours, theirs, name)
+        alone = model(True) if name != "whole mlp" else model()
+        seen = []
+        for step in range(3):
+            x, target = inputs(False, over, step)
+            loss = loss_of(alone(x), target, False, over)
+            seen.append(loss.item())
+            loss.backward()
+            if spread:
+                nn.utils.clip_grad_norm_(alone.parameters(), 0.5)
+            with torch.no_grad():
+                for one in alone.parameters():
+                    one -= 0.5 * one.grad  # type: ignore[operator]
+                    one.grad = None
+        again = planned(parallel, plan, over, name != "whole mlp")
+        close(train(again, spread, over)[1::2] if spread else train(again, spread, over), seen, f"{name} beside one process")
+
+
+def without_gradients() -> None:
+    over = mesh()
+    for name, (plan, spread) in PLANS.items():
+        x, _ = inputs(spread, over)
+        with torch.no_grad():
+            ours, theirs = (planned(of, plan, over, name != "whole mlp")(x) for of in (parallel, stock))
+        assert ours.is_contiguous() == theirs.is_contiguous()
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def layouts() -> None:
+    """Other inputs and outputs: DTensors, rows in the first dimension, an embedding, results on all ranks."""
+    over = mesh()
+    torch.manual_seed(0)
+    first, second, table = nn.Linear(HIDDEN, INNER), nn.Linear(INNER, HIDDEN), nn.Embedding(10, HIDDEN)
+    x = torch.randn(ROWS, HIDDEN)
+    mine = x.chunk(over.size(), 0)[over.get_local_rank()]
+    cases = [
+        (first, "Colwise", {"input_layouts": Shard(0)}, mine),
+        (first, "Colwise", {"input_layouts": Shard(0), "output_layouts": Replicate()}, mine),
+        (first, "Colwise", {"input_layouts": Shard(0), "use_local_output": False}, mine),
+        (first, "Colwise", {}, DTensor.from_local(mine, over, (Shard(0),))),
+        (first, "Colwise", {}, DTensor.from_local(x, over, (Replicate(),))),
+        (first, "Colwise", {}, DTensor.from_local(x.chunk(over.size(), 1)[over.get_local_rank()], over, (Shard(1),))),
+        (first, "Colwise", {"input_layouts": Shard(-1)}, x.chunk(over.size(), 1)[over.get_local_rank()]),
+        (second, "Rowwise", {"output_layouts": Shard(0)}, torch.randn(ROWS, INNER // over.size())),
+        (second, "Rowwise", {"output_layouts": Shard(0), "use_local_output": False}, torch.randn(ROWS, INNER // over.size())),
+        (second, "Rowwise", {"input_layouts": Replicate()}, torch.randn(ROWS, INNER)),
+        (second, "Rowwise", {"output_layouts": Shard(-1)}, torch.randn(ROWS, INNER // over.size())),
+        (table, "Rowwise", {"input_layouts": Replicate(), "output_layouts": Shard(0)}, torch.arange(ROWS)),
+        (table, "Colwise", {}, torch.arange(ROWS)),
+    ]  # fmt: skip
+    for module, style, given, value in cases:
+        made, grads = [], []
+        for of in (parallel, stock):
+            one = stock.parallelize_module(deepcopy(module), over, getattr(of, style + "Parallel")(**given))
+            y = one(value)
+            (y.to_local() if isinstance(y, DTensor) else y).square().sum().backward()
+            made.append(y)
+            grads.append([p.grad.full_tensor() for p in one.parameters()])  # type: ignore[union-attr]
+        note = f"{style} {given} {type(value).__name__}"
+        assert isinstance(made[0], DTensor) == isinstance(made[1], DTensor), note
+        if isinstance(made[0], DTensor):
+            assert made[0].placements == made[1].placements, note
+        for ours, theirs in zip([made[0], *grads[0]], [made[1], *grads[1]], strict=True):
+            ours, theirs = (t.to_local() if isinstance(t, DTensor) else t for t in (ours, theirs))
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4, msg=lambda m, n=note: f"{n}: {m}")
+
+
+def compiled() -> None:
+    """One graph without a break, with layers that are computed again in backward too; results are the same."""
+    over = mesh()
+    for name in ("on all ranks", "sequence", "whole mlp"):
+        plan, spread = PLANS[name]
+        expected = train(planned(parallel, plan, over), spread, over, 2)
+        net = planned(parallel, plan, over)
+        close(train(net, spread, over, 2, run=torch.compile(net, backend="aot_eager", fullgraph=True)), expected, name)
+        again = planned(parallel, plan, over)
+
+        def layers(x: torch.Tensor, net: nn.Module = again) -> torch.Tensor:
+            for block in net:
+                x = recomputed(block, x, use_reentrant=False)
+            return x
+
+        close(train(again, spread, over, 2, run=layers), expected, f"{name}, computed again")
+        third = planned(parallel, plan, over)
+        whole = nn.Sequential(*[torch.compile(block, backend="aot_eager", fullgraph=True, dynamic=False) for block in third])
+        # (Checkpoints inside of a graph with DTensors are refused by torch 2.13 itself, with its own styles too.)
+        close(train(third, spread, over, 2, run=lambda x, net=whole: layers(x, net)), expected, f"{name}, graphs again")
+        torch.compiler.reset()
+
+
+def saved() -> None:
+    """A checkpoint of torch's styles is one of ours, and back; also copies by deepcopy."""
+    over = mesh()
+    plan, spread = PLANS["sequence"]
+    ours, theirs = planned(parallel, plan, over), planned(stock, plan, over)
+    train(ours, spread, over)
+    where = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(where)
+    checkpoint.save(ours.state_dict(), checkpoint_id=where[0])
+    state = theirs.state_dict()
+    checkpoint.load(state, checkpoint_id=where[0])
+    theirs.load_state_dict(state)
+    alike(ours, theirs, "loaded")
+    copy = deepcopy(ours)
+    close(train(copy, spread, over), train(theirs, spread, over), "a copy")
+    before = weights(ours)
+    assert all(not torch.equal(value, before[name]) for name, value in weights(copy).items() if "w" in name)
+
+
+def sharded_twice() -> None:
+    """FSDP2 on the other dimension of a mesh, on four ranks."""
+    over = mesh(2, 2, names=("dp", "tp"))
+    for name in ("sequence", "whole mlp"):
+        plan, spread = PLANS[name]
+        seen = []
+        for of in (parallel, stock):
+            net = planned(of, plan, over["tp"])
+            for block in net:
+                fully_shard(block, mesh=over["dp"])
+            fully_shard(net, mesh=over["dp"])
+            seen.append((train(net, spread, over["tp"], dp=over["dp"].get_local_rank()), net))
+        close(seen[0][0], seen[1][0], name)
+        alike(seen[0][1], seen[1][1], name)
+
+
+def meshes() -> None:
+    """Operators take a mesh of one dimension as their group."""
+    over = mesh(1, dist.get_world_size(), names=("dp", "tp"))
+    x, w = torch.ones(2, 3), torch.ones(4, 3)
+    assert torch.equal(ops.ag_gemm(x, w, group=over["tp"]), ops.ag_gemm(x, w))
+    assert ops.all_reduce(x, group=over["tp"])[0, 0] == dist.get_world_size()
+    whole = torch.compile(lambda t: ops.all_reduce(t, group=over["tp"]), backend="aot_eager", fullgraph=True)
+    assert torch.equal(whole(x), ops.all_reduce(x))
+    with pytest.raises(RankError, match=r"(?s)the mesh has 2 dimensions: \['dp', 'tp'\].*mesh\[\"tp\"\]"):
+        ops.all_reduce(x, group=over)
+
+
+def mistakes() -> None:
+    over, ranks = mesh(), dist.get_world_size()
+    two = mesh(1, ranks, names=("dp", "tp"))
+    for style in (parallel.Colwise(), parallel.Rowwise(), parallel.GatedMLP()):
+        with pytest.raises(RankError, match=r"(?s)2 dimensions.*mesh\[\"tp\"\]"):
+            style._apply(nn.Linear(4, 4), two)
+    with pytest.raises(ShapeError, match=rf"(?s)5 features of Linear\(4, 5\) on {ranks} ranks.*pad"):
+        stock.parallelize_module(nn.Linear(4, 5), over, parallel.Colwise())
+    with pytest.raises(ShapeError, match=rf"(?s)5 features of Linear\(5, 4\) on {ranks} ranks.*pad"):
+        stock.parallelize_module(nn.Linear(5, 4), over, parallel.Rowwise())
+    rows = stock.parallelize_module(nn.Linear(4, 4), over, parallel.Rowwise(output_layouts=Shard(0)))
+    with pytest.raises(ShapeError, match="3 rows for"):
+        rows(torch.ones(3, 4 // ranks))
+    for wrong, said in (
+        ({"gate": "w4"}, r"'w4' of MLP is nothing.*w1, w3, w2"), ({"gate": "w3", "up": "w1"}, r"is not down\(silu\("),
+        ({"activation": "gelu"}, r"is not down\(gelu\("), ({"activation": "tanh"}, "no activation 'tanh'"),
+        ({"layouts": torch.distributed.tensor.Partial()}, "cannot be P"),
+    ):  # fmt: skip
+        with pytest.raises(BindingError, match=rf"(?s){said}"):
+            stock.parallelize_module(MLP(), over, parallel.GatedMLP(**wrong))
+    with pytest.raises(BindingError, match="a Linear with a bias"):
+        stock.parallelize_module(MLP(True), over, parallel.GatedMLP())
+    stock.parallelize_module(MLP().to("meta"), over, parallel.GatedMLP())
+
+
+def explained() -> None:
+    over = mesh()
+    net = nn.ModuleDict({
+        "table": nn.Embedding(8, HIDDEN), "first": nn.Linear(HIDDEN, INNER), "second": nn.Linear(INNER, HIDDEN),
+        "mlp": MLP(), "columns": nn.Linear(HIDDEN, INNER), "own": type("Own", (nn.Linear,), {"forward": lambda s, x: x})(4, 4),
+    })  # fmt: skip
+    plan: Any = {
+        "table": parallel.Rowwise(input_layouts=Replicate()), "first": parallel.Colwise(input_layouts=Shard(1)),
+        "second": parallel.Rowwise(), "mlp": parallel.GatedMLP(),
+        "columns": parallel.Colwise(input_layouts=Shard(-1)), "own": parallel.Colwise(),
+    }  # fmt: skip
+    stock.parallelize_module(net, over, plan)
+    unfused = ", unfused: its weight is on cpu, and kernels are for GPUs"
+    assert parallel.explain(net) == [
+        "table: left to torch: it is a Embedding, and products are those of nn.Linear",
+        f"first: all-gather and product{unfused}",
+        f"second: product and all-reduce{unfused}",
+        f"mlp: all-gather and product, product and reduce-scatter{unfused}",
+        "columns: left to torch: its input is S(-1), and its products take rows that are spread, or all of them",
+        "own: left to torch: it is a Own, and products are those of nn.Linear",
+    ]
+
+
+def mixed() -> None:
+    """Under autocast operands are cast, as those of torch's products."""
+    over = mesh()
+    for name in ("on all ranks", "sequence", "whole mlp"):
+        plan, spread = PLANS[name]
+        x, _ = inputs(spread, over)
+        with torch.autocast("cpu", torch.bfloat16):
+            ours, theirs = (planned(of, plan, over)(x) for of in (parallel, stock))
+        torch.testing.assert_close(ours, theirs, atol=0.05, rtol=0.05, msg=lambda m, n=name: f"{n}: {m}")
+
+
+# The pass of torch.compile -------------------------------------------------------------------------------------
+
+
+def through(overlap: parallel.Overlap) -> Any:
+    """A backend that runs the graphs of a compiler with the pass, forward and backward."""
+
+    def compiler(module: torch.fx.GraphModule, _: Any) -> Any:
+        overlap(module.graph)
+        module.recompile()
+        return module
+
+    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler)
+
+
+def joined() -> None:
+    """Graphs of torch's styles have operators in place of pairs, the same losses, and reasons for the others."""
+    over = mesh()
+    counts = {"on all ranks": {"gemm_ar"}, "sequence": {"ag_gemm_gathered", "gemm_rs"}, "each": {"ag_gemm_gathered", "gemm_rs"}}
+    for name, wanted in counts.items():
+        plan, spread = PLANS[name]
+        expected = train(planned(stock, plan, over), spread, over, 2)
+        net, overlap = planned(stock, plan, over), parallel.Overlap()
+        made = train(net, spread, over, 2, run=torch.compile(net, backend=through(overlap), fullgraph=True))
+        close(made, expected, name)
+        found = {pair.operator.split()[0] for pair in overlap.pairs if pair.operator}
+        print(name, overlap.report(), sep="\n", file=sys.stderr)
+        assert found >= wanted, (name, overlap.report())
+        torch.compiler.reset()
+
+
+def run(names: list[str]) -> None:
+    dist.init_process_group("gloo")
+    for name in names:
+        globals()[name]()
+    dist.barrier()
+    dist.destroy_process_group()
+    import os
+
+    sys.stderr.flush()
+    os._exit(0)
+
+
+_: Any = (Path, traceback)

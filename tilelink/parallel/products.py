@@ -1,0 +1,152 @@
+# pyright: basic
+"""Products of tensor parallelism with the gradients that DTensor has: each rank has the same loss.
+
+x lies as models have it, [..., K], and is spread along a dimension `dim`, or is the same on all ranks. Weights are [N, K].
+A dimension that is spread has equally many rows on all ranks. Groups go by their names.
+
+`tilelink.ops` takes gradients of the sum of all ranks' losses. The difference matters where a result is the same on all
+ranks: its gradient is, too, and is not summed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import linear
+
+from tilelink import ops
+from tilelink.ops.custom import is_differentiated
+from tilelink.ops.registered import call
+
+Tensor = torch.Tensor
+
+
+class _Gathered(torch.autograd.Function):
+    """All ranks' rows times the own weight. The gathered rows are kept, as those of a plain product are."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, group: str) -> Tensor:
+        y, rows = call("ag_gemm_gathered", x, w, group, "")
+        ctx.save_for_backward(rows, w)
+        ctx.group = group
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        rows, w = ctx.saved_tensors
+        dy = dy.contiguous()
+        dx, dw = None, None
+        if ctx.needs_input_grad[0]:
+            dx = call("gemm_rs", dy, w.t().contiguous(), None, "", ctx.group, "")
+        if ctx.needs_input_grad[1]:
+            dw = dy.t() @ rows
+        return dx, dw, None
+
+
+class _Replicated(torch.autograd.Function):
+    """Rows that all ranks have times the own columns: the gradient of the rows is summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, group: str) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.group = group
+        return x @ w.t()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, w = ctx.saved_tensors
+        dy = dy.contiguous()
+        dx, dw = None, None
+        if ctx.needs_input_grad[0]:
+            dx = call("gemm_ar", dy, w.t().contiguous(), None, "", ctx.group, "")
+        if ctx.needs_input_grad[1]:
+            dw = dy.t() @ x
+        return dx, dw, None
+
+
+class _Reduced(torch.autograd.Function):
+    """The sum of all ranks' products on every rank: the gradient of the sum is there already."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, group: str) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return call("gemm_ar", x, w, None, "", group, "")
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, w = ctx.saved_tensors
+        dx = dy @ w if ctx.needs_input_grad[0] else None
+        dw = dy.t() @ x if ctx.needs_input_grad[1] else None
+        return dx, dw, None
+
+
+class _SummedGradient(torch.autograd.Function):
+    """A tensor that all ranks have and use on rows of their own: its gradient is summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: str) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return call("all_reduce", dx.contiguous(), ctx.group, ""), None
+
+
+def columns(x: Tensor, w: Tensor, bias: Tensor | None, group: str, dim: int | None) -> Tensor:
+    """Return x W^T + b for the own columns: [..., K], [N, K] -> [..., N], with all rows.
+
+    dim: along which x is spread, or None if all ranks have all of it.
+    """
+    rows = by_rows(x, dim)
+    flat = rows.reshape(-1, x.shape[-1])
+    if not is_differentiated((x, w, bias)):
+        y = linear(flat, w, bias) if dim is None else ops.ag_gemm(flat, w, bias=bias, group=group)
+    else:
+        y = (_Replicated if dim is None else _Gathered).apply(flat, w, group)
+        y = y if bias is None else y + bias
+    return of_rows(y, rows, dim)
+
+
+def sums(x: Tensor, w: Tensor, bias: Tensor | None, group: str, dim: int | None) -> Tensor:
+    """Return the sum over ranks of x W^T, + b: the own columns [..., K], [N, K] -> [..., N].
+
+    dim: along which the result is spread, or None if all ranks get all of it.
+    """
+    rows = by_rows(x, dim)
+    flat = rows.reshape(-1, x.shape[-1])
+    if dim is not None:
+        y = ops.gemm_rs(flat, w, group=group)
+        bias = bias if bias is None else _SummedGradient.apply(bias, group)
+    elif is_differentiated((x, w)):
+        y = _Reduced.apply(flat, w, group)
+    else:
+        y = ops.gemm_ar(flat, w, group=group)
+    return of_rows(y if bias is None else y + bias, rows, dim)
+
+
+def gated(
+    x: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor, activation: Any, group: str, dim: int | None
+) -> Tensor:  # fmt: skip
+    """Return down(activation(gate(x)) * up(x)) of a gated MLP: x and the result are spread along dim, or on all ranks."""
+    rows = by_rows(x, dim)
+    flat = rows.reshape(-1, x.shape[-1])
+    if dim is not None and activation is torch.nn.functional.silu and not is_differentiated((x, w_gate, w_up)):
+        between = ops.ag_gemm_gated(flat, w_gate, w_up, group=group)
+    else:
+        gate, up = columns(flat, torch.cat((w_gate, w_up)), None, group, None if dim is None else 0).chunk(2, -1)
+        between = activation(gate) * up
+    return of_rows(sums(between, w_down, None, group, None if dim is None else 0), rows, dim)
+
+
+def by_rows(x: Tensor, dim: int | None) -> Tensor:
+    """Return x with the dimension that is spread in front, so that the rows of a rank lie together."""
+    return x if dim is None else x.movedim(dim, 0)
+
+
+def of_rows(y: Tensor, rows: Tensor, dim: int | None) -> Tensor:
+    """Return a product [M, N] with the dimensions of x, where `rows` is what `by_rows` made of x."""
+    if dim is None:
+        return y.view(*rows.shape[:-1], y.shape[-1])
+    return y.view(-1, *rows.shape[1:-1], y.shape[-1]).movedim(0, dim).contiguous()

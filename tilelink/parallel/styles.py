@@ -1,0 +1,343 @@
+# pyright: basic
+"""Styles for `torch.distributed.tensor.parallel.parallelize_module` whose products communicate while they multiply.
+
+Each takes what torch's style of the same kind takes, and shards parameters as it does: they are DTensors of the same
+placements. What has no operator here, such as an embedding, is left to torch's style; `explain` says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import parallel as stock
+
+from tilelink.errors import BindingError, ShapeError
+from tilelink.ops.calls import DTYPES
+from tilelink.ops.groups import group_of
+from tilelink.ops.unfused import ACTIVATIONS
+from tilelink.parallel import products
+
+Tensor = torch.Tensor
+SequenceParallel = stock.SequenceParallel
+"""torch's own: norms and dropouts of spread rows need nothing of other ranks in forward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """How a module's product is placed. group: its name. given, wanted: placements of x and of the result."""
+
+    group: str
+    given: Placement
+    wanted: Placement
+    local: bool
+    activation: str = ""
+
+
+# Modules -----------------------------------------------------------------------------------------------------
+
+
+class _Columns:
+    """A linear layer whose output features are spread."""
+
+    _placed: Placed
+    weight: Any
+    bias: Any
+
+    def forward(self, x: Any) -> Any:
+        placed = self._placed
+        w, b = self.weight.to_local(), None if self.bias is None else self.bias.to_local()
+        given = placed.given
+        if isinstance(x, DTensor):
+            if not _is_rows(x.placements[0], x.dim()):
+                x = x.redistribute(placements=(Replicate(),))
+            given = x.placements[0]
+            # Several products of one x are one sum of gradients, as with torch's style.
+            x = x.to_local() if isinstance(given, Shard) else x.to_local(grad_placements=(Partial(),))
+            x, w, b = _autocast(x, w, b)
+            if not isinstance(given, Shard):
+                return _result(nn.functional.linear(x, w, b), self.weight, placed)
+        else:
+            x, w, b = _autocast(x, w, b)
+        y = products.columns(x, w, b, placed.group, _dim(given, x.dim()))
+        return _result(y, self.weight, placed)
+
+
+class _Rows:
+    """A linear layer whose input features are spread."""
+
+    _placed: Placed
+    weight: Any
+    bias: Any
+
+    def forward(self, x: Any) -> Any:
+        placed = self._placed
+        last = Shard(x.dim() - 1)
+        if not isinstance(x, DTensor) and _dim(placed.given, x.dim()) != last.dim:
+            x = DTensor.from_local(x, self.weight.device_mesh, (placed.given,), run_check=False)
+        if isinstance(x, DTensor):
+            x = x.redistribute(placements=(last,)).to_local()
+        x, w, b = _autocast(x, self.weight.to_local(), None if self.bias is None else self.bias.to_local())
+        y = products.sums(x, w, b, placed.group, _dim(placed.wanted, x.dim()))
+        if placed.local:
+            return y
+        return DTensor.from_local(y, self.weight.device_mesh, (placed.wanted,), run_check=False)
+
+
+class _Gated:
+    """A gated MLP whose inner features are spread."""
+
+    _placed: Placed
+    _parts: tuple[str, str, str]
+
+    def forward(self, x: Any) -> Any:
+        placed = self._placed
+        gate, up, down = (getattr(self, name).weight for name in self._parts)
+        if isinstance(x, DTensor):
+            x = x.redistribute(placements=(placed.given,)).to_local()
+        dim = _dim(placed.given, x.dim())
+        weights = (gate.to_local(), up.to_local(), down.to_local())
+        x, *weights = _autocast(x, *weights)
+        y = products.gated(x, *weights, ACTIVATIONS[placed.activation], placed.group, dim)
+        return y if placed.local else DTensor.from_local(y, gate.device_mesh, (placed.wanted,), run_check=False)
+
+
+@cache
+def _joined(first: type, cls: type) -> type:
+    """A class of modules with the forward of `first`: one for all modules of a class, which then share compiled code."""
+    return type(f"{first.__name__.strip('_')}{cls.__name__}", (first, cls), {})
+
+
+def _as(first: type, module: nn.Module, placed: Placed) -> nn.Module:
+    module.__class__ = _joined(first, type(module))
+    module._placed = placed  # type: ignore[assignment]
+    return module
+
+
+def _result(y: Tensor, weight: DTensor, placed: Placed) -> Any:
+    """Return own columns y as the style wants them."""
+    last = y.dim() - 1
+    same = _dim(placed.wanted, y.dim()) == last
+    if same and placed.local:
+        return y
+    result = DTensor.from_local(y, weight.device_mesh, (Shard(last),), run_check=False)
+    result = result if same else result.redistribute(placements=(placed.wanted,), async_op=True)
+    return result.to_local() if placed.local else result
+
+
+def _autocast(x: Tensor, *others: Tensor | None) -> Any:
+    """Return the operands of a product as autocast has them."""
+    device = x.device.type
+    if not torch.is_autocast_enabled(device):
+        return (x, *others)
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(None if one is None else one.to(dtype) for one in (x, *others))
+
+
+def _dim(placement: Placement, dims: int) -> int | None:
+    """Return the dimension along which a tensor of so many is spread, from 0 on, or None if it is on all ranks."""
+    return placement.dim % dims if isinstance(placement, Shard) else None
+
+
+def _is_rows(placement: Placement, dims: int = 0) -> bool:
+    """True if a placement spreads rows. dims: dimensions of the tensor, 0 if they are not known."""
+    return isinstance(placement, Shard) and placement.dim not in (-1, dims - 1)
+
+
+# Styles ------------------------------------------------------------------------------------------------------
+
+
+class Colwise(stock.ColwiseParallel):
+    """As `ColwiseParallel`. A linear layer whose x is spread by rows gathers it while it multiplies.
+
+        Colwise(input_layouts=Shard(1))     # [batch, rows / ranks, K] -> [batch, rows, N / ranks]
+
+    Backward scatters the gradient of x while it multiplies; of an x that all ranks have it is summed so. Raises
+    RankError for a mesh of several dimensions, ShapeError for features that ranks do not divide.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        group, given = group_of(device_mesh).group_name, self.input_layouts[0]
+        why = _not_linear(module)
+        if not why and not (given.is_replicate() or _is_rows(given)):
+            why = f"its input is {given}, and its products take rows that are spread, or all of them"
+        if why:
+            return _left_to_torch(super()._apply(module, device_mesh), why)
+        _divides(module, module.out_features, device_mesh)
+        _shard(module, device_mesh, {"weight": Shard(0), "bias": Shard(0)}, self.src_data_rank)
+        wanted = self.output_layouts[0]
+        return _as(_Columns, module, Placed(group=group, given=given, wanted=wanted, local=self.use_local_output))
+
+
+class Rowwise(stock.RowwiseParallel):
+    """As `RowwiseParallel`. A linear layer scatters its sum by rows, or sums it on all ranks, while it multiplies.
+
+        Rowwise(output_layouts=Shard(1))    # [batch, rows, K / ranks] -> [batch, rows / ranks, N]
+
+    Backward gathers the gradient while it multiplies. Raises RankError for a mesh of several dimensions, ShapeError for
+    features that ranks do not divide, and where it is called for rows that ranks do not divide.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        group, wanted = group_of(device_mesh).group_name, self.output_layouts[0]
+        why = _not_linear(module)
+        if not why and not (wanted.is_replicate() or _is_rows(wanted)):
+            why = f"its output is {wanted}, and sums are spread by rows, or on all ranks"
+        if why:
+            return _left_to_torch(super()._apply(module, device_mesh), why)
+        _divides(module, module.in_features, device_mesh)
+        _shard(module, device_mesh, {"weight": Shard(1), "bias": Replicate()}, self.src_data_rank)
+        given = self.input_layouts[0]
+        return _as(_Rows, module, Placed(group=group, given=given, wanted=wanted, local=self.use_local_output))
+
+
+class GatedMLP(stock.ParallelStyle):
+    """A module that computes down(activation(gate(x)) * up(x)) with three linear layers without bias.
+
+        "feed_forward": GatedMLP("w1", "w3", "w2")      # [batch, rows / ranks, K] -> the same
+
+    It takes the place of styles for the three layers and for the module's input. Both layers at the input are one
+    product, which gathers x once. The module's forward is replaced; unless it is on the meta device, it is compared with
+    the formula first. activation: "silu" or "gelu". layouts: of x and the result, Shard(dim) or Replicate().
+
+    Raises RankError for a mesh of several dimensions, BindingError for a module that computes something else, ShapeError
+    for features that ranks do not divide.
+    """
+
+    def __init__(
+        self, gate: str = "w1", up: str = "w3", down: str = "w2", *, activation: str = "silu",
+        layouts: Placement = Shard(1), use_local_output: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.parts, self.activation = (gate, up, down), activation
+        self.layouts, self.use_local_output = layouts, use_local_output
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        group = group_of(device_mesh).group_name
+        if self.activation not in ACTIVATIONS:
+            raise BindingError(f"no activation {self.activation!r}", hint=f"there are {', '.join(ACTIVATIONS)}")
+        gate, up, down = (_linear(module, name) for name in self.parts)
+        if not (self.layouts.is_replicate() or isinstance(self.layouts, Shard)):
+            raise BindingError(f"rows of an MLP cannot be {self.layouts}", hint="give Shard(dim) or Replicate()")
+        _computes_that(module, gate, up, down, self.activation)
+        for one, features, dim in ((gate, gate.out_features, 0), (up, up.out_features, 0), (down, down.in_features, 1)):
+            _divides(one, features, device_mesh)
+            _shard(one, device_mesh, {"weight": Shard(dim)}, self.src_data_rank)
+        module._parts = self.parts  # type: ignore[assignment]
+        placed = Placed(
+            group=group, given=self.layouts, wanted=self.layouts, local=self.use_local_output,
+            activation=self.activation,
+        )  # fmt: skip
+        return _as(_Gated, module, placed)
+
+
+class PrepareModuleInput(stock.PrepareModuleInput):
+    """As torch's, but rows that are spread and wanted on all ranks stay spread: `Colwise` gathers them.
+
+    They are DTensors, so whatever else the module does with them is as if they had been gathered. With
+    use_local_output=True they are gathered before the module, as by torch's.
+    """
+
+    def __init__(self, **layouts: Any) -> None:
+        """layouts: as torch's style takes them."""
+        super().__init__(**layouts)
+        if not self.use_local_output and self.input_layouts is not None:
+            assert self.desired_input_layouts is not None
+            pairs = zip(self.input_layouts, self.desired_input_layouts, strict=True)
+            self.desired_input_layouts = tuple(
+                given if given is not None and _is_rows(given) and wanted is not None and wanted.is_replicate() else wanted
+                for given, wanted in pairs
+            )
+
+
+# Checks and parts --------------------------------------------------------------------------------------------
+
+
+def _not_linear(module: nn.Module) -> str:
+    if type(module).forward is nn.Linear.forward:
+        return ""
+    return f"it is a {type(module).__name__}, and products are those of nn.Linear"
+
+
+def _left_to_torch(module: nn.Module, why: str) -> nn.Module:
+    module._left_to_torch = why  # type: ignore[assignment]
+    return module
+
+
+def _divides(module: nn.Module, features: int, mesh: DeviceMesh) -> None:
+    if features % mesh.size():
+        name = f"{type(module).__name__}({module.in_features}, {module.out_features})"
+        hint = "take a mesh whose ranks divide them, or pad the layer"
+        raise ShapeError(f"{features} features of {name} on {mesh.size()} ranks", hint=hint)
+
+
+def _shard(module: nn.Module, mesh: DeviceMesh, placements: dict[str, Placement], source: int | None) -> None:
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        spread = distribute_tensor(parameter, mesh, [placements[name]], src_data_rank=source)
+        module.register_parameter(name, nn.Parameter(spread, requires_grad=parameter.requires_grad))
+
+
+def _linear(module: nn.Module, name: str) -> nn.Linear:
+    one = getattr(module, name, None)
+    if not isinstance(one, nn.Linear) or one.bias is not None or _not_linear(one):
+        there = [key for key, child in module.named_children() if isinstance(child, nn.Linear)]
+        what = "nothing" if one is None else f"a {type(one).__name__}" + " with a bias" * isinstance(one, nn.Linear)
+        hint = f"name three linear layers without bias, of {', '.join(there)}" if there else "give the MLP itself"
+        raise BindingError(f"{name!r} of {type(module).__name__} is {what}", hint=hint)
+    return one
+
+
+@torch.no_grad()
+def _computes_that(module: nn.Module, gate: nn.Linear, up: nn.Linear, down: nn.Linear, activation: str) -> None:
+    """Raise BindingError for a module that computes something else for two random rows."""
+    weight = gate.weight
+    if weight.is_meta or isinstance(weight, DTensor):
+        return
+    x = torch.randn(1, 2, weight.shape[1], device=weight.device, dtype=weight.dtype)
+    expected = down(ACTIVATIONS[activation](gate(x)) * up(x))
+    mode, made = module.training, module.eval()(x)
+    module.train(mode)
+    same = isinstance(made, Tensor) and made.shape == expected.shape
+    if not same or not torch.allclose(made, expected, rtol=0.05, atol=0.01 * expected.abs().max().item()):
+        hint = "check the order gate, up, down and the activation; or give each layer a style"
+        raise BindingError(f"{type(module).__name__} is not down({activation}(gate(x)) * up(x))", hint=hint)
+
+
+# What was taken ----------------------------------------------------------------------------------------------
+
+
+def explain(model: nn.Module) -> list[str]:
+    """Return a line for each module with a style of this package: what communicates with its product, or why not.
+
+    The implementation of a call depends on its rows too: the logger `tilelink.ops` (INFO) says what each size takes.
+    """
+    lines: list[str] = []
+    for name, module in model.named_modules():
+        if why := getattr(module, "_left_to_torch", ""):
+            lines.append(f"{name}: left to torch: {why}")
+        elif isinstance(module, _Columns | _Rows | _Gated):
+            lines.append(f"{name}: {_said(module)}")
+    return lines
+
+
+def _said(module: Any) -> str:
+    placed: Placed = module._placed
+    weight = getattr(module, module._parts[0]).weight if isinstance(module, _Gated) else module.weight
+    if isinstance(module, _Gated):
+        what = "all-gather and product, product and reduce-scatter"
+        what = what if isinstance(placed.given, Shard) else "product and all-reduce"
+    elif isinstance(module, _Columns):
+        what = "all-gather and product" if isinstance(placed.given, Shard) else "product; its gradient and all-reduce"
+    else:
+        what = "product and reduce-scatter" if isinstance(placed.wanted, Shard) else "product and all-reduce"
+    if not weight.device.type == "cuda":
+        return f"{what}, unfused: its weight is on {weight.device.type}, and kernels are for GPUs"
+    if weight.dtype not in DTYPES:
+        taken = " and ".join(DTYPES.values())
+        return f"{what}, unfused unless autocast: its weight is {weight.dtype}, and kernels take {taken}"
+    return what
