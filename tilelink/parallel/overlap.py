@@ -125,7 +125,7 @@ def _gathered(graph: Graph, gather: Node) -> str:
         raise _Refused(f"its product has {', '.join(product.kwargs)}")
     weight = _Weight(graph, w)
     order = {node: number for number, node in enumerate(graph.nodes)}
-    if not weight.base_is_before(gather, order):
+    if not weight.is_before(gather, order):
         raise _Refused("the weight of its product is computed after it")
     before = prod(value.shape[:dim])
     with graph.inserting_before(gather):
@@ -258,16 +258,17 @@ class _Weight:
     """The second factor of a product, [K, N], as operators have it."""
 
     def __init__(self, graph: Graph, w: Node) -> None:
-        self._graph, self._w = graph, w
-        value = _value(w)
-        self._base = w.args[0] if w.target in TRANSPOSES and value.dim() == 2 and _turns(w) else None
+        self._graph, self._turned = graph, False
+        while w.target in TRANSPOSES and _value(w).dim() == 2 and _turns(w):
+            w, self._turned = w.args[0], not self._turned
+        self._w = w
 
-    def base_is_before(self, node: Node, order: dict[Node, int]) -> bool:
-        return order[self._base or self._w] < order[node]
+    def is_before(self, node: Node, order: dict[Node, int]) -> bool:
+        return order[self._w] < order[node]
 
     def seen(self) -> Node:
         """Return it as [N, K], perhaps a view of [K, N]."""
-        return self._base if self._base is not None else _call(self._graph, aten.permute.default, self._w, [1, 0])
+        return self._w if self._turned else _call(self._graph, aten.permute.default, self._w, [1, 0])
 
     def rows(self) -> Node:
         """Return it as [N, K], row by row."""
@@ -279,10 +280,8 @@ class _Weight:
 
 def _turns(node: Node) -> bool:
     """True if a node of TRANSPOSES changes the two dimensions of a matrix."""
-    given = [[1, 0], *([d % 2 for d in node.args[1:]] for _ in range(1) if node.target is aten.transpose.int)]
-    if node.target is aten.permute.default:
-        return [d % 2 for d in node.args[1]] == [1, 0]
-    return node.target is aten.t.default or sorted(given[-1]) == [0, 1]
+    dims = node.args[1:] if node.target is aten.transpose.int else [1, 0] if node.target is aten.t.default else node.args[1]
+    return [one % 2 for one in dims] in ([1, 0], [0, 1][: 2 * (node.target is aten.transpose.int)])
 
 
 def _waited(node: Node) -> Node:

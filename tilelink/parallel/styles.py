@@ -332,10 +332,10 @@ def _said(module: Any) -> str:
         what = "all-gather and product, product and reduce-scatter"
         what = what if isinstance(placed.given, Shard) else "product and all-reduce"
     elif isinstance(module, _Columns):
-        what = "all-gather and product" if isinstance(placed.given, Shard) else "product; its gradient and all-reduce"
+        what = "all-gather and product" + " where x is spread" * (not isinstance(placed.given, Shard))
     else:
         what = "product and reduce-scatter" if isinstance(placed.wanted, Shard) else "product and all-reduce"
-    if not weight.device.type == "cuda":
+    if weight.device.type != "cuda":
         return f"{what}, unfused: its weight is on {weight.device.type}, and kernels are for GPUs"
     if weight.dtype not in DTYPES:
         taken = " and ".join(DTYPES.values())

@@ -67,7 +67,10 @@ def check_member(group: object) -> None:
 
 def no_group(given: object) -> RankError:
     """Return the error for what is given as a group and is none."""
-    hint = "group takes one that torch.distributed.new_group returned, or None for all ranks; operators its name or a mesh, too"
+    hint = (
+        "group takes one that torch.distributed.new_group returned, or None for all ranks; operators its name or a "
+        "mesh, too"
+    )
     return RankError(f"the group is of type {type(given).__name__}, which is no process group", hint=hint)
 
 
