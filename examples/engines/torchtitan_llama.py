@@ -1,15 +1,16 @@
+# pyright: basic, reportMissingImports=false
 """torchtitan trains a small LLaMA with tensor parallelism, by its own styles and by those of `tilelink.parallel`.
 
     pip install torchtitan==0.2.2 tilelink
     torchrun --nproc-per-node 2 examples/engines/torchtitan_llama.py --steps 40
 
-torchtitan is taken as it is. Its `TrainSpec` names the function that makes a model parallel (`parallelize_fn`); this one has the
-plan of `torchtitan.models.llama3` with styles imported from another package. All else, checkpoints, activation
-checkpoints, torch.compile, clipping, the optimizer, is torchtitan's. For a run of one's own, a module that calls `register`
-goes into `--experimental.custom_import`, and `--model.name llama3_tilelink` picks it.
+torchtitan is taken as it is. Its `TrainSpec` names the function that makes a model parallel (`parallelize_fn`); this
+one has the plan of `torchtitan.models.llama3` with styles imported from another package. All else, checkpoints,
+activation checkpoints, torch.compile, clipping, the optimizer, is torchtitan's. For a run of one's own, a module that
+calls `register` goes into `--experimental.custom_import`, and `--model.name llama3_tilelink` picks it.
 
-The losses of both are compared with how far torchtitan's own are apart with and without torch.compile, which orders sums
-in another way.
+The losses of both are compared with how far torchtitan's own are apart with and without torch.compile, which orders
+sums in another way.
 """
 
 from __future__ import annotations
@@ -142,8 +143,8 @@ def trained(name: str, compiled: bool, steps: int) -> tuple[list[float], list[st
     try:
         trainer.train()
         processor: Any = trainer.metrics_processor
-        said = [line for line in parallel.explain(trainer.model_parts[0]) if "layers.0." in line or "layers" not in line]
-        return processor.losses, said
+        said = parallel.explain(trainer.model_parts[0])
+        return processor.losses, [line for line in said if "layers.0." in line or "layers" not in line]
     finally:
         trainer.close()
         dist.destroy_process_group()
@@ -160,7 +161,8 @@ def main() -> int:
     for name, compiled in RUNS:
         key = name + " compiled" * compiled
         losses[key], said = trained(name, compiled, given.steps)
-        print(key, [round(loss, 4) for loss in losses[key][:: max(1, given.steps // 8)]], *said[:3], sep="\n  ", flush=True)
+        some = [round(loss, 4) for loss in losses[key][:: max(1, given.steps // 8)]]
+        print(key, some, *said[:3], sep="\n  ", flush=True)
 
     def apart(one: str, other: str) -> float:
         return max(abs(a - b) for a, b in zip(losses[one], losses[other], strict=True))

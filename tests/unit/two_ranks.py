@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed for a test, two unless it says otherwise, forked by one process that has imported everything before."""
+"""Ranks of torch.distributed for a test, two or more, forked by one process that has imported everything before."""
 
 from __future__ import annotations
 

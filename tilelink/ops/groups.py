@@ -43,8 +43,8 @@ def group_of(mesh: DeviceMesh) -> ProcessGroup:
     """Return the group of a mesh of one dimension. Raises RankError for others."""
     if mesh.ndim != 1:
         names = mesh.mesh_dim_names
-        one = f'give one of them, as mesh["{names[-1]}"]' if names else "make it with mesh_dim_names, and give one of them"
-        raise RankError(f"the mesh has {mesh.ndim} dimensions: {list(names or mesh.shape)}", hint=one)
+        hint = f'give one of them, as mesh["{names[-1]}"]' if names else "name them, and give one: mesh[name]"
+        raise RankError(f"the mesh has {mesh.ndim} dimensions: {list(names or mesh.shape)}", hint=hint)
     return mesh.get_group()
 
 

@@ -1,10 +1,10 @@
 """Tensor parallelism for models of torch, whose products communicate while they multiply.
 
-    from tilelink.parallel import ColwiseParallel, RowwiseParallel      # in place of torch.distributed.tensor.parallel
+    from tilelink.parallel import ColwiseParallel, RowwiseParallel  # in place of torch.distributed.tensor.parallel
 
     parallelize_module(block, mesh["tp"], {"w1": ColwiseParallel(input_layouts=Shard(1)), ...})
 
-`Colwise`, `Rowwise`, `GatedMLP`, `SequenceParallel` and `PrepareModuleInput` are styles for torch's `parallelize_module`.
+`Colwise`, `Rowwise`, `GatedMLP`, `SequenceParallel` and `PrepareModuleInput` are styles for `parallelize_module`.
 Those that torch has too take the same arguments and have the same meaning, and go by torch's names as well. Parameters
 are DTensors of the same placements, so that checkpoints, gradient clipping and FSDP2 work as with torch's styles.
 `explain` says what communicates with each product, and what was left to torch and why.

@@ -6,8 +6,9 @@
     model = torch.compile(model)
 
 It takes the graphs of models that know nothing of TileLink: those of torch's styles for tensor parallelism, of
-`torch.distributed._functional_collectives`, and their gradients. After the first step, `overlap.report()` has a line for each
-all-gather, reduce-scatter and all-reduce: which product it was joined with, or why with none.
+`torch.distributed._functional_collectives`, and their gradients. After the first step, `overlap.report()` has a line
+for each all-gather, reduce-scatter and all-reduce: the operator that took its place, or why none did. Graphs that torch
+takes from its cache of compiled graphs are joined, and not in the report (TORCHINDUCTOR_FORCE_DISABLE_CACHES=1).
 """
 
 from __future__ import annotations
@@ -280,8 +281,9 @@ class _Weight:
 
 def _turns(node: Node) -> bool:
     """True if a node of TRANSPOSES changes the two dimensions of a matrix."""
-    dims = node.args[1:] if node.target is aten.transpose.int else [1, 0] if node.target is aten.t.default else node.args[1]
-    return [one % 2 for one in dims] in ([1, 0], [0, 1][: 2 * (node.target is aten.transpose.int)])
+    if node.target is aten.permute.default:
+        return [one % 2 for one in node.args[1]] == [1, 0]
+    return node.target is aten.t.default or {one % 2 for one in node.args[1:]} == {0, 1}
 
 
 def _waited(node: Node) -> Node:

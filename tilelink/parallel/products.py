@@ -1,8 +1,8 @@
 # pyright: basic
 """Products of tensor parallelism with the gradients that DTensor has: each rank has the same loss.
 
-x lies as models have it, [..., K], and is spread along a dimension `dim`, or is the same on all ranks. Weights are [N, K].
-A dimension that is spread has equally many rows on all ranks. Groups go by their names.
+x lies as models have it, [..., K], and is spread along a dimension `dim`, or is the same on all ranks. Weights are
+[N, K]. A dimension that is spread has equally many rows on all ranks. Groups go by their names.
 
 `tilelink.ops` takes gradients of the sum of all ranks' losses. The difference matters where a result is the same on all
 ranks: its gradient is, too, and is not summed.
@@ -129,7 +129,7 @@ def sums(x: Tensor, w: Tensor, bias: Tensor | None, group: str, dim: int | None)
 def gated(
     x: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor, activation: Any, group: str, dim: int | None
 ) -> Tensor:  # fmt: skip
-    """Return down(activation(gate(x)) * up(x)) of a gated MLP: x and the result are spread along dim, or on all ranks."""
+    """Return down(activation(gate(x)) * up(x)). x and the result are spread along dim, or the same on all ranks."""
     rows = by_rows(x, dim)
     flat = rows.reshape(-1, x.shape[-1])
     if dim is not None and activation is torch.nn.functional.silu and not is_differentiated((x, w_gate, w_up)):

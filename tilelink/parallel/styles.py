@@ -109,7 +109,7 @@ class _Gated:
 
 @cache
 def _joined(first: type, cls: type) -> type:
-    """A class of modules with the forward of `first`: one for all modules of a class, which then share compiled code."""
+    """Return a class of modules with the forward of `first`, the same for equal ones: they share compiled code."""
     return type(f"{first.__name__.strip('_')}{cls.__name__}", (first, cls), {})
 
 
@@ -202,20 +202,21 @@ class GatedMLP(stock.ParallelStyle):
         "feed_forward": GatedMLP("w1", "w3", "w2")      # [batch, rows / ranks, K] -> the same
 
     It takes the place of styles for the three layers and for the module's input. Both layers at the input are one
-    product, which gathers x once. The module's forward is replaced; unless it is on the meta device, it is compared with
-    the formula first. activation: "silu" or "gelu". layouts: of x and the result, Shard(dim) or Replicate().
+    product, which gathers x once. The module's forward is replaced; unless it is on the meta device, it is compared
+    with the formula first. activation: "silu" or "gelu". layouts: of x and the result, Shard(dim) or Replicate(); None
+    is Shard(1).
 
-    Raises RankError for a mesh of several dimensions, BindingError for a module that computes something else, ShapeError
-    for features that ranks do not divide.
+    Raises RankError for a mesh of several dimensions, BindingError for a module that computes something else,
+    ShapeError for features that ranks do not divide.
     """
 
     def __init__(
         self, gate: str = "w1", up: str = "w3", down: str = "w2", *, activation: str = "silu",
-        layouts: Placement = Shard(1), use_local_output: bool = True,
+        layouts: Placement | None = None, use_local_output: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         self.parts, self.activation = (gate, up, down), activation
-        self.layouts, self.use_local_output = layouts, use_local_output
+        self.layouts, self.use_local_output = layouts or Shard(1), use_local_output
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group = group_of(device_mesh).group_name
@@ -250,7 +251,7 @@ class PrepareModuleInput(stock.PrepareModuleInput):
             assert self.desired_input_layouts is not None
             pairs = zip(self.input_layouts, self.desired_input_layouts, strict=True)
             self.desired_input_layouts = tuple(
-                given if given is not None and _is_rows(given) and wanted is not None and wanted.is_replicate() else wanted
+                given if isinstance(given, Shard) and _is_rows(given) and isinstance(wanted, Replicate) else wanted
                 for given, wanted in pairs
             )
 

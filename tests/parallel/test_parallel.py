@@ -1,0 +1,25 @@
+# pyright: basic
+"""Tensor parallelism by `tilelink.parallel`, on CPU ranks beside torch's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tiers import thorough
+from tests.unit.two_ranks import run_on_ranks
+
+SCENARIOS = {
+    "losses": (2, ("losses", "without_gradients")),
+    "edges": (2, ("layouts", "mixed", "meshes", "mistakes", "explained", "saved")),
+    "joined": (2, ("joined", "reasons")),
+    "four ranks": (4, ("sharded_twice", "losses")),
+    "compiled": (2, ("compiled",)),
+}
+"""Numbers of ranks, and what they do."""
+
+
+@thorough(unless=lambda kind: kind != "compiled")
+@pytest.mark.parametrize("kind", SCENARIOS)
+def test_on_ranks(kind: str) -> None:
+    ranks, scenarios = SCENARIOS[kind]
+    run_on_ranks("tests.parallel.scenarios", scenarios, ranks)
