@@ -25,6 +25,7 @@ from benchmarks import (
     host_cost,
     launch_integers,
     many_sizes,
+    models,
     paged_decode,
     roles,
     search_quality_figures,
@@ -132,6 +133,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any], str], list[str]]] = {
     "check cost": check_cost.table, "context parallel": context_parallel.report,
     "decode": decode.report, "paged decode": paged_decode.report, "many_sizes": many_sizes.report,
     "host_cost": host_cost.report, "roles": roles.table, "attention": attention.table,
+    "models": models.report,
 }  # fmt: skip
 """What a benchmark's results become in docs/results.md, by its name in them."""
 

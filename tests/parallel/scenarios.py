@@ -14,12 +14,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
-import torch.distributed.checkpoint as checkpoint
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor import parallel as stock
 from torch.utils.checkpoint import checkpoint as recomputed
 
@@ -63,7 +64,7 @@ class Block(nn.Module):
         return x + self.feed_forward(self.ffn_norm(x))
 
 
-def model(bias: bool = False) -> nn.Module:
+def model(bias: bool = False) -> Any:
     """The same on all ranks."""
     torch.manual_seed(0)
     return nn.Sequential(Block(bias), Block(bias))
@@ -121,7 +122,7 @@ PLANS: dict[str, tuple[Callable[[Any], Plan], bool]] = {
 """Plans, and whether they spread rows."""
 
 
-def planned(of: Any, plan: Callable[[Any], Plan], over: DeviceMesh, bias: bool = False) -> nn.Module:
+def planned(of: Any, plan: Callable[[Any], Plan], over: DeviceMesh, bias: bool = False) -> Any:
     made = model(bias)
     for block in made:
         stock.parallelize_module(block, over, plan(of))
@@ -168,7 +169,8 @@ def weights(net: nn.Module) -> dict[str, torch.Tensor]:
 
 def alike(ours: nn.Module, theirs: nn.Module, note: str) -> None:
     """Parameters have equal values and equal placements."""
-    for (name, mine), (other, yours) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+    pairs: Any = zip(ours.named_parameters(), theirs.named_parameters(), strict=True)
+    for (name, mine), (other, yours) in pairs:
         assert name == other and type(mine) is type(yours), (note, name, other)
         if isinstance(mine, DTensor):
             assert mine.placements == yours.placements and mine.device_mesh == yours.device_mesh, (note, name)
@@ -270,15 +272,16 @@ def compiled() -> None:
         close(train(net, spread, over, 2, run=torch.compile(net, backend="aot_eager", fullgraph=True)), expected, name)
         again = planned(parallel, plan, over)
 
-        def layers(x: torch.Tensor, net: nn.Module = again) -> torch.Tensor:
+        def layers(x: torch.Tensor, net: Any = again) -> torch.Tensor:
             for block in net:
                 x = recomputed(block, x, use_reentrant=False)
             return x
 
         close(train(again, spread, over, 2, run=layers), expected, f"{name}, computed again")
         third = planned(parallel, plan, over)
-        graph = {"backend": "aot_eager", "fullgraph": True, "dynamic": False}
-        whole = nn.Sequential(*[torch.compile(block, **graph) for block in third])
+        graph: Any = {"backend": "aot_eager", "fullgraph": True, "dynamic": False}
+        blocks: Any = [torch.compile(block, **graph) for block in third]
+        whole = nn.Sequential(*blocks)
         # (Checkpoints inside of a graph with DTensors are refused by torch 2.13 itself, with its own styles too.)
         close(train(third, spread, over, 2, run=lambda x, net=whole: layers(x, net)), expected, f"{name}, graphs again")
         torch.compiler.reset()
@@ -292,9 +295,9 @@ def saved() -> None:
     train(ours, spread, over)
     where = [tempfile.mkdtemp()]
     dist.broadcast_object_list(where)
-    checkpoint.save(ours.state_dict(), checkpoint_id=where[0])
+    save(ours.state_dict(), checkpoint_id=where[0])
     state = theirs.state_dict()
-    checkpoint.load(state, checkpoint_id=where[0])
+    load(state, checkpoint_id=where[0])
     theirs.load_state_dict(state)
     alike(ours, theirs, "loaded")
     copy = deepcopy(ours)
@@ -344,11 +347,12 @@ def mistakes() -> None:
     rows = stock.parallelize_module(nn.Linear(4, 4), over, parallel.Rowwise(output_layouts=Shard(0)))
     with pytest.raises(ShapeError, match="3 rows for"):
         rows(torch.ones(3, 4 // ranks))
-    for wrong, said in (
+    wrongs: tuple[tuple[dict[str, Any], str], ...] = (
         ({"gate": "w4"}, r"'w4' of MLP is nothing.*w1, w3, w2"), ({"gate": "w3", "up": "w1"}, r"is not down\(silu\("),
         ({"activation": "gelu"}, r"is not down\(gelu\("), ({"activation": "tanh"}, "no activation 'tanh'"),
-        ({"layouts": torch.distributed.tensor.Partial()}, "cannot be P"),
-    ):  # fmt: skip
+        ({"layouts": Partial()}, "cannot be P"),
+    )  # fmt: skip
+    for wrong, said in wrongs:
         with pytest.raises(BindingError, match=rf"(?s){said}"):
             stock.parallelize_module(MLP(), over, parallel.GatedMLP(**wrong))
     with pytest.raises(BindingError, match="a Linear with a bias"):

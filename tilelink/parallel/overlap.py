@@ -23,12 +23,16 @@ from typing import Any
 
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-from torch.fx import Graph, Node
+from torch.fx import Graph
+from torch.fx.node import map_arg
 
 from tilelink.errors import RankError
 from tilelink.ops import registered  # declares the operators  # noqa: F401
 from tilelink.ops.calls import DTYPES
 from tilelink.ops.groups import group_named
+
+Node = Any
+"""torch.fx.Node: its arguments are anything, which code that takes graphs apart knows better."""
 
 aten, functional, own = torch.ops.aten, torch.ops._c10d_functional, torch.ops.tilelink
 GATHER, SCATTER, REDUCE = (
@@ -184,11 +188,10 @@ def _scattered(graph: Graph, scatter: Node) -> str:
     dim = 0
     if source.target is CAT:
         parts = source.args[0]
-        split = parts[0].args[0] if parts and parts[0].target is operator.getitem else None
-        ordered = split is not None and [(one.args[0], one.args[1]) for one in parts] == [
-            (split, number) for number in range(ranks)
-        ]
-        if not ordered or split.target not in SPLITS or (source.args[1] if len(source.args) > 1 else 0) != 0:
+        split: Any = parts[0].args[0] if parts and parts[0].target is operator.getitem else None
+        in_order = [tuple(one.args) for one in parts] == [(split, number) for number in range(ranks)]
+        along = source.args[1] if len(source.args) > 1 else 0
+        if split is None or not in_order or along != 0 or split.target not in SPLITS:
             raise _Refused(f"it takes the result of {_name(source)}, and not of a product")
         _alone(source, split, *parts)
         source, dim = split.args[0], split.args[2] if len(split.args) > 2 else 0
@@ -235,7 +238,7 @@ def _terms(source: Node) -> Iterator[tuple[Node, Node]]:
         yield source.args[0], source.args[1]
     elif source.target in VIEWS:
         yield from _terms(source.args[0])
-    elif source.target is ADD and not source.kwargs and all(isinstance(one, Node) for one in source.args):
+    elif source.target is ADD and not source.kwargs and all(isinstance(one, torch.fx.Node) for one in source.args):
         for one in source.args:
             yield from _terms(one)
     elif source.target is ADDMM:
@@ -309,7 +312,7 @@ def _fits(x: Node, group: str) -> None:
 def _call(graph: Graph, target: Callable[..., Any], *arguments: Any, **named: Any) -> Node:
     """Insert a call, with its value."""
     node = graph.call_function(target, arguments, named)
-    values = torch.fx.node.map_arg((arguments, named), lambda one: one.meta["val"])
+    values: Any = map_arg((arguments, named), lambda one: one.meta["val"])
     node.meta["val"] = target(*values[0], **values[1])
     return node
 
@@ -336,7 +339,7 @@ def _value(node: Any) -> torch.Tensor:
 
 
 def _shape(node: Any) -> str:
-    value = node.meta.get("val") if isinstance(node, Node) else None
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     return str(list(value.shape)) if isinstance(value, torch.Tensor) else ""
 
 

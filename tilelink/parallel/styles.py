@@ -101,9 +101,8 @@ class _Gated:
         if isinstance(x, DTensor):
             x = x.redistribute(placements=(placed.given,)).to_local()
         dim = _dim(placed.given, x.dim())
-        weights = (gate.to_local(), up.to_local(), down.to_local())
-        x, *weights = _autocast(x, *weights)
-        y = products.gated(x, *weights, ACTIVATIONS[placed.activation], placed.group, dim)
+        x, first, second, third = _autocast(x, gate.to_local(), up.to_local(), down.to_local())
+        y = products.gated(x, first, second, third, ACTIVATIONS[placed.activation], placed.group, dim)
         return y if placed.local else DTensor.from_local(y, gate.device_mesh, (placed.wanted,), run_check=False)
 
 
@@ -270,7 +269,7 @@ def _left_to_torch(module: nn.Module, why: str) -> nn.Module:
     return module
 
 
-def _divides(module: nn.Module, features: int, mesh: DeviceMesh) -> None:
+def _divides(module: nn.Module, features: Any, mesh: DeviceMesh) -> None:
     if features % mesh.size():
         name = f"{type(module).__name__}({module.in_features}, {module.out_features})"
         hint = "take a mesh whose ranks divide them, or pad the layer"
