@@ -241,6 +241,8 @@ def layouts() -> None:
         (second, "Rowwise", {"output_layouts": Shard(0)}, part),
         (second, "Rowwise", {"output_layouts": Shard(0), "use_local_output": False}, part),
         (second, "Rowwise", {"input_layouts": Replicate()}, torch.randn(ROWS, INNER)),
+        (first, "Colwise", {"input_layouts": Shard(1)}, torch.randn(BATCH, ROWS // over.size(), HIDDEN)),
+        (second, "Rowwise", {"output_layouts": Shard(1)}, torch.randn(BATCH, ROWS, INNER // over.size())),
         (second, "Rowwise", {"output_layouts": Shard(-1)}, part),
         (table, "Rowwise", {"input_layouts": Replicate(), "output_layouts": Shard(0)}, torch.arange(ROWS)),
         (table, "Colwise", {}, torch.arange(ROWS)),
@@ -257,9 +259,46 @@ def layouts() -> None:
         assert isinstance(made[0], DTensor) == isinstance(made[1], DTensor), note
         if isinstance(made[0], DTensor):
             assert made[0].placements == made[1].placements, note
+        assert made[0].is_contiguous() and made[1].is_contiguous(), note  # models call view
         for ours, theirs in zip([made[0], *grads[0]], [made[1], *grads[1]], strict=True):
             ours, theirs = (t.to_local() if isinstance(t, DTensor) else t for t in (ours, theirs))
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4, msg=lambda m, n=note: f"{n}: {m}")
+
+
+def gated() -> None:
+    """An MLP by its own style beside the same MLP in one process: rows spread, or on all ranks, and DTensors."""
+    over, rank = mesh(), dist.get_rank()
+    torch.manual_seed(0)
+    x = torch.randn(BATCH, ROWS, HIDDEN)
+
+    class Gelu(MLP):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.w2(nn.functional.gelu(self.w1(x)) * self.w3(x))
+
+    for kind, activation in ((MLP, "silu"), (Gelu, "gelu")):
+        for dim in (None, 0, 1):
+            layouts = Replicate() if dim is None else Shard(dim)
+            for local in (True, False):
+                torch.manual_seed(1)
+                alone = kind()
+                ours = deepcopy(alone)
+                style = parallel.GatedMLP(activation=activation, layouts=layouts, use_local_output=local)
+                stock.parallelize_module(ours, over, style)
+                mine = x if dim is None else x.chunk(over.size(), dim)[rank]
+                given = mine if local else DTensor.from_local(mine, over, (layouts,))
+                with torch.no_grad():
+                    first = ours(given)
+                y, expected = ours(given), alone(x)
+                assert isinstance(y, DTensor) is not local
+                y, first = (t.to_local() if isinstance(t, DTensor) else t for t in (y, first))
+                assert y.is_contiguous() and y.shape == mine.shape
+                y.square().sum().backward()
+                expected.square().sum().backward()
+                expected = expected if dim is None else expected.chunk(over.size(), dim)[rank]
+                theirs = {name: one.grad for name, one in alone.named_parameters()}
+                gradients: Any = [(one.grad.full_tensor(), theirs[name]) for name, one in ours.named_parameters()]
+                for one, other in [(y, expected), (first, expected), *gradients]:
+                    torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
 def compiled() -> None:
