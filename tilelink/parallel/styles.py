@@ -300,7 +300,8 @@ def _computes_that(module: nn.Module, gate: nn.Linear, up: nn.Linear, down: nn.L
         return
     x = torch.randn(1, 2, weight.shape[1], device=weight.device, dtype=weight.dtype)
     expected = down(ACTIVATIONS[activation](gate(x)) * up(x))
-    mode, made = module.training, module.eval()(x)
+    mode = module.training
+    made = module.train(False)(x)
     module.train(mode)
     same = isinstance(made, Tensor) and made.shape == expected.shape
     if not same or not torch.allclose(made, expected, rtol=0.05, atol=0.01 * expected.abs().max().item()):
