@@ -489,6 +489,13 @@ def reasons() -> None:
         "scattered columns": (
             lambda t: scatter(t @ w, "sum", 1, group), "it scatters columns"
         ),
+        "heads": (lambda t: scatter((t @ w).view(4, 2, 2), "sum", 1, group), "it scatters columns"),
+        "rows and heads": (
+            lambda t: scatter((t @ w).view(2, 2, 2, 2), "sum", 1, group), "reduce-scatter of [4, 1, 2, 2]: gemm_rs"
+        ),
+        "one row more": (
+            lambda t: collectives.all_reduce(t @ w + t[:1] @ w, "sum", group), "a sum of tensors of different shapes"
+        ),
         "bias first": (
             lambda t: collectives.all_reduce(torch.addmm(b, t, w), "sum", group), "a bias is added to its product"
         ),

@@ -211,7 +211,8 @@ def _summed(graph: Graph, node: Node, source: Node, how: str, ranks: int, group:
         raise _Refused(f"it takes the {how}, and operators take sums")
     _fits(source, group)
     dim %= value.dim()
-    if dim == value.dim() - 1 and ranks > 1:
+    part = prod(value.shape[dim:]) // ranks
+    if part % _value(factors[0][1]).shape[1]:  # of what a rank gets together
         raise _Refused("it scatters columns, and operators scatter rows")
     weights = [_Weight(graph, w) for _, w in factors]
     before = prod(value.shape[:dim])
@@ -240,6 +241,8 @@ def _terms(source: Node) -> Iterator[tuple[Node, Node]]:
         yield from _terms(source.args[0])
     elif source.target is ADD and not source.kwargs and all(isinstance(one, torch.fx.Node) for one in source.args):
         for one in source.args:
+            if _value(one).shape != _value(source).shape:
+                raise _Refused("it takes a sum of tensors of different shapes")
             yield from _terms(one)
     elif source.target is ADDMM:
         raise _Refused("a bias is added to its product before the sum over ranks")
