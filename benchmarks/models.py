@@ -238,7 +238,7 @@ def decode(run: cases.Run, args: Any, mesh: DeviceMesh, batch: int) -> dict[str,
         tuple(torch.randn(batch, own, KEYS, HEAD, generator=own_chance, **like) for _ in range(2))
         for _ in range(LLAMA_8B["layers"])
     ]
-    expected = torch.empty_like(x)
+    expected, kept = torch.empty_like(x), list[Model]()
 
     @torch.no_grad()
     def builder(name: str) -> Variant:
@@ -258,6 +258,7 @@ def decode(run: cases.Run, args: Any, mesh: DeviceMesh, batch: int) -> dict[str,
             graph.replay()
             return expected.copy_(made) if first else made
 
+        kept.append(model)  # a graph does not keep the weights that it reads
         return Variant(
             name=name, kind="ours" if name.startswith("TileLink") else "pair", run=replay,
             expected=None if first else lambda: expected, allowed=ALLOWED,

@@ -16,10 +16,21 @@ import torch
 from torch.nn.functional import linear
 
 from tilelink import ops
-from tilelink.ops.custom import is_differentiated
-from tilelink.ops.registered import call
+from tilelink.ops import registered
+from tilelink.ops.calls import run
+from tilelink.ops.custom import is_differentiated, is_direct
 
 Tensor = torch.Tensor
+
+
+def _product(op: str, x: Tensor, w: Tensor, group: str) -> Any:
+    """Call an operator without its own gradients: directly, or where it is traced as torch sees it."""
+    if is_direct((x, w)):
+        return run(op, (x, w) if op == GATHER else (x, w, None), "", group, None)
+    return registered.call(op, x, w, group, "") if op == GATHER else registered.call(op, x, w, None, "", group, "")
+
+
+GATHER, SCATTER, REDUCE = "ag_gemm_gathered", "gemm_rs", "gemm_ar"
 
 
 class _Gathered(torch.autograd.Function):
@@ -27,7 +38,7 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, group: str) -> Tensor:
-        y, rows = call("ag_gemm_gathered", x, w, group, "")
+        y, rows = _product(GATHER, x, w, group)
         ctx.save_for_backward(rows, w)
         ctx.group = group
         return y
@@ -38,7 +49,7 @@ class _Gathered(torch.autograd.Function):
         dy = dy.contiguous()
         dx, dw = None, None
         if ctx.needs_input_grad[0]:
-            dx = call("gemm_rs", dy, w.t().contiguous(), None, "", ctx.group, "")
+            dx = _product(SCATTER, dy, w.t().contiguous(), ctx.group)
         if ctx.needs_input_grad[1]:
             dw = dy.t() @ rows
         return dx, dw, None
@@ -59,7 +70,7 @@ class _Replicated(torch.autograd.Function):
         dy = dy.contiguous()
         dx, dw = None, None
         if ctx.needs_input_grad[0]:
-            dx = call("gemm_ar", dy, w.t().contiguous(), None, "", ctx.group, "")
+            dx = _product(REDUCE, dy, w.t().contiguous(), ctx.group)
         if ctx.needs_input_grad[1]:
             dw = dy.t() @ x
         return dx, dw, None
@@ -71,7 +82,7 @@ class _Reduced(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, group: str) -> Tensor:
         ctx.save_for_backward(x, w)
-        return call("gemm_ar", x, w, None, "", group, "")
+        return _product(REDUCE, x, w, group)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -79,6 +90,22 @@ class _Reduced(torch.autograd.Function):
         dx = dy @ w if ctx.needs_input_grad[0] else None
         dw = dy.t() @ x if ctx.needs_input_grad[1] else None
         return dx, dw, None
+
+
+class _Scattered(torch.autograd.Function):
+    """The own rows of the sum of all ranks' products: the gradient is gathered, for both factors at once."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, group: str) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.group = group
+        return _product(SCATTER, x, w, group)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, w = ctx.saved_tensors
+        dx, dy_of_all = _product(GATHER, dy.contiguous(), w.t().contiguous(), ctx.group)
+        return dx, dy_of_all.t() @ x if ctx.needs_input_grad[1] else None, None
 
 
 class _SummedGradient(torch.autograd.Function):
@@ -91,7 +118,7 @@ class _SummedGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return call("all_reduce", dx.contiguous(), ctx.group, ""), None
+        return ops.all_reduce(dx.contiguous(), group=ctx.group), None
 
 
 def columns(x: Tensor, w: Tensor, bias: Tensor | None, group: str, dim: int | None) -> Tensor:
@@ -116,13 +143,12 @@ def sums(x: Tensor, w: Tensor, bias: Tensor | None, group: str, dim: int | None)
     """
     rows = by_rows(x, dim)
     flat = rows.reshape(-1, x.shape[-1])
-    if dim is not None:
-        y = ops.gemm_rs(flat, w, group=group)
-        bias = bias if bias is None else _SummedGradient.apply(bias, group)
-    elif is_differentiated((x, w)):
-        y = _Reduced.apply(flat, w, group)
+    if is_differentiated((x, w)):
+        y = (_Reduced if dim is None else _Scattered).apply(flat, w, group)
     else:
-        y = ops.gemm_ar(flat, w, group=group)
+        y = _product(REDUCE if dim is None else SCATTER, flat, w, group)
+    if bias is not None and dim is not None:
+        bias = _SummedGradient.apply(bias, group)
     return of_rows(y if bias is None else y + bias, rows, dim)
 
 
