@@ -295,8 +295,9 @@ def gated() -> None:
                 y.square().sum().backward()
                 expected.square().sum().backward()
                 expected = expected if dim is None else expected.chunk(over.size(), dim)[rank]
-                theirs = {name: one.grad for name, one in alone.named_parameters()}
-                gradients: Any = [(one.grad.full_tensor(), theirs[name]) for name, one in ours.named_parameters()]
+                theirs: dict[str, Any] = {name: one.grad for name, one in alone.named_parameters()}
+                made: Any = list(ours.named_parameters())
+                gradients: Any = [(one.grad.full_tensor(), theirs[name]) for name, one in made]
                 for one, other in [(y, expected), (first, expected), *gradients]:
                     torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
