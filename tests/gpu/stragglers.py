@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -69,6 +70,8 @@ def main(folder: Path) -> int:
     target = torch.empty(COPIED, dtype=torch.uint8, device=f"cuda:{1 - rank}")
     spun = torch.empty(SPINNING * 1024, device="cuda")
 
+    kernel_of_spins: Any = spin
+
     def copies() -> None:
         if rank == 0:
             with torch.cuda.stream(side):
@@ -77,7 +80,7 @@ def main(folder: Path) -> int:
     def spins() -> None:
         if rank == 1:
             with torch.cuda.stream(side):
-                spin[(SPINNING,)](spun, TURNS, num_warps=8)
+                kernel_of_spins[(SPINNING,)](spun, TURNS, num_warps=8)
 
     def sleeps() -> None:
         if rank == 1:
@@ -91,13 +94,13 @@ def main(folder: Path) -> int:
         begin = time.perf_counter()
         for launch in range(WELL + ILL):
             ill = fault is not None and launch >= WELL
-            if ill and fault is not sleeps:
+            if ill and fault is not None and fault is not sleeps:
                 fault()  # its own time on the host is before the ranks meet
             every = torch.zeros(2, device="cuda")
             dist.all_gather_into_tensor(every, torch.zeros(1, device="cuda"))
             torch.cuda._sleep(ALIGNED_CYCLES)  # hosts that wait for each launch are not in step
             if ill and fault is sleeps:
-                fault()
+                sleeps()
             kernel(given, out=made)
         torch.cuda.synchronize()
         seconds = time.perf_counter() - begin

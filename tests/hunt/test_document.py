@@ -36,7 +36,6 @@ def test_the_launch_of_the_example_is_as_slow_alone(monkeypatch: pytest.MonkeyPa
     assert "\n".join(case) in printed(alone, monkeypatch)
 
 
-@pytest.mark.thorough
 def test_the_example_is_what_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     command, (first, *case), alone = example()
     out = printed(command, monkeypatch)
