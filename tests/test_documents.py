@@ -174,7 +174,7 @@ def test_examples_run(path: Path) -> None:
     assert run(path) if path.stem in ALONE else run_here(path)
 
 
-@pytest.mark.parametrize(("page", "least"), [("your_kernel", 6), ("decode", 3), ("modules", 6)])
+@pytest.mark.parametrize(("page", "least"), [("your_kernel", 6), ("decode", 3), ("modules", 7)])
 def test_the_code_of_a_page_runs_on_two_ranks(page: str, least: int, tmp_path: Path) -> None:
     """By the command that the page gives, without a GPU."""
     text = (ROOT / "docs" / f"{page}.md").read_text()

@@ -223,6 +223,42 @@ def without_gradients() -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
+def spread_rows() -> None:
+    """A block whose rows are in zigzag over ranks has the losses and gradients of one process with all rows."""
+    over, rank = mesh(), dist.get_rank()
+    for traced in (False, True):
+        torch.manual_seed(3)
+        alone = Attention()
+        ours = parallel_to(deepcopy(alone), over)
+        x = torch.randn(BATCH, ROWS, HIDDEN, generator=torch.Generator().manual_seed(5))
+        mine = ops.zigzag(x, over.size(), rank, 1).requires_grad_()
+        whole = x.clone().requires_grad_()
+        run = torch.compile(ours, fullgraph=True, backend="aot_eager") if traced else ours
+        run(mine).square().sum().backward()
+        alone(whole).square().sum().backward()
+        assert whole.grad is not None
+        torch.testing.assert_close(mine.grad, ops.zigzag(whole.grad, over.size(), rank, 1), atol=1e-4, rtol=1e-4)
+        for one, other in zip(ours.parameters(), alone.parameters(), strict=True):
+            dist.all_reduce(one.grad)
+            torch.testing.assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-4)
+    q = torch.randn(1, 2, 4, 8)
+    with pytest.raises(BindingError, match="attention over ranks has a mask"):
+        parallel_to(Masked(), over)(q)
+    assert nn.functional.scaled_dot_product_attention(q, q, q).shape == q.shape  # outside, torch's own
+    with pytest.raises(RankError, match="the mesh has 2 dimensions"):
+        parallel_to(Attention(), init_device_mesh("cpu", (1, dist.get_world_size()), mesh_dim_names=("a", "b")))
+
+
+class Masked(nn.Module):
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool)
+        return nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+
+def parallel_to(module: nn.Module, over: DeviceMesh) -> Any:
+    return stock.parallelize_module(module, over, parallel.ContextParallel())
+
+
 def layouts() -> None:
     """Other inputs and outputs: DTensors, rows in the first dimension, an embedding, results on all ranks."""
     over = mesh()

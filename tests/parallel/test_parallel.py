@@ -10,7 +10,7 @@ from tests.unit.two_ranks import run_on_ranks
 
 SCENARIOS = {
     "losses": (2, ("losses", "without_gradients")),
-    "edges": (2, ("layouts", "gated", "mixed", "meshes", "mistakes", "explained", "saved")),
+    "edges": (2, ("spread_rows", "layouts", "gated", "mixed", "meshes", "mistakes", "explained", "saved")),
     "joined": (2, ("joined", "reasons")),
     "four ranks": (4, ("sharded_twice", "losses")),
     "compiled": (2, ("compiled",)),

@@ -1,0 +1,69 @@
+# pyright: basic
+"""A style for modules whose rows are spread over ranks: their attention sees the keys of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+
+from tilelink import ops
+from tilelink.errors import BindingError
+from tilelink.ops.groups import group_of
+
+
+class ContextParallel(ParallelStyle):
+    """Attention of a module over a mesh of ranks, each of which has some rows of every sequence.
+
+        parallelize_module(block, mesh["cp"], {"attention": ContextParallel()})
+
+    Calls of `torch.nn.functional.scaled_dot_product_attention` in the module become `tilelink.ops.attention`: with
+    is_causal=True rows are in zigzag (`tilelink.ops.zigzag`), as torch's own context_parallel balances them, and so are
+    positions that the module adds. Parameters stay as they are.
+
+    Raises RankError for a mesh of several dimensions, and where the module is called, BindingError for attention with a
+    mask or a dropout, and what `ops.attention` raises.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        group = group_of(device_mesh).group_name
+        inner = module.forward
+
+        def forward(*args: Any, **named: Any) -> Any:
+            with _Spread(group):
+                return inner(*args, **named)
+
+        module.forward = forward
+        return module
+
+
+class _Spread(TorchFunctionMode):
+    """Attention to keys of all ranks of a group, in place of that to own keys."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__()
+        self._group = group
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is not scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        return _attention(self._group, *args, **(kwargs or {}))
+
+
+def _attention(
+    group: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    if attn_mask is not None or dropout_p:
+        what = "a mask" if attn_mask is not None else "a dropout"
+        hint = "is_causal=True, or no mask: keys of other ranks have no place in one"
+        raise BindingError(f"attention over ranks has {what}", hint=hint)
+    return ops.attention(query, key, value, is_causal=is_causal, scale=scale, group=group)
