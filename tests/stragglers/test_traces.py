@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,10 @@ import tilelink
 from tests.stragglers.cases import MACHINE, deviation, place, plan, pool, traces
 from tilelink import compiler
 from tilelink.cli import app
-from tilelink.errors import DataError, OutputError
+from tilelink.errors import DataError, OutputError, TileLinkError
 from tilelink.simulator import simulate
 from tilelink.stragglers import Column, next_launch, read_traces, save, table_of, table_of_spans
-from tilelink.stragglers.metrics import PROGRAM, joined
+from tilelink.stragglers.metrics import NUMBER, PROGRAM, joined, keys_of, split
 from tilelink.stragglers.report import verdict
 from tilelink.stragglers.simulated import row_of_simulated
 
@@ -113,6 +114,41 @@ def test_a_file_that_is_not_as_it_was_written_is_refused(tmp_path: Path, content
     (tmp_path / "launches-000000009-00000000.npz").write_bytes(content)
     with pytest.raises(DataError, match="cannot be read"):
         read_traces(tmp_path)
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"ranks": 1}, "columns of more than 1 ranks"),
+    ({"ranks": 0}, "columns of more than 0 ranks"),
+    ({"stages": []}, "and 0 stages"),
+    ({"machine": [1]}, "machine"),
+    ({"machine": {"node_ranks": {}}}, "machine"),
+])  # fmt: skip
+def test_a_program_that_is_not_that_of_the_launches_is_refused(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    save(tmp_path, plan(2), table_of(pool(2)[:1]))
+    path = tmp_path / "program.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(TileLinkError, match=reason):
+        read_traces(tmp_path)
+
+
+def test_launches_that_are_far_apart_are_refused(tmp_path: Path) -> None:
+    table = table_of(pool(2)[:1])
+    save(tmp_path, plan(2), table)
+    save(tmp_path, plan(2), replace(table, first=2**40))
+    with pytest.raises(DataError, match="apart"):
+        read_traces(tmp_path)
+
+
+def test_columns_are_those_that_were_encoded_or_refused() -> None:
+    """Programs of a launch with one for each tile are more than SMs."""
+    at = np.array([3])
+    for sm in (-1, 131, 8191, 2**21 - 2):
+        keys = keys_of(NUMBER["work"], at, 0, -1, sm)
+        assert [int(part[0]) for part in split(keys)] == [NUMBER["work"], 3, 0, -1, sm]
+    with pytest.raises(OutputError, match="no column for"):
+        keys_of(NUMBER["work"], at, 0, -1, 2**21 - 1)
 
 
 def test_a_folder_without_launches_is_refused(tmp_path: Path) -> None:

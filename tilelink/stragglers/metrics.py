@@ -23,6 +23,7 @@ from tilelink import files
 from tilelink.data import plain, read_json
 from tilelink.errors import DataError, OutputError
 from tilelink.lowering.columns import Ints
+from tilelink.simulator.machine import machine_of
 
 Floats = NDArray[np.float64]
 Values = NDArray[np.float32]
@@ -40,7 +41,10 @@ signal: the fastest notify from `rank` to `peer` and the fastest one back, toget
 """
 NUMBER = {name: number for number, name in enumerate(METRICS)}
 MOVES = ("sm_out", "sm_in", "engine_out", "engine_in")
-_BITS = (12, 12, 13, 13)  # of stage, rank, peer + 1, sm + 1
+# Of stage + 1, rank, peer + 1 and sm + 1: a launch may have a program for each of a million tiles.
+_BITS = (12, 13, 13, 21)
+MAX_LAUNCHES = 10_000_000
+"""Launches between the first and the last of a folder."""
 
 
 class Column(NamedTuple):
@@ -54,9 +58,13 @@ class Column(NamedTuple):
 
 
 def keys_of(metric: Ints | int, rank: Ints, stage: Ints | int = -1, peer: Ints | int = -1, sm: Ints | int = -1) -> Ints:
-    """Return numbers that stand for columns. metric: its place in METRICS."""
+    """Return numbers that stand for columns. metric: its place in METRICS. Raises OutputError for too large ones."""
     keys = np.zeros(len(rank), np.int64) + metric
     for part, bits in zip((np.asarray(stage) + 1, rank, np.asarray(peer) + 1, np.asarray(sm) + 1), _BITS, strict=True):
+        if part.size and int(part.max()) >> bits:
+            most = [2**one - 2 for one in _BITS]
+            hint = f"stages up to {most[0]}, ranks up to {most[2]}, programs up to {most[3]}"
+            raise OutputError(f"what launches leave has no column for {int(part.max())}", hint=hint)
         keys = keys << bits | part
     return keys
 
@@ -179,8 +187,10 @@ def save_program(
     head |= {"stages": list(stages), "lowered": lowered, "tables": plain(dict(tables)), "machine": machine}
     text = json.dumps(head)
     path = folder / PROGRAM
-    if files.is_file(path) and json.loads(text) != read_json(path):
-        raise OutputError(f"{folder} has launches of another program", hint="name an empty folder")
+    if files.is_file(path) and (own := json.loads(text)) != (there := read_json(path)):
+        alike = isinstance(there, dict) and {**own, "machine": None} == {**there, "machine": None}
+        what = "judged by another machine" if alike else "of another program"
+        raise OutputError(f"{folder} has launches {what}", hint="name an empty folder")
     _replace(path, text.encode())
     if norm is not None:
         _replace(folder / NORM, _packed(table_of([norm])))
@@ -209,7 +219,8 @@ def _packed(table: Table) -> bytes:
 
 def next_launch(folder: Path) -> int:
     """Return the number of the launch after all that a folder has."""
-    return max((t.first + len(t.values) for t in map(_unpacked, folder.glob(LAUNCHES))), default=0)
+    last = max(folder.glob(LAUNCHES), default=None)  # names begin with the number of their first launch
+    return 0 if last is None else (table := _unpacked(last)).first + len(table.values)
 
 
 def is_traces(folder: Path) -> bool:
@@ -230,6 +241,17 @@ def read_traces(folder: str | Path) -> Traces:
     if not found:
         raise DataError(f"{folder} has no launches", hint="they are files launches-*.npz")
     norm = _unpacked(folder / NORM) if files.is_file(folder / NORM) else None
+    launches = max(t.first + len(t.values) for t in found) - min(t.first for t in found)
+    if launches > MAX_LAUNCHES:
+        hint = f"at most {MAX_LAUNCHES:,} are judged"
+        raise DataError(f"{folder} has launches that are {launches:,} apart", hint=hint)
+    for table in (*found, *([] if norm is None else [norm])):
+        _, rank, stage, peer, _ = split(table.keys)
+        if bool((rank >= head["ranks"]).any() or (peer >= head["ranks"]).any() or (stage >= len(head["stages"])).any()):
+            what = f"{folder} has columns of more than {head['ranks']} ranks and {len(head['stages'])} stages"
+            raise DataError(what, hint=f"they are those of {PROGRAM}")
+    if head.get("machine") is not None:
+        machine_of(head["machine"], str(folder / PROGRAM))
     return Traces(
         program=head["program"], ranks=head["ranks"], stages=tuple(map(str, head["stages"])), lowered=head["lowered"],
         tables=head["tables"], machine=head.get("machine"), table=joined(found),
