@@ -151,6 +151,13 @@ def test_columns_are_those_that_were_encoded_or_refused() -> None:
         keys_of(NUMBER["work"], at, 0, -1, 2**21 - 1)
 
 
+@pytest.mark.parametrize("more", [[], ["--plot", "ranks.svg"]])
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run_command("diagnose", "traces", *more)
+    assert done.exit_code == 1 and "there is no traces" in done.output and "--traces FOLDER" in done.output
+
+
 def test_a_folder_without_launches_is_refused(tmp_path: Path) -> None:
     file = save(tmp_path, plan(2), table_of(pool(2)[:1]))
     file.unlink()

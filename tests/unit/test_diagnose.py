@@ -258,7 +258,7 @@ def test_the_command(dumps: Mapping[int, Dump], tmp_path: Path) -> None:
         ("{}", "is no dump of a rank"),
         ('{"format": 99, "dump": {}}', "has format 99"),
         ("no json", "cannot be read"),
-        (None, "there is no dump in"),
+        (None, "some.json"),
     ],
 )
 def test_files_that_are_no_dumps(text: str | None, says: str, tmp_path: Path) -> None:

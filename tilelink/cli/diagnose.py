@@ -10,7 +10,7 @@ import typer
 
 from tilelink.cli.options import AsJson, check_writable, designed_errors, write
 from tilelink.compiler.postmortem import predicted, report_of
-from tilelink.errors import BindingError
+from tilelink.errors import BindingError, DataError
 from tilelink.settings import settings
 from tilelink.simulator.machine import load_machine
 from tilelink.stragglers.metrics import is_traces, read_traces
@@ -35,6 +35,9 @@ def diagnose(
     """Name what holds up a launch that hangs, from its dumps, or makes launches slow, from their traces."""
     with designed_errors(as_json):
         check_writable(plot)
+        if missing := [path for path in dumps or [] if not path.exists()]:
+            hint = "`tilelink run --traces FOLDER` makes traces; a launch that hangs writes dumps (docs/diagnose.md)"
+            raise DataError(f"there is no {missing[0]}", hint=hint)
         if dumps and any(map(is_traces, dumps)):
             if len(dumps) > 1:
                 raise BindingError(f"{len(dumps)} folders at once", hint="name one folder of traces")
