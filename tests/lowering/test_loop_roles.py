@@ -224,6 +224,15 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "numbers that are no rows": (ROWS.replace("sums[h, n, i] = logs", "sums[h, n, i, :] = state"),
                                  {"rows": "out [H, N, B, D] f32"}, "store no vector of a number for each i"),
+    "numbers of rows that a stage reads": (
+        ROWS + "\n    compute use(h: H by 1, n: N by 1, i: B):\n        consumer_tile_wait(o[h, n, i, :])\n"
+        "        twice[h, n, i] = sums[h, n, i] * 2.0\n",
+        {"rows": "out [H, N, B] f32\n    twice : out [H, N, B] f32"},
+        "store sums and notify nobody, and a stage reads it",
+    ),
+    "a wait for what was read": (
+        body(WAITS[0], ATTEND.format(mask=""), WAITS[1]), {}, "does more than to wait and then compute",
+    ),
     "long elements": (SOFTMAX, {"dtype": "f32"}, "not all bf16 or f16"),
 }  # fmt: skip
 

@@ -118,7 +118,10 @@ def test_a_file_that_is_not_as_it_was_written_is_refused(tmp_path: Path, content
 
 @pytest.mark.parametrize(("change", "reason"), [
     ({"ranks": 1}, "columns of more than 1 ranks"),
-    ({"ranks": 0}, "columns of more than 0 ranks"),
+    ({"ranks": 0}, "is of 0 ranks"),
+    ({"ranks": True}, "is of True ranks"),
+    ({"ranks": 10**9}, "is of 1000000000 ranks"),
+    ({"machine": "8xH200"}, "machine"),
     ({"stages": []}, "and 0 stages"),
     ({"machine": [1]}, "machine"),
     ({"machine": {"node_ranks": {}}}, "machine"),
@@ -130,6 +133,18 @@ def test_a_program_that_is_not_that_of_the_launches_is_refused(
     path = tmp_path / "program.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(TileLinkError, match=reason):
+        read_traces(tmp_path)
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    (lambda table: replace(table, values=-table.values), "times that are none"),
+    (lambda table: replace(table, values=table.values * np.inf), "times that are none"),
+    (lambda table: replace(table, values=table.values * np.nan), "took any time"),
+    (lambda table: replace(table, values=table.values[:0]), "took any time"),
+])  # fmt: skip
+def test_launches_of_no_time_are_refused(tmp_path: Path, change: Any, reason: str) -> None:
+    save(tmp_path, plan(2), change(table_of(pool(2)[:1])))
+    with pytest.raises(DataError, match=reason):
         read_traces(tmp_path)
 
 

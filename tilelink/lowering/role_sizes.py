@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from tilelink.ir.mapping import Span
 from tilelink.ir.products import operand_region, products
-from tilelink.ir.program import ITEM_BYTES, Assign, Full, Notify, Region
+from tilelink.ir.program import ITEM_BYTES, Assign, Full, Notify, Read, Region
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
+from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import Carried
 from tilelink.lowering.channel_waits import repeated
@@ -420,16 +421,21 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
 def _vectors_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str | None:
     """Return why consumers cannot store a number for each row next to the result of a loop, or None.
 
-    They store it in memory themselves, and no notify of the storer's says when it is there.
+    They store it in memory themselves, and no notify of the storer's says when it is there. So nothing else of the
+    program may read it.
     """
     row = bound.tile_map(stage.name, tile.kept).spans[-2].index
     notified = {s.region.tensor for s in stage.stage.body if isinstance(s, Notify)}
+    every = (value_of(s) for other in bound.stages.values() for s in statements(other.stage.body))
+    read = {one.region.tensor for value in every if value for one in values(value) if isinstance(one, Read)}
     for region in (store.region for store in tile.vectors):
         spans = [span for span in bound.tile_map(stage.name, region).spans if span.kind != "point"]
         if [(span.kind, span.index) for span in spans] != [("tile", row)]:
             return reason_at(region, f"before its last store its tiles store no vector of a number for each {row}")
         if bound.tensors[region.tensor].decl.space != "out" or region.tensor in notified:
             return reason_at(region, f"its consumers store {region.tensor}, which is no output, and notify nobody")
+        if region.tensor in read:
+            return reason_at(region, f"its consumers store {region.tensor} and notify nobody, and a stage reads it")
     return None
 
 

@@ -113,9 +113,7 @@ class _Unfolding:
                     done += self._attended(value, states[name])
                 case _:
                     done += self._product(statement)
-        if all(isinstance(s, Wait | Assign) for s in done):  # nothing that another rank could wait for is between
-            done.sort(key=lambda s: not isinstance(s, Wait))
-        return _propagated(tuple(done), outside)
+        return _propagated(_waits_first(tuple(done)), outside)
 
     def _product(self, statement: Statement) -> Iterator[Statement]:
         """Yield a statement, after one of its own for a product of two regions in it."""
@@ -198,6 +196,23 @@ class _State:
     shift: str
     weights: str
     old: str
+
+
+def _waits_first(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """Return the statements of an iteration with its waits before what is computed: the loader executes them.
+
+    Nothing that another rank could wait for is between. A wait stays behind what reads its tensor: such a program lacks
+    an order, and has to be refused with roles as without them.
+    """
+    if not all(isinstance(s, Wait | Assign) for s in body):
+        return body
+    read: set[str] = set()
+    for statement in body:
+        if isinstance(statement, Wait) and statement.region.tensor in read:
+            return body
+        value = value_of(statement)
+        read |= {one.region.tensor for one in values(value) if isinstance(one, Read)} if value is not None else set()
+    return tuple(sorted(body, key=lambda s: not isinstance(s, Wait)))
 
 
 def _vectors_first(body: tuple[Statement, ...]) -> tuple[Statement, ...]:

@@ -43,6 +43,7 @@ NUMBER = {name: number for number, name in enumerate(METRICS)}
 MOVES = ("sm_out", "sm_in", "engine_out", "engine_in")
 # Of stage + 1, rank, peer + 1 and sm + 1: a launch may have a program for each of a million tiles.
 _BITS = (12, 13, 13, 21)
+MAX_RANKS = 4096
 MAX_LAUNCHES = 10_000_000
 """Launches between the first and the last of a folder."""
 
@@ -241,6 +242,8 @@ def read_traces(folder: str | Path) -> Traces:
     if not found:
         raise DataError(f"{folder} has no launches", hint="they are files launches-*.npz")
     norm = _unpacked(folder / NORM) if files.is_file(folder / NORM) else None
+    if isinstance(head["ranks"], bool) or not 0 < head["ranks"] <= MAX_RANKS:
+        raise DataError(f"{folder / PROGRAM} is of {head['ranks']} ranks", hint=f"of 1 to {MAX_RANKS}")
     launches = max(t.first + len(t.values) for t in found) - min(t.first for t in found)
     if launches > MAX_LAUNCHES:
         hint = f"at most {MAX_LAUNCHES:,} are judged"
@@ -250,6 +253,11 @@ def read_traces(folder: str | Path) -> Traces:
         if bool((rank >= head["ranks"]).any() or (peer >= head["ranks"]).any() or (stage >= len(head["stages"])).any()):
             what = f"{folder} has columns of more than {head['ranks']} ranks and {len(head['stages'])} stages"
             raise DataError(what, hint=f"they are those of {PROGRAM}")
+    if norm is not None and len(norm.values) != 1:
+        raise DataError(f"{folder / NORM} is not one launch", hint="it must be as TileLink writes it")
+    took = np.concatenate([t.values[:, split(t.keys)[0] == NUMBER["took"]].ravel() for t in found])
+    if not np.isfinite(took).any():
+        raise DataError(f"{folder} has no launch that took any time", hint="they must be as TileLink writes them")
     if head.get("machine") is not None:
         machine_of(head["machine"], str(folder / PROGRAM))
     return Traces(
@@ -272,6 +280,8 @@ def _unpacked(path: Path) -> Table:
         raise DataError(f"{path} has no launches", hint=hint)
     if not bool((np.diff(keys) > 0).all()) or int(keys.min(initial=0)) < 0 or int(first) < 0:
         raise DataError(f"{path} has columns that are none", hint=hint)
+    if bool((values < 0).any() or np.isinf(values).any()):
+        raise DataError(f"{path} has times that are none", hint=hint)
     if bool((split(keys)[0] >= len(METRICS)).any()):
         raise DataError(f"{path} has columns of another version", hint="use the version that wrote it")
     return Table(keys=keys, values=values, counts=counts, first=int(first))
