@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -26,6 +27,8 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from tilelink import ops, parallel
 from tilelink.errors import BindingError, RankError, ShapeError
+from tilelink.parallel import overlap as overlap_module
+from tilelink.parallel.overlap import KEPT
 
 BATCH, ROWS, HIDDEN, INNER, HEADS = 2, 8, 16, 24, 4
 Plan = dict[str, Any]
@@ -280,6 +283,14 @@ def layouts() -> None:
         (first, "Colwise", {"input_layouts": Shard(1)}, torch.randn(BATCH, ROWS // over.size(), HIDDEN)),
         (second, "Rowwise", {"output_layouts": Shard(1)}, torch.randn(BATCH, ROWS, INNER // over.size())),
         (second, "Rowwise", {"output_layouts": Shard(-1)}, part),
+        # Shard(1) spreads columns of x [rows, K], and so do Shard(2) and Shard(-2) of other numbers of dimensions.
+        (first, "Colwise", {"input_layouts": Shard(1)}, x.chunk(over.size(), 1)[over.get_local_rank()]),
+        (first, "Colwise", {"input_layouts": Shard(-2)}, mine),
+        (first, "Colwise", {"input_layouts": Shard(2)}, torch.randn(BATCH, ROWS, HIDDEN // over.size())),
+        (second, "Rowwise", {"output_layouts": Shard(1)}, part),
+        (second, "Rowwise", {"output_layouts": Shard(1), "use_local_output": False}, part),
+        (second, "Rowwise", {"output_layouts": Shard(-2)}, part),
+        (second, "Rowwise", {"output_layouts": Shard(2)}, torch.randn(BATCH, ROWS, INNER // over.size())),
         (table, "Rowwise", {"input_layouts": Replicate(), "output_layouts": Shard(0)}, torch.arange(ROWS)),
         (table, "Colwise", {}, torch.arange(ROWS)),
     ]  # fmt: skip
@@ -336,6 +347,56 @@ def gated() -> None:
                 gradients: Any = [(one.grad.full_tensor(), theirs[name]) for name, one in made]
                 for one, other in [(y, expected), (first, expected), *gradients]:
                     torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def gated_columns() -> None:
+    """An MLP whose style spreads the last dimension of x: what it is depends on how many x has."""
+    over, rank = mesh(), dist.get_rank()
+    torch.manual_seed(1)
+    alone = MLP()
+    for dim, dims in ((1, 2), (-1, 2), (-1, 3), (2, 3)):
+        for local in (True, False):
+            alone.zero_grad()
+            style = parallel.GatedMLP(layouts=Shard(dim), use_local_output=local)
+            ours: Any = stock.parallelize_module(deepcopy(alone), over, style)
+            x = torch.randn(BATCH, ROWS, HIDDEN)[: 1 if dims == 2 else BATCH].reshape(-1, *[ROWS] * (dims - 2), HIDDEN)
+            mine = x.chunk(over.size(), -1)[rank].clone().requires_grad_()
+            whole = x.clone().requires_grad_()
+            y, expected = ours(mine), alone(whole)
+            assert isinstance(y, DTensor) is not local
+            y = y.to_local() if isinstance(y, DTensor) else y
+            y.square().sum().backward()
+            expected.square().sum().backward()
+            assert whole.grad is not None
+            pairs = [(one.chunk(over.size(), -1)[rank], own) for one, own in ((expected, y), (whole.grad, mine.grad))]
+            theirs: Any = dict(alone.named_parameters())
+            pairs += [(one.grad.full_tensor(), theirs[name].grad) for name, one in ours.named_parameters()]
+            for one, other in pairs:
+                torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def compared() -> None:
+    """The comparison of an MLP with its formula leaves modes and random numbers as they were, also if it fails."""
+
+    class Broken(MLP):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ZeroDivisionError("no rows")
+
+    def applied(module: nn.Module, *parts: str) -> None:
+        stock.parallelize_module(module, mesh(), parallel.GatedMLP(*parts))
+
+    for kind, parts, said in (
+        (MLP, (), ""), (Broken, (), r"Broken of x \[1, 2, 16\] raises ZeroDivisionError: no rows"),
+        (MLP, ("w2", "w3", "w1"), "raises RuntimeError"),
+    ):  # fmt: skip
+        module = kind()
+        module.w1.eval()
+        torch.manual_seed(5)
+        with pytest.raises(BindingError, match=said) if said else nullcontext():
+            applied(module, *parts)
+        drawn = torch.rand(4)
+        assert torch.equal(drawn, torch.rand(4, generator=torch.Generator().manual_seed(5))), said
+        assert module.training and module.w2.training and not module.w1.training, said
 
 
 def compiled() -> None:
@@ -423,6 +484,9 @@ def mistakes() -> None:
     rows = stock.parallelize_module(nn.Linear(4, 4), over, parallel.Rowwise(output_layouts=Shard(0)))
     with pytest.raises(ShapeError, match="3 rows for"):
         rows(torch.ones(3, 4 // ranks))
+    far = stock.parallelize_module(nn.Linear(4, 4), over, parallel.Rowwise(output_layouts=Shard(2)))
+    with pytest.raises(ShapeError, match="dimension 2 of 2 is spread"):
+        far(torch.ones(4, 4 // ranks))
     wrongs: tuple[tuple[dict[str, Any], str], ...] = (
         ({"gate": "w4"}, r"'w4' of MLP is nothing.*w1, w3, w2"), ({"gate": "w3", "up": "w1"}, r"is not down\(silu\("),
         ({"activation": "gelu"}, r"is not down\(gelu\("), ({"activation": "tanh"}, "no activation 'tanh'"),
@@ -533,6 +597,10 @@ def reasons() -> None:
         "one row more": (
             lambda t: collectives.all_reduce(t @ w + t[:1] @ w, "sum", group), "a sum of tensors of different shapes"
         ),
+        "views of others": (
+            lambda t: collectives.all_reduce((t @ w).view(2, 8) + (t[:2] @ w.repeat(1, 2)).view(2, 8), "sum", group),
+            "a sum of products of different shapes",
+        ),
         "bias first": (
             lambda t: collectives.all_reduce(torch.addmm(b, t, w), "sum", group), "a bias is added to its product"
         ),
@@ -551,6 +619,27 @@ def reasons() -> None:
         assert len(overlap.pairs) == 1 and said in overlap.report(), (name, overlap.report())
         torch.testing.assert_close(made, function(x), msg=lambda text, n=name: f"{n}: {text}")
         torch.compiler.reset()
+
+
+def bounded() -> None:
+    """A pass keeps so many pairs, the last ones; torch's cache knows it by the code of operators, too."""
+    overlap = parallel.Overlap()
+    graph = torch.fx.Graph()
+    given = graph.placeholder("x")
+    given.meta["val"] = torch.ones(2)
+    group = dist.group.WORLD
+    assert group is not None
+    reduce: Any = torch.ops._c10d_functional.all_reduce.default
+    graph.output(graph.call_function(reduce, (given, "sum", group.group_name)))
+    for _ in range(KEPT + 3):
+        overlap(graph)
+    assert len(overlap.pairs) == len(overlap.report().splitlines()) == KEPT
+    hashed: list[tuple[str, ...]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlap_module, "get_hash_for_files", hashed.append)
+        overlap.uuid()
+    names = {os.path.basename(one) for one in hashed[0]}
+    assert {"overlap.py", "registered.py", "operators.py"} <= names, names
 
 
 def run(names: list[str]) -> None:

@@ -10,8 +10,9 @@ from tests.unit.two_ranks import run_on_ranks
 
 SCENARIOS = {
     "losses": (2, ("losses", "without_gradients")),
-    "edges": (2, ("spread_rows", "layouts", "gated", "mixed", "meshes", "mistakes", "explained", "saved")),
-    "joined": (2, ("joined", "reasons")),
+    "edges": (2, ("spread_rows", "layouts", "gated", "gated_columns", "mixed", "meshes", "saved")),
+    "checks": (2, ("compared", "mistakes", "explained")),
+    "joined": (2, ("joined", "reasons", "bounded")),
     "four ranks": (4, ("sharded_twice", "losses")),
     "compiled": (2, ("compiled",)),
 }

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import operator
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
@@ -51,6 +52,8 @@ OTHERS = {
     functional.all_to_all_single.default: "no operator has an all-to-all with a product",
 }
 SHOWN = {GATHER: "all-gather", SCATTER: "reduce-scatter", REDUCE: "all-reduce"}
+KEPT = 4096
+"""Pairs that a report has."""
 _log = logging.getLogger("tilelink.parallel")
 
 
@@ -73,10 +76,10 @@ class _Refused(Exception):
 
 
 class Overlap(CustomGraphPass):
-    """The pass; `pairs` has what it found in all graphs since it was made, in their order."""
+    """The pass; `pairs` has what it found in graphs since it was made, in their order, the last KEPT."""
 
     def __init__(self) -> None:
-        self.pairs: list[Pair] = []
+        self.pairs: deque[Pair] = deque(maxlen=KEPT)  # models with changing sizes are compiled again and again
 
     def __call__(self, graph: Graph) -> None:
         for node in [node for node in graph.nodes if node.op == "call_function"]:
@@ -94,8 +97,10 @@ class Overlap(CustomGraphPass):
         graph.lint()
 
     def uuid(self) -> Any:
-        """What torch's cache of compiled graphs takes this pass to be."""
-        return get_hash_for_files((str(Path(__file__)),))
+        """What torch's cache of compiled graphs takes this pass to be: its code, and that of operators."""
+        package = Path(__file__).parents[1]
+        files = sorted(str(one) for folder in ("parallel", "ops") for one in (package / folder).glob("*.py"))
+        return get_hash_for_files(tuple(files))
 
     def report(self) -> str:
         """Return a line for each collective that was seen, in the order of graphs."""
@@ -214,6 +219,8 @@ def _summed(graph: Graph, node: Node, source: Node, how: str, ranks: int, group:
     part = prod(value.shape[dim:]) // ranks
     if part % _value(factors[0][1]).shape[1]:  # of what a rank gets together
         raise _Refused("it scatters columns, and operators scatter rows")
+    if len({(_value(a).shape[0], _value(w).shape[1]) for a, w in factors}) > 1:  # views may hide it
+        raise _Refused("it takes a sum of products of different shapes")
     weights = [_Weight(graph, w) for _, w in factors]
     before = prod(value.shape[:dim])
     with graph.inserting_before(node):

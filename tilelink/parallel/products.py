@@ -34,46 +34,51 @@ GATHER, SCATTER, REDUCE = "ag_gemm_gathered", "gemm_rs", "gemm_ar"
 
 
 class _Gathered(torch.autograd.Function):
-    """All ranks' rows times the own weight. The gathered rows are kept, as those of a plain product are."""
+    """All ranks' rows times the own weights, next to each other. The gathered rows are kept, as those of a plain
+    product are, and the weights as they are: both in one would be a copy from here to backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, group: str) -> Tensor:
-        y, rows = _product(GATHER, x, w, group)
-        ctx.save_for_backward(rows, w)
+    def forward(ctx: Any, x: Tensor, group: str, *weights: Tensor) -> Tensor:
+        y, rows = _product(GATHER, x, _together(weights), group)
+        ctx.save_for_backward(rows, *weights)
         ctx.group = group
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        rows, w = ctx.saved_tensors
-        dy = dy.contiguous()
-        dx, dw = None, None
-        if ctx.needs_input_grad[0]:
-            dx = _product(SCATTER, dy, w.t().contiguous(), ctx.group)
-        if ctx.needs_input_grad[1]:
-            dw = dy.t() @ rows
-        return dx, dw, None
+        return _column_gradients(ctx, dy, SCATTER)
 
 
 class _Replicated(torch.autograd.Function):
     """Rows that all ranks have times the own columns: the gradient of the rows is summed."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, group: str) -> Tensor:
-        ctx.save_for_backward(x, w)
+    def forward(ctx: Any, x: Tensor, group: str, *weights: Tensor) -> Tensor:
+        ctx.save_for_backward(x, *weights)
         ctx.group = group
-        return x @ w.t()
+        return x @ _together(weights).t()
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, w = ctx.saved_tensors
-        dy = dy.contiguous()
-        dx, dw = None, None
-        if ctx.needs_input_grad[0]:
-            dx = _product(REDUCE, dy, w.t().contiguous(), ctx.group)
-        if ctx.needs_input_grad[1]:
-            dw = dy.t() @ x
-        return dx, dw, None
+        return _column_gradients(ctx, dy, REDUCE)
+
+
+def _together(weights: tuple[Tensor, ...]) -> Tensor:
+    return weights[0] if len(weights) == 1 else torch.cat(weights)
+
+
+def _column_gradients(ctx: Any, dy: Tensor, op: str) -> tuple[Tensor | None, ...]:
+    """Return the gradients of x, group, *weights. op: how the gradient of the rows is summed."""
+    rows, *weights = ctx.saved_tensors
+    dy, dx = dy.contiguous(), None
+    if ctx.needs_input_grad[0]:
+        turned = [one.t() for one in weights]
+        w = torch.cat(turned, 1) if len(turned) > 1 else turned[0]
+        dx = _product(op, dy, w.contiguous(), ctx.group)
+    dw: Any = [None] * len(weights)
+    if any(ctx.needs_input_grad[2:]):
+        dw = (dy.t() @ rows).split([one.shape[0] for one in weights])
+    return dx, None, *dw
 
 
 class _Reduced(torch.autograd.Function):
@@ -121,17 +126,20 @@ class _SummedGradient(torch.autograd.Function):
         return ops.all_reduce(dx.contiguous(), group=ctx.group), None
 
 
-def columns(x: Tensor, w: Tensor, bias: Tensor | None, group: str, dim: int | None) -> Tensor:
+def columns(x: Tensor, w: Tensor | tuple[Tensor, ...], bias: Tensor | None, group: str, dim: int | None) -> Tensor:
     """Return x W^T + b for the own columns: [..., K], [N, K] -> [..., N], with all rows.
 
-    dim: along which x is spread, or None if all ranks have all of it.
+    w: a weight, or several whose columns are next to each other. dim: along which x is spread, or None if all ranks
+    have all of it.
     """
+    weights = w if isinstance(w, tuple) else (w,)
     rows = by_rows(x, dim)
     flat = rows.reshape(-1, x.shape[-1])
-    if not is_differentiated((x, w, bias)):
+    if not is_differentiated((x, *weights, bias)):
+        w = _together(weights)
         y = linear(flat, w, bias) if dim is None else ops.ag_gemm(flat, w, bias=bias, group=group)
     else:
-        y = (_Replicated if dim is None else _Gathered).apply(flat, w, group)
+        y = (_Replicated if dim is None else _Gathered).apply(flat, group, *weights)
         y = y if bias is None else y + bias
     return of_rows(y, rows, dim)
 
@@ -161,7 +169,7 @@ def gated(
     if dim is not None and activation is torch.nn.functional.silu and not is_differentiated((x, w_gate, w_up)):
         between = ops.ag_gemm_gated(flat, w_gate, w_up, group=group)
     else:
-        gate, up = columns(flat, torch.cat((w_gate, w_up)), None, group, None if dim is None else 0).chunk(2, -1)
+        gate, up = columns(flat, (w_gate, w_up), None, group, None if dim is None else 0).chunk(2, -1)
         between = activation(gate) * up
     return of_rows(sums(between, w_down, None, group, None if dim is None else 0), rows, dim)
 

@@ -52,20 +52,22 @@ class _Columns:
     def forward(self, x: Any) -> Any:
         placed = self._placed
         w, b = self.weight.to_local(), None if self.bias is None else self.bias.to_local()
-        given = placed.given
+        given, mesh = placed.given, self.weight.device_mesh
+        if not isinstance(x, DTensor) and _is_columns(given, x.dim()):
+            x = DTensor.from_local(x, mesh, (given,), run_check=False)
         if isinstance(x, DTensor):
-            if not _is_rows(x.placements[0], x.dim()):
+            if not isinstance(x.placements[0], Shard) or _is_columns(x.placements[0], x.dim()):
                 x = x.redistribute(placements=(Replicate(),))
             given = x.placements[0]
             # Several products of one x are one sum of gradients, as with torch's style.
             x = x.to_local() if isinstance(given, Shard) else x.to_local(grad_placements=(Partial(),))
             x, w, b = _autocast(x, w, b)
             if not isinstance(given, Shard):
-                return _result(nn.functional.linear(x, w, b), self.weight, placed)
+                return _result(nn.functional.linear(x, w, b), Shard(x.dim() - 1), mesh, placed)
         else:
             x, w, b = _autocast(x, w, b)
         y = products.columns(x, w, b, placed.group, _dim(given, x.dim()))
-        return _result(y, self.weight, placed)
+        return _result(y, Shard(y.dim() - 1), mesh, placed)
 
 
 class _Rows:
@@ -83,10 +85,9 @@ class _Rows:
         if isinstance(x, DTensor):
             x = x.redistribute(placements=(last,)).to_local()
         x, w, b = _autocast(x, self.weight.to_local(), None if self.bias is None else self.bias.to_local())
-        y = products.sums(x, w, b, placed.group, _dim(placed.wanted, x.dim()))
-        if placed.local:
-            return y
-        return DTensor.from_local(y, self.weight.device_mesh, (placed.wanted,), run_check=False)
+        made = _by_rows(placed.wanted, x.dim())
+        y = products.sums(x, w, b, placed.group, _dim(made, x.dim()))
+        return _result(y, made, self.weight.device_mesh, placed)
 
 
 class _Gated:
@@ -98,12 +99,15 @@ class _Gated:
     def forward(self, x: Any) -> Any:
         placed = self._placed
         gate, up, down = (getattr(self, name).weight for name in self._parts)
+        mesh, made = gate.device_mesh, _by_rows(placed.given, x.dim())
+        if not isinstance(x, DTensor) and made != placed.given:
+            x = DTensor.from_local(x, mesh, (placed.given,), run_check=False)
         if isinstance(x, DTensor):
-            x = x.redistribute(placements=(placed.given,)).to_local()
-        dim = _dim(placed.given, x.dim())
+            x = x.redistribute(placements=(made,)).to_local()
+        dim = _dim(made, x.dim())
         x, first, second, third = _autocast(x, gate.to_local(), up.to_local(), down.to_local())
         y = products.gated(x, first, second, third, ACTIVATIONS[placed.activation], placed.group, dim)
-        return y if placed.local else DTensor.from_local(y, gate.device_mesh, (placed.wanted,), run_check=False)
+        return _result(y, made, mesh, placed)
 
 
 @cache
@@ -118,13 +122,12 @@ def _as(first: type, module: nn.Module, placed: Placed) -> nn.Module:
     return module
 
 
-def _result(y: Tensor, weight: DTensor, placed: Placed) -> Any:
-    """Return own columns y as the style wants them."""
-    last = y.dim() - 1
-    same = _dim(placed.wanted, y.dim()) == last
+def _result(y: Tensor, made: Placement, mesh: DeviceMesh, placed: Placed) -> Any:
+    """Return y, which is placed as `made`, as the style wants it."""
+    same = _dim(placed.wanted, y.dim()) == _dim(made, y.dim())
     if same and placed.local:
         return y
-    result = DTensor.from_local(y, weight.device_mesh, (Shard(last),), run_check=False)
+    result = DTensor.from_local(y, mesh, (made,), run_check=False)
     result = result if same else result.redistribute(placements=(placed.wanted,), async_op=True)
     return result.to_local() if placed.local else result
 
@@ -139,13 +142,30 @@ def _autocast(x: Tensor, *others: Tensor | None) -> Any:
 
 
 def _dim(placement: Placement, dims: int) -> int | None:
-    """Return the dimension along which a tensor of so many is spread, from 0 on, or None if it is on all ranks."""
-    return placement.dim % dims if isinstance(placement, Shard) else None
+    """Return the dimension along which a tensor of so many is spread, from 0 on, or None if it is on all ranks.
+
+    Raises ShapeError for one that the tensor lacks.
+    """
+    if not isinstance(placement, Shard):
+        return None
+    if not -dims <= placement.dim < dims:
+        raise ShapeError(f"dimension {placement.dim} of {dims} is spread", hint="give the style's layouts one of x")
+    return placement.dim % dims
 
 
-def _is_rows(placement: Placement, dims: int = 0) -> bool:
-    """True if a placement spreads rows. dims: dimensions of the tensor, 0 if they are not known."""
-    return isinstance(placement, Shard) and placement.dim not in (-1, dims - 1)
+def _is_columns(placement: Placement, dims: int) -> bool:
+    """True if a placement spreads the last dimension of a tensor of so many, which Shard(1) may be or not."""
+    return _dim(placement, dims) == dims - 1
+
+
+def _by_rows(placement: Placement, dims: int) -> Placement:
+    """Return how products place what is to be placed so: columns are on all ranks first, and DTensor spreads them."""
+    return Replicate() if _is_columns(placement, dims) else placement
+
+
+def _may_be_rows(placement: Placement | None) -> bool:
+    """True if a placement spreads rows of some tensors. Which ones is known when the module is called."""
+    return isinstance(placement, Shard) and placement.dim != -1
 
 
 # Styles ------------------------------------------------------------------------------------------------------
@@ -163,7 +183,7 @@ class Colwise(stock.ColwiseParallel):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group, given = group_of(device_mesh).group_name, self.input_layouts[0]
         why = _not_linear(module)
-        if not why and not (given.is_replicate() or _is_rows(given)):
+        if not why and not (given.is_replicate() or _may_be_rows(given)):
             why = f"its input is {given}, and its products take rows that are spread, or all of them"
         if why:
             return _left_to_torch(super()._apply(module, device_mesh), why)
@@ -185,7 +205,7 @@ class Rowwise(stock.RowwiseParallel):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group, wanted = group_of(device_mesh).group_name, self.output_layouts[0]
         why = _not_linear(module)
-        if not why and not (wanted.is_replicate() or _is_rows(wanted)):
+        if not why and not (wanted.is_replicate() or _may_be_rows(wanted)):
             why = f"its output is {wanted}, and sums are spread by rows, or on all ranks"
         if why:
             return _left_to_torch(super()._apply(module, device_mesh), why)
@@ -203,7 +223,7 @@ class GatedMLP(stock.ParallelStyle):
     It takes the place of styles for the three layers and for the module's input. Both layers at the input are one
     product, which gathers x once. The module's forward is replaced; unless it is on the meta device, it is compared
     with the formula first. activation: "silu" or "gelu". layouts: of x and the result, Shard(dim) or Replicate(); None
-    is Shard(1).
+    is Shard(1). Where that is the last dimension, as of x [rows, K], x is gathered before and the result summed on all.
 
     Raises RankError for a mesh of several dimensions, BindingError for a module that computes something else,
     ShapeError for features that ranks do not divide.
@@ -250,8 +270,7 @@ class PrepareModuleInput(stock.PrepareModuleInput):
             assert self.desired_input_layouts is not None
             pairs = zip(self.input_layouts, self.desired_input_layouts, strict=True)
             self.desired_input_layouts = tuple(
-                given if isinstance(given, Shard) and _is_rows(given) and isinstance(wanted, Replicate) else wanted
-                for given, wanted in pairs
+                given if _may_be_rows(given) and isinstance(wanted, Replicate) else wanted for given, wanted in pairs
             )
 
 
@@ -294,15 +313,23 @@ def _linear(module: nn.Module, name: str) -> nn.Linear:
 
 @torch.no_grad()
 def _computes_that(module: nn.Module, gate: nn.Linear, up: nn.Linear, down: nn.Linear, activation: str) -> None:
-    """Raise BindingError for a module that computes something else for two random rows."""
+    """Raise BindingError for a module that computes something else for two random rows, or cannot take them."""
     weight = gate.weight
     if weight.is_meta or isinstance(weight, DTensor):
         return
-    x = torch.randn(1, 2, weight.shape[1], device=weight.device, dtype=weight.dtype)
-    expected = down(ACTIVATIONS[activation](gate(x)) * up(x))
-    mode = module.training
-    made = module.train(False)(x)
-    module.train(mode)
+    chance = torch.Generator(weight.device)  # of its own: ranks and runs draw as if nothing had been compared
+    x = torch.randn(1, 2, weight.shape[1], device=weight.device, dtype=weight.dtype, generator=chance)
+    modes = [(one, one.training) for one in module.modules()]
+    try:
+        expected = down(ACTIVATIONS[activation](gate(x)) * up(x))
+        made = module.train(False)(x)
+    except Exception as error:
+        what = f"{type(module).__name__} of x {list(x.shape)} raises {type(error).__name__}: {error}"
+        hint = "check the order gate, up, down, and that forward takes x alone; or give each layer a style"
+        raise BindingError(what, hint=hint) from error
+    finally:
+        for one, training in modes:
+            one.training = training
     same = isinstance(made, Tensor) and made.shape == expected.shape
     if not same or not torch.allclose(made, expected, rtol=0.05, atol=0.01 * expected.abs().max().item()):
         hint = "check the order gate, up, down and the activation; or give each layer a style"
@@ -331,7 +358,7 @@ def _said(module: Any) -> str:
     weight = getattr(module, module._parts[0]).weight if isinstance(module, _Gated) else module.weight
     if isinstance(module, _Gated):
         what = "all-gather and product, product and reduce-scatter"
-        what = what if isinstance(placed.given, Shard) else "product and all-reduce"
+        what = what if _may_be_rows(placed.given) else "product and all-reduce"
     elif isinstance(module, _Columns):
         what = "all-gather and product" + " where x is spread" * (not isinstance(placed.given, Shard))
     else:
