@@ -602,6 +602,26 @@ def attended() -> None:
             near(ops.from_zigzag(gathered), wanted.detach(), "the whole sequence")
 
 
+def attended_in_f64() -> None:
+    """Attention of f64 is as exact as torch's, with its gradients; of nothing it is nothing."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    whole = [every(1, 2, 12 * ranks, 8, seed=n)[0].double().requires_grad_() for n in range(3)]
+    wanted = torch.nn.functional.scaled_dot_product_attention(whole[0], whole[1], whole[2], is_causal=True)
+    wanted.square().sum().backward()
+    mine = [ops.zigzag(one.detach(), ranks, rank).requires_grad_() for one in whole]
+    found = ops.attention(*mine, is_causal=True)
+    found.square().sum().backward()
+    pairs = [(found, wanted), *((one.grad, other.grad) for one, other in zip(mine, whole, strict=True))]
+    for one, other in pairs:
+        assert one is not None and other is not None
+        torch.testing.assert_close(one, ops.zigzag(other, ranks, rank), atol=1e-12, rtol=1e-12)
+    q, k = torch.ones(0, 4, 6, 8, requires_grad=True), torch.ones(0, 2, 6, 8, requires_grad=True)
+    nothing = ops.attention(q, k, k)
+    assert nothing.shape == q.shape
+    nothing.sum().backward()
+    assert q.grad is not None and k.grad is not None and q.grad.shape == q.shape and k.grad.shape == k.shape
+
+
 def attended_compiled() -> None:
     q, k, v = (every(1, 2, 8, 16, seed=n)[0].requires_grad_() for n in range(3))
     wanted = ops.attention(q, k, v, is_causal=True)
@@ -621,6 +641,8 @@ def attended_mistakes() -> None:
         ((q, k[:, :1].expand(1, 3, 6, 8), k[:, :1].expand(1, 3, 6, 8)), ShapeError, "4 heads share 3 heads of keys"),
         ((q[:, :, :5], k[:, :, :5], k[:, :, :5]), ShapeError, "5 rows are no two chunks"),
         ((q, k.half(), k), DtypeError, "k is torch.float16"),
+        ((q, k[:, :0], k[:, :0]), ShapeError, r"k is \[1, 0, 6, 8\](?s:.*)one head of keys or more"),
+        ((q[..., :0], k[..., :0], k[..., :0]), ShapeError, r"k is \[1, 2, 6, 0\]"),
     ):
         with pytest.raises(error, match=text):
             ops.attention(*operands, is_causal=True)

@@ -7,6 +7,8 @@ import copy
 import pickle
 import subprocess
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,12 +22,14 @@ from tests.unit.two_ranks import ROOT, run_on_two_ranks
 from tilelink import compiler
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
+from tilelink.ops import context_parallel
+from tilelink.ops.torch_attention import CUDNN, FLASH, kernel_for
 
 SCENARIOS = {
     "calls": ("results", "library", "out", "in_place", "groups", "tables", "mistakes", "odd_tensors", "kernels"),
     "tracing": ("gradients", "functions", "traced", "checks"),
     "more calls": ("any_rows",),
-    "attention": ("attended", "attended_compiled", "attended_mistakes"),
+    "attention": ("attended", "attended_in_f64", "attended_compiled", "attended_mistakes"),
 }
 
 
@@ -33,6 +37,41 @@ SCENARIOS = {
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_two_ranks(kind: str) -> None:
     run_on_two_ranks("tests.unit.op_scenarios", SCENARIOS[kind])
+
+
+@pytest.mark.parametrize(
+    ("depth", "dtype", "kernels"),
+    [(128, torch.bfloat16, CUDNN), (256, torch.bfloat16, FLASH), (264, torch.bfloat16, ""), (320, torch.float16, ""),
+     (60, torch.float16, ""), (128, torch.float32, "")],
+)  # fmt: skip
+def test_attention_of_torch_takes_what_its_kernels_take(
+    depth: int, dtype: torch.dtype, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    q: Any = SimpleNamespace(is_cuda=True, dtype=dtype, device="cuda", shape=(2, 1, 16, depth))
+    assert kernel_for(q) == kernels
+
+
+@pytest.mark.parametrize(
+    ("name", "major", "rows", "depth", "chosen"),
+    [("an H200", 9, 256, 128, "gpu_roles"), ("an H200", 9, 256, 256, "gpu_roles_deep"),
+     ("an H200", 9, 128, 128, "unfused"), ("an H200", 9, 256, 96, "unfused"), ("a B200", 10, 256, 128, "unfused"),
+     ("a gfx942", 9, 256, 128, "unfused")],
+)  # fmt: skip
+def test_attention_has_roles_where_the_processor_has(
+    name: str, major: int, rows: int, depth: int, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gfx942 calls itself 9.4."""
+    found = SimpleNamespace(name=name, major=major, minor=4 if "gfx" in name else 0, multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (found.major, found.minor))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    q: Any = SimpleNamespace(is_cuda=True, dtype=torch.float16, device=name, shape=(2, 1, rows, depth))
+    context_parallel._has_roles.cache_clear()
+    assert context_parallel._chosen(q) == chosen
+    context_parallel._has_roles.cache_clear()
 
 
 # What an operator is -----------------------------------------------------------------------------------------

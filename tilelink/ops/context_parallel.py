@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup
 
 from tilelink import compiler
-from tilelink.errors import DtypeError, ShapeError
+from tilelink.capabilities import has_warpgroups
+from tilelink.errors import DtypeError, ShapeError, UnknownTargetError
 from tilelink.ops import torch_attention, unfused
 from tilelink.ops.custom import Declaration, declare, is_direct, schedule_text
 from tilelink.ops.groups import Group, group_named, members_of, name_of
 from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import Op, op
+from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
 
 FILE = "ag_attention"
@@ -46,13 +50,19 @@ def attention(
     do. scale: of products, 1 / sqrt(depth) if it is None. schedule: of the library's program, or "unfused" for the
     collectives of the group and torch's attention.
 
-    bf16 and f16 run by generated kernels or unfused, other dtypes unfused. Gradients are those of the sum of all ranks'
-    losses, and computed unfused.
+    bf16 and f16 run by generated kernels or unfused, other dtypes unfused; f64 has sums in f64, others in f32. Kernels
+    keep two buffers of all ranks' keys and two of their values in symmetric memory, each [ranks, batch * key heads,
+    rows, depth].
+
+    Gradients are those of the sum of all ranks' losses, and computed unfused: backward gathers all keys and values
+    again, and holds their gradients in f32 until those are scattered.
 
     Raises ShapeError and DtypeError for tensors that do not fit, and UnknownNameError for a schedule that there is not.
     """
     _check(q, k, v, is_causal)
     factor: float = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    if not q.numel():
+        return q + k.sum() + v.sum()  # no elements, and gradients of zeros
     heads, groups = k.shape[0] * k.shape[1], q.shape[1] // k.shape[1]
     rows, depth = q.shape[2:]
     parts = (2, rows // 2) if is_causal else (rows,)
@@ -62,7 +72,7 @@ def attention(
         parts = (2, 1, rows // 2)
     queries = q.reshape(heads, groups, *parts, depth)
     keys, values = (one.reshape(heads, *parts, depth) for one in (k, v))
-    text = _schedule(q, schedule)
+    text = schedule_text(schedule)
     call = _run if is_direct((q, k, v)) else _attention
     return call(queries, keys, values, factor, name_of(members_of(group)), text)[0].reshape(q.shape)
 
@@ -98,25 +108,31 @@ def _check(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> None:
     if tuple(k.shape) != wanted or tuple(v.shape) != wanted:
         what = f"k is {list(k.shape)} and v {list(v.shape)}, next to q {list(q.shape)}"
         raise ShapeError(what, hint="k and v are [batch, key heads, rows, depth], of as many rows as q")
+    if not (k.shape[1] and depth):
+        raise ShapeError(f"k is {list(k.shape)}", hint="give one head of keys or more, of one element or more")
     if heads % k.shape[1]:
         raise ShapeError(f"{heads} heads share {k.shape[1]} heads of keys", hint="as many each: give a multiple")
     if is_causal and rows % 2:
         raise ShapeError(f"{rows} rows are no two chunks", hint="a rank has two chunks of as many rows: see zigzag")
 
 
-def _schedule(q: Tensor, schedule: Schedule | str | None) -> str:
-    """Return the text of the schedule of a call."""
-    if schedule is not None:
-        return schedule_text(schedule)
+def _chosen(q: Tensor) -> str:
+    """Return the schedule of a call that names none, "" for the program's own. q: as `_attention` takes it."""
     if q.dtype not in (torch.bfloat16, torch.float16):
         return UNFUSED
     if not q.is_cuda:
         return ""
-    whole = q.shape[2] % (2 * BLOCK) == 0 and q.shape[3] in DEPTHS
-    hopper = torch.cuda.get_device_capability(q.device)[0] == 9
-    if not (whole and hopper):
+    rows, depth = prod(q.shape[2:-1]), q.shape[-1]
+    if rows % (2 * BLOCK) or depth not in DEPTHS or not _has_roles(q.device):
         return UNFUSED  # kernels without roles take several times as long as torch's
-    return "gpu_roles" if q.shape[3] <= 128 else "gpu_roles_deep"
+    return "gpu_roles" if depth <= 128 else "gpu_roles_deep"
+
+
+@cache
+def _has_roles(device: torch.device) -> bool:
+    with suppress(UnknownTargetError), torch.cuda.device(device):
+        return has_warpgroups(current_target())
+    return False
 
 
 # Parts, as torch computes them ------------------------------------------------------------------------------
@@ -176,7 +192,7 @@ def _unfused(q: Tensor, k: Tensor, v: Tensor, scale: float, group: ProcessGroup)
     """The attention of a rank to gathered keys, as the generated kernel takes and returns it."""
     keys, values = _sequence(k, group), _sequence(v, group)
     queries = q.reshape(*q.shape[:2], -1, q.shape[-1])
-    o, lse = torch.empty_like(queries), queries.new_empty(queries.shape[:-1], dtype=torch.float32)
+    o, lse = torch.empty_like(queries), queries.new_empty(queries.shape[:-1], dtype=torch_attention.wide(q.dtype))
     for part in _parts(q, keys.shape[1], group):
         rows = part.rows
         own, sums = torch_attention.attend(
@@ -199,7 +215,7 @@ def _gradients(
     queries, results, given = (one.reshape(*q.shape[:2], -1, q.shape[-1]) for one in (q, o, do))
     sums = lse.reshape(queries.shape[:-1])
     dq = torch.empty_like(queries)
-    dk, dv = (torch.zeros_like(one, dtype=torch.float32) for one in (keys, values))
+    dk, dv = (torch.zeros_like(one, dtype=torch_attention.wide(k.dtype)) for one in (keys, values))
     for part in _parts(q, keys.shape[1], members):
         rows, seen = part.rows, part.keys
         made = torch_attention.gradients(
@@ -217,6 +233,7 @@ def _gradients(
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, group: str, schedule: str) -> tuple[Tensor, Tensor]:
+    schedule = schedule or _chosen(q)
     if schedule == UNFUSED:
         return _unfused(q, k, v, scale, group_named(group))
     return tuple(
@@ -232,7 +249,7 @@ def _operator(program: str, schedule: str) -> Op:
 
 
 def _shapes(q: Tensor, k: Tensor, v: Tensor, scale: float, group: str, schedule: str) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+    return torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -241,6 +258,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _backward(ctx: Any, do: Tensor, dlse: Tensor) -> tuple[Any, ...]:
+    # `attention` returns no log-sums, so that none depends on them: dlse is zero.
     return *_backwards(*ctx.saved_tensors, do, ctx.scale, ctx.group), None, None, None
 
 

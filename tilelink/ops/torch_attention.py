@@ -14,22 +14,29 @@ import torch
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten
 CUDNN, FLASH = "cudnn", "flash"
+DEEPEST = 256
+"""Elements of a head that flash attention takes."""
 
 
 def kernel_for(q: Tensor) -> str:
     """Return which kernels compute with such queries, or "" for products and exponentials."""
-    if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float16) or q.shape[-1] % 8:
+    if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float16) or q.shape[-1] % 8 or q.shape[-1] > DEEPEST:
         return ""
     newer = torch.cuda.get_device_capability(q.device)[0] >= 9
     return CUDNN if newer and q.shape[-1] <= 128 else FLASH
 
 
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of sums, and so of log-sums and of gradients of keys: f32, or f64 for f64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, masked: bool) -> tuple[Tensor, Tensor]:
-    """Return the result [H, G, M, D] and the log-sums [H, G, M] in f32."""
+    """Return the result [H, G, M, D] and the log-sums [H, G, M] in `wide`."""
     kind = kernel_for(q)
     if not kind:
         weights, lse = _weights(q, k, scale, masked, None)
-        return torch.einsum("hgms,hsd->hgmd", weights, v.float()).to(q.dtype), lse
+        return torch.einsum("hgms,hsd->hgmd", weights, v.to(weights.dtype)).to(q.dtype), lse
     queries, keys, values = q.flatten(0, 1)[None], k[None], v[None]
     if kind == CUDNN:
         o, lse = aten._scaled_dot_product_cudnn_attention(
@@ -73,7 +80,8 @@ def _repeated(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _weights(q: Tensor, k: Tensor, scale: float, masked: bool, lse: Tensor | None) -> tuple[Tensor, Tensor]:
-    scores = torch.einsum("hgmd,hsd->hgms", q.float(), k.float()) * scale
+    sums = wide(q.dtype)
+    scores = torch.einsum("hgmd,hsd->hgms", q.to(sums), k.to(sums)) * scale
     if masked:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         scores.masked_fill_(later, float("-inf"))
@@ -85,8 +93,9 @@ def _computed(
     q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, scale: float, masked: bool
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     weights, _ = _weights(q, k, scale, masked, lse)
-    dv = torch.einsum("hgms,hgmd->hsd", weights, do.float())
-    own = (do.float() * o.float()).sum(-1, keepdim=True)
-    dscores = weights * (torch.einsum("hgmd,hsd->hgms", do.float(), v.float()) - own) * scale
-    dq = torch.einsum("hgms,hsd->hgmd", dscores, k.float())
-    return dq, torch.einsum("hgms,hgmd->hsd", dscores, q.float()), dv
+    q, k, v, o, do = (one.to(weights.dtype) for one in (q, k, v, o, do))
+    dv = torch.einsum("hgms,hgmd->hsd", weights, do)
+    own = (do * o).sum(-1, keepdim=True)
+    dscores = weights * (torch.einsum("hgmd,hsd->hgms", do, v) - own) * scale
+    dq = torch.einsum("hgms,hsd->hgmd", dscores, k)
+    return dq, torch.einsum("hgms,hgmd->hsd", dscores, q), dv
