@@ -622,6 +622,40 @@ def attended_in_f64() -> None:
     assert q.grad is not None and k.grad is not None and q.grad.shape == q.shape and k.grad.shape == k.shape
 
 
+def attended_oddly() -> None:
+    """Scales that turn a mask round, operands that lie as models have them, and calls that ranks make unlike."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for dtype in (torch.bfloat16, torch.float32):
+        whole = [one[0].transpose(1, 2) for one in (every(1, 8 * ranks, 2, 16, seed=n, dtype=dtype) for n in range(3))]
+        mine = [ops.zigzag(one, ranks, rank).transpose(1, 2).contiguous().transpose(1, 2) for one in whole]
+        for scale in (0.3, -1.0):  # of which torch's own, on CPUs, masks with the wrong sign
+            q, k, v = (one.float() for one in whole)
+            wanted = torch.nn.functional.scaled_dot_product_attention(
+                q if scale > 0 else -q, k, v, is_causal=True, scale=abs(scale)
+            )
+            near(ops.attention(*mine, is_causal=True, scale=scale), ops.zigzag(wanted, ranks, rank), f"{dtype} {scale}")
+        graded = [one.detach().requires_grad_() for one in mine]
+        ops.attention(*graded, is_causal=True).sum().backward()
+        again = [one.detach().requires_grad_() for one in mine]
+        traced = torch.compile(partial(ops.attention, is_causal=True), fullgraph=True, backend="aot_eager")
+        traced(*again).sum().backward()
+        for one, other in zip(again, graded, strict=True):
+            near(cast(Tensor, one.grad), cast(Tensor, other.grad), "permuted")
+        group = dist.group.WORLD.group_name  # type: ignore[union-attr]
+        flat = [one[0].unsqueeze(1) if n == 0 else one[0] for n, one in enumerate(graded)]
+        torch.library.opcheck(torch.ops.tilelink.attention.default, (*flat, 0.25, group, ""))
+    q = torch.randn(1, 2, 10, 16)  # first calls with such sizes, which ranks compare
+    unlike: dict[str, Any]
+    for unlike in ({"scale": 1.0 + rank}, {"is_causal": rank > 0}, {"schedule": "unfused" if rank else None}):
+        with pytest.raises(ShapeError, match="calls attention with"):
+            ops.attention(q, q, q, **unlike)
+    more = torch.randn(1, 2, 14 + 2 * rank, 16)
+    with pytest.raises(ShapeError, match="attention"):
+        ops.attention(more, more, more)
+    with pytest.raises(BindingError, match="schedule gpu_roles has a scale of -1"):
+        ops.attention(q, q, q, is_causal=True, scale=-1.0, schedule="gpu_roles")
+
+
 def attended_compiled() -> None:
     q, k, v = (every(1, 2, 8, 16, seed=n)[0].requires_grad_() for n in range(3))
     wanted = ops.attention(q, k, v, is_causal=True)

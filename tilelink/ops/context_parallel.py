@@ -14,10 +14,11 @@ from torch.distributed import ProcessGroup
 
 from tilelink import compiler
 from tilelink.capabilities import has_warpgroups
-from tilelink.errors import DtypeError, ShapeError, UnknownTargetError
+from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownTargetError
 from tilelink.ops import torch_attention, unfused
+from tilelink.ops.consensus import check_alike
 from tilelink.ops.custom import Declaration, declare, is_direct, schedule_text
-from tilelink.ops.groups import Group, group_named, members_of, name_of
+from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
 from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import Op, op
 from tilelink.runtime.cuda.device import current_target
@@ -29,6 +30,8 @@ BLOCK = 128
 DEPTHS = (64, 128, 256)
 """Elements of a head for which warps have roles."""
 
+LARGEST_SCALE = 1e6
+"""Scales of kernels with a mask are less: -1e30 times the scale is still a number."""
 FLAT = 4
 """Dimensions of queries without chunks, [H, G, M, D]; in zigzag they are [H, G, 2, N, B, D]."""
 
@@ -192,7 +195,10 @@ def _unfused(q: Tensor, k: Tensor, v: Tensor, scale: float, group: ProcessGroup)
     """The attention of a rank to gathered keys, as the generated kernel takes and returns it."""
     keys, values = _sequence(k, group), _sequence(v, group)
     queries = q.reshape(*q.shape[:2], -1, q.shape[-1])
-    o, lse = torch.empty_like(queries), queries.new_empty(queries.shape[:-1], dtype=torch_attention.wide(q.dtype))
+    o, lse = (
+        queries.new_empty(queries.shape),
+        queries.new_empty(queries.shape[:-1], dtype=torch_attention.wide(q.dtype)),
+    )
     for part in _parts(q, keys.shape[1], group):
         rows = part.rows
         own, sums = torch_attention.attend(
@@ -214,7 +220,7 @@ def _gradients(
     keys, values = _sequence(k, members), _sequence(v, members)
     queries, results, given = (one.reshape(*q.shape[:2], -1, q.shape[-1]) for one in (q, o, do))
     sums = lse.reshape(queries.shape[:-1])
-    dq = torch.empty_like(queries)
+    dq = queries.new_empty(queries.shape)
     dk, dv = (torch.zeros_like(one, dtype=torch_attention.wide(k.dtype)) for one in (keys, values))
     for part in _parts(q, keys.shape[1], members):
         rows, seen = part.rows, part.keys
@@ -233,14 +239,27 @@ def _gradients(
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, group: str, schedule: str) -> tuple[Tensor, Tensor]:
+    members, causal = group_named(group), q.dim() != FLAT
+    said = (f"{q.dtype}", f"scale {scale}", "a mask" if causal else "no mask", f"keys {list(k.shape)}", schedule)
+    if (call := (said, q.shape)) not in (known := _compared.of(members)):
+        check_alike("attention", said, q.shape, q.dim(), members)
+        known.add(call)
+    if causal and not 0 < scale < LARGEST_SCALE:  # kernels put the mask's number in before they scale
+        if schedule not in ("", UNFUSED):
+            raise BindingError(f"schedule {schedule} has a scale of {scale:g}", hint="one above 0, or no schedule")
+        schedule = UNFUSED
     schedule = schedule or _chosen(q)
     if schedule == UNFUSED:
-        return _unfused(q, k, v, scale, group_named(group))
+        return _unfused(q, k, v, scale, members)
     return tuple(
         _operator("ag_attention" if q.dim() == FLAT else "zigzag_attention", schedule)(
             q, k, v, scale=scale, group=group
         )
     )
+
+
+_compared = OfGroups[set[Any]](lambda group: set())
+"""Calls that all ranks of a group were found to make alike."""
 
 
 @cache
@@ -249,7 +268,7 @@ def _operator(program: str, schedule: str) -> Op:
 
 
 def _shapes(q: Tensor, k: Tensor, v: Tensor, scale: float, group: str, schedule: str) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))
+    return q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -268,7 +287,7 @@ _backwards = declare(
         schema="(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor do, float scale, str group)"
         " -> (Tensor, Tensor, Tensor)",
         run=_gradients,
-        shapes=lambda q, k, v, *_: tuple(torch.empty_like(one) for one in (q, k, v)),
+        shapes=lambda q, k, v, *_: tuple(one.new_empty(one.shape) for one in (q, k, v)),
     )
 )
 _attention = declare(
