@@ -17,7 +17,7 @@ from tests.simulator.browser import MISSING, browser
 from tests.simulator.cases import H200S, SHIFT, planned
 from tilelink.cli import app
 from tilelink.simulator import simulate
-from tilelink.simulator.html import page_text, save_page
+from tilelink.simulator.html import Lane, Slice, critical_path, page_text, save_page
 from tilelink.simulator.trace import trace_events
 
 RESULT = simulate(planned(SHIFT, ranks=3, schedule="copy_sms", M=256, N=128), H200S)
@@ -63,6 +63,17 @@ def test_the_critical_path_leads_from_the_end_over_signals_to_the_begin() -> Non
         assert any(lanes[before]["begin"][n] == until and lanes[lane]["end"][w] == begin for n, w in rows)
     lane, begin, _ = path[-1]
     assert (lanes[lane]["group"], lanes[lane]["begin"][0]) == ("send", begin)
+
+
+def test_a_critical_path_ends_where_lanes_take_no_time() -> None:
+    """Programs whose activities are shorter than the clock's step are before themselves, and before one another."""
+    spans = {"last": [(7, 9)], "none": [(7, 7), (7, 7)], "other": [(7, 7)], "first": [(2, 5)]}
+    lanes = [
+        Lane(rank=0, group=name, name=name, slices=[Slice(begin, end, "compute", name, {}) for begin, end in own])
+        for name, own in spans.items()
+    ]
+    assert critical_path(lanes, []) == [(0, 7, 9), (1, 7, 7), (2, 7, 7), (3, 2, 5)]
+    assert critical_path(lanes[1:2], []) == [(0, 7, 7)]
 
 
 def test_a_run_has_the_predicted_launch_above_the_last_measured_one(tmp_path: Path) -> None:

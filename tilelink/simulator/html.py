@@ -191,10 +191,13 @@ def critical_path(lanes: Sequence[Lane], arrows: Iterable[Arrow]) -> list[tuple[
 
     A lane is followed back to its last wait that a notify ended, and from there the lane that notified. From the first
     activity of a lane the chain goes on with the one that ended last before it on its rank: the kernel before it.
+    Of a lane that takes no time none of this says which comes first, so from no first activity it goes on twice.
     """
     programs = [n for n, lane in enumerate(lanes) if not lane.group.startswith("link ")]
     causes = {(arrow.waiting, arrow.wait): arrow for arrow in arrows}
     found: list[tuple[int, int, int]] = []
+    begun = set[int]()
+    """Lanes that were followed to their first activity."""
     lane = max(programs, key=lambda n: lanes[n].end, default=None)
     time = lanes[lane].end if lane is not None else 0
     while lane is not None and time > 0:
@@ -206,7 +209,8 @@ def critical_path(lanes: Sequence[Lane], arrows: Iterable[Arrow]) -> list[tuple[
             arrow = causes[lane, own.waits[row]]
             lane, time = arrow.lane, min(begin - 1, lanes[arrow.lane].slices[arrow.notify].begin)
         else:
-            before = [n for n in programs if lanes[n].rank == own.rank and lanes[n].end <= begin]
+            begun.add(lane)
+            before = [n for n in programs if n not in begun and lanes[n].rank == own.rank and lanes[n].end <= begin]
             lane = max(before, key=lambda n: lanes[n].end, default=None)
             time = lanes[lane].end if lane is not None else 0
     return found
