@@ -6,7 +6,7 @@ The oracle is the whole program: its plan with all tiles, its rules, and the not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -33,9 +33,12 @@ from tilelink.planning.cutoff import Cutoff, cutoff
 from tilelink.planning.plan import LaterPlan, Plan, make_plan
 from tilelink.planning.queue_order import with_queue_order
 from tilelink.target import CPU
+from tilelink.verifier import RULES
 from tilelink.verifier import cutoff as proofs
 from tilelink.verifier.by_schedule import by_schedule
 from tilelink.verifier.cutoff import safe_plan
+from tilelink.verifier.ordering import Orders
+from tilelink.verifier.refusal import refuse
 
 RANKS = 3
 BY = 4
@@ -347,3 +350,25 @@ def test_a_refusal_is_of_the_whole_program() -> None:
     where: dict[str, Any] = {"ranks": 2, "dims": {"M": 2, "N": 4096}}
     with pytest.raises(VerificationError, match="reads h of rank 0, which rank 1, push tile"):
         compiler.plan(module.program(), module.schedules[0], **where)
+
+
+def test_a_rule_that_is_not_of_two_events_is_asked_of_the_whole_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tilelink.load(PIPELINE)
+    program = module.program("pipeline")
+    schedule = next(one for one in module.schedules_of(program) if one.name == "gpu")
+    where: dict[str, Any] = {"ranks": 4, "dims": {"B": 4, "M": 1024, "K": 2048}, "dtype": "bf16", "target": "sm_90"}
+    bound = compiler.bound(program, schedule, **where)
+    tiles = 4 * bound.stages["step"].total
+    assert isinstance(safe_plan(bound), LaterPlan)
+
+    def few(plan: Plan, _: Orders) -> Iterator[VerificationError]:
+        if plan.tasks >= tiles:
+            yield refuse(VerificationError, plan, f"is one of {plan.tasks} tiles", task=0, statement=0, hint="fewer")
+
+    monkeypatch.setitem(RULES, "few", few)
+    with pytest.raises(VerificationError, match=f"is one of {tiles} tiles"):
+        safe_plan(bound)
+    monkeypatch.delitem(RULES, "few")
+    monkeypatch.setitem(RULES, "coverage", few)  # a rule in the place of another one is not that one
+    with pytest.raises(VerificationError, match=f"is one of {tiles} tiles"):
+        safe_plan(bound)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -40,6 +40,13 @@ RULES: dict[str, Rule] = {
     "roles": lambda plan, order: chain(roles(plan.bound), loads_ahead(plan, order)),
 }
 """In the order in which they are checked: a later rule may assume what the earlier ones proved."""
+BY_CUTOFF: Mapping[str, Rule] = {
+    name: RULES[name]
+    for name in ("tiles", "coverage", "network", "words", "accounting", "progress", "ordering", "exclusive_writes",
+                 "steps", "reuse", "roles")
+}  # fmt: skip
+"""The rules that few blocks of a program answer for all of it (cutoff.py): they look at one event or at two, or have a
+proof of their own there. With any other rule the whole program is asked."""
 
 
 def _in_program_order(plan: Plan) -> Iterator[VerificationError]:

@@ -1,9 +1,10 @@
 """Proofs of a whole program by a small one, in which a few blocks of a dimension stand for all (planning/cutoff.py).
 
-All rules but three are asked of the plan of the small program, in which each tile on SMs is a program of its own, so
-that no order of tiles in a program is a reason. What they prove of it is true of the whole program by the theorem that
-is stated there. Where they refuse the small program, or something below does not hold, nothing is said: the whole
-program is planned and asked.
+All rules of `BY_CUTOFF` but three are asked of the plan of the small program, in which each tile on SMs is a program
+of its own, so that no order of tiles in a program is a reason. What they prove of it is true of the whole program by
+the theorem that is stated there. Where they refuse the small program, or something below does not hold, nothing is
+said: the whole program is planned and asked. So it is where `RULES` has another rule: it may look at more than two
+events, or at counts.
 
 * *Threads.* Two accesses of one program to an element, in different tiles, are in order by signals, so the later one
   has a wait before it, at which threads meet; or the program would wait before it has notified, and `progress` refuses.
@@ -36,7 +37,7 @@ from tilelink.planning.copy_queues import waits_are_free
 from tilelink.planning.cutoff import Cutoff, cutoff
 from tilelink.planning.plan import LaterPlan, Plan, make_plan
 from tilelink.planning.queue_order import in_queue_order, with_queue_order
-from tilelink.verifier import RULES, verify
+from tilelink.verifier import BY_CUTOFF, RULES, verify
 from tilelink.verifier.ordering import Orders
 from tilelink.verifier.roles import roles
 from tilelink.verifier.tiles import tiles
@@ -73,6 +74,8 @@ def executions(bound: Bound) -> int:
 
 def by_small(part: Cutoff, tables: Mapping[str, NDArray[Any]] | None = None) -> Plan | None:
     """Return the plan of a whole program that the small one proves safe; None if it does not."""
+    if any(BY_CUTOFF.get(name) is not rule for name, rule in RULES.items()):
+        return None
     try:
         small = with_queue_order(make_plan(part.small, tables, alone=True))
     except TileLinkError:
