@@ -94,7 +94,8 @@ def report(found: dict[str, Any]) -> list[str]:
     ]
     hunts = found["hunts"].values()
     total, cases = sum(one.get("rated", 0) for one in hunts), sum(len(one["cases"]) for one in hunts)
-    said = f"{cases} cases in {total} launches of {len(found['hunts'])} operators and programs, seed {found['seed']}."
+    said = f"{cases} cases in {total} launches of {len(found['hunts'])} operators and programs, seed {found['seed']}. "
+    said += f"The table has the worst ones, at most {EACH} of each."
     return [said, "", "| of | what | x | us | against us | cause | at |", "|---|---|---|---|---|---|---|", *rows, ""]
 
 

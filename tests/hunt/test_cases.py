@@ -37,7 +37,8 @@ class Made:
     def command(self, choices: Sequence[int]) -> str:
         return f"rate {' '.join(self.said(choices).values())}"
 
-    def rated(self, choices: Sequence[int]) -> Rated:
+    def rated(self, choices: Sequence[int], *, every: bool = False) -> Rated:
+        del every
         said = self.said(choices)
         found = self.slow(int(said["rows"]), int(said["ranks"]), said["schedule"])
         if found is None:

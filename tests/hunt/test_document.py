@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.hunt import report
 from tilelink.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +31,11 @@ def example() -> tuple[str, list[str], str]:
     first, *case, alone, rest = shown.splitlines()
     assert first.endswith(", ...") and rest == "..."
     return command, [first.removesuffix(", ..."), *case], alone.strip()
+
+
+def test_the_table_is_that_of_the_results() -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "hunt_8xH200.json").read_text())
+    assert "\n".join(report(found)) in PAGE
 
 
 def test_the_launch_of_the_example_is_as_slow_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.runtime.test_order import case_of
 from tilelink import compiler
+from tilelink.cli import app
 from tilelink.cli.hunt import base_of, tables_of
 from tilelink.hunt import hunt
 from tilelink.hunt.operators import Choices
@@ -157,3 +161,30 @@ def test_a_choice_is_beside_all_else_that_a_call_could_take() -> None:
     assert {"unfused", chosen, "gemm_ar_batch:h200_64x32", "all_reduce_one_shot_pushed:few"} <= ways.keys()
     regret = next(found for found in one.rated(choices).anomalies if found.kind == "regret")
     assert regret.seconds == ways[chosen] and regret.against == min(ways.values())
+
+
+# Jumps --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "matters"),
+    [
+        (
+            Target(names=("ag_gemm",), programs=("ag_gemm",), schedules=("h200_fewer",),
+                   sets=("Ms=1024", "N=1000", "K=4096")),
+            {"Ms", "N", "K"},
+        ),
+        (Target(names=("all_reduce_residual",), sets=("M=128,129", "N=5120")), {"M"}),
+    ],
+    ids=["program", "operator"],
+)  # fmt: skip
+def test_a_jump_does_not_depend_on_what_is_sampled(target: Target, matters: set[str]) -> None:
+    """One more row gives the program a second wave of tiles, and the call another implementation: in graphs as well,
+    and whenever ranks launch, though a hunt looks for jumps elsewhere there. The command of the case shows it."""
+    vary = Vary(ranks=(2,), dtypes=("bf16",), late=(0.0, 20e-6))
+    given = subjects_of(replace(target, vary=vary), base_of, tables_of)
+    found = hunt(given, strategy("evolution"), points=2, top=9)
+    (case,) = (one for one in found.cases if one.anomaly.kind == "jump")
+    assert {one.feature for one in case.conditions if not one.every} <= matters, when(case)
+    said = CliRunner().invoke(app, shlex.split(case.subject.command(case.choices))[1:])
+    assert said.exit_code == 0 and f"{case.anomaly.ratio:.2f} x, a small change of size" in said.stdout, said.output

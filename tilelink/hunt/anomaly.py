@@ -73,8 +73,12 @@ class Subject(Protocol):
     @property
     def features(self) -> Sequence[Feature]: ...
 
-    def rated(self, choices: Sequence[int]) -> Rated:
-        """Return a launch at a point. Raises TileLinkError if there is none."""
+    def rated(self, choices: Sequence[int], *, every: bool = False) -> Rated:
+        """Return a launch at a point. Raises TileLinkError if there is none.
+
+        every: compare it with all launches that are a little larger. Without it these may be a sample, which differs
+        from point to point.
+        """
         ...
 
     def said(self, choices: Sequence[int]) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 from tilelink.errors import SearchError, TileLinkError
@@ -164,10 +165,10 @@ class _Hunter:
         new = [a.ratio for a in rated.anomalies if (candidate.program, a.kind, a.cause.key) not in self._met]
         return 1 / max([*new, 0.5])
 
-    def _rated(self, subject: Subject, choices: Sequence[int]) -> Rated | None:
+    def _rated(self, subject: Subject, choices: Sequence[int], *, every: bool = False) -> Rated | None:
         self._progress()
         try:
-            rated = subject.rated(choices)
+            rated = subject.rated(choices, every=every)
         except TileLinkError as error:
             self.refused[type(error).__name__] += 1
             self.reasons.setdefault(type(error).__name__, error)
@@ -194,7 +195,10 @@ class _Hunter:
 
     def _explained(self, case: Case) -> Case:
         late = self._budget_s is not None and self.elapsed > self._budget_s
-        return case if late else _Shrinker(case, self._rated, self._least).case()
+        if late:
+            return case
+        # In a sample a jump would come and go with choices that have nothing to do with it.
+        return _Shrinker(case, partial(self._rated, every=case.anomaly.kind == "jump"), self._least).case()
 
 
 class _Shrinker:

@@ -51,8 +51,8 @@ class Choices:
     machine: Machine
     vary: Vary = field(default_factory=Vary)
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    _known: dict[tuple[int, ...], Rated] = field(
-        default_factory=dict[tuple[int, ...], Rated], compare=False, repr=False
+    _known: dict[tuple[tuple[int, ...], bool], Rated] = field(
+        default_factory=dict[tuple[tuple[int, ...], bool], Rated], compare=False, repr=False
     )  # fmt: skip
 
     @cached_property
@@ -104,11 +104,12 @@ class Choices:
 
     # Rating ---------------------------------------------------------------------------------------------------
 
-    def rated(self, choices: Sequence[int]) -> Rated:
-        key = tuple(choices)
+    def rated(self, choices: Sequence[int], *, every: bool = False) -> Rated:
+        jumps = every or self.vary.exact or sum(choices) % 2 == 0  # half of the points are asked, which saves time
+        key = tuple(choices), jumps
         if key not in self._known:
             request = self.request(choices)
-            self._known[key] = self._rate(request, self.said(choices)[LAUNCH] == "graph", sum(key) % 2 == 0)
+            self._known[key] = self._rate(request, self.said(choices)[LAUNCH] == "graph", jumps)
         return self._known[key]
 
     def _rate(self, request: Request, captured: bool, jumps: bool) -> Rated:

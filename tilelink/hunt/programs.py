@@ -73,8 +73,8 @@ class Schedules:
     machine: Machine
     vary: Vary = field(default_factory=Vary)
     tables: Any = field(default=None, compare=False)
-    _known: dict[tuple[int, ...], Rated] = field(
-        default_factory=dict[tuple[int, ...], Rated], compare=False, repr=False
+    _known: dict[tuple[tuple[int, ...], bool], Rated] = field(
+        default_factory=dict[tuple[tuple[int, ...], bool], Rated], compare=False, repr=False
     )  # fmt: skip
 
     @property
@@ -126,12 +126,15 @@ class Schedules:
                 f"{self.name} has no schedule that is valid on {first} ranks with {sizes}: {why and why.message}",
                 hint="give valid sizes to begin with: --set NAME=NUMBER",
             )  # fmt: skip
+        return self._directions_from(self.base, first, able[:2])
+
+    def _directions_from(self, sizes: Sizes, ranks: int, schedules: Sequence[Schedule | None]) -> list[Direction]:
         dims = [param.name for param in self.program.params if param.kind == "dim"]
 
         def valid(sizes: Sizes, ranks: int) -> bool:
-            return any(self._refusal(one, sizes, ranks) is None for one in able[:2])
+            return any(self._refusal(one, sizes, ranks) is None for one in schedules)
 
-        return directions(self.base, dims, first, valid)
+        return directions(sizes, dims, ranks, valid)
 
     @cached_property
     def directions(self) -> list[Direction]:
@@ -196,14 +199,15 @@ class Schedules:
 
     # Rating ---------------------------------------------------------------------------------------------------
 
-    def rated(self, choices: Sequence[int]) -> Rated:
+    def rated(self, choices: Sequence[int], *, every: bool = False) -> Rated:
         one = self.workload(choices)
-        key = tuple(choices)
+        key = tuple(choices), every
         if key not in self._known:
-            self._known[key] = self._rate(one, sum(choices))
+            self._known[key] = self._rate(one, None if every else sum(choices))
         return self._known[key]
 
-    def _rate(self, one: Workload, number: int) -> Rated:
+    def _rate(self, one: Workload, number: int | None) -> Rated:
+        """Rate a launch. number: of the direction in which a jump is looked for; None for all directions."""
         result = self.simulated(one)
         launch = launch_of(result, captured=one.captured)
         seconds = launch.seconds - one.late
@@ -216,9 +220,16 @@ class Schedules:
         ]  # fmt: skip
         if launch.around:
             found.append(around(launch, one.late))
-        if self.directions and not self._routed:
-            found += self._jump(one, result, seconds, self.directions[number % len(self.directions)])
+        ways = [] if self._routed else self._grows(one)
+        for way in ways if number is None or self.vary.exact or not ways else [ways[number % len(ways)]]:
+            found += self._jump(one, result, seconds, way)
         return Rated(seconds=launch.seconds, anomalies=tuple(found))
+
+    def _grows(self, one: Workload) -> list[Direction]:
+        """Return the directions in which the sizes of a launch can grow: its own, where sizes are given exactly."""
+        if not self.vary.exact:
+            return self.directions
+        return [way for way in self._directions_from(one.sizes, one.ranks, [one.schedule]) if way.driver != RANKS]
 
     def _jump(self, one: Workload, result: Simulated, seconds: float, direction: Direction) -> list[Anomaly]:
         """Return how the time changes with a slightly larger size, beyond what the waves of its tiles explain."""
