@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+from textwrap import dedent
 
 import pytest
 
 from tests.backend.test_loop_roles_source import bound as loop
 from tests.backend.test_roles_source import bound as product
+from tests.compiler import library
+from tilelink import compiler
 from tilelink.backend.emit import emit
+from tilelink.backend.render import environment
 from tilelink.backend.source import WIDTH, needed, used, wrapped
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import make_plan
@@ -18,6 +22,16 @@ PROGRAMS = {
     "loop": loop,
     "a mask": lambda: loop("a window"),
 }
+
+
+ROLES = [library.name(case) for case in library.cases() if library.has_roles(case)][::12]
+
+
+def of_library(name: str) -> Bound:
+    case = next(case for case in library.cases() if library.name(case) == name)
+    program, schedule = case
+    sizes = library.fitted(case, library.wide(program, 2))
+    return compiler.plan(program, schedule, ranks=2, dims=sizes, dtype="bf16", target="sm_90").bound
 
 
 def unread(source: str) -> set[str]:
@@ -39,6 +53,31 @@ def test_functions_name_what_they_read_in_lines_that_fit(name: str) -> None:
     source = text[text.index("@gluon.jit") :].partition("@triton.jit")[0]
     assert max(map(len, source.splitlines())) <= WIDTH
     assert unread(source) == set()
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS, *ROLES])
+def test_lines_are_broken_where_the_program_stays_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is proved is what runs: text is changed after the proof."""
+    asked: list[str] = []
+
+    def same(text: str) -> str:
+        made = wrapped(text)
+        assert ast.dump(ast.parse(dedent(made))) == ast.dump(ast.parse(dedent(text)))
+        asked.append(text)
+        return made
+
+    monkeypatch.setitem(environment().filters, "wrapped", same)
+    made: Bound = PROGRAMS[name]() if name in PROGRAMS else of_library(name)
+    emit(made, make_plan(made).thresholds)
+    assert any(len(line) > WIDTH for text in asked for line in text.splitlines())
+
+
+def test_statements_after_a_condition_stay_in_its_line() -> None:
+    """So do words of a comment, which would be statements in a line of their own."""
+    steps = "; ".join(f"step_{n} = {n}" for n in range(20))
+    for text in (f"if x: {steps}\n", f"for x in y: {steps}\n", f"x = 1  # {steps}\n"):
+        assert wrapped(text) == text
+    assert len(wrapped(f"{steps}\n").splitlines()) == 2
 
 
 def test_statements_are_needed_if_something_reads_their_value_or_they_do_more() -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.stragglers.cases import MACHINE, deviation, plan
 from tilelink.errors import MachineError
 from tilelink.simulator import simulate
+from tilelink.simulator.engine import least_seconds
 from tilelink.simulator.machine import Deviation, load_machine, machine_of, save_machine
 from tilelink.simulator.result import Simulated
 from tilelink.simulator.script import COMPUTE
@@ -101,3 +102,11 @@ def test_a_deviation_that_is_none_is_refused(given: object, message: str) -> Non
     with pytest.raises(MachineError) as caught:
         machine_of({"base": "8xH200", "deviations": [given]})
     assert message in str(caught.value)
+
+
+def test_the_least_time_of_a_launch_knows_fast_clocks() -> None:
+    """No launch is left out of a search for a bound that it can beat."""
+    usual = simulated().timeline.script
+    result = simulated(*[deviation("clock", 64.0, rank) for rank in range(3)])
+    least = least_seconds(result.timeline.script)
+    assert 0 < least <= result.seconds and least == pytest.approx(least_seconds(usual) / 64)

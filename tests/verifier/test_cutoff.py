@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
@@ -340,6 +340,30 @@ def test_a_plan_of_many_tiles_is_made_when_it_is_asked_for(monkeypatch: pytest.M
     assert len(plan.accesses.task) == len(whole.accesses.task) and made == [total // 16, total]
     assert all(np.array_equal(plan.thresholds[key], found) for key, found in whole.thresholds.items())
     assert replace(plan, boxes=()).representative.tasks == plan.tasks
+
+
+def test_columns_for_which_there_was_no_memory_can_be_asked_for_again() -> None:
+    bound = corpus()["safe"].plan.bound
+    part = cutoff(bound)
+    later = None if part is None else proofs.by_small(part)
+    assert isinstance(later, LaterPlan)
+    make, tried = vars(later)["_make"], list[int]()
+
+    def short_once() -> Plan:
+        tried.append(0)
+        if len(tried) == 1:
+            raise MemoryError
+        return make()
+
+    vars(later)["_make"] = short_once
+    with pytest.raises(MemoryError):
+        _ = later.accesses
+    assert len(later.accesses.task) == len(make_plan(bound).accesses.task) and "_make" not in vars(later)
+
+
+def test_no_column_of_a_plan_is_an_attribute_of_its_class() -> None:
+    """A later plan would give that instead of its own."""
+    assert [one.name for one in fields(Plan) if hasattr(LaterPlan, one.name)] == []
 
 
 def test_a_refusal_is_of_the_whole_program() -> None:

@@ -9,6 +9,8 @@ from textwrap import dedent, wrap
 
 WIDTH = 140
 """Most characters of a line, where it has a place to break."""
+HEADS = re.compile(r"(if|elif|else|for|while|with|try|except|finally|def|class)\b")
+"""Words that begin a line to which all of its statements belong."""
 PURE = ("to", "minimum", "maximum", "program_id")
 """Functions and methods that only compute a value."""
 
@@ -82,15 +84,17 @@ def _parts(line: str) -> Iterator[str]:
 def _breaks(code: str) -> Iterator[tuple[int, int, bool]]:
     """Yield the places at which a line may end: the number of brackets around each, and if it is after an argument.
 
-    Others are before operators in brackets.
+    Others are before operators in brackets. There are none in a comment, nor between the statements of an `if x: a; b`.
     """
-    depth, quote = 0, ""
+    depth, quote, alike = 0, "", HEADS.match(code) is None
     for place, one in enumerate(code):
         if quote or one in "\"'":
             quote = "" if one == quote else quote or one
             continue
+        if one == "#":
+            return
         depth += (one in "([") - (one in ")]")
-        if code[place : place + 2] == (", " if depth else "; "):
+        if (depth or alike) and code[place : place + 2] == (", " if depth else "; "):
             yield place + 2, depth, True
         elif depth and re.match(r" (?:[-+*&|<>]|>=|<=|//|%) ", code[place : place + 4]):
             yield place + 1, depth, False

@@ -286,7 +286,12 @@ class _Search:
         self._parent[self._root(dim)] = self._root(index)
 
     def _visit(self, node: object, owner: str) -> None:
-        """Note how indices are used. owner: the stage, or the tensor whose coordinates are named."""
+        """Note how indices are used. owner: the stage, or the tensor whose coordinates are named.
+
+        `pos(i)` names its index by a string, which is not seen. Nothing that rules compare is made of it: it is a value
+        of elements, of which come no coordinates, conditions or ranges. Masks are made of it for roles, which are read
+        off the whole program (verifier/cutoff.py).
+        """
         match node:
             case Region(tensor=name, coords=coords, rank=rank):
                 self._visit(rank, owner)

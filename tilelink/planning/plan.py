@@ -70,6 +70,8 @@ class Plan:
     """task -> its index in the sequence of its worker."""
     workers: tuple[tuple[int, int, int], ...]
     """worker -> (kernel number, rank, program)."""
+    # Defaults come from factories: a plain one would be an attribute of the class too, which `LaterPlan.__getattr__` is
+    # never asked for.
     guards: Guards = field(default_factory=Guards, repr=False, compare=False)
     """Parts of accesses and waits that launches decide, by the numbers in their columns `guard`."""
     boxes: tuple[ChannelBox, ...] = field(default_factory=tuple)
@@ -274,8 +276,9 @@ class LaterPlan(Plan):
     def __getattr__(self, name: str) -> Any:
         if name not in _COLUMNS or "_make" not in vars(self):
             raise AttributeError(name)
-        made = vars(self).pop("_make")()
+        made = vars(self)["_make"]()
         vars(self).update({one: getattr(made, one) for one in _COLUMNS - vars(self).keys()})
+        vars(self).pop("_make", None)  # only now: what there was no memory for can be asked for again
         return getattr(self, name)
 
 

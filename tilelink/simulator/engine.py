@@ -71,14 +71,17 @@ def least_seconds(script: Script) -> float:
     """Return a time that a run of a script takes at least: that in which the kernels of a stream compute.
 
     A kernel takes at least as long as its program that computes longest, unless programs take its tiles by a counter,
-    and as all of them together on as many programs as a rank holds.
+    and as all of them together on as many programs as a rank holds. All of them are taken to be on the fastest SMs.
     """
-    bound = script.plan.bound
+    bound, machine = script.plan.bound, script.machine
+    sms = range(int(machine.sms))
+    clocks = [max(machine.clock(rank, sm) for sm in sms) if machine.deviations else 1.0 for rank in range(bound.ranks)]
     rows = np.flatnonzero(script.kind == COMPUTE)
     costs = (script.main + script.overhead)[rows]
     busy = np.bincount(script.worker[rows], costs, minlength=len(script.plan.workers)).tolist()
     longest, together = defaultdict[tuple[int, int], float](float), defaultdict[tuple[int, int], float](float)
-    for (number, rank, _), seconds in zip(script.plan.workers, busy, strict=True):
+    for (number, rank, _), cost in zip(script.plan.workers, busy, strict=True):
+        seconds = cost / clocks[rank]
         longest[number, rank] = max(longest[number, rank], 0.0 if bound.kernels[number].dynamic else seconds)
         together[number, rank] += seconds / (bound.resident_programs * bound.kernels[number].programs_per_cta)
     streams = defaultdict[tuple[object, int], float](float)
