@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.stragglers import campaign
 from tests.stragglers.cases import LAUNCHES, POOL, deviation, judged, place, pool, traces
 from tests.tiers import thorough
 from tilelink.simulator.machine import Deviation
@@ -65,8 +66,37 @@ def test_what_slows_down_everybody_is_no_straggler() -> None:
 
 
 def test_single_late_launches_are_no_straggler() -> None:
-    late = pool(4, (), ((1, 5e-5),))
-    assert not verdict(traces(4, [(pool(4), 25), (late, 1)] * 23)).causes
+    """Every rank has some: another one each time."""
+    late = [pool(4, (), ((rank, 5e-5),)) for rank in range(4)]
+    parts = [part for n in range(23) for part in ((pool(4), 25), (late[n % 4], 1))]
+    assert not verdict(traces(4, parts)).causes
+
+
+SELDOM: dict[str, tuple[list[Deviation], list[tuple[int, float]], tuple[object, ...]]] = {
+    "rank": ([deviation("clock", 0.25, 2)], [], ("rank", 2, None, None, None)),
+    "sms": ([deviation("clock", 0.2, 1, sms=(10, 25))], [], ("sms", 1, None, (10, 25), None)),
+    "link": ([deviation("link_bandwidth", 0.02, 0, peer=3)], [], ("link", 0, 3, None, None)),
+    "host": ([], [(2, 2e-5)], ("host", 2, None, None, None)),
+}
+
+
+@pytest.mark.parametrize("every", [5, 12])
+@pytest.mark.parametrize("case", SELDOM)
+def test_a_part_that_is_slow_in_some_launches_alone_is_named(case: str, every: int) -> None:
+    changes, late, expected = SELDOM[case]
+    bad = pool(4, tuple(changes), tuple(late))
+    found = verdict(traces(4, [(pool(4), 200), *[(bad, 1), (pool(4), every - 1)] * (400 // every)]))
+    assert found.causes and place(found.causes[0]) == expected
+    assert abs(found.causes[0].share - 1 / every) < 0.05 and abs(found.causes[0].since - 200) <= 20
+    assert "% of the launches, since launch " in str(found)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_clean_series_of_any_program_raise_no_alarm(number: int) -> None:
+    """Ranks may be unlike by their plan, and the work of all may change."""
+    case = campaign.clean(np.random.default_rng(number), number)
+    found = verdict(case.traces)
+    assert not found.causes, f"{case.what}: {found}"
 
 
 def test_two_victims_of_one_culprit_are_named_as_victims() -> None:

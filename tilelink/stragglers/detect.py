@@ -1,14 +1,15 @@
 """The detector: which part is slower than its likes, in which launches, and who only waits for it.
 
 Three comparisons, as monitors of training clusters make them. *Between ranks*: a column is compared with those of other
-ranks that do the same, after both are divided by the predicted launch, if there is one. *Over time*: medians of windows
-of launches, so that single late launches do not count, and a cause must last for several windows. *With the plan*: what
-a rank does itself (computing, transfers, launching) is recorded apart from its waits for others, so victims, which
-only wait, are never slow themselves.
+ranks that do the same, after both are divided by the predicted launch, if there is one; what most ranks have in common
+is taken away. *Over time*: medians of windows of launches, so that single late launches do not count, and a cause must
+last for several windows; then the launches in which a part is far slower than around them, if its likes never are.
+*With the plan*: what a rank does itself (computing, transfers, launching) is recorded apart from its waits for others,
+so victims, which only wait, are never slow themselves.
 
 A *suspect* is a set of columns that one cause would slow down together: the tiles of a rank or of some SMs, the
 transfers of a link, of a rank's port or of its copy engine, the gaps of a host. The one that explains most is a cause;
-what it explains is taken away, and the rest is searched again.
+what it explains is taken away, and the rest is searched again. Waits name a rank only if nothing else is found.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WINDOWS = 48
 """Windows of launches, at most."""
 SHORTEST = 10
 """Launches of a window, at least."""
-LASTS = 3
+LASTS = 4
 """Windows that a cause lasts, at least."""
 SLOWER = 0.06
 """Slowdown that is a cause, at least, as a logarithm, or in the seconds of a launch for gaps and waits."""
@@ -40,10 +41,14 @@ SURE = 7.0
 """Standard errors by which it must exceed that."""
 HEALTHY = 0.15
 """Quantile of windows that shows how fast a part is when nothing slows it down."""
-BEYOND = 0.8
+BEYOND = 1.2
 """By how many times its usual scatter between launches a suspect must be slower."""
 LATE = 0.15
 """Part of a launch that others wait longer for a rank that is late, at least."""
+CHANGED = 0.05
+"""Part of a launch by which, if most ranks take longer or shorter without their waits, waits are not compared."""
+ALONE = 0.3
+"""Part of a slowdown by which other ranks may change at the same time, at most, each in its own way."""
 MOSTLY = 0.6
 """Part of a suspect's columns that must be slow."""
 COSTS = 0.005
@@ -56,8 +61,24 @@ SHARED = 0.4
 """The same for links."""
 MOST = 6
 """Causes that are searched."""
-CERTAIN = 0.5
+CERTAIN = 0.7
 """Confidence of a cause, at least."""
+FAST = 0.97
+"""Part of its calibrated rate from which no part is slow."""
+SELDOM = 0.01
+"""Part of the launches that are slow, at least, where a part is slow in some alone."""
+RARELY = 2.5
+"""By how many times the slowest launches of its likes, as many, are to be exceeded by them."""
+SLOWER_SELDOM = 0.1
+"""Slowdown in them, at least, as SLOWER."""
+TAIL = 4.0
+"""Standard deviations of a suspect between launches beyond which one is slow."""
+LONGER = 0.03
+"""Part of a launch that these launches take longer, at least."""
+SURE_SELDOM = 5.0
+"""Standard errors by which they do."""
+COSTS_SELDOM = 0.01
+"""Part of the mean launch that this is, at least."""
 NEARLY = 0.9
 """Part of a rank's SMs from which the whole rank is slow."""
 
@@ -80,6 +101,7 @@ class Suspect:
 class Found:
     """A cause. slower: mean of the logarithm of how much longer its columns take, or of the part of a launch that they
     take longer. since, until: launches; until is None if it lasts to the end. seconds: what it costs, roughly, in each.
+    share: the part of these launches that are slow.
     """
 
     suspect: Suspect
@@ -88,6 +110,7 @@ class Found:
     until: int | None
     confidence: float
     seconds: float
+    share: float = 1.0
 
 
 class Evidence:
@@ -107,6 +130,7 @@ class Evidence:
         self.far = self._far()
         took = table.values[:, self.metric == NUMBER["took"]]
         self.took = float(np.nanmedian(took)) if np.isfinite(took).any() else 1.0
+        self.least = COSTS_TRACED if traces.programs else COSTS
 
     def _far(self) -> Bools:
         """Mask of the columns of transfers between nodes."""
@@ -139,42 +163,82 @@ class Evidence:
         return result
 
     @cached_property
+    def medians(self) -> Floats:
+        """[columns, windows]: medians of `scaled`, NaN where nothing is known."""
+        edges = zip(self.edges[:-1], self.edges[1:], strict=True)
+        return np.stack([_median(self.scaled[a:b]) for a, b in edges], axis=1)
+
+    @cached_property
     def slower(self) -> Floats:
         """[columns, windows]: by how much columns are slower than their likes, NaN where nothing is known.
 
-        What changes on most ranks at once, such as the size of the work, is no straggler.
+        Waits, and how long launches take, are compared with other launches alone: the predicted one begins on all ranks
+        at once, which launches that follow each other do not.
         """
-        x = np.stack([_median(self.scaled[a:b]) for a, b in zip(self.edges[:-1], self.edges[1:], strict=True)], axis=1)
-        self.level = _low(x, HEALTHY)
-        self.offset = self._likes(self.level)
-        rest = x - self.level[:, None]
-        self.shift = np.zeros((len(x), x.shape[1]))
-        for metric in np.unique(self.metric[~self.of("wait", "took")]).tolist():  # most ranks may be victims
-            own = self.metric == metric
-            if metric == NUMBER["signal"]:  # of pairs of ranks: one rank has most of them, if they are few
-                self.shift[own] = np.nan_to_num(_low(rest[own].T, 0.25))
-                continue
-            each = np.full((self.ranks, x.shape[1]), np.nan)
-            for rank in np.unique(self.rank[own]).tolist():
-                each[rank] = _median(rest[own & (self.rank == rank)])
-            self.shift[own] = np.nan_to_num(_lower(each))
-        return x - self.offset[:, None] - self.shift
+        self.level = _low(self.medians, HEALTHY)
+        self.offset = np.where(self.of("wait", "took"), self.level, self._likes(self.level))
+        self.shift = self.shared(self.medians - self.level[:, None])
+        return self.medians - self.offset[:, None] - self.shift
 
-    def _likes(self, level: Floats) -> Floats:
-        """Return for each column how slow its likes on other ranks are; its own level if it has none."""
-        offset = level.copy()
-        distance = np.where(self.peer >= 0, (self.peer - self.rank) % self.ranks, -1)
-        classes = np.stack([self.metric, self.stage, self.sm, distance])
-        _, of = np.unique(classes, axis=1, return_inverse=True)
+    @cached_property
+    def rest(self) -> NDArray[np.float32]:
+        """[launches, columns]: by how much single launches are slower than those around them; 0 if it is not known."""
+        return np.nan_to_num(self.scaled - np.repeat(self.medians, np.diff(self.edges), axis=1).T.astype(np.float32))
+
+    def shared(self, rest: Floats) -> Floats:
+        """Return [columns, n]: what most ranks have of `rest` in common, such as another size of the work.
+
+        It is sought for each stage, and then, if all are slower, for each SM. Of transfers it is what the faster ones
+        have in common, for one rank has a part in most of them, if they are few. Most ranks may be victims, so waits
+        have nothing in common.
+        """
+        shift = np.zeros_like(rest)
+        moves, signals = self.of(*MOVES), self.of("signal")
+        for own in self._classes(~(moves | signals | self.of("wait", "took")), self.metric):
+            shift[own] = self._common(rest, own)
+        for own in self._classes(self.of("work", "call"), self.metric, self.stage):
+            if len(np.unique(self.rank[own])) > 1:
+                shift[own] = self._common(rest, own)
+        away = (self.peer != self.rank) & (self.ranks > 2)
+        work = shift[self.of("work")].mean(axis=0) if self.of("work").any() else np.zeros(rest.shape[1])
+        for own in self._classes(moves | signals, self.metric, self.stage, away, self.far):
+            shift[own] = np.nan_to_num(_low(rest[own].T, 0.25))
+            if self.ranks == 2 and not (self.peer[own] == self.rank[own]).any():  # one port has them all
+                shift[own] = np.clip(shift[own], np.minimum(work, 0.0), np.maximum(work, 0.0))
+        left = rest - shift
+        for own in self._classes(self.of("work"), self.stage, self.sm):
+            if len(np.unique(self.rank[own])) > 1:
+                shift[own] += np.maximum(np.nan_to_num(_lower(left[own])), 0.0)
+        return shift
+
+    def _common(self, rest: Floats, own: Ints) -> Floats:
+        each = [_median(rest[own[self.rank[own] == rank]]) for rank in np.unique(self.rank[own]).tolist()]
+        return np.nan_to_num(_lower(np.stack(each)))
+
+    @cached_property
+    def distance(self) -> Ints:
+        return np.where(self.peer >= 0, (self.peer - self.rank) % self.ranks, -1)
+
+    def _classes(self, counted: Bools, *parts: Ints | Bools) -> Iterator[Ints]:
+        """Yield the places of the columns that are alike in some parts."""
+        places = np.flatnonzero(counted)
+        _, of = np.unique(np.stack(parts)[:, places], axis=1, return_inverse=True)
         of = of.ravel()
         order = np.argsort(of, kind="stable")
-        bounds = np.flatnonzero(np.diff(of[order], prepend=-1, append=int(of.max(initial=0)) + 1))
-        for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            own = order[a:b]
+        yield from (places[own] for own in np.split(order, np.flatnonzero(np.diff(of[order])) + 1) if len(own))
+
+    def _likes(self, level: Floats) -> Floats:
+        """Return for each column how slow its likes on other ranks are; its own level if it has none.
+
+        Notifies of two ranks have the norm alone.
+        """
+        offset = level.copy()
+        for own in self._classes(np.ones(len(level), np.bool_), self.metric, self.stage, self.sm, self.distance):
             if len(np.unique(self.rank[own])) > 1:
                 offset[own] = _lower(level[own, None])[0]
             elif self.traces.norm is not None:
                 offset[own] = min(float(level[own[0]]), _lower(level[self.metric == self.metric[own[0]], None])[0])
+                offset[own] = np.where(self.of("signal")[own], np.minimum(offset[own], 0.0), offset[own])
         return offset
 
     # Suspects --------------------------------------------------------------------------------------------------
@@ -251,17 +315,37 @@ class Evidence:
 
 
 def find(evidence: Evidence) -> list[Found]:
-    """Return the causes, the one that costs most first; none if no part is slower than its likes for long enough."""
+    """Return the causes, the one that costs most first; none if no part is slower than its likes for long enough.
+
+    What a rank does itself comes first. Waits tell who is late only where nothing else is found.
+    """
     every = list(evidence.suspects())
     hosts = [one for one in every if one.kind == "host"]  # their seconds are compared with those of a launch
-    causes = _causes(evidence, hosts, sms=False)
-    causes += _causes(evidence, [one for one in every if one.kind != "host"], sms=True)
-    if (late := _late(evidence, causes)) is not None:
+    others = [one for one in every if one.kind != "host"]
+    causes = _causes(evidence, hosts, sms=False) + _causes(evidence, others, sms=True)
+    causes = [one for one in causes if one.seconds > evidence.least * evidence.took and not _fast(evidence, one)]
+    if (seldom := _seldom(evidence, hosts, others)) is not None:
+        causes.append(seldom)
+    late = _late(evidence)
+    if late is not None and all(_shares(one) and _minor(one, late) for one in causes):
         causes.append(late)
-    causes.sort(key=lambda one: -one.seconds)
-    least = COSTS_TRACED if evidence.traces.programs else COSTS
-    worth = [one for one in causes if one.seconds > least * evidence.took]
-    return [one for n, one in enumerate(worth) if not (n and _minor(one, worth[0]))]
+    direct = not all(_shares(one) for one in causes)
+    causes.sort(key=lambda one: -one.seconds * (SHARED if _shares(one) and direct else 1.0))
+    return [one for n, one in enumerate(causes) if not (n and _minor(one, causes[0]))]
+
+
+def speed(evidence: Evidence, cause: Found) -> float:
+    """Return how fast a part is, in the speed of the norm; of gaps and waits, what a launch takes of its time then."""
+    own = cause.suspect.columns
+    if bool(evidence.additive[own].all()):
+        return 1.0 / (1.0 + cause.slower)
+    usual = np.nan_to_num(evidence.offset[own]) if evidence.traces.norm is not None else np.zeros(1)
+    return float(np.exp(-cause.slower - usual.mean()))
+
+
+def _fast(evidence: Evidence, cause: Found) -> bool:
+    """True if a part is as fast as it is calibrated to be: then its likes are faster, by chance or by their work."""
+    return evidence.traces.norm is not None and speed(evidence, cause) > FAST
 
 
 def _minor(cause: Found, first: Found) -> bool:
@@ -269,8 +353,11 @@ def _minor(cause: Found, first: Found) -> bool:
 
     Transfers share links, so a rank that comes at another time than usual changes how long those of others take.
     """
-    shared = cause.suspect.kind in ("link", "port")
-    return cause.seconds < (SHARED if shared else LESSER) * first.seconds
+    return cause.seconds < (SHARED if _shares(cause) else LESSER) * first.seconds
+
+
+def _shares(cause: Found) -> bool:
+    return cause.suspect.kind in ("link", "port")
 
 
 def _causes(evidence: Evidence, suspects: list[Suspect], *, sms: bool) -> list[Found]:
@@ -285,7 +372,7 @@ def _causes(evidence: Evidence, suspects: list[Suspect], *, sms: bool) -> list[F
         if slower <= SLOWER:
             break
         since, until, scatter = _bounds(evidence, suspect, slower, interval)
-        if slower > BEYOND * scatter and confidence >= CERTAIN:
+        if slower > BEYOND * scatter and confidence >= CERTAIN and _differs(evidence, suspect, slower, *interval):
             causes.append(
                 Found(suspect=suspect, slower=slower, since=since, until=until, confidence=confidence,
                       seconds=cost(evidence, suspect, slower))
@@ -295,48 +382,149 @@ def _causes(evidence: Evidence, suspects: list[Suspect], *, sms: bool) -> list[F
     return causes
 
 
-def _late(evidence: Evidence, causes: list[Found]) -> Found | None:
-    """Return the rank for which others wait, if nothing that it does itself is known to be slow, or None.
+def _differs(evidence: Evidence, suspect: Suspect, slower: float, a: int, b: int) -> bool:
+    """True unless what other ranks compute changes too in these windows: then it is the work that changes.
 
-    A victim is waited for too, but waits itself. If the rank takes no longer by itself, its notifies are late.
+    Ranks that are unlike by their plan change each in its own way, so they have little in common.
+    """
+    others = evidence.slower[evidence.of("work") & (evidence.rank != suspect.rank)]
+    inside = np.zeros(others.shape[1], np.bool_)
+    inside[a:b] = True
+    if suspect.kind not in ("rank", "sms") or not len(others) or inside.all():
+        return True
+    changes = _median(others[:, inside].T) - _median(others[:, ~inside].T)
+    return float(_mean(np.abs(changes))) < ALONE * slower
+
+
+def _late(evidence: Evidence) -> Found | None:
+    """Return the rank for which others wait longer than before, or None. A victim is waited for too, but waits itself.
+
+    Where the work of all ranks changes, so do waits.
     """
     wait = np.flatnonzero(evidence.of("wait"))
-    if not len(wait):
-        return None
     excess = np.nan_to_num(evidence.slower[wait])
     by, whom = evidence.peer[wait], evidence.rank[wait]
     net = np.zeros((evidence.ranks, excess.shape[1]))
     np.add.at(net, by, excess)
+    alone = np.zeros_like(net)
     np.add.at(net, whom, -excess)
-    suspects = [Suspect(kind="late", rank=rank, columns=wait[by == rank]) for rank in range(evidence.ranks)]
-    found = _slowest(net, LATE)
-    if found is None or found[1] - found[0] < net.shape[1] / 4:
+    found = _slowest(net, LATE) if len(wait) else None
+    if found is None or not found[0] or found[1] - found[0] < net.shape[1] / 4:
         return None
     a, b, _ = found
+    for rank in range(evidence.ranks):
+        took = np.flatnonzero(evidence.of("took") & (evidence.rank == rank))
+        alone[rank] = np.nan_to_num(evidence.slower[took]).sum(axis=0) - excess[whom == rank].max(axis=0, initial=0.0)
+    inside = np.zeros(net.shape[1], np.bool_)
+    inside[a:b] = True
+    changed = _lower(np.median(alone[:, inside], axis=1)[:, None] - np.median(alone[:, ~inside], axis=1)[:, None])
+    shared = evidence.shift[~evidence.of("wait", "took")]
+    drift = np.abs(shared[:, inside].mean(axis=1) - shared[:, ~inside].mean(axis=1)).mean() if len(shared) else 0.0
     rank = int(np.argmax(net[:, a:b].mean(axis=1)))
-    each = excess[by == rank][:, a:b].mean(axis=1)
-    suspect, worst = suspects[rank], int(np.argmax(each))
-    slower = float(each[worst])
-    seconds = slower * evidence.took
-    for one in causes:
-        near = rank in (one.suspect.rank, one.suspect.peer)
-        if one.seconds > (0.2 if near else 0.5) * seconds:
-            return None
-    own = np.flatnonzero(evidence.of("took") & (evidence.rank == rank))
-    waits = excess[whom == rank][:, a:b].mean(axis=1).sum()
-    alone = float(np.nan_to_num(evidence.slower[own, a:b]).mean()) - float(waits) if len(own) else 0.0
-    if alone < slower / 2:
-        only = len(each) > 1 and float(np.delete(each, worst).max()) < slower / 2
-        peer = int(evidence.rank[suspect.columns[worst]]) if only else None
-        columns = suspect.columns[worst : worst + 1] if only else suspect.columns
-        suspect = Suspect(kind="signals", rank=rank, columns=columns, peer=peer)
-    mean = float(np.nan_to_num(evidence.slower[suspect.columns, a:b]).mean())
-    since, until, scatter = _bounds(evidence, suspect, mean, (a, b))
-    if mean <= max(SLOWER, BEYOND * scatter):
+    suspect = Suspect(kind="late", rank=rank, columns=wait[by == rank])
+    slower = float(excess[by == rank][:, a:b].mean(axis=1).max())
+    since, until, scatter = _bounds(evidence, suspect, slower, (a, b))
+    if since == evidence.traces.table.first or slower <= BEYOND * scatter:
+        return None
+    if max(abs(float(changed[0])), float(drift)) > CHANGED:
         return None
     sure = float(net[rank, a:b].mean() / max(float(_spread(net[[rank]])[0]), 1e-3) * np.sqrt(b - a))
-    return Found(suspect=suspect, slower=slower, since=since, until=until, seconds=seconds,
-                 confidence=round(float(1.0 - np.exp(-sure / 8)) * 0.9, 3))  # fmt: skip
+    confidence = round(float(1.0 - np.exp(-sure / 8)) * 0.9, 3)
+    if confidence < CERTAIN:
+        return None
+    return Found(suspect=suspect, slower=slower, since=since, until=until, seconds=slower * evidence.took,
+                 confidence=confidence)  # fmt: skip
+
+
+def _seldom(evidence: Evidence, hosts: list[Suspect], others: list[Suspect]) -> Found | None:
+    """Return what is slow in some launches alone, or None: medians of windows do not see it.
+
+    The launches are those in which some suspect is far slower than around them, more often than its likes on other
+    ranks. The cause is what explains most in them. What it costs is how much longer they take.
+    """
+    launches, rest = evidence.launches, evidence.rest
+    period = np.zeros(launches)
+    for name in ("took", "gap"):
+        own = evidence.of(name)
+        period += np.nan_to_num(evidence.values[:, own]).sum(axis=1) / max(1, int(own.sum())) / evidence.took
+    period -= np.repeat(
+        [np.median(period[a:b]) for a, b in zip(evidence.edges[:-1], evidence.edges[1:], strict=True)],
+        np.diff(evidence.edges),
+    )
+    for slow in _tails(evidence, [*hosts, *others])[:MOST]:
+        longer = float(np.median(period[slow]) - np.median(period[~slow]))
+        noise = float(np.median(np.abs(period)) / 0.6745 * 1.25 / np.sqrt(slow.sum()))
+        begin, end = _dense(slow)
+        share = float(slow[begin:end].mean())
+        if longer < max(LONGER, SURE_SELDOM * noise) or longer * share < max(COSTS_SELDOM, evidence.least):
+            continue
+        if end - begin < launches // 10:
+            continue
+        delta = np.median(rest[slow], axis=0).astype(np.float64)[:, None]
+        delta -= evidence.shared(delta)
+        host = max(hosts, key=lambda one: float(delta[one.columns].mean()), default=None)
+        late = 0.0 if host is None else float(delta[host.columns].mean())
+        suspect, slower, _ = _best(evidence, delta, others, 0, 1, sms=True)
+        if host is not None and late > longer / 2:
+            suspect, slower = host, late
+        if slower <= SLOWER:
+            continue
+        near, first = max(2, launches // 50, round(2 / share)), evidence.traces.table.first
+        return Found(
+            suspect=suspect, slower=slower, since=first + (0 if begin < near else begin), share=share,
+            until=None if end >= launches - near else first + end, seconds=longer * share * evidence.took,
+            confidence=round(min(0.999, 1.0 - float(np.exp(-longer / max(noise, 1e-3) / 4))), 3),
+        )  # fmt: skip
+    return None
+
+
+def _tails(evidence: Evidence, suspects: list[Suspect]) -> list[Bools]:
+    """Return masks of launches in which a suspect is far slower than around them, more so than its likes ever are.
+
+    The surest ones come first.
+    """
+    launches = evidence.launches
+    tails: list[tuple[float, Bools]] = []
+    for series in _alike(evidence, suspects):
+        common = np.maximum(np.quantile(series, 0.25, axis=0, method="lower"), 0.0) if len(series) > 1 else 0.0
+        own = series - common
+        scatter = np.maximum(np.median(np.abs(own), axis=1) / 0.6745, 0.005)
+        slow = own > np.maximum(SLOWER_SELDOM, TAIL * scatter)[:, None]
+        counts = slow.sum(axis=1)
+        highest = np.cumsum(np.sort(own, axis=1)[:, ::-1], axis=1)
+        for n in np.flatnonzero((counts > SELDOM * launches + 4) & (counts < launches / 2)).tolist():
+            likes = np.delete(highest[:, counts[n] - 1], n)
+            if len(likes) and highest[n, counts[n] - 1] < RARELY * np.quantile(likes, 0.25, method="lower"):
+                continue
+            tails.append((float(own[n, slow[n]].sum() / scatter[n]), slow[n]))
+    return [slow for _, slow in sorted(tails, key=lambda one: -one[0])]
+
+
+def _alike(evidence: Evidence, suspects: list[Suspect]) -> Iterator[Floats]:
+    """Yield [suspects, launches] of those that are alike on other ranks: by how much each is slower in each launch."""
+    groups: dict[tuple[object, ...], list[Floats]] = {}
+    for one in suspects:
+        metrics = tuple(np.unique(evidence.metric[one.columns]).tolist())
+        own = np.median(evidence.rest[:, one.columns], axis=1)
+        groups.setdefault((one.kind, metrics, one.stage, one.direction), []).append(own)
+    for rank, (names, place) in evidence.sms.items():
+        each = _by_place(evidence.rest[:, evidence.work_of(rank)].T.astype(np.float64), place)
+        sums = np.concatenate([np.zeros((1, each.shape[1])), np.cumsum(each, axis=0)])
+        for a, b in evidence.groups(rank):
+            if b - a >= len(names) / 32:
+                groups.setdefault(("sms", b - a), []).append((sums[b] - sums[a]) / (b - a))
+    yield from (np.stack(each) for each in groups.values())
+
+
+def _dense(slow: Bools) -> tuple[int, int]:
+    """Return the launches (first, one past the last) among which there are most slow ones."""
+    begin, end = 0, len(slow)
+    for _ in range(2):
+        total = np.concatenate([[0.0], np.cumsum(slow - slow[begin:end].mean() / 2)])
+        low = np.minimum.accumulate(total)
+        end = int(np.argmax(total - low))
+        begin = int(np.flatnonzero(total[: end + 1] == low[end])[-1])
+    return begin, end
 
 
 def _slowest(series: Floats, least: float = SLOWER) -> tuple[int, int, float] | None:
@@ -424,9 +612,10 @@ def _bounds(
     each = _median((evidence.scaled[:, own] - evidence.offset[own] - shift).T)
     gain = np.clip(np.nan_to_num(each, nan=slower / 2) - slower / 2, -slower, slower)
     total = np.concatenate([[0.0], np.cumsum(gain)])
-    low = np.minimum.accumulate(total)
-    end = int(np.argmax(total - low))
-    begin = int(np.flatnonzero(total[: end + 1] == low[end])[-1]) if end else int(edges[interval[0]])
+    a, b = (int(edges[at]) for at in interval)  # it contains the middle of the windows in which it is slow most surely
+    middle = (a + b) // 2
+    begin = middle - int(np.argmin(total[middle::-1]))
+    end = middle + int(np.argmax(total[middle:]))
     near = max(2, evidence.launches // 50)
     first = evidence.traces.table.first
     since = 0 if begin < near else begin

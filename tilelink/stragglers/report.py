@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from io import BytesIO
-from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from tilelink.data import save_output
 from tilelink.errors import OutputError
-from tilelink.stragglers.detect import Evidence, Found, find
+from tilelink.stragglers.detect import Evidence, Found, find, speed
 from tilelink.stragglers.metrics import MOVES, Floats, Traces
 
 US = 1e6
@@ -69,7 +68,7 @@ class Verdict:
                 {
                     "kind": one.suspect.kind, "rank": one.suspect.rank, "peer": one.suspect.peer,
                     "sms": one.suspect.sms and list(one.suspect.sms), "direction": one.suspect.direction,
-                    "since": one.since, "until": one.until, "confidence": one.confidence,
+                    "since": one.since, "until": one.until, "share": round(one.share, 3), "confidence": one.confidence,
                     "speed": round(speed(self.evidence, one), 3), "seconds": one.seconds, "text": _text(self, one),
                 }
                 for one in self.causes
@@ -109,14 +108,6 @@ def _victims(evidence: Evidence, causes: tuple[Found, ...]) -> list[Victim]:
     return list(found.values())
 
 
-def speed(evidence: Evidence, cause: Found) -> float:
-    """Return how fast a part is, in the speed of the norm; of gaps and waits, what a launch takes of its time then."""
-    if bool(evidence.additive[cause.suspect.columns].all()):
-        return 1.0 / (1.0 + cause.slower)
-    usual = np.nan_to_num(evidence.offset[cause.suspect.columns]) if evidence.traces.norm is not None else np.zeros(1)
-    return exp(-cause.slower - float(usual.mean()))
-
-
 def _text(report: Verdict, cause: Found) -> str:
     one, evidence = cause.suspect, report.evidence
     rate = f"{speed(evidence, cause):.0%} of its {'calibrated' if report.traces.norm is not None else 'usual'} rate"
@@ -135,8 +126,9 @@ def _text(report: Verdict, cause: Found) -> str:
     }[one.kind]
     since = f"since launch {cause.since:,}" if cause.since > report.traces.table.first else "since the first launch"
     until = f" until launch {cause.until:,}" if cause.until is not None else ""
+    seldom = f" in {cause.share:.0%} of the launches" if cause.share < 1 else ""
     costs = f"about {cause.seconds * US:,.1f} us of each"
-    return f"{what}, {since}{until}: {costs}, {cause.confidence:.0%} sure"
+    return f"{what}{seldom}, {since}{until}: {costs}, {cause.confidence:.0%} sure"
 
 
 _DIRECTIONS = {"out": "out of", "in": "into", "both": "of"}
