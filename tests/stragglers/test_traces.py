@@ -19,7 +19,7 @@ from tilelink import compiler
 from tilelink.cli import app
 from tilelink.errors import DataError, OutputError, TileLinkError
 from tilelink.simulator import simulate
-from tilelink.stragglers import Column, next_launch, read_traces, save, table_of, table_of_spans
+from tilelink.stragglers import Column, Series, next_launch, read_traces, save, table_of, table_of_spans
 from tilelink.stragglers.metrics import NUMBER, PROGRAM, joined, keys_of, split
 from tilelink.stragglers.report import verdict
 from tilelink.stragglers.simulated import row_of_simulated
@@ -146,6 +146,15 @@ def test_launches_of_no_time_are_refused(tmp_path: Path, change: Any, reason: st
     save(tmp_path, plan(2), change(table_of(pool(2)[:1])))
     with pytest.raises(DataError, match=reason):
         read_traces(tmp_path)
+
+
+def test_calls_have_more_kinds_than_a_program_has_stages(tmp_path: Path) -> None:
+    program = compiler.load("all_gather").program("all_gather")
+    schedule = next(s for s in compiler.load("all_gather").schedules_of(program) if "copy_engine" in str(s))
+    one = compiler.plan(program, schedule, ranks=2, dims={"Ms": 256, "K": 256}, dtype="bf16", target=MACHINE.processor)
+    save(tmp_path, one, table_of([Series(one, MACHINE).launch()]))
+    table = read_traces(tmp_path).table
+    assert max(split(table.keys)[2]) >= len(one.bound.stages)
 
 
 def test_launches_that_are_far_apart_are_refused(tmp_path: Path) -> None:

@@ -249,7 +249,8 @@ def read_traces(folder: str | Path) -> Traces:
         hint = f"at most {MAX_LAUNCHES:,} are judged"
         raise DataError(f"{folder} has launches that are {launches:,} apart", hint=hint)
     for table in (*found, *([] if norm is None else [norm])):
-        _, rank, stage, peer, _ = split(table.keys)
+        metric, rank, stage, peer, _ = split(table.keys)
+        stage = np.where(metric == NUMBER["call"], -1, stage)  # theirs is the kind of the call
         if bool((rank >= head["ranks"]).any() or (peer >= head["ranks"]).any() or (stage >= len(head["stages"])).any()):
             what = f"{folder} has columns of more than {head['ranks']} ranks and {len(head['stages'])} stages"
             raise DataError(what, hint=f"they are those of {PROGRAM}")
