@@ -27,7 +27,7 @@ STEMS = (
     r"acc|k|c|v|offs|offs_\w+|\w+_tile|\w+_remote|channel|end_\w+|held|held_tile|total|pad|step|box|number|row|column"
     r"|best|place|rising|top|sums|first_\w+|segment|within|there|ends"
     r"|buffer|phase|previous|result_buffer|result_phase|iteration|part|piece|pieces|rows|columns|offsets|\w+_pointers|\w+_next"
-    r"|like|product|\w+_pieces|tile_buffer|tile_phase"
+    r"|like|product|\w+_pieces|tile_buffer|tile_phase|before|operand|later|later_phase|start|stop|\w+_awaited"
 )
 NUMBERED = re.compile(rf"({STEMS})|.*_[0-9]+|.*_boxes_[0-9]+x[0-9]+(_swizzled)?(_at_[0-9]+)?|THRESHOLDS_.*")
 """Temporaries, which a writer keeps apart from the names of users, and names that tell what they are by themselves."""
@@ -66,7 +66,7 @@ def users(bound: Bound) -> set[str]:
 def test_every_name_that_is_no_users_is_one_of_the_frame(dialect: str, machine: str) -> None:
     unknown: dict[str, str] = {}
     for program, schedule in in_turn(cases()):
-        dims = {p.name: (SIZES[k % 4] if p.kind == "dim" else 2) for k, p in enumerate(program.params)}
+        dims = {p.name: p.example or (SIZES[k % 4] if p.kind == "dim" else 2) for k, p in enumerate(program.params)}
         dims = fitted((program, schedule), dims)
         try:
             bound = bind(program, schedule, dims, 4, target(machine), "bf16", dialect=dialect)

@@ -29,7 +29,7 @@ def in_listing(bound: Bound) -> Iterator[tuple[str, str]]:
 def in_source(source: str) -> Iterator[tuple[str, str]]:
     """The same from the comments in the functions of a kernel."""
     role = ""
-    for line in source.splitlines():
+    for line in re.sub(r"\n *#     ", " ", source).splitlines():  # long comments go on in further lines
         if function := re.match(r"def (\w+)\(", line):
             role = next((r for r in ROLES if function[1].endswith(f"_{r}")), "")
         elif role and line.lstrip().startswith("#") and (signal := SIGNAL.search(line)):
