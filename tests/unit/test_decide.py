@@ -17,6 +17,7 @@ from tilelink.compiler import library_module
 from tilelink.errors import VerificationError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.lowering.bind import bind
+from tilelink.lowering.bound import Bound
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.ops import predict
 from tilelink.ops.choice import choose, rounded_rows
@@ -31,7 +32,7 @@ from tilelink.ops.predict import (
     pushed_seconds,
     unfused_seconds,
 )
-from tilelink.planning.plan import Plan, make_plan
+from tilelink.planning.plan import make_plan
 from tilelink.scheduling.schedule import CopyEngine, Schedule
 from tilelink.simulator import simulate
 from tilelink.simulator.machine import load_machine
@@ -358,11 +359,11 @@ def test_what_is_not_safe_is_not_the_best_way(monkeypatch: pytest.MonkeyPatch) -
     asked, machine = request("gemm_rs", 2048, 2048, 1024), load_machine("8xH200")
     best, *others = fused_candidates(asked, machine)
 
-    def refuse(plan: Plan) -> None:
-        if plan.bound.source == best.program:
+    def refuse(bound: Bound) -> None:
+        if bound.source == best.program:
             raise VerificationError("not safe")
 
-    monkeypatch.setattr(predict, "verify", refuse)
+    monkeypatch.setattr(predict, "safe_plan", refuse)
     left = [way.seconds for way in others if way.program != best.program]
     assert left and fused_candidates(asked, machine)[0].seconds == left[0]
 
