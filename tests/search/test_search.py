@@ -19,12 +19,14 @@ from tilelink.ir.products import products
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.visitor import statements
+from tilelink.lowering.carried import Carried, carried
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.flat_loops import flat_reason
 from tilelink.lowering.role_statements import roles_reason
 from tilelink.lowering.straight_epilogue import once, straight
+from tilelink.lowering.unfold import unfolded_body
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search import STRATEGIES, Candidate, Found, Space, Tried, run, search, strategy
@@ -101,7 +103,10 @@ def test_the_pipeline_knob_makes_loops_flat_where_they_can_be() -> None:
     assert {"grouped_gemm", "ag_gemm_rows"} <= decided  # their products rearrange no tiles, which a launch decides
     with_roles = {
         name: {
-            s.name for s in p.stages if products(statements(s.body)) and roles_reason(straight(s.body, once)) is None
+            s.name
+            for s in p.stages
+            if (products(statements(s.body)) and roles_reason(straight(s.body, once)) is None)
+            or isinstance(carried(unfolded_body(s.body, set())), Carried)
         }
         for name, p in programs.items()
     }
