@@ -9,6 +9,7 @@ from tests.compiler.test_compiler import TEXT
 from tilelink import compiler
 from tilelink.errors import BindingError, ScheduleError
 from tilelink.lowering import walk
+from tilelink.planning.plan import make_plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.verifier import cells
 
@@ -83,13 +84,13 @@ LOOPS = """program summed(M, Q):
 
 
 def loop_refused(loop: str, ranks: int, m: int, q: int) -> ScheduleError:
+    """The refusal of the plan of all tiles and ranks, which a proof by few blocks need not make."""
     program = compiler.parse(LOOPS.format(loop=loop)).program()
     tracemalloc.start()
     try:
         with pytest.raises(ScheduleError) as caught:
-            compiler.plan(
-                program, Schedule(name="s", program="summed").tile("add", i=8), ranks=ranks, dims={"M": m, "Q": q}
-            )
+            schedule = Schedule(name="s", program="summed").tile("add", i=8)
+            make_plan(compiler.bound(program, schedule, ranks=ranks, dims={"M": m, "Q": q}))
         assert tracemalloc.get_traced_memory()[1] < 50e6
     finally:
         tracemalloc.stop()
