@@ -61,7 +61,8 @@ def test_a_program_that_was_read_is_emitted_as_the_one_that_was_printed(case: Ca
     own, again = emit(bound, thresholds), emit(read(listing(bound)), thresholds)
     assert again.kernels == own.kernels and again.copy_programs == own.copy_programs
     code = [text[text.index("\nimport triton\n") :] for text in (own.text, again.text)]
-    first, second = (re.sub(r"# [^\s:]+\.tl:\d+: ", "# ", one) for one in code)
+    whole = (re.sub(r"\n *#     ", " ", one) for one in code)  # where a long comment is broken, its file decides
+    first, second = (re.sub(r"# [^\s:]+\.tl:\d+: ", "# ", one) for one in whole)
     assert first == second
 
 
