@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from tilelink import compiler, ops
+from tilelink.dtypes import DTYPES
 from tilelink.errors import SearchError, TileLinkError
 from tilelink.hunt.anomaly import Anomaly, Cause, Feature, Rated
 from tilelink.hunt.cases import REFUSED, points_of
@@ -32,7 +33,6 @@ from tilelink.tuning.prepare import Point, prepare_shares
 SAMPLES, WARMUPS = 8, 2
 OTHERS = 1
 """Implementations measured besides the chosen one and the unfused pair: those that the model predicts to be fastest."""
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 Run = Callable[[], Any]
 
 

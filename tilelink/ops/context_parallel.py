@@ -68,11 +68,9 @@ def attention(
         return q + k.sum() + v.sum()  # no elements, and gradients of zeros
     heads, groups = k.shape[0] * k.shape[1], q.shape[1] // k.shape[1]
     rows, depth = q.shape[2:]
-    parts = (2, rows // 2) if is_causal else (rows,)
-    if is_causal and rows // 2 % BLOCK == 0:
-        parts = (2, rows // 2 // BLOCK, BLOCK)
-    elif is_causal:
-        parts = (2, 1, rows // 2)
+    # In zigzag two chunks of whole blocks, or, where there are none, of one block each.
+    block = BLOCK if rows // 2 % BLOCK == 0 else rows // 2
+    parts = (2, rows // 2 // block, block) if is_causal else (rows,)
     queries = q.reshape(heads, groups, *parts, depth)
     keys, values = (one.reshape(heads, *parts, depth) for one in (k, v))
     text = schedule_text(schedule)
