@@ -22,7 +22,7 @@ from tilelink.reference.trial import random_tables
 STAGE_CLAUSES = (
     "on sm", "on sm(n)", "copy engine", "prologue", "epilogue", "tile", "order", "push", "pull", "num_warps",
     "num_stages", "flatten", "split_k_tail", "backfill", "defer_notify", "tma_copy",
-    "dynamic", "stream_k",
+    "dynamic",
 )  # fmt: skip
 TENSOR_CLAUSES = ("channel", "slots", "low_latency", "buffers 1", "buffers 2", "buffers 3")
 WHOLE = ("reuse_wait off",)

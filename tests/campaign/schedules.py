@@ -60,7 +60,6 @@ def _of_products(rng: random.Random, program: Program, entries: dict[str, dict[s
         fits += [(stage, "flatten")] if flat_reason(stage.body) is None else []
         fits += [(stage, "defer_notify")] * 6 if deferred_reason(stage.body) is None else []
         fits += [(stage, "split_k_tail")] if products(statements(stage.body)) else []
-        fits += [(stage, "stream_k")] if products(statements(stage.body)) else []
         fits += [(stage, "backfill")] if at else []
     if not fits:
         return
@@ -159,7 +158,6 @@ CLAUSES: dict[str, Callable[[random.Random, Program, Stage], str]] = {
     "num_stages": lambda rng, program, stage: f"num_stages {rng.choice((1, 2, 3))}",
     "flatten": lambda rng, program, stage: "flatten",
     "split_k_tail": lambda rng, program, stage: f"split_k_tail {rng.choice((2, 3, 4))}",
-    "stream_k": lambda rng, program, stage: "stream_k",
     "halve_tail": lambda rng, program, stage: "halve_tail",
     "backfill": lambda rng, program, stage: f"backfill {rng.choice((1, 2))}",
     "defer_notify": lambda rng, program, stage: "defer_notify",

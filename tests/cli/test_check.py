@@ -318,7 +318,6 @@ LEFT_OUT = {
     "gemm dynamic": "dynamic of gemm, because no program has a second tile",
     "gemm program_per_tile": "program_per_tile of gemm, because no program has a second tile",
     "gemm tile(i=64, j=32), split_k_tail 2": "split_k_tail of gemm, because it saves no time: the last wave of 10",
-    "gemm tile(i=64, j=32), stream_k": "stream_k of gemm, because it saves no time: its tiles have too few steps",
     "gemm tile(i=2, j=32), halve_tail": "halve_tail of gemm, because it saves no time",
     "own tile(i=2)\n    gemm in own epilogue, backfill 1": "backfill of gemm, because every program has a tile",
     "send on sm(2), tile(i=96), tma_copy 4": "tma_copy of send, because the end of i cuts a tile in s[rank, i, :] @ q",

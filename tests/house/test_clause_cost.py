@@ -56,11 +56,9 @@ EXCEPTIONS: Mapping[str, Mapping[str, str]] = {
     "flatten": {"lowering.clauses.roles": EXCLUDED},
     "split_k_tail": {
         "lowering.clauses.halve_tail": EXCLUDED,
-        "lowering.clauses.stream_k": "it divides the same tiles by the same means, and is refused with it",
     },
-    "stream_k": {},
-    "halve_tail": {"lowering.clauses.roles": EXCLUDED, "lowering.clauses.stream_k": EXCLUDED},
-    "backfill": {"lowering.clauses.halve_tail": EXCLUDED, "lowering.clauses.stream_k": EXCLUDED},
+    "halve_tail": {"lowering.clauses.roles": EXCLUDED},
+    "backfill": {"lowering.clauses.halve_tail": EXCLUDED},
     "defer_notify": {
         "lowering.bind": "stages that splitting makes of a stage inherit it",
     },

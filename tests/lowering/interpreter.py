@@ -193,14 +193,7 @@ class Tile(Walker):
     def over(self, indices: tuple[IndexDecl, ...]) -> Iterator[Walker]:
         sizes = [-(-self.bound.extents[d.name] // self.bound.tiles[d.name]) for d in indices]
         for point in product(*(range(n) for n in sizes)):
-            if all(self._has(decl, number) for decl, number in zip(indices, point, strict=True)):
-                yield self.at({d.name: p for d, p in zip(indices, point, strict=True)})
-
-    def _has(self, decl: IndexDecl, number: int) -> bool:
-        """True if a loop has the tile of an index with that number."""
-        if decl.begin is None or decl.end is None:
-            return True
-        return int(self.number(decl.begin)) <= number < int(self.number(decl.end))
+            yield self.at({d.name: p for d, p in zip(indices, point, strict=True)})
 
     def enter(self, indices: tuple[IndexDecl, ...]) -> None:
         super().enter(indices)

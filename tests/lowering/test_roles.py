@@ -181,7 +181,6 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     "two pipelines": (
         ("c[i, j] = dot(a[i, :], b[j, :].T)", TELL), {"place": PLACE + ", flatten"}, "it has `flatten`"
     ),
-    "a divided tail": ((), {"place": PLACE + ", stream_k"}, "it has `stream_k`"),
     "a guest": ((), {"rest": "in gemm epilogue"}, "gemm and rest run in its kernel tile by tile"),
 }  # fmt: skip
 

@@ -332,8 +332,8 @@ def placed() -> list[Schedule]:
 
 
 def labels(knob: Knob, start: Schedule) -> tuple[str, ...]:
-    """The stages whose tails its second choice splits; its first one splits none, its third one shares them evenly."""
-    whole, parts, _ = (change(start) for change in knob.changes)
+    """The stages whose tails its second choice splits; its first one splits none."""
+    whole, parts = (change(start) for change in knob.changes)
     assert whole == start
     return tuple(name for name in ("gemm", "own") if parts.stage(name)[SPLIT_K_TAIL] == 32)
 

@@ -200,7 +200,6 @@ def _schedules(case: Case, schedule: Schedule) -> Iterator[tuple[str, str, Sched
                 yield "other tiles", f"{stage.name} {decl.name}=7", schedule.tile(stage.name, **{decl.name: 7})
         sizes = {**dict(schedule.stage(stage.name)[TILE]), "k": 2}
         yield "split_k_tail", stage.name, schedule.tile(stage.name, **sizes).split_k_tail(stage.name, 2)
-        yield "stream_k", stage.name, schedule.tile(stage.name, **sizes).stream_k(stage.name)
         yield "backfill", stage.name, schedule.backfill(stage.name, 2)
         if not isinstance(schedule.stage(stage.name)[RESOURCE], Fused):
             for programs in (1, 3):

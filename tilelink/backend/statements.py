@@ -232,11 +232,7 @@ class StatementEmitter:
                     self._begin(wait)
                     self._wait(wait.kind, whole, consumed, {dim: f"{part.start} // {size}"})
 
-        some = None
-        if product.some is not None:
-            begin, end = (scaled(addresses.scalar(number, LEVEL["*"]), size) for number in product.some)
-            some = (begin, end)
-        self.values.product(product.whole, product.name, {}, before, some)
+        self.values.product(product.whole, product.name, {}, before)
 
     def _statement(self, statement: Statement) -> None:
         match statement:
@@ -304,9 +300,6 @@ class StatementEmitter:
             return
         if self._notified_together(loop, count):
             return
-        if loop.indices[depth].begin is not None:
-            hint = "a loop over some tiles adds one product: take its `begin` and `end` out"
-            raise EmitError(f"cannot render a loop over some tiles of {index}", location=loop.location, hint=hint)
         head = loop_head(loop, index, self.values.addresses, inner=self.inside > 1)
         with self.writer.block(nodes.Loop(index=index, over=head)):
             self._loop(loop, depth + 1)

@@ -278,23 +278,17 @@ class ValueEmitter:
 
     # Contractions and reductions -----------------------------------------------------------------------------
 
-    def _loop(
-        self, axis: Axis, divisible: bool, body: Callable[[Slice | None], None], part: tuple[str, str] | None = None
-    ) -> None:
-        """Run `body` once, or in a loop over blocks if the axis is longer than the stage's block.
-
-        part: the first element of a part of the axis, and one past the last: the loop runs over that.
-        """
+    def _loop(self, axis: Axis, divisible: bool, body: Callable[[Slice | None], None]) -> None:
+        """Run `body` once, or in a loop over blocks if the axis is longer than the stage's block."""
         extent = self.addresses.extent(axis)
         over_ranks = axis.kind == "whole" and isinstance(axis.dim, Ranks)
         block = 1 if over_ranks else self.contraction_block
-        if part is None and (not divisible or extent <= block):
+        if not divisible or extent <= block:
             body(None)
             return
         name = self.addresses.writer.name("k")
         size = "1" if over_ranks else self.addresses.constants.step(self.addresses.stage, block)
-        begin, end = part or ("0", self.addresses.constants.elements_of(self.addresses.stage, axis))
-        steps = [begin, end, *([size] if block > 1 else [])]
+        steps = ["0", self.addresses.constants.elements_of(self.addresses.stage, axis), *([size] if block > 1 else [])]
         with self.addresses.writer.block(nodes.Loop(index=name, over=f"range({', '.join(steps)})")):
             body(Slice(start=name, block=block, size=size))
 
@@ -320,12 +314,10 @@ class ValueEmitter:
         acc: str,
         slices: Slices,
         before: Callable[[Slice | None], None] | None = None,
-        some: tuple[str, str] | None = None,
     ) -> None:
         """Emit the addition of a product to an accumulator.
 
-        before: renders what precedes a step of its loop, or all of it (None). some: the first contracted element, and
-        one past the last, if the product is over a part of them.
+        before: renders what precedes a step of its loop, or all of it (None).
         """
         typing = self.addresses.typing
         axis = typing.type_of(value.left).axes[-1]
@@ -342,7 +334,7 @@ class ValueEmitter:
             a, b = self._same_dtype(a, b)
             self.addresses.writer.add(nodes.Multiply(acc=acc, left=a.text, right=b.text))
 
-        self._loop(axis, has_steps(typing, value), body, some)
+        self._loop(axis, has_steps(typing, value), body)
 
     def _look_up(self, product: Dot, slices: Slices) -> None:
         """Read, before the loop of a product, the entries of index tensors that say where its operands lie."""

@@ -35,7 +35,6 @@ from tilelink.ir.printer import (
     MOVE,
     NOTIFY,
     RECEIVED,
-    TILES,
     WAIT,
     print_range,
     print_region,
@@ -239,12 +238,6 @@ def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
 
 def _check_range(program: Program, decl: IndexDecl, mistakes: Mistakes) -> None:
     """Check the ends of a counted range: they come from an index tensor, and name no index of the same range."""
-    if decl.begin is not None:
-        message = f"{TILES}(...) of {decl.name} as it stands here is of lowered programs"
-        hint = (
-            f"run over all of it, ({decl.name}: {print_scalar(decl.extent)}); `stream_k` of a schedule shares its tiles"
-        )
-        mistakes.add(StageError(message, location=decl.location, hint=hint))
     ends = [end for end in (decl.start, decl.stop) if end is not None]
     for end in ends:
         _check_integer(program, end, f"an end of the range of {decl.name}", decl, mistakes)

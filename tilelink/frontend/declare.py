@@ -11,7 +11,7 @@ from tilelink.errors import DuplicateNameError, ParseError, UnknownNameError
 from tilelink.frontend.expressions import Scope
 from tilelink.frontend.limits import require_shallow
 from tilelink.frontend.syntax import IndexSyntax
-from tilelink.ir.printer import BARRIER, NOTIFY, TILES, WAIT
+from tilelink.ir.printer import BARRIER, NOTIFY, WAIT
 from tilelink.ir.program import Group, IndexDecl
 from tilelink.ir.scalar import Binary, Int, Param, Ranks, Scalar, walk
 from tilelink.ir.sums import shortened
@@ -124,10 +124,9 @@ def indices_of(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl
         with declaring(scope, index.name):
             declare(scope, index.name, index.node)
             extent, number = _by_one(scope, index.extent)
-            extent, *tiles = _tiles(extent)
             size, start, stop = part_of(scope, extent)
-            named = zip(("start", "stop", "begin", "end"), (start, stop, *tiles), strict=False)
-            ends = {name: None if end is None else integer_of(scope, end) for name, end in named}
+            given = {"start": start, "stop": stop}
+            ends = {name: None if end is None else integer_of(scope, end) for name, end in given.items()}
             location = scope.location(index.node)
             scope.over.pop(index.name, None)
             scope.begins.pop(index.name, None)
@@ -152,15 +151,6 @@ def _is_fixed(*ends: Scalar | None) -> bool:
 
 def _length(begin: Scalar, stop: Scalar) -> Scalar:
     return stop if begin == Int(value=0) else shortened(Binary(op="-", left=stop, right=begin))
-
-
-def _tiles(extent: ast.expr) -> list[ast.expr]:
-    """Return [dimension, begin, end] of `tiles(K, begin, end)`, of lowered programs, and [extent] of another one."""
-    match extent:
-        case ast.Call(func=ast.Name(id=name), args=[_, _, _] as parts, keywords=[]) if name == TILES:
-            return parts
-        case _:
-            return [extent]
 
 
 def _by_one(scope: Scope, extent: ast.expr) -> tuple[ast.expr, bool]:

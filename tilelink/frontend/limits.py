@@ -61,7 +61,7 @@ def check_depth(program: Program, mistakes: Mistakes) -> None:
 
 
 def _ends(decl: IndexDecl) -> tuple[Scalar | None, ...]:
-    return decl.extent, decl.start, decl.stop, decl.begin, decl.end
+    return decl.extent, decl.start, decl.stop
 
 
 def _require_statement(statement: Statement) -> None:

@@ -94,7 +94,7 @@ def place_of_number(program: Program, stage: Stage, name: str) -> Region | None:
 
 def _names_in_part(decl: IndexDecl) -> set[str]:
     """The indices that decide which part of its dimension another index runs over."""
-    return {name for end in (decl.start, decl.stop, decl.begin, decl.end) if end is not None for name in _names(end)}
+    return {name for end in (decl.start, decl.stop) if end is not None for name in _names(end)}
 
 
 def _names(expr: Scalar) -> set[str]:

@@ -76,7 +76,6 @@ WAIT = {"tile": "consumer_tile_wait", "peer": "peer_tile_wait", "rank": "rank_wa
 BARRIER = "program_barrier"
 FENCE, QUIET = "network_fence", "network_quiet"
 BY_NETWORK = "by_network"
-TILES = "tiles"
 MOVE = {"push": "tile_push_data", "pull": "tile_pull_data", "copy": "rank_copy_data"}
 BY_PASSES = {"put": "tile_put_data", "get": "tile_get_data", "send": "tile_send_data"}
 """Words that only lowered programs have."""
@@ -166,8 +165,6 @@ def _indices(indices: tuple[IndexDecl, ...]) -> str:
 
 def print_range(index: IndexDecl) -> str:
     """Return the dimension, or the part of it, that an index runs over."""
-    if index.begin is not None and index.end is not None:
-        return f"{TILES}({', '.join(map(print_scalar, (index.extent, index.begin, index.end)))})"
     if not index.counted:
         return print_scalar(index.extent)
     start, stop = ("" if end is None else print_scalar(end) for end in (index.start, index.stop))

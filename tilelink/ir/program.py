@@ -134,8 +134,6 @@ class IndexDecl(Node):
     number: the index is a plain number for any use, as an index over the ranks is.
     start, stop: of a counted range, `i: Ms[start : stop]`, the elements of the dimension that there are in a launch;
     None for the ends of the dimension. Tiles are cut from the start.
-    begin, end: of a loop of a lowered program that executes some of its tiles, the number of the first of them and one
-    past that of the last; None for all tiles.
     """
 
     name: str
@@ -143,8 +141,6 @@ class IndexDecl(Node):
     number: bool = False
     start: Scalar | None = None
     stop: Scalar | None = None
-    begin: Scalar | None = None
-    end: Scalar | None = None
 
     @property
     def counted(self) -> bool:

@@ -182,7 +182,7 @@ def map_scalars(body: tuple[Statement, ...], change: ScalarChange) -> tuple[Stat
     return tuple(_map_statement(s, change) for s in body)
 
 
-_ENDS = ("start", "stop", "begin", "end")
+_ENDS = ("start", "stop")
 """The ends of the part of a dimension that an index runs over."""
 
 
@@ -344,7 +344,7 @@ def _region_scalars(region: Region) -> Iterator[Scalar]:
 
 
 def range_ends(indices: tuple[IndexDecl, ...]) -> Iterator[Scalar]:
-    """Yield the ends of the counted ranges, and those of the tiles of lowered loops, that indices run over."""
+    """Yield the ends of the counted ranges that indices run over."""
     yield from (end for decl in indices for name in _ENDS if (end := getattr(decl, name)) is not None)
 
 

@@ -15,14 +15,11 @@ from tilelink.facts.regions import PERHAPS
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
-    Apply,
     Assign,
     Barrier,
-    Dot,
     For,
     If,
     IndexDecl,
-    Local,
     NetworkFence,
     NetworkQuiet,
     Notify,
@@ -44,7 +41,6 @@ from tilelink.ir.visitor import (
     read_unassigned,
     reads,
     received,
-    statements,
 )
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, distinct_rows, expand
@@ -61,7 +57,6 @@ from tilelink.lowering.events import (
     NetworkOrders,
     Signals,
     Substep,
-    Summed,
     Transfers,
     number_channels,
     number_tasks,
@@ -117,28 +112,18 @@ class Enumerator(Walk):
         self._transfers: list[Transfers] = []
         self._barriers: list[Barriers] = []
         self._network: list[NetworkOrders] = []
-        self._summed: list[Summed] = []
-        self._shared: frozenset[str] = frozenset()
-        """Names of the stage that hold sums of loops over some tiles."""
 
     def stage(self, stage: BoundStage) -> None:
-        loops = (s for s in statements(stage.stage.body) if isinstance(s, For) and s.indices[0].begin is not None)
-        self._shared = frozenset(s.name for loop in loops for s in loop.body if isinstance(s, Assign))
         self._unsure = {name: NameUses() for name in sorted(read_unassigned(stage.stage.body, iterations=False))}
         super().stage(stage)
         self._uses += self._unsure.items()
 
     def enter(self, stage: BoundStage, number: int, indices: tuple[IndexDecl, ...], rows: Rows) -> Rows:
-        """Take the ends of ranges, and note those of loops over some tiles."""
+        """Take the ends of ranges."""
         ends, bounds = list(range_ends(indices)), self.bound.bounds(stage.name)
         of_tile = indices is stage.stage.indices
         always = {part for end in ends for part in walk(simplify(end, bounds))} if of_tile else set[Scalar]()
-        rows = self._defined(stage, number, ends, rows, always)
-        for decl in indices:
-            if decl.begin is not None and decl.end is not None:
-                begin, end = (column(one, self.env(rows), len(rows.task)) for one in (decl.begin, decl.end))
-                self._sums(number, rows, begin, end)
-        return rows
+        return self._defined(stage, number, ends, rows, always)
 
     def chosen(
         self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]
@@ -256,9 +241,6 @@ class Enumerator(Walk):
             self._signal(stage, number, WAIT, read.signal, read.region, rows, Substep.ARRIVED, by_words=rows.indices)
         for name in self._unsure.keys() & local_names(value):
             self._unsure[name].read.append((number, rows.task, rows.position, self._executed(stage, rows)))
-        if self._shared & local_names(value) and not _sums_steps(statement):
-            none = _alike(-1, rows.task)
-            self._sums(number, rows, none, none)
         if isinstance(statement, Assign):
             self._stored_entries.assigned(stage, number, statement)
         match statement:
@@ -280,12 +262,6 @@ class Enumerator(Walk):
                     self._signal(stage, number, NOTIFY, statement.signal, target, rows, by_words=sent)
             case _:
                 pass
-
-    def _sums(self, number: int, rows: Rows, begin: Ints, end: Ints) -> None:
-        """Note a loop over some tiles of a contracted dimension, or a statement that reads its sums."""
-        self._summed.append(
-            Summed(task=rows.task, position=rows.position, statement=_alike(number, rows.task), begin=begin, end=end)
-        )
 
     def _bounds(self, tile_map: TileMap, rows: Rows) -> tuple[Ints, Ints, Ints]:
         env = self.env(rows)
@@ -603,9 +579,6 @@ class Enumerator(Walk):
     def signals(self) -> Signals:
         return Signals.joined(self._signals)
 
-    def summed(self) -> Summed:
-        return Summed.joined(self._summed)
-
     def barriers(self) -> Barriers:
         return Barriers.joined(self._barriers)
 
@@ -619,12 +592,3 @@ class Enumerator(Walk):
 def _alike(value: int, like: Ints) -> Ints:
     """Return a column of one value, as long as another one. It takes no memory before it is joined with others."""
     return np.broadcast_to(np.int64(value), like.shape)
-
-
-def _sums_steps(statement: Statement) -> bool:
-    """True if a statement adds the product of a step to a name: `name = name + dot(...)`."""
-    match statement:
-        case Assign(value=Apply(op="add", args=(Local(), Dot()))):
-            return True
-        case _:
-            return False

@@ -120,20 +120,6 @@ class Barriers(Columns):
     end: Ints
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summed(Columns):
-    """Loops over some tiles of a contracted dimension, and statements that read what they have summed, one row each.
-
-    begin, end: of a loop, the number of the first tile and one past that of the last; -1 for a statement.
-    """
-
-    task: Ints
-    position: Ints
-    statement: Ints
-    begin: Ints
-    end: Ints
-
-
 FENCE, QUIET = range(2)
 """Kinds of orders of a network."""
 

@@ -37,7 +37,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Index, Scalar, Whole
+from tilelink.ir.scalar import Index, Whole
 from tilelink.ir.visitor import map_value, map_values, reads, statements
 from tilelink.lowering.bound import Bound, BoundStage, Transport, with_bodies
 from tilelink.lowering.transform import free_name
@@ -55,15 +55,13 @@ def sink_waits(bound: Bound) -> Bound:
 class SlicedProduct:
     """A product whose loop over the contracted dimension is explicit.
 
-    waits: waits before each slice. name: accumulator of the slices. dot: the product of one slice. some: the number of
-    the first slice, and one past that of the last, if the loop has some of them.
+    waits: waits before each slice. name: accumulator of the slices. dot: the product of one slice.
     """
 
     index: str
     waits: tuple[Wait, ...]
     name: str
     dot: Dot
-    some: tuple[Scalar, Scalar] | None = None
 
     @property
     def whole(self) -> Dot:
@@ -95,8 +93,7 @@ def sliced_product(stage: BoundStage, statement: Statement) -> SlicedProduct | N
     assert isinstance(dot, Dot)
     slice_waits = tuple(wait for wait in waits if isinstance(wait, Wait))
     decl = statement.indices[0]
-    some = None if decl.begin is None or decl.end is None else (decl.begin, decl.end)
-    return SlicedProduct(index=decl.name, waits=slice_waits, name=last.name, dot=dot, some=some)
+    return SlicedProduct(index=decl.name, waits=slice_waits, name=last.name, dot=dot)
 
 
 @dataclass(kw_only=True)

@@ -156,7 +156,7 @@ def _expanded(bound: Bound, stage: BoundStage, statement: Statement) -> tuple[St
             return None if taken is None else then if taken else orelse
         case For(indices=indices, body=body) if all(one.name in stage.scalar_indices for one in indices):
             counts = [stage.count(one.name) for one in indices]
-            ends = any(one.name in stage.parts or one.begin is not None or one.end is not None for one in indices)
+            ends = any(one.name in stage.parts for one in indices)
             if ends or prod(counts) > UNROLLED or products(statements(body)):
                 return None
             each = product(*map(range, counts))

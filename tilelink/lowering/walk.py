@@ -188,11 +188,6 @@ class Walk:
             guard=np.repeat(rows.guard, steps),
             begin=None if rows.begin is None else np.repeat(rows.begin, steps),
         )
-        for decl in loop.indices:
-            if decl.begin is not None and decl.end is not None:
-                begin, end = (column(one, self.env(inner), len(inner.task)) for one in (decl.begin, decl.end))
-                number = inner.indices[decl.name]
-                inner = inner.pick((begin <= number) & (number < end))
         self._enclosed(stage, loop.body, inner, any(decl.counted for decl in loop.indices))
 
     def _count(self, stage: BoundStage, loop: For, times: int, steps: int) -> None:

@@ -235,13 +235,13 @@ class _Search:
         bound = self._bound
         kernel = bound.kernel_of[stage.name]
         every, body = all_indices(stage.stage), [*statements(stage.stage.body)]
-        tied = stage.tasks is not None or any(decl.begin is not None for decl in every) or stage.name in self._fixed
+        tied = stage.tasks is not None or stage.name in self._fixed
         if kernel.on_copy_engine:  # a copy takes the notifies after it along, also those of the next tile
             engine = [s for name in kernel.stage_names for s in statements(bound.stages[name].stage.body)]
             tied |= any(isinstance(s, Wait) for s in engine) or not isinstance((*body, None)[0], Store | Transfer)
         own = {decl.name for decl in stage.stage.indices}
         for decl in every:
-            plain = (decl.start, decl.stop, decl.begin, decl.end) == (None,) * 4 and not decl.counted
+            plain = not decl.counted
             digit = decl.name not in stage.order or _digit(bound, stage, decl.name) is not None
             summed = decl.name not in own and stage.name in self._naming
             if tied or summed or not plain or not digit or decl.name in stage.ends_with_tensor:

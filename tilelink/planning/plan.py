@@ -25,7 +25,6 @@ from tilelink.lowering.events import (
     ChannelBox,
     NetworkOrders,
     Signals,
-    Summed,
     Transfers,
     channels_of,
     number_channels,
@@ -80,9 +79,6 @@ class Plan:
     """Statements with an access outside of a tensor or a table; such a plan is refused."""
     network: NetworkOrders = field(default_factory=lambda: NetworkOrders(task=_NONE, position=_NONE, kind=_NONE))
     """Fences and quiets, which order the puts of programs on several nodes."""
-    summed: Summed = field(
-        default_factory=lambda: Summed(task=_NONE, position=_NONE, statement=_NONE, begin=_NONE, end=_NONE), repr=False
-    )
     """Loops over some tiles of a contracted dimension, and statements that read their sums."""
     overtaking: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Events, as `event` numbers them, that happen before all others of their worker's stream (copy_queues.py)."""
@@ -309,7 +305,6 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None, *,
         transfers=enumerator.transfers(),
         barriers=barriers,
         network=enumerator.network(),
-        summed=enumerator.summed(),
         channel_base=channel_base,
         channels=channels,
         thresholds=count_thresholds(bound, signals, channel_base, channels),

@@ -212,10 +212,6 @@ class Schedule:
         """Return the schedule with a CTA for each tile of a stage, or without."""
         return self._say(stage, "program_per_tile", on)
 
-    def stream_k(self, stage: str, on: bool = True) -> Schedule:
-        """Divide the steps of the products of a stage's last tiles evenly among all programs."""
-        return self._say(stage, "stream_k", on)
-
     def dynamic(self, stage: str, on: bool = True) -> Schedule:
         """Return the schedule with programs that take the tiles of a stage by a counter, or in turn."""
         return self._say(stage, "dynamic", on)

@@ -17,7 +17,6 @@ from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import TensorAccesses, of_tensors, parts, rank_by_rank
 from tilelink.verifier.guarded import said, within_parts
-from tilelink.verifier.iterations import iterations
 from tilelink.verifier.launch_writes import chosen_outputs, ended_outputs, placed_tensors, placed_writes
 from tilelink.verifier.refusal import refuse, where
 from tilelink.verifier.segments import begin_of, may_have_segments
@@ -39,7 +38,6 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
         )
     if plan.faults:
         return
-    yield from iterations(plan)
     placed = placed_tensors(plan)
     yield from ended_outputs(plan)  # which says what to declare, where elements are never written
     touched = _touched(plan, placed)

@@ -416,8 +416,6 @@ class _Question:
         for frame in access.place.around:
             if isinstance(frame, _Branch):
                 found.append(self._truth(frame, names))
-            else:
-                found += self._iterations(frame, names)
         for dim, span in enumerate(tile_map.spans):
             found += self._inside(span, Index(name=_along(dim)), names)
         return [one for one in found if one is not None]
@@ -488,7 +486,7 @@ class _Question:
         shared = access.place.shared(signal)
         own, names = self._names(access), self._names(access, access.place.around[:shared])
         free = [decl for frame in signal.around[shared:] if isinstance(frame, _Loop) for decl in frame.indices]
-        if any(decl.begin is not None or decl.counted for decl in free):
+        if any(decl.counted for decl in free):
             return  # iterations that there need not be
         choices = [[*dict.fromkeys(self._candidates(decl.name, signal, own, names, rank))] for decl in free]
         for chosen in list(product(*choices))[:MAX_WITNESSES]:
@@ -562,15 +560,6 @@ class _Question:
             return [self._equal(span.start, names, x)]
         ends = [add(span.start, const(span.size)), *([] if span.limit is None else [span.limit])]
         return [self._most(span.start, x, names), *(self._below(x, end, names) for end in ends)]
-
-    def _iterations(self, loop: _Loop, names: Names) -> list[Formula | None]:
-        """Return which tiles a loop over some of them has."""
-        found: list[Formula | None] = []
-        for decl in loop.indices:
-            if decl.begin is not None and decl.end is not None:
-                number = names[decl.name]
-                found += [self._most(decl.begin, number, names), self._below(number, decl.end, names)]
-        return found
 
     def _truth(self, branch: _Branch, names: Names) -> Formula | None:
         condition = _named(branch.condition, names)

@@ -36,7 +36,6 @@ from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.serpentine import SERPENTINE
 from tilelink.lowering.clauses.slots import SLOTS
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
-from tilelink.lowering.clauses.stream_k import STREAM_K
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.scheduling import words as language
@@ -47,7 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (
-    RESOURCE, DIRECTION, TILE, ORDER, SERPENTINE, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, STREAM_K, HALVE_TAIL,
+    RESOURCE, DIRECTION, TILE, ORDER, SERPENTINE, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, HALVE_TAIL,
     BACKFILL, DEFER_NOTIFY, TMA_COPY, ROLES, PROGRAM_PER_TILE, DYNAMIC, CHANNEL, BUFFERS, SLOTS, LOW_LATENCY,
 )  # fmt: skip
 """Built-in clauses, in the order in which schedules are printed, and in which the passes of one phase are applied."""

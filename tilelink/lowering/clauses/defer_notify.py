@@ -69,6 +69,6 @@ DEFER_NOTIFY: Clause[bool] = switch(
         "a tile is notified while its program multiplies the next one, because a notify waits for the tile's stores "
         "and delays the next product. For stages with tiles of their own that wait for nothing, or only after their "
         "last product, that have no conditions or loops, and that end with a notify of their own rank, one counter "
-        "per tile; not with `split_k_tail` and `stream_k`; no effect if products have two steps or fewer"
+        "per tile; not with `split_k_tail`; no effect if products have two steps or fewer"
     ),
 )

@@ -481,11 +481,6 @@ class Split:
         return Apply(op="add", args=(start, inside), location=value.location)
 
 
-def ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
-    """True if no stage runs with or after the tiles of this one in its kernel, and its warps have no roles."""
-    return _is_last(program, schedule, stage) and _without_roles(program, schedule, stage)
-
-
 def _is_last(program: Program, schedule: Schedule, stage: str) -> bool:
     """True if no stage runs with or after the tiles of this one in its kernel."""
     resource = schedule.stage(stage)[RESOURCE]
