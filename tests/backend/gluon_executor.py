@@ -112,6 +112,11 @@ class Value(torch.Tensor):
         return self.view(dtype) if bitcast else super().to(dtype)  # type: ignore[return-value]
 
 
+def nothing(dtype: torch.dtype) -> float | int:
+    """Return what stands for an element that is not there: no kernel means this number."""
+    return NAN if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
 def _value(x: Any) -> Value:
     """Return a tensor or a number as a value. A product in flight is none."""
     if isinstance(x, Flying):
@@ -182,6 +187,7 @@ def _language() -> SimpleNamespace:
         expand_dims=lambda x, axis: _value(x).unsqueeze(axis), static_range=range,
         PropagateNan=SimpleNamespace(ALL=None),
         NVMMADistributedLayout=_layout, SliceLayout=_layout, DotOperandLayout=_layout, BlockedLayout=_layout,
+        SwizzledSharedLayout=_layout,
     )  # fmt: skip
 
 
@@ -479,7 +485,7 @@ class Operations:
         if layout is Barrier:
             made.places = [Barrier(of=made, slot=slot) for slot in range(count)]
         else:
-            every = torch.full((count, *size), NAN, dtype=dtype)
+            every = torch.full((count, *size), nothing(dtype), dtype=dtype)
             made.places = [Buffer(ring=made, slot=n, data=one, block=self.block) for n, one in enumerate(every)]
         return made
 
@@ -624,7 +630,7 @@ class Late(Counters):
     seen: torch.Tensor
 
     def hide(self) -> None:
-        self.seen.fill_(NAN)
+        self.seen.fill_(nothing(self.seen.dtype))
 
     def wait(self, channel: int, target: int) -> None:
         """Show what a counter is for. The target is the number of arrivals that this launch brings it to."""
@@ -835,8 +841,7 @@ class Kernel:
     def _in_buffers(self, name: str, tensor: torch.Tensor, launch: int) -> torch.Tensor:
         """Return a tensor in the buffer of a launch. The others are NaN."""
         buffers = self.bound.tensors[name].buffers
-        nothing = NAN if tensor.is_floating_point() else 0
-        made = torch.full((buffers, *tensor.shape), nothing, dtype=tensor.dtype)
+        made = torch.full((buffers, *tensor.shape), nothing(tensor.dtype), dtype=tensor.dtype)
         made[(launch - 1) % buffers] = tensor
         return made
 
@@ -846,7 +851,7 @@ class Kernel:
         return made.fill_(NAN) if name in self.results else made
 
     def _awaited(self, arrived: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, str]]:
-        yield from (signal for signal in sorted(self.spec.awaits) if arrived[signal[0]].is_floating_point())
+        yield from (signal for signal in sorted(self.spec.awaits) if signal[0] in arrived)
 
     def _late(self, signal: tuple[str, str], arrived: torch.Tensor, rank: int, launch: int) -> Late:
         return Late(**self._counters(signal, launch), rank=rank, arrived=arrived.clone(), seen=arrived)

@@ -23,6 +23,7 @@ from tests.lowering import test_roles_counted as counted
 from tests.lowering import test_roles_direct as hand
 from tests.lowering import test_roles_epilogue as epilogue
 from tests.lowering import test_roles_f8 as narrow
+from tests.lowering import test_roles_told as told_ranges
 from tests.lowering.roles_interpreter import RolesMachine, machine_after
 from tilelink import compiler
 from tilelink.backend.context import Emitted
@@ -55,7 +56,7 @@ from tilelink.lowering.rings import (
     parts_of,
     taken,
 )
-from tilelink.lowering.role_statements import results_of
+from tilelink.lowering.role_statements import entries_of, results_of
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs
@@ -221,6 +222,14 @@ CASES = {
     "8-bit floats": Case(made=lambda: narrow.bound(value=f"{narrow.SCALED} + z[i, j, 1]", buffers=2)),
     "tiles that a launch cuts": Case(made=lambda: cut([0, 100, 101, 301]), stage="product", near=2e-2),
     "tiles of which a launch has some": Case(made=lambda: cut([0, 0, 256, 256], "j, e, r"), stage="product", near=2e-2),
+    "counts that peers tell": Case(
+        made=lambda: (told_ranges.bound(), told_ranges.inputs()), stage="up"
+    ),
+    "no rows at all": Case(
+        made=lambda: (told_ranges.bound(), told_ranges.inputs([[[0, 0], [0, 0]], [[0, 1], [0, 0]]])), stage="up"
+    ),
+    "segments that a stage computes": Case(made=told_ranges.segments, stage="product"),
+    "tiles that wait and notify, there or not": Case(made=told_ranges.relay),
     "online softmax": Case(made=lambda: loops.bound(N=2, sms=3), stage="attn", near=2e-2),
     "a causal loop, one product in flight": Case(
         made=lambda: loops.bound(loops.GUARDED, N=3, sms=3, roles="consumers=2, buffers=2, in_flight=1"),
@@ -463,8 +472,55 @@ def turns_of(stage: BoundStage, places: int, bound: Bound) -> int:
     return turns
 
 
+def at_numbers(events: Sequence[Event], role: str) -> tuple[list[Told], list[Event]]:
+    """Return the steps of a role at the ring of the integers of tiles, and the other events of all roles."""
+    found: list[Told] = []
+    others: list[Event] = []
+    for event in events:
+        own = event.what in ("number_ring", "known_barriers", "taken_barriers")
+        fence = event.word == FENCE and event.role == "loader"
+        if event.role == role and (own or (fence and found and found[-1][0] == FILL)):
+            found.append((event.word, event.what.removesuffix("_barriers"), event.slot, event.number))
+        elif not own and not (fence and event.role != role):
+            others.append(event)
+    return found, others
+
+
+def of_numbers(tiles: Sequence[BoundStage], role: str, most: int) -> list[Told]:
+    """Return the steps of a role at that ring in each tile, there or not. most: integers of a position."""
+    found: list[Told] = []
+    place = 0
+    for stage in tiles:
+        ring = stage.roles.numbers if stage.roles else None
+        if ring is None:
+            continue
+        for step in (ring.writer if role == "loader" else ring.reader).steps:
+            one = told(ring, place, step)
+            several = range(len(entries_of(stage))) if step.word in (FILL, TAKE) else ()
+            found += [(step.word, "number_ring", one[2] * most + n, 0) for n in several] or [one]
+        place += 1
+    return found
+
+
+def check_numbers(kernel: Kernel, events: Sequence[Event]) -> list[Event]:
+    """Check the steps of all roles at the ring of the integers of tiles. Return the other events."""
+    stages = {stage.number: stage for stage in kernel.bound.stages.values()}
+    tiles = [stages[one.slot] for one in events if (one.role, one.word) == ("loader", "tile")]
+    handing = [one for one in tiles if one.roles is not None and one.roles.numbers is not None]
+    if not handing:
+        return list(events)
+    most = max(len(entries_of(one)) for one in handing)
+    for role in sorted({one.role for one in events}):
+        steps = at_numbers(events, role)[0]
+        read = {slot % most for word, _, slot, _ in steps if word == TAKE}  # a role leaves out what it does not need
+        needed = [one for one in of_numbers(tiles, role, most) if one[0] != TAKE or one[2] % most in read]
+        assert steps == needed, role
+    return at_numbers(events, "loader")[1]
+
+
 def check_steps(kernel: Kernel, events: Sequence[Event]) -> int:
     """Check that each role of a program has made the steps of the lowered program. Return how many tiles it had."""
+    events = check_numbers(kernel, events)
     tiles = [(stage, stage.roles, turns) for stage, turns in tiles_of(kernel, events) if stage.roles is not None]
     if not tiles:
         return 0

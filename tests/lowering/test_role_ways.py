@@ -24,21 +24,14 @@ HEAD = """program p(M = 512, K = 256, N = 256, T = 512, E = 2, C = 256, L = 4, D
     begin  : in        [M] i32 from 0 to 100
     told   : symmetric [ranks] <= C
     xs     : symmetric [M, K]
-    got    : symmetric [ranks, C, K]
-    h      : local     [M, N]
-    far    : symmetric [ranks, M, N]
     q      : in        [M, D]
+    qs     : in        [L, M, D]
     ks     : in        [L, D, D]
     vs     : in        [L, D, D]
 """
 ATTEND = """        state = online_softmax(f32)
         for (t: L):
             state = attend(state, q[i, :], ks[t, :, :], vs[t, :, :], 0.1{mask})
-"""
-GOT = """    comm tell(p: ranks):
-        tile_push_data(told[rank] @ p, n[p])
-    comm send(p: ranks, c: C):
-        tile_push_data(got[rank, c, :] @ p, x[0 + c, :])
 """
 SENT = "    comm send(i: M):\n        tile_push_data(xs[i, :] @ (rank + 1), x[i, :])\n"
 SUMS = """    y : out [M, N]
@@ -50,11 +43,9 @@ PROGRAMS = {
     "gathers rows": "    y : out [T, N]\n    compute f(i: T, j: N):\n        y[i, j] = dot(x[rows[i], :], w[j, :].T)\n",
     "waits for places": "    y : out [T, N]\n" + SENT
     + "    compute f(i: T, j: N):\n        y[i, j] = dot(xs[rows[i], :], w[j, :].T)\n",
-    "has a range up to a count": "    y : out [ranks, C[: told], N]\n" + GOT
-    + "    compute f(s: ranks, i: C[: told[s]], j: N):\n        y[s, i, j] = dot(got[s, i, :], w[j, :].T)\n",
-    "has blocks": "    z : out [ranks, C[: n], N]\n    y : local [ranks, C, N]\n" + GOT.replace("n[p]", "C")
-    + "    compute f(s: ranks, i: C[: n[s]], j: N):\n        y[s, i, j] = dot(got[s, i, :], w[j, :].T)\n"
-    + "    compute g(s: ranks, i: C[: n[s]], j: N):\n        z[s, i, j] = y[s, i, j]\n",
+    "looks up, in a loop": "    y : out [M, D]\n    comm tell(p: ranks):\n"
+    + "        tile_push_data(told[rank] @ p, n[p])\n    compute f(i: M):\n" + ATTEND.format(mask="").replace("q[i, :]", "qs[min(told[0], L - 1), i, :]")
+    + "        y[i, :] = finish(state)\n",
     "pushes the result": "    y : out symmetric [ranks, M, D]\n    compute f(i: M):\n" + ATTEND.format(mask="")
     + "        tile_push_data(y[rank, i, :] @ (rank + 1), finish(state))\n",
     "has `if rank": "    y : out [M, N]\n" + SENT + "    compute f(i: M, j: N):\n        if rank == 0:\n"

@@ -132,18 +132,12 @@ FRAME = """program other(M, N, K):
     x : in        [M, K]
     w : in        [N, K]
     h : symmetric [M, K]
-    u : symmetric [] <= M
     y : out       [M[: m], N[: n]]
     t : out       [M, K]
-    v : out       [] i32
 
     comm send(i: M):
         tile_push_data(h[i, :] @ (rank + 1), x[i, :])
         producer_tile_notify(h[i, :] @ (rank + 1))
-
-    comm tell():
-        tile_push_data(u[] @ (rank + 1), m[])
-        producer_tile_notify(u[] @ (rank + 1))
 
     compute seen(i: M):
         consumer_tile_wait(h[i, :])
@@ -151,14 +145,10 @@ FRAME = """program other(M, N, K):
 
     compute product({domain}):
 {body}
-    compute known():
-        consumer_tile_wait(u[])
-        v[] = u[]
 
 schedule one for other:
     product on sm, tile(i=128, j=128, k=64), roles(consumers=2, buffers=4)
     seen on sm(1)
-    known on sm(1)
 """
 REFUSED = {
     "columns": (
@@ -172,52 +162,12 @@ REFUSED = {
     "rows that an index tensor lists": (
         "i: M[: m], j: N", ["y[i, j] = dot(x[at[i], :], w[j, :].T)"], "is not rows of whole dimensions",
     ),
-    "a count that a peer tells": (
-        "i: M[: u], j: N", ["consumer_tile_wait(u[])", "y[i, j] = dot(x[i, :], w[j, :].T)"],
-        "its roles read u at different times, and it is written while programs run",
-    ),
     "a wait after the product": (
         "i: M[: m], j: N",
         ["acc = dot(x[i, :], w[j, :].T)", "consumer_tile_wait(h[:, :])", "y[i, j] = acc + h[0, 0 + j][None, :]"],
         "it waits after its product, also for tiles that are not there",
     ),
 }  # fmt: skip
-
-
-RELAY = """
-program relay(M, N, K):
-    m  : in        [] <= M replicated
-    x  : in        [M, K]
-    w  : in        [N, K]
-    xs : symmetric [ranks, M, K]
-    y  : local     [ranks, M, N]
-    v  : out       [ranks, M, K]
-
-    comm gather(p: ranks, i: M):
-        tile_push_data(xs[rank, i, :] @ p, x[i, :])
-        producer_tile_notify(xs[rank, i, :] @ p)
-
-    compute gemm(s: ranks, i: M[: m], j: N):
-        consumer_tile_wait(xs[s, i, :])
-        y[s, i, j] = dot(xs[s, i, :], w[j, :].T)
-        producer_tile_notify(y[s, :, :])
-
-    compute copy(s: ranks, i: M, k: K):
-        consumer_tile_wait(y[s, :, :])
-        v[s, i, k] = xs[s, i, k]
-
-schedule one for relay:
-    gather on sm(16), tile(i=64)
-    gemm on sm, tile(i=128, j=128, k=64), roles(consumers=2, buffers=4)
-    copy on sm(8), tile(i=64, k=64)
-"""
-
-
-def test_a_tile_that_is_not_there_does_not_notify_before_it_would_have_waited() -> None:
-    """Its loader waits and its storer notifies, and nothing that it loads ties the two together."""
-    with pytest.raises(ScheduleError, match="would notify before the waits that come before it"):
-        bound(RELAY, M=256, N=256, K=256)
-    assert bound(RELAY.replace(", roles(consumers=2, buffers=4)", ""), M=256, N=256, K=256)
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -620,7 +620,6 @@ CLAUSES = [
     ("work halve_tail", "halve_tail for stage work, whose tiles .* last wave"),
     ("work backfill 2", "backfill for stage work, .* no tile in the last wave"),
     ("work defer_notify", "defer_notify for stage work, .* of the next one"),
-    ("work roles(consumers=2, buffers=3)", "work cannot have roles: its roles read n at different times"),
 ]
 
 

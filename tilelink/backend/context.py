@@ -134,7 +134,7 @@ class RolesContext:
 
     count: number of consumers. rings: those of operands, and that of results. barriers: the same of (name, number in
     source, arrivals of a phase). registers: of a thread of a consumer, and of the other roles. far: functions
-    that store in a peer's memory.
+    that store in a peer's memory. numbers: how many integers their ring holds, in source, "" for none.
     """
 
     loader: tuple[LoopContext, ...]
@@ -147,6 +147,8 @@ class RolesContext:
     result_barriers: tuple[tuple[str, str, int], ...]
     registers: tuple[int, int]
     far: tuple[FarContext, ...] = ()
+    numbers: str = ""
+    number_barriers: tuple[tuple[str, str, int], ...] = ()
 
     @property
     def rings(self) -> tuple[RingContext, ...]:
@@ -154,7 +156,12 @@ class RolesContext:
 
     @property
     def barriers(self) -> tuple[tuple[str, str, int], ...]:
-        return (*self.operand_barriers, *self.result_barriers)
+        return (*self.number_barriers, *self.operand_barriers, *self.result_barriers)
+
+    @property
+    def of_numbers(self) -> tuple[str, ...]:
+        """Return the names that all roles share."""
+        return (*(["number_ring"] if self.numbers else []), *(f"{name}_barriers" for name, *_ in self.number_barriers))
 
     @property
     def of_operands(self) -> tuple[str, ...]:

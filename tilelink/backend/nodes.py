@@ -526,6 +526,21 @@ class TakePiece(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TellNumber(Node):
+    """A store to shared memory of an integer that a launch decides of a tile."""
+
+    place: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HearNumbers(Node):
+    """Loads of such integers from shared memory, by all threads of the role. names: of each, with its place."""
+
+    names: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class FillResult(Node):
     """A store of a piece of a consumer's result to shared memory."""
 

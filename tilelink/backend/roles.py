@@ -42,16 +42,25 @@ from tilelink.lowering.rings import (
     AWAIT,
     EXPECT,
     FENCE,
+    FILL,
     LOAD,
     LOADER,
     MULTIPLY,
     SUM,
     TAKE,
+    Ring,
     Step,
     parts_of,
     right_operand,
 )
-from tilelink.lowering.role_statements import consumer_waits, loaded_addends, read_addends, results_of, role_of
+from tilelink.lowering.role_statements import (
+    consumer_waits,
+    entries_of,
+    loaded_addends,
+    read_addends,
+    results_of,
+    role_of,
+)
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 PREFETCHED_TILES = 2
@@ -78,17 +87,18 @@ NO_POSITION = RingPosition(buffer="")
 
 @dataclass(frozen=True, kw_only=True)
 class RingPositions:
-    """The positions of a role in the rings of operands and of results."""
+    """The positions of a role in the rings of operands, of results, and of the integers of tiles."""
 
     operands: RingPosition = NO_POSITION
     results: RingPosition = NO_POSITION
+    numbers: RingPosition = NO_POSITION
 
     @property
     def start(self) -> tuple[nodes.Node, ...]:
         """Return the statements before the first tile."""
         names = [
             name
-            for position in (self.operands, self.results)
+            for position in (self.operands, self.results, self.numbers)
             for name in (position.buffer, position.phase, position.previous)
         ]
         return tuple(nodes.Let(name=name, value="0") for name in names if name)
@@ -129,14 +139,42 @@ class RoleEmitter(StatementEmitter):
     def body(self, body: tuple[Statement, ...]) -> None:
         """Lower what the role executes of a tile: its signals also if a launch has no such tile."""
         counted = [decl.name for decl in self.values.addresses.stage.stage.indices if decl.counted]
-        if not counted:
+        handed = self.shared.roles.numbers
+        if not counted and handed is None:
             self.tile(body)
             return
         before, middle, after = self.divided(body)
         self.signals(before)
+        if handed is not None:
+            self._numbers(handed)
+        if not counted:
+            self.tile((*middle, *after))
+            return
         with self.writer.block(nodes.Branch(condition=self.is_there(counted))):
             self.tile(middle)
         self.signals(after)
+
+    def _numbers(self, ring: Ring) -> None:
+        """Hand on the entries that the tile looks up, or take them: the loader reads them after the tile's waits."""
+        shared, writer, position, addresses = self.shared, self.writer, self.positions.numbers, self.values.addresses
+        scalar, entries = addresses.scalar, entries_of(addresses.stage)
+        names = [writer.name(f"{one.table}_entry") for one in entries]
+        places = [shared.number_place(position.buffer, number) for number in range(len(entries))]
+        role = ring.writer if isinstance(self, Loader) else ring.reader
+        for step in role.steps:
+            if step.word == FILL:
+                for name, place, one in zip(names, places, entries, strict=True):
+                    value = writer.let(name, scalar.lookup(one.table, one.coords))
+                    writer.add(nodes.TellNumber(place=place, value=value))
+            elif step.word == TAKE:
+                writer.add(nodes.HearNumbers(names=tuple(zip(names, places, strict=True))))
+            elif step.word == FENCE:
+                writer.add(nodes.FenceResult())
+            else:
+                self.synchronize(step, position)
+        writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
+        told = {(e.table, scalar.offset(e.table, e.coords)): name for e, name in zip(entries, names, strict=True)}
+        addresses.scalar = replace(scalar, told=told)
 
     def signals(self, body: tuple[Statement, ...]) -> None:
         """Lower waits or notifies around a tile that need not be there."""

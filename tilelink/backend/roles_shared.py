@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tilelink import artifact
 from tilelink.backend.addresses import Addresses
-from tilelink.backend.constants import BLOCKS
+from tilelink.backend.constants import BLOCKS, scaled, times, total
 from tilelink.backend.context import FarContext, LoopContext, RingContext, RolesContext
 from tilelink.ir.products import operand_region
 from tilelink.ir.program import (
@@ -16,8 +16,9 @@ from tilelink.ir.program import (
     Region,
 )
 from tilelink.ir.typing import Axis
-from tilelink.lowering.rings import CONSUMER, LOADER, STORER, Roles
-from tilelink.lowering.role_statements import product_of, products_of_tile, results_of
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.rings import CONSUMER, LOADER, STORER, Ring, Roles
+from tilelink.lowering.role_statements import entries_of, product_of, products_of_tile, results_of
 
 MAX_SWIZZLE = 128
 """Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
@@ -151,6 +152,9 @@ class Shared:
         results = f"{self.consumers} * {self.results}"
         like = self.result(stored, None if stored.rank is None else 0)
         rings, barriers = self.rings()
+        numbers = self._numbers
+        count = times((self.buffers, self.number_count)) if numbers else ""
+        known = numbers.barriers if numbers else ()
         return RolesContext(
             loader=loops[LOADER],
             consumer=loops[CONSUMER],
@@ -162,7 +166,31 @@ class Shared:
             result_barriers=tuple((name, results, arrivals) for name, arrivals in self.roles.results.barriers),
             registers=self.roles.registers,
             far=tuple(self.far.values()),
+            numbers=count,
+            number_barriers=tuple((name, self.buffers, arrivals) for name, arrivals in known),
         )
+
+    @property
+    def _numbers(self) -> Ring | None:
+        """Return the ring in which loaders of the kernel hand on integers, if there is one: all of them are alike."""
+        return next((one.roles.numbers for one in self._stages if one.roles and one.roles.numbers), None)
+
+    @property
+    def _stages(self) -> list[BoundStage]:
+        """Return the stages of the kernel."""
+        bound = self.addresses.bound
+        return [bound.stages[name] for name in bound.kernel_of[self.addresses.stage.name].stage_names]
+
+    @property
+    def number_count(self) -> str:
+        """Return how many integers a position of that ring has."""
+        handing = (one for one in self._stages if one.roles is not None and one.roles.numbers is not None)
+        most = max(len(entries_of(one)) for one in handing)
+        return self.number(most, "NUMBERS") if most > 1 else "1"
+
+    def number_place(self, buffer: str, number: int) -> str:
+        """Return the place of one of the integers of a position."""
+        return total([scaled(buffer, self.number_count), *([str(number)] if number else [])])
 
     def rings(self) -> tuple[tuple[RingContext, ...], tuple[tuple[str, str, int], ...]]:
         """Return the rings of operands, and their barriers."""

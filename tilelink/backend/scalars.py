@@ -62,6 +62,8 @@ class ScalarPrinter:
     names: Names | None = None
     bases: Mapping[str, str] = field(default_factory=dict[str, str])
     words: Mapping[str, EntryWords] = field(default_factory=dict[str, "EntryWords"])
+    told: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    """(index tensor, offset of an entry in source) -> the name that holds the entry already."""
 
     def __call__(self, expr: Scalar, level: int = 0) -> str:
         """Return the source of an expression, in parentheses if it binds looser than `level`."""
@@ -150,10 +152,16 @@ class ScalarPrinter:
         terms = [scaled(self(c, LEVEL["*"]), str(n)) for c, n in zip(places, words.strides, strict=True)]
         return total([words.channel, *(term for term in terms if term != "0")])
 
+    def offset(self, table: str, coords: tuple[Scalar | Whole, ...]) -> str:
+        """Return the number of a table entry, in source."""
+        pairs = zip(coords, self.strides[table], strict=True)
+        return total(scaled(self(c, LEVEL["*"]), n) for c, n in pairs if isinstance(c, Scalar))
+
     def lookup(self, table: str, coords: tuple[Scalar | Whole, ...]) -> str:
         """Return the source of a table entry."""
-        pairs = zip(coords, self.strides[table], strict=True)
-        offset = total(scaled(self(c, LEVEL["*"]), n) for c, n in pairs if isinstance(c, Scalar))
+        offset = self.offset(table, coords)
+        if (name := self.told.get((table, offset))) is not None:
+            return name
         if table in self.bases:
             pointer = total([self.bases[table], *([offset] if offset != "0" else [])])
             last = f"last={self.bounds.tables[table][1]}"

@@ -569,7 +569,7 @@ class _Reader:
             cut, direct, skips = ({0: False, 1: True}[sizes.pop(name, 0)] for name in _ROLES_SWITCHES)
             return Roles(
                 registers=registers, operands=rings.pop("operands"), results=rings.pop("results"),
-                kept=rings.pop("kept", None), cut=cut, direct=direct,
+                kept=rings.pop("kept", None), numbers=rings.pop("numbers", None), cut=cut, direct=direct,
                 skips_repeated_waits=skips, **sizes,
             )  # fmt: skip
         except (KeyError, TypeError):

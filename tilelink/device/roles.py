@@ -22,9 +22,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 __all__ = [
     "across", "arrive", "barriers", "columns", "expect", "fence", "filled", "filled_rows", "following", "halves",
-    "load", "load_by_thread", "load_parts", "multiply", "multiply_rows", "operand", "partial_sums", "pieces", "retire",
+    "load", "load_by_thread", "load_parts", "meet", "multiply", "multiply_rows", "numbers", "operand", "partial_sums",
+    "pieces", "retire",
     "row_max", "row_min", "row_sum", "rows", "segments", "store_by_thread", "store_part", "store_rows", "stored",
-    "take", "wait", "whole_sums", "zeros",
+    "take", "tell", "told", "wait", "whole_sums", "zeros",
 ]  # fmt: skip
 
 # Names since Triton 3.9.
@@ -47,6 +48,32 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 def segments(COUNT: gl.constexpr):
     """Return the numbers 0, 1, ... below a power of two, all of them in each of the role's warps."""
     return gl.arange(0, COUNT, layout=gl.BlockedLayout([max(1, COUNT // 32)], [32], [gl.num_warps()], [0]))
+
+
+@gluon.jit
+def numbers(COUNT: gl.constexpr):
+    """Return room for COUNT integers in shared memory."""
+    return gl.allocate_shared_memory(gl.int32, [COUNT, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+
+
+@gluon.jit
+def tell(numbers, place, value):
+    """Store an integer."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    numbers.index(place).store(gl.full([1], value, gl.int32, layout))
+
+
+@gluon.jit
+def told(numbers, place):
+    """Return an integer that another role has stored. Meet before the role's next arrival."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    return gl.max(numbers.index(place).load(layout), 0)
+
+
+@gluon.jit
+def meet():
+    """Wait for all threads of the role: they have made their earlier accesses then."""
+    _threads_meet()
 
 
 @gluon.jit

@@ -43,6 +43,8 @@ ADDEND = "addend"
 NEXT = "next"
 LOADER, CONSUMER, STORER = "loader", "consumer", "storer"
 """The roles: one warp that waits and loads, several that multiply and compute, and one that stores and notifies."""
+OTHERS = "others"
+"""All roles but the loader."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +113,8 @@ class Roles:
     of a buffer, or rows of one of which a loop multiplies all columns. products: number of products of the same left
     operand, side by side in a consumer's registers, each of so many columns; 0 for tiles that are computed from loaded
     tiles alone, next to tiles with products. kept: the ring of what all iterations of a loop that carries a state
-    multiply; None for a product along a whole dimension.
+    multiply; None for a product along a whole dimension. numbers: the ring in which the loader hands on what a launch
+    decides of a tile, which it has read after its waits; None if each role reads that for itself.
     pieces: number of pieces, side by side, in which a consumer hands its part to the storer. results: one such ring for
     each consumer; the storer takes all positions of a tile in one of them before those in the next. registers: of a
     thread of a consumer, and of the other roles. cut: True if a launch decides where the rows of a tile end. The rows
@@ -137,10 +140,11 @@ class Roles:
     direct: bool = False
     addends: int = 0
     skips_repeated_waits: bool = False
+    numbers: Ring | None = None
 
     @property
     def rings(self) -> tuple[Ring, ...]:
-        return (self.operands, *([self.kept] if self.kept else []), self.results)
+        return (*(ring for ring in (self.numbers, self.operands, self.kept) if ring is not None), self.results)
 
 
 def widest_of(several: Iterable[Roles]) -> Roles:
@@ -164,7 +168,10 @@ def fit_together(one: Roles, other: Roles) -> bool:
 def _of_any_width(roles: Roles) -> Roles:
     results = replace(roles.results, reader=replace(roles.results.reader, steps=()))  # one may store at more places
     operands = _of_any_size(roles.operands)
-    return replace(roles, columns=0, pieces=0, products=0, addends=0, direct=False, operands=operands, results=results)
+    return replace(
+        roles,
+        columns=0, pieces=0, products=0, addends=0, direct=False, operands=operands, results=results, numbers=None,
+    )  # fmt: skip
 
 
 def _of_any_size(ring: Ring) -> Ring:
@@ -272,6 +279,32 @@ def kept_ring(*, consumers: int, size: int) -> Ring:
         barriers=(("ready", 1), ("vacant", consumers)),
         writer=Role(name=LOADER, groups=1, steps=loader),
         reader=Role(name=CONSUMER, groups=consumers, steps=consumer),
+    )
+
+
+def number_ring(*, buffers: int, consumers: int) -> Ring:
+    """Return the ring of the integers that a launch decides of a tile. Each tile has one position, there or not.
+
+    All roles take it before any other position of the tile, and no role waits for a later tile: so they cannot wait
+    for one another around this ring and the others.
+    """
+    loader = (
+        Step(word=AWAIT, what="taken", number=1),
+        Step(word=FILL),
+        Step(word=FENCE),
+        Step(word=ARRIVE, what="known"),
+    )
+    others = (
+        Step(word=AWAIT, what="known"),
+        Step(word=TAKE),
+        Step(word=ARRIVE, what="taken"),
+    )
+    return Ring(
+        name="numbers",
+        buffers=buffers,
+        barriers=(("known", 1), ("taken", consumers + 1)),
+        writer=Role(name=LOADER, groups=1, steps=loader),
+        reader=Role(name=OTHERS, groups=consumers + 1, steps=others),
     )
 
 

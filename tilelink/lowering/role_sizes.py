@@ -23,9 +23,11 @@ from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.iterations import loop_of, range_of
 from tilelink.lowering.reason import reason_at
 from tilelink.lowering.rings import (
+    Ring,
     Roles,
     kept_ring,
     loop_ring,
+    number_ring,
     operand_ring,
     result_ring,
     wait_for_each_other,
@@ -35,6 +37,8 @@ from tilelink.lowering.rings import (
 )
 from tilelink.lowering.role_statements import (
     addends,
+    entries_of,
+    hands_on,
     late_waits,
     multiplies,
     product_of,
@@ -76,6 +80,8 @@ PIECE_BYTES = 128
 MIN_RESULTS = 2
 """Least number of pieces in shared memory, if there are as many: one is computed while another is stored."""
 BARRIER_BYTES = 8
+NUMBER_BYTES = 16
+"""Bytes that an integer in shared memory takes at most, with its alignment."""
 SPARE_BYTES = 1024
 """Shared memory that Triton takes to start roles, and to align buffers."""
 
@@ -147,6 +153,7 @@ def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Role
     pieces = max(1, columns * stored // PIECE_BYTES)
     piece = rows * columns * stored // pieces
     needed, there = choice.buffers * (place + 2 * BARRIER_BYTES) + SPARE_BYTES, bound.target.shared_memory
+    needed += choice.buffers * _number_bytes(bound, stage)
     results = _results(there - needed, pieces, piece, consumers)
     if not results:
         return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there, choice.buffers, place)
@@ -176,7 +183,20 @@ def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Role
         cut=is_cut(bound, stage),
         direct=direct,
         addends=added,
+        numbers=_numbers(bound, stage, choice),
     )
+
+
+def _numbers(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Ring | None:
+    """Return the ring in which the loader hands on what a launch decides of a tile, if it does."""
+    return number_ring(buffers=choice.buffers, consumers=choice.consumers) if hands_on(bound, stage) else None
+
+
+def _number_bytes(bound: Bound, stage: BoundStage) -> int:
+    """Return the bytes of a position of that ring in the kernel of a stage, 0 if it has none."""
+    every = (bound.stages[name] for name in bound.kernel_of[stage.name].stage_names)
+    numbers = max((len(entries_of(one)) for one in every if hands_on(bound, one)), default=0)
+    return numbers * NUMBER_BYTES + 2 * BARRIER_BYTES if numbers else 0
 
 
 def _operands_reason(bound: Bound, operands: Sequence[Region], targets: Sequence[Region]) -> str | None:
@@ -247,6 +267,7 @@ def _roles_without_product(bound: Bound, stage: BoundStage, choice: RolesChoice)
         cut=False,
         direct=False,
         addends=added,
+        numbers=_numbers(bound, stage, choice),
         operands=with_further(widest.operands, further=added * pieces, piece=size),
         results=result_ring(buffers=widest.results.buffers, targets=len(targets)),
     )

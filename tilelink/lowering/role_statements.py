@@ -164,7 +164,6 @@ def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
 
 def decided_reason(stage: Stage) -> str | None:
     """Return why roles cannot have what only a launch decides, for any sizes, or None."""
-    counted = {decl.name for decl in stage.indices if decl.counted}
     moved = {decl.name for decl in stage.indices if decl.start is not None}
     for statement in statements(stage.body):
         match statement:
@@ -172,7 +171,7 @@ def decided_reason(stage: Stage) -> str | None:
                 return reason_at(statement, "only a launch decides how many turns its loop has")
             case Wait() if any(_decided(expr, moved) for expr in scalars_of(statement)):
                 return reason_at(statement, "only a launch decides for which channels its tiles wait")
-            case Notify() if any(_decided(expr, counted) for expr in scalars_of(statement)):
+            case Notify() if any(_decided(expr, moved) for expr in scalars_of(statement)):
                 return reason_at(statement, "only a launch decides which tiles notify")
             case If(condition=condition) if at_launch(condition):
                 return reason_at(statement, "only a launch decides which statements of a tile are executed")
@@ -188,23 +187,47 @@ def _decided(expr: Scalar, decided: Collection[str]) -> bool:
 
 def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
     """Return why roles cannot have what only a launch decides of a stage, or None."""
-    found = [e for scalar in stage_scalars(stage.stage) for e in walk(scalar) if isinstance(e, Lookup)]
-    for one in found:
-        if not bound.tensors[one.table].constant:
-            return f"its roles read {one.table} at different times, and it is written while programs run"
-    if any(decl.counted for decl in stage.stage.indices):
-        if late := late_waits(stage):
-            return reason_at(late[0], "it waits after its product, also for tiles that are not there")
-        # The storer does not wait for the loader of a tile that is not there.
-        kernel = bound.kernel_of[stage.name]
-        waits = any(isinstance(s, Wait) for name in kernel.stage_names for s in _statements(bound, name))
-        if waits and any(isinstance(s, Notify) for s in statements(stage.stage.body)):
-            return "a tile that is not there would notify before the waits that come before it"
+    late = late_waits(stage)
+    for table in sorted(told_tables(bound, stage)):
+        if stage.has_loop:
+            return f"its loop carries a state, and its roles would read {table} at different times, while it is written"
+        if (wait := next((s for s in late if s.region.tensor == table), None)) is not None:
+            return reason_at(wait, f"it waits for {table} after its product, and its loader reads {table} before")
+    if late and any(decl.counted for decl in stage.stage.indices):
+        return reason_at(late[0], "it waits after its product, also for tiles that are not there")
     return decided_reason(stage.stage)
 
 
-def _statements(bound: Bound, stage: str) -> Iterator[Statement]:
-    return statements(bound.stages[stage].stage.body)
+def told_tables(bound: Bound, stage: BoundStage) -> set[str]:
+    """Return the index tensors of which a stage looks up entries, and which are written while programs run."""
+    return {one.table for one in entries_of(stage) if not bound.tensors[one.table].constant}
+
+
+def entries_of(stage: BoundStage) -> list[Lookup]:
+    """Return the entries of index tensors that a tile looks up: those that no other entry has as a coordinate."""
+    found: dict[Lookup, None] = {}
+    for scalar in stage_scalars(stage.stage):
+        for one in walk(scalar):
+            if isinstance(one, Lookup) and one.launch:
+                found[one] = None
+    inner = {part for one in found for coord in one.coords if isinstance(coord, Scalar) for part in walk(coord)}
+    return [one for one in found if one not in inner]
+
+
+def hands_on(bound: Bound, stage: BoundStage) -> bool:
+    """True if the loader reads what a launch decides of a tile, and hands it on to the other roles.
+
+    Entries that are written while programs run are there after its waits alone. And a tile that is not there would
+    notify before the waits that come before it, if its storer did not learn from the loader that it is not there.
+    """
+    if stage.has_loop:
+        return False
+    if told_tables(bound, stage):
+        return True
+    kernel = bound.kernel_of[stage.name]
+    waits = any(isinstance(s, Wait) for name in kernel.stage_names for s in statements(bound.stages[name].stage.body))
+    notifies = any(isinstance(s, Notify) for s in statements(stage.stage.body))
+    return waits and notifies and any(decl.counted for decl in stage.stage.indices)
 
 
 def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:

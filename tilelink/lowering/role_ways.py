@@ -30,16 +30,10 @@ WAYS = (
         reasons=("only a launch decides for which channels its tiles wait",),
     ),
     Way(
-        stage="has blocks `b: B[: blocks]` that wait and notify",
-        because="a block that is not there would notify before the waits of blocks that come before it",
-        instead="all B blocks, of which the last ones compute padding",
-        reasons=("a tile that is not there would notify", "only a launch decides which tiles notify"),
-    ),
-    Way(
-        stage="has a range up to a count that a peer tells or a stage computes, `c: C[: n[s, e]]`",
-        because="roles would read the count at different times",
-        instead="the whole dimension C",
-        reasons=("its roles read ",),
+        stage="looks up, in a loop that carries a state, what a peer tells or a stage computes",
+        because="its roles would read it at different times",
+        instead="an index tensor that is an input",
+        reasons=("its loop carries a state, and its roles would read",),
     ),
     Way(
         stage="pushes the result of a loop that carries a state",

@@ -29,7 +29,14 @@ from tilelink.ir.products import operand_region
 from tilelink.ir.program import Statement
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.events import READ, WAIT
-from tilelink.lowering.role_statements import addends, consumer_waits, loaded_addends, products_of_tile, writers_of
+from tilelink.lowering.role_statements import (
+    addends,
+    consumer_waits,
+    loaded_addends,
+    products_of_tile,
+    told_tables,
+    writers_of,
+)
 from tilelink.planning.any_program import apart, each_alone
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan
@@ -80,7 +87,8 @@ def _of_loaders(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     numbers = _numbers(plan, later)
     ahead = HappensBefore(plan=apart(_without(plan, numbers)))
     settled = Families(plan, without=numbers).settled if plan.as_enumerated else order.settled
-    loaded = {name: {*_operands(bound.stages[name]), *_added(bound, bound.stages[name])} for name in stages}
+    every = {name: bound.stages[name] for name in stages}
+    loaded = {n: {*_operands(one), *_added(bound, one), *told_tables(bound, one)} for n, one in every.items()}
     for tensor in sorted(set().union(*loaded.values())):
         tasks = _tasks_of(plan, [name for name in stages if tensor in loaded[name]])
         for part in parts(plan, plan.touching([bound.tensors[tensor].number])):

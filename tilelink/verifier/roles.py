@@ -332,7 +332,8 @@ def _rings(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     if wait_for_each_other(found):
         return "its consumers wait for each other: some need results stored before they take what others wait for"
     steps = _steps(bound, stage, found)
-    for ring, number in ((found.operands, steps), (found.results, found.pieces)):
+    numbers = [(found.numbers, 1)] if found.numbers else []
+    for ring, number in (*numbers, (found.operands, steps), (found.results, found.pieces)):
         if (reason := wrong(ring, number)) is not None:
             return f"in the ring of {ring.name}, {reason}"
     if not steps:

@@ -46,10 +46,9 @@ from typing import Any
 from tilelink.capabilities import has_warpgroups
 from tilelink.errors import ScheduleError, did_you_mean
 from tilelink.ir.products import products
-from tilelink.ir.program import For, Program, Read, Stage, Wait
-from tilelink.ir.scalar import Lookup, walk
+from tilelink.ir.program import For, Program, Read, Stage
 from tilelink.ir.typing import StageTyping
-from tilelink.ir.visitor import stage_scalars, statements, values
+from tilelink.ir.visitor import statements, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.carried import carried, row_sums
 from tilelink.lowering.choose_network import sends
@@ -261,9 +260,6 @@ def _of_no_type(bound: Bound, stage: BoundStage) -> bool:
 def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
     if reason := decided_reason(stage):
         return reason
-    tables = {e.table for scalar in stage_scalars(stage) for e in walk(scalar) if isinstance(e, Lookup)}
-    if any(isinstance(s, Wait) and s.region.tensor in tables for s in statements(stage.body)):
-        return "its tiles wait for the entries that decide which of them there are"
     body = straight(stage.body, once)
     if not any(isinstance(s, For) for s in body):
         if not products(body):

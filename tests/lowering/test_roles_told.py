@@ -1,0 +1,261 @@
+"""`roles` of a stage of which a launch decides what only its loader may read: counts that peers tell, segments that a
+stage computes, and tiles that wait and notify whether they are there or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.lowering.roles_interpreter import run_roles
+from tilelink import compiler
+from tilelink.errors import RolesError, ScheduleError
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.listing import listing
+from tilelink.lowering.rings import ARRIVE, FENCE, Ring, Step
+from tilelink.planning.plan import make_plan
+from tilelink.reference.run import run as reference
+from tilelink.target import target
+from tilelink.verifier import refusals, verify
+
+Inputs = Sequence[Mapping[str, torch.Tensor]]
+TOLD = """program told(K, N, C, E):
+    count : in        [ranks, E] <= C
+    x     : in        [ranks, E, C, K]
+    w     : in        [E, N, K]
+    bias  : in        [E, N]
+    n     : symmetric [ranks, E] <= C
+    got   : symmetric [ranks, E, C, K]
+    h     : local     [ranks, E, C, N]
+    y     : out       [s: ranks, e: E, C[: n[s, e]], N]
+
+    comm tell(p: ranks):
+        tile_push_data(n[rank, :] @ p, count[p, :])
+        producer_tile_notify(n[rank, :] @ p)
+
+    comm send(p: ranks, e: E, c: C[: count[p, e]]):
+        tile_push_data(got[rank, e, c, :] @ p, x[p, e, c, :])
+        producer_tile_notify(got[rank, e, c, :] @ p)
+
+    compute up(s: ranks, e: E, c: C[: n[s, e]], j: N):
+        consumer_tile_wait(n[s, :])
+        consumer_tile_wait(got[s, e, c, :])
+        h[s, e, c, j] = dot(got[s, e, c, :], w[e, j, :].T) + bias[e, j][None, :]
+        producer_tile_notify(h[s, e, c, j])
+
+    compute keep(s: ranks, e: E, c: C[: n[s, e]], j: N):
+        consumer_tile_wait(n[s, :])
+        consumer_tile_wait(h[s, e, c, j])
+        y[s, e, c, j] = h[s, e, c, j] * 2.0
+
+schedule one for told:
+    tell on sm(1)
+    send on sm(2), tile(c=64)
+    up   on sm, tile(c=128, j=128, k=64), roles(consumers=2, buffers=3)
+    keep on sm(1), tile(c=64)
+    got channel(c=128)
+"""
+COUNTS = [[[256, 0], [3, 130]], [[128, 129], [0, 0]]]
+SEGMENTS = """program segments(T, N, K, E):
+    count  : in    [E + 1] <= T
+    pick   : in    [E] < E
+    x      : in    [T, K]
+    w      : in    [E, N, K]
+    starts : local [E + 1] <= T offsets
+    y      : out   [T[: starts[E]], N]
+
+    compute begin():
+        starts[:] = minimum(cumsum(count[:], axis=0), T)
+        producer_tile_notify(starts[:])
+
+    compute product(e: E, r: T[starts[e] : starts[e + 1]], j: N):
+        consumer_tile_wait(starts[:])
+        y[r, j] = dot(x[r, :], w[pick[e], j, :].T)
+
+schedule one for segments:
+    begin on sm(1)
+    product on sm, tile(r=128, j=128, k=64), roles(consumers=2, buffers=3)
+"""
+RELAY = """program relay(M, N, K):
+    m  : in        [] <= M replicated
+    x  : in        [M, K]
+    w  : in        [N, K]
+    xs : symmetric [ranks, M, K]
+    y  : local     [ranks, M, N]
+    v  : out       [ranks, M, K]
+
+    comm gather(p: ranks, i: M):
+        tile_push_data(xs[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(xs[rank, i, :] @ p)
+
+    compute gemm(s: ranks, i: M[: m], j: N):
+        consumer_tile_wait(xs[s, i, :])
+        y[s, i, j] = dot(xs[s, i, :], w[j, :].T)
+        producer_tile_notify(y[s, :, :])
+
+    compute copy(s: ranks, i: M, k: K):
+        consumer_tile_wait(y[s, :, :])
+        v[s, i, k] = xs[s, i, k]
+
+schedule one for relay:
+    gather on sm(2), tile(i=64)
+    gemm on sm, tile(i=128, j=128, k=64), roles(consumers=2, buffers=4)
+    copy on sm(1), tile(i=64, k=64)
+"""
+
+
+def bound(text: str = TOLD, *, ranks: int = 2, sms: int = 6, **sizes: int) -> Bound:
+    module = compiler.parse(text, "told.tl")
+    dims = sizes or {"K": 128, "N": 128, "C": 256, "E": 2}
+    on = replace(target("sm_90"), sms=sms)
+    return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=dims, dtype="bf16", target=on)
+
+
+def inputs(counts: Sequence[Sequence[Sequence[int]]] = COUNTS) -> Inputs:
+    """Return small whole numbers for two ranks. counts: [rank][peer][expert], the rows that a rank sends to a peer."""
+    made = torch.Generator().manual_seed(3)
+
+    def numbers(*shape: int) -> torch.Tensor:
+        return torch.randint(-2, 3, shape, generator=made).to(torch.bfloat16)
+
+    return [
+        {
+            "count": torch.tensor(one, dtype=torch.int32), "x": numbers(2, 2, 256, 128), "w": numbers(2, 128, 128),
+            "bias": numbers(2, 128),
+        }
+        for one in counts
+    ]  # fmt: skip
+
+
+def segments() -> tuple[Bound, Inputs]:
+    """Return rows of three experts whose segments a stage computes, and inputs."""
+    made = torch.Generator().manual_seed(4)
+    x, w = (torch.randint(-2, 3, shape, generator=made).to(torch.bfloat16) for shape in ((384, 128), (3, 128, 128)))
+    count, pick = (torch.tensor(one, dtype=torch.int32) for one in ([0, 130, 0, 128], [2, 0, 1]))
+    return bound(SEGMENTS, ranks=1, T=384, N=128, K=128, E=3), [{"count": count, "pick": pick, "x": x, "w": w}]
+
+
+def relay() -> tuple[Bound, Inputs]:
+    """Return rows that peers send, of which a launch has some, and inputs."""
+    made = torch.Generator().manual_seed(5)
+
+    def numbers() -> torch.Tensor:
+        return torch.randint(-2, 3, (256, 256), generator=made).to(torch.bfloat16)
+
+    given = [{"m": torch.tensor(100, dtype=torch.int32), "x": numbers(), "w": numbers()} for _ in range(2)]
+    return bound(RELAY, M=256, N=256, K=256), given
+
+
+def test_the_loader_hands_on_what_a_peer_tells() -> None:
+    made = bound()
+    roles = made.stages["up"].roles
+    assert roles is not None and roles.cut and roles.numbers is not None
+    verify(make_plan(made))
+    text = listing(made)
+    assert "others x3: await known 0; take; arrive taken 0" in text
+    again = compiler.parse_lowered(text)
+    assert again.stages["up"].roles == roles and listing(again) == text
+
+
+@pytest.mark.parametrize("counts", [COUNTS, [[[0, 0], [0, 0]]] * 2, [[[256, 256], [256, 256]]] * 2])
+def test_roles_compute_what_a_peer_tells(counts: Any) -> None:
+    made, given = bound(), inputs(counts)
+    wanted = reference(made.source, given, made.numbers, dtype="bf16")
+    found, _ = run_roles(made, given)
+    for rank in range(2):
+        for s in range(2):
+            for e in range(2):
+                rows = counts[s][rank][e]
+                assert torch.equal(found[rank]["y"][s, e, :rows], wanted[rank]["y"][s, e, :rows])
+
+
+def wrong_rings(ring: Ring) -> dict[str, tuple[Ring, str]]:
+    """Return rings that let a role read the integers of another tile, with what is said of each."""
+    writer, reader = ring.writer, ring.reader
+    unawaited = replace(reader, steps=reader.steps[1:])
+    early = replace(reader, steps=(reader.steps[0], reader.steps[2], reader.steps[1]))
+    unfenced = replace(writer, steps=tuple(step for step in writer.steps if step.word != FENCE))
+    overwriting = replace(writer, steps=writer.steps[1:])
+    fewer = replace(ring, barriers=(("known", 1), ("taken", 2)))
+    never = replace(reader, steps=tuple(step for step in reader.steps if step.word != ARRIVE))
+    later = (*(one for one in reader.steps if one.word != ARRIVE), Step(word=ARRIVE, what="taken", number=1))
+    return {
+        "read before": (replace(ring, reader=unawaited), "reads a buffer before it is loaded"),
+        "released early": (replace(ring, reader=early), "writes a buffer that has not been read"),
+        "no fence": (replace(ring, writer=unfenced), "reads a buffer before it is loaded"),
+        "overwritten": (replace(ring, writer=overwriting), "writes a buffer that has not been read"),
+        "one reader left out": (fewer, "wait for each other"),
+        "never released": (replace(ring, reader=never), "wait for each other"),
+        "another form": (replace(ring, reader=replace(reader, steps=later)), "than any kernel with such tiles"),
+    }
+
+
+@pytest.mark.parametrize("name", [
+    "read before", "released early", "no fence", "overwritten", "one reader left out", "never released", "another form",
+])  # fmt: skip
+def test_rings_of_integers_that_go_wrong_are_refused(name: str) -> None:
+    made = bound()
+    stage = made.stages["up"]
+    assert stage.roles is not None and stage.roles.numbers is not None
+    ring, said = wrong_rings(stage.roles.numbers)[name]
+    wrong = replace(stage, roles=replace(stage.roles, numbers=ring))
+    (found,) = refusals(make_plan(replace(made, stages={**made.stages, "up": wrong})))
+    assert isinstance(found, RolesError) and said in found.message, found.message
+
+
+def test_roles_that_would_read_entries_themselves_are_refused() -> None:
+    made = bound()
+    stage = made.stages["up"]
+    assert stage.roles is not None
+    wrong = replace(stage, roles=replace(stage.roles, numbers=None))
+    (found,) = refusals(make_plan(replace(made, stages={**made.stages, "up": wrong})))
+    assert isinstance(found, RolesError) and "steps or numbers" in found.message
+
+
+def test_a_stage_may_compute_the_segments_of_another() -> None:
+    made, given = segments()
+    roles = made.stages["product"].roles
+    assert roles is not None and roles.numbers is not None
+    verify(make_plan(made))
+    (wanted,) = reference(made.source, given, made.numbers, dtype="bf16")
+    ((found,), _) = run_roles(made, given)
+    assert torch.equal(found["y"][:258], wanted["y"][:258])
+
+
+LATE = (
+    "        consumer_tile_wait(n[s, :])\n        consumer_tile_wait(got[s, e, c, :])\n"
+    "        h[s, e, c, j] = dot(got[s, e, c, :], w[e, j, :].T) + bias[e, j][None, :]\n",
+    "        consumer_tile_wait(got[s, e, c, :])\n        acc = dot(got[s, e, c, :], w[e, j, :].T)\n"
+    "        consumer_tile_wait(n[s, :])\n        h[s, e, c, j] = acc + bias[min(n[s, e], E - 1), j][None, :]\n",
+)
+REFUSED = {
+    "awaited after the product": (
+        (LATE, ("up(s: ranks, e: E, c: C[: n[s, e]]", "up(s: ranks, e: E, c: C")),
+        "it waits for n after its product, and its loader reads n before",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_entries_that_a_loader_cannot_read_are_refused(name: str) -> None:
+    changes, said = REFUSED[name]
+    text = TOLD
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    with pytest.raises(ScheduleError, match=f"up cannot have roles: {said}"):
+        bound(text)
+
+
+def test_a_tile_that_is_not_there_notifies_after_its_loader_has_waited() -> None:
+    """What it looks up is known before the launch. That its loader is past the waits, the storer learns from it."""
+    made, _ = relay()
+    roles = made.stages["gemm"].roles
+    assert roles is not None and roles.numbers is not None
+    verify(make_plan(made))
+    without = RELAY.replace("        consumer_tile_wait(xs[s, i, :])\n        y", "        y")
+    silent = bound(without, M=256, N=256, K=256).stages["gemm"].roles
+    assert silent is not None and silent.numbers is None
