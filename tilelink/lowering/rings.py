@@ -12,7 +12,7 @@ steps. So the protocol that is verified is the one that runs.
     expect BARRIER n    arrive, and let the phase last until n more bytes have been written
     load NAME n         start to write n bytes by the tensor memory accelerator, which arrive at the barrier of `expect`
     fill                write the position by the role's own threads
-    fence               order the role's own accesses to the position before those of the tensor memory accelerator
+    fence               order the role's own accesses to the position before those of others, and of the accelerator
     multiply            start a product of the position's operands
     store               start to store the position by the tensor memory accelerator
     retire n            wait until at most n of these reads are in flight

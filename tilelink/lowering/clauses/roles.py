@@ -24,6 +24,9 @@ Consumers execute all waits after the product before they compute, piece by piec
 where some waits follow loads: a tile that computes tells no one. A consumer may compute with what a loader has waited
 for: it reads after it has found a buffer of its tile full, which the loader has had filled after its waits.
 
+Entries of index tensors that are written while programs run have their values after the waits of a tile alone. So the
+loader reads them, and hands them on in a ring of integers; other roles read none.
+
 Tiles that are computed with next to the product come by TMA too, if they are boxes like those of the left operand. The
 loader executes the waits after the product then, and loads pieces of these tiles into the ring, after the operands.
 
