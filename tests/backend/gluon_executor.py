@@ -645,10 +645,12 @@ class Late(Counters):
 class Given(Counters):
     """A tensor that a kernel stores and notifies. memory: [rank], as it is stored. counts: (rank, counter) -> notifies.
 
-    alone: True if no other kernel notifies these counters.
+    final: [rank], what the launch leaves, NaN where it stores nothing. alone: True if no other kernel notifies these
+    counters.
     """
 
     memory: list[torch.Tensor]
+    final: list[torch.Tensor]
     alone: bool
     counts: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
 
@@ -656,7 +658,8 @@ class Given(Counters):
         number, place = self.place(channel)
         self.counts[rank, number] += 1
         complete = self.counts[rank, number] == int(self.thresholds[rank][number])
-        if complete and self.alone and bool(self.memory[rank][place].isnan().any()):
+        missing = self.memory[rank][place].isnan() & ~self.final[rank][place[1:]].isnan()
+        if complete and self.alone and bool(missing.any()):
             raise Fault(f"counter {number} of {self.grid.tensor} says what is not in memory")
 
     def missing(self) -> Iterator[str]:
@@ -825,7 +828,8 @@ class Kernel:
 
     def _programs(self, final: Memory, launch: int, order: random.Random) -> Run:
         run = Run(memory=[{name: self._stored(name, x, launch) for name, x in one.items()} for one in final])
-        run.given = [self._given(s, run.memory, launch) for s in sorted(self.spec.notifies) if s[0] in self.results]
+        notified = [signal for signal in sorted(self.spec.notifies) if signal[0] in self.results]
+        run.given = [self._given(signal, run.memory, final, launch) for signal in notified]
         for rank in range(self.bound.ranks):
             arrived = {name: self._in_buffers(name, x, launch) for name, x in final[rank].items()}
             late = [self._late(signal, arrived[signal[0]], rank, launch) for signal in self._awaited(arrived)]
@@ -856,10 +860,10 @@ class Kernel:
     def _late(self, signal: tuple[str, str], arrived: torch.Tensor, rank: int, launch: int) -> Late:
         return Late(**self._counters(signal, launch), rank=rank, arrived=arrived.clone(), seen=arrived)
 
-    def _given(self, signal: tuple[str, str], memory: Memory, launch: int) -> Given:
+    def _given(self, signal: tuple[str, str], memory: Memory, final: Memory, launch: int) -> Given:
         alone = not any(signal in one.notifies for one in self.others)
-        own = [tensors[signal[0]] for tensors in memory]
-        return Given(**self._counters(signal, launch), memory=own, alone=alone)
+        own, wanted = ([tensors[signal[0]] for tensors in one] for one in (memory, final))
+        return Given(**self._counters(signal, launch), memory=own, final=wanted, alone=alone)
 
     def _counters(self, signal: tuple[str, str], launch: int) -> dict[str, Any]:
         thresholds = self.plan.thresholds[signal].reshape(self.bound.ranks, -1)

@@ -44,7 +44,8 @@ PROGRAMS = {
     "waits for places": "    y : out [T, N]\n" + SENT
     + "    compute f(i: T, j: N):\n        y[i, j] = dot(xs[rows[i], :], w[j, :].T)\n",
     "looks up, in a loop": "    y : out [M, D]\n    comm tell(p: ranks):\n"
-    + "        tile_push_data(told[rank] @ p, n[p])\n    compute f(i: M):\n" + ATTEND.format(mask="").replace("q[i, :]", "qs[min(told[0], L - 1), i, :]")
+    + "        tile_push_data(told[rank] @ p, n[p])\n    compute f(i: M):\n"
+    + ATTEND.format(mask="").replace("q[i, :]", "qs[min(told[0], L - 1), i, :]")
     + "        y[i, :] = finish(state)\n",
     "pushes the result": "    y : out symmetric [ranks, M, D]\n    compute f(i: M):\n" + ATTEND.format(mask="")
     + "        tile_push_data(y[rank, i, :] @ (rank + 1), finish(state))\n",

@@ -79,6 +79,18 @@ schedule one for segments:
     begin on sm(1)
     product on sm, tile(r=128, j=128, k=64), roles(consumers=2, buffers=3)
 """
+PUSHED = (
+    ("    h     : local     [ranks, E, C, N]\n", "    back  : symmetric [ranks, E, C, N]\n"),
+    ("[s: ranks, e: E, C[: n[s, e]], N]", "[p: ranks, e: E, C[: count[p, e]], N]"),
+    ("h[s, e, c, j] = dot(got[s, e, c, :], w[e, j, :].T) + bias[e, j][None, :]\n",
+     "tile_push_data(back[rank, e, c, j] @ s, dot(got[s, e, c, :], w[e, j, :].T) + bias[e, j][None, :])\n"),
+    ("producer_tile_notify(h[s, e, c, j])", "producer_tile_notify(back[rank, e, c, j] @ s)"),
+    ("keep(s: ranks, e: E, c: C[: n[s, e]], j: N):\n        consumer_tile_wait(n[s, :])\n"
+     "        consumer_tile_wait(h[s, e, c, j])\n        y[s, e, c, j] = h[s, e, c, j] * 2.0",
+     "keep(p: ranks, e: E, c: C[: count[p, e]], j: N):\n        consumer_tile_wait(back[p, e, c, j])\n"
+     "        y[p, e, c, j] = back[p, e, c, j] * 2.0"),
+)  # fmt: skip
+"""What is multiplied goes back to the ranks that its rows came from."""
 RELAY = """program relay(M, N, K):
     m  : in        [] <= M replicated
     x  : in        [M, K]
@@ -112,6 +124,14 @@ def bound(text: str = TOLD, *, ranks: int = 2, sms: int = 6, **sizes: int) -> Bo
     dims = sizes or {"K": 128, "N": 128, "C": 256, "E": 2}
     on = replace(target("sm_90"), sms=sms)
     return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=dims, dtype="bf16", target=on)
+
+
+def pushed() -> str:
+    text = TOLD
+    for old, new in PUSHED:
+        assert old in text
+        text = text.replace(old, new)
+    return text
 
 
 def inputs(counts: Sequence[Sequence[Sequence[int]]] = COUNTS) -> Inputs:
@@ -170,6 +190,19 @@ def test_roles_compute_what_a_peer_tells(counts: Any) -> None:
             for e in range(2):
                 rows = counts[s][rank][e]
                 assert torch.equal(found[rank]["y"][s, e, :rows], wanted[rank]["y"][s, e, :rows])
+
+
+@pytest.mark.parametrize("counts", [COUNTS, [[[1, 255], [0, 129]]] * 2])
+def test_cut_tiles_are_stored_at_peers(counts: Any) -> None:
+    made, given = bound(pushed()), inputs(counts)
+    verify(make_plan(made))
+    wanted = reference(made.source, given, made.numbers, dtype="bf16")
+    found, _ = run_roles(made, given)
+    for rank in range(2):
+        for p in range(2):
+            for e in range(2):
+                rows = counts[rank][p][e]
+                assert torch.equal(found[rank]["y"][p, e, :rows], wanted[rank]["y"][p, e, :rows])
 
 
 def wrong_rings(ring: Ring) -> dict[str, tuple[Ring, str]]:

@@ -10,7 +10,7 @@ from tilelink.backend.dialects import Dialect
 from tilelink.backend.nodes import Load, Peer
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.writer import Writer
-from tilelink.ir.mapping import Span, TileMap
+from tilelink.ir.mapping import Span
 from tilelink.ir.program import Region
 from tilelink.ir.scalar import Env, Int, Lookup, Scalar, Whole, at_launch, const, evaluate
 from tilelink.ir.sizes import power_of_two
@@ -92,10 +92,9 @@ class Addresses:
         sizes = [self.size(a, slices.get(p - len(axes))) for p, a in enumerate(axes)]
         return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
-    def _base(self, region: Region, tile_map: TileMap, load: bool) -> str:
+    def base(self, region: Region, *, load: bool) -> str:
         """Return the pointer to the buffer of the tensor on the region's rank."""
-        base = self._copy(region, tile_map)
-        return self.after_waits(region, base, load=load)
+        return self.after_waits(region, self._copy(region), load=load)
 
     def after_waits(self, region: Region, place: str, *, load: bool = True) -> str:
         """Return the base pointer or coordinate of a load or a store of the region, tied to the earlier waits."""
@@ -104,12 +103,13 @@ class Addresses:
             return place
         return self.dialect.after_waits(place, load=load)
 
-    def _copy(self, region: Region, tile_map: TileMap) -> str:
+    def _copy(self, region: Region) -> str:
         if region.rank is None:
             return f"{region.tensor}_local" if self.bound.tensors[region.tensor].buffers > 1 else region.tensor
         name = self.writer.name(f"{region.tensor}_remote")
         offset = f"{region.tensor}_offset" if self.bound.tensors[region.tensor].buffers > 1 else None
-        self.writer.add(Peer(name=name, tensor=region.tensor, rank=self.scalar(tile_map.rank), offset=offset))
+        rank = self.bound.memory_map(self.stage.name, region).rank
+        self.writer.add(Peer(name=name, tensor=region.tensor, rank=self.scalar(rank), offset=offset))
         return name
 
     def region(self, region: Region, slices: Slices, *, load: bool) -> Block:
@@ -131,7 +131,7 @@ class Addresses:
             terms.append(scaled(f"{name}{view}", stride))
             if mask:
                 masks.append(f"({mask}){view}" if view else mask)
-        pointers = total([self._base(region, tile_map, load), *terms])
+        pointers = total([self.base(region, load=load), *terms])
         return Block(pointers=pointers, mask=" & ".join(masks) or None, axes=axes)
 
     def _point(self, region: Region, span: Span) -> str:

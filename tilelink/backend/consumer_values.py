@@ -149,8 +149,7 @@ class ConsumerValueEmitter(ValueEmitter):
         """Return the terms of the pointer to the part of a tensor that a region is in, by its points."""
         addresses, tensor = self.addresses, self.addresses.bound.tensors[region.tensor]
         wide = ".to(gl.int64)" if tensor.size >= 2**31 else ""
-        place = f"{tensor.name}_local" if tensor.buffers > 1 else tensor.name
-        terms = [addresses.after_waits(region, place, load=load)]
+        terms = [addresses.base(region, load=load)]
         spans = addresses.bound.memory_map(addresses.stage.name, region).spans
         for span, stride in zip(spans, addresses.constants.strides(tensor), strict=True):
             if span.kind == "point":

@@ -574,8 +574,6 @@ def _cut_reason(region: Region, rows: Span, columns: Span, *, whole: bool) -> st
         return f"only a launch decides where the rows of its tiles of {region.tensor} end, and its loop carries a state"
     if rows.end is not None:
         return f"its rows of {region.tensor} may end beyond the dimension"
-    if region.rank is not None:
-        return f"it stores in a peer's memory, and only a launch decides where its rows of {region.tensor} end"
     return None
 
 
