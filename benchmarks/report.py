@@ -21,6 +21,7 @@ from benchmarks import (
     choice_regret,
     context_parallel,
     decode,
+    experts,
     hops,
     host_cost,
     launch_integers,
@@ -133,7 +134,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any], str], list[str]]] = {
     "check cost": check_cost.table, "context parallel": context_parallel.report,
     "decode": decode.report, "paged decode": paged_decode.report, "many_sizes": many_sizes.report,
     "host_cost": host_cost.report, "roles": roles.table, "attention": attention.table,
-    "models": models.report,
+    "models": models.report, "experts": experts.report,
 }  # fmt: skip
 """What a benchmark's results become in docs/results.md, by its name in them."""
 

@@ -84,6 +84,7 @@ SCRIPTS = {
                                           "test_choices_made_again_are_looked_up_by_their_kernels"},
     "tests/unit/test_agreement.py": {"test_points_are_declared_best_and_by_chance",
                                      "test_a_run_measures_every_point_and_records_failures"},
+    "tests/unit/test_experts_benchmark.py": {"test_a_run_measures_unfused_layers_and_their_gradients"},
 }  # fmt: skip
 """Functions that are thorough: whole runs of benchmark scripts, whose parts the others of the file test."""
 MARKED = re.compile(r"^\s*@pytest\.mark\.thorough\n(?:@.*\n)*def (\w+)", re.M)

@@ -65,6 +65,7 @@ class Sampler:
     def __init__(self, group: dist.ProcessGroup, device: torch.device | None = None) -> None:
         self.group, self.ranks = group, dist.get_world_size(group)
         self.device = device or torch.device("cuda", torch.cuda.current_device())
+        self.sleep_cycles = SLEEP_CYCLES
         self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
         self._tiny = torch.zeros(1, device=self.device)
         self._every = torch.zeros(self.ranks, device=self.device)
@@ -96,7 +97,7 @@ class Sampler:
         """Launch once between two events. Return what `run` returned, and the seconds of the host to issue it."""
         self._flush.zero_()
         self.barrier()
-        torch.cuda._sleep(SLEEP_CYCLES)
+        torch.cuda._sleep(self.sleep_cycles)
         self.barrier()
         events[0].record()
         begin = time.perf_counter()
