@@ -14,25 +14,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import globaltimer
 
 import tilelink
 from tilelink import compiler
 from tilelink.runtime.cuda.device import current_target
+from tilelink.runtime.cuda.timing import Sampler
 from tilelink.settings import variable
 from tilelink.simulator.machine import load_machine
-from tilelink.stragglers import of_spans, read_traces, save
+from tilelink.stragglers import Table, of_spans, read_traces, save
 from tilelink.stragglers.report import verdict
 
 DIMS = {"Ms": 1024, "N": 2048, "K": 2048}
 WELL, ILL = 60, 120
-ALIGNED_CYCLES = 400_000
 LATE_S = 0.002
-COPIED = 1 << 30
-SPINNING, TURNS = 32, 60_000
+COPIED, PIECES = 1 << 30, 256
+"""Bytes of the competing copy, in pieces between which a copy engine turns to other copies: about 3 ms."""
+SPINNING, SPIN_NS = 132, 3_000_000
 EXPECTED = {
     "all is well": set(),
     "a competing copy": {("link", 0), ("port", 0), ("copy engine", 0)},
@@ -42,13 +45,17 @@ EXPECTED = {
 
 
 @triton.jit
-def spin(out, TURNS: tl.constexpr):
-    """Keep the SM of each program busy; they have room next to other programs."""
-    at = tl.arange(0, 1024)
-    value = at.to(tl.float32)
-    for _ in range(TURNS):
-        value = value * 0.999 + 1.0
-    tl.store(out + tl.program_id(0) * 1024 + at, value)
+def spin(out, NS: tl.constexpr):
+    """Keep the tensor cores of the SM of each program busy for so long; programs have room next to others."""
+    row, col = tl.arange(0, 16), tl.arange(0, 64)
+    a = (row[:, None] + col[None, :]).to(tl.bfloat16) * 0.001
+    b = (col[:, None] - col[None, :]).to(tl.bfloat16) * 0.001
+    value = tl.zeros((16, 64), tl.float32)
+    begin = globaltimer()
+    while globaltimer() - begin < NS:
+        for _ in range(64):
+            value = tl.dot(a, b, value)
+    tl.store(out + tl.program_id(0) * 1024 + row[:, None] * 64 + col[None, :], value)
 
 
 def main(folder: Path) -> int:
@@ -71,16 +78,21 @@ def main(folder: Path) -> int:
     spun = torch.empty(SPINNING * 1024, device="cuda")
 
     kernel_of_spins: Any = spin
+    sampler, graph = Sampler(group), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        for one, other in zip(target.chunk(PIECES), source.chunk(PIECES), strict=True):
+            one.copy_(other, non_blocking=True)
+    kernel_of_spins[(SPINNING,)](spun, 1000, num_warps=4)
 
     def copies() -> None:
         if rank == 0:
             with torch.cuda.stream(side):
-                target.copy_(source, non_blocking=True)
+                graph.replay()
 
     def spins() -> None:
         if rank == 1:
             with torch.cuda.stream(side):
-                kernel_of_spins[(SPINNING,)](spun, TURNS, num_warps=8)
+                kernel_of_spins[(SPINNING,)](spun, SPIN_NS, num_warps=4)
 
     def sleeps() -> None:
         if rank == 1:
@@ -96,9 +108,7 @@ def main(folder: Path) -> int:
             ill = fault is not None and launch >= WELL
             if ill and fault is not None and fault is not sleeps:
                 fault()  # its own time on the host is before the ranks meet
-            every = torch.zeros(2, device="cuda")
-            dist.all_gather_into_tensor(every, torch.zeros(1, device="cuda"))
-            torch.cuda._sleep(ALIGNED_CYCLES)  # hosts that wait for each launch are not in step
+            sampler.meet_later()  # hosts that wait for each launch are not in step
             if ill and fault is sleeps:
                 sleeps()
             kernel(given, out=made)
@@ -118,12 +128,25 @@ def main(folder: Path) -> int:
             good = not EXPECTED[case] if first is None else (first.suspect.kind, first.suspect.rank) in EXPECTED[case]
             wrong += not good
             print(f"{'ok' if good else 'WRONG'}: {case}\n{found}", flush=True)
+            print(*medians(table), sep="\n", flush=True)
             print(
                 f"  {seconds:.1f} s for {WELL + ILL} traced launches, {found.evidence.took * 1e6:.1f} us each inside; "
                 f"untraced {untraced:.1f} us; reduced in {reduced:.2f} s, judged in {judged:.2f} s", flush=True,
             )  # fmt: skip
         dist.barrier(device_ids=[rank])
     return 1 if wrong else 0
+
+
+def medians(table: Table) -> list[str]:
+    """Return lines of what each rank left: medians, in microseconds, before and while something is slow."""
+    columns: dict[tuple[str, int], list[int]] = {}
+    for place, column in enumerate(table.columns):
+        if column.peer != column.rank:
+            columns.setdefault((column.metric, column.rank), []).append(place)
+    parts = (table.values[:WELL], table.values[WELL:])
+    each = {key: " to ".join(f"{np.nanmedian(part[:, at]) * 1e6:.1f}" for part in parts) for key, at in columns.items()}
+    metrics = dict.fromkeys(metric for metric, _ in each)
+    return [f"    {one}: " + ", ".join(each.get((one, rank), "-") for rank in range(2)) for one in metrics]
 
 
 if __name__ == "__main__":

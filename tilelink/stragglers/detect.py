@@ -15,8 +15,9 @@ what it explains is taken away, and the rest is searched again. Waits name a ran
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +34,11 @@ LASTS = 4
 """Windows that a cause lasts, at least."""
 SLOWER = 0.06
 """Slowdown that is a cause, at least, as a logarithm, or in the seconds of a launch for gaps and waits."""
+SLOWER_HOSTS = 0.02
+"""The same for hosts: what a gap is longer than those of other ranks, the launch is longer."""
 SLOWER_LINKS = 0.1
 """The same for links, whose transfers take longer if they meet others."""
+LEAST = {"link": SLOWER_LINKS, "port": SLOWER_LINKS, "host": SLOWER_HOSTS}
 UNLIKE = 3.0
 """How much it speaks against a suspect that its columns are not equally slow, by what speaks for it."""
 SURE = 7.0
@@ -65,12 +69,22 @@ CERTAIN = 0.7
 """Confidence of a cause, at least."""
 FAST = 0.97
 """Part of its calibrated rate from which no part is slow."""
-SELDOM = 0.01
-"""Part of the launches that are slow, at least, where a part is slow in some alone."""
+ROUGHLY = 0.88
+"""The same for links, if nothing changes."""
+SELDOM = 8
+"""Launches that are slow, at least, where a part is slow in some alone."""
+AROUND = 3
+"""Windows before and after that say what is usual in one."""
 RARELY = 2.5
-"""By how many times the slowest launches of its likes, as many, are to be exceeded by them."""
+"""By how many times the slowest launches of most of its likes, as many, are to be exceeded by them."""
 SLOWER_SELDOM = 0.1
 """Slowdown in them, at least, as SLOWER."""
+LIKES = 0.5
+"""Quantile of the likes of a part that stands for them, of which one cause may slow down several."""
+USUAL, ABOVE = 0.97, 1.25
+"""Quantile of the launches of its likes, and by how many times slower than that a launch is."""
+LATE_SELDOM = 0.03
+"""The same for hosts."""
 TAIL = 4.0
 """Standard deviations of a suspect between launches beyond which one is slow."""
 LONGER = 0.03
@@ -79,6 +93,8 @@ SURE_SELDOM = 5.0
 """Standard errors by which they do."""
 COSTS_SELDOM = 0.01
 """Part of the mean launch that this is, at least."""
+NEGLIGIBLE = 0.05
+"""Part of the seconds of the dearest transfers of a rank up to which others of it tell nothing."""
 NEARLY = 0.9
 """Part of a rank's SMs from which the whole rank is slow."""
 
@@ -123,6 +139,7 @@ class Evidence:
         waits = self.of("wait")
         self.values, self.counts = table.values.copy(), table.counts.astype(np.float64)
         self.values[:, waits] = np.nan_to_num(self.values[:, waits])  # a launch without waits has no number of them
+        self._apart()
         self.launches = len(table.values)
         windows = max(1, min(WINDOWS, self.launches // SHORTEST))
         self.edges = np.linspace(0, self.launches, windows + 1).astype(np.int64)
@@ -131,6 +148,13 @@ class Evidence:
         took = table.values[:, self.metric == NUMBER["took"]]
         self.took = float(np.nanmedian(took)) if np.isfinite(took).any() else 1.0
         self.least = COSTS_TRACED if traces.programs else COSTS
+
+    def _apart(self) -> None:
+        """Take from the gaps of each launch what most ranks have: hosts that wait for each launch begin it together."""
+        own = np.flatnonzero(self.of("gap"))
+        if len(own):
+            common = _lower(self.values[:, own].T.astype(np.float64))
+            self.values[:, own] -= np.nan_to_num(common)[:, None].astype(np.float32)
 
     def _far(self) -> Bools:
         """Mask of the columns of transfers between nodes."""
@@ -183,7 +207,27 @@ class Evidence:
     @cached_property
     def rest(self) -> NDArray[np.float32]:
         """[launches, columns]: by how much single launches are slower than those around them; 0 if it is not known."""
-        return np.nan_to_num(self.scaled - np.repeat(self.medians, np.diff(self.edges), axis=1).T.astype(np.float32))
+        return np.nan_to_num(self.scaled - self.around(self.medians).astype(np.float32))
+
+    def around(self, medians: Floats) -> Floats:
+        """Return [launches, n], from the medians [n, windows]: those of some windows around each launch.
+
+        So a burst of slow launches that fills a window or two stands out, and a lasting change does not.
+        """
+        count = medians.shape[1]
+        near = [medians[:, max(0, at - AROUND) : at + AROUND + 1].T for at in range(count)]
+        return np.repeat(np.stack([_median(one) for one in near]), np.diff(self.edges), axis=0)
+
+    @cached_property
+    def unexplained(self) -> Floats:
+        """[waits, windows]: by how much waits are longer than in other launches, without what a host is later."""
+        gaps, waits = np.flatnonzero(self.of("gap")), np.flatnonzero(self.of("wait"))
+        late = np.zeros((self.launches, self.ranks))
+        late[:, self.rank[gaps]] = np.nan_to_num(self.values[:, gaps])
+        later = np.maximum(late[:, self.peer[waits]] - late[:, self.rank[waits]], 0.0)
+        left = np.maximum(self.values[:, waits] - later, 0.0) / self.took
+        each = np.stack([_median(left[a:b]) for a, b in zip(self.edges[:-1], self.edges[1:], strict=True)], axis=1)
+        return each - _low(each, HEALTHY)[:, None]
 
     def shared(self, rest: Floats) -> Floats:
         """Return [columns, n]: what most ranks have of `rest` in common, such as another size of the work.
@@ -237,9 +281,26 @@ class Evidence:
             if len(np.unique(self.rank[own])) > 1:
                 offset[own] = _lower(level[own, None])[0]
             elif self.traces.norm is not None:
-                offset[own] = min(float(level[own[0]]), _lower(level[self.metric == self.metric[own[0]], None])[0])
+                at = own[0]
+                others = self.metric == self.metric[at]
+                alike = others & (self.stage == self.stage[at]) & (self.far == self.far[at])
+                others = alike if len(np.unique(self.rank[alike])) > 1 else others
+                offset[own] = min(float(level[at]), _lower(level[others, None])[0])
                 offset[own] = np.where(self.of("signal")[own], np.minimum(offset[own], 0.0), offset[own])
+        for own in self._classes(self.of(*MOVES), self.metric, self.stage, self.far):
+            if self.traces.norm is not None and len(np.unique(self.rank[own])) > 1:
+                offset[own] = np.maximum(offset[own], _lower(level[own, None])[0])  # one that met none is no standard
         return offset
+
+    @cached_property
+    def matters(self) -> Bools:
+        """Mask of the columns whose seconds are not far less than those of the stage of a rank that has most."""
+        usual, moves = np.zeros(len(self.norm)), np.flatnonzero(self.of(*MOVES))
+        usual[moves] = np.nan_to_num(np.exp(_median(self.scaled[:, moves])) * self.norm[moves] * self.counts[moves])
+        result = np.ones(len(usual), np.bool_)
+        for own in self._classes(self.of(*MOVES), self.rank):
+            result[own] = usual[own] > NEGLIGIBLE * usual[own].max()
+        return result
 
     # Suspects --------------------------------------------------------------------------------------------------
 
@@ -249,7 +310,7 @@ class Evidence:
         inward = self.of("sm_in", "engine_in")
         source, target = np.where(inward, self.peer, self.rank), np.where(inward, self.rank, self.peer)
         engine = self.of("engine_out", "engine_in")
-        away = moves & (self.peer != self.rank)
+        away = moves & (self.peer != self.rank) & self.matters
         for rank in range(self.ranks):
             mine = self.rank == rank
             follows = np.flatnonzero(mine & (self.of("sm_out", "sm_in", "notify")))
@@ -269,8 +330,7 @@ class Evidence:
             yield from _one("signals", rank, mine & self.of("notify"))
             if self.ranks > 2:
                 yield from _one("signals", rank, self.of("signal") & (mine | (self.peer == rank)))
-            for far in (False, True) if self.far.any() else (False,):
-                some = away & (self.far if far else True)
+            for some in (away, away & self.far, away & ~self.far) if self.far.any() else (away,):
                 out, into = some & (source == rank), some & (target == rank)
                 for direction, own in (("out", out), ("in", into), ("both", out | into)):
                     if len(np.unique(np.where(source[own] == rank, target[own], source[own]))) > 1:
@@ -284,13 +344,19 @@ class Evidence:
     def _pairs(self) -> Iterator[tuple[int, int, Ints]]:
         """Yield (from, to, column) of the round trips of notifies: those of which the other rank waits longer."""
         waits = np.flatnonzero(self.of("wait"))
-        longer = np.zeros((self.ranks, self.ranks))
-        longer[self.rank[waits], self.peer[waits]] = np.nan_to_num(self.slower[waits]).max(axis=1)
+        longer = np.zeros(len(self.metric))
+        longer[waits] = np.nan_to_num(self.slower[waits]).max(axis=1)
         for column in np.flatnonzero(self.of("signal")).tolist():
-            one, other = int(self.rank[column]), int(self.peer[column])
-            if longer[one, other] > longer[other, one]:
-                one, other = other, one
-            yield one, other, np.array([column])
+            yield *self.way(int(self.rank[column]), int(self.peer[column]), longer), np.array([column])
+
+    def way(self, one: int, other: int, longer: Floats) -> tuple[int, int]:
+        """Return two ranks so that the second one waits longer for the first, by how much longer columns are."""
+        waits = self.of("wait")
+        for_one, for_other = (
+            float(longer[waits & (self.rank == a) & (self.peer == b)].max(initial=0.0))
+            for a, b in ((other, one), (one, other))
+        )
+        return (other, one) if for_other > for_one else (one, other)
 
     @cached_property
     def sms(self) -> dict[int, tuple[Ints, NDArray[np.int64]]]:
@@ -327,7 +393,8 @@ def find(evidence: Evidence) -> list[Found]:
     if (seldom := _seldom(evidence, hosts, others)) is not None:
         causes.append(seldom)
     late = _late(evidence)
-    if late is not None and all(_shares(one) and _minor(one, late) for one in causes):
+    told = late is not None and any(one.suspect.rank == late.suspect.rank for one in causes)
+    if late is not None and not told and all(_shares(one) and _minor(one, late) for one in causes):
         causes.append(late)
     direct = not all(_shares(one) for one in causes)
     causes.sort(key=lambda one: -one.seconds * (SHARED if _shares(one) and direct else 1.0))
@@ -344,8 +411,12 @@ def speed(evidence: Evidence, cause: Found) -> float:
 
 
 def _fast(evidence: Evidence, cause: Found) -> bool:
-    """True if a part is as fast as it is calibrated to be: then its likes are faster, by chance or by their work."""
-    return evidence.traces.norm is not None and speed(evidence, cause) > FAST
+    """True if a part is as fast as it is calibrated to be: then its likes are faster, by chance or by their work.
+
+    Transfers that meet fewer others than those of the norm are faster; one that always takes what it should is well.
+    """
+    always = _shares(cause) and cause.since == evidence.traces.table.first
+    return evidence.traces.norm is not None and speed(evidence, cause) > (ROUGHLY if always else FAST)
 
 
 def _minor(cause: Found, first: Found) -> bool:
@@ -364,12 +435,13 @@ def _causes(evidence: Evidence, suspects: list[Suspect], *, sms: bool) -> list[F
     """Return the causes among some suspects, and among groups of SMs."""
     left = evidence.slower.copy()
     causes: list[Found] = []
+    least = SLOWER if sms else SLOWER_HOSTS
     for _ in range(MOST):
-        interval = _interval(evidence, left, suspects, sms=sms)
+        interval = _interval(evidence, left, suspects, least, sms=sms)
         if interval is None:
             break
         suspect, slower, confidence = _best(evidence, left, suspects, *interval, sms=sms)
-        if slower <= SLOWER:
+        if slower <= least:
             break
         since, until, scatter = _bounds(evidence, suspect, slower, interval)
         if slower > BEYOND * scatter and confidence >= CERTAIN and _differs(evidence, suspect, slower, *interval):
@@ -402,7 +474,7 @@ def _late(evidence: Evidence) -> Found | None:
     Where the work of all ranks changes, so do waits.
     """
     wait = np.flatnonzero(evidence.of("wait"))
-    excess = np.nan_to_num(evidence.slower[wait])
+    excess = np.nan_to_num(evidence.unexplained)
     by, whom = evidence.peer[wait], evidence.rank[wait]
     net = np.zeros((evidence.ranks, excess.shape[1]))
     np.add.at(net, by, excess)
@@ -447,10 +519,8 @@ def _seldom(evidence: Evidence, hosts: list[Suspect], others: list[Suspect]) -> 
     for name in ("took", "gap"):
         own = evidence.of(name)
         period += np.nan_to_num(evidence.values[:, own]).sum(axis=1) / max(1, int(own.sum())) / evidence.took
-    period -= np.repeat(
-        [np.median(period[a:b]) for a, b in zip(evidence.edges[:-1], evidence.edges[1:], strict=True)],
-        np.diff(evidence.edges),
-    )
+    usual = [float(np.median(period[a:b])) for a, b in zip(evidence.edges[:-1], evidence.edges[1:], strict=True)]
+    period -= evidence.around(np.array([usual]))[:, 0]
     for slow in _tails(evidence, [*hosts, *others])[:MOST]:
         longer = float(np.median(period[slow]) - np.median(period[~slow]))
         noise = float(np.median(np.abs(period)) / 0.6745 * 1.25 / np.sqrt(slow.sum()))
@@ -467,8 +537,11 @@ def _seldom(evidence: Evidence, hosts: list[Suspect], others: list[Suspect]) -> 
         suspect, slower, _ = _best(evidence, delta, others, 0, 1, sms=True)
         if host is not None and late > longer / 2:
             suspect, slower = host, late
-        if slower <= SLOWER:
+        if slower <= LEAST.get(suspect.kind, SLOWER):
             continue
+        if suspect.kind == "signals" and suspect.peer is not None:
+            first_rank, peer = evidence.way(suspect.rank, suspect.peer, delta[:, 0])
+            suspect = replace(suspect, rank=first_rank, peer=peer)
         near, first = max(2, launches // 50, round(2 / share)), evidence.traces.table.first
         return Found(
             suspect=suspect, slower=slower, since=first + (0 if begin < near else begin), share=share,
@@ -485,24 +558,27 @@ def _tails(evidence: Evidence, suspects: list[Suspect]) -> list[Bools]:
     """
     launches = evidence.launches
     tails: list[tuple[float, Bools]] = []
-    for series in _alike(evidence, suspects):
+    for kind, series in _alike(evidence, suspects):
         common = np.maximum(np.quantile(series, 0.25, axis=0, method="lower"), 0.0) if len(series) > 1 else 0.0
         own = series - common
         scatter = np.maximum(np.median(np.abs(own), axis=1) / 0.6745, 0.005)
-        slow = own > np.maximum(SLOWER_SELDOM, TAIL * scatter)[:, None]
+        least = LATE_SELDOM if kind == "host" else SLOWER_SELDOM
+        usual = np.quantile(own, USUAL, axis=1)
+        likes = [np.quantile(np.delete(usual, n), LIKES) if len(own) > 1 else 0.0 for n in range(len(own))]
+        slow = own > np.maximum(np.maximum(least, TAIL * scatter), np.array(likes) * ABOVE)[:, None]
         counts = slow.sum(axis=1)
         highest = np.cumsum(np.sort(own, axis=1)[:, ::-1], axis=1)
-        for n in np.flatnonzero((counts > SELDOM * launches + 4) & (counts < launches / 2)).tolist():
+        for n in np.flatnonzero((counts >= SELDOM) & (counts < launches / 2)).tolist():
             likes = np.delete(highest[:, counts[n] - 1], n)
-            if len(likes) and highest[n, counts[n] - 1] < RARELY * np.quantile(likes, 0.25, method="lower"):
+            if len(likes) and highest[n, counts[n] - 1] < RARELY * np.quantile(likes, LIKES, method="lower"):
                 continue
             tails.append((float(own[n, slow[n]].sum() / scatter[n]), slow[n]))
     return [slow for _, slow in sorted(tails, key=lambda one: -one[0])]
 
 
-def _alike(evidence: Evidence, suspects: list[Suspect]) -> Iterator[Floats]:
-    """Yield [suspects, launches] of those that are alike on other ranks: by how much each is slower in each launch."""
-    groups: dict[tuple[object, ...], list[Floats]] = {}
+def _alike(evidence: Evidence, suspects: list[Suspect]) -> Iterator[tuple[str, Floats]]:
+    """Yield (kind, [suspects, launches]) of those that are alike on other ranks: how much slower each launch is."""
+    groups: dict[tuple[Any, ...], list[Floats]] = {}
     for one in suspects:
         metrics = tuple(np.unique(evidence.metric[one.columns]).tolist())
         own = np.median(evidence.rest[:, one.columns], axis=1)
@@ -513,7 +589,7 @@ def _alike(evidence: Evidence, suspects: list[Suspect]) -> Iterator[Floats]:
         for a, b in evidence.groups(rank):
             if b - a >= len(names) / 32:
                 groups.setdefault(("sms", b - a), []).append((sums[b] - sums[a]) / (b - a))
-    yield from (np.stack(each) for each in groups.values())
+    yield from ((key[0], np.stack(each)) for key, each in groups.items())
 
 
 def _dense(slow: Bools) -> tuple[int, int]:
@@ -527,7 +603,7 @@ def _dense(slow: Bools) -> tuple[int, int]:
     return begin, end
 
 
-def _slowest(series: Floats, least: float = SLOWER) -> tuple[int, int, float] | None:
+def _slowest(series: Floats, least: float) -> tuple[int, int, float] | None:
     """Return the windows (first, one past the last) in which some series is slow most surely, and how surely."""
     windows = series.shape[1]
     spread = np.maximum(_spread(series), 1e-3)
@@ -544,7 +620,9 @@ def _slowest(series: Floats, least: float = SLOWER) -> tuple[int, int, float] | 
     return chosen
 
 
-def _interval(evidence: Evidence, left: Floats, suspects: list[Suspect], *, sms: bool) -> tuple[int, int] | None:
+def _interval(
+    evidence: Evidence, left: Floats, suspects: list[Suspect], least: float, *, sms: bool
+) -> tuple[int, int] | None:
     """Return the windows in which some suspect is slow most surely, or None if no suspect is slow."""
     means = [_mean(left[one.columns]) for one in suspects]
     for rank, (_, place) in evidence.sms.items() if sms else ():
@@ -553,7 +631,7 @@ def _interval(evidence: Evidence, left: Floats, suspects: list[Suspect], *, sms:
         means += [(sums[b] - sums[a]) / (b - a) for a, b in evidence.groups(rank)]
     if not means:
         return None
-    found = _slowest(np.nan_to_num(np.concatenate([np.atleast_2d(own) for own in means])))
+    found = _slowest(np.nan_to_num(np.concatenate([np.atleast_2d(own) for own in means])), least)
     return None if found is None else found[:2]
 
 
@@ -564,7 +642,7 @@ def _best(
     mean = np.nan_to_num(_mean(left[:, a:b].T))
     every = [*suspects, *(_group(evidence, mean, rank) for rank in evidence.sms if sms)]
     gains = np.array([_gain(mean[one.columns]) for one in every])
-    least = np.array([SLOWER_LINKS if one.kind in ("link", "port") else SLOWER for one in every])
+    least = np.array([LEAST.get(one.kind, SLOWER) for one in every])
     slow = np.array([float(mean[one.columns].mean()) for one in every])
     mostly = np.array([float((mean[one.columns] > at / 3).mean()) for one, at in zip(every, slow, strict=True)])
     gains[(slow <= least) | (mostly < MOSTLY)] = 0.0
@@ -636,7 +714,7 @@ def cost(evidence: Evidence, suspect: Suspect, slower: float) -> float:
     by_sm = np.isin(evidence.metric[own], _numbers(("sm_out", "sm_in", "notify")))
     programs = np.array([len(evidence.sms[r][0]) if r in evidence.sms else 16 for r in evidence.rank[own].tolist()])
     busiest = np.bincount(evidence.rank[own], weights=np.where(by_sm, seconds / programs, seconds))
-    return float(busiest.max())
+    return max(float(busiest.max()), float((usual * np.expm1(slower)).max()))  # a program has one at least
 
 
 # Medians that leave out what is not known ----------------------------------------------------------------------

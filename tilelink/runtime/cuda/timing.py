@@ -93,12 +93,16 @@ class Sampler:
         """Return True if all is well on every rank. Waits for the device."""
         return all(of_all(int(well), self.group, self.device))
 
+    def meet_later(self) -> None:
+        """All ranks meet on the device, after a sleep in which their hosts issue what follows."""
+        self.barrier()
+        torch.cuda._sleep(self.sleep_cycles)  # by cycles of clocks that differ
+        self.barrier()
+
     def sample(self, run: Callable[[], Any], events: tuple[Any, Any]) -> tuple[Any, float]:
         """Launch once between two events. Return what `run` returned, and the seconds of the host to issue it."""
         self._flush.zero_()
-        self.barrier()
-        torch.cuda._sleep(self.sleep_cycles)
-        self.barrier()
+        self.meet_later()
         events[0].record()
         begin = time.perf_counter()
         result = run()
