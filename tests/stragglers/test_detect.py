@@ -13,7 +13,7 @@ from tests.stragglers import campaign
 from tests.stragglers.cases import LAUNCHES, POOL, deviation, judged, place, pool, traces
 from tests.tiers import thorough
 from tilelink.simulator.machine import Deviation
-from tilelink.stragglers.metrics import NUMBER, split
+from tilelink.stragglers.metrics import NUMBER, keys_of, split
 from tilelink.stragglers.report import verdict
 
 ENGINE = ("copy_start", "copy_call", "copy_signal", "copy_wait")
@@ -89,6 +89,47 @@ def test_a_part_that_is_slow_in_some_launches_alone_is_named(case: str, every: i
     assert found.causes and place(found.causes[0]) == expected
     assert abs(found.causes[0].share - 1 / every) < 0.05 and abs(found.causes[0].since - 200) <= 20
     assert "% of the launches, since launch " in str(found)
+
+
+def test_a_part_that_is_slow_in_bursts_is_named() -> None:
+    """A burst fills a window, and is not usual there."""
+    bad = pool(4, (deviation("clock", 0.4, 2),))
+    found = verdict(traces(4, [(pool(4), 200), *[(bad, 13), (pool(4), 67)] * 5]))
+    assert found.causes and place(found.causes[0])[:2] == ("rank", 2)
+    assert found.causes[0].share < 0.5 and abs(found.causes[0].since - 200) <= 20
+
+
+@pytest.mark.parametrize("late", [0.0, 1e-5])
+def test_hosts_that_begin_together_are_compared_in_each_launch(late: float) -> None:
+    """They wait for each launch: what is before the next one is long, takes other times, and is the same for all."""
+    well = traces(2, [(pool(2), LAUNCHES)])
+    metric, rank, _, peer, _ = split(well.table.keys)
+    rng, values = np.random.default_rng(5), well.table.values.astype(np.float64)
+    own = np.where(rng.random(LAUNCHES) < 0.9, late, 0.0)
+    for column in np.flatnonzero(metric == NUMBER["gap"]):
+        values[:, column] = 2e-3 * np.exp(0.2 * np.random.default_rng(6).standard_normal(LAUNCHES))
+        values[:, column] += own * (rank[column] == 1) + 2e-7 * rng.standard_normal(LAUNCHES)
+    for column in np.flatnonzero((metric == NUMBER["wait"]) & (peer == 1)):
+        values[:, column] += own
+    found = verdict(replace(well, table=replace(well.table, values=values.astype(np.float32))))
+    assert [place(one)[:2] for one in found.causes] == ([("host", 1)] if late else [])
+
+
+def test_transfers_that_cost_nothing_do_not_speak_for_a_link() -> None:
+    """A rank also tells each peer a number, which a slow link does not delay."""
+    found = traces(4, [(pool(4), 240), (pool(4, (deviation("link_bandwidth", 0.25, 0, peer=3),)), 360)])
+    metric, rank, stage, peer, sm = split(found.table.keys)
+    moves = np.flatnonzero((metric == NUMBER["engine_out"]) & (rank != peer))
+    keys = keys_of(metric[moves], rank[moves], stage[moves] + 1, peer[moves], sm[moves])
+    small = 2e-9 * np.exp(0.05 * np.random.default_rng(1).standard_normal((LAUNCHES, len(keys))))
+    every = np.concatenate([found.table.keys, keys])
+    order = np.argsort(every)
+    table = replace(
+        found.table, keys=every[order], values=np.concatenate([found.table.values, small], axis=1)[:, order].astype("f4"),
+        counts=np.concatenate([found.table.counts, np.ones(len(keys), np.float32)])[order],
+    )  # fmt: skip
+    causes = verdict(replace(found, table=table, norm=None)).causes
+    assert causes and place(causes[0]) == ("link", 0, 3, None, None)
 
 
 @pytest.mark.parametrize("number", range(8))
