@@ -66,9 +66,7 @@ class Cache:
     def __init__(self, batch: int, kv: int, length: int, chance: torch.Generator) -> None:
         count, like = batch * length // PAGE, {"device": chance.device, "generator": chance}
         self.kv, self.length = kv, length
-        self.keys, self.values = (
-            torch.randn(count, PAGE, kv, HEAD, dtype=torch.bfloat16, **like) for _ in range(2)
-        )
+        self.keys, self.values = (torch.randn(count, PAGE, kv, HEAD, dtype=torch.bfloat16, **like) for _ in range(2))
         self.pages = torch.randperm(count, **like).to(torch.int32).view(batch, -1)
         """[batch, length / PAGE]: the page that holds so many keys of a request."""
 

@@ -12,8 +12,8 @@ from tilelink import compiler
 from tilelink.planning.plan import Plan
 from tilelink.simulator.machine import Deviation, load_machine
 from tilelink.stragglers import Row, Series, Traces, table_of
-from tilelink.stragglers.detect import Found
 from tilelink.stragglers.report import Verdict, verdict
+from tilelink.stragglers.suspects import Found
 
 MACHINE = load_machine("8xH200")
 LAUNCHES = 600

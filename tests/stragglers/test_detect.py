@@ -124,8 +124,9 @@ def test_transfers_that_cost_nothing_do_not_speak_for_a_link() -> None:
     small = 2e-9 * np.exp(0.05 * np.random.default_rng(1).standard_normal((LAUNCHES, len(keys))))
     every = np.concatenate([found.table.keys, keys])
     order = np.argsort(every)
+    values = np.concatenate([found.table.values, small], axis=1)[:, order].astype(np.float32)
     table = replace(
-        found.table, keys=every[order], values=np.concatenate([found.table.values, small], axis=1)[:, order].astype("f4"),
+        found.table, keys=every[order], values=values,
         counts=np.concatenate([found.table.counts, np.ones(len(keys), np.float32)])[order],
     )  # fmt: skip
     causes = verdict(replace(found, table=table, norm=None)).causes

@@ -11,8 +11,10 @@ import numpy as np
 
 from tilelink.data import save_output
 from tilelink.errors import OutputError
-from tilelink.stragglers.detect import Evidence, Found, find, speed
+from tilelink.stragglers.detect import find, speed
+from tilelink.stragglers.evidence import Evidence
 from tilelink.stragglers.metrics import MOVES, Floats, Traces
+from tilelink.stragglers.suspects import Found
 
 US = 1e6
 SAID = 4
