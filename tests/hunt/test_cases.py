@@ -9,9 +9,10 @@ import pytest
 
 from tilelink.errors import BindingError, SearchError
 from tilelink.hunt import hunt, markdown, text
-from tilelink.hunt.anomaly import Anomaly, Cause, Feature, Rated
+from tilelink.hunt.anomaly import Anomaly, Feature, Rated
 from tilelink.hunt.report import as_json, when
 from tilelink.search import STRATEGIES, strategy
+from tilelink.simulator.causes import Cause
 
 US = 1e-6
 

@@ -114,7 +114,7 @@ def strategy_named(name: str) -> Strategy:
     return imported(name) if ":" in name else strategy(name)
 
 
-def base_of(program: Program, sets: list[str], ranks: int) -> dict[str, Any]:
+def base_of(program: Program, sets: list[str]) -> dict[str, Any]:
     """Return the sizes with which a hunt in a program begins: those given, else its examples, else defaults."""
     return dims_of(program, sets, LARGE_DIMS)
 
@@ -195,5 +195,3 @@ def _launch(value: str) -> str:
     if value not in LAUNCHES:
         raise ValueError(f"{value!r} is no way to launch; one of {', '.join(LAUNCHES)}")
     return value
-
-

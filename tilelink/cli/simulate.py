@@ -46,6 +46,7 @@ from tilelink.cli.options import (
 from tilelink.compiler import simulation
 from tilelink.compiler.samples import DRAWS
 from tilelink.simulator import Simulated
+from tilelink.simulator.causes import few_sms
 from tilelink.simulator.html import save_page
 from tilelink.simulator.machine import load_machine
 from tilelink.simulator.small_copies import small_copies
@@ -127,7 +128,7 @@ def _print(result: Simulated, head: dict[str, Any], as_json: bool) -> None:
     seconds = (bound.seconds, bound.compute, bound.transfer)
     whole, compute, transfer = (_us(s) if s * US >= 0.1 or not s else f"{s * US:.1g}" for s in seconds)
     write(f"bound {whole} us (compute {compute}, transfer {transfer})")
-    for remark in small_copies(result):
+    for remark in (*small_copies(result), *few_sms(result)):
         write(remark)
     _print_ranks(result)
 
@@ -164,6 +165,6 @@ def _values(result: Simulated) -> dict[str, Any]:
             "transfer": result.bound.transfer,
         },
         "breakdown": [breakdown.parts() for breakdown in result.breakdowns],
-        "remarks": small_copies(result),
+        "remarks": [*small_copies(result), *few_sms(result)],
         **({"draws": list(result.draws)} if result.draws else {}),
     }

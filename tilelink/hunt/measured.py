@@ -17,7 +17,7 @@ import torch.distributed as dist
 from tilelink import compiler, ops
 from tilelink.dtypes import DTYPES
 from tilelink.errors import SearchError, TileLinkError
-from tilelink.hunt.anomaly import Anomaly, Cause, Feature, Rated
+from tilelink.hunt.anomaly import Anomaly, Feature, Rated
 from tilelink.hunt.cases import REFUSED, points_of
 from tilelink.hunt.operators import Choices
 from tilelink.hunt.programs import LAUNCH, Schedules, Workload
@@ -28,6 +28,7 @@ from tilelink.runtime.cuda.timing import Sampler
 from tilelink.search import Strategy, walk
 from tilelink.search.points import Candidate
 from tilelink.simulator.around import launch_of
+from tilelink.simulator.causes import Cause
 from tilelink.tuning.prepare import Point, prepare_shares
 
 SAMPLES, WARMUPS = 8, 2

@@ -12,8 +12,8 @@ from tilelink.compiler import bound as bound_of
 from tilelink.compiler import library_module
 from tilelink.compiler.samples import completed, draw, index_tensors
 from tilelink.errors import SearchError, TileLinkError
-from tilelink.hunt.anomaly import US, Anomaly, Cause, Feature, Rated, around, cause_of
-from tilelink.hunt.programs import DTYPE, LAUNCH, RANKS, STEPS, Vary, steps_of
+from tilelink.hunt.anomaly import US, Anomaly, Feature, Rated, around
+from tilelink.hunt.programs import DTYPE, LAUNCH, RANKS, STEPS, Vary
 from tilelink.lowering.bound import Bound
 from tilelink.ops.choice import room_for, rounded_rows
 from tilelink.ops.decide import predicted
@@ -23,7 +23,9 @@ from tilelink.planning.plan import make_plan
 from tilelink.planning.queue_order import with_queue_order
 from tilelink.simulator import Simulated, simulate
 from tilelink.simulator.around import launch_of
+from tilelink.simulator.causes import Cause, cause_of
 from tilelink.simulator.machine import Machine
+from tilelink.verifier.cutoff import executions
 
 ROWS = (1, 2, 4, 8, 16, 17, 32, 33, 64, 65, 100, 128, 129, 200, 256, 257, 500, 512, 1024, 1000, 2048, 2000, 4096, 8192)
 SIDES = (1024, 2048, 2880, 4096, 5120, 7168, 8192, 14336)
@@ -202,7 +204,7 @@ class Choices:
 
     def _simulated(self, bound: Bound, rows: int) -> Simulated | None:
         """Return the launch of a kernel, or None. rows: those that are there, of a kernel with room for some number."""
-        if steps_of(bound) > STEPS:
+        if executions(bound) > STEPS:
             return None
         # Schedules of the library are proved by its tests, and a choice proves none but the one that it takes.
         counts = {one.name: np.full(bound.ranks, rows) for one in index_tensors(bound.source, given=True)}

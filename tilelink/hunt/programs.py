@@ -7,23 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from math import prod
 from typing import Any
 
 from tilelink import compiler
 from tilelink.compiler.samples import completed, draw, index_tensors
 from tilelink.errors import BindingError, SearchError, TileLinkError
-from tilelink.hunt.anomaly import US, Anomaly, Feature, Rated, around, cause_of
+from tilelink.hunt.anomaly import US, Anomaly, Feature, Rated, around
 from tilelink.hunt.sizes import Direction, Sizes, directions, ladder, scaled, slightly_larger
-from tilelink.ir.program import For, If, Program, Statement
-from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.ir.program import Program
+from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.planning.queue_order import with_queue_order
 from tilelink.scheduling.schedule import Schedule
 from tilelink.simulator import Simulated, simulate
 from tilelink.simulator.around import launch_of
+from tilelink.simulator.causes import cause_of
 from tilelink.simulator.machine import Machine
 from tilelink.verifier import verify
+from tilelink.verifier.cutoff import executions
 
 STEPS = 50_000
 """Statements that the tiles of all ranks execute in a launch that is rated, at most: planning, proving and simulating
@@ -261,13 +262,11 @@ class Schedules:
         samples = completed(plan, drawn, routing=one.routing)
         return simulate(plan, self.machine, tables=self._tables(one.sizes, one.ranks), offsets=offsets, samples=samples)
 
-    def _plan(
-        self, schedule: Schedule | None, sizes: Sizes, ranks: int, dtype: str, most: int = STEPS
-    ) -> Plan:
+    def _plan(self, schedule: Schedule | None, sizes: Sizes, ranks: int, dtype: str, most: int = STEPS) -> Plan:
         bound = compiler.bound(
             self.program, schedule, ranks=ranks, dims=sizes, dtype=dtype, target=self.machine.processor
         )  # fmt: skip
-        if (steps := steps_of(bound)) > most:
+        if (steps := executions(bound)) > most:
             raise SearchError(f"a launch of {steps:,} steps", hint=f"up to {most:,} are simulated: take smaller sizes")
         tables = compiler.checked_tables(bound, self._tables(sizes, ranks))
         plan = with_queue_order(make_plan(bound, tables))
@@ -276,24 +275,6 @@ class Schedules:
 
     def _tables(self, sizes: Sizes, ranks: int) -> dict[str, Any]:
         return self.tables(self.program, sizes, ranks) if self.tables else {}
-
-
-def steps_of(bound: Bound) -> int:
-    """Return the approximate number of statements that the tiles of all ranks execute."""
-    return bound.ranks * sum(one.total * _steps(one, one.stage.body) for one in bound.stages.values())
-
-
-def _steps(stage: BoundStage, body: Sequence[Statement]) -> int:
-    total = 0
-    for one in body:
-        match one:
-            case For(indices=indices, body=inner):
-                total += prod(stage.count(decl.name) for decl in indices) * _steps(stage, inner)
-            case If(then=then, orelse=orelse):
-                total += _steps(stage, then) + _steps(stage, orelse)
-            case _:
-                total += 1
-    return total
 
 
 def unfused(result: Simulated) -> float:

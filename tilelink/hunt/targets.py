@@ -45,7 +45,7 @@ class Target:
         return cls(**whole)
 
 
-Base = Callable[[Program, list[str], int], Mapping[str, int | float | bool]]
+Base = Callable[[Program, list[str]], Mapping[str, int | float | bool]]
 """Gives the sizes of a program to begin with, from those that are given for it and the number of ranks."""
 
 
@@ -62,7 +62,7 @@ def subjects_of(target: Target, base: Base, tables: Any = None) -> list[Choices 
         able = [
             Schedules(
                 file=name, program=one, schedules=schedules, machine=machine, vary=target.vary, tables=tables,
-                base=base(one, list(_own(target.sets, one)), target.vary.ranks[0]),
+                base=base(one, list(_own(target.sets, one))),
             )
             for one in programs
             if (schedules := _named(module, one, target.schedules))
@@ -100,5 +100,3 @@ def _sizes(sets: Sequence[str]) -> dict[str, tuple[int, ...]]:
 def _own(sets: Sequence[str], program: Program) -> list[str]:
     names = {param.name for param in program.params}
     return [text for text in sets if text.partition("=")[0].strip() in names]
-
-
