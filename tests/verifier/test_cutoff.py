@@ -29,6 +29,7 @@ from tilelink.ir.program import Program
 from tilelink.ir.scalar import Index
 from tilelink.lowering.bound import Bound
 from tilelink.planning import cutoff as cutoffs
+from tilelink.planning import segment_tiles
 from tilelink.planning.cutoff import Cutoff, cutoff
 from tilelink.planning.plan import LaterPlan, Plan, make_plan
 from tilelink.planning.queue_order import with_queue_order
@@ -206,6 +207,72 @@ def whole_of(body: str, schedule: str, *, tensors: str = "", tables: dict[str, n
     return Whole(plan=with_queue_order(make_plan(bound, tables)), tables=tables)
 
 
+SEGMENTS = """program p(E = 2, T = 12, N = 4):
+    x      : in        [T, N]
+    {starts}
+    c      : symmetric [E, N]
+    y      : out       [T[: starts[E]], N]
+    z      : out       [E, N]
+
+    {before}
+
+    compute product(e: E by 1, r: T[starts[e] : starts[e + 1]], j: N):
+        {wait}
+        y[r, j] = x[r, j]
+        {more}
+        producer_tile_notify(c[e, j])
+
+    compute last(e: E by 1, j: N):
+        consumer_tile_wait(c[e, j])
+        z[e, j] = x[e, j]
+
+schedule s for p:
+    {first}
+    product on sm(2), tile(r=2, j=2), order(e, r, j)
+    last on sm(1), tile(j=2)
+"""
+GIVEN = """program p(T = 12, N = 4):
+    x      : in        [T, N]
+    n      : in        [] <= T
+    starts : in        [2] <= T offsets
+    g      : symmetric [T, N]
+    y      : out       [T[: starts[1]], N]
+
+    compute make(i: T[: max(n, 4)], j: N):
+        g[i, j] = x[i, j]
+        producer_tile_notify(g[i, j])
+
+    compute product(e: 1 by 1, r: T[starts[e] : starts[e + 1]], j: N):
+        consumer_tile_wait(g[:, j])
+        y[r, j] = g[r, j]
+
+schedule s for p:
+    make on sm(1), tile(i=2, j=2)
+    product on sm(1), tile(r=2, j=2), order(e, r, j)
+    g channel(T=12)
+"""
+"""The first two tiles of the first segment read what is written, and the others may not."""
+
+
+def of_text(text: str, **numbers: int) -> Whole:
+    """The plan of a program in a text, whether or not it is safe."""
+    module = tilelink.parse(text)
+    bound = Case(program=module.program(), schedule=module.schedules[0], numbers={**numbers}, ranks=2).bound()
+    return Whole(plan=with_queue_order(make_plan(bound)))
+
+
+def in_segments(starts: str = "starts : in [E + 1] <= T offsets", **parts: str) -> Whole:
+    given = {"more": "", "before": "", "wait": "", "first": "", **parts}
+    return of_text(SEGMENTS.format(starts=starts, **given), E=2, T=12, N=4)
+
+
+def computed(how: str) -> Whole:
+    """The plan of a program that computes where its segments are."""
+    starts = "sizes : in [E + 1] i32\n    begins : in [E + 1] <= T offsets\n    starts : local [E + 1] <= T offsets"
+    before = f"compute tell(q: 1):\n        starts[:] = {how}\n        producer_tile_notify(starts[:])"
+    return in_segments(starts, before=before, wait="consumer_tile_wait(starts[:])", first="tell on sm(1)")
+
+
 SAME = """
     compute make(i: M by 1, j: N):
         y[i, j] = x[i, j]
@@ -264,10 +331,14 @@ def corpus() -> dict[str, Whole]:
         "counted by rows": whole_of(
             own.replace("notify(c[i, j])", "notify(c[i, :])"), steps.format(1, ""), tensors=LOCAL
         ),
+        "segments": in_segments(),
+        "computed segments": computed("cumsum(sizes[:], axis=0)"),
+        "tiles of a segment write the same": in_segments(more="c[e, j] = x[e, j]"),
+        "segments of what is given": of_text(GIVEN, T=12, N=4),
     }  # fmt: skip
 
 
-SAFE = {"safe", "safe steps", "counted by rows"}
+SAFE = {"safe", "safe steps", "counted by rows", "segments", "computed segments"}
 
 
 def test_the_corpus_has_blocks_and_both_kinds() -> None:
@@ -300,6 +371,7 @@ WRONG: dict[str, tuple[object, str, Any]] = {
     "tables that are alike": (cutoffs, "_told_apart", lambda _: ()),
     "a notify more": (Cutoff, "_counted", _one_more),
     "as many notifies as of few tiles": (Cutoff, "_of_all", _as_many),
+    "rows with numbers": (segment_tiles, "_names_row", lambda *_: True),
     "progress not asked": (proofs, "in_rounds", lambda *_: True),
     "places of tiles not asked": (proofs, "in_turn", lambda *_: True),
     "rounds in any order": (proofs, "_ends", lambda *_: True),
@@ -312,6 +384,10 @@ def test_a_wrong_cutoff_is_seen(what: str, monkeypatch: pytest.MonkeyPatch) -> N
     wholes = corpus()
     monkeypatch.setattr(*WRONG[what])
     assert any(whole.wrong() is not None for whole in wholes.values())
+
+
+def test_of_segments_whose_places_are_known_by_others_all_tiles_are_asked() -> None:
+    assert computed("begins[:]").verdict() is False and not computed("begins[:]").said()
 
 
 # What is made of it ------------------------------------------------------------------------------------------

@@ -236,6 +236,8 @@ class BoundStage:
     """The clause that ties the tiles of a program to one another, if nothing else of the stage shows it."""
     tasks: int | None = field(default=None, metadata=spelled("tiles"))
     """Number of tiles of its order, or None for the product of the tiles of its indices."""
+    few: Mapping[str, int] = field(default_factory=dict[str, int], metadata=BESIDE)
+    """Of indices whose first tiles stand for all of them, how many there are (planning/cutoff.py)."""
 
     @property
     def name(self) -> str:
@@ -266,7 +268,7 @@ class BoundStage:
 
     def count(self, index: str) -> int:
         """Return the number of tiles of an index."""
-        return -(-self.extents[index] // self.tiles[index])
+        return self.few.get(index) or -(-self.extents[index] // self.tiles[index])
 
     @cached_property
     def total(self) -> int:

@@ -4,8 +4,9 @@ A *repetition* is a set of indices and of dimensions of tensors that are cut int
 sizes may differ: 4 heads of queries belong to 1 head of keys. The program is the same in each block if
 
 * an index of the repetition is nothing but a coordinate of a dimension of it: as it is, as `h // 4` where the dimension
-  is as much smaller, or as `b * T + t` where it is as much larger and t is below T. In the order of its stage it is a
-  digit, which no other index depends on;
+  is as much smaller, or as `b * T + t` where it is as much larger and t is below T; or it is one over segments, which
+  are a repetition of their own (segment_tiles.py). In the order of its stage it is a digit, which no other index
+  depends on;
 * a dimension of the repetition has no other coordinates, but for all of it. What its tensor promises or declares to be
   defined does not depend on it;
 * tiles and channels end where blocks do; a tensor that is written has one dimension of it at most. Copy engines with an
@@ -59,6 +60,7 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY
 from tilelink.lowering.orders import TILE
 from tilelink.planning.plan import Plan
+from tilelink.planning.segment_tiles import Segments, segments_of
 
 EVENTS = 2
 """Events that rules compare, at most."""
@@ -70,12 +72,14 @@ Member = tuple[str, str | int]
 class Repetition:
     """A set of indices and dimensions.
 
-    sizes: of a block of each member, in elements. kept: how many of `count` stand for all.
+    sizes: of a block of each member, in elements. kept: how many of `count` stand for all. segments: those whose tiles
+    it has, if its members are indices over these.
     """
 
     sizes: Mapping[Member, int]
     count: int
     kept: int
+    segments: Segments | None = None
 
     def indices(self, stage: BoundStage) -> list[str]:
         """Return the indices of a stage that are members."""
@@ -209,6 +213,10 @@ class _Search:
         """Stages that write index tensors: values that are computed alike are known by all that they are made of."""
         self._naming = {stage.name for stage in bound.stages.values() if _names_places(bound, stage)}
         """Stages in which names say where accesses are, or whether they are: what they are in the iterations before."""
+        self._segments: dict[Member, Segments] = {
+            one: segments for segments in segments_of(bound) for one in segments.indices
+        }
+        """Indices over segments, of which nothing is known but the order of their tiles."""
         for tensor in bound.tensors.values():
             self._extents |= {(tensor.name, dim): extent for dim, extent in enumerate(tensor.shape)}
             self._other |= {(tensor.name, dim) for dim in _told_apart(tensor)}
@@ -221,6 +229,11 @@ class _Search:
         for stage in bound.stages.values():
             self._visit(stage.stage.indices, stage.name)
             self._visit(stage.stage.body, stage.name)
+        for segments in {*self._segments.values()}:
+            first, *others = sorted(segments.indices)
+            for one in others:
+                self._parent[self._root(one)] = self._root(first)
+            self._root(first)
 
     def repetitions(self) -> list[Repetition]:
         """Return the repetitions that have more blocks than are kept."""
@@ -244,6 +257,7 @@ class _Search:
             plain = not decl.counted
             digit = decl.name not in stage.order or _digit(bound, stage, decl.name) is not None
             summed = decl.name not in own and stage.name in self._naming
+            plain |= (stage.name, decl.name) in self._segments
             if tied or summed or not plain or not digit or decl.name in stage.ends_with_tensor:
                 yield decl.name
 
@@ -272,7 +286,8 @@ class _Search:
             dims = [dim for dim in range(len(grid.counts)) if (key[0], dim) in sizes and grid.counts[dim] > 1]
             if any(grid.sizes[dim] * grid.counts[dim] != extents[key[0], dim] for dim in dims):
                 return None
-        return Repetition(sizes=sizes, count=units // least, kept=EVENTS * depth)
+        segments = next((self._segments[one] for one in members if one in self._segments), None)
+        return Repetition(sizes=sizes, count=units // least, kept=EVENTS * depth, segments=segments)
 
     def _root(self, member: Member) -> Member:
         while (above := self._parent.setdefault(member, member)) != member:
@@ -322,6 +337,9 @@ class _Search:
         if owner in self._fixed:
             self._other |= {(name, dim) for dim in range(len(coords))}
         for dim, coord in enumerate(coords):
+            if isinstance(coord, Index) and (owner, coord.name) in self._segments:
+                self._other.add((name, dim))
+                continue
             found = self._as_member(coord, owner)
             if found is not None:
                 self._join((name, dim), *found)
@@ -423,19 +441,23 @@ def _small(bound: Bound, repetitions: list[Repetition]) -> Bound:
         name: replace(tensor, shape=tuple(kept.get((name, dim), extent) for dim, extent in enumerate(tensor.shape)))
         for name, tensor in bound.tensors.items()
     }
+    over_segments = {member for one in repetitions if one.segments is not None for member in one.sizes}
     channels = {key: _fewer(grid, bound.tensors[key[0]], kept) for key, grid in bound.channels.items()}
     stages: dict[str, BoundStage] = {}
     for stage in bound.stages.values():
-        extents = {name: kept.get((stage.name, name), extent) for name, extent in stage.extents.items()}
+        few = {name: kept[stage.name, name] // stage.tiles[name]
+               for name in stage.extents if (stage.name, name) in over_segments}  # fmt: skip
+        extents = {name: kept.get((stage.name, name), extent) if name not in few else extent
+                   for name, extent in stage.extents.items()}  # fmt: skip
         number: Scalar = TILE
         """That of a tile of the small program in the whole one."""
         digits = [(_digit(bound, stage, name) or 0, name) for name in stage.order if (stage.name, name) in kept]
-        small = replace(stage, extents=extents)
+        small = replace(stage, extents=extents, few=few)
         for width, name in sorted(digits):
             # The digits below are those of the whole program already.
-            few, many = const(width * small.count(name)), const(width * stage.count(name))
-            above = binary("*", binary("//", number, few), many)
-            number = binary("+", above, binary("%", number, few))
+            own, many = const(width * small.count(name)), const(width * stage.count(name))
+            above = binary("*", binary("//", number, own), many)
+            number = binary("+", above, binary("%", number, own))
         order = {name: substitute(expr, {TILE.name: number}) for name, expr in stage.order.items()}
         stages[stage.name] = replace(small, order=order)
     return replace(bound, tensors=tensors, channels=channels, stages=stages)

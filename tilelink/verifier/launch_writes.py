@@ -23,7 +23,7 @@ import numpy as np
 from tilelink.errors import CoverageError, ExclusiveWriteError, VerificationError
 from tilelink.facts.regions import Begun, Chosen, Ended, Listed, Place, Segment
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.program import Store
+from tilelink.ir.program import Store, Transfer
 from tilelink.ir.scalar import Coordinate, Int, Lookup, walk
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints
@@ -289,7 +289,12 @@ class _Placed:
                 message = f"writes {name} up to the end of the last segment of {table} only"
                 hint = f"say which part is defined: {name} : out [M[: {table}[E]], ...]"
                 return _Unknown(message=message, hint=hint)
-        tiles = -(-self.tensor.shape[part.dim] // part.size)
+        stage, statement = self.plan.statements[int(self.plan.accesses.statement[row])]
+        assert isinstance(statement, Store | Transfer)
+        target = statement.region if isinstance(statement, Store) else statement.target
+        index = self.plan.bound.tile_map(stage, target).spans[part.dim].index
+        few = self.plan.bound.stages[stage].few
+        tiles = few.get(str(index), -(-self.tensor.shape[part.dim] // part.size))
         at = number * tiles + part.offset // part.size
         return f"{table} {[*others]} {part.size}", at, at + 1, segments * tiles
 
