@@ -33,7 +33,7 @@ from tilelink.planning import segment_tiles
 from tilelink.planning.cutoff import Cutoff, cutoff
 from tilelink.planning.plan import LaterPlan, Plan, make_plan
 from tilelink.planning.queue_order import with_queue_order
-from tilelink.target import CPU
+from tilelink.target import CPU, target
 from tilelink.verifier import RULES
 from tilelink.verifier import cutoff as proofs
 from tilelink.verifier.by_schedule import by_schedule
@@ -151,6 +151,42 @@ def mutated(name: str) -> tuple[tuple[str, Plan], ...]:
 def test_what_is_proved_of_mutants_is_true(name: str) -> None:
     for what, plan in mutated(name):
         assert Whole(plan=plan).wrong() is None, what
+
+
+MODELS: dict[str, dict[str, int | float | bool]] = {
+    "ring_attention": {"Q": 2, "G": 1, "C": 5, "T": 2, "D": 16, "scale": 0.25},
+    "zigzag_attention": {"Q": 1, "G": 1, "B": 16, "T": 2, "D": 16, "scale": 0.25},
+    "ag_moe": {"Ms": 128, "K": 64, "N": 512, "E": 2, "T": 512},
+    "moe_rs": {"M": 8, "F": 16, "H": 24, "E": 2, "B": 4, "T": 8, "k": 2},
+    "ep_ffn": {"M": 6, "H": 16, "F": 24, "E": 2, "C": 4, "k": 2},
+}
+"""Programs of benchmarks/check_cost.tl, with several blocks."""
+
+
+@cache
+def of_model(name: str) -> Case:
+    module = tilelink.load("benchmarks/check_cost.tl")
+    program = module.program(name)
+    schedule = next(one for one in module.schedules_of(program) if one.name == "gpu")
+    return Case(program=program, schedule=schedule, numbers=MODELS[name], ranks=2, target=target("sm_90"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_are_proved_by_a_few_blocks(name: str) -> None:
+    whole = Whole(plan=with_queue_order(of_model(name).plan()))
+    assert whole.verdict() is True and whole.wrong() is None
+
+
+@thorough(unless=lambda name: name == "ring_attention")
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_proved_of_mutants_of_models_is_true(name: str) -> None:
+    for mutant in mutants(of_model(name), 2):
+        if mutant.level != "plan":
+            try:
+                whole = Whole(plan=with_queue_order(mutant.make()))
+            except TileLinkError:
+                continue
+            assert whole.wrong() is None, f"{mutant.level} {mutant.kind} {mutant.what}"
 
 
 def of_campaign(draw: Callable[[int], Drawn], number: int) -> Whole | None:
@@ -273,6 +309,47 @@ def computed(how: str) -> Whole:
     return in_segments(starts, before=before, wait="consumer_tile_wait(starts[:])", first="tell on sm(1)")
 
 
+CAUSAL = """program p(N = 8, D = 2):
+    x      : in        [N, D]
+    begin  : in        [N] <= N
+    h      : symmetric [N, D]
+    c      : local     [N, N, D]
+    y      : out       [N, D]
+
+    comm push(b: N):
+        tile_push_data(h[b, :] @ (rank + 1), x[b, :])
+        producer_tile_notify(h[b, :] @ (rank + 1))
+
+    compute take(q: 2 by 1, b: N by 1):
+        total = zeros(f32)
+        for (n: N by 1):
+            {take}
+        if q == 0:
+            y[b, :] = total
+
+schedule s for p:
+    push on {engine}, tile(b={tile})
+    take on sm(2)
+    h channel(N={tile})
+"""
+LATER = """if {when}:
+                consumer_tile_wait(h[n, :])
+            if {reads}:
+                total += h[n, :]"""
+TURNS = "q * 8 + n <= (1 - q) * 8 + b"
+CHOSEN = """consumer_tile_wait(h[n, :])
+            if q == 0:
+                if n {op} begin[b]:
+                    c[b, n, :] = x[n, :]
+                if {reads}:
+                    total += c[b, n, :]"""
+
+
+def causal(take: str, tile: int = 1, engine: str = "sm(1)") -> Whole:
+    """The plan of a program whose rows take those before them, whether or not it is safe."""
+    return of_text(CAUSAL.format(take=take, tile=tile, engine=engine), N=8, D=2)
+
+
 SAME = """
     compute make(i: M by 1, j: N):
         y[i, j] = x[i, j]
@@ -331,6 +408,14 @@ def corpus() -> dict[str, Whole]:
         "counted by rows": whole_of(
             own.replace("notify(c[i, j])", "notify(c[i, :])"), steps.format(1, ""), tensors=LOCAL
         ),
+        "causal": causal(LATER.format(when="n <= b", reads="n <= b")),
+        "causal, in blocks": causal(LATER.format(when="n <= b", reads="n <= b"), 4, "copy_engine"),
+        "causal by turns": causal(LATER.format(when=TURNS, reads=TURNS)),
+        "a wait less": causal(LATER.format(when="n < b", reads="n <= b")),
+        "waits for the first ones": causal(LATER.format(when="n < 3", reads="n <= b")),
+        "a turn without waits": causal(LATER.format(when="q == 1", reads="(1 - q) * 7 + n <= q * 7 + b")),
+        "from an entry on": causal(CHOSEN.format(op=">=", reads="n >= begin[b]")),
+        "up to an entry": causal(CHOSEN.format(op="<", reads="begin[b] > 5")),
         "segments": in_segments(),
         "computed segments": computed("cumsum(sizes[:], axis=0)"),
         "tiles of a segment write the same": in_segments(more="c[e, j] = x[e, j]"),
@@ -338,7 +423,10 @@ def corpus() -> dict[str, Whole]:
     }  # fmt: skip
 
 
-SAFE = {"safe", "safe steps", "counted by rows", "segments", "computed segments"}
+SAFE = {
+    "causal", "causal, in blocks", "causal by turns", "from an entry on", "safe", "safe steps", "counted by rows",
+    "segments", "computed segments",
+}  # fmt: skip
 
 
 def test_the_corpus_has_blocks_and_both_kinds() -> None:
@@ -365,12 +453,15 @@ def _as_many(self: Any, found: Any, *args: Any, own: Any = Cutoff._of_all) -> An
 
 
 WRONG: dict[str, tuple[object, str, Any]] = {
-    "blocks of one event": (cutoffs, "EVENTS", 1),
+    "blocks of one event": (cutoffs, "_kept", lambda *args, own=cutoffs._kept: own(*args) - 1),
     "blocks within tiles": (cutoffs, "lcm", lambda *_: 1),
     "conditions on numbers of blocks": (Search, "_visit", _without_numbers),
     "tables that are alike": (cutoffs, "_told_apart", lambda _: ()),
     "a notify more": (Cutoff, "_counted", _one_more),
     "as many notifies as of few tiles": (Cutoff, "_of_all", _as_many),
+    "digits that carry": (cutoffs, "_is_radix", lambda *_: True),
+    "entries that are more than ends": (Search, "_ends", lambda *_: True),
+    "blocks of whose parts as few notify": (cutoffs, "_as_many", lambda found, *_: found),
     "rows with numbers": (segment_tiles, "_names_row", lambda *_: True),
     "progress not asked": (proofs, "in_rounds", lambda *_: True),
     "places of tiles not asked": (proofs, "in_turn", lambda *_: True),

@@ -6,14 +6,18 @@ sizes may differ: 4 heads of queries belong to 1 head of keys. The program is th
 * an index of the repetition is nothing but a coordinate of a dimension of it: as it is, as `h // 4` where the dimension
   is as much smaller, or as `b * T + t` where it is as much larger and t is below T; or it is one over segments, which
   are a repetition of their own (segment_tiles.py). In the order of its stage it is a digit, which no other index
-  depends on;
+  depends on. A condition may compare two numbers of one repetition, `n <= b`, also below others, `x * R + n <= y * R +
+  b` with both below R: a rising map keeps what is larger. And it may compare one with an entry, `x * R + n >= e`, or
+  its opposite, if such entries serve for nothing else: e is then as good as the least number that is no less;
 * a dimension of the repetition has no other coordinates, but for all of it. What its tensor promises or declares to be
   defined does not depend on it;
 * tiles and channels end where blocks do; a tensor that is written has one dimension of it at most. Copy engines with an
   index of it wait for nothing, and tables have no dimension of it.
 
-An event is then in one block for each index of it around the event. If there are m of these at most, two events are in
-2 m blocks at most, and `kept`, which is 2 m, stand for all.
+An event is then in one block for each index of it around the event. If there are m of these at most, and n around what
+writes or notifies, two events, of which one writes or notifies, are in m + n blocks at most. These, `kept`, stand for
+all. (2 m where warps have roles: what loads come ahead of are waits, too.) Blocks may have parts: some tiles and
+channels are blocks, and others parts of them. Then as many parts of a block stand for all of it.
 
 **Theorem.** A rising map f of block numbers, from those of the small program, which has `kept` of them, to those of the
 whole one, takes events of the one to events of the other: tile to tile, iteration to iteration, element to element,
@@ -37,16 +41,19 @@ from math import gcd, lcm
 import numpy as np
 
 from tilelink.ir.mapping import ChannelGrid
-from tilelink.ir.program import For, If, Notify, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.program import For, FromScalar, If, Notify, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import (
     Binary,
+    Compare,
     Coordinate,
     Env,
     Index,
     Int,
+    Logic,
     Lookup,
     Scalar,
     Whole,
+    at_launch,
     binary,
     children,
     const,
@@ -59,6 +66,7 @@ from tilelink.lowering.bound import Bound, BoundStage, BoundTensor
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY
 from tilelink.lowering.orders import TILE
+from tilelink.lowering.places import partial
 from tilelink.planning.plan import Plan
 from tilelink.planning.segment_tiles import Segments, segments_of
 
@@ -72,14 +80,30 @@ Member = tuple[str, str | int]
 class Repetition:
     """A set of indices and dimensions.
 
-    sizes: of a block of each member, in elements. kept: how many of `count` stand for all. segments: those whose tiles
-    it has, if its members are indices over these.
+    sizes: of a block of each member, in elements. kept: how many of `count` stand for all. parts: (n, m) if all members
+    have n equal parts in each block, of which m stand for all; (1, 1) where blocks stay as they are. segments: those
+    whose tiles it has, if its members are indices over these. compared: index tensors with whose entries its indices
+    are compared.
     """
 
     sizes: Mapping[Member, int]
     count: int
     kept: int
+    parts: tuple[int, int] = (1, 1)
     segments: Segments | None = None
+    compared: frozenset[str] = frozenset()
+
+    @property
+    def small(self) -> Mapping[Member, int]:
+        """The extents of the members in the small program."""
+        many, few = self.parts
+        return {member: size // many * few * self.kept for member, size in self.sizes.items()}
+
+    def holds(self, plan: Plan) -> bool:
+        """True if a plan knows no more of the entries that are read as numbers of blocks than what they promise."""
+        named = {part.table for origin in plan.guards.copies.values() if origin is not None
+                 for part in walk(origin) if isinstance(part, Lookup)}  # fmt: skip
+        return not named & self.compared and (self.segments is None or self.segments.holds(plan))
 
     def indices(self, stage: BoundStage) -> list[str]:
         """Return the indices of a stage that are members."""
@@ -95,11 +119,15 @@ class Cutoff:
     repetitions: tuple[Repetition, ...]
 
     def __str__(self) -> str:
-        parts = list[str]()
+        said = list[str]()
         for one in self.repetitions:
             stage, name = min(member for member in one.sizes if isinstance(member[1], str))
-            parts.append(f"{one.kept} of {one.count} blocks of {one.sizes[stage, name]} {name} of {stage}")
-        return ", ".join(parts)
+            many, few = one.parts
+            size = (
+                f"{few} of {many} parts of {one.sizes[stage, name] // many}" if many > few else one.sizes[stage, name]
+            )
+            said.append(f"{one.kept} of {one.count} blocks of {size} {name} of {stage}")
+        return ", ".join(said)
 
     def digits(self, stage: str) -> list[tuple[int, int, int]]:
         """Return (tiles of a step, count, number of the repetition) of the indices in the order of a stage that are
@@ -129,6 +157,8 @@ class Cutoff:
         s, number = plan.signals, -1
         told = s.kind == NOTIFY
         for stage in plan.bound.stages.values():
+            if [*_told_if(stage.stage.body, {name for one in self.repetitions for name in one.indices(stage)})]:
+                return None
             for statement, around in _scoped(stage.stage.body, frozenset(stage.order)):
                 number += 1
                 key = _notified(statement)
@@ -152,21 +182,38 @@ class Cutoff:
         self, found: Ints, key: tuple[str, str], region: Region, stage: str, around: frozenset[str]
     ) -> Ints | None:
         """Return the notifies of a statement in the whole program, from those in the small one."""
-        counts = self.whole.channels[key].counts
+        grid, few = self.whole.channels[key], self.small.channels[key]
+        own, small = self.whole.stages[stage], self.small.stages[stage]
         for one in self.repetitions:
-            free = len(around & {*one.indices(self.whole.stages[stage])})
-            for dim in range(len(counts)):
-                if (region.tensor, dim) not in one.sizes or counts[dim] == 1:
+            free = around & {*one.indices(own)}
+            for dim, count in enumerate(grid.counts):
+                if (region.tensor, dim) not in one.sizes or count == 1:
                     continue
-                first, *others = np.split(found, one.kept, axis=dim + 1)
+                if one.parts == (1, 1):
+                    first, *others = np.split(found, one.kept, axis=dim + 1)
+                    times = one.count
+                else:
+                    first, *others = np.split(found, few.counts[dim], axis=dim + 1)
+                    times = count
                 if any((first != other).any() for other in others):
                     return None
-                found = np.concatenate([first] * one.count, axis=dim + 1)
-                free -= not isinstance(region.coords[dim], Whole)
-            if (found % one.kept**free).any():
-                return None
-            found = found // one.kept**free * one.count**free
-        return found
+                found = np.concatenate([first] * times, axis=dim + 1)
+                coord = region.coords[dim]
+                named = (
+                    {e.name for e in walk(coord) if isinstance(e, Index)} & free if isinstance(coord, Scalar) else ()
+                )
+                free -= {*named}
+                for name in named if one.parts != (1, 1) else ():
+                    many = max(1, grid.sizes[dim] // own.tiles[name])
+                    found = _as_many(found, max(1, few.sizes[dim] // small.tiles[name]), many)
+            for name in free:
+                found = _as_many(found, small.count(name), own.count(name))
+        return found if (found >= 0).all() else None
+
+
+def _as_many(found: Ints, few: int, many: int) -> Ints:
+    """Return numbers of notifies where there are `many` instead of `few`; negative ones if they are no multiples."""
+    return np.where((found >= 0) & (found % few == 0), found // few * many, -1)
 
 
 def cutoff(bound: Bound) -> Cutoff | None:
@@ -200,6 +247,13 @@ def _scoped(body: tuple[Statement, ...], around: frozenset[str]) -> Iterator[tup
                 pass
 
 
+def _told_if(body: tuple[Statement, ...], indices: set[str]) -> Iterator[Statement]:
+    """Yield the statements that notify where a condition on some indices holds."""
+    for one in statements(body):
+        if isinstance(one, If) and indices & {e.name for e in walk(one.condition) if isinstance(e, Index)}:
+            yield from (inner for inner in statements((*one.then, *one.orelse)) if _notified(inner) is not None)
+
+
 class _Search:
     """The search for the repetitions of a bound program."""
 
@@ -213,6 +267,10 @@ class _Search:
         """Stages that write index tensors: values that are computed alike are known by all that they are made of."""
         self._naming = {stage.name for stage in bound.stages.values() if _names_places(bound, stage)}
         """Stages in which names say where accesses are, or whether they are: what they are in the iterations before."""
+        self._entries: set[str] = set()
+        """Index tensors whose entries are more than what numbers of blocks are compared with."""
+        self._compared: dict[str, set[tuple[Member, int]]] = {}
+        """Index tensor -> the indices that are compared with entries of it, and in what they count."""
         self._segments: dict[Member, Segments] = {
             one: segments for segments in segments_of(bound) for one in segments.indices
         }
@@ -229,6 +287,9 @@ class _Search:
         for stage in bound.stages.values():
             self._visit(stage.stage.indices, stage.name)
             self._visit(stage.stage.body, stage.name)
+        for table, indices in self._compared.items():
+            if not self._ends(table) or len({(self._root(one), radix) for one, radix in indices}) > 1:
+                self._other |= {one for one, _ in indices}
         for segments in {*self._segments.values()}:
             first, *others = sorted(segments.indices)
             for one in others:
@@ -278,8 +339,8 @@ class _Search:
             for size in sizes:
                 least = lcm(least, size // gcd(size, scale)) if size else 0
         alone = all(count == 1 or _only_read(bound.tensors[name]) for name, count in inside.items())
-        depth = max(_depth(stage, {*members}) for stage in bound.stages.values())
-        if not depth or not alone or not least or units % least or units // least <= EVENTS * depth:
+        kept = _kept(bound, {*members})
+        if not kept or not alone or not least or units % least:
             return None
         sizes = {one: extents[one] // units * least for one in members}
         for key, grid in bound.channels.items():
@@ -287,7 +348,30 @@ class _Search:
             if any(grid.sizes[dim] * grid.counts[dim] != extents[key[0], dim] for dim in dims):
                 return None
         segments = next((self._segments[one] for one in members if one in self._segments), None)
-        return Repetition(sizes=sizes, count=units // least, kept=EVENTS * depth, segments=segments)
+        compared = frozenset(table for table, used in self._compared.items() if {one for one, _ in used} & {*members})
+        parts, count = self._parts(members, least, kept) if segments is None else (1, 1), units // least
+        if count <= kept and parts == (1, 1):
+            return None
+        return Repetition(
+            sizes=sizes, count=count, kept=min(count, kept), parts=parts, segments=segments, compared=compared
+        )
+
+    def _parts(self, members: list[Member], size: int, kept: int) -> tuple[int, int]:
+        """Return how many equal parts a block has, and how many of them stand for all.
+
+        They do if tiles and channels are parts or blocks, and all members have as many elements: two events are in as
+        many parts of one block, at most, as they are in blocks.
+        """
+        bound, extents = self._bound, {self._extents[one] for one in members}
+        sizes = {bound.stages[name].tiles[part] for name, part in members if isinstance(part, str)}
+        for name, part in members:
+            if isinstance(part, int):
+                sizes |= {grid.sizes[part] for key, grid in bound.channels.items()
+                          if key[0] == name and grid.counts[part] > 1}  # fmt: skip
+        least = min(sizes)
+        if len(extents) > 1 or sizes - {least, size} or size // least <= kept:
+            return 1, 1
+        return size // least, kept
 
     def _root(self, member: Member) -> Member:
         while (above := self._parent.setdefault(member, member)) != member:
@@ -312,7 +396,14 @@ class _Search:
                 self._visit(rank, owner)
                 self._coords(name, coords, owner)
             case Lookup(table=name, coords=coords):
+                self._entries.add(name)
                 self._coords(name, coords, owner)
+            case If(condition=condition, then=then, orelse=orelse):
+                self._condition(condition, owner)
+                self._visit((*then, *orelse), owner)
+            case FromScalar(scalar=scalar) if owner not in self._fixed | self._naming:
+                for part in partial((scalar,)):  # a value of elements, as of `pos`
+                    self._visit(part, owner)
             case Index(name=name):
                 self._other.add((owner, name))
             case Coordinate(dim=dim):
@@ -329,6 +420,55 @@ class _Search:
                         self._visit(getattr(node, field.name), owner)
             case _:
                 pass
+
+    def _condition(self, condition: Scalar, owner: str) -> None:
+        """Note how a condition uses indices, which may compare those of one repetition."""
+        match condition:
+            case Logic(args=args):
+                for one in args:
+                    self._condition(one, owner)
+            case Compare(op=op, left=left, right=right) if owner not in self._fixed | self._naming:
+                one, other = self._counted(left, owner), self._counted(right, owner)
+                if one is not None and other is not None and one.radix == other.radix:
+                    self._visit((one.above, other.above), owner)
+                    self._join(other.index, one.index, (1, 1))
+                elif one is not None and isinstance(right, Lookup) and op in (">=", "<"):
+                    self._with_entry(one, right, owner)
+                elif other is not None and isinstance(left, Lookup) and op in ("<=", ">"):
+                    self._with_entry(other, left, owner)
+                else:
+                    self._visit((left, right), owner)
+            case _:
+                self._visit(condition, owner)
+
+    def _with_entry(self, one: _Counted, entry: Lookup, owner: str) -> None:
+        if entry.table not in self._bound.tensors:
+            self._visit((one.above, entry), owner)
+            self._other.add(one.index)
+            return
+        self._compared.setdefault(entry.table, set()).add((one.index, one.radix))
+        self._visit(one.above, owner)
+        self._coords(entry.table, entry.coords, owner)
+        self._root(one.index)
+
+    def _counted(self, expr: Scalar, owner: str) -> _Counted | None:
+        """Return the number that an expression is, `i` or `x * R + i` with i below R; None for another one."""
+        match expr:
+            case Index(name=name) if self._is_number(owner, name):
+                return _Counted(index=(owner, name), above=const(0), radix=0)
+            case Binary(op="+", left=Binary(op="*", left=above, right=Int(value=radix)), right=Index(name=name)) if (
+                self._is_number(owner, name) and _is_radix(radix, self._extents[owner, name])
+            ):
+                return _Counted(index=(owner, name), above=above, radix=radix)
+            case _:
+                return None
+
+    def _ends(self, table: str) -> bool:
+        """True if entries are nothing but that with which indices are compared, so that smaller ones do as well."""
+        decl = self._bound.tensors[table].decl
+        others = {"replicated", "rising", "offsets"}
+        given = decl.space == "in" and not at_launch(decl.bound or const(0)) and not {*decl.properties} - others
+        return given and table not in self._entries
 
     def _coords(self, name: str, coords: tuple[Scalar | Whole, ...], owner: str) -> None:
         if name not in self._bound.tensors:  # the value of a name
@@ -381,11 +521,34 @@ class _Search:
         return stage is not None and name in stage.scalar_indices
 
 
-def _depth(stage: BoundStage, members: set[Member]) -> int:
-    """Return how many indices of a repetition are around a statement, at most."""
-    own = frozenset(stage.order)
-    scopes = [own, *(around for _, around in _scoped(stage.stage.body, own))]
-    return max(sum((stage.name, name) in members for name in around) for around in scopes)
+@dataclass(frozen=True, kw_only=True)
+class _Counted:
+    """A number that is compared: above * radix + index, which is below the radix; the index alone if that is 0."""
+
+    index: Member
+    above: Scalar
+    radix: int
+
+
+def _is_radix(radix: int, extent: int) -> bool:
+    """True if numbers below an extent are digits."""
+    return extent <= radix
+
+
+def _kept(bound: Bound, members: set[Member]) -> int:
+    """Return how many blocks of a repetition two events are in, at most, of which one writes or notifies."""
+    most = telling = 0
+    roles = False
+    for stage in bound.stages.values():
+        own = frozenset(stage.order)
+        none: Statement | None = None
+        for statement, around in ((none, own), *_scoped(stage.stage.body, own)):
+            depth = sum((stage.name, name) in members for name in around)
+            most = max(most, depth)
+            if isinstance(statement, Store | Transfer | Notify):
+                telling = max(telling, depth)
+            roles |= stage.roles is not None and depth > 0
+    return most * EVENTS if roles else most + telling
 
 
 def _names_places(bound: Bound, stage: BoundStage) -> bool:
@@ -436,13 +599,14 @@ def _digit(bound: Bound, stage: BoundStage, name: str) -> int | None:
 
 def _small(bound: Bound, repetitions: list[Repetition]) -> Bound:
     """Return the program with the blocks of each repetition that stand for all."""
-    kept = {member: size * one.kept for one in repetitions for member, size in one.sizes.items()}
+    kept = {member: extent for one in repetitions for member, extent in one.small.items()}
+    blocks = {member: (size, one.parts) for one in repetitions for member, size in one.sizes.items()}
     tensors = {
         name: replace(tensor, shape=tuple(kept.get((name, dim), extent) for dim, extent in enumerate(tensor.shape)))
         for name, tensor in bound.tensors.items()
     }
     over_segments = {member for one in repetitions if one.segments is not None for member in one.sizes}
-    channels = {key: _fewer(grid, bound.tensors[key[0]], kept) for key, grid in bound.channels.items()}
+    channels = {key: _fewer(grid, bound.tensors[key[0]], kept, blocks) for key, grid in bound.channels.items()}
     stages: dict[str, BoundStage] = {}
     for stage in bound.stages.values():
         few = {name: kept[stage.name, name] // stage.tiles[name]
@@ -452,7 +616,8 @@ def _small(bound: Bound, repetitions: list[Repetition]) -> Bound:
         number: Scalar = TILE
         """That of a tile of the small program in the whole one."""
         digits = [(_digit(bound, stage, name) or 0, name) for name in stage.order if (stage.name, name) in kept]
-        small = replace(stage, extents=extents, few=few)
+        tiles = {name: _in_small(size, blocks.get((stage.name, name))) for name, size in stage.tiles.items()}
+        small = replace(stage, extents=extents, tiles=tiles, few=few)
         for width, name in sorted(digits):
             # The digits below are those of the whole program already.
             own, many = const(width * small.count(name)), const(width * stage.count(name))
@@ -463,11 +628,25 @@ def _small(bound: Bound, repetitions: list[Repetition]) -> Bound:
     return replace(bound, tensors=tensors, channels=channels, stages=stages)
 
 
-def _fewer(grid: ChannelGrid, tensor: BoundTensor, kept: Mapping[Member, int]) -> ChannelGrid:
+def _in_small(size: int, block: tuple[int, tuple[int, int]] | None) -> int:
+    """Return the size of a tile or a channel in the small program. block: its size and parts in the whole one."""
+    if block is None or block[0] != size:
+        return size
+    many, few = block[1]
+    return size // many * few
+
+
+def _fewer(
+    grid: ChannelGrid,
+    tensor: BoundTensor,
+    kept: Mapping[Member, int],
+    blocks: Mapping[Member, tuple[int, tuple[int, int]]],
+) -> ChannelGrid:
     sizes, counts = [*grid.sizes], [*grid.counts]
     for dim, extent in enumerate(tensor.shape):
         if (size := kept.get((tensor.name, dim))) is not None:
             if counts[dim] > 1:
+                sizes[dim] = _in_small(sizes[dim], blocks[tensor.name, dim])
                 counts[dim] = size // sizes[dim]
             elif sizes[dim] == extent:
                 sizes[dim] = size

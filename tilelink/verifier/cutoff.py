@@ -80,9 +80,8 @@ def by_small(part: Cutoff, tables: Mapping[str, NDArray[Any]] | None = None) -> 
         small = with_queue_order(make_plan(part.small, tables, alone=True))
     except TileLinkError:
         return None  # whatever it is, the whole program has it too, and what is said is said of that
-    held = all(one.segments is None or one.segments.holds(small) for one in part.repetitions)
     thresholds = part.thresholds(small)
-    if not held or thresholds is None or not proved(part, small):
+    if thresholds is None or not all(one.holds(small) for one in part.repetitions) or not proved(part, small):
         return None
     order = {"own_first": False, "waits_aside": False}
     for kernel in small.bound.kernels:
