@@ -376,6 +376,33 @@ def _few_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[t
     return {"y": [(slice(None), (own["weight"][:, :, None] * result).sum(1))]}
 
 
+def _layer_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    """Choices of experts of all ranks, or of none. An expert may be chosen twice, and numbers of no rank are none."""
+    shape, number = (d["M"], d["k"]), ranks * d["E"]
+    ids = torch.randint(-1, number + 1, shape, dtype=torch.int32)
+    match kind:
+        case "one":
+            ids = torch.full(shape, number - 1, dtype=torch.int32)
+        case "none":
+            ids = torch.full(shape, -1, dtype=torch.int32)
+        case "full":
+            ids = (torch.arange(d["M"] * d["k"], dtype=torch.int32) % number).reshape(shape)
+        case "single":
+            ids = torch.where(torch.arange(d["M"] * d["k"]).reshape(shape) == 3, 1, -1).int()
+        case _:
+            pass
+    w13, w2 = torch.randn(d["E"], 2, d["I"], d["H"]), torch.randn(d["E"], d["H"], d["I"])
+    return {"x": torch.randn(d["M"], d["H"]), "ids": ids, "weight": torch.randn(shape), "w13": w13 / 4, "w2": w2 / 4}
+
+
+def _layer_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    own, w13, w2 = every[rank], torch.cat([one["w13"] for one in every]), torch.cat([one["w2"] for one in every])
+    gate, up = torch.einsum("mh,ecih->cemi", own["x"], w13)
+    back = torch.einsum("emi,ehi->emh", torch.nn.functional.silu(gate) * up, w2)
+    chosen = torch.stack([own["ids"] == e for e in range(len(w13))])  # [experts, M, k]
+    return {"y": [(slice(None), ((chosen * own["weight"]).sum(2)[:, :, None] * back).sum(0))]}
+
+
 def _gated_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
     """Scores that send all rows to as few ranks as copies ("one"), to all ranks alike, or anywhere."""
     scores = torch.randn(d["M"], ranks)
@@ -555,6 +582,7 @@ def examples() -> dict[str, Example]:
         of("grouped_gemm", _grouped_inputs, _grouped_expected, gather={"i": 8}, product={"r": 16, "j": 16}),
         of("expert_parallel", _experts_inputs, _experts_expected, dispatch={"c": 8}, work={"c": 8}),
         of("low_latency_experts", _few_inputs, _few_expected, dispatch={"c": 8}, widen={"c": 16, "f": 16}),
+        of("moe_decode", _layer_inputs, _layer_expected, send={"i": 4}, widen={"c": 16, "f": 16}, narrow={"c": 16}),
         of("gated_expert_parallel", _gated_inputs, _gated_expected, dispatch={"c": 8}, work={"c": 8}),
         of("paged_decode", _decode_inputs, _decode_expected, own={"j": 16}),
         of("scatter", _scatter_inputs, _scatter_expected, f={"r": 8, "j": 4}),

@@ -85,6 +85,7 @@ EXCEPTIONS: Mapping[str, Mapping[str, str]] = {
     "buffers": {"lowering.bind": SETTLED},
     "slots": {"lowering.slots": "the rewrite of the program, which is before binding and has a module of its own"},
     "low_latency": {},
+    "kernel_order": {},
 }
 
 BY_WORD = {"at", "say", "_say", "without", "word_called"}

@@ -261,7 +261,7 @@ def test_a_wait_that_a_launch_leaves_out_orders_its_tile_alone() -> None:
     takers = {n for n, (kernel, _, _) in enumerate(plan.workers) if bound.kernels[kernel].name == "take"}
     for sender in set(plan.worker[a.task[write]].tolist()):
         rank = plan.workers[sender][1]
-        assert all(plan.workers[worker][1] == rank for worker in order.reach(sender, -1) if worker in takers)
+        assert all(plan.workers[worker][1] == rank for worker in order.reach({sender: -1}) if worker in takers)
 
 
 def test_a_count_alone_has_one_segment() -> None:

@@ -176,7 +176,7 @@ def waits_are_free(plan: Plan, order: HappensBefore | None = None) -> bool:
         if not len(flags):
             continue
         earliest = np.full(len(plan.workers), np.iinfo(np.int64).max)
-        for other, first in order.reach(int(queue), int(key[flags].min())).items():
+        for other, first in order.reach({int(queue): int(key[flags].min())}).items():
             earliest[other] = first
         if (key[rows] > earliest[worker[rows]]).any():
             return False

@@ -97,7 +97,7 @@ class HappensBefore:
         if quiet is not None:
             begin[put.worker] = quiet
         elif self.plan.bound.kernels[self.plan.workers[put.worker][0]].quiet:
-            begin |= dict.fromkeys(self._successors[put.worker], -1)
+            begin |= dict.fromkeys(self._successors.get(self._kernel_of[put.worker], ()), -1)
         return self._spread(begin, {int(self.plan.counters[row]) for row in self.puts.carriers(put)})
 
     @cached_property
@@ -289,12 +289,13 @@ class HappensBefore:
         worker, key, gives, channel = (np.concatenate(column) for column in zip(*columns, strict=True))
         return topological_order(worker, key, gives, channel)
 
-    def reach(self, worker: int, key: int) -> dict[int, int]:
-        """Return worker -> the earliest key after which every event of the worker happens after the given event.
+    def reach(self, keys: Mapping[int, int]) -> dict[int, int]:
+        """Return worker -> the earliest key after which every event of the worker happens after one of some events.
 
         Events of a tile that a launch may leave out are not among them where it is its waits that order them.
+        keys: worker -> the key of such an event.
         """
-        found = self._spread({worker: key}, set())
+        found = self._spread(dict(keys), set())
         return {other: first for other, first in found.items() if other < len(self.plan.workers)}
 
     def after_counters(self, counters: set[int]) -> Ints:
@@ -309,6 +310,7 @@ class HappensBefore:
         done: dict[int, int] = {}
         todo = list(earliest)
         notifies, waits = self._graph
+        ended: set[int] = set()
         for channel in seen:
             for other, key in waits.get(channel, ()):
                 _visit(earliest, todo, other, key)
@@ -324,8 +326,9 @@ class HappensBefore:
                 seen.add(channel)
                 for other, key in waits.get(channel, ()):
                     _visit(earliest, todo, other, key)
-            if end is None:
-                for other in self._successors[here]:
+            if end is None and (kernel := self._kernel_of[here]) not in ended:
+                ended.add(kernel)
+                for other in self._successors.get(kernel, ()):
                     _visit(earliest, todo, other, -1)
         return earliest
 
@@ -377,13 +380,19 @@ class HappensBefore:
         return np.array([numbers[place] for place in places], np.int64), np.array(before, np.int64)
 
     @cached_property
-    def _successors(self) -> list[list[int]]:
-        """For each node the nodes of the next kernel on its stream and rank."""
-        own, before = (column.tolist() for column in self._kernels)
+    def _kernel_of(self) -> list[int]:
+        """For each node the number of its kernel, as `_kernels` has it; -1 for those that are no workers."""
+        own = self._kernels[0].tolist()
+        return own + [-1] * (self._nodes - len(own))
+
+    @cached_property
+    def _successors(self) -> dict[int, list[int]]:
+        """For each kernel the nodes of the next one on its stream and rank."""
         after: dict[int, list[int]] = {}
-        for worker, (kernel, shadow) in enumerate(zip(before, self._shadows.tolist(), strict=True)):
-            after.setdefault(kernel, []).extend(dict.fromkeys((worker, shadow)))
-        return [after.get(kernel, []) for kernel in own] + [[] for _ in range(self._nodes - len(own))]
+        for worker, (before, shadow) in enumerate(zip(self._kernels[1].tolist(), self._shadows.tolist(), strict=True)):
+            if before >= 0:
+                after.setdefault(before, []).extend(dict.fromkeys((worker, shadow)))
+        return after
 
 
 class BySignals(HappensBefore):

@@ -256,6 +256,10 @@ class Schedule:
         """Let what is pushed to a tensor travel as words that have their own flags."""
         return self._say(tensor, "low_latency", on)
 
+    def kernel_order(self, tensor: str, on: bool = True) -> Schedule:
+        """Let the order of kernels on a stream stand for the signals of a tensor; refused where it does not suffice."""
+        return self._say(tensor, "kernel_order", on)
+
     def without_reuse_wait(self) -> Schedule:
         """Omit the wait for earlier launches of the peers; verification fails if that is not safe."""
         return replace(self, reuse_wait=False)

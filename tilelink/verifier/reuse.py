@@ -203,11 +203,10 @@ class _Apart:
     @cached_property
     def started(self) -> list[dict[int, int]]:
         """rank -> worker -> the earliest key in that worker after the rank's start of the launch."""
-        result: list[dict[int, int]] = [{} for _ in range(self.plan.bound.ranks)]
+        begun: list[dict[int, int]] = [{} for _ in range(self.plan.bound.ranks)]
         for worker, (_, rank, _) in enumerate(self.plan.workers):
-            for other, first in self.order.reach(worker, -1).items():
-                result[rank][other] = min(first, result[rank].get(other, first))
-        return result
+            begun[rank][worker] = -1
+        return [self.order.reach(workers) for workers in begun]
 
     @cached_property
     def together(self) -> np.ndarray:

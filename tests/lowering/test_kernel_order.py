@@ -1,0 +1,124 @@
+"""`kernel_order`: signals that the order of kernels makes needless go, and are missed where it does not suffice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tilelink
+from tilelink import compiler
+from tilelink.errors import OrderingError, ScheduleError
+from tilelink.ir.program import Notify, Wait
+from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import Bound
+from tilelink.target import target
+
+TEXT = """
+program mlp(M = 24, K = 16, F = 20, N = 12):
+    x      : in    [M, K]
+    up     : in    [F, K]
+    down   : in    [N, F]
+    hidden : local [M, F]
+    y      : out   [M, N]
+
+    compute widen(i: M, f: F):
+        hidden[i, f] = silu(dot(x[i, :], up[f, :].T))
+
+    compute narrow(i: M, j: N):
+        y[i, j] = dot(hidden[i, :], down[j, :].T)
+
+schedule one for mlp:
+    widen on sm, tile(i=16, f=8), {clause}
+    narrow {narrow}, tile(i=16, j=8)
+    {tensor} {how}
+"""
+SIZES = {"M": 24, "K": 16, "F": 20, "N": 12}
+TILES = """
+program tiles(M = 8, N = 16):
+    x : in    [M, N]
+    h : local [M + 1, N]
+    y : out   [M, N]
+
+    compute carry(i: M by 1):
+        if i == 0:
+            h[0, :] = x[0, :]
+            peer_tile_notify(h[0, :])
+        peer_tile_wait(h[i, :])
+        total = h[i, :] + x[i, :]
+        h[i + 1, :] = total
+        peer_tile_notify(h[i + 1, :])
+        y[i, :] = total
+
+schedule one for tiles:
+    h kernel_order
+"""
+
+
+def module(
+    clause: str = "num_warps 4", narrow: str = "on sm", tensor: str = "hidden", how: str = "kernel_order"
+) -> compiler.Module:
+    return tilelink.parse(TEXT.format(clause=clause, narrow=narrow, tensor=tensor, how=how))
+
+
+def bound(how: str = "kernel_order", clause: str = "num_warps 4", on: str = "cpu") -> Bound:
+    made = module(clause, how=how)
+    return compiler.bound(made.program(), made.schedules[0], ranks=2, dims={**SIZES, "M": 4096}, dtype="f32", target=target(on))
+
+
+def signals(made: Bound) -> int:
+    return sum(isinstance(s, Notify | Wait) for stage in made.stages.values() for s in statements(stage.stage.body))
+
+
+def test_tiles_neither_wait_nor_notify() -> None:
+    assert signals(bound()) == 0 and not bound().channels
+    assert signals(bound("channel(i=16)")) == 2
+
+
+def test_the_result_is_the_same() -> None:
+    made = module()
+    kernel = tilelink.compile(made.program(), made.schedules[0], ranks=2, dims=SIZES)
+    inputs = [
+        {"x": torch.randn(24, 16), "up": torch.randn(20, 16), "down": torch.randn(12, 20)} for _ in range(2)
+    ]  # fmt: skip
+    for launch in kernel.run([inputs, inputs], seed=1, max_delay_s=0.002).outputs:
+        for own, found in zip(inputs, launch, strict=True):
+            expected = torch.nn.functional.silu(own["x"] @ own["up"].T) @ own["down"].T
+            torch.testing.assert_close(found["y"], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_tiles_without_signals_may_have_a_program_each() -> None:
+    made = bound(clause="program_per_tile", on="sm_90")
+    assert made.kernel_of["widen"].program_per_tile
+    assert not any(one.clause == "program_per_tile" for one in made.left_out)
+
+
+@pytest.mark.parametrize("narrow", ["on sm(2)", "on sm(1)"])
+def test_kernels_of_two_streams_are_in_no_order(narrow: str) -> None:
+    made = module(narrow=narrow)
+    with pytest.raises(OrderingError, match="hidden"):
+        tilelink.compile(made.program(), made.schedules[0], ranks=2, dims=SIZES)
+    made = module(narrow=narrow, how="channel(i=16)")
+    tilelink.compile(made.program(), made.schedules[0], ranks=2, dims=SIZES)
+
+
+def test_tiles_of_one_stage_are_in_no_order() -> None:
+    made = tilelink.parse(TILES)
+    with pytest.raises(OrderingError, match="h"):
+        tilelink.compile(made.program(), made.schedules[0], ranks=2, dims={"M": 8, "N": 16})
+    tilelink.compile(made.program(), None, ranks=2, dims={"M": 8, "N": 16})
+
+
+def test_what_peers_reach_keeps_its_signals() -> None:
+    text = "program p(M = 8):\n    x : in [M]\n    h : symmetric [ranks, M]\n    y : out [M]\n"
+    text += "    comm send(p: ranks, i: M):\n        tile_push_data(h[rank, i] @ p, x[i])\n"
+    text += "    compute add(i: M):\n        y[i] = sum(h[:, i], axis=0)\nschedule s for p:\n    h kernel_order\n"
+    with pytest.raises(ScheduleError, match="kernel_order of h, which peers reach"):
+        made = tilelink.parse(text)
+        tilelink.compile(made.program(), made.schedules[0], ranks=2, dims={"M": 8})
+
+
+def test_a_tensor_without_signals_loses_none() -> None:
+    made = module(tensor="x")
+    where = {"ranks": 2, "dims": SIZES, "dtype": "f32", "target": target("cpu")}
+    left_out = compiler.bound(made.program(), made.schedules[0], **where).left_out
+    assert [(one.clause, one.part, one.reason) for one in left_out] == [("kernel_order", "x", "it has no signals")]

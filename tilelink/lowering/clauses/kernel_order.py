@@ -1,0 +1,80 @@
+"""`kernel_order`: a tensor without signals, because kernels that run one after the other are order enough.
+
+What one kernel of a stream has written the next one reads: no counter has to say so again for each tile. This pass takes
+the notifies and waits of a tensor away. Nothing is taken on trust: the plan is made of what is left, and the rules
+refuse it where the order of kernels does not suffice, as between kernels of two streams, or tiles of one.
+
+before: compute widen(i: M, f: F):
+            hidden[i, f] = silu(dot(x[i, :], up[f, :].T))
+            producer_tile_notify(hidden[i, f])
+        compute narrow(i: M, j: N):
+            consumer_tile_wait(hidden[i, :])
+            y[i, j] = dot(hidden[i, :], down[j, :].T)
+after:  compute widen(i: M, f: F):
+            hidden[i, f] = silu(dot(x[i, :], up[f, :].T))
+        compute narrow(i: M, j: N):
+            y[i, j] = dot(hidden[i, :], down[j, :].T)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilelink.errors import ScheduleError
+from tilelink.ir.program import For, If, Notify, Program, Statement, Wait
+from tilelink.lowering.bound import Bound, with_bodies, with_channels
+from tilelink.lowering.clauses.clause import Clause, Phase, switch
+from tilelink.scheduling.words import SchedulePart
+
+
+def _apply(bound: Bound) -> Bound:
+    """Return the bound program without the signals of the tensors that have the clause."""
+    names = {part.name for part in bound.schedule.tensors if part[KERNEL_ORDER]}
+    for name in sorted(names):
+        if not any(tensor == name for tensor, _ in bound.channels):
+            bound = bound.leaving_out(KERNEL_ORDER.name, name, "it has no signals")
+    if not names:
+        return bound
+    bodies = {name: tuple(_without(stage.stage.body, names)) for name, stage in bound.stages.items()}
+    grids = {key: grid for key, grid in bound.channels.items() if key[0] not in names}
+    return with_channels(with_bodies(bound, bodies), grids)
+
+
+def _without(body: tuple[Statement, ...], names: set[str]) -> Iterator[Statement]:
+    """Yield the statements without the signals of some tensors, and without loops and branches of those alone."""
+    for statement in body:
+        match statement:
+            case Notify(region=region) | Wait(region=region) if region.tensor in names:
+                pass
+            case If(then=then, orelse=orelse):
+                then, orelse = tuple(_without(then, names)), tuple(_without(orelse, names))
+                if then or orelse:
+                    yield replace(statement, then=then, orelse=orelse)
+            case For(body=inner):
+                if inner := tuple(_without(inner, names)):
+                    yield replace(statement, body=inner)
+            case _:
+                yield statement
+
+
+def _check(program: Program, part: SchedulePart) -> None:
+    tensor = program.tensor(part.name)
+    if tensor.symmetric:
+        message = f"kernel_order of {tensor.name}, which peers reach: their kernels are not in the order of this rank's"
+        hint = "take `kernel_order` away: it is for tensors of one rank"
+        raise ScheduleError(message, location=part.at("kernel_order"), related=tensor.location, hint=hint)
+
+
+KERNEL_ORDER: Clause[bool] = switch(
+    "kernel_order",
+    of="tensor",
+    check=_check,
+    apply=_apply,
+    phase=Phase.BEFORE_KERNELS,  # which are chosen, and dealt tiles, by the signals that tiles have
+    manual=(
+        "the tensor has no signals: kernels that write it run before those that read it, one after the other on one "
+        "stream, as those `on sm` do. Tiles then neither wait nor notify, which few of them would notice and many small "
+        "ones do. For tensors that no peer reaches; refused where the order of kernels does not suffice"
+    ),
+)
