@@ -8,10 +8,12 @@ import torch
 import tilelink
 from tilelink import compiler
 from tilelink.errors import OrderingError, ScheduleError
+from tilelink.ir.link import strip
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound
 from tilelink.target import target
+from tilelink.verifier.by_schedule import by_schedule
 
 TEXT = """
 program mlp(M = 24, K = 16, F = 20, N = 12):
@@ -72,6 +74,14 @@ def signals(made: Bound) -> int:
 def test_tiles_neither_wait_nor_notify() -> None:
     assert signals(bound()) == 0 and not bound().channels
     assert signals(bound("channel(i=16)")) == 2
+
+
+def test_what_the_schedule_says_itself_is_not_named() -> None:
+    for how, stripped, named in (("kernel_order", False, 0), ("channel(i=16)", False, 0), ("channel(i=16)", True, 1)):
+        made = module(how=how)
+        program = strip(made.program()) if stripped else made.program()
+        schedule = tilelink.schedule(program) if stripped else made.schedules[0]
+        assert len(by_schedule(tilelink.plan(program, schedule, ranks=2, dims=SIZES))) == named
 
 
 def test_the_result_is_the_same() -> None:

@@ -2,7 +2,7 @@
 
 A schedule may order more than the signals of a program do: kernels of one stream run one after the other, and so do the
 tiles of one program. The rule of ordering accepts that, because it is about the plan at hand. With another schedule the
-same program is refused.
+same program is refused. Tensors whose signals the schedule itself takes away (`kernel_order`) are not named.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilelink.ir.program import Notify, Wait
+from tilelink.ir.visitor import statements
 from tilelink.lowering.columns import distinct_rows
 from tilelink.lowering.events import READ
 from tilelink.planning.plan import Plan
@@ -50,10 +52,18 @@ def by_schedule(plan: Plan) -> list[Scheduled]:
     return sorted(found, key=lambda one: (order.index(one.reader), order.index(one.writer), one.tensor))
 
 
+def _unsignalled(plan: Plan) -> set[str]:
+    """Return the tensors whose signals the schedule takes away in so many words: it says itself what it orders."""
+    every = (one for stage in plan.bound.source.stages for one in statements(stage.body))
+    signalled = {one.region.tensor for one in every if isinstance(one, Notify | Wait)}
+    return signalled - {tensor for tensor, _ in plan.bound.channels}
+
+
 def _found(plan: Plan) -> Iterator[Scheduled]:
     """Yield each tensor with its stages. Tensors that are written in place are ordered by signals, and passes answer
     for those that they make."""
-    a, order, own = plan.accesses, Orders(plan), {tensor.name for tensor in plan.bound.source.tensors}
+    a, order = plan.accesses, Orders(plan)
+    own = {tensor.name for tensor in plan.bound.source.tensors} - _unsignalled(plan)
     told = np.zeros(len(a.task), bool) if order.families is None else order.families.after((SIGNALS, PLACE, APART))
     left = plan.touching(np.unique(a.tensor[(a.kind == READ) & ~told]))
     for part in parts(plan, left & ~of_tensors(plan, "in", "table", "inout", "kept")):

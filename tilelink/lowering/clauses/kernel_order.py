@@ -74,7 +74,7 @@ KERNEL_ORDER: Clause[bool] = switch(
     phase=Phase.BEFORE_KERNELS,  # which are chosen, and dealt tiles, by the signals that tiles have
     manual=(
         "the tensor has no signals: kernels that write it run before those that read it, one after the other on one "
-        "stream, as those `on sm` do. Tiles then neither wait nor notify, which few of them would notice and many small "
-        "ones do. For tensors that no peer reaches; refused where the order of kernels does not suffice"
+        "stream, as those `on sm` do. Tiles then neither wait nor notify, so many small ones take less time, and may "
+        "have `program_per_tile`. For tensors that no peer reaches; refused where the order of kernels does not suffice"
     ),
 )
