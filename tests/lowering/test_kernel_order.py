@@ -64,7 +64,9 @@ def module(
 
 def bound(how: str = "kernel_order", clause: str = "num_warps 4", on: str = "cpu") -> Bound:
     made = module(clause, how=how)
-    return compiler.bound(made.program(), made.schedules[0], ranks=2, dims={**SIZES, "M": 4096}, dtype="f32", target=target(on))
+    return compiler.bound(
+        made.program(), made.schedules[0], ranks=2, dims={**SIZES, "M": 4096}, dtype="f32", target=target(on)
+    )
 
 
 def signals(made: Bound) -> int:

@@ -1,8 +1,8 @@
 """`kernel_order`: a tensor without signals, because kernels that run one after the other are order enough.
 
-What one kernel of a stream has written the next one reads: no counter has to say so again for each tile. This pass takes
-the notifies and waits of a tensor away. Nothing is taken on trust: the plan is made of what is left, and the rules
-refuse it where the order of kernels does not suffice, as between kernels of two streams, or tiles of one.
+What one kernel of a stream has written the next one reads: no counter has to say so again for each tile. This pass
+takes the notifies and waits of a tensor away. Nothing is taken on trust: the plan is made of what is left, and the
+rules refuse it where the order of kernels does not suffice, as between kernels of two streams, or tiles of one.
 
 before: compute widen(i: M, f: F):
             hidden[i, f] = silu(dot(x[i, :], up[f, :].T))
