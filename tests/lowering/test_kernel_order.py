@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -62,10 +64,10 @@ def module(
     return tilelink.parse(TEXT.format(clause=clause, narrow=narrow, tensor=tensor, how=how))
 
 
-def bound(how: str = "kernel_order", clause: str = "num_warps 4", on: str = "cpu") -> Bound:
-    made = module(clause, how=how)
+def bound(how: str = "kernel_order") -> Bound:
+    made = module(how=how)
     return compiler.bound(
-        made.program(), made.schedules[0], ranks=2, dims={**SIZES, "M": 4096}, dtype="f32", target=target(on)
+        made.program(), made.schedules[0], ranks=2, dims={**SIZES, "M": 4096}, dtype="f32", target=target("cpu")
     )
 
 
@@ -99,9 +101,22 @@ def test_the_result_is_the_same() -> None:
 
 
 def test_tiles_without_signals_may_have_a_program_each() -> None:
-    made = bound(clause="program_per_tile", on="sm_90")
-    assert made.kernel_of["widen"].program_per_tile
-    assert not any(one.clause == "program_per_tile" for one in made.left_out)
+    """Tiles of the stage in the middle wait and notify otherwise."""
+    text = TEXT.replace("x      : in  ", "given  : in  ").replace(
+        "    hidden :", "    x      : local [M, K]\n    hidden :", 1
+    )
+    text = text.replace(
+        "    compute widen", "    compute take(i: M, k: K):\n        x[i, k] = given[i, k]\n\n    compute widen"
+    )
+    for how in ("kernel_order", "channel(i=16)"):
+        made = tilelink.parse(text.format(clause="program_per_tile", narrow="on sm", tensor="hidden", how=how))
+        where: dict[str, Any] = {"ranks": 2, "dims": {**SIZES, "M": 4096}, "dtype": "f32", "target": target("sm_90")}
+        if how == "kernel_order":
+            kernels = compiler.bound(made.program(), made.schedules[0], **where).kernel_of
+            assert kernels["widen"].program_per_tile
+        else:
+            with pytest.raises(ScheduleError, match="its tiles wait, and other tasks may wait"):
+                compiler.bound(made.program(), made.schedules[0], **where)
 
 
 @pytest.mark.parametrize("narrow", ["on sm(2)", "on sm(1)"])
@@ -131,6 +146,6 @@ def test_what_peers_reach_keeps_its_signals() -> None:
 
 def test_a_tensor_without_signals_loses_none() -> None:
     made = module(tensor="x")
-    where = {"ranks": 2, "dims": SIZES, "dtype": "f32", "target": target("cpu")}
-    left_out = compiler.bound(made.program(), made.schedules[0], **where).left_out
+    program, schedule = made.program(), made.schedules[0]
+    left_out = compiler.bound(program, schedule, ranks=2, dims=SIZES, dtype="f32", target=target("cpu")).left_out
     assert [(one.clause, one.part, one.reason) for one in left_out] == [("kernel_order", "x", "it has no signals")]
