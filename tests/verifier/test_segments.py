@@ -92,10 +92,10 @@ MUTANTS = [
     (f"gate(e: E, r: T[{HEAD}", "gate(e: E, r: T[starts[e] : starts[e + 1] + 1]", "reads h elsewhere"),
     (f"gate(e: E, r: T[{HEAD}", "gate(e: E, r: T[starts[e] : T]", "reads h elsewhere"),
     (f"gate(e: E, r: T[{HEAD}", "gate(e: E, r: T", "reads h elsewhere"),
-    (f"gate(e: E, r: T[{HEAD}", "gate(e: E, r: T[: starts[E]]", "reads h elsewhere"),
+    (f"gate(e: E, r: T[{HEAD}", "gate(e: E, r: T[: starts[E] + 1]", "reads h elsewhere"),
     (f"up(e: E, r: T[{HEAD}", "up(e: E, r: T[others[e] : others[e + 1]]", "reads h elsewhere"),
     (f"up(e: E, r: T[{HEAD}", "up(e: E, r: T[starts[e] : T]", "writes h at a place"),
-    (f"up(e: E, r: T[{HEAD}", "up(e: E, r: T[starts[e] : starts[e + 1] - 1]", "reads h"),
+    (f"up(e: E, r: T[{HEAD}", "up(e: E, r: T[starts[e] : starts[e + 1] - 1]", "writes h at a place"),
     (
         f"up(e: E, r: T[{HEAD}",
         f"up(e: E - 1, r: T[{HEAD}",

@@ -434,6 +434,15 @@ class Bound:
             largest[kernel.stream] = max(kernel.blocks, largest.get(kernel.stream, 0))
         return sum(largest.values())
 
+    @cached_property
+    def kept_together(self) -> int:
+        """Return the programs of a rank that are resident together until the last of them ends, at most.
+
+        Of a kernel with a program for each tile these are none: its tiles begin in order, one where another one ends.
+        """
+        others = tuple(one for one in self.kernels if not one.program_per_tile)
+        return replace(self, kernels=others).together
+
     @property
     def resident_programs(self) -> int:
         """Return how many programs have room on a rank."""

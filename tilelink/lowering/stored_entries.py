@@ -28,7 +28,7 @@ from tilelink.ir.scalar import Binary, Compare, Int, Logic, Lookup, Scalar, Whol
 from tilelink.ir.typing import ONE, Axis
 from tilelink.ir.visitor import local_names, statements
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.columns import Ints
+from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.guards import Entry, Guards, settled
 from tilelink.lowering.value_numbering import (
     Along,
@@ -146,7 +146,10 @@ class StoredEntries:
         )
         whole = self._axes(stage, target, value)
         names = self._names if stage.name == self._stage else {}
-        for row in range(len(lo)):
+        rows = range(len(lo))
+        if not in_order and len(lo):  # of entries at places that a launch decides nothing is known, whichever these are
+            rows = distinct_rows([peer, *lo[:, :dims].T, *hi[:, :dims].T])[0].tolist()
+        for row in rows:
             sizes, holder = (hi[row, :dims] - lo[row, :dims]).tolist(), int(peer[row])
             steps = np.indices(sizes).reshape(dims, prod(sizes))
             places = [*map(tuple, (steps.T + lo[row, :dims]).tolist())]

@@ -14,7 +14,7 @@ from tilelink.errors import ScheduleError, VerificationError
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import WRITE
 from tilelink.planning.plan import Plan
-from tilelink.verifier.segments import InSegments, in_segments
+from tilelink.verifier.segments import InOrder, in_order
 
 MAX_CELLS = 2**28
 """Cells of a tensor on a rank, at most. Their counts take gigabytes."""
@@ -127,22 +127,22 @@ class TensorAccesses:
         return len(self.plan.bound.tensors[self.name].shape)
 
     @cached_property
-    def segments(self) -> InSegments | None:
-        """All accesses in coordinates of segments, if the tensor is written and read in such."""
-        return in_segments(self.plan, self.plan.bound.tensors[self.name], self.every)
+    def in_order(self) -> InOrder | None:
+        """All accesses in coordinates in which a launch decides nothing, if it decides where the tensor is written."""
+        return in_order(self.plan, self.plan.bound.tensors[self.name], self.every)
 
     @cached_property
-    def _coordinates(self) -> InSegments:
+    def _coordinates(self) -> InOrder:
         """All accesses as boxes."""
         a, tensor = self.plan.accesses, self.plan.bound.tensors[self.name]
-        return self.segments or InSegments(lo=a.lo[self.every], hi=a.hi[self.every], shape=tensor.shape)
+        return self.in_order or InOrder(lo=a.lo[self.every], hi=a.hi[self.every], shape=tensor.shape)
 
-    def box_of(self, rows: Ints) -> InSegments:
+    def box_of(self, rows: Ints) -> InOrder:
         """Return some accesses, rows of plan.accesses, as boxes."""
         order = np.argsort(self.every)
         at = order[np.searchsorted(self.every, rows, sorter=order)]
         found = self._coordinates
-        return InSegments(lo=found.lo[at, : self.dims], hi=found.hi[at, : self.dims], shape=found.shape)
+        return InOrder(lo=found.lo[at, : self.dims], hi=found.hi[at, : self.dims], shape=found.shape)
 
     @cached_property
     def ranks(self) -> Ints:

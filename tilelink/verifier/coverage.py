@@ -19,7 +19,7 @@ from tilelink.verifier.cells import TensorAccesses, of_tensors, parts, rank_by_r
 from tilelink.verifier.guarded import said, within_parts
 from tilelink.verifier.launch_writes import chosen_outputs, ended_outputs, placed_tensors, placed_writes
 from tilelink.verifier.refusal import refuse, where
-from tilelink.verifier.segments import begin_of, may_have_segments
+from tilelink.verifier.segments import begin_of, known_places, may_be_placed
 from tilelink.verifier.undefined_reads import surely_undefined, undefined_reads, ungiven_reads
 
 
@@ -42,7 +42,9 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
     yield from ended_outputs(plan)  # which says what to declare, where elements are never written
     touched = _touched(plan, placed)
     tensors = [plan.bound.tensors[name] for name in placed]
-    numbers = [one.number for one in tensors if not may_have_segments(one)]
+    for tensor in filter(may_be_placed, tensors):
+        yield from known_places(plan, tensor)
+    numbers = [one.number for one in tensors if not may_be_placed(one)]
     for part in parts(plan, ~of_tensors(plan, "in", "inout", "kept", "table") & ~plan.touching(numbers)):
         touched |= {(part.name, rank) for rank in part.ranks.tolist()}
         yield from rank_by_rank(part, _covered)
@@ -75,15 +77,16 @@ def _covered(part: TensorAccesses) -> Iterator[VerificationError]:
         return
     low, high = part.boxes  # a range that a launch ends may be known to end before the dimension does
     guarded = np.flatnonzero((a.guard[part.rows] > 0) & ~part.written)
-    if part.segments is None:
+    if part.in_order is None:
         ends = within_parts(plan, part.rows[guarded], a.hi[part.rows[guarded], :dims])
         high = high.copy()
         high[guarded, 1:] = np.maximum(low[guarded, 1:], part.cells.covering(ends))
     missing = part.cells.sums(empty, low, high)
     for row in part.rows[(missing > 0) & ~part.written][:1]:
         reads = f"{part.name}{box(a.lo[row], a.hi[row], dims)} on rank {a.peer[row]}"
-        if part.segments is not None:
-            reads += f", in the segment from {said(plan, begin_of(plan, int(row)))} on"
+        begin = None if part.in_order is None else begin_of(plan, int(row))
+        if begin is not None:
+            reads += f", in the segment from {said(plan, begin)} on"
         message = f"reads {reads}, parts of which no stage writes"
         writer, hint = _written_instead(part, int(a.peer[row]))
         yield refuse(

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import TypeVar
 
 import numpy as np
@@ -32,7 +31,7 @@ from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Cells
 from tilelink.verifier.disjoint_places import repeated
 from tilelink.verifier.guarded import end_at, guard_of, refused, said, stop_of
-from tilelink.verifier.segments import may_have_segments, segment_of, segmented
+from tilelink.verifier.segments import Unknown, may_be_placed, numbers_of, segment_of
 
 Decided = TypeVar("Decided", Ended, Begun, Chosen)
 
@@ -61,8 +60,7 @@ def placed_writes(plan: Plan) -> Iterator[VerificationError]:
         if tensor.decl.in_place:  # what is not written stays, and exclusive_writes asks whether writes are apart
             yield from _named_twice(plan, name, rows)
             continue
-        if may_have_segments(tensor):
-            yield from segmented(plan, tensor)
+        if may_be_placed(tensor):  # the rule `coverage` asks of it with its reads (segments.py)
             continue
         others = np.flatnonzero((a.tensor == tensor.number) & (a.kind == READ))
         if tensor.decl.space != "out" or tensor.decl.symmetric or len(others):
@@ -159,14 +157,6 @@ def _ends_right(plan: Plan, tensor: BoundTensor, row: int, part: Ended) -> Verif
     return refused(plan, CoverageError, row, message, "let both have the same end")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Unknown:
-    """Why it is not known that writes are of different elements, and what the program may say."""
-
-    message: str
-    hint: str
-
-
 _Order = tuple[str, int, int, int]
 """What orders the elements of a write, the number of the first one, the end, and the number of all."""
 
@@ -185,14 +175,14 @@ class _Placed:
         counted: list[tuple[int, int, int]] = []
         first: tuple[int, str, int] | None = None
         by_place = any(isinstance(e, Coordinate) for end in self.tensor.decl.defined if end for e in walk(end))
-        answers: dict[tuple[int, ...], _Order | _Unknown | None] = {}
+        answers: dict[tuple[int, ...], _Order | Unknown | None] = {}
         for row in self.rows.tolist():
             guard = int(a.guard[row])
             key = (guard, *a.lo[row].tolist(), *a.hi[row].tolist()) if by_place else (guard,)
             if key not in answers:
                 answers[key] = self._found(row)
             found = answers[key]
-            if isinstance(found, _Unknown):
+            if isinstance(found, Unknown):
                 yield refused(self.plan, ExclusiveWriteError, row, found.message, found.hint)
                 return
             if found is None:
@@ -208,7 +198,7 @@ class _Placed:
         if first is not None:
             yield from self._once(first[0], first[2], counted)
 
-    def _found(self, row: int) -> _Order | _Unknown | None:
+    def _found(self, row: int) -> _Order | Unknown | None:
         """Return the order of a write's elements; None if its place is not decided in one way."""
         guards, guard = self.plan.guards, int(self.plan.accesses.guard[row])
         own = guards.known[guard]
@@ -216,9 +206,9 @@ class _Placed:
             return None
         found = self._order(row, own[0])  # the entry that the program names has the promise
         (same,) = guards.of(guard)
-        if isinstance(found, _Unknown) and isinstance(same, Segment | Listed | Place):  # or what it is a copy of
+        if isinstance(found, Unknown) and isinstance(same, Segment | Listed | Place):  # or what it is a copy of
             copied = self._order(row, same)
-            found = found if isinstance(copied, _Unknown) else copied
+            found = found if isinstance(copied, Unknown) else copied
         return found
 
     def _mixed(self, row: int) -> VerificationError:
@@ -226,47 +216,21 @@ class _Placed:
         hint = "write all of it in one way: by the segments of one tensor, or through the entries of one"
         return refused(self.plan, ExclusiveWriteError, row, message, hint)
 
-    def _order(self, row: int, part: Segment | Listed | Place) -> _Order | _Unknown:
+    def _order(self, row: int, part: Segment | Listed | Place) -> _Order | Unknown:
         """Return the order of a write's elements, or why nothing is known."""
         match part:
             case Segment():
                 return self._segment(row, part)
-            case Listed(entries=Lookup() as entries, along=along, first=first, last=last):
-                number = self.plan.bound.tensors[entries.table].shape[along]
-                return self._entries(entries, along, first, min(last, number), part.dim)
-            case Place(at=Lookup(coords=(*others, Int(value=last))) as at) if others:  # the first one is the rank
-                return self._entries(at, len(others) - 1, last, last + 1, part.dim)
-            case Place(at=at):
-                message = f"writes {self.tensor.name} at {said(self.plan, at)}, and other writes may be there too"
-                hint = "write through distinct entries: place : in [T] < T distinct, and y[place[i], :]"
-                return _Unknown(message=message, hint=hint)
+            case Listed() | Place():
+                found = numbers_of(self.plan, self.tensor, part)
+                return found if isinstance(found, Unknown) else (found.list, found.first, found.last, found.count)
 
-    def _entries(self, entries: Lookup, along: int, first: int, last: int, dim: int) -> _Order | _Unknown:
-        """Return the numbers of entries along a dimension of their tensor; those of rows follow one another."""
-        table, shape = entries.table, self.plan.bound.tensors[entries.table].shape
-        if "distinct" not in self.plan.bound.tensors[table].decl.properties:
-            message = f"writes {self.tensor.name} through {table}, which may name an element twice"
-            hint = f"if no two entries of {table} are alike, say so: {table} : in [...] < M distinct"
-            return _Unknown(message=message, hint=hint)
-        others = [str(coord) for at, coord in enumerate(entries.coords) if at != along + 1]  # the first one is the rank
-        number, before, rows = shape[along], 0, entries.coords[1 : along + 1]
-        if along == len(shape) - 1 and all(isinstance(one, Int) for one in rows):
-            for size, one in zip(shape, rows, strict=False):
-                before = before * size + (one.value if isinstance(one, Int) else 0)
-            before, number, others = before * number, prod(shape), others[:1]
-        if number != self.tensor.shape[dim]:
-            size = self.tensor.shape[dim]
-            message = f"writes {number} of the {size} elements of {self.tensor.name} along dimension {dim}"
-            hint = "all elements of an output are written: entries of a permutation name each of them"
-            return _Unknown(message=message, hint=hint)
-        return f"{table} {others}", before + first, before + last, number
-
-    def _segment(self, row: int, part: Segment) -> _Order | _Unknown:
+    def _segment(self, row: int, part: Segment) -> _Order | Unknown:
         name = self.tensor.name
 
-        def unknown(hint: str) -> _Unknown:
+        def unknown(hint: str) -> Unknown:
             message = f"writes {name} from {said(self.plan, part.start)} on, where other segments may be too"
-            return _Unknown(message=message, hint=hint)
+            return Unknown(message=message, hint=hint)
 
         if (found := segment_of(part)) is None:
             hint = (
@@ -288,7 +252,7 @@ class _Placed:
             case _:
                 message = f"writes {name} up to the end of the last segment of {table} only"
                 hint = f"say which part is defined: {name} : out [M[: {table}[E]], ...]"
-                return _Unknown(message=message, hint=hint)
+                return Unknown(message=message, hint=hint)
         stage, statement = self.plan.statements[int(self.plan.accesses.statement[row])]
         assert isinstance(statement, Store | Transfer)
         target = statement.region if isinstance(statement, Store) else statement.target
