@@ -4,11 +4,13 @@ A *repetition* is a set of indices and of dimensions of tensors that are cut int
 sizes may differ: 4 heads of queries belong to 1 head of keys. The program is the same in each block if
 
 * an index of the repetition is nothing but a coordinate of a dimension of it: as it is, as `h // 4` where the dimension
-  is as much smaller, or as `b * T + t` where it is as much larger and t is below T; or it is one over segments, which
-  are a repetition of their own (segment_tiles.py). In the order of its stage it is a digit, which no other index
-  depends on. A condition may compare two numbers of one repetition, `n <= b`, also below others, `x * R + n <= y * R +
-  b` with both below R: a rising map keeps what is larger. And it may compare one with an entry, `x * R + n >= e`, or
-  its opposite, if such entries serve for nothing else: e is then as good as the least number that is no less;
+  is as much smaller, or as `b * T + t` where it is as much larger and t is below T. Or it is t in `x * T + t`, T
+  numbers for each x, whatever that is: then what has all of these numbers has all blocks for each x, and T is smaller
+  in the small program (`Repetition.above`). Or it is one over segments, which are a repetition of their own
+  (segment_tiles.py). In the order of its stage it is a digit, which no other index depends on. A condition may compare
+  two numbers of one repetition, `n <= b`, also below others, `x * R + n <= y * R + b` with both below R: a rising map
+  keeps what is larger. And it may compare one with an entry, `x * R + n >= e`, or its opposite, if such entries serve
+  for nothing else: e is then as good as the least number that is no less;
 * a dimension of the repetition has no other coordinates, but for all of it. What its tensor promises or declares to be
   defined does not depend on it;
 * tiles and channels end where blocks do; a tensor that is written has one dimension of it at most. Copy engines with an
@@ -34,8 +36,9 @@ program of its own in the plan of the small program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial as partial_of
 from math import gcd, lcm
 
 import numpy as np
@@ -61,8 +64,8 @@ from tilelink.ir.scalar import (
     substitute,
     walk,
 )
-from tilelink.ir.visitor import all_indices, stage_scalars, statements
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor
+from tilelink.ir.visitor import all_indices, map_scalars, stage_scalars, statements
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, with_bodies
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY
 from tilelink.lowering.orders import TILE
@@ -81,7 +84,9 @@ class Repetition:
     """A set of indices and dimensions.
 
     sizes: of a block of each member, in elements. kept: how many of `count` stand for all. parts: (n, m) if all members
-    have n equal parts in each block, of which m stand for all; (1, 1) where blocks stay as they are. segments: those
+    have n equal parts in each block, of which m stand for all; (1, 1) where blocks stay as they are. above: how many
+    times a member has all blocks, one after the other: `count` of them for each number above its own; 1 if it is not
+    there. segments: those
     whose tiles it has, if its members are indices over these. compared: index tensors with whose entries its indices
     are compared.
     """
@@ -90,6 +95,7 @@ class Repetition:
     count: int
     kept: int
     parts: tuple[int, int] = (1, 1)
+    above: Mapping[Member, int] = field(default_factory=dict[Member, int])
     segments: Segments | None = None
     compared: frozenset[str] = frozenset()
 
@@ -97,7 +103,13 @@ class Repetition:
     def small(self) -> Mapping[Member, int]:
         """The extents of the members in the small program."""
         many, few = self.parts
-        return {member: size // many * few * self.kept for member, size in self.sizes.items()}
+        return {
+            member: self.above.get(member, 1) * (size // many * few * self.kept) for member, size in self.sizes.items()
+        }
+
+    def tiles(self, stage: BoundStage, index: str) -> int:
+        """Return how many tiles of an index all blocks have."""
+        return stage.count(index) // self.above.get((stage.name, index), 1)
 
     def holds(self, plan: Plan) -> bool:
         """True if a plan knows no more of the entries that are read as numbers of blocks than what they promise."""
@@ -134,7 +146,7 @@ class Cutoff:
         in repetitions, the outermost one first."""
         own = self.whole.stages[stage]
         return sorted(
-            ((_digit(self.whole, own, name) or 0, own.count(name), number)
+            ((_digit(self.whole, own, name, one.tiles(own, name)) or 0, one.tiles(own, name), number)
              for number, one in enumerate(self.repetitions) for name in one.indices(own) if name in own.order),
             reverse=True,
         )  # fmt: skip
@@ -189,15 +201,16 @@ class Cutoff:
             for dim, count in enumerate(grid.counts):
                 if (region.tensor, dim) not in one.sizes or count == 1:
                     continue
-                if one.parts == (1, 1):
-                    first, *others = np.split(found, one.kept, axis=dim + 1)
-                    times = one.count
-                else:
-                    first, *others = np.split(found, few.counts[dim], axis=dim + 1)
-                    times = count
-                if any((first != other).any() for other in others):
+                above = one.above.get((region.tensor, dim), 1)
+                times, kept = one.count, one.kept
+                if one.parts != (1, 1):  # some channels are parts of blocks: all are alike
+                    times, kept = count // above, few.counts[dim] // above
+                before, after = found.shape[: dim + 1], found.shape[dim + 2 :]
+                blocks = found.reshape(*before, above, kept, -1, *after)
+                first = blocks.take([0], axis=dim + 2)
+                if (blocks != first).any():
                     return None
-                found = np.concatenate([first] * times, axis=dim + 1)
+                found = np.repeat(first, times, axis=dim + 2).reshape(*before, count, *after)
                 coord = region.coords[dim]
                 named = (
                     {e.name for e in walk(coord) if isinstance(e, Index)} & free if isinstance(coord, Scalar) else ()
@@ -220,10 +233,12 @@ def cutoff(bound: Bound) -> Cutoff | None:
     """Return a program with the blocks that stand for all; None if it has no repetition of more."""
     if bound.nodes > 1 or any(tensor.packed for tensor in bound.tensors.values()):
         return None  # words and the network order other things than accesses
-    found = _Search(bound).repetitions()
+    high = {member for one in _Search(bound).repetitions() for member in one.sizes}
+    search = _Search(bound, high)
+    found = search.repetitions()
     if not found:
         return None
-    return Cutoff(whole=bound, small=_small(bound, found), repetitions=tuple(found))
+    return Cutoff(whole=bound, small=_small(bound, found, search.digits), repetitions=tuple(found))
 
 
 def _notified(statement: Statement) -> tuple[tuple[str, str], Region] | None:
@@ -255,10 +270,22 @@ def _told_if(body: tuple[Statement, ...], indices: set[str]) -> Iterator[Stateme
 
 
 class _Search:
-    """The search for the repetitions of a bound program."""
+    """The search for the repetitions of a bound program.
 
-    def __init__(self, bound: Bound) -> None:
-        self._bound = bound
+    high: members of which it is known that they are in one, if some are: in a coordinate `x * T + t` that has another
+    x, t is the one that is looked at.
+    """
+
+    def __init__(self, bound: Bound, high: Collection[Member] | None = None) -> None:
+        self._bound, self._high = bound, high
+        self.digits: dict[tuple[str, Scalar], Member] = {}
+        """Coordinates `x * T + t`, by their stage, with t a member."""
+        self._in_body = False
+        """True for what is in the body of a stage, not in its domain."""
+        self._scaled: set[Member] = set()
+        """Dimensions that have another number of elements for each of an index."""
+        self._above: set[Member] = set()
+        """Dimensions that have all of an index for each number above it."""
         self._parent: dict[Member, Member] = {}
         self._extents: dict[Member, int] = {}
         self._other: set[Member] = set()
@@ -285,7 +312,9 @@ class _Search:
             for expr in (tensor.decl.bound, *tensor.decl.defined):
                 self._visit(expr, tensor.name)
         for stage in bound.stages.values():
+            self._in_body = False
             self._visit(stage.stage.indices, stage.name)
+            self._in_body = True
             self._visit(stage.stage.body, stage.name)
         for table, indices in self._compared.items():
             if not self._ends(table) or len({(self._root(one), radix) for one, radix in indices}) > 1:
@@ -316,22 +345,31 @@ class _Search:
         own = {decl.name for decl in stage.stage.indices}
         for decl in every:
             plain = not decl.counted
-            digit = decl.name not in stage.order or _digit(bound, stage, decl.name) is not None
             summed = decl.name not in own and stage.name in self._naming
             plain |= (stage.name, decl.name) in self._segments
-            if tied or summed or not plain or not digit or decl.name in stage.ends_with_tensor:
+            if tied or summed or not plain or decl.name in stage.ends_with_tensor:
                 yield decl.name
 
     def _repetition(self, members: list[Member]) -> Repetition | None:
         bound, extents = self._bound, self._extents
         units = gcd(*(extents[one] for one in members))
+        digits = bool(self._above & {*members})
+        if digits and self._scaled & {*members}:
+            return None
+        above = {one: extents[one] // units for one in members} if digits else {}
+        for name, part in members:
+            if isinstance(part, str) and part in (stage := bound.stages[name]).order:
+                if stage.count(part) % above.get((name, part), 1):
+                    return None
+                if _digit(bound, stage, part, stage.count(part) // above.get((name, part), 1)) is None:
+                    return None
         least = 1
         """Units of a block."""
         inside: dict[str, int] = {}
         for name, part in members:
             if isinstance(part, int):
                 inside[name] = inside.get(name, 0) + 1
-            scale = extents[name, part] // max(units, 1)
+            scale = 1 if digits else extents[name, part] // max(units, 1)
             sizes = [grid.sizes[part] for key, grid in bound.channels.items()
                      if key[0] == name and isinstance(part, int) and grid.counts[part] > 1]  # fmt: skip
             if isinstance(part, str):
@@ -342,34 +380,36 @@ class _Search:
         kept = _kept(bound, {*members})
         if not kept or not alone or not least or units % least:
             return None
-        sizes = {one: extents[one] // units * least for one in members}
+        sizes = {one: least if digits else extents[one] // units * least for one in members}
         for key, grid in bound.channels.items():
             dims = [dim for dim in range(len(grid.counts)) if (key[0], dim) in sizes and grid.counts[dim] > 1]
             if any(grid.sizes[dim] * grid.counts[dim] != extents[key[0], dim] for dim in dims):
                 return None
         segments = next((self._segments[one] for one in members if one in self._segments), None)
         compared = frozenset(table for table, used in self._compared.items() if {one for one, _ in used} & {*members})
-        parts, count = self._parts(members, least, kept) if segments is None else (1, 1), units // least
+        alike = segments is None and (digits or len({extents[one] for one in members}) == 1)
+        parts, count = self._parts(members, least, kept) if alike else (1, 1), units // least
         if count <= kept and parts == (1, 1):
             return None
         return Repetition(
-            sizes=sizes, count=count, kept=min(count, kept), parts=parts, segments=segments, compared=compared
-        )
+            sizes=sizes, count=count, kept=min(count, kept), parts=parts, above=above, segments=segments,
+            compared=compared,
+        )  # fmt: skip
 
     def _parts(self, members: list[Member], size: int, kept: int) -> tuple[int, int]:
         """Return how many equal parts a block has, and how many of them stand for all.
 
-        They do if tiles and channels are parts or blocks, and all members have as many elements: two events are in as
-        many parts of one block, at most, as they are in blocks.
+        They do if tiles and channels are parts or blocks: two events are in as many parts of one block, at most, as
+        they are in blocks. All members have blocks of one size.
         """
-        bound, extents = self._bound, {self._extents[one] for one in members}
+        bound = self._bound
         sizes = {bound.stages[name].tiles[part] for name, part in members if isinstance(part, str)}
         for name, part in members:
             if isinstance(part, int):
                 sizes |= {grid.sizes[part] for key, grid in bound.channels.items()
                           if key[0] == name and grid.counts[part] > 1}  # fmt: skip
         least = min(sizes)
-        if len(extents) > 1 or sizes - {least, size} or size // least <= kept:
+        if sizes - {least, size} or size // least <= kept:
             return 1, 1
         return size // least, kept
 
@@ -380,6 +420,8 @@ class _Search:
 
     def _join(self, dim: Member, index: Member, ratio: tuple[int, int]) -> None:
         """Note that an index is a coordinate of a dimension. ratio: of the dimension's extent to that of the index."""
+        if ratio != (1, 1):
+            self._scaled.add(dim)
         if self._extents[dim] * ratio[1] != self._extents[index] * ratio[0]:
             self._other |= {dim, index}
         self._parent[self._root(dim)] = self._root(index)
@@ -415,9 +457,9 @@ class _Search:
                 for one in node:
                     self._visit(one, owner)
             case _ if is_dataclass(node):
-                for field in fields(node):
-                    if field.name != "location":
-                        self._visit(getattr(node, field.name), owner)
+                for one in fields(node):
+                    if one.name != "location":
+                        self._visit(getattr(node, one.name), owner)
             case _:
                 pass
 
@@ -480,12 +522,33 @@ class _Search:
             if isinstance(coord, Index) and (owner, coord.name) in self._segments:
                 self._other.add((name, dim))
                 continue
+            low = self._low(coord, owner, self._extents[name, dim])
+            if low is not None:
+                assert isinstance(coord, Scalar)
+                self.digits[owner, coord] = low
+                self._above.add((name, dim))
+                self._parent[self._root((name, dim))] = self._root(low)
+                continue
             found = self._as_member(coord, owner)
             if found is not None:
                 self._join((name, dim), *found)
             if found is None and not isinstance(coord, Whole):
                 self._other.add((name, dim))
                 self._visit(coord, owner)
+
+    def _low(self, coord: Scalar | Whole, owner: str, extent: int) -> Member | None:
+        """Return the index t of a coordinate `x * T + t` with t one of T, unless x is a number of blocks."""
+        found = _digits_of(coord)
+        if self._high is None or found is None or not self._in_body:
+            return None
+        above, radix, name = found
+        own = self._extents.get((owner, name), 0)
+        if not _below(radix, own) or not own or extent % own or (owner, name) in self._segments:
+            return None
+        if isinstance(above, Index) and (owner, above.name) in self._high:
+            return None
+        self._visit(above, owner)
+        return owner, name
 
     def _as_member(self, coord: Scalar | Whole, owner: str) -> tuple[Member, tuple[int, int]] | None:
         """Return the index that a coordinate is, and how many elements there are for how many of the index."""
@@ -528,6 +591,23 @@ class _Counted:
     index: Member
     above: Scalar
     radix: int
+
+
+def _digits_of(coord: Scalar | Whole) -> tuple[Scalar, int, str] | None:
+    """Return x, T and t of a coordinate `x * T + t`."""
+    match coord:
+        case (
+            Binary(op="+", left=Binary(op="*", left=above, right=Int(value=radix)), right=Index(name=name))
+            | Binary(op="+", left=Index(name=name), right=Binary(op="*", left=above, right=Int(value=radix)))
+        ) if radix > 0:
+            return above, radix, name
+        case _:
+            return None
+
+
+def _below(radix: int, extent: int) -> bool:
+    """True if numbers below an extent are all digits below others."""
+    return extent == radix
 
 
 def _is_radix(radix: int, extent: int) -> bool:
@@ -578,27 +658,29 @@ def _told_apart(tensor: BoundTensor) -> Iterator[int]:
             yield dim
 
 
-def _digit(bound: Bound, stage: BoundStage, name: str) -> int | None:
-    """Return of how many tiles a step of an index is, if it is a digit of the tile number that no other index depends
-    on; else None."""
+def _digit(bound: Bound, stage: BoundStage, name: str, count: int) -> int | None:
+    """Return of how many tiles a step of an index is, if its last `count` numbers are a digit of the tile number that
+    nothing else depends on: no other index, and no number above it; else None."""
     ranks, numbers = np.arange(bound.ranks)[:, None], np.arange(stage.total)[None, :]
     env = Env(rank=ranks, ranks=bound.ranks, params={}, indices={TILE.name: numbers})
-    shape, count = (bound.ranks, stage.total), stage.count(name)
+    shape = (bound.ranks, stage.total)
     if not stage.total:
         return None
     columns = {one: np.broadcast_to(np.asarray(evaluate(expr, env)), shape) for one, expr in stage.order.items()}
-    steps = np.flatnonzero(columns[name][0] != columns[name][0, 0])
+    above, own = np.divmod(columns.pop(name), count)
+    steps = np.flatnonzero(own[0] != own[0, 0])
     width = int(steps[0]) if len(steps) else stage.total
     if stage.total % (width * count):
         return None
-    parts = {one: column.reshape(bound.ranks, -1, count, width) for one, column in columns.items()}
-    own = parts.pop(name)
-    alone = all((one == one[:, :, :1]).all() for one in parts.values())
+    parts = [one.reshape(bound.ranks, -1, count, width) for one in (above, *columns.values())]
+    alone = all((one == one[:, :, :1]).all() for one in parts)
+    own = own.reshape(bound.ranks, -1, count, width)
     return width if alone and (own == np.arange(count)[None, None, :, None]).all() else None
 
 
-def _small(bound: Bound, repetitions: list[Repetition]) -> Bound:
-    """Return the program with the blocks of each repetition that stand for all."""
+def _small(bound: Bound, repetitions: list[Repetition], low: Mapping[tuple[str, Scalar], Member]) -> Bound:
+    """Return the program with the blocks of each repetition that stand for all. low: coordinates `x * T + t`, by their
+    stage, with t a member."""
     kept = {member: extent for one in repetitions for member, extent in one.small.items()}
     blocks = {member: (size, one.parts) for one in repetitions for member, size in one.sizes.items()}
     tensors = {
@@ -615,17 +697,32 @@ def _small(bound: Bound, repetitions: list[Repetition]) -> Bound:
                    for name, extent in stage.extents.items()}  # fmt: skip
         number: Scalar = TILE
         """That of a tile of the small program in the whole one."""
-        digits = [(_digit(bound, stage, name) or 0, name) for name in stage.order if (stage.name, name) in kept]
+        counts = {name: one.tiles(stage, name) for one in repetitions for name in one.indices(stage)}
+        digits = [(_digit(bound, stage, name, counts[name]) or 0, name) for name in stage.order if name in counts]
         tiles = {name: _in_small(size, blocks.get((stage.name, name))) for name, size in stage.tiles.items()}
         small = replace(stage, extents=extents, tiles=tiles, few=few)
         for width, name in sorted(digits):
             # The digits below are those of the whole program already.
-            own, many = const(width * small.count(name)), const(width * stage.count(name))
+            left = small.count(name) * counts[name] // stage.count(name)
+            own, many = const(width * left), const(width * counts[name])
             above = binary("*", binary("//", number, own), many)
             number = binary("+", above, binary("%", number, own))
         order = {name: substitute(expr, {TILE.name: number}) for name, expr in stage.order.items()}
+        for _, name in digits:
+            if counts[name] < stage.count(name):  # as many numbers above, with fewer below each of them
+                left, whole = const(small.count(name) * counts[name] // stage.count(name)), const(counts[name])
+                above, below = binary("//", order[name], whole), binary("%", order[name], whole)
+                order[name] = binary("+", binary("*", above, left), below)
         stages[stage.name] = replace(small, order=order)
-    return replace(bound, tensors=tensors, channels=channels, stages=stages)
+
+    def fewer(stage: str, coord: Scalar) -> Scalar | None:
+        if (member := low.get((stage, coord))) not in kept or (digits := _digits_of(coord)) is None:
+            return None
+        above, _, name = digits
+        return binary("+", binary("*", above, const(kept[member])), Index(name=name))
+
+    bodies = {name: map_scalars(stage.stage.body, partial_of(fewer, name)) for name, stage in stages.items()}
+    return with_bodies(replace(bound, tensors=tensors, channels=channels, stages=stages), bodies)
 
 
 def _in_small(size: int, block: tuple[int, tuple[int, int]] | None) -> int:
