@@ -241,6 +241,16 @@ CASES = {
     "a causal loop from the diagonal": Case(
         made=lambda: loops.bound(loops.DIAGONAL, N=4, sms=6, more=loops.CHANNELS), stage="attn", near=2e-2
     ),
+    "documents": Case(made=lambda: loops.bound(loops.DOCUMENTS, N=4, sms=3), stage="attn", near=2e-2),
+    "documents, one product in flight": Case(
+        made=lambda: loops.bound(loops.DOCUMENTS, N=4, sms=3, roles="consumers=2, buffers=2, in_flight=1"),
+        stage="attn", near=2e-2,
+    ),
+    "rows that find their documents": Case(made=lambda: loops.bound(loops.ENDS, N=3, sms=3), stage="attn", near=2e-2),
+    "vectors in a loop": Case(made=lambda: loops.bound(loops.VECTORS, N=2, sms=3), stage="attn", near=2e-2),
+    "vectors that arrive": Case(made=lambda: loops.bound(loops.SENT, N=2, sms=3), stage="attn", near=2e-2),
+    "a loop of no iteration": Case(made=lambda: loops.bound(loops.LESS, N=3, sms=3), stage="attn", near=2e-2),
+    "a loop that an entry cuts": Case(made=lambda: loops.bound(loops.ENTRY, N=3, sms=3), stage="attn", near=2e-2),
     "a linear loop": Case(made=lambda: loops.bound(loops.LINEAR, N=2, sms=3), stage="attn", near=2e-2),
 }  # fmt: skip
 
@@ -462,7 +472,8 @@ def tiles_of(kernel: Kernel, events: Sequence[Event]) -> list[tuple[BoundStage, 
             found.append((stages[event.slot], 0))
         elif (event.word, event.what) == (EXPECT, "full_barriers"):
             found[-1] = (found[-1][0], found[-1][1] + 1)
-    return [(stage, turns_of(stage, places, kernel.bound)) for stage, places in found if places]
+    there = ((stage, places) for stage, places in found if places or (stage.roles is not None and stage.roles.kept))
+    return [(stage, turns_of(stage, places, kernel.bound)) for stage, places in there]
 
 
 def turns_of(stage: BoundStage, places: int, bound: Bound) -> int:

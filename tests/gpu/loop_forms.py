@@ -9,7 +9,7 @@ Each kernel is that of rank 0 of two, with all its signals set. A kernel that ha
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ TEXT = """program loops(H, D, N, B):
     ks : symmetric [ranks, H, N, B, D]
     vs : symmetric [ranks, H, N, B, D]
     o  : out       [H, N, B, D]{dtype}
-
+{inputs}
     comm gather(p: ranks, h: H by 1, n: N by 1):
         tile_push_data(ks[rank, h, n, :, :] @ p, k[h, n, :, :])
         tile_push_data(vs[rank, h, n, :, :] @ p, k[h, n, :, :])
@@ -68,6 +68,12 @@ WRITTEN = """        top = full(-1.0e30, f32)
         o[h, n, i, :] = acc / total[:, None]
 """
 CAUSAL = ", (pos(i) + n * B)[:, None] >= (pos(j) + t * B)[None, :]"
+SINCE = f"{CAUSAL} and (pos(j) + t * B)[None, :] >= begin[n, i][:, None]"
+WEIGHED = """        state = zeros(f32)
+{loop}            {inside}scores = dot(q[h, n, i, :], ks[s, {head}, t, j, :].T) * rows[h, n, i][:, None]
+            {inside}state += dot(scores * columns[t, j][None, :], vs[s, {head}, t, j, :])
+        o[h, n, i, :] = state * rows[h, n, i][:, None]
+"""
 WINDOW = f"{CAUSAL} and (pos(i) + n * B)[:, None] - 200 < (pos(j) + t * B)[None, :]"
 CHANNELS = "    ks channel(n=4)\n    vs channel(n=3)\n"
 Mask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -78,7 +84,8 @@ class Form:
     """A form of a loop. seen: of rows and columns (positions of all ranks' keys), which pairs count; None for all.
 
     group: heads of queries for each head of keys. own: True for a loop over the own rank's keys alone. block: the
-    number of the block of keys in iteration u, "" for t. more: what the schedule says of ks and vs.
+    number of the block of keys in iteration u, "" for t. part: which blocks there are, "" for all. inputs: name of a
+    further input -> its shape and type, and its values. more: what the schedule says of ks and vs.
     """
 
     body: str = SOFTMAX
@@ -95,6 +102,8 @@ class Form:
     own: bool = False
     dtype: str = ""
     block: str = ""
+    part: str = ""
+    inputs: Mapping[str, tuple[str, Callable[[], torch.Tensor]]] = field(default_factory=dict)
     more: str = ""
     weigh: Callable[[torch.Tensor], torch.Tensor] = field(default=lambda scores: scores.softmax(-1))
 
@@ -102,19 +111,35 @@ class Form:
     def text(self) -> str:
         head = f"h // {self.group}" if self.group > 1 else "h"
         loop_index = "u" if self.block else "t"
-        indices = f"s: {'1' if self.own else 'ranks'}, {loop_index}: N by 1, j: B"
+        indices = f"s: {'1' if self.own else 'ranks'}, {loop_index}: N{self.part} by 1, j: B"
         parts = {"head": head, "inside": "    " if self.guard else "", "mask": self.mask}
         guard = f"            if {self.guard}:\n" if self.guard else ""
         let = f"            {parts['inside']}let t = {self.block}\n" if self.block else ""
         loop = LOOP.format(indices=indices, guard=guard, let=let, **parts)
         body = self.body.format(loop=loop, **parts)
-        return TEXT.format(body=body, i=self.i, j=self.j, roles=self.roles, dtype=self.dtype) + self.more
+        inputs = "".join(f"    {name} : in {shape}\n" for name, (shape, _) in self.inputs.items())
+        text = TEXT.format(body=body, i=self.i, j=self.j, roles=self.roles, dtype=self.dtype, inputs=inputs)
+        return text + self.more
 
 
 def linear(scores: torch.Tensor) -> torch.Tensor:
     return scores * scores * 0.5
 
 
+DOCUMENT = 300
+"""Rows of each document but the last one."""
+
+
+def begins() -> torch.Tensor:
+    return (torch.arange(8 * 256, dtype=torch.int32) // DOCUMENT * DOCUMENT).view(8, 256)
+
+
+def in_documents(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    return (rows[:, None] >= columns) & (rows[:, None] // DOCUMENT * DOCUMENT <= columns)
+
+
+BEGIN = ("[N, B] i32 from 0 to 9", begins)
+FIRST = ("[N] < N", lambda: begins().amin(1) // 256)
 FORMS: dict[str, Form] = {
     "online softmax": Form(),
     "softmax in steps": Form(body=WRITTEN),
@@ -144,6 +169,24 @@ FORMS: dict[str, Form] = {
         guard="u <= n", block="u - 1 + (n + 1) * (1 - min(u, 1))", mask=CAUSAL, own=True, N=8, B=128, more=CHANNELS,
         seen=lambda rows, columns: rows[:, None] >= columns[None, :],
     ),
+    "documents": Form(
+        guard="t <= n", mask=SINCE, own=True, N=8, seen=in_documents, inputs={"begin": BEGIN},
+    ),
+    "documents, of which a launch leaves blocks out": Form(
+        part="[first[n] : n + 1]", mask=SINCE, own=True, N=8, seen=in_documents,
+        inputs={"begin": BEGIN, "first": FIRST},
+    ),
+    "documents, one product in flight": Form(
+        part="[first[n] : n + 1]", mask=SINCE, own=True, N=8, seen=in_documents, D=64,
+        inputs={"begin": BEGIN, "first": FIRST}, roles="consumers=2, buffers=4, in_flight=1",
+    ),
+    "vectors of rows and columns": Form(
+        body=WEIGHED, weigh=lambda scores: scores * 2 * (torch.arange(scores.shape[-1]).to(scores) % 1024 / 1024),
+        inputs={
+            "rows": ("[H, N, B] f32", lambda: torch.full((8, 4, 256), 0.5)),
+            "columns": ("[N, B] f32", lambda: (torch.arange(1024) / 1024).view(4, 256)),
+        },
+    ),
     "a window": Form(
         guard="t <= n and t >= n - 1", mask=WINDOW, own=True, N=8,
         seen=lambda rows, columns: (rows[:, None] >= columns) & (rows[:, None] - 200 < columns),
@@ -171,6 +214,7 @@ class Case:
         self.o = torch.empty(shape, dtype=torch.float32 if form.dtype else torch.bfloat16, device="cuda")
         self.pad = torch.full((self.artifact.pad_size,), ALWAYS_SET, dtype=torch.int32, device="cuda")
         given = {"q": self.q, "k": self.k, "ks": self.ks, "vs": self.vs, "o": self.o}
+        given |= {name: values()[None].cuda() for name, (_, values) in form.inputs.items()}
         self.kernel = Alone(self.artifact, given, self.pad)
 
     def wanted(self) -> torch.Tensor:

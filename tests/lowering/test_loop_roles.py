@@ -43,7 +43,7 @@ TEXT = """program loops(H, N, B, D, scale: f32):
         tile_push_data(vs[rank, h, n, :, :] @ p, v[h, n, :, :])
         producer_tile_notify(ks[rank, h, n, :, :] @ p)
         producer_tile_notify(vs[rank, h, n, :, :] @ p)
-
+{sent}
     compute attn(h: H by 1, n: N by 1, i: B):
 {body}
     compute keep(h: H by 1, n: N by 1, i: B):
@@ -101,6 +101,60 @@ ROWS = body(
     end=("o[h, n, i, :] = state * 2.0", "logs = log(total + 1.0)", "sums[h, n, i] = logs", END[1]),
 )  # fmt: skip
 """A number of each row is stored next to the tile, and after it; one of the waits is after a product."""
+WAITS0 = tuple(one.replace("[s,", "[0,") for one in WAITS)
+SEEN = ", (pos(j) + t * B)[None, :] <= row[:, None] and (pos(j) + t * B)[None, :] >= {begin}[:, None]"
+PART = "for (t: N[first[n] : n + 1] by 1, j: B):"
+DOCUMENTS = body(
+    *WAITS0,
+    ATTEND.format(mask=SEEN.format(begin="begin[n, i]")).replace("s, h", "0, h"),
+    loop=PART,
+    begin="row = pos(i) + n * B\n        state = online_softmax(f32)",
+)
+"""A launch decides which iterations there are, none of some tiles, and which elements are masked."""
+ENDS = body(
+    *WAITS0,
+    "seen = (pos(j) + t * B)[None, :] >= since[:, None]",
+    ATTEND.format(mask=", seen & ((pos(j) + t * B)[None, :] <= row[:, None])").replace("s, h", "0, h"),
+    loop=PART,
+    begin="row = pos(i) + n * B\n"
+    "        since = max(where(ends[:][None, :] <= row[:, None], ends[:][None, :], 0), axis=1)\n"
+    "        state = online_softmax(f32)",
+)
+"""Each row finds where its document begins among the ends of all."""
+VECTORS = body(
+    *WAITS, "s1 = dot(q[h, n, i, :], ks[s, h, t, j, :].T) * weight[h, n, i][:, None] + column[t, j][None, :]",
+    "s1 = maximum(s1, bias[n, i, t, j])", "state += dot(s1 * weight[h, n, i][:, None], vs[s, h, t, j, :])",
+    begin="state = zeros(f32)", end=("o[h, n, i, :] = state * weight[h, n, i][:, None]", END[1]),
+)  # fmt: skip
+SENT = body(
+    "consumer_tile_wait(us[s, h, t, j])", *WAITS,
+    "state += dot(dot(q[h, n, i, :], ks[s, h, t, j, :].T) * us[s, h, t, j][None, :], vs[s, h, t, j, :])",
+    begin="state = zeros(f32)", end=("o[h, n, i, :] = state", END[1]),
+)  # fmt: skip
+"""Vectors of columns arrive."""
+LESS = GUARDED.replace("t <= n", "t < n")
+"""The first tiles have no iteration."""
+ENTRY = body(
+    "if t <= n and t >= first[n]:",
+    "    state = attend(state, q[h, n, i, :], k[h, t, j, :], v[h, t, j, :], scale)",
+    loop="for (t: N by 1, j: B):",
+)
+"""An entry leaves iterations out that wait for nothing."""
+MORE = {
+    "begin": "in [N, B] i32 from 0 to 300",
+    "first": "in [N] < N",
+    "ends": "in [70] i32 from 0 to 700",
+    "weight": "in [H, N, B] f32",
+    "column": "in [N, B] f32",
+    "bias": "in [N, B, N, B]",
+    "many": "in [N] <= B",
+    "told": "local [1] < N",
+    "us": "symmetric [ranks, H, N, B] f32",
+}
+"""Tensors of these bodies."""
+PUSHED = """        tile_push_data(us[rank, h, n, :] @ p, weight[h, n, :])
+        producer_tile_notify(us[rank, h, n, :] @ p)
+"""
 AFTER = LINEAR.replace("state += dot(", "c = 2.0\n            state += dot(").replace("state * 2.0", "state * c")
 """A name of an iteration that is read after the loop."""
 SIZES = {"H": 1, "N": 6, "B": 128, "D": 64, "scale": 0.1}
@@ -113,7 +167,10 @@ def bound(
 ) -> Bound:  # fmt: skip
     """rows: the space and the shape of `sums`, where a body stores numbers of rows."""
     stored = f"    sums : {rows}\n" if "sums[" in text else ""
-    whole = TEXT.format(body=text, i=i, j=j, roles=roles, space=space, more=more, rows=stored)
+    sent = PUSHED if " us[" in text else ""
+    named = (name for name in MORE if re.search(rf"\b{name}\[", text + sent))
+    stored += "".join(f"    {name} : {MORE[name]}\n" for name in named)
+    whole = TEXT.format(body=text, i=i, j=j, roles=roles, space=space, more=more, rows=stored, sent=sent)
     module = compiler.parse(whole, "loops.tl")
     machine = replace(target(on), sms=sms)
     dims = {**SIZES, **sizes}
@@ -123,8 +180,22 @@ def bound(
 @thorough(unless=lambda text, roles: "in_flight" not in roles or text == SOFTMAX)
 @pytest.mark.parametrize(
     "text",
-    [SOFTMAX, GUARDED, DIAGONAL, LINEAR, AGAIN, AFTER, ROWS],
-    ids=["softmax", "guarded", "diagonal", "linear", "again", "after", "rows"],
+    [SOFTMAX, GUARDED, DIAGONAL, LINEAR, AGAIN, AFTER, ROWS, DOCUMENTS, ENDS, VECTORS, SENT, LESS, ENTRY],
+    ids=[
+        "softmax",
+        "guarded",
+        "diagonal",
+        "linear",
+        "again",
+        "after",
+        "rows",
+        "documents",
+        "ends",
+        "vectors",
+        "sent",
+        "less",
+        "entry",
+    ],
 )
 @pytest.mark.parametrize("roles", ["consumers=2, buffers=4", "consumers=2, buffers=2, in_flight=1"])
 def test_roles_keep_the_meaning_and_the_proof_accepts_them(text: str, roles: str) -> None:
@@ -200,7 +271,21 @@ def test_processors_without_groups_have_the_program_as_it_was_written() -> None:
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a condition on another index": (GUARDED.replace("t <= n", "t <= s"), {}, "does not compare t alone"),
-    "an iteration that may be missing": (GUARDED.replace("t <= n", "t < n"), {}, "may have no iteration"),
+    "a part of another index": (
+        LINEAR.replace("j: B)", "j: B[: many[n]])"), {}, "elements of j its loop has, which is not its first index",
+    ),
+    "a part that is told": (DOCUMENTS.replace("first[n]", "told[0]"), {}, "roles read told at different times"),
+    "a whole vector": (
+        VECTORS.replace("bias[n, i, t, j]", "sum(bias[n, i, t, :], axis=1)[:, None]"), {}, "no vector along the rows",
+    ),
+    "a tile after the loop": (
+        VECTORS.replace("state * weight[h, n, i][:, None]", "state * q[h, n, i, :]"), {}, "after its loop it computes",
+    ),
+    "a vector that its kernel writes": (VECTORS.replace("weight[h, n, i]", "o[h, n, i, 0]"), {}, "its own tiles write"),
+    "a whole vector before the loop": (
+        VECTORS.replace("state = zeros(f32)", "state = zeros(f32)\n        more = sum(column[n, :], axis=0)")
+        .replace("column[t, j][None, :]", "more"), {}, "no elementwise function or reduction of rows",
+    ),
     "two loops": (body(*WAITS, ATTEND.format(mask="")).replace(
         "        o[h", f"        {FOR}\n            {ATTEND.format(mask='')}\n        o[h"), {}, "more loops than one"),
     "no second product": (

@@ -51,8 +51,11 @@ PROGRAMS = {
     + "        tile_push_data(y[rank, i, :] @ (rank + 1), finish(state))\n",
     "has `if rank": "    y : out [M, N]\n" + SENT + "    compute f(i: M, j: N):\n        if rank == 0:\n"
     + "            y[i, j] = dot(x[i, :], w[j, :].T)\n        else:\n            y[i, j] = dot(xs[i, :], w[j, :].T)\n",
-    "masks attention": "    y : out [M, D]\n    compute f(i: M):\n"
-    + ATTEND.format(mask=", pos(D)[None, :] >= begin[i][:, None]")
+    "computes in a loop": "    y : out [M, D]\n    compute f(i: M):\n"
+    + ATTEND.format(mask=", pos(D)[None, :] >= sum(x[i, :], axis=1)[:, None]")
+    + "        y[i, :] = finish(state)\n",
+    "leaves out iterations": "    y : out [M, D]\n    compute f(i: M):\n"
+    + ATTEND.format(mask="").replace("state = attend", "if t != 1:\n                state = attend")
     + "        y[i, :] = finish(state)\n",
     "scales the product": SUMS
     + "            total += dot(xl[l, i, :], ws[l, j, :].T) * u[i, l][:, None]\n        y[i, j] = total\n",

@@ -124,7 +124,8 @@ def _total(counts: Counter[str], sizes: dict[str, int]) -> float:
 
 @pytest.mark.parametrize(
     "name",
-    ["online softmax", "softmax in steps", "linear", "short iterations", "causal", "causal, one product in flight",
+    ["online softmax", "softmax in steps", "linear", "vectors of rows and columns", "documents", "short iterations",
+     "causal", "causal, one product in flight",
      "causal, from the diagonal down", "a window"],
 )  # fmt: skip
 def test_an_iteration_counts_what_its_consumers_execute(name: str) -> None:

@@ -131,7 +131,7 @@ class Run:
                 steps = role.steps if iteration or role.first is None else role.first
                 yield from self.loads(self.streamed, steps, place, values)
                 place += 1 + any(step.ahead for step in steps)
-            if role.last:
+            if role.last and iterations:
                 yield from self.loads(self.streamed, role.last, place, values)
                 place += 1
 
@@ -147,7 +147,7 @@ class Run:
                 yield from self.steps(self.streamed, steps, place, state)
                 place += 1 + any(step.ahead for step in steps)
             yield from self.steps(self.kept, held[release:], tile, state)
-            if role.last:
+            if role.last and iterations:
                 yield from self.steps(self.streamed, role.last, place, state)
                 place += 1
             if state.flying or state.sums != wanted(tile, iterations):

@@ -143,9 +143,9 @@ class ConsumerValueEmitter(ValueEmitter):
         """Return the pointer to the current piece of a tile in fragment order."""
         shared = self.shared
         number = f"(PART * {shared.pieces} + {self.piece})"
-        return total([*self._corner(region, load=load), scaled(number, times((shared.rows, shared.piece)))])
+        return total([*self.corner(region, load=load), scaled(number, times((shared.rows, shared.piece)))])
 
-    def _corner(self, region: Region, *, load: bool) -> list[str]:
+    def corner(self, region: Region, *, load: bool) -> list[str]:
         """Return the terms of the pointer to the part of a tensor that a region is in, by its points."""
         addresses, tensor = self.addresses, self.addresses.bound.tensors[region.tensor]
         wide = ".to(gl.int64)" if tensor.size >= 2**31 else ""
@@ -197,12 +197,13 @@ class ConsumerValueEmitter(ValueEmitter):
                 limits.append(f"({place} < {addresses.constants.extent(addresses.stage, index)})")
         # Places in the tensor are added last: they are the same for all tensors of the tile, and take registers.
         offsets = writer.shared("offsets", total(places)) if len(places) > 1 else total(places)
-        return f"{total(self._corner(region, load=load))} + {offsets}", " & ".join(limits)
+        where = total(self.corner(region, load=load))
+        return f"{where} + {offsets}" if places else where, " & ".join(limits)
 
     @property
     def _column(self) -> str:
         """Return the index of the columns of a tile."""
-        return str(self.shared.axes[-1].index)
+        return str(self.shared.column_index)
 
     def _columns(self, span: Span, piece: str | None, wide: str) -> str:
         """Return the name of the columns of a piece. wide: suffix for 64 bits, or ""."""

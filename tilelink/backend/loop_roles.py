@@ -20,14 +20,16 @@ from tilelink.backend.roles import NO_POSITION, Consumer, Loader, RingPosition, 
 from tilelink.backend.roles_shared import Shared
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
-from tilelink.backend.values import ValueEmitter
+from tilelink.backend.values import COMBINE, ValueEmitter, neutral_of
 from tilelink.backend.words import literal
 from tilelink.backend.writer import Writer
 from tilelink.ir.program import (
+    COMPUTED,
     Apply,
     Assign,
     Expand,
     Positions,
+    Read,
     Reduce,
     Region,
     Statement,
@@ -35,15 +37,19 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Scalar, const, mul
+from tilelink.ir.scalar import Index, Scalar, const, mul, walk
+from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
+from tilelink.ir.visitor import reads
 from tilelink.lowering.carried import ROWS, Carried, computes_with_iterations, number_of, row_sums
 from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.iterations import Range, loop_of, range_of
-from tilelink.lowering.masks import expression_of
+from tilelink.lowering.masks import expression_of, extremes_of
 from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, LOAD, Ring, Step, parts_of
 
 REDUCTIONS = {"sum": "roles.row_sum", "max": "roles.row_max", "min": "roles.row_min"}
+PART_COLUMNS = 64
+"""Most elements of a whole dimension that are reduced at once for each row: they take 32 registers of a thread."""
 KEPT_POSITION = RingPosition(buffer="0", phase="kept_phase")
 """The only position of the ring of what is kept."""
 
@@ -89,6 +95,10 @@ class LoopShared(Shared):
         return rings, (*streamed, *((name, "1", arrivals) for name, arrivals in self.kept.barriers))
 
     @property
+    def column_index(self) -> str | None:
+        return self.addresses.typing.region_type(self.tile.leading).axes[0].index
+
+    @property
     def range(self) -> Range | None:
         """Return the iterations of a tile, None if it has all of them."""
         stage = self.addresses.stage
@@ -128,21 +138,30 @@ class LoopLoader(Loader):
         last = {id(wait): self._awaited(wait) for wait in skipped}
         steps = parts_of(self.loop.roles.operands.writer)
         lead = [step for step in steps.each if not step.ahead]
+        iterations, start, stop, there = self.loop.range, "", "", ""
+        counted = iterations is not None and iterations.index in stage.parts
+        if iterations is not None:
+            start, stop = addresses.scalar(iterations.start), addresses.scalar(iterations.stop)
+        if counted:
+            start, stop = writer.let(writer.name("start"), start), writer.let(writer.name("stop"), stop)
         with ExitStack() as loops:
-            iterations = self.loop.range
             for decl in tile.loop.indices:
                 over = f"range(0, {constants.count(stage, decl.name)})"
                 if iterations is not None and iterations.index == decl.name:
-                    over = f"range({addresses.scalar(iterations.start)}, {addresses.scalar(iterations.stop)})"
+                    if counted and tile.awaited:  # an iteration that is not there waits, too
+                        there = f"({start} <= {decl.name}) & ({decl.name} < {stop})"
+                    else:
+                        over = f"range({start}, {stop})"
                 elif stage.count(decl.name) == 1:
                     writer.let(decl.name, "0")
                     continue
                 loops.enter_context(writer.block(nodes.Loop(index=decl.name, over=over)))
             for wait in tile.awaited:
                 self._wait_for_new(wait, last.get(id(wait)))
+            if there:
+                loops.enter_context(writer.block(nodes.Branch(condition=there)))
             with writer.block(nodes.Branch(condition=f"{iteration} == 0")):
-                row, _ = corner(addresses, tile.kept, load=True, column=False)
-                self._steps(self.loop.kept.writer.steps, {KEPT: row}, KEPT_POSITION)
+                self._load_kept()
             rows = {LEADING: corner(addresses, tile.leading, load=True, column=False)[0]}
             self.comment(tile.first)
             self._steps(lead, rows, self.position)
@@ -158,10 +177,21 @@ class LoopLoader(Loader):
                 self._steps(later, {later[-1].what: row}, self.position)
                 self._advance()
             writer.let(iteration, f"{iteration} + 1")
+        some = iterations is None or iterations.some
+        if not some:
+            with writer.block(nodes.Branch(condition=f"{iteration} == 0")):
+                self._load_kept()
         if steps.last:
-            self._steps(steps.last, {steps.last[-1].what: before}, self.position)
-            self._advance()
+            with ExitStack() as branch:
+                if not some:
+                    branch.enter_context(writer.block(nodes.Branch(condition=f"{iteration} > 0")))
+                self._steps(steps.last, {steps.last[-1].what: before}, self.position)
+                self._advance()
         writer.let("kept_phase", "kept_phase ^ 1")
+
+    def _load_kept(self) -> None:
+        row, _ = corner(self.values.addresses, self.loop.tile.kept, load=True, column=False)
+        self._steps(self.loop.kept.writer.steps, {KEPT: row}, KEPT_POSITION)
 
     def _advance(self) -> None:
         position = self.position
@@ -206,11 +236,16 @@ class _IterationValues(ValueEmitter):
     """Lowers the values of a consumer in such a loop.
 
     like: a tile of the rows and columns that are computed with. replaced: names that stand for a part of a tile.
+    tile_like: a tile of the rows of a tile and the columns of an iteration. loaded: names of what has been loaded.
+    first: the first column of a part of a whole dimension, "" for none.
     """
 
     shared: LoopShared
     like: str = ""
     replaced: dict[str, str]
+    tile_like: str = ""
+    loaded: dict[Region, str] = field(default_factory=dict[Region, str])
+    first: str = ""
 
     def _named_value(self, name: str, dtype: str, axes: tuple[Axis, ...], raw: bool) -> Tile:
         if name in self.replaced:
@@ -238,11 +273,59 @@ class _IterationValues(ValueEmitter):
     def row_index(self) -> str | None:
         return self.addresses.typing.region_type(self.shared.tile.kept).axes[0].index
 
+    def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
+        name = self.loaded.get(value.region) or self.load(value.region)
+        dtype = self.addresses.bound.tensors[value.region.tensor].dtype
+        wide = COMPUTED.get(dtype, dtype)
+        text = name if wide == dtype else f"{name}.to({TRITON[wide]})"
+        return Tile(text=text, dtype=wide, axes=self.addresses.typing.region_type(value.region).axes)
+
+    def load(self, region: Region) -> str:
+        """Load what is computed with, for the tile `like`, and return its name."""
+        addresses, axes = self.addresses, self.addresses.typing.region_type(region).axes
+        if axes and axes[-1].kind == "whole":
+            pointers = f"{total(self._places.corner(region, load=True))} + {self.whole_columns}"
+            mask = f"{self.whole_columns} < {addresses.constants.elements_of(addresses.stage, axes[-1])}"
+        else:
+            pointers, mask = self._places.pointers(region, None)
+        there = f", mask={mask}, other=0" if mask else ""
+        return addresses.writer.let(addresses.writer.name(f"{region.tensor}_tile"), f"gl.load({pointers}{there})")
+
+    @property
+    def whole_columns(self) -> str:
+        """Return the numbers of the columns of a part of a whole dimension."""
+        return total([*([self.first] if self.first else []), f"roles.columns({self.like})"])
+
+    @property
+    def _places(self) -> ConsumerValueEmitter:
+        return ConsumerValueEmitter(addresses=self.addresses, shared=self.shared, parts=[self.like])
+
     def _reduce(self, value: Reduce, slices: Slices) -> Tile:
+        kind = self.addresses.typing.type_of(value)
+        dtype, axis = COMPUTED.get(kind.dtype, kind.dtype), self.addresses.typing.type_of(value.value).axes[-1]
+        if axis.kind == "whole":
+            return Tile(text=self._reduced(value, axis, dtype), dtype=dtype, axes=kind.axes)
         tile = self.lower(value.value, slices)
-        return Tile(
-            text=f"{REDUCTIONS[value.op]}({tile.text})", dtype="f32", axes=self.addresses.typing.type_of(value).axes
-        )
+        return Tile(text=f"{REDUCTIONS[value.op]}({tile.text})", dtype=dtype, axes=kind.axes)
+
+    def _reduced(self, value: Reduce, axis: Axis, dtype: str) -> str:
+        """Reduce a whole dimension for each row, part by part, and return the name of the result."""
+        writer, addresses, shared, like = self.addresses.writer, self.addresses, self.shared, self.like
+        extent = addresses.extent(axis)
+        size, none = min(PART_COLUMNS, max(8, power_of_two(extent))), neutral_of(value.op, dtype)
+        found, some = writer.name("found"), writer.name("some")
+        writer.let(found, f"roles.filled_rows_of({none}, {TRITON[dtype]}, {shared.rows}, {shared.block})")
+        self.first, known, self.loaded = writer.name("k"), self.loaded, {}
+        with writer.block(nodes.Loop(index=self.first, over=f"range(0, {extent}, {size})")):
+            self.like = writer.let(some, f"roles.filled(0.0, {shared.rows}, {size})")
+            tile = self.lower(value.value, {})
+            text = tile.text
+            if extent % size:
+                text = f"gl.where(({self.whole_columns} < {extent})[None, :], {text}, {none})"
+            part = f"roles.of_rows({REDUCTIONS[value.op]}({text}), {like})"
+            writer.let(found, COMBINE[value.op].format(found, part))
+            self.like, self.first, self.loaded = like, "", known
+        return found
 
     def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices) -> Tile:
         if (number := number_of(value)) is not None:
@@ -310,8 +393,14 @@ class LoopConsumer(Consumer):
         steps = parts_of(shared.roles.operands.reader)
         ready = [step for step in shared.kept.reader.steps if step.word == AWAIT]
         vacant = [step for step in shared.kept.reader.steps if step.word == ARRIVE]
+        tensors = self.values.addresses.bound.tensors
+        early = all(tensors[region.tensor].constant for s in tile.vectors for region in reads(s.value))
+        if early:
+            self._vectors()
         for step in ready:
             self.synchronize(step, KEPT_POSITION)
+        if not early:  # all signals of the tile have come: the loader has loaded what is kept after them
+            self._vectors()
         peeled = bool(steps.last)
         iterations, start = shared.range, "0"
         stop = shared.number(shared.iterations, "ITERATIONS") if iterations is None else ""
@@ -320,20 +409,44 @@ class LoopConsumer(Consumer):
             start = start if start.isdigit() else writer.let(writer.name("start"), start)
             stop = writer.let(writer.name("stop"), self._scaled(iterations.stop, iterations.inner))
         each = writer.name("number")
-        if peeled:
-            self._iteration(steps.first, start, first=True)
-        if not peeled or shared.iterations > 1:
-            begin = start if not peeled else "1" if start == "0" else f"{start} + 1"
-            with writer.block(nodes.Loop(index=each, over=f"range({begin}, {stop})")):
-                self._iteration(steps.each, each)
-        for step in vacant:
-            self.synchronize(step, KEPT_POSITION)
-        if peeled:
-            self._iteration(steps.last, None)
+        some = iterations is None or iterations.some
+        with ExitStack() as branch:
+            if not some and peeled:
+                branch.enter_context(writer.block(nodes.Branch(condition=f"{start} < {stop}")))
+            if peeled:
+                self._iteration(steps.first, start, first=True)
+            if not peeled or shared.iterations > 1:
+                begin = start if not peeled else "1" if start == "0" else f"{start} + 1"
+                with writer.block(nodes.Loop(index=each, over=f"range({begin}, {stop})")):
+                    self._iteration(steps.each, each)
+            for step in vacant:
+                self.synchronize(step, KEPT_POSITION)
+            if peeled:
+                self._iteration(steps.last, None)
+        if not some and peeled:
+            with writer.block(nodes.Otherwise()):
+                for step in vacant:
+                    self.synchronize(step, KEPT_POSITION)
         writer.let("kept_phase", "kept_phase ^ 1")
         for name in self.sums:
             writer.let(name, f"roles.whole_sums({name}, {shared.block})")
         self._results(tile.after)
+
+    def _vectors(self) -> None:
+        """Lower what is computed once a tile, and the extremes that conditions of masks name."""
+        tile, writer, iterations, shared = self.loop.tile, self.writer, self.iterations, self.loop
+        stage, bound = self.values.addresses.stage, self.values.addresses.bound
+        if tile.loaded or tile.vectors:
+            iterations.like = writer.let(writer.name("like"), f"roles.filled(0.0, {shared.rows}, {shared.block})")
+        iterations.tile_like = iterations.like
+        for statement in tile.vectors:
+            self.comment(statement)
+            self._assign(statement.name, statement.value)
+        conditions = [when for mask in stage.masks for when in (mask.first, mask.further) if isinstance(when, Scalar)]
+        named = {e.name for when in conditions for e in walk(when) if isinstance(e, Index)}
+        for name, one in extremes_of(bound, stage).items() if named else ():
+            if name in named:
+                writer.let(name, f"roles.{'largest' if one.most else 'smallest'}({one.vector})")
 
     def _begun(self, statement: Assign) -> None:
         """Lower a name's number before the loop, as a tile of the name's shape."""
@@ -369,6 +482,8 @@ class LoopConsumer(Consumer):
             match step.word:
                 case "multiply":
                     flying.append(self._multiplied(step.what, at))
+                    if step.what == LEADING:  # its buffer is full, so that all signals of the iteration have come
+                        self._load()
                 case "retire":
                     done, flying = (flying[: -step.number], flying[-step.number :]) if step.number else (flying, [])
                     for name in done:
@@ -384,6 +499,13 @@ class LoopConsumer(Consumer):
                 case _:
                     self.synchronize(step, at)
         self._follow(self.later if later else position, position)
+
+    def _load(self) -> None:
+        """Load what an iteration computes with, while the product before is in flight."""
+        iterations = self.iterations
+        iterations.like = iterations.tile_like
+        with self.writer.apart():
+            iterations.loaded = {region: iterations.load(region) for region in self.loop.tile.reads}
 
     def _scaled(self, scalar: Scalar, number: int) -> str:
         return self.values.addresses.scalar(mul(scalar, const(number)) if number > 1 else scalar)
@@ -458,7 +580,7 @@ class LoopConsumer(Consumer):
         pieces, piece, part = (writer.name(stem) for stem in ("pieces", "piece", "part"))
         typing = iterations.addresses.typing
         iterations.like = name
-        vectors = shared.tile.vectors
+        vectors = shared.tile.stored
         of_rows = [s for s in after if isinstance(s, Assign) and len(typing.locals[s.name].axes) < 2]
         later = [s for s in after if not any(s is one for one in (*of_rows, *vectors))]
         for statement in after:

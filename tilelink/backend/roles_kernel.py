@@ -96,7 +96,9 @@ def _by_pointer(frame: Frame) -> frozenset[str]:
     every = [stage for stage in frame.usage.stages if stage.roles is not None]
     stages = [stage for stage in every if stage.roles is not None and not stage.roles.kept]
     read = frozenset(one.region.tensor for stage in stages for one in read_addends(frame.bound, stage))
-    read |= {store.region.tensor for stage in every if stage.has_loop for store in loop_of(stage).vectors}
+    loops = [loop_of(stage) for stage in every if stage.has_loop]
+    read |= {store.region.tensor for tile in loops for store in tile.stored}
+    read |= {region.tensor for tile in loops for region in tile.loaded}
     cut = (stage for stage in stages if stage.roles is not None and (stage.roles.cut or stage.roles.direct))
     return read | {region.tensor for stage in cut for region in results_of(stage)}
 

@@ -107,6 +107,11 @@ class Shared:
         return self.addresses.typing.region_type(results_of(self.addresses.stage)[0]).axes
 
     @property
+    def column_index(self) -> str | None:
+        """Return the index of the columns that are computed with."""
+        return self.axes[-1].index
+
+    @property
     def columns(self) -> str:
         axis = self.addresses.typing.type_of(self.dot).axes[-1]
         return self.addresses.constants.block(self.addresses.stage, axis, self.roles.columns)

@@ -73,7 +73,7 @@ COMBINE = {
 }  # fmt: skip
 
 
-def _neutral(op: str, dtype: str) -> str:
+def neutral_of(op: str, dtype: str) -> str:
     """Return the value that a reduction to a dtype leaves out of account, in source."""
     if dtype == "bool":
         return NEUTRAL_CONDITION[op]
@@ -414,7 +414,7 @@ class ValueEmitter:
         result = typing.type_of(value)
         writer = self.addresses.writer
         total = writer.name("total")
-        neutral = _neutral(value.op, result.dtype)
+        neutral = neutral_of(value.op, result.dtype)
         dims = self.addresses.dims(result.axes, slices)
         writer.let(total, f"tl.full({dims}, {neutral}, {TRITON[result.dtype]})")
         from_last = position - len(kind.axes)
@@ -437,7 +437,7 @@ class ValueEmitter:
         position = value.axis % len(kind.axes)
         from_last, op = position - len(kind.axes), value.op.removeprefix("arg")
         dtype = arithmetic_dtype(kind.dtype)
-        neutral = _neutral(op, dtype)
+        neutral = neutral_of(op, dtype)
         best, place = writer.name("best"), writer.name("place")
         dims = self.addresses.dims(result.axes, slices)
         writer.let(best, f"tl.full({dims}, {neutral}, {TRITON[dtype]})")

@@ -55,6 +55,13 @@ class Writer:
         self._open.pop()
         self._known.pop()
 
+    @contextmanager
+    def apart(self) -> Generator[None]:
+        """Share expressions that are named in the context with nothing after it: what they are made of changes."""
+        self._known.append({})
+        yield
+        self._known.pop()
+
     def name(self, stem: str) -> str:
         """Return an unused name: the stem itself, else stem_1, stem_2, ..."""
         name, count = stem, 0

@@ -21,7 +21,7 @@ from tilelink.frontend.syntax import Source
 from tilelink.ir.depth import deep
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.parameters import check_numbers
-from tilelink.ir.program import SIGNAL_KINDS, For, IndexDecl, Program
+from tilelink.ir.program import SIGNAL_KINDS, Assign, For, IndexDecl, Program
 from tilelink.ir.scalar import Choose, Index, Int, Scalar
 from tilelink.ir.visitor import all_indices, map_loops, statements
 from tilelink.lowering.bind import FLOATS
@@ -32,7 +32,7 @@ from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.layout import misfits
 from tilelink.lowering.limits import check_capabilities
 from tilelink.lowering.listing import ALWAYS, NEVER
-from tilelink.lowering.masks import PART
+from tilelink.lowering.masks import PART, extremes
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.properties import Form, Property, properties
 from tilelink.lowering.rings import NEXT, Ring, Role, Roles, Step
@@ -249,7 +249,8 @@ class _Reader:
             return text == ALWAYS
         stage = self.program.stage(line.name)
         loops = (decl for s in statements(stage.body) if isinstance(s, For) for decl in s.indices)
-        names = (*(Index(name=decl.name) for decl in (*stage.indices, *loops)), Index(name=PART))
+        vectors = extremes(s.name for s in stage.body if isinstance(s, Assign))
+        names = (*(Index(name=name) for name in (*(decl.name for decl in (*stage.indices, *loops)), *vectors, PART)),)
         if not text.startswith("if "):
             raise self.error(number, f"not when a mask is applied: {text!r}", f"{ALWAYS}, {NEVER}, or `if CONDITION`")
         return self._scalar(number, text.removeprefix("if "), names)

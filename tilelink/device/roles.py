@@ -21,11 +21,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 __all__ = [
-    "across", "arrive", "barriers", "columns", "expect", "fence", "filled", "filled_rows", "following", "halves",
-    "load", "load_by_thread", "load_parts", "meet", "multiply", "multiply_rows", "numbers", "operand", "partial_sums",
-    "pieces", "retire",
-    "row_max", "row_min", "row_sum", "rows", "segments", "store_by_thread", "store_part", "store_rows", "stored",
-    "take", "tell", "told", "wait", "whole_sums", "zeros",
+    "across", "arrive", "barriers", "columns", "expect", "fence", "filled", "filled_rows", "filled_rows_of",
+    "following", "halves", "largest", "load", "load_by_thread", "load_parts", "meet", "multiply", "multiply_rows",
+    "numbers", "of_rows", "operand", "partial_sums", "pieces", "retire", "row_max", "row_min", "row_sum", "rows",
+    "segments", "smallest", "store_by_thread", "store_part", "store_rows", "stored", "take", "tell", "told",
+    "wait", "whole_sums", "zeros",
 ]  # fmt: skip
 
 # Names since Triton 3.9.
@@ -132,8 +132,32 @@ def filled(VALUE: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
 @gluon.jit
 def filled_rows(VALUE: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
     """Return a number for each row of an accumulator of so many columns."""
+    return filled_rows_of(VALUE, gl.float32, ROWS, COLUMNS)
+
+
+@gluon.jit
+def filled_rows_of(VALUE: gl.constexpr, DTYPE: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Return a number of some type for each row of an accumulator of so many columns."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
-    return gl.full([ROWS], VALUE, gl.float32, gl.SliceLayout(1, layout))
+    return gl.full([ROWS], VALUE, DTYPE, gl.SliceLayout(1, layout))
+
+
+@gluon.jit
+def of_rows(x, like):
+    """Return a number for each row of some tile as one for each row of the tile `like`."""
+    return gl.convert_layout(x, gl.SliceLayout(1, like.type.layout))
+
+
+@gluon.jit
+def largest(x):
+    """Return the largest element of a vector."""
+    return gl.reduce(x, 0, _larger)
+
+
+@gluon.jit
+def smallest(x):
+    """Return the smallest element of a vector."""
+    return gl.reduce(x, 0, _smaller)
 
 
 @gluon.jit

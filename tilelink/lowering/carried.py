@@ -3,7 +3,9 @@
 Attention is such a loop, and so are linear attention and attention to a window. An iteration of the loop multiplies an
 operand that all iterations have in common (the queries) and a tile of the *leading* operand (the keys), computes with
 the product, and adds to a carried name the product of the result and a tile of the *trailing* operand (the values). A
-condition such as `if t <= n:` around all of an iteration leaves out iterations at the start or the end.
+condition such as `if t <= n:` around all of an iteration leaves out iterations at the start or the end, and so does a
+part of a dimension that a launch decides. What is computed may read vectors: of rows, once a tile or in an iteration,
+and of columns in an iteration.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from dataclasses import dataclass
 
 from tilelink.ir.products import operand_region, products_of
 from tilelink.ir.program import (
-    INTEGER_OPS,
     Apply,
     Assign,
     Cast,
@@ -37,8 +38,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Compare, Index, Logic, Scalar, walk
-from tilelink.ir.typing import SYMBOLS
-from tilelink.ir.visitor import local_names, value_of, values
+from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.reason import reason_at
 
 ROWS = (True, False)
@@ -49,15 +49,16 @@ ROWS = (True, False)
 class Carried:
     """A tile whose loop carries a state, in parts.
 
-    waits: before the loop. begin: the values of names before it. guard: the condition under which there is an
-    iteration, or None. awaited: waits of an iteration. compute: statements between
-    the products of an iteration, where `scores` is the name of the first one. name: the carried name to which the
-    second one is added. rescaled: what it is added to. weights: its left operand. after: statements between the loop
-    and the notifies, of which the last one stores the tile, and others may store a number for each row.
+    waits: before the loop. begin: the numbers that names have before it. vectors: what is computed before it, of rows.
+    guard: the condition under which there is an iteration, or None. awaited: waits of an iteration. compute: statements
+    between the products of an iteration, where `scores` is the name of the first one. name: the carried name to which
+    the second one is added. rescaled: what it is added to. weights: its left operand. after: statements between the
+    loop and the notifies, of which the last one stores the tile, and others may store a number for each row.
     """
 
     waits: tuple[Wait, ...]
     begin: tuple[Assign, ...]
+    vectors: tuple[Assign, ...]
     loop: For
     guard: Scalar | None
     awaited: tuple[Wait, ...]
@@ -78,9 +79,25 @@ class Carried:
         return iteration[len(self.awaited)]
 
     @property
-    def vectors(self) -> tuple[Store, ...]:
+    def stored(self) -> tuple[Store, ...]:
         """Return the stores of a number for each row, such as the log of a sum that attention backward needs."""
         return tuple(s for s in self.after[:-1] if isinstance(s, Store))
+
+    @property
+    def computed(self) -> tuple[Value, ...]:
+        """Return what an iteration computes besides its products."""
+        return (*(s.value for s in self.compute), self.weights, self.rescaled)
+
+    @property
+    def reads(self) -> tuple[Region, ...]:
+        """Return the regions that an iteration computes with, besides the operands of its products."""
+        return tuple(dict.fromkeys(region for value in self.computed for region in reads(value)))
+
+    @property
+    def loaded(self) -> tuple[Region, ...]:
+        """Return the regions that consumers load to compute with, before the loop too."""
+        before = (region for s in self.vectors for region in reads(s.value))
+        return tuple(dict.fromkeys((*before, *self.reads)))
 
     @property
     def kept(self) -> Region:
@@ -111,18 +128,20 @@ class Mask:
 
 def computes_with_iterations(tile: Carried) -> bool:
     """True if what an iteration computes depends on its place."""
-    return bool({decl.name for decl in tile.loop.indices} & _indices_of(tile))
+    own = {decl.name for decl in tile.loop.indices}
+    return bool(own & _indices_of(tile)) or any(_uses(region, own) for region in tile.reads)
 
 
 def computes_with_places(tile: Carried) -> bool:
     """True if what is computed depends on the place of the tile."""
-    return tile.guard is not None or bool(tile.vectors or _indices_of(tile))
+    moved = tile.guard is not None or any(decl.counted for decl in tile.loop.indices)
+    return moved or bool(tile.stored or tile.vectors or tile.reads or _indices_of(tile))
 
 
 def _indices_of(tile: Carried) -> set[str]:
     """Return the indices whose numbers or positions a tile computes with."""
-    computed = [value for s in (*tile.compute, *tile.after) if (value := value_of(s)) is not None]
-    every = [one for value in (*computed, tile.rescaled, tile.weights) for one in values(value)]
+    after = [value for s in (*tile.vectors, *tile.after) if (value := value_of(s)) is not None]
+    every = [one for value in (*tile.computed, *after) for one in values(value)]
     found: set[str] = {one.index for one in every if isinstance(one, Positions)}
     numbers = [e for one in every if isinstance(one, FromScalar) for e in walk(one.scalar)]
     return found | {e.name for e in numbers if isinstance(e, Index)}
@@ -150,8 +169,7 @@ def row_sums(tile: Carried) -> dict[str, tuple[Value | None, Value]]:
                     found[name] = factor, added
             case _:
                 pass
-    read = [v.name for s in tile.compute for v in values(s.value) if isinstance(v, Local)]
-    read += [v.name for one in (tile.rescaled, tile.weights) for v in values(one) if isinstance(v, Local)]
+    read = [v.name for one in tile.computed for v in values(one) if isinstance(v, Local)]
     return {name: one for name, one in found.items() if read.count(name) == 1}
 
 
@@ -170,11 +188,12 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
     notifies = next((n for n, s in enumerate(reversed(after)) if not isinstance(s, Notify)), len(after))
     after = after[: len(after) - notifies]
     waits = tuple(s for s in before if isinstance(s, Wait))
-    begin = tuple(s for s in before if isinstance(s, Assign))
-    if any(decl.counted for decl in loop.indices):
-        return reason_at(loop, "a launch decides how many iterations its loop has")
-    if other := [s for s in before if not isinstance(s, Wait) and not _is_number(s)]:
-        return reason_at(other[0], "before its loop its tiles do more than to wait and to give names numbers")
+    begin = tuple(s for s in before if isinstance(s, Assign) and _is_number(s))
+    vectors = tuple(s for s in before if isinstance(s, Assign) and not _is_number(s))
+    inside = {s.name for s in statements((loop,)) if isinstance(s, Assign)}
+    if other := [s for s in before if not isinstance(s, Wait | Assign) or (s in vectors and s.name in inside)]:
+        text = "before its loop its tiles do more than to wait, to begin names with numbers, and to compute vectors"
+        return reason_at(other[0], text)
     if not after or not isinstance(after[-1], Store) or not all(isinstance(s, Assign | Store) for s in after):
         text = "after its loop its tiles do not compute, store once and notify"
         return reason_at(after[-1] if after else loop, text)
@@ -198,8 +217,9 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
     (sums,) = products_of(last.value)
     rescaled = next(a for a in last.value.args if a is not sums)
     found = Carried(
-        waits=waits, begin=begin, loop=loop, guard=guard, awaited=awaited, scores=first.name, product=first.value,
-        compute=compute, name=last.name, rescaled=rescaled, weights=sums.left, sums=sums, after=after,
+        waits=waits, begin=begin, vectors=vectors, loop=loop, guard=guard, awaited=awaited, scores=first.name,
+        product=first.value, compute=compute, name=last.name, rescaled=rescaled, weights=sums.left, sums=sums,
+        after=after,
     )  # fmt: skip
     return _wrong(found, inner) or found
 
@@ -276,7 +296,7 @@ def _wrong(found: Carried, body: tuple[Statement, ...]) -> str | None:
     if not _uses(leading.region, own) or not _uses(trailing.region, own):
         same = trailing if _uses(leading.region, own) else leading
         return reason_at(same, "an operand of its loop is the same in all iterations")
-    if any(isinstance(v, Read) for v in values(found.weights)):
+    if not local_names(found.weights):
         return reason_at(found.weights, "the left operand of the second product is not computed in an iteration")
     if found.name not in local_names(found.rescaled):
         return reason_at(found.rescaled, f"its loop does not add to {found.name}")
@@ -288,20 +308,13 @@ def _wrong(found: Carried, body: tuple[Statement, ...]) -> str | None:
     later = {s.name for s in body[at + 1 :] if isinstance(s, Assign)}
     if used & later:
         return f"an iteration of its loop changes {min(used & later)} after it has added a product with it"
-    for statement in (*found.compute, *found.after):
-        if (value := value_of(statement)) is not None and (reason := _computed(value)):
-            return reason
-    return _computed(found.rescaled) or _computed(found.weights)
+    after = (value for s in (*found.vectors, *found.after) if (value := value_of(s)) is not None)
+    return next(filter(None, map(_computed, (*found.computed, *after))), None)
 
 
 def _uses(region: Region, indices: set[str]) -> bool:
     coords = (c for c in region.coords if isinstance(c, Scalar))
     return any(isinstance(e, Index) and e.name in indices for c in coords for e in walk(c))
-
-
-def integer_reason(op: str) -> str:
-    """Return that consumers do not compute with an operator of integers and conditions."""
-    return f"it computes with `{SYMBOLS[op]}`, which consumers do not: `and`, `or` and `where` join conditions"
 
 
 def _computed(value: Value) -> str | None:
@@ -315,10 +328,12 @@ def _computed(value: Value) -> str | None:
             return _computed(inner)
         case Reduce(op="sum" | "max" | "min", value=inner, axis=axis) if axis in (1, -1):
             return _computed(inner)
-        case Apply(op=op, args=args) if op not in INTEGER_OPS:
+        case Apply(args=args):
             return next(filter(None, map(_computed, args)), None)
-        case Apply(op=op):
-            return reason_at(value, integer_reason(op))
+        case Read(region=region, signal=signal):
+            if signal is not None:
+                return reason_at(region, "it computes with what travels as words")
+            return None if region.rank is None else reason_at(region, "it computes with what a peer has")
         case _:
-            text = "what it computes is no elementwise function or reduction of rows of its products and positions"
+            text = "what it computes is no elementwise function or reduction of rows of its products and vectors"
             return reason_at(value, text)

@@ -22,27 +22,41 @@ def loop_of(stage: BoundStage) -> Carried:
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """The part of a loop's index that has iterations, from `start` up to `stop` (exclusive): `inner` for each."""
+    """The part of a loop's index that has iterations, from `start` up to `stop` (exclusive): `inner` for each.
+
+    some: True if it is proved that there is at least one.
+    """
 
     index: str
     start: Scalar
     stop: Scalar
     inner: int
+    some: bool
 
 
 def range_of(stage: BoundStage, bounds: Bounds) -> Range | str | None:
-    """Return the iterations that a tile has, None if it has all, or why they are no range of at least one.
+    """Return the iterations that a tile has, None if it has all, or why they are no range.
 
     bounds: of the stage.
     """
     tile = loop_of(stage)
-    if tile.guard is None:
+    counted = [decl for decl in tile.loop.indices if decl.counted]
+    if tile.guard is None and not counted:
         return None
-    long = [decl.name for decl in tile.loop.indices if stage.count(decl.name) > 1]
+    long = [decl.name for decl in tile.loop.indices if stage.count(decl.name) > 1 or decl.counted]
     index = long[0] if long else tile.loop.indices[0].name
     starts: list[Scalar] = [const(0)]
     stops: list[Scalar] = [const(stage.count(index))]
-    for one in conditions(tile.guard):
+    for decl in counted:
+        if tile.guard is not None:
+            return "its loop leaves out iterations both by a condition and by a part that a launch decides"
+        if decl.name != index or decl.name not in stage.scalar_indices:
+            return (
+                f"a launch decides which elements of {decl.name} its loop has, which is not its first index, one by one"
+            )
+        starts += [decl.start] if decl.start is not None else []
+        stops += [decl.stop] if decl.stop is not None else []
+    for one in conditions(tile.guard) if tile.guard is not None else ():
         op, left, right = one.op, one.left, one.right
         if right == Index(name=index):
             op, left, right = FLIPPED[op], right, left
@@ -53,15 +67,12 @@ def range_of(stage: BoundStage, bounds: Bounds) -> Range | str | None:
             starts.append(add(right, const(1)) if op == ">" else right)
         else:
             stops.append(add(right, const(1)) if op == "<=" else right)
-    for start in starts:
-        for stop in stops:
-            least = bounds.of(simplify(binary("-", stop, start), bounds))[0]
-            if least < 1:
-                return "its loop may have no iteration, which no proof rules out"
+    least = (bounds.of(simplify(binary("-", stop, start), bounds))[0] for start in starts for stop in stops)
+    some = all(one > 0 for one in least)
     start, stop = starts[0], stops[0]
     for other in starts[1:]:
         start = binary("max", start, other)
     for other in stops[1:]:
         stop = binary("min", stop, other)
     inner = math.prod(stage.count(name) for name in long[1:])
-    return Range(index=index, start=simplify(start, bounds), stop=simplify(stop, bounds), inner=inner)
+    return Range(index=index, start=simplify(start, bounds), stop=simplify(stop, bounds), inner=inner, some=some)

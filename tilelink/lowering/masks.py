@@ -3,7 +3,8 @@
 A choice by positions, such as the mask of causal attention, takes its first value for all elements of most iterations.
 A consumer applies it only where the condition may be false for an element of its part. If it is proved that no
 iteration after the first one needs it, as in a loop that begins with the diagonal, the others have neither mask nor
-branch.
+branch. The least and the largest element of a consumer's part of a vector of integers stand for what a launch decides,
+such as where the documents of rows begin.
 
 before: for t in iterations:  masked = where(rows >= columns, scores, -inf)
 after:  masked = where(rows >= columns, scores, -inf)            # first iteration
@@ -12,7 +13,7 @@ after:  masked = where(rows >= columns, scores, -inf)            # first iterati
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -41,7 +42,7 @@ def masks_of(bound: Bound, stage: BoundStage) -> tuple[Mask, ...]:
     row_index = bound.typing.stage(stage.name).region_type(tile.kept).axes[0].index
     masks = Masks(
         stage=stage, tile=tile, iterations=iterations, rows=roles.rows, consumers=roles.consumers, row_index=row_index,
-        bounds=bounds,
+        bounds=bounds, extremes={(one.vector, one.most): name for name, one in extremes_of(bound, stage).items()},
     )  # fmt: skip
     peeled = roles.operands.reader.first is not None
     found: list[Mask] = []
@@ -51,6 +52,29 @@ def masks_of(bound: Bound, stage: BoundStage) -> tuple[Mask, ...]:
         if first is not None and further is not None:
             found.append(Mask(statement=number, first=first, further=further))
     return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extreme:
+    """The least element of a consumer's part of a vector of rows, or the largest one."""
+
+    vector: str
+    most: bool
+
+
+def extremes(names: Iterable[str]) -> dict[str, Extreme]:
+    """Return index -> what it stands for in conditions of masks, for vectors of some names."""
+    words = (("least", False), ("most", True))
+    return {f"{word}_{name}": Extreme(vector=name, most=most) for name in names for word, most in words}
+
+
+def extremes_of(bound: Bound, stage: BoundStage) -> dict[str, Extreme]:
+    """Return those of the vectors of integers that a tile computes once, without indices that are names of others."""
+    typing = bound.typing.stage(stage.name).locals
+    taken = {*bound.tensors, *bound.stages, *stage.extents, *(p.name for p in bound.program.params), *typing}
+    kinds = {one.name: typing[one.name] for one in loop_of(stage).vectors}
+    found = extremes(name for name, kind in kinds.items() if kind.dtype == "i32" and len(kind.axes) == 1)
+    return {index: one for index, one in found.items() if index not in taken}
 
 
 class Iterations(Enum):
@@ -63,7 +87,8 @@ class Iterations(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Masks:
-    """The masks of a stage's tiles. rows: of a consumer's part. row_index: of the tile's rows. bounds: of the stage."""
+    """The masks of a stage's tiles. rows: of a consumer's part. row_index: of the tile's rows. bounds: of the stage.
+    extremes: (vector, whether its largest element is meant) -> index."""
 
     stage: BoundStage
     tile: Carried
@@ -72,6 +97,7 @@ class Masks:
     consumers: int
     row_index: str | None
     bounds: Bounds
+    extremes: Mapping[tuple[str, bool], str]
 
     def condition(self, value: Value, which: Iterations) -> Scalar | bool | None:
         """Return when a choice may not take its first value alone: never (False), always (True), or an expression.
@@ -126,6 +152,7 @@ class Masks:
     def _bounds(self) -> Bounds:
         most = self.stage.count(self._index) - 1
         indices = {**self.bounds.indices, PART: (0, self.consumers - 1), BEFORE: (0, most), AFTER: (0, most)}
+        indices |= dict.fromkeys(self.extremes.values(), (-(2**31), 2**31 - 1))
         return Bounds(ranks=self.bounds.ranks, indices=indices, tables=self.bounds.tables)
 
     @property
@@ -161,7 +188,7 @@ class Masks:
         `(pos(i) + a)[:, None] >= (pos(j) + b)[None, :]` is true for all if no row is before the last column.
         """
         match value:
-            case Apply(op="and", args=(one, other)):
+            case Apply(op="and" | "bitand", args=(one, other)):
                 first, second = self._some_false(one), self._some_false(other)
                 return None if first is None or second is None else Logic(op="or", args=(first, second))
             case Apply(op="ge" | "gt" | "le" | "lt" as op, args=(one, other)):
@@ -178,6 +205,8 @@ class Masks:
         match value:
             case Expand(value=inner):
                 return self._end(inner, most=most)
+            case Local(name=name) if (name, most) in self.extremes:
+                return Index(name=self.extremes[name, most])
             case Positions(index=index):
                 first, size = mul(Index(name=index), const(self.stage.tiles[index])), self.stage.tiles[index]
                 if index == self.row_index:

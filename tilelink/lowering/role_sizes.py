@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from tilelink.ir.mapping import Span
 from tilelink.ir.products import operand_region, products
-from tilelink.ir.program import ITEM_BYTES, Assign, Full, Notify, Read, Region
+from tilelink.ir.program import ITEM_BYTES, Assign, Full, Notify, Read, Reduce, Region
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.visitor import reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import Carried
 from tilelink.lowering.channel_waits import repeated
@@ -411,7 +411,9 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
     for region, (streamed, _) in zip(operands[1:], spans[1:], strict=True):
         if not _uncut(stage, streamed):
             return reason_at(region, f"the end of {streamed.index} cuts a tile of {region.tensor}")
-    if reason := _stored(bound, stage, target, whole=True) or _vectors_reason(bound, stage, found):
+    if reason := _stored(bound, stage, target, whole=True) or _stored_rows_reason(bound, stage, found):
+        return reason
+    if reason := _reads_reason(bound, stage, found):
         return reason
     held = own // GROUP_ROWS * (depth // 2 + block // 2 + (block // 4 if ahead else 0))
     limit = REGISTERS[consumers][0] - LOOP_SPARE_REGISTERS
@@ -439,7 +441,60 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
     )
 
 
-def _vectors_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str | None:
+def _reads_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str | None:
+    """Return what consumers of a loop cannot compute with, or None.
+
+    That is anything but numbers, vectors of the rows of a tile or of the columns of an iteration, and tiles of both;
+    before the loop vectors of rows, and whole dimensions of which each row makes a number.
+    """
+    typing = bound.typing.stage(stage.name)
+    row, column = (bound.tile_map(stage.name, region).spans[-2].index for region in (tile.kept, tile.leading))
+    of_rows: tuple[list[str | None], ...] = ([], [row])
+    for statement in tile.vectors:
+        axes = typing.locals[statement.name].axes
+        if [axis.index for axis in axes] not in of_rows:
+            text = f"before its loop it computes {statement.name}, which is no number of each {row}"
+            return reason_at(statement, text)
+        for region in reads(statement.value):
+            if reason := _read_reason(bound, stage, region, (*of_rows, [None])):
+                return reason
+        for one in values(statement.value):
+            if isinstance(one, Reduce) and [axis.kind for axis in typing.type_of(one.value).axes] != ["tile", "whole"]:
+                return reason_at(one, "before its loop it reduces what is no whole dimension for each of its rows")
+    for value in tile.computed:
+        of_columns = of_rows if value is tile.rescaled else (*of_rows, [column], [row, column])
+        for region in reads(value):
+            if reason := _read_reason(bound, stage, region, of_columns):
+                return reason
+    for statement in tile.after:
+        if (value := value_of(statement)) is not None and (found := reads(value)):
+            text = f"after its loop it computes with {found[0].tensor}, which is no vector of an input"
+            return reason_at(found[0], text)
+    return None
+
+
+def _read_reason(bound: Bound, stage: BoundStage, region: Region, shapes: Sequence[list[str | None]]) -> str | None:
+    """Return why consumers cannot load a region whose indices are those of one of some shapes, or None.
+
+    The index of a whole dimension is None.
+    """
+    tensor, spans = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
+    if tensor.decl.space == "table" or tensor.packed:
+        return reason_at(region, f"it computes with {region.tensor}, which is not in memory as it is")
+    if tensor.dtype not in ("f16", "bf16", "f32", "i32"):
+        return reason_at(region, f"it computes with {region.tensor}, which holds {tensor.dtype}")
+    tiled = [span for span in spans if span.kind != "point"]
+    plain = all(
+        span.kind == "whole" or (span.kind == "tile" and span.gather is None and _ends_with_index(stage, span))
+        for span in tiled
+    )
+    if not plain or [span.index for span in tiled] not in shapes:
+        text = "which is no vector along the rows of its tiles or the columns of an iteration, and no tile of both"
+        return reason_at(region, f"it computes with {region.tensor}, {text}")
+    return None
+
+
+def _stored_rows_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str | None:
     """Return why consumers cannot store a number for each row next to the result of a loop, or None.
 
     They store it in memory themselves, and no notify of the storer's says when it is there. So nothing else of the
@@ -449,7 +504,7 @@ def _vectors_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str | Non
     notified = {s.region.tensor for s in stage.stage.body if isinstance(s, Notify)}
     every = (value_of(s) for other in bound.stages.values() for s in statements(other.stage.body))
     read = {one.region.tensor for value in every if value for one in values(value) if isinstance(one, Read)}
-    for region in (store.region for store in tile.vectors):
+    for region in (store.region for store in tile.stored):
         spans = [span for span in bound.tile_map(stage.name, region).spans if span.kind != "point"]
         if [(span.kind, span.index) for span in spans] != [("tile", row)]:
             return reason_at(region, f"before its last store its tiles store no vector of a number for each {row}")

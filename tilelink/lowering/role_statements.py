@@ -14,7 +14,6 @@ from itertools import takewhile
 
 from tilelink.ir.products import products
 from tilelink.ir.program import (
-    INTEGER_OPS,
     Apply,
     Assign,
     Cast,
@@ -39,9 +38,8 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import Index, Lookup, Scalar, Whole, at_launch, walk
-from tilelink.ir.visitor import map_value, scalars_of, stage_scalars, statements, value_of, values
+from tilelink.ir.visitor import map_value, reads, scalars_of, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.carried import integer_reason
 from tilelink.lowering.reason import reason_at
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 from tilelink.lowering.sink_waits import sliced_product
@@ -140,10 +138,8 @@ def _computed(value: Value) -> str | None:
             return None if region.rank is None else reason_at(region, "it computes with what a peer has")
         case Cast(value=inner) | Expand(value=inner):
             return _computed(inner)
-        case Apply(op=op, args=args) if op not in INTEGER_OPS:
+        case Apply(args=args):
             return next(filter(None, map(_computed, args)), None)
-        case Apply(op=op) if op in INTEGER_OPS:
-            return reason_at(value, integer_reason(op))
         case _:
             text = "what it computes is not elementwise in products, numbers, vectors and tiles"
             return reason_at(value, text)
@@ -165,15 +161,14 @@ def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
 def decided_reason(stage: Stage) -> str | None:
     """Return why roles cannot have what only a launch decides, for any sizes, or None."""
     moved = {decl.name for decl in stage.indices if decl.start is not None}
+    in_loops = {id(s) for loop in statements(stage.body) if isinstance(loop, For) for s in statements(loop.body)}
     for statement in statements(stage.body):
         match statement:
-            case For(indices=indices) if any(decl.counted for decl in indices):
-                return reason_at(statement, "only a launch decides how many turns its loop has")
             case Wait() if any(_decided(expr, moved) for expr in scalars_of(statement)):
                 return reason_at(statement, "only a launch decides for which channels its tiles wait")
             case Notify() if any(_decided(expr, moved) for expr in scalars_of(statement)):
                 return reason_at(statement, "only a launch decides which tiles notify")
-            case If(condition=condition) if at_launch(condition):
+            case If(condition=condition) if at_launch(condition) and id(statement) not in in_loops:
                 return reason_at(statement, "only a launch decides which statements of a tile are executed")
             case _:
                 pass
@@ -234,24 +229,26 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     """Return why a tile may not read what its kernel writes, or None.
 
     It may be read before the tiles before it are stored. Another stage may write what consumers compute with next to a
-    product if the tile waits for it: they read it after that.
+    product, and not in a loop, if the tile waits for it: they read it after that.
     """
     writers = writers_of(bound, kernel)
     own = {region.tensor for region in stage_writes(stage.stage)}
     dots = products(statements(stage.stage.body)) if stage.has_loop else products(stage_body(stage))
-    multiplied = [v for dot in dots for v in values(dot) if isinstance(v, Read)]
-    computed = [] if stage.has_loop else addends(stage)
-    if dots:
-        computed = [one for one in computed if one.region.tensor in own or not awaits(stage, one.region)]
+    multiplied = [v.region for dot in dots for v in values(dot) if isinstance(v, Read)]
+    computed = [one.region for one in addends(stage)]
+    if stage.has_loop:
+        computed = [one for s in statements(stage.stage.body) if (value := value_of(s)) for one in reads(value)]
+    elif dots:
+        computed = [one for one in computed if one.tensor in own or not awaits(stage, one)]
     for verb, read in (("multiplies", multiplied), ("computes with", computed)):
         for one in read:
-            if (writer := writers.get(one.region.tensor)) is not None:
+            if (writer := writers.get(one.tensor)) is not None:
                 who = "its own tiles write"
                 if writer != stage.name:
                     who = f"{writer} writes in the same kernel, on its own rank too"
-                    if dots and one in computed and one.region.tensor not in own:
+                    if dots and not stage.has_loop and one in computed and one.tensor not in own:
                         who += ": let it wait for that after the product"
-                return reason_at(one.region, f"it {verb} {one.region.tensor}, which {who}")
+                return reason_at(one, f"it {verb} {one.tensor}, which {who}")
     return None
 
 

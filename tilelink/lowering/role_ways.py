@@ -53,14 +53,24 @@ WAYS = (
         ),
     ),
     Way(
-        stage="masks attention by a vector, such as documents `begin[i]`, or skips iterations by an entry",
-        because="a loop loads no vector, and an iteration only waits and computes",
-        instead="none: without roles",
+        stage="leaves out iterations by another condition than `if t <= n and t >= first[n]:` or `t: T[a : b] by 1`",
+        because="roles have iterations from one number up to another, and a tile of columns is there or not",
+        instead="compare the first index alone, `by 1`, and mask the rest with `where` or the mask of `attend`",
         reasons=(
-            "an iteration of its loop does not begin with a product",
-            "an iteration of its loop does more than to wait",
-            "its loop leaves out iterations by another condition",
+            "its loop leaves out iterations ",
+            "a condition of its loop does not compare",
+            "a launch decides which elements of",
+        ),
+    ),
+    Way(
+        stage="computes in a loop with other regions than vectors of its rows or columns and tiles of both",
+        because="a consumer loads what its own rows and columns need",
+        instead="give the vector the dimensions of the rows or of the columns, or compute it in a stage before",
+        reasons=(
             "what it computes is no elementwise function or reduction",
+            "it computes with ",
+            "before its loop it ",
+            "after its loop it computes with ",
         ),
     ),
     Way(

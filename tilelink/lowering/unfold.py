@@ -1,6 +1,8 @@
 """Online softmax as the elementwise steps, the reductions and the products that it consists of.
 
-Warps with roles execute it so (lowering/carried.py), and each product of two regions is a statement of its own.
+Warps with roles execute it so (lowering/carried.py), and each product of two regions is a statement of its own. An
+iteration begins with the first of them: what it multiplies is in memory. A vector or a number of an input that is the
+same in all iterations is read before the loop.
 
 before: state = online_softmax(f32)
         for (j: S):
@@ -24,7 +26,7 @@ after:  state_top = log(zeros(f32))                 # minus infinity
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tilelink.ir.products import products_of
@@ -45,6 +47,7 @@ from tilelink.ir.program import (
     Positions,
     Read,
     Reduce,
+    Region,
     SoftmaxInit,
     Statement,
     Store,
@@ -52,10 +55,14 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
+from tilelink.ir.scalar import Index, Scalar, walk
+from tilelink.ir.typing import COMPARISONS
 from tilelink.ir.visitor import local_names, map_values, statements, value_of, values
 from tilelink.lowering.bound import Bound, with_bodies
 from tilelink.lowering.carried import ROWS
 from tilelink.lowering.transform import free_name
+
+CONDITIONS = COMPARISONS | {"bitand", "bitor"}
 
 # Online softmax, and products in statements of their own ------------------------------------------------------
 
@@ -64,7 +71,38 @@ def unfolded(bound: Bound, name: str) -> Bound:
     """Return the bound program with a stage whose loops have no online softmax, and products that have names."""
     stage = bound.stages[name]
     taken = {*bound.tensors, *bound.stages, *stage.extents, *(p.name for p in bound.program.params)}
-    return with_bodies(bound, {name: unfolded_body(stage.stage.body, taken)})
+    bound = with_bodies(bound, {name: unfolded_body(stage.stage.body, taken)})
+    return with_bodies(bound, {name: _read_once(bound, name, taken)})
+
+
+def _read_once(bound: Bound, name: str, taken: set[str]) -> tuple[Statement, ...]:
+    """Return the statements of a stage that read vectors of inputs before its loop, if no iteration changes them."""
+    body, typing = bound.stages[name].stage.body, bound.typing.stage(name)
+    at = next((n for n, s in enumerate(body) if isinstance(s, For)), len(body))
+    inside = {decl.name for s in statements(body[at:]) if isinstance(s, For) for decl in s.indices}
+    taken = taken | {s.name for s in statements(body) if isinstance(s, Assign)}
+    named: dict[Region, Assign] = {}
+
+    def change(value: Value) -> Value | None:
+        match value:
+            case Dot():
+                return value
+            case Read(region=region, signal=None) if region.rank is None and bound.tensors[region.tensor].constant:
+                axes = typing.region_type(region).axes
+                exprs = [e for c in region.coords if isinstance(c, Scalar) for e in walk(c)]
+                moved = any(isinstance(e, Index) and e.name in inside for e in exprs)
+                if moved or len(axes) > 1 or any(axis.kind != "tile" for axis in axes):
+                    return None
+                if region not in named:
+                    wanted = free_name(f"{region.tensor}_once", taken)
+                    taken.add(wanted)
+                    named[region] = Assign(name=wanted, value=value, location=value.location)
+                return Local(name=named[region].name, location=value.location)
+            case _:
+                return None
+
+    after = map_values(body[at:], change)
+    return (*body[:at], *named.values(), *after)
 
 
 def unfolded_body(body: tuple[Statement, ...], taken: set[str]) -> tuple[Statement, ...]:
@@ -93,7 +131,7 @@ class _Unfolding:
                 done.append(replace(statement, body=self._iteration(statement.body, states, _read(others))))
             else:
                 done += map_values((statement,), lambda v: _finished(v, states))
-        return _vectors_first(tuple(done))
+        return _vectors_first(_without_places(tuple(done)))
 
     def _state(self, name: str) -> _State:
         words = ("top", "total", "new", "shift", "weights", "old")
@@ -113,7 +151,7 @@ class _Unfolding:
                     done += self._attended(value, states[name])
                 case _:
                     done += self._product(statement)
-        return _propagated(_waits_first(tuple(done)), outside)
+        return _product_first(_propagated(_waits_first(tuple(done)), outside))
 
     def _product(self, statement: Statement) -> Iterator[Statement]:
         """Yield a statement, after one of its own for a product of two regions in it."""
@@ -215,6 +253,37 @@ def _waits_first(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     return tuple(sorted(body, key=lambda s: not isinstance(s, Wait)))
 
 
+def _product_first(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """Return the statements of an iteration with its first product before what is computed without it."""
+    waits = next((n for n, s in enumerate(body) if not isinstance(s, Wait)), len(body))
+    for number, statement in enumerate(body[waits:], waits):
+        if isinstance(statement, Assign) and isinstance(statement.value, Dot) and _of_regions(statement.value):
+            before = body[waits:number]
+            apart = all(isinstance(s, Assign) and statement.name not in {s.name, *_names(s)} for s in before)
+            return (*body[:waits], statement, *before, *body[number + 1 :]) if apart else body
+    return body
+
+
+def _without_places(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """Return a body without names before its loop of what depends on positions alone: uses compute it."""
+    assigned = [s.name for s in statements(body) if isinstance(s, Assign)]
+    loop = next((n for n, s in enumerate(body) if isinstance(s, For)), 0)
+    replaced: dict[str, Value] = {}
+    done: list[Statement] = []
+    for number, given in enumerate(body):
+        (one,) = map_values((given,), lambda v: replaced.get(v.name) if isinstance(v, Local) else None)
+        once = isinstance(one, Assign) and number < loop and assigned.count(one.name) == 1
+        if isinstance(one, Assign) and once and _of_places(one.value) and any(map(_is_place, values(one.value))):
+            replaced[one.name] = one.value
+        else:
+            done.append(one)
+    return tuple(done)
+
+
+def _is_place(value: Value) -> bool:
+    return isinstance(value, Positions | FromScalar)
+
+
 def _vectors_first(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     """Return a body in which the store of what the loop's products are added to comes after all other stores.
 
@@ -265,9 +334,10 @@ def _read(body: Iterable[Statement]) -> frozenset[str]:
 
 
 def _propagated(body: tuple[Statement, ...], outside: frozenset[str]) -> tuple[Statement, ...]:
-    """Return a body without names of a product times a number, or of what depends on positions alone.
+    """Return a body without names of a product times a number, or of what depends on positions alone, or of conditions.
 
-    They are computed where they are used: such a product takes no instruction of its own there.
+    They are computed where they are used: such a product takes no instruction of its own there, and a choice by a
+    condition may need none (lowering/masks.py).
 
     Only names are replaced that the body assigns once and does not use before, that are not read outside of it, and
     whose products it assigns once. outside: names that are read there.
@@ -278,8 +348,13 @@ def _propagated(body: tuple[Statement, ...], outside: frozenset[str]) -> tuple[S
     done: list[Statement] = []
     for number, given in enumerate(body):
         (one,) = map_values((given,), lambda v: replaced.get(v.name) if isinstance(v, Local) else None)
-        once = isinstance(one, Assign) and all(assigned.count(name) == 1 for name in (*_names(one), one.name))
-        if isinstance(one, Assign) and once and one.name not in outside and _simple(one.value, products):
+        once = isinstance(one, Assign) and assigned.count(one.name) == 1 and one.name not in outside
+        plain = all(assigned.count(name) == 1 for name in _names(one))
+        if (
+            isinstance(one, Assign)
+            and once
+            and ((plain and _simple(one.value, products)) or _is_condition(one.value, assigned))
+        ):
             if any(one.name in _names(before) for before in body[:number]):
                 done.append(one)
             else:
@@ -291,6 +366,13 @@ def _propagated(body: tuple[Statement, ...], outside: frozenset[str]) -> tuple[S
 
 def _simple(value: Value, products: set[str]) -> bool:
     return _scaled(value, products) or _of_places(value)
+
+
+def _is_condition(value: Value, assigned: Collection[str]) -> bool:
+    """True for a condition on what is the same wherever an iteration computes it. assigned: names that it changes."""
+    kinds = Positions | FromScalar | Literal | Apply | Expand | Read
+    same = all(isinstance(v, kinds) or (isinstance(v, Local) and v.name not in assigned) for v in values(value))
+    return same and isinstance(value, Apply) and value.op in CONDITIONS
 
 
 def _of_places(value: Value) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -26,14 +26,14 @@ from tilelink.ir.program import (
     UserCall,
     Value,
 )
-from tilelink.ir.scalar import Env, evaluate
+from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.ir.typing import ELEMENT, Axis, StageTyping, product_dtype
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.hulls import hull
 from tilelink.lowering.iterations import loop_of
-from tilelink.lowering.masks import PART
+from tilelink.lowering.masks import PART, extremes_of
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 from tilelink.lowering.transform import number_of
 from tilelink.lowering.walk import Rows, Walk
@@ -184,7 +184,10 @@ class WorkOf:
                 yield alike, work
 
     def _alike(self, one: Executions) -> Iterator[Executions]:
-        """Yield the executions of a statement that make the same choices by positions (lowering/masks.py)."""
+        """Yield the executions of a statement that make the same choices by positions (lowering/masks.py).
+
+        What vectors decide is not known: such a choice is counted as made.
+        """
         stage = one.stage
         if not stage.masks or stage.roles is None or not len(one.task) or not _of_iteration(one):
             yield one
@@ -193,12 +196,14 @@ class WorkOf:
         np.minimum.at(first, one.task, one.position)
         begins = first[one.task] == one.position
         shares = np.zeros((len(one.task), len(stage.masks)))
+        unknown = extremes_of(self._plan.bound, stage).keys()
         for part in range(stage.roles.consumers):
             indices = {**one.rows.indices, PART: np.full(len(one.task), part)}
             env = Env(rank=one.rows.rank, ranks=self._plan.bound.ranks, params={}, indices=indices, tables=self._tables)
             for n, mask in enumerate(stage.masks):
                 at_first, later = (
-                    when if isinstance(when, bool) else evaluate(when, env) for when in (mask.first, mask.further)
+                    when if isinstance(when, bool) else _names_any(when, unknown) or evaluate(when, env)
+                    for when in (mask.first, mask.further)
                 )
                 shares[:, n] += np.where(begins, at_first, later) / stage.roles.consumers
         kinds, kind = np.unique(shares, axis=0, return_inverse=True)
@@ -334,6 +339,11 @@ class WorkOf:
             moved += min(touched, box) * int(self.items[tensor])
         runs = int(((one.task >= begin) & (one.task < end)).sum())
         return moved / runs * self.slices(one)
+
+
+def _names_any(expr: Scalar, indices: Collection[str]) -> bool:
+    """True if an expression names one of some indices."""
+    return any(isinstance(e, Index) and e.name in indices for e in walk(expr))
 
 
 def _of_iteration(one: Executions) -> tuple[tuple[Value, float], ...] | None:

@@ -15,6 +15,7 @@ Two rounds of the ring and one buffer more are explored: after two rounds all ph
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -106,36 +107,41 @@ def _few(role: Role, most: int) -> Role:
     return replace(role, further=min(role.further, most))
 
 
-def wrong_together(ring: Ring, kept: Ring, iterations: int) -> str | None:
+def wrong_together(ring: Ring, kept: Ring, iterations: int, *, least: int = 1) -> str | None:
     """Return what may go wrong at the rings of a loop that carries a state, or None.
 
     The same roles are at both: the loader loads what is kept before the first iteration of a tile, and consumers
-    release it after the last one. Each leading product reads it until it is complete.
+    release it after the last one. Each leading product reads it until it is complete. least: the fewest iterations of a
+    tile: one with none takes turns with others.
     """
     if (ring.writer.groups, ring.reader.groups) != (kept.writer.groups, kept.reader.groups):
         return "its two rings are between other groups of warps"
     long = min(iterations, ring.buffers + 2)  # more than two rounds of the ring in a tile
-    for number, tiles in {min(iterations, 2): TILES, long: 2 if long > 2 else TILES}.items():
-        if reason := _wrong_in_loop(ring, kept, number, tiles):
-            return reason
-    return None
+    few = min(iterations, 2)
+    several = [(few,) * TILES, (long,) * (2 if long > 2 else TILES), *([(few, 0, 0, few)] if not least else [])]
+    return next(filter(None, (_wrong_in_loop(ring, kept, one) for one in dict.fromkeys(several))), None)
 
 
 @lru_cache(maxsize=256)
-def _wrong_in_loop(ring: Ring, kept: Ring, iterations: int, tiles: int) -> str | None:
-    """Return what may go wrong in so many tiles of a loop, each of so many iterations, or None."""
-    return _loop(ring, kept, iterations, tiles).explore()
+def _wrong_in_loop(ring: Ring, kept: Ring, iterations: tuple[int, ...]) -> str | None:
+    """Return what may go wrong in tiles of a loop, each of so many iterations, or None."""
+    return _loop(ring, kept, iterations).explore()
 
 
-def _loop(ring: Ring, kept: Ring, iterations: int, tiles: int) -> _Model:
-    """Return the model of so many tiles of a loop, each of so many iterations."""
-    loader = tuple(_tiles(ring.writer, iterations, tiles, lambda tile: (_kept(kept.writer.steps, tile), ())))
+def _loop(ring: Ring, kept: Ring, iterations: tuple[int, ...]) -> _Model:
+    """Return the model of tiles of a loop, each of so many iterations."""
+    loader = tuple(_tiles(ring.writer, iterations, lambda tile: (_kept(kept.writer.steps, tile), ())))
     held = next((n for n, step in enumerate(kept.reader.steps) if step.word == ARRIVE), len(kept.reader.steps))
     # It must be there when a consumer has waited for it, and not because a leading operand that was loaded later is.
     before, after = (*kept.reader.steps[:held], Step(word=TAKE, what=KEPT)), kept.reader.steps[held:]
-    consumer = tuple(_tiles(ring.reader, iterations, tiles, lambda tile: (_kept(before, tile), _kept(after, tile))))
+    consumer = tuple(_tiles(ring.reader, iterations, lambda tile: (_kept(before, tile), _kept(after, tile))))
     scripts = (loader, *[consumer] * ring.reader.groups)
-    return _Model(rings=(ring, kept), scripts=scripts, positions=taken(ring.reader, iterations))
+    return _Model(rings=(ring, kept), scripts=scripts, tiles=_begins(ring.reader, iterations))
+
+
+def _begins(role: Role, iterations: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the first place of each tile in a ring."""
+    return tuple(accumulate((taken(role, number) for number in iterations[:-1]), initial=0))
 
 
 def _kept(steps: tuple[Step, ...], tile: int) -> tuple[Place, ...]:
@@ -143,15 +149,15 @@ def _kept(steps: tuple[Step, ...], tile: int) -> tuple[Place, ...]:
 
 
 def _tiles(
-    role: Role, iterations: int, tiles: int, around: Callable[[int], tuple[tuple[Place, ...], tuple[Place, ...]]]
+    role: Role, iterations: tuple[int, ...], around: Callable[[int], tuple[tuple[Place, ...], tuple[Place, ...]]]
 ) -> Iterator[Place]:
     """Yield the steps of a role at the rings of a loop. around: those before the first iteration and after the last."""
-    size, parts = taken(role, iterations), parts_of(role)
-    for tile in range(tiles):
+    parts = parts_of(role)
+    for tile, (first, number) in enumerate(zip(_begins(role, iterations), iterations, strict=True)):
         before, after = around(tile)
         yield from before
-        own = [(0, tile * size + place, step) for place, step in of_tile(role, iterations)]
-        end = len(own) - len(parts.last)
+        own = [(0, first + place, step) for place, step in of_tile(role, number)]
+        end = max(0, len(own) - len(parts.last))
         yield from (*own[:end], *after, *own[end:])
 
 
@@ -177,8 +183,8 @@ class _Model:
 
     rings: tuple[Ring, ...]
     scripts: tuple[tuple[Place, ...], ...]
-    positions: int = 0
-    """Positions of a tile in the ring of a loop's operands; 0 if there is no ring of what is kept."""
+    tiles: tuple[int, ...] = ()
+    """The first positions of tiles in the ring of a loop's operands; none if there is no ring of what is kept."""
 
     def explore(self) -> str | None:
         for ring in self.rings:
@@ -243,8 +249,8 @@ class _Model:
         """Return (ring, number) of the buffers that a step of a reader reads."""
         if step.word not in (MULTIPLY, STORE, TAKE):
             return ()
-        if self.positions and step.word == MULTIPLY and step.what == LEADING:
-            return (which, number), (KEPT_RING, number // self.positions)
+        if self.tiles and step.word == MULTIPLY and step.what == LEADING:
+            return (which, number), (KEPT_RING, bisect_right(self.tiles, number) - 1)
         return ((which, number),)
 
     @cached_property

@@ -121,7 +121,7 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     if multiplies(stage) != (found.products > 0):
         return f"its tiles have {'a' if multiplies(stage) else 'no'} product, and its roles {found.products}"
     if found.kept is not None:
-        reason = reason or _loop_sizes(bound, stage, found, found.kept) or _loop_rings(stage, found, found.kept)
+        reason = reason or _loop_sizes(bound, stage, found, found.kept) or _loop_rings(bound, stage, found, found.kept)
         reason = reason or _values_reason(bound, stage)
     else:
         reason = reason or _sizes(bound, stage, found) or _rings(bound, stage, found)
@@ -313,15 +313,15 @@ def takes_in_order(ring: Ring) -> bool:
     return in_order and all(at[3][iteration] < at[2][iteration + 1] for iteration in range(ITERATIONS - 1))
 
 
-def _loop_rings(stage: BoundStage, found: Roles, kept: Ring) -> str | None:
+def _loop_rings(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> str | None:
     """Return what may go wrong in the rings of a loop that carries a state, or None."""
-    tile = loop_of(stage)
-    most = prod(stage.count(decl.name) for decl in tile.loop.indices)
-    for iterations in range(1 if tile.guard is not None else most, most + 1):
-        if iterations <= ITERATIONS and (reason := wrong_together(found.operands, kept, iterations)) is not None:
+    most = prod(stage.count(decl.name) for decl in loop_of(stage).loop.indices)
+    some = range_of(stage, bound.bounds(stage.name))
+    assert not isinstance(some, str)
+    least = most if some is None else int(some.some)
+    for iterations in sorted({most, *range(max(least, 1), min(ITERATIONS, most) + 1)}):
+        if (reason := wrong_together(found.operands, kept, iterations, least=least)) is not None:
             return f"in the rings of {found.operands.name} and of what is kept, {reason}"
-    if (reason := wrong_together(found.operands, kept, most)) is not None:
-        return f"in the rings of {found.operands.name} and of what is kept, {reason}"
     if (reason := wrong(found.results, found.pieces)) is not None:
         return f"in the ring of {found.results.name}, {reason}"
     return None
