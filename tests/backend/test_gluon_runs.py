@@ -23,11 +23,13 @@ from tests.lowering import test_roles_counted as counted
 from tests.lowering import test_roles_direct as hand
 from tests.lowering import test_roles_epilogue as epilogue
 from tests.lowering import test_roles_f8 as narrow
+from tests.lowering import test_roles_summed as summed
 from tests.lowering import test_roles_told as told_ranges
 from tests.lowering.roles_interpreter import RolesMachine, machine_after
 from tilelink import compiler
 from tilelink.backend.context import Emitted
 from tilelink.backend.emit import emit
+from tilelink.ir.products import operand_region
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.rings import (
     ADDEND,
@@ -57,6 +59,7 @@ from tilelink.lowering.rings import (
     taken,
 )
 from tilelink.lowering.role_statements import entries_of, results_of
+from tilelink.lowering.summed import summed_of
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs
@@ -251,6 +254,10 @@ CASES = {
     "vectors that arrive": Case(made=lambda: loops.bound(loops.SENT, N=2, sms=3), stage="attn", near=2e-2),
     "a loop of no iteration": Case(made=lambda: loops.bound(loops.LESS, N=3, sms=3), stage="attn", near=2e-2),
     "a loop that an entry cuts": Case(made=lambda: loops.bound(loops.ENTRY, N=3, sms=3), stage="attn", near=2e-2),
+    **{
+        f"a sum of products, {name}": Case(made=lambda options=options: summed.bound(**options), near=2e-2)
+        for name, options in summed.CASES.items()
+    },
     "a linear loop": Case(made=lambda: loops.bound(loops.LINEAR, N=2, sms=3), stage="attn", near=2e-2),
 }  # fmt: skip
 
@@ -481,8 +488,10 @@ def turns_of(stage: BoundStage, places: int, bound: Bound) -> int:
     roles = stage.roles
     assert roles is not None
     turns = next(n for n in range(places + 1) if taken(roles.operands.writer, n) == places)
-    inner = stage.tiles.get("inner", int(bound.numbers.get("K", 0)))
-    assert roles.kept is not None or turns == (-(-inner // roles.block) if roles.products else 0)
+    inner, product, times = stage.tiles.get("inner", int(bound.numbers.get("K", 0))), summed_of(stage), 1
+    if product is not None:
+        inner, times = bound.tile_map(stage.name, operand_region(product.dot.left)).spans[-1].size, product.count(stage)
+    assert roles.kept is not None or turns == (-(-inner // roles.block) * times if roles.products else 0)
     return turns
 
 

@@ -50,7 +50,7 @@ def _loaded(stage: BoundStage) -> tuple[Statement, ...]:
     """
     if not multiplies(stage):
         return tuple(s for s in stage.stage.body if isinstance(s, Wait))
-    return stage.stage.body[: after_product(stage.stage.body, stage.slices) or len(stage.stage.body)]
+    return stage.stage.body[: after_product(stage.stage.body, stage.products) or len(stage.stage.body)]
 
 
 @dataclass(kw_only=True)

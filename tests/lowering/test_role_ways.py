@@ -57,10 +57,8 @@ PROGRAMS = {
     "leaves out iterations": "    y : out [M, D]\n    compute f(i: M):\n"
     + ATTEND.format(mask="").replace("state = attend", "if t != 1:\n                state = attend")
     + "        y[i, :] = finish(state)\n",
-    "scales the product": SUMS
+    "scales products": SUMS
     + "            total += dot(xl[l, i, :], ws[l, j, :].T) * u[i, l][:, None]\n        y[i, j] = total\n",
-    "sums products": SUMS
-    + "            total += dot(xl[l, i, :], ws[l, j, :].T)\n        y[i, j] = total\n",
     "multiplies three": "    y : out [M, N]\n    compute f(i: M, j: N):\n"
     + "        y[i, j] = dot(x[i, :], w[j, :].T) + dot(x[i, :], v[j, :].T) + dot(x[i, :], ws[0, j, :].T)\n",
 }  # fmt: skip

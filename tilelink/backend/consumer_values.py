@@ -102,6 +102,13 @@ class ConsumerValueEmitter(ValueEmitter):
                 loads = [self._load(region, str(number) if number else None) for number in range(count)]
                 self.vectors[region] = addresses.writer.let(name, f"({', '.join(loads)}{',' * (count == 1)})")
 
+    def load_all(self, regions: Iterable[Region], like: str) -> None:
+        """Load what is computed with a product of all columns. like: a tile of its shape."""
+        self.parts = [like]
+        for region in regions:
+            name = self.addresses.writer.name(f"{region.tensor}_tile")
+            self.prefetched[region] = self._loaded(region, name, None)
+
     def prefetch(self, reads: Iterable[Read], like: str) -> dict[Region, Prefetch]:
         """Start to load the first piece of some tiles. like: the first piece of the product.
 

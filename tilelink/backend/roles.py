@@ -7,6 +7,7 @@ The loader executes the waits of a tile, the consumers what is computed, and the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -62,6 +63,7 @@ from tilelink.lowering.role_statements import (
     role_of,
 )
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
+from tilelink.lowering.summed import SummedProduct, summed_of, summed_product
 
 PREFETCHED_TILES = 2
 """Most tiles that consumers add of which pieces are prefetched: a piece takes 32 registers of a thread."""
@@ -111,6 +113,9 @@ def uses_indices(bound: Bound, stage: BoundStage) -> bool:
     numbers = [one.scalar for value in found for one in values(value) if isinstance(one, FromScalar)]
     if stage.roles is not None and stage.roles.kept is not None:
         return computes_with_places(loop_of(stage))
+    summed = summed_of(stage)
+    if summed is not None and summed.scaled:
+        return True
     placed = any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
     direct = stage.roles is not None and stage.roles.direct
     return placed or direct or bool(read or consumer_waits(stage) or stage.parts)
@@ -190,6 +195,16 @@ class RoleEmitter(StatementEmitter):
         """Lower a statement of the tile, or nothing if it is that of another role."""
         raise NotImplementedError
 
+    def over(self, summed: SummedProduct) -> list[nodes.Loop]:
+        """Return the loops over the iterations of a sum of products, after the indices of one value."""
+        stage, constants = self.values.addresses.stage, self.values.addresses.constants
+        names = [decl.name for decl in summed.loop.indices]
+        for name in names:
+            if stage.count(name) == 1:
+                self.writer.let(name, "0")
+        several = (name for name in names if stage.count(name) > 1)
+        return [nodes.Loop(index=name, over=f"range(0, {constants.count(stage, name)})") for name in several]
+
     def comment(self, statement: Statement) -> None:
         self.writer.add(nodes.Comment(text=statement_comment(statement)))
 
@@ -241,6 +256,16 @@ class Loader(RoleEmitter):
         elif sliced is not None:
             self.loaded = True
             self._loads(sliced)
+        elif (summed := summed_product(stage, statement)) is not None:
+            self.loaded = True
+            self.comment(statement)
+            with ExitStack() as loops:
+                for over in self.over(summed):
+                    loops.enter_context(self.writer.block(over))
+                for wait in summed.waits:
+                    self._ordered(wait)
+                self.comment(summed.statement)
+                self._loads(None)
         elif products_of(value_of(statement)):
             self.comment(statement)
             if not self.loaded:  # the operands of all products are loaded together
@@ -251,7 +276,7 @@ class Loader(RoleEmitter):
         """Load the operands of a product, each slice after its waits."""
         shared, position, addresses = self.shared, self.position, self.values.addresses
         corners = {} if sliced else self._corners()
-        ahead = self._slice()
+        ahead = self._slices()
         k = self.writer.name("k")
         over = f"range(0, {shared.inner}, {shared.block})"
         with self.writer.block(nodes.Loop(index=k, over=over)):
@@ -262,7 +287,7 @@ class Loader(RoleEmitter):
                 corners = self._corners()
             for step in shared.roles.operands.writer.steps:
                 if step.word == LOAD:
-                    self._load(step.what, corners[step.what], f"{ahead}{k}")
+                    self._load(step.what, corners[step.what], f"{ahead[step.what]}{k}")
                 else:
                     self.synchronize(step, position)
             self.writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
@@ -298,18 +323,25 @@ class Loader(RoleEmitter):
 
     def _corners(self) -> dict[str, str]:
         """Return operand -> name of the first row of its tile."""
-        dot, addresses = self.shared.dot, self.values.addresses
-        rights = ((right_operand(number), one.right) for number, one in enumerate(self.shared.dots))
-        pairs = (("left", dot.left), *rights)
-        return {what: corner(addresses, operand_region(operand), load=True, column=False)[0] for what, operand in pairs}
+        addresses, operands = self.values.addresses, self._operands
+        return {what: corner(addresses, region, load=True, column=False)[0] for what, region in operands.items()}
 
-    def _slice(self) -> str:
-        """Emit where the slice of the operands begins that is multiplied, and return what to add to it, or ""."""
-        addresses = self.values.addresses
-        inner = addresses.bound.memory_map(addresses.stage.name, operand_region(self.shared.dot.left)).spans[-1]
-        if inner.kind != "tile":
-            return ""
-        return self.writer.let(self.writer.name("slice"), addresses.start(inner, LEVEL["+"])) + " + "
+    @property
+    def _operands(self) -> dict[str, Region]:
+        """Return the operands of the products, by their names."""
+        rights = {right_operand(number): operand_region(one.right) for number, one in enumerate(self.shared.dots)}
+        return {"left": operand_region(self.shared.dot.left), **rights}
+
+    def _slices(self) -> dict[str, str]:
+        """Emit where the slice of each operand begins that is multiplied, and return what to add to it, or ""."""
+        addresses, found, known = self.values.addresses, dict[str, str](), dict[str, str]()
+        for what, region in self._operands.items():
+            inner = addresses.bound.memory_map(addresses.stage.name, region).spans[-1]
+            first = addresses.start(inner, LEVEL["+"]) if inner.kind in ("tile", "block") else ""
+            if first and first not in known:
+                known[first] = self.writer.let(self.writer.name("slice"), first) + " + "
+            found[what] = known.get(first, "")
+        return found
 
     def _load(self, what: str, row: str, column: str) -> None:
         shared = self.shared
@@ -382,7 +414,7 @@ class Consumer(RoleEmitter):
         if not shared.dots:
             self._compute(rest)
             return
-        product = sliced_product(stage, rest[0])
+        product = sliced_product(stage, rest[0]) or summed_product(stage, rest[0])
         self.comment(rest[0])
         acc = writer.name(product.name if product else "acc")
         late = consumer_waits(stage)
@@ -476,14 +508,18 @@ class Consumer(RoleEmitter):
         come then: the loader has loaded this buffer after it waited for them.
         """
         shared, writer = self.shared, self.writer
-        parts = parts_of(shared.roles.operands.reader)
+        parts, summed = parts_of(shared.roles.operands.reader), shared.summed
         writer.add(self._zeros(acc))
+        if summed is not None and summed.scaled:
+            self._sum_scaled(summed, parts.each, acc)
+            return self._fetch() if fetch else {}
         if any(step.word == SUM for step in parts.each):
             return self._sum_products(parts.each, acc, fetch=fetch)
         self._multiply_buffers(parts.first, acc, first=True)
         if shared.steps > 1:
-            loop = nodes.Loop(index=writer.name("k"), over=f"range({shared.block}, {shared.inner}, {shared.block})")
-            with writer.block(loop):
+            over = f"range({shared.block}, {shared.inner}, {shared.block})"
+            over = over if summed is None else f"range(1, {shared.steps})"
+            with writer.block(nodes.Loop(index=writer.name("k"), over=over)):
                 self._multiply_buffers(parts.each, acc, first=False)
         fetched = self._fetch() if fetch else {}
         for step in parts.last:
@@ -511,7 +547,8 @@ class Consumer(RoleEmitter):
         last = fetch and bool(read_addends(addresses.bound, addresses.stage))
         if shared.steps > last:
             end = f"{shared.inner} - {shared.block}" if last else shared.inner
-            with writer.block(nodes.Loop(index=k, over=f"range(0, {end}, {shared.block})")):
+            over = f"range(0, {end}, {shared.block})" if shared.summed is None else f"range(0, {shared.steps - last})"
+            with writer.block(nodes.Loop(index=k, over=over)):
                 self._sum_product(steps, acc, product)
         if not last:
             return {}
@@ -521,6 +558,29 @@ class Consumer(RoleEmitter):
         fetched = self._fetch()
         self._sum_product(steps[awaited:], acc, product)
         return fetched
+
+    def _sum_scaled(self, summed: SummedProduct, steps: tuple[Step, ...], acc: str) -> None:
+        """Lower a sum of products that iterations scale: each loads what it scales by while it multiplies."""
+        values, writer, product = self.values, self.writer, self.writer.name("product")
+        assert isinstance(values, ConsumerValueEmitter)
+        with ExitStack() as loops:
+            for over in self.over(summed):
+                loops.enter_context(writer.block(over))
+            loops.enter_context(writer.apart())
+            self.comment(summed.statement)
+            for step in steps:
+                if step.word == SUM:
+                    values.parts = [product]
+                    writer.let(acc, f"{acc} + {values.lower(summed.added, {}).text}")
+                    continue
+                if step.word == MULTIPLY:
+                    writer.add(self._zeros(product))
+                self._multiply_step(step, product, self.position, first=True)
+                if step.word == MULTIPLY:  # its buffer is full, so that all signals of the iteration have come
+                    values.load_all(summed.reads, acc)
+            position = self.position
+            writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=self.shared.buffers))
+        values.prefetched = {}
 
     def _sum_product(self, steps: tuple[Step, ...], acc: str, product: str) -> None:
         for step in steps:

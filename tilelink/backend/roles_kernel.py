@@ -21,6 +21,7 @@ from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER, Roles, widest_of
 from tilelink.lowering.role_statements import consumer_waits, read_addends, results_of
+from tilelink.lowering.summed import summed_of
 
 
 def roles_kernel(frame: Frame) -> KernelContext:
@@ -96,6 +97,7 @@ def _by_pointer(frame: Frame) -> frozenset[str]:
     every = [stage for stage in frame.usage.stages if stage.roles is not None]
     stages = [stage for stage in every if stage.roles is not None and not stage.roles.kept]
     read = frozenset(one.region.tensor for stage in stages for one in read_addends(frame.bound, stage))
+    read |= {region.tensor for stage in stages if (summed := summed_of(stage)) for region in summed.reads}
     loops = [loop_of(stage) for stage in every if stage.has_loop]
     read |= {store.region.tensor for tile in loops for store in tile.stored}
     read |= {region.tensor for tile in loops for region in tile.loaded}

@@ -19,6 +19,7 @@ from tilelink.ir.typing import Axis
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER, Ring, Roles
 from tilelink.lowering.role_statements import entries_of, product_of, products_of_tile, results_of
+from tilelink.lowering.summed import SummedProduct, summed_of
 
 MAX_SWIZZLE = 128
 """Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
@@ -146,7 +147,13 @@ class Shared:
     def steps(self) -> int:
         """Return the number of buffers that a tile's product takes."""
         axis = self.addresses.typing.type_of(self.dot.left).axes[-1]
-        return -(-self.addresses.extent(axis) // self.roles.block)
+        times = self.summed.count(self.addresses.stage) if self.summed is not None else 1
+        return -(-self.addresses.extent(axis) // self.roles.block) * times
+
+    @property
+    def summed(self) -> SummedProduct | None:
+        """Return the product that a tile adds up in a loop, if it does."""
+        return summed_of(self.addresses.stage)
 
     @property
     def buffers(self) -> str:

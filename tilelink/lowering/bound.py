@@ -232,6 +232,8 @@ class BoundStage:
     """Indices within a tile of another stage. Their tiles end with the tensor, not with the extent of the index."""
     slices: frozenset[str] = frozenset()
     """Indices of loops over the slices of one product (see lowering/sink_waits.py)."""
+    sums: frozenset[str] = frozenset()
+    """First indices of loops that add up products, of a stage whose warps have roles (see lowering/summed.py)."""
     tied: str | None = None
     """The clause that ties the tiles of a program to one another, if nothing else of the stage shows it."""
     tasks: int | None = field(default=None, metadata=spelled("tiles"))
@@ -258,8 +260,13 @@ class BoundStage:
 
     @cached_property
     def has_loop(self) -> bool:
-        """True if a tile has a loop other than over the slices of one product."""
-        return any(isinstance(s, For) and s.indices[0].name not in self.slices for s in self.stage.body)
+        """True if a tile has a loop that is not a part of its product."""
+        return any(isinstance(s, For) and s.indices[0].name not in self.products for s in self.stage.body)
+
+    @property
+    def products(self) -> frozenset[str]:
+        """First indices of loops that stand for one product."""
+        return self.slices | self.sums
 
     @cached_property
     def carried(self) -> Carried | str:

@@ -48,6 +48,7 @@ from tilelink.lowering.role_statements import (
     tile_addends,
     writers_of,
 )
+from tilelink.lowering.summed import summed_of
 from tilelink.lowering.transform import stage_writes
 from tilelink.scheduling.schedule import RolesChoice
 
@@ -117,8 +118,11 @@ def is_cut(bound: Bound, stage: BoundStage) -> bool:
 
 
 def is_summed(bound: Bound, stage: BoundStage) -> bool:
-    """True if consumers add the products of buffers to the sums of a tile, in f32."""
-    return bound.tensors[operand_region(product_of(stage).left).tensor].dtype in NARROW
+    """True if consumers add the products of buffers, or what iterations make of them, to the sums of a tile, in f32."""
+    summed = summed_of(stage)
+    return (summed is not None and summed.scaled) or bound.tensors[
+        operand_region(product_of(stage).left).tensor
+    ].dtype in NARROW
 
 
 def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
@@ -141,6 +145,7 @@ def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Role
         bound.contraction_block(stage.name), choice.consumers, _item(bound, left), ITEM_BYTES[types_of(bound, stage)[1]]
     )  # fmt: skip
     reason = _tile_reason(rows, columns, consumers, len(dots)) or _block_reason(block, item)
+    reason = reason or _summed_reason(bound, stage, block, item)
     if reason := reason or _epilogue_reason(bound, stage, targets) or (direct and _direct_reason(bound, stage)):
         return reason
     own, sums = rows // consumers, is_summed(bound, stage)
@@ -197,6 +202,21 @@ def _number_bytes(bound: Bound, stage: BoundStage) -> int:
     every = (bound.stages[name] for name in bound.kernel_of[stage.name].stage_names)
     numbers = max((len(entries_of(one)) for one in every if hands_on(bound, one)), default=0)
     return numbers * NUMBER_BYTES + 2 * BARRIER_BYTES if numbers else 0
+
+
+def _summed_reason(bound: Bound, stage: BoundStage, block: int, item: int) -> str | None:
+    """Return why consumers cannot scale the products that a loop adds up, or None. block: contracted in a buffer."""
+    summed = summed_of(stage)
+    if summed is None or not summed.scaled:
+        return None
+    inner = bound.tile_map(stage.name, operand_region(summed.dot.left)).spans[-1].size
+    if inner != block:
+        most = max(BLOCK_BYTES) // item
+        text = f"an iteration scales a product of {inner} contracted elements, and a buffer holds {block}"
+        return reason_at(summed.dot, f"{text}, of at most {most}")
+    rows, columns = (span.index for span in bound.tile_map(stage.name, results_of(stage)[0]).spans[-2:])
+    shapes: tuple[list[str | None], ...] = ([], [rows], [columns], [rows, columns])
+    return next(filter(None, (_read_reason(bound, stage, region, shapes) for region in summed.reads)), None)
 
 
 def _operands_reason(bound: Bound, operands: Sequence[Region], targets: Sequence[Region]) -> str | None:
@@ -550,11 +570,13 @@ def _along(bound: Bound, stage: BoundStage, region: Region) -> int | None:
 
 
 def _is_slice(stage: BoundStage, inner: Span, block: int) -> bool:
-    """True if a span is a slice of the whole contracted dimension.
+    """True if a span is a slice of the whole contracted dimension, or of fixed length.
 
     A slice consists of whole blocks, so that no block has elements of the next slice. The last slice may end beyond the
     tensor, where TMA loads zeros.
     """
+    if inner.kind == "block":
+        return inner.size % block == 0
     if inner.kind != "tile" or inner.counted or inner.gather is not None:
         return False
     name = str(inner.index)

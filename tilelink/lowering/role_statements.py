@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import takewhile
 
-from tilelink.ir.products import products
+from tilelink.ir.products import products, products_of
 from tilelink.ir.program import (
     Apply,
     Assign,
@@ -44,6 +44,7 @@ from tilelink.lowering.reason import reason_at
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.straight_epilogue import UNROLLED, after_product, is_elementwise
+from tilelink.lowering.summed import summed_of, summed_product
 from tilelink.lowering.transform import stage_writes
 
 PRODUCTS = (1, 2)
@@ -58,7 +59,7 @@ def divided_reason(stage: BoundStage) -> str | None:
     if is_elementwise(stage.stage.body):
         loop = next(s for s in stage.stage.body if isinstance(s, For))
         return reason_at(loop, f"a loop without a product is over tiles, or over more than {UNROLLED} numbers")
-    after = after_product(stage.stage.body, stage.slices)
+    after = after_product(stage.stage.body, stage.products)
     if after is not None:
         loop = next(s for s in stage.stage.body[after:] if isinstance(s, For))
         text = f"a loop after its product is over tiles, or over more than {UNROLLED} numbers or a part of them"
@@ -105,7 +106,7 @@ def _starts_sums(body: tuple[Statement, ...]) -> bool:
     """True if a constant is the start of the sums of a product of slices, which follows it."""
     start, following = body[0], next((s for s in body[1:] if not isinstance(s, Wait)), None)
     match following:
-        case Assign(name=name, value=Apply(op="add", args=(Local(name=begun), Dot()))):
+        case Assign(name=name, value=Apply(op="add", args=(Local(name=begun), added))) if products_of(added):
             return isinstance(start, Assign) and start.name == name == begun
         case _:
             return False
@@ -240,6 +241,8 @@ def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
         computed = [one for s in statements(stage.stage.body) if (value := value_of(s)) for one in reads(value)]
     elif dots:
         computed = [one for one in computed if one.tensor in own or not awaits(stage, one)]
+        summed = summed_of(stage)
+        computed += summed.reads if summed is not None else ()
     for verb, read in (("multiplies", multiplied), ("computes with", computed)):
         for one in read:
             if (writer := writers.get(one.tensor)) is not None:
@@ -288,7 +291,10 @@ def stage_body(stage: BoundStage) -> tuple[Statement, ...]:
 
 def _joined(stage: BoundStage) -> Iterator[Statement]:
     for statement in stage.stage.body:
-        product = sliced_product(stage, statement)
+        product, summed = sliced_product(stage, statement), summed_product(stage, statement)
+        if summed is not None:
+            yield from (*summed.waits, summed.statement)
+            continue
         if product is None:
             yield statement
             continue
@@ -324,9 +330,10 @@ def results_of(stage: BoundStage) -> list[Region]:
 def addends(stage: BoundStage) -> list[Read]:
     """Return the regions that a stage computes with next to its product."""
     found: list[Read] = []
+    summed = summed_of(stage)
     for statement in stage_body(stage):
         value = value_of(statement)
-        if value is not None:
+        if value is not None and (summed is None or statement is not summed.statement):
             map_value(value, lambda one: _kept(one, found))
     return found
 
@@ -375,7 +382,7 @@ def consumer_waits(stage: BoundStage) -> tuple[Wait, ...]:
 
 def late_waits(stage: BoundStage) -> tuple[Wait, ...]:
     """Return the waits after the product of a tile."""
-    after = None if stage.has_loop else after_product(stage.stage.body, stage.slices)
+    after = None if stage.has_loop else after_product(stage.stage.body, stage.products)
     return () if after is None else _late_waits(stage.stage.body[after:])
 
 

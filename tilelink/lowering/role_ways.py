@@ -15,7 +15,6 @@ class Way:
     reasons: tuple[str, ...] = ()
 
 
-NOT_TWICE = "an iteration of its loop does not multiply twice"
 WAYS = (
     Way(
         stage="gathers rows of a product, `dot(xs[rows[r], :], ...)`",
@@ -74,22 +73,16 @@ WAYS = (
         ),
     ),
     Way(
-        stage="scales the product of each block, `total += dot(..) * u[i, k]`",
-        because="an iteration of a loop multiplies twice, what all have in common and the result",
-        instead="scales of rows, columns or tensors, as factors after one product; blocks without roles",
-        reasons=(NOT_TWICE,),
-    ),
-    Way(
-        stage="sums products over ranks or heads, `for (p: ranks): acc += dot(..)`",
-        because="the same",
-        instead="one contracted dimension, `ranks * K`, that peers push to as columns",
-        reasons=(NOT_TWICE,),
+        stage="scales products of more contracted elements than a buffer holds, `total += dot(..) * u[k, i]`",
+        because="an iteration has one buffer then, of up to 256 bytes of each row",
+        instead="blocks of 64, 128 or 256 bytes, with `b` of `tile` as long",
+        reasons=("an iteration scales a product of",),
     ),
     Way(
         stage="multiplies three times, as Q, K and V of one row, or attention backward",
         because="a tile multiplies once or twice the same left operand",
         instead="an index over the three, `c: 3`; backward without roles",
-        reasons=(NOT_TWICE, "its tiles multiply "),
+        reasons=("an iteration of its loop does not multiply twice", "its tiles multiply "),
     ),
     Way(
         stage="has operands that travel as words, `low_latency`",

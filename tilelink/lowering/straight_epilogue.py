@@ -64,7 +64,7 @@ Expanded = Callable[[Statement], tuple[Statement, ...] | None]
 def straightened(bound: Bound, name: str) -> Bound:
     """Return the bound program with a stage whose epilogue is straight, as far as it can be."""
     stage = bound.stages[name]
-    body = straight(stage.stage.body, partial(_expanded, bound, stage), stage.slices)
+    body = straight(stage.stage.body, partial(_expanded, bound, stage), stage.products)
     bound = with_bodies(bound, {name: body})
     left = {decl.name for s in statements(body) if isinstance(s, For) for decl in s.indices}
     left |= {decl.name for decl in stage.stage.indices}
@@ -132,7 +132,7 @@ def after_product(body: tuple[Statement, ...], slices: Collection[str] = frozens
 
     slices: the indices of loops over the slices of a product.
     """
-    begin = next((n for n, s in enumerate(body) if not isinstance(s, Wait) and not _is_zero(s)), len(body))
+    begin = next((n for n, s in enumerate(body) if not isinstance(s, Wait) and not is_zero(s)), len(body))
     first = body[begin : begin + 1]
     sliced = any(_is_sliced(s, slices) for s in first)
     return begin + 1 if sliced or products(first) else None
@@ -198,6 +198,6 @@ def once(statement: Statement) -> tuple[Statement, ...] | None:
             return None
 
 
-def _is_zero(statement: Statement) -> bool:
+def is_zero(statement: Statement) -> bool:
     """True for a constant before a product, such as the start of its sums."""
     return isinstance(statement, Assign) and isinstance(statement.value, Full)

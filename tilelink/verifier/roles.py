@@ -63,6 +63,7 @@ from tilelink.lowering.role_statements import (
     results_of,
     tile_addends,
 )
+from tilelink.lowering.summed import summed_of
 from tilelink.verifier.rings import wrong, wrong_between, wrong_together
 
 SM_REGISTERS = 65536
@@ -95,6 +96,8 @@ def _wrong_stages(bound: Bound) -> Iterator[VerificationError]:
 def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     if not bound.capabilities.roles:
         return f"dialect {bound.capabilities.dialect} has no roles of warps on {bound.target}"
+    if reason := divided_reason(stage):
+        return reason
     kernel = bound.kernel_of[stage.name]
     for loop in kernel.loops:
         neighbour = bound.stages[loop.stages[0]]
@@ -104,6 +107,7 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
             or loop.width is not None
             or other is None
             or not fit_together(found, other)
+            or divided_reason(neighbour) is not None
             or types_of(bound, neighbour) != types_of(bound, stage)
         ):
             return "another stage in its kernel has no roles that fit together with its own"
@@ -113,7 +117,7 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         return f"a kernel has no {found.consumers} consumers with a ring of {found.operands.buffers} buffers"
     if found.pieces < 1 or found.results.buffers < 1:
         return f"a result has no {found.pieces} pieces in a ring of {found.results.buffers} buffers"
-    reason = divided_reason(stage) or launch_reason(bound, stage) or conflict(bound, kernel, stage)
+    reason = launch_reason(bound, stage) or conflict(bound, kernel, stage)
     reason = reason or _iterations(bound, stage)
     if stage.has_loop != (found.kept is not None):
         carried = "carries a state" if stage.has_loop else "carries no state"
@@ -350,5 +354,5 @@ def _steps(bound: Bound, stage: BoundStage, found: Roles) -> int:
     """Return the buffers that the product of a tile takes, 0 without one."""
     if not multiplies(stage):
         return 0
-    inner = bound.tile_map(stage.name, operand_region(product_of(stage).left)).spans[-1]
-    return -(-inner.size // found.block)
+    inner, summed = bound.tile_map(stage.name, operand_region(product_of(stage).left)).spans[-1], summed_of(stage)
+    return -(-inner.size // found.block) * (summed.count(stage) if summed is not None else 1)

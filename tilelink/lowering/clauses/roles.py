@@ -90,6 +90,7 @@ from tilelink.lowering.role_statements import (
 from tilelink.lowering.role_ways import ways_round
 from tilelink.lowering.straight_epilogue import once, straight, straightened
 from tilelink.lowering.strength_reduction import reduced
+from tilelink.lowering.summed import summed_body, with_sums
 from tilelink.lowering.unfold import unfolded, unfolded_body
 from tilelink.scheduling.schedule import RolesChoice, Schedule
 from tilelink.scheduling.words import check_count
@@ -146,7 +147,7 @@ def _straightened(bound: Bound) -> Bound:
     """Return the bound program with stages as roles divide them: epilogues without loops, and loops unfolded."""
     for name in bound.stages:
         if bound.schedule.stage(_written(bound, name))[ROLES] is not None:
-            bound = straightened(bound, name)
+            bound = straightened(with_sums(bound, name), name)
             if bound.stages[name].has_loop:
                 bound = reduced(unfolded(bound, name), name)
     return bound
@@ -263,7 +264,10 @@ def _of_no_type(bound: Bound, stage: BoundStage) -> bool:
 def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
     if reason := decided_reason(stage):
         return reason
-    body = straight(stage.body, once)
+    body, sums = summed_body(stage.body)
+    body = straight(body, once, frozenset(sums))
+    if sums:
+        return None
     if not any(isinstance(s, For) for s in body):
         if not products(body):
             return "a search gives roles to stages that multiply alone"
