@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.gpu.loop_forms import FORMS
+from tests.lowering import test_roles_summed as summed
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.planning.plan import make_plan
@@ -157,3 +158,26 @@ def test_an_iteration_counts_what_its_consumers_execute(name: str) -> None:
                 checked += 1
                 masked += share > 0
     assert checked and bool(masked) == bool(form.mask)
+
+
+@pytest.mark.parametrize("lines", [summed.SCALED, summed.BLOCKS, summed.OVER_RANKS], ids=["rows", "blocks", "plain"])
+def test_a_sum_of_products_counts_what_its_consumers_execute(lines: tuple[str, ...]) -> None:
+    bound = summed.bound(lines, M=128, N=128)
+    plan = make_plan(bound)
+    source = ast.parse(emit(bound, plan.thresholds).text).body
+    consumer = next(one for one in source if isinstance(one, ast.FunctionDef) and "consumer" in one.name)
+    assigned = (one for one in ast.walk(consumer) if isinstance(one, ast.Assign))
+    sums = [one.value for one in assigned if ast.unparse(one.targets[0]) == "total_1"]
+    tiles = {"total_1": "scores", "product": "scores"}
+    own = Counted(shapes={**tiles, "u_tile": "rows", "s_tile": "rows", "v_tile": "columns"})
+    for one in sums:
+        if isinstance(one, ast.BinOp):
+            own.shape(one)
+    iterations = 2 if "q: ranks" in lines[0] else 3
+    every = _total(own.every, {"scores": 128 * 128, "rows": 128, "columns": 128}) * iterations
+    works = [work for one in executions(plan) if one.stage.name == "gemm" for _, work in [*WorkOf(plan).works(one)]]
+    of_sum = [work for work in works if work.products]
+    flops = sum(product.flops for work in of_sum for product in work.products) * (iterations // len(of_sum))
+    assert flops == 2 * 128 * 128 * 64 * iterations
+    if lines != summed.OVER_RANKS:
+        assert sum(work.elementwise for work in of_sum) * (iterations // len(of_sum)) == every > 0

@@ -102,12 +102,10 @@ class ConsumerValueEmitter(ValueEmitter):
                 loads = [self._load(region, str(number) if number else None) for number in range(count)]
                 self.vectors[region] = addresses.writer.let(name, f"({', '.join(loads)}{',' * (count == 1)})")
 
-    def load_all(self, regions: Iterable[Region], like: str) -> None:
-        """Load what is computed with a product of all columns. like: a tile of its shape."""
-        self.parts = [like]
-        for region in regions:
-            name = self.addresses.writer.name(f"{region.tensor}_tile")
-            self.prefetched[region] = self._loaded(region, name, None)
+    def load_all(self, regions: Iterable[Region], like: str) -> dict[Region, str]:
+        """Load what is computed with a product of all columns, and return its names. like: a tile of its shape."""
+        self.parts, name = [like], self.addresses.writer.name
+        return {region: self._loaded(region, name(f"{region.tensor}_tile"), None) for region in regions}
 
     def prefetch(self, reads: Iterable[Read], like: str) -> dict[Region, Prefetch]:
         """Start to load the first piece of some tiles. like: the first piece of the product.

@@ -275,6 +275,7 @@ class _IterationValues(ValueEmitter):
 
     def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
         name = self.loaded.get(value.region) or self.load(value.region)
+        self.loaded[value.region] = name
         dtype = self.addresses.bound.tensors[value.region.tensor].dtype
         wide = COMPUTED.get(dtype, dtype)
         text = name if wide == dtype else f"{name}.to({TRITON[wide]})"

@@ -560,27 +560,54 @@ class Consumer(RoleEmitter):
         return fetched
 
     def _sum_scaled(self, summed: SummedProduct, steps: tuple[Step, ...], acc: str) -> None:
-        """Lower a sum of products that iterations scale: each loads what it scales by while it multiplies."""
-        values, writer, product = self.values, self.writer, self.writer.name("product")
+        """Lower a sum of products that iterations scale: what they scale by is loaded while they multiply.
+
+        If it is there all the time, an iteration loads that of the next one: a product takes less time than a load.
+        """
+        values, writer = self.values, self.writer
         assert isinstance(values, ConsumerValueEmitter)
-        with ExitStack() as loops:
-            for over in self.over(summed):
-                loops.enter_context(writer.block(over))
-            loops.enter_context(writer.apart())
+        tensors, count = values.addresses.bound.tensors, summed.count(values.addresses.stage)
+        early = all(tensors[region.tensor].constant for region in summed.reads) and summed.reads_alone and count > 1
+        product, number, now = writer.name("product"), writer.name("number"), dict[Region, str]()
+        if early:
+            with writer.apart():
+                self._number(summed, "0")
+                now = values.load_all(summed.reads, acc)
+        with writer.block(nodes.Loop(index=number, over=f"range(0, {count})")), writer.apart():
+            if not early:
+                self._number(summed, number)
             self.comment(summed.statement)
+            loaded = now
             for step in steps:
                 if step.word == SUM:
-                    values.parts = [product]
+                    values.parts, values.prefetched = [product], now or loaded
                     writer.let(acc, f"{acc} + {values.lower(summed.added, {}).text}")
                     continue
                 if step.word == MULTIPLY:
                     writer.add(self._zeros(product))
                 self._multiply_step(step, product, self.position, first=True)
                 if step.word == MULTIPLY:  # its buffer is full, so that all signals of the iteration have come
-                    values.load_all(summed.reads, acc)
+                    if early:
+                        following = writer.let(writer.name("following"), f"tl.minimum({number} + 1, {count - 1})")
+                        self._number(summed, following)
+                    loaded = values.load_all(summed.reads, acc)
+            for region, name in now.items():
+                writer.let(name, loaded[region])
             position = self.position
             writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=self.shared.buffers))
         values.prefetched = {}
+
+    def _number(self, summed: SummedProduct, number: str) -> None:
+        """Emit the indices of an iteration of a sum of products, of which the last runs fastest."""
+        stage, constants, rest = self.values.addresses.stage, self.values.addresses.constants, number
+        several = [decl.name for decl in summed.loop.indices if number != "0" and stage.count(decl.name) > 1]
+        for decl in summed.loop.indices:
+            if decl.name not in several:
+                self.writer.let(decl.name, "0")
+        for name in reversed(several):
+            size = constants.count(stage, name)
+            self.writer.let(name, rest if name == several[0] else f"{rest} % {size}")
+            rest = f"{rest} // {size}" if rest == number else f"({rest}) // {size}"
 
     def _sum_product(self, steps: tuple[Step, ...], acc: str, product: str) -> None:
         for step in steps:

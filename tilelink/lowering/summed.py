@@ -17,8 +17,24 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilelink.ir.products import products_of
-from tilelink.ir.program import Apply, Assign, Dot, For, Full, Local, Read, Region, Statement, Transpose, Value, Wait
-from tilelink.ir.visitor import local_names, map_values, reads, statements, value_of
+from tilelink.ir.program import (
+    Apply,
+    Assign,
+    Dot,
+    For,
+    FromScalar,
+    Full,
+    Local,
+    Positions,
+    Read,
+    Region,
+    Statement,
+    Transpose,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import Index, walk
+from tilelink.ir.visitor import local_names, map_values, reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, with_bodies
 from tilelink.lowering.straight_epilogue import is_zero
 
@@ -43,6 +59,14 @@ class SummedProduct:
         """Return what consumers compute with in an iteration."""
         multiplied = {region for operand in (self.dot.left, self.dot.right) for region in reads(operand)}
         return tuple(dict.fromkeys(region for region in reads(self.added) if region not in multiplied))
+
+    @property
+    def reads_alone(self) -> bool:
+        """True if what an iteration adds depends on its number by what it reads and multiplies alone."""
+        own = {decl.name for decl in self.loop.indices}
+        places = [one.index for one in values(self.added) if isinstance(one, Positions)]
+        numbers = [e for one in values(self.added) if isinstance(one, FromScalar) for e in walk(one.scalar)]
+        return not own & {*places, *(e.name for e in numbers if isinstance(e, Index))}
 
     @property
     def statement(self) -> Assign:

@@ -245,7 +245,8 @@ def _product_sizes(bound: Bound, stage: BoundStage, found: Roles) -> Iterator[tu
 def summed(ring: Ring) -> bool | None:
     """True if roles add the product of each place to the sums of a tile, None if they do so in another way."""
     words = [step.word for step in ring.reader.steps if step.word in (MULTIPLY, SUM)]
-    others = [step.word for step in (*(ring.reader.first or ()), *(ring.reader.last or ()), *ring.reader.after)]
+    elsewhere = (*(ring.reader.first or ()), *(ring.reader.last or ()), *ring.reader.after)
+    others = [step.word for step in elsewhere if step.word in (MULTIPLY, SUM)]
     if SUM not in (*words, *others):
         return False
     return True if words == [MULTIPLY, SUM] and not others else None
