@@ -281,7 +281,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a tile after the loop": (
         VECTORS.replace("state * weight[h, n, i][:, None]", "state * q[h, n, i, :]"), {}, "after its loop it computes",
     ),
-    "a vector that its kernel writes": (VECTORS.replace("weight[h, n, i]", "o[h, n, i, 0]"), {}, "its own tiles write"),
+    "a vector that its kernel writes": (VECTORS.replace("column[t, j]", "o[h, t, j, 0]"), {}, "its own tiles write"),
     "a whole vector before the loop": (
         VECTORS.replace("state = zeros(f32)", "state = zeros(f32)\n        more = sum(column[n, :], axis=0)")
         .replace("column[t, j][None, :]", "more"), {}, "no elementwise function or reduction of rows",
