@@ -274,7 +274,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a part of another index": (
         LINEAR.replace("j: B)", "j: B[: many[n]])"), {}, "elements of j its loop has, which is not its first index",
     ),
-    "a part that is told": (DOCUMENTS.replace("first[n]", "told[0]"), {}, "roles read told at different times"),
+    "a part that is told": (DOCUMENTS.replace("first[n]", "told[0]"), {}, "roles would read told at different times"),
     "a whole vector": (
         VECTORS.replace("bias[n, i, t, j]", "sum(bias[n, i, t, :], axis=1)[:, None]"), {}, "no vector along the rows",
     ),
