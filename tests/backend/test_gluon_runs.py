@@ -232,8 +232,9 @@ CASES = {
         made=lambda: (told_ranges.bound(), told_ranges.inputs([[[0, 0], [0, 0]], [[0, 1], [0, 0]]])), stage="up"
     ),
     "cut tiles at peers": Case(
-        made=lambda: (told_ranges.bound(told_ranges.pushed()), told_ranges.inputs()), stage="up"
+        made=lambda: (told_ranges.pushed(), told_ranges.inputs()), stage="up"
     ),
+    "numbers that come with cut rows": Case(made=lambda: told_ranges.late("a tile that is not there"), stage="up"),
     "segments that a stage computes": Case(made=told_ranges.segments, stage="product"),
     "tiles that wait and notify, there or not": Case(made=told_ranges.relay),
     "online softmax": Case(made=lambda: loops.bound(N=2, sms=3), stage="attn", near=2e-2),

@@ -162,11 +162,6 @@ REFUSED = {
     "rows that an index tensor lists": (
         "i: M[: m], j: N", ["y[i, j] = dot(x[at[i], :], w[j, :].T)"], "is not rows of whole dimensions",
     ),
-    "a wait after the product": (
-        "i: M[: m], j: N",
-        ["acc = dot(x[i, :], w[j, :].T)", "consumer_tile_wait(h[:, :])", "y[i, j] = acc + h[0, 0 + j][None, :]"],
-        "it waits after its product, also for tiles that are not there",
-    ),
 }  # fmt: skip
 
 

@@ -12,10 +12,12 @@ import torch
 
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
-from tilelink.errors import RolesError, ScheduleError
-from tilelink.lowering.bound import Bound
+from tilelink.errors import RolesError
+from tilelink.ir.program import Wait
+from tilelink.lowering.bound import Bound, with_bodies
 from tilelink.lowering.listing import listing
 from tilelink.lowering.rings import ARRIVE, FENCE, Ring, Step
+from tilelink.lowering.role_statements import late_waits
 from tilelink.planning.plan import make_plan
 from tilelink.reference.run import run as reference
 from tilelink.target import target
@@ -126,12 +128,17 @@ def bound(text: str = TOLD, *, ranks: int = 2, sms: int = 6, **sizes: int) -> Bo
     return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=dims, dtype="bf16", target=on)
 
 
-def pushed() -> str:
+def changed(changes: Sequence[tuple[str, str]]) -> str:
+    """Return the first program with changes."""
     text = TOLD
-    for old, new in PUSHED:
+    for old, new in changes:
         assert old in text
-        text = text.replace(old, new)
+        text = text.replace(old, new, 1)
     return text
+
+
+def pushed() -> Bound:
+    return bound(changed(PUSHED))
 
 
 def inputs(counts: Sequence[Sequence[Sequence[int]]] = COUNTS) -> Inputs:
@@ -194,7 +201,7 @@ def test_roles_compute_what_a_peer_tells(counts: Any) -> None:
 
 @pytest.mark.parametrize("counts", [COUNTS, [[[1, 255], [0, 129]]] * 2])
 def test_cut_tiles_are_stored_at_peers(counts: Any) -> None:
-    made, given = bound(pushed()), inputs(counts)
+    made, given = pushed(), inputs(counts)
     verify(make_plan(made))
     wanted = reference(made.source, given, made.numbers, dtype="bf16")
     found, _ = run_roles(made, given)
@@ -258,29 +265,59 @@ def test_a_stage_may_compute_the_segments_of_another() -> None:
     assert torch.equal(found["y"][:258], wanted["y"][:258])
 
 
-LATE = (
-    "        consumer_tile_wait(n[s, :])\n        consumer_tile_wait(got[s, e, c, :])\n"
-    "        h[s, e, c, j] = dot(got[s, e, c, :], w[e, j, :].T) + bias[e, j][None, :]\n",
-    "        consumer_tile_wait(got[s, e, c, :])\n        acc = dot(got[s, e, c, :], w[e, j, :].T)\n"
-    "        consumer_tile_wait(n[s, :])\n        h[s, e, c, j] = acc + bias[min(n[s, e], E - 1), j][None, :]\n",
-)
-REFUSED = {
-    "awaited after the product": (
-        (LATE, ("up(s: ranks, e: E, c: C[: n[s, e]]", "up(s: ranks, e: E, c: C")),
-        "it waits for n after its product, and its loader reads n before",
-    ),
+VECTOR = (
+    ("    w     :", "    u     : in        [ranks, E, C]\n    w     :"),
+    ("    h     :", "    us    : symmetric [ranks, E, C]\n    h     :"),
+    ("        producer_tile_notify(got[rank, e, c, :] @ p)\n",
+     "        producer_tile_notify(got[rank, e, c, :] @ p)\n        tile_push_data(us[rank, e, c] @ p, u[p, e, c])\n"
+     "        producer_tile_notify(us[rank, e, c] @ p)\n"),
+    ("        h[s, e, c, j] = dot(got[s, e, c, :], w[e, j, :].T) + bias[e, j][None, :]\n",
+     "        acc = dot(got[s, e, c, :], w[e, j, :].T)\n        consumer_tile_wait(us[s, e, c])\n"
+     "        h[s, e, c, j] = acc * us[s, e, c][:, None]\n"),
+    ("    got channel(c=128)\n", "    got channel(c=128)\n    us channel(c=128)\n"),
+)  # fmt: skip
+"""Numbers of rows that come with them, in order after the product."""
+ENTRY = (
+    ("c: C[: count[p, e]]", "c: C"),
+    ("up(s: ranks, e: E, c: C[: n[s, e]]", "up(s: ranks, e: E, c: C"),
+    ("        consumer_tile_wait(n[s, :])\n        consumer_tile_wait(got", "        consumer_tile_wait(got"),
+    ("        h[s, e, c, j] = dot(got[s, e, c, :], w[e, j, :].T) + bias[e, j][None, :]\n",
+     "        acc = dot(got[s, e, c, :], w[e, j, :].T)\n        consumer_tile_wait(n[s, :])\n"
+     "        h[s, e, c, j] = acc + bias[min(n[s, e], E - 1), j][None, :]\n"),
+)  # fmt: skip
+WAITING_LATE = {
+    "a tile that is not there": (VECTOR, "it waits after its product, also for tiles that are not there"),
+    "an entry": (ENTRY, "it waits for n after its product, and its loader reads n before"),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_entries_that_a_loader_cannot_read_are_refused(name: str) -> None:
-    changes, said = REFUSED[name]
-    text = TOLD
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new, 1)
-    with pytest.raises(ScheduleError, match=f"up cannot have roles: {said}"):
-        bound(text)
+def late(name: str) -> tuple[Bound, Inputs]:
+    """Return rows whose tiles wait after their product, and inputs."""
+    made = torch.Generator().manual_seed(6)
+    u = torch.randint(-2, 3, (2, 2, 256), generator=made).to(torch.bfloat16)
+    more = {"u": u} if name == "a tile that is not there" else {}
+    return bound(changed(WAITING_LATE[name][0])), [{**one, **more} for one in inputs()]
+
+
+@pytest.mark.parametrize("name", WAITING_LATE)
+def test_the_loader_executes_waits_after_the_product_too(name: str) -> None:
+    """The pass puts them before it. A lowered program in which they stand where they were is refused."""
+    made, given = late(name)
+    verify(make_plan(made))
+    wanted = reference(made.source, given, made.numbers, dtype="bf16")
+    found, _ = run_roles(made, given)
+    for rank in range(2):
+        for s in range(2):
+            for e in range(2):
+                rows = COUNTS[s][rank][e]
+                assert torch.equal(found[rank]["y"][s, e, :rows], wanted[rank]["y"][s, e, :rows])
+    stage = made.stages["up"]
+    waits = [s for s in stage.stage.body if isinstance(s, Wait)]
+    assert stage.stage.body[: len(waits)] == tuple(waits) and not late_waits(stage)
+    product, *rest = stage.stage.body[len(waits) :]
+    undone = with_bodies(made, {"up": (*waits[:-1], product, waits[-1], *rest)})
+    said = [one.message for one in refusals(make_plan(undone)) if isinstance(one, RolesError)]
+    assert any(WAITING_LATE[name][1] in message for message in said), said
 
 
 def test_a_tile_that_is_not_there_notifies_after_its_loader_has_waited() -> None:

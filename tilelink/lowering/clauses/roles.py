@@ -44,15 +44,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from tilelink.capabilities import has_warpgroups
 from tilelink.errors import ScheduleError, did_you_mean
 from tilelink.ir.products import products
-from tilelink.ir.program import For, Program, Read, Stage
+from tilelink.ir.program import For, Program, Read, Stage, Wait
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import statements, values
-from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, with_bodies
 from tilelink.lowering.carried import carried, row_sums
 from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, divides, said
@@ -82,10 +83,12 @@ from tilelink.lowering.role_statements import (
     conflict,
     decided_reason,
     divided_reason,
+    late_waits,
     launch_reason,
     multiplies,
     results_of,
     roles_reason,
+    told_tables,
 )
 from tilelink.lowering.role_ways import ways_round
 from tilelink.lowering.straight_epilogue import once, straight, straightened
@@ -147,10 +150,22 @@ def _straightened(bound: Bound) -> Bound:
     """Return the bound program with stages as roles divide them: epilogues without loops, and loops unfolded."""
     for name in bound.stages:
         if bound.schedule.stage(_written(bound, name))[ROLES] is not None:
-            bound = straightened(with_sums(bound, name), name)
+            bound = _with_early_waits(straightened(with_sums(bound, name), name), name)
             if bound.stages[name].has_loop:
                 bound = reduced(unfolded(bound, name), name)
     return bound
+
+
+def _with_early_waits(bound: Bound, name: str) -> Bound:
+    """Return the bound program in which a stage waits before its product if tiles need not be there, or are told where
+    operands are: the loader executes the waits of a tile, there or not, and looks up what it hands on after them."""
+    stage = bound.stages[name]
+    late = late_waits(stage)
+    if not late or not (told_tables(bound, stage) or any(decl.counted for decl in stage.stage.indices)):
+        return bound
+    rest = [s for s in stage.stage.body if not any(s is wait for wait in late)]
+    first = [*takewhile(lambda s: isinstance(s, Wait), rest)]
+    return with_bodies(bound, {name: (*first, *late, *rest[len(first) :])})
 
 
 def _with_roles(bound: Bound, name: str) -> Bound:
