@@ -8,10 +8,10 @@ order of steps ends in a deadlock if any does.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
-from tilelink.lowering.rings import Roles, operand_ring, result_ring, wait_for_each_other
+from tilelink.lowering.rings import Roles, number_ring, operand_ring, result_ring, wait_for_each_other
 
 TILES = 4
 Steps = Generator[bool]
@@ -20,7 +20,10 @@ Steps = Generator[bool]
 
 @dataclass(kw_only=True)
 class Kernel:
-    """The roles of a kernel, and how far they are. iterations: positions of operands of a tile's product."""
+    """The roles of a kernel, and how far they are. iterations: positions of operands of a tile's product.
+
+    there: of each tile, whether it is there. If the roles have a ring of numbers, all of them take it in each tile.
+    """
 
     roles: Roles
     iterations: int
@@ -29,21 +32,45 @@ class Kernel:
     released: list[int] = field(default_factory=list[int])
     staged: list[int] = field(default_factory=list[int])
     drained: list[int] = field(default_factory=list[int])
+    there: tuple[bool, ...] = (True,) * TILES
+    told: int = 0
+    heard: list[int] = field(default_factory=list[int])
 
     def __post_init__(self) -> None:
         zeros = [0] * self.roles.consumers
+        self.heard = [0] * (self.roles.consumers + 1)
         self.released, self.staged, self.drained = [*zeros], [*zeros], [*zeros]
 
+    def tell(self) -> Steps:
+        """Hand on the numbers of a tile."""
+        ring = self.roles.numbers
+        while ring is not None and self.told - ring.buffers >= min(self.heard):
+            yield False
+        self.told += 1
+        yield True
+
+    def hear(self, own: int) -> Steps:
+        """Take the numbers of a tile. own: number of the role."""
+        while self.roles.numbers is not None and self.told <= self.heard[own]:
+            yield False
+        self.heard[own] += 1
+        yield True
+
     def loader(self) -> Steps:
-        for _ in range(TILES * (self.iterations + self.roles.addends * self.roles.pieces)):
-            while self.loaded - self.roles.operands.buffers >= min(self.released):
-                yield False
-            self.loaded += 1
-            yield True
+        for there in self.there:
+            yield from self.tell()
+            for _ in range((self.iterations + self.roles.addends * self.roles.pieces) * there):
+                while self.loaded - self.roles.operands.buffers >= min(self.released):
+                    yield False
+                self.loaded += 1
+                yield True
 
     def consumer(self, own: int) -> Steps:
         taken = handed = 0
-        for _ in range(TILES):
+        for there in self.there:
+            yield from self.hear(own)
+            if not there:
+                continue
             for iteration in range(self.iterations):
                 while self.loaded <= taken:
                     yield False
@@ -64,8 +91,9 @@ class Kernel:
     def storer(self) -> Steps:
         stored = [0] * self.roles.consumers
         in_flight = int(self.roles.results.buffers > 1)
-        for _, own in product(range(TILES), range(self.roles.consumers)):
-            for piece in range(self.roles.pieces):
+        for there in self.there:
+            yield from self.hear(self.roles.consumers)
+            for own, piece in product(range(self.roles.consumers * there), range(self.roles.pieces)):
                 while self.staged[own] <= stored[own]:
                     yield False
                 stored[own] += 1
@@ -102,3 +130,14 @@ def test_consumers_wait_for_each_other_exactly_where_the_condition_says() -> Non
             found.add(wait_for_each_other(roles))
             assert kernel.deadlocks() is wait_for_each_other(roles), (addends, pieces, results, buffers, consumers)
     assert found == {False, True}
+
+
+def test_the_ring_of_numbers_makes_no_roles_wait_for_each_other() -> None:
+    """With it, whichever tiles are there, consumers wait for each other where they do without it, and nowhere else."""
+    for addends, pieces, buffers, consumers in product((0, 1, 3), (1, 4), (2, 4), (2, 3)):
+        for results, there in product(range(min(pieces, 2), pieces + 1), product((False, True), repeat=TILES)):
+            plain = made(addends, pieces, results, buffers, consumers)
+            roles = replace(plain, numbers=number_ring(buffers=buffers, consumers=consumers))
+            kernel = Kernel(roles=roles, iterations=2, ahead=1, there=there)
+            deadlock = any(there) and wait_for_each_other(plain)
+            assert kernel.deadlocks() is deadlock, (addends, pieces, results, buffers, consumers, there)
