@@ -3,6 +3,7 @@ stage computes, and tiles that wait and notify whether they are there or not."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
+from tilelink.backend.emit import emit
 from tilelink.errors import RolesError
 from tilelink.ir.program import Wait
 from tilelink.lowering.bound import Bound, with_bodies
@@ -329,3 +331,11 @@ def test_a_tile_that_is_not_there_notifies_after_its_loader_has_waited() -> None
     without = RELAY.replace("        consumer_tile_wait(xs[s, i, :])\n        y", "        y")
     silent = bound(without, M=256, N=256, K=256).stages["gemm"].roles
     assert silent is not None and silent.numbers is None
+
+
+def test_no_other_role_reads_what_the_loader_hands_on() -> None:
+    made, _ = segments()
+    plan = make_plan(made)
+    roles = re.split(r"@gluon\.jit", emit(made, plan.thresholds).text)
+    reading = [re.search(r"def (\w+)", one)[1] for one in roles if "tiles.entry(" in one]  # type: ignore[index]
+    assert "_product_loader" in reading and not {"_product_consumer", "_product_storer"} & set(reading)
