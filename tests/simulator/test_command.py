@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,13 @@ def test_somebodys_cost_model_is_asked(file: str, tmp_path: Path, monkeypatch: p
     for name in ("Slow", "slow"):
         status, text = call(file, "-n", "2", "--cost", f"slow_tiles:{name}", "--json")
         assert status == 0 and json.loads(text)["seconds"] > 1
+
+
+@pytest.mark.parametrize("schedule", ["beside", "gpu"])
+def test_a_stage_with_few_sms_that_is_most_of_a_launch_is_said(schedule: str) -> None:
+    file = Path(__file__).parents[1] / "hunt" / "kinds.tl"
+    sets = [f"--set={one}" for one in ("Ms=64", "k=2", "E=8", "C=64", "F=512", "N=2048")]
+    code, text = call(str(file), "-p", "moe_reduce_scatter", "-s", schedule, "-n", "2", *sets)
+    assert code == 0, text
+    remark = re.search(r"^`combine` has 2 of 132 SMs and is \d+ % of the time: try `on sm`$", text, re.M)
+    assert bool(remark) == (schedule == "beside")
