@@ -445,6 +445,26 @@ def _decode_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, lis
     return {"y": found}
 
 
+def _parts_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    made = _decode_inputs(kind, d, ranks)
+    return made | {"count": counts(kind, d["B"], d["S"] * d["T"])}
+
+
+def _parts_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    held = torch.stack([one["count"] for one in every])
+    found = _decode_expected([one | {"count": held} for one in every], rank, d)
+    made = {"o": found["y"], "lse": list[tuple[object, torch.Tensor]]()}
+    for b in range(d["B"]):
+        for h in range(d["H"]):
+            keys = torch.cat([
+                one["keys"][one["pages"][b].long(), :, h].reshape(-1, d["D"])[: one["count"][b]] for one in every
+            ])  # fmt: skip
+            made["lse"].append(((b, h), torch.logsumexp(every[rank]["q"][b, h] @ keys.T * 0.25, dim=1)))
+            if not len(keys):
+                made["o"].append(((b, h), torch.zeros(d["G"], d["D"])))
+    return made
+
+
 def _scatter_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
     return {"place": torch.randperm(d["T"]).int(), "x": torch.randn(d["T"], d["N"])}
 
@@ -585,6 +605,7 @@ def examples() -> dict[str, Example]:
         of("moe_decode", _layer_inputs, _layer_expected, send={"i": 4}, widen={"c": 16, "f": 16}, narrow={"c": 16}),
         of("gated_expert_parallel", _gated_inputs, _gated_expected, dispatch={"c": 8}, work={"c": 8}),
         of("paged_decode", _decode_inputs, _decode_expected, own={"j": 16}),
+        of("decode_attention", _parts_inputs, _parts_expected, own={"j": 16}, combine={"l": 2}),
         of("scatter", _scatter_inputs, _scatter_expected, f={"r": 8, "j": 4}),
         of("scatter_rows", _scatter_inputs, _scatter_expected, f={"j": 4}),
         of("part", _part_inputs, _part_expected, f={"i": 4}, g={"j": 4}),

@@ -51,6 +51,7 @@ def test_a_rank_that_is_alone_serves_itself(name: str) -> None:
     [
         *((name, "sm_90") for name in ("expert_parallel", "grouped_gemm", "ag_gemm_rows", "paged_decode")),
         ("expert_parallel", "gfx942"), ("grouped_gemm", "sm_80"), ("ag_gemm_rows", "gfx942"), ("paged_decode", "sm_80"),
+        ("decode_attention", "sm_90"),
     ],
 )  # fmt: skip
 def test_kernels_compile_for_gpus(name: str, target: str) -> None:

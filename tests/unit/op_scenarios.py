@@ -686,6 +686,108 @@ def attended_mistakes() -> None:
         ops.zigzag(q, 2, 0)
 
 
+class Cached:
+    """Sequences whose keys lie in the caches of both ranks: 9 on one and none on the other, none at all, and so on."""
+
+    def __init__(self, dtype: torch.dtype, depth: int = 16, queries: int | None = None) -> None:
+        rank, heads, group, page = dist.get_rank(), 2, 3, 4
+        self.lengths = torch.tensor([[9, 0, 4, 1], [0, 0, 11, 12]], dtype=torch.int32)
+        self.counts = self.lengths
+        shape = (4, heads * group, depth) if queries is None else (4, queries, heads * group, depth)
+        if queries:  # each query sees one key more of the last rank, and the first one none of the first sequence
+            later, (first, last) = torch.arange(queries, dtype=torch.int32), self.lengths[:, :, None]
+            self.counts = torch.stack([first * (later > 0), (last + later).clamp(max=12)]).int()
+        self.q = every(*shape, seed=1, dtype=dtype)[0]
+        self.caches = [every(14, page, heads, depth, seed=n, dtype=dtype) for n in (2, 3)]
+        self.pages = [torch.randperm(14)[:12].reshape(4, 3).int() for _ in range(2)]
+        dist.broadcast_object_list(self.pages, src=0)
+        keys, values = (one[rank] for one in self.caches)
+        self.own = self.q, keys, values, self.pages[rank], self.counts[rank].contiguous()
+
+    def wanted(self, scale: float) -> tuple[Tensor, Tensor]:
+        """The attention of each query to the keys of both ranks, one by one, in f64."""
+        q = self.q.double().unflatten(-2, (2, 3))
+        o, lse = torch.zeros_like(q), torch.full(q.shape[:-1], float("-inf"), dtype=torch.float64)
+        for at in np.ndindex(*q.shape[:-3]):
+            counts = [int(one[at]) for one in self.counts]
+            keys, values = (
+                torch.cat([
+                    cache[pages[at[0]].long()].flatten(0, 1)[:count].double()
+                    for cache, pages, count in zip(one, self.pages, counts, strict=True)
+                ])
+                for one in self.caches
+            )  # fmt: skip
+            if len(keys):
+                scores = torch.einsum("hgd,khd->hgk", q[at], keys) * scale
+                o[at], lse[at] = torch.einsum("hgk,khd->hgd", scores.softmax(-1), values), scores.logsumexp(-1)
+        return o.flatten(-3, -2), lse.flatten(-2, -1)
+
+
+def decoded() -> None:
+    """A decode step over caches of both ranks is attention to all keys, by the program and unfused; of none it is 0."""
+    for dtype, way, queries in (
+        (torch.bfloat16, None, None), (torch.bfloat16, "unfused", None), (torch.float32, None, None),
+        (torch.bfloat16, None, 3), (torch.float64, None, 2), (torch.float32, None, 1),
+    ):  # fmt: skip
+        case = Cached(dtype, queries=queries)
+        o, lse = ops.decode_attention(*case.own, scale=0.3, return_lse=True, schedule=way)
+        wanted, sums = case.wanted(0.3)
+        assert o.dtype == dtype and o.shape == wanted.shape and lse.shape == sums.shape
+        near(o.float() if dtype == torch.float64 else o, wanted, f"{dtype} {way} {queries}")
+        torch.testing.assert_close(lse.double(), sums, atol=1e-2 if dtype == torch.bfloat16 else 1e-5, rtol=1e-5)
+        if queries is None:
+            assert (o[1] == 0).all() and (lse[1] == float("-inf")).all()
+    one = Cached(torch.float32)
+    near(ops.decode_attention(*one.own), one.wanted(0.25)[0], "scale")
+    q, k, v, pages, lengths = one.own
+    nothing = ops.decode_attention(q[:0], k, v, pages[:0], lengths[:0], return_lse=True)
+    assert nothing[0].shape == (0, 6, 16) and nothing[1].shape == (0, 6)
+
+
+def decoded_compiled() -> None:
+    """torch.compile sees one operator, whose shapes are right."""
+    for queries in (None, 3):
+        case = Cached(torch.bfloat16, queries=queries)
+        wanted = ops.decode_attention(*case.own)
+        found = torch.compile(ops.decode_attention, fullgraph=True, backend="aot_eager")(*case.own)
+        assert torch.equal(found, wanted)
+    group = dist.group.WORLD.group_name  # type: ignore[union-attr]
+    q, k, v, pages, lengths = Cached(torch.float32).own
+    for seen in (None, torch.full((4, 3), 5, dtype=torch.int32)):
+        operands = (q.unflatten(1, (2, 3)), k, v, pages, lengths, seen, 0.25, group, "")
+        torch.library.opcheck(torch.ops.tilelink.decode_attention.default, operands)
+
+
+def decoded_mistakes() -> None:
+    rank = dist.get_rank()
+    q, k, v, pages, lengths = Cached(torch.float32).own
+    cases: list[tuple[tuple[Tensor, ...], type[TileLinkError], str]] = [
+        ((q[0], k, v, pages, lengths), ShapeError, r"q is \[6, 16\]"),
+        ((q, k, v[:-1], pages, lengths), ShapeError, r"v_cache \[13, 4, 2, 16\], next to q"),
+        ((q[..., :8], k, v, pages, lengths), ShapeError, r"next to q \[4, 6, 8\]"),
+        ((q[:, :5], k, v, pages, lengths), ShapeError, "5 heads share 2 heads of keys"),
+        ((q, k[:0], v[:0], pages, lengths), ShapeError, r"k_cache is \[0, 4, 2, 16\]"),
+        ((q, k.half(), v, pages, lengths), DtypeError, "k_cache is torch.float16"),
+        ((q, k[::2], v[::2], pages, lengths), ShapeError, "k_cache .* with strides"),
+        ((q, k, v, pages[0], lengths), ShapeError, r"page_table is \[3\](?s:.*)\[4, most pages"),
+        ((q, k, v, pages, lengths[:3]), ShapeError, r"cache_seqlens is \[3\](?s:.*)it is \[4\]"),
+        ((q[:, None], k, v, pages, lengths[:3]), ShapeError, r"it is \[4\] or \[4, 1\]"),
+        ((q, k, v, pages.long(), lengths), DtypeError, "page_table is torch.int64"),
+        ((q, k, v, pages, lengths.float()), DtypeError, "cache_seqlens is torch.float32"),
+    ]
+    for operands, error, text in cases:
+        with pytest.raises(error, match=text):
+            ops.decode_attention(*operands)
+    with pytest.raises(BindingError, match="has no gradients"):
+        ops.decode_attention(q.clone().requires_grad_(), k, v, pages, lengths)
+    with pytest.raises(UnknownNameError, match="nothing"):
+        ops.decode_attention(q, k, v, pages, lengths, schedule="nothing")
+    unlike: dict[str, Any]
+    for unlike in ({"scale": 1.0 + rank}, {"schedule": "unfused" if rank else None}):
+        with pytest.raises(ShapeError, match="calls decode_attention with"):
+            ops.decode_attention(q, k, v, pages, lengths, **unlike)
+
+
 def run(names: list[str]) -> None:
     main(globals(), names, lambda name: None)
 

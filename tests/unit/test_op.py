@@ -30,10 +30,11 @@ SCENARIOS = {
     "tracing": ("gradients", "functions", "traced", "checks"),
     "more calls": ("any_rows",),
     "attention": ("attended", "attended_oddly", "attended_in_f64", "attended_compiled", "attended_mistakes"),
+    "decoding": ("decoded", "decoded_compiled", "decoded_mistakes"),
 }
 
 
-@thorough(unless=lambda kind: kind in ("calls", "tracing", "attention"))
+@thorough(unless=lambda kind: kind in ("calls", "tracing", "attention", "decoding"))
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_two_ranks(kind: str) -> None:
     run_on_two_ranks("tests.unit.op_scenarios", SCENARIOS[kind])

@@ -1,0 +1,191 @@
+# pyright: basic
+"""Attention of a decode step: a query or a few of each sequence, whose keys lie in pages of a cache on all ranks."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch.distributed import ProcessGroup
+
+from tilelink import compiler
+from tilelink.errors import BindingError, DtypeError, ShapeError
+from tilelink.ops import torch_attention, unfused
+from tilelink.ops.consensus import check_alike
+from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
+from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
+from tilelink.ops.operators import UNFUSED
+from tilelink.ops.own import Op, op
+from tilelink.ops.sms import target_of
+from tilelink.runtime.cuda.device import current_target
+from tilelink.scheduling.schedule import Schedule
+
+PROGRAM = "decode_attention"
+DEPTHS = (64, 128, 256)
+"""Elements of a head for which there is a schedule."""
+MOST_QUERIES = 64
+"""Queries that share a head of keys: a tile has all of them."""
+CPU_PARTS = 3
+"""Parts of a sequence on CPU ranks."""
+
+Tensor = torch.Tensor
+
+
+def decode_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, cache_seqlens: Tensor, *,
+    scale: float | None = None, return_lse: bool = False, group: Group = None, schedule: Schedule | str | None = None,
+) -> Any:  # fmt: skip
+    """Attention of a decode step to keys and values in pages of a cache, of which each rank has some of every sequence.
+
+    q [batch, heads, depth], or [batch, queries, heads, depth] of a few tokens each: the same on all ranks.
+    k_cache, v_cache [pages, page size, key heads, depth]: of this rank, contiguous. heads is a multiple of key heads:
+    each is shared by as many in a row.
+    page_table [batch, most pages], i32: where each page of a sequence is. Entries beyond its length may be any.
+    cache_seqlens [batch], i32: how many keys of each sequence this rank has, or [batch, queries]: how many of them each
+    query sees. Which ones a rank has does not matter. 0 is allowed: it takes next to no time, and so pads a batch.
+    -> the results, of q's shape, on all ranks; with return_lse also the logs of the sums of exponentials, of q's shape
+    without depth, in f32. Where no rank has a key they are 0 and -inf.
+
+    scale: of products, 1 / sqrt(depth) if it is None. schedule: of the library's program, or "unfused" for torch's
+    products and the group's collectives.
+
+    Lengths, pages and queries may change between replays of a CUDA graph: the GPU cuts each sequence into parts by its
+    length. bf16 and f16 with heads of 64, 128 or 256 run by a generated kernel, others unfused. There are no gradients.
+
+    Raises ShapeError, DtypeError and BindingError for tensors that do not fit, UnknownNameError for a schedule that
+    there is not.
+    """
+    _check(q, k_cache, v_cache, page_table, cache_seqlens)
+    factor: float = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    batch, heads, depth = q.shape[0], q.shape[-2], q.shape[-1]
+    shared = heads // k_cache.shape[2]
+    if not q.numel():
+        made = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))
+        return made if return_lse else made[0]
+    few = q.dim() == 4 and q.shape[1] > 1
+    queries = q.reshape(batch, -1, k_cache.shape[2], shared, depth).transpose(1, 2).flatten(2, 3)
+    lengths, seen = cache_seqlens, None
+    if lengths.dim() == 2:
+        lengths, seen = lengths.amax(1), lengths.repeat_interleave(shared, 1) if few else None
+    tensors = (queries, k_cache, v_cache, page_table, lengths, seen)
+    call = _run if is_direct(tensors) else _decode_attention
+    o, lse = call(*tensors, factor, name_of(members_of(group)), schedule_text(schedule))
+    if few:
+        o, lse = (one.unflatten(2, (-1, shared)).transpose(1, 2) for one in (o, lse))
+    o, lse = o.reshape(q.shape), lse.reshape(q.shape[:-1])
+    return (o, lse) if return_lse else o
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, pages: Tensor, lengths: Tensor) -> None:
+    if q.dim() not in (3, 4):
+        raise ShapeError(f"q is {list(q.shape)}", hint="it is [batch, heads, depth] or [batch, queries, heads, depth]")
+    if is_differentiated((q, k, v)):
+        raise BindingError("decode_attention has no gradients", hint="call it in torch.no_grad()")
+    batch, heads, depth = q.shape[0], q.shape[-2], q.shape[-1]
+    if k.dim() != 4 or k.shape != v.shape or k.shape[-1] != depth:
+        what = f"k_cache is {list(k.shape)} and v_cache {list(v.shape)}, next to q {list(q.shape)}"
+        raise ShapeError(what, hint="both are [pages, page size, key heads, depth]")
+    if not (k.numel() and heads):
+        raise ShapeError(f"k_cache is {list(k.shape)}, and there are {heads} heads", hint="give one of each, or more")
+    if heads % k.shape[2]:
+        raise ShapeError(f"{heads} heads share {k.shape[2]} heads of keys", hint="as many each: give a multiple")
+    for name, one in (("k_cache", k), ("v_cache", v)):
+        if one.dtype != q.dtype or one.device != q.device:
+            what = f"{name} is {one.dtype} on {one.device}, and q {q.dtype} on {q.device}"
+            raise DtypeError(what, hint="queries and caches have one dtype, and are on one device")
+        if not one.is_contiguous():
+            hint = "kernels take contiguous caches, and a copy of one would take longer than the call"
+            raise ShapeError(f"{name} is {list(one.shape)} with strides {list(one.stride())}", hint=hint)
+    wanted = {(batch,), (batch, q.shape[1])} if q.dim() == 4 else {(batch,)}
+    if pages.dim() != 2 or pages.shape[0] != batch or not pages.shape[1]:
+        raise ShapeError(f"page_table is {list(pages.shape)}", hint=f"it is [{batch}, most pages of a sequence]")
+    if tuple(lengths.shape) not in wanted:
+        shapes = " or ".join(str(list(one)) for one in sorted(wanted, key=len))
+        raise ShapeError(f"cache_seqlens is {list(lengths.shape)}", hint=f"it is {shapes}")
+    for name, one in (("page_table", pages), ("cache_seqlens", lengths)):
+        if one.dtype != torch.int32 or one.device != q.device:
+            raise DtypeError(f"{name} is {one.dtype} on {one.device}", hint=f"it is torch.int32 on {q.device}")
+
+
+def _chosen(q: Tensor, k: Tensor) -> str:
+    """Return the schedule of a call that names none, "" for the program's own. q: as `_run` takes it."""
+    if q.dtype not in (torch.bfloat16, torch.float16):
+        return UNFUSED
+    if not q.is_cuda:
+        return ""
+    page, depth, queries = k.shape[1], q.shape[-1], q.shape[2]
+    if page % 16 or page & (page - 1) or depth not in DEPTHS or queries > MOST_QUERIES:
+        return UNFUSED
+    return "gpu" if depth <= 128 else "gpu_deep"
+
+
+def _most_parts(q: Tensor, pages: int, group: ProcessGroup) -> int:
+    """Return into how many parts a sequence is cut at most, so that all SMs have one, and as many."""
+    if not q.is_cuda:
+        return min(CPU_PARTS, pages)
+    sms, tiles = (target_of(group) or current_target(group)).sms, q.shape[0] * q.shape[1]
+    most = max(1, min(pages, 2 * sms // tiles))
+    return min(range(1, most + 1), key=lambda parts: -(-tiles * parts // sms) / parts)
+
+
+def _unfused(
+    q: Tensor, k: Tensor, v: Tensor, pages: Tensor, lengths: Tensor, seen: Tensor | None, scale: float,
+    group: ProcessGroup,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same by torch's products over all keys that the pages have room for, and a gather of the ranks' results."""
+    sums = torch_attention.wide(q.dtype)
+    keys, values = (one[pages.clamp(0, k.shape[0] - 1).long()].flatten(1, 2).to(sums) for one in (k, v))
+    place = torch.arange(keys.shape[1], device=q.device)
+    there = (place < lengths[:, None])[:, None, None]
+    if seen is not None:
+        there = there & (place < seen[:, :, None])[:, None]
+    scores = torch.einsum("bhrd,bkhd->bhrk", q.to(sums), keys) * scale
+    lse = torch.logsumexp(scores.masked_fill(~there, float("-inf")), -1)
+    weights = torch.where(there, torch.exp(scores - lse.unsqueeze(-1)), 0.0)
+    every = unfused.all_gather(torch.einsum("bhrk,bkhd->bhrd", weights, values)[None], group)
+    of_ranks = unfused.all_gather(lse[None], group)
+    total = torch.logsumexp(of_ranks, 0)
+    shares = torch.where(of_ranks > float("-inf"), torch.exp(of_ranks - total), 0.0)
+    return (shares.unsqueeze(-1) * every).sum(0).to(q.dtype), total
+
+
+def _run(
+    q: Tensor, k: Tensor, v: Tensor, pages: Tensor, lengths: Tensor, seen: Tensor | None, scale: float, group: str,
+    schedule: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    members = group_named(group)
+    said = (f"{q.dtype}", f"scale {scale}", f"caches {list(k.shape)}", f"pages {list(pages.shape)}", schedule)
+    said = (*said, "lengths of queries" if seen is not None else "lengths")
+    if (call := (said, q.shape)) not in (known := _compared.of(members)):
+        check_alike(PROGRAM, said, q.shape, q.dim(), members)
+        known.add(call)
+    schedule = schedule or _chosen(q, k)
+    if schedule == UNFUSED:
+        return _unfused(q, k, v, pages, lengths, seen, scale, members)
+    kernel = _operator(schedule, _most_parts(q, pages.shape[1], members))
+    return tuple(kernel(q, k, v, pages, lengths, seen, scale=scale, group=members))
+
+
+_compared = OfGroups[set[Any]](lambda group: set())
+"""Calls that all ranks of a group were found to make alike."""
+
+
+@cache
+def _operator(schedule: str, parts: int) -> Op:
+    return op(compiler.load(PROGRAM).program(), schedule or None, L=parts)
+
+
+def _shapes(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))
+
+
+_decode_attention = declare(
+    Declaration(
+        name="tilelink::decode_attention",
+        schema="(Tensor q, Tensor k_cache, Tensor v_cache, Tensor page_table, Tensor cache_seqlens, Tensor? seen,"
+        " float scale, str group, str schedule) -> (Tensor, Tensor)",
+        run=_run,
+        shapes=_shapes,
+    )
+)
