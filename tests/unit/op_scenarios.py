@@ -602,6 +602,51 @@ def attended() -> None:
             near(ops.from_zigzag(gathered), wanted.detach(), "the whole sequence")
 
 
+def attended_by_other_methods() -> None:
+    """By heads and in a ring the results and gradients are those of the whole sequence, whatever the heads are."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for method, causal, dtype, heads, of_keys in (
+        ("ulysses", False, torch.float32, 4, 2), ("ulysses", True, torch.bfloat16, 6, 2),
+        ("ulysses", True, torch.float32, 5, 5), ("ulysses", True, torch.float32, 9, 3),
+        ("ulysses", False, torch.float32, 3, 1), ("ulysses", True, torch.float32, 1, 1),
+        ("ring", False, torch.float32, 4, 2), ("ring", True, torch.bfloat16, 6, 2), ("ring", True, torch.float32, 3, 1),
+    ):  # fmt: skip
+        note = f"{method} {causal} {dtype} {heads} {of_keys}"
+        shapes = [(2, heads, 12 * ranks, 8), *[(2, of_keys, 12 * ranks, 8)] * 2, (2, heads, 12 * ranks, 8)]
+        whole = [every(*shape, seed=n, dtype=dtype)[0] for n, shape in enumerate(shapes)]
+        of_all = [one.float().clone().requires_grad_() for one in whole[:3]]
+        wanted = torch.nn.functional.scaled_dot_product_attention(
+            of_all[0], of_all[1], of_all[2], is_causal=causal, enable_gqa=True, scale=0.3
+        )
+        wanted.backward(whole[3].float())
+
+        def own(x: Tensor, causal: bool = causal) -> Tensor:
+            return ops.zigzag(x, ranks, rank) if causal else x.chunk(ranks, 2)[rank]
+
+        mine = [own(one).clone().requires_grad_() for one in whole[:3]]
+        found = ops.attention(*mine, is_causal=causal, scale=0.3, method=method)
+        near(found, own(wanted.detach()), note)
+        found.backward(own(whole[3]))
+        for name, one, other in zip("qkv", mine, of_all, strict=True):
+            near(cast(Tensor, one.grad), own(cast(Tensor, other.grad)), f"d{name} {note}")
+        if dtype == torch.bfloat16:
+            traced = torch.compile(
+                partial(ops.attention, is_causal=causal, scale=0.3, method=method), fullgraph=True, backend="aot_eager"
+            )
+            again = [one.detach().requires_grad_() for one in mine]
+            traced(*again).backward(own(whole[3]))
+            for one, other in zip(again, mine, strict=True):
+                near(cast(Tensor, one.grad), cast(Tensor, other.grad), f"compiled {note}")
+    q = torch.randn(1, 2, 10, 16)
+    for method in ("ulysses", "ring"):
+        with pytest.raises(BindingError, match=f"{method} has a schedule"):
+            ops.attention(q, q, q, method=method, schedule="gpu_roles")
+        with pytest.raises(ShapeError, match="calls attention with"):
+            ops.attention(q[:, :, : 8 + rank], q[:, :, : 8 + rank], q[:, :, : 8 + rank], method=method)
+    with pytest.raises(UnknownNameError, match="no method 'rings'"):
+        ops.attention(q, q, q, method="rings")
+
+
 def attended_in_f64() -> None:
     """Attention of f64 is as exact as torch's, with its gradients; of nothing it is nothing."""
     rank, ranks = dist.get_rank(), dist.get_world_size()

@@ -18,7 +18,7 @@ import tilelink
 from tests.own_programs import FORWARD, MODULE, SEND_BACK, TEXT, doubled, weight_gradient
 from tests.runtime.fake_gpu import FakeGpu
 from tests.tiers import thorough
-from tests.unit.two_ranks import ROOT, run_on_two_ranks
+from tests.unit.two_ranks import ROOT, run_on_ranks, run_on_two_ranks
 from tilelink import compiler
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
@@ -38,6 +38,11 @@ SCENARIOS = {
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_two_ranks(kind: str) -> None:
     run_on_two_ranks("tests.unit.op_scenarios", SCENARIOS[kind])
+
+
+def test_attention_by_heads_and_in_a_ring() -> None:
+    """On three ranks, which do not divide most numbers of heads, and of which a ring has a direction."""
+    run_on_ranks("tests.unit.op_scenarios", ("attended_by_other_methods",), 3)
 
 
 @pytest.mark.parametrize(

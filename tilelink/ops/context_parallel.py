@@ -14,13 +14,15 @@ from torch.distributed import ProcessGroup
 
 from tilelink import compiler
 from tilelink.capabilities import has_warpgroups
-from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownTargetError
+from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import torch_attention, unfused
 from tilelink.ops.consensus import check_alike
 from tilelink.ops.custom import Declaration, declare, is_direct, schedule_text
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
 from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import Op, op
+from tilelink.ops.ring import ring
+from tilelink.ops.ulysses import ulysses
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
 
@@ -35,12 +37,16 @@ LARGEST_SCALE = 1e6
 FLAT = 4
 """Dimensions of queries without chunks, [H, G, M, D]; in zigzag they are [H, G, 2, N, B, D]."""
 
+GATHER = "all_gather"
+METHODS: dict[str, Any] = {GATHER: None, "ulysses": ulysses, "ring": ring}
+"""Ways of attention over ranks, and what computes those that have no kernel."""
+
 Tensor = torch.Tensor
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None, group: Group = None,
-    schedule: Schedule | str | None = None,
+    method: str = GATHER, schedule: Schedule | str | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention of the own rows to the keys and values of all ranks.
 
@@ -60,12 +66,23 @@ def attention(
     Gradients are those of the sum of all ranks' losses, and computed unfused: backward gathers all keys and values
     again, and holds their gradients in f32 until those are scattered.
 
+    method: "all_gather", as above; or by the group's collectives and torch's attention, with the same rows and results:
+    "ulysses", where each rank attends in some heads to the whole sequence, between two exchanges, and keeps what it was
+    sent for backward; or "ring", where keys and values go from rank to rank and results are added up in f32, so that a
+    rank never holds more than its own keys and those of another one.
+
     Raises ShapeError and DtypeError for tensors that do not fit, and UnknownNameError for a schedule that there is not.
     """
     _check(q, k, v, is_causal)
     factor: float = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    if method not in METHODS:
+        raise UnknownNameError(f"no method {method!r}", hint=f"there are {', '.join(METHODS)}")
     if not q.numel():
         return q + k.sum() + v.sum()  # no elements, and gradients of zeros
+    if method != GATHER:
+        if schedule not in (None, UNFUSED):
+            raise BindingError(f"{method} has a schedule", hint=f"give none: it has no kernel, as {GATHER} has")
+        return METHODS[method](q, k, v, factor, is_causal, name_of(members_of(group)))
     heads, groups = k.shape[0] * k.shape[1], q.shape[1] // k.shape[1]
     rows, depth = q.shape[2:]
     # In zigzag two chunks of whole blocks, or, where there are none, of one block each.

@@ -1,0 +1,143 @@
+# pyright: basic
+"""Ring attention: keys and values go from rank to rank, and each rank attends to what it has while it is sent on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from tilelink.ops import torch_attention
+from tilelink.ops.consensus import check_alike
+from tilelink.ops.custom import Declaration, declare
+from tilelink.ops.groups import OfGroups, group_named
+
+Tensor = torch.Tensor
+Part = tuple[slice, slice, bool]
+"""Rows, keys, and whether each row sees keys up to its own alone."""
+
+
+def ring(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: str) -> Tensor:
+    """The attention of `ops.attention`, whose tensors and result these are."""
+    heads, shared = k.shape[0] * k.shape[1], q.shape[1] // k.shape[1]
+    queries = q.reshape(heads, shared, *q.shape[2:])
+    keys, values = (one.reshape(heads, *one.shape[2:]) for one in (k, v))
+    return _ring(queries, keys, values, scale, is_causal, group)[0].reshape(q.shape)
+
+
+def _parts(rows: int, rank: int, source: int, is_causal: bool) -> list[Part]:
+    """Return the parts of the own rows that see keys of a rank. In zigzag there are as many steps of work from each."""
+    whole, early, late = slice(rows), slice(rows // 2), slice(rows // 2, rows)
+    if not is_causal:
+        return [(whole, whole, False)]
+    if source == rank:
+        return [(early, early, True), (late, early, False), (late, late, True)]
+    return [(whole, early, False)] if source < rank else [(late, whole, False)]
+
+
+def _passed(held: list[Tensor], group: ProcessGroup) -> tuple[list[Tensor], list[Any]]:
+    """Send tensors to the next rank, and return what comes from the one before, with what has to be waited for."""
+    ranks, rank = dist.get_process_group_ranks(group), group.rank()
+    after, before = ranks[(rank + 1) % len(ranks)], ranks[rank - 1]
+    coming = [torch.empty_like(one) for one in held]
+    sent = [dist.P2POp(dist.isend, one, after, group) for one in held]
+    taken = [dist.P2POp(dist.irecv, one, before, group) for one in coming]
+    return coming, dist.batch_isend_irecv([*sent, *taken])
+
+
+def _steps(k: Tensor, v: Tensor, group: ProcessGroup) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield (rank, its keys, its values), the own ones first, while the next ones come."""
+    held, coming, pending = [k.contiguous(), v.contiguous()], list[Tensor](), list[Any]()
+    for step in range(group.size()):
+        if step < group.size() - 1:
+            coming, pending = _passed(held, group)
+        yield (group.rank() - step) % group.size(), held[0], held[1]
+        for one in pending:
+            one.wait()
+        held, pending = coming, []
+
+
+def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: str) -> tuple[Tensor, Tensor]:
+    """Results of parts are added up by their log-sums in f32, and rounded once."""
+    members = group_named(group)
+    said = (f"{q.dtype}", f"scale {scale}", "a mask" if is_causal else "no mask", f"keys {list(k.shape)}", "a ring")
+    if (call := (said, q.shape)) not in (known := _compared.of(members)):
+        check_alike("attention", said, q.shape, q.dim(), members)
+        known.add(call)
+    o = torch.zeros(q.shape, dtype=torch_attention.wide(q.dtype), device=q.device)
+    lse = torch.full(q.shape[:-1], float("-inf"), dtype=o.dtype, device=q.device)
+    for source, keys, values in _steps(k, v, members):
+        for rows, seen, masked in _parts(q.shape[2], members.rank(), source, is_causal):
+            part, sums = torch_attention.attend(q[:, :, rows], keys[:, seen], values[:, seen], scale, masked)
+            total = torch.logaddexp(lse[:, :, rows], sums)
+            old, new = (torch.exp(one - total).unsqueeze(-1) for one in (lse[:, :, rows], sums))
+            o[:, :, rows] = o[:, :, rows] * old + part * new
+            lse[:, :, rows] = total
+    return o.to(q.dtype), lse
+
+
+_compared = OfGroups[set[Any]](lambda group: set())
+"""Calls that all ranks of a group were found to make alike."""
+
+
+def _gradients(
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, scale: float, is_causal: bool, group: str
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients. Those of keys and values follow them round the ring, in f32, a step behind."""
+    members, sums = group_named(group), torch_attention.wide(q.dtype)
+    dq = torch.zeros(q.shape, dtype=sums, device=q.device)
+    following, pending = list[Tensor](), list[Any]()
+    for source, keys, values in _steps(k, v, members):
+        added = [torch.zeros(one.shape, dtype=sums, device=q.device) for one in (keys, values)]
+        for rows, seen, masked in _parts(q.shape[2], members.rank(), source, is_causal):
+            made = torch_attention.gradients(
+                q[:, :, rows], keys[:, seen], values[:, seen], o[:, :, rows], lse[:, :, rows], do[:, :, rows], scale,
+                masked,
+            )  # fmt: skip
+            dq[:, :, rows] += made[0]
+            for one, more in zip(added, made[1:], strict=True):
+                one[:, seen] += more
+        for one in pending:
+            one.wait()
+        for one, more in zip(added, following, strict=False):
+            one += more
+        leaving = added  # in use until they have been waited for
+        following, pending = _passed(leaving, members) if members.size() > 1 else (leaving, [])
+    for one in pending:
+        one.wait()
+    dk, dv = following
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *operands, ctx.scale, ctx.is_causal, ctx.group = inputs
+    ctx.save_for_backward(*operands, *output)
+
+
+def _backward(ctx: Any, do: Tensor, dlse: Tensor) -> tuple[Any, ...]:
+    found = _ring_gradients(*ctx.saved_tensors, do, ctx.scale, ctx.is_causal, ctx.group)
+    return *found, None, None, None
+
+
+_ring_gradients = declare(
+    Declaration(
+        name="tilelink::ring_attention_backward",
+        schema="(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor do, float scale, bool is_causal, str group)"
+        " -> (Tensor, Tensor, Tensor)",
+        run=_gradients,
+        shapes=lambda q, k, v, *_: tuple(one.new_empty(one.shape) for one in (q, k, v)),
+    )
+)
+_ring = declare(
+    Declaration(
+        name="tilelink::ring_attention",
+        schema="(Tensor q, Tensor k, Tensor v, float scale, bool is_causal, str group) -> (Tensor, Tensor)",
+        run=_run,
+        shapes=lambda q, *_: (q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))),
+        keep=_keep,
+        backward=_backward,
+    )
+)
