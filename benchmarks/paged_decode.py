@@ -3,7 +3,7 @@
 
     torchrun --nproc-per-node 1 benchmarks/paged_decode.py --out paged_decode.json
 
-Each rank has so many keys of every request, or up to so many, drawn for each sample. Next to the program stand a plain
+Each rank has so many keys of every request, or up to so many, drawn for each sample. Next to the operator stand a plain
 read of as many bytes of memory, and a split-KV kernel with its merge, whose results are gathered by NCCL and merged
 (for even lengths: it takes no others). A step is one layer. Results are compared with attention by torch in f32.
 """
@@ -30,29 +30,18 @@ from benchmarks.decode import graphed, lines, measured, steps_of
 from benchmarks.measure import Session, Variant
 from benchmarks.paged_attention import HEAD, PAGE, Cache
 from benchmarks.tables import table, us
+from tilelink import ops
 
-FILE = Path(tilelink.__file__).parent / "programs" / "paged_decode.tl"
+FILE = Path(tilelink.__file__).parent / "programs" / "decode_attention.tl"
 HEADS, GROUP = 8, 8
 """Heads of keys, and queries for each: LLaMA 70B."""
 CASES = ((1, 32768, "even"), (8, 8192, "even"), (8, 32768, "even"), (64, 2048, "even"), (256, 512, "even"),
          (16, 32768, "drawn"), (128, 4096, "drawn"))  # fmt: skip
 """Requests, keys of each on a rank, and whether all have as many."""
-LAUNCHES, BLOCK = 8, 2048
-"""Launches of a graph, and elements that a plain read loads together."""
-TILES, SMS = 512, 132
-"""Parts that keep several CTAs of each SM busy, and SMs."""
-LEAST = 16
-"""Pages of a part that are worth several parts on an SM; with fewer, each SM has one."""
+LAUNCHES, BLOCK, SMS = 8, 2048, 132
+"""Launches of a graph, elements that a plain read loads together, and SMs that it takes."""
 
 Tensor = torch.Tensor
-
-
-def plan(batch: int, pages: int) -> tuple[str, int]:
-    """Return the schedule for so many requests of so many pages, and the pages of a part."""
-    all_pages = batch * HEADS * pages
-    if all_pages // TILES >= LEAST or batch * HEADS > SMS:
-        return "gpu", max(1, min(pages, all_pages // TILES))
-    return "gpu_few", -(-all_pages // SMS)
 
 
 @triton.jit
@@ -74,18 +63,18 @@ class Requests:
         self.cache = Cache(batch, HEADS, keys, self._chance)
         self.q = torch.empty(batch, HEADS, GROUP, HEAD, device=session.device, dtype=torch.bfloat16)
         self.counts = torch.full((session.ranks, batch), keys, device=session.device, dtype=torch.int32)
-        module = tilelink.load("paged_decode")
-        schedule, part = plan(batch, keys // PAGE // (1 if lengths == "even" else 4))  # a quarter on the average
-        self.op = tilelink.op(module.program(), schedule, C=part, scale=HEAD**-0.5)
+        self.own = self.counts[session.rank].clone()
 
     def refresh(self) -> None:
         self.q.normal_(generator=self._same)
         if self.lengths == "drawn":  # most are short; the same numbers on all ranks
             drawn = torch.rand(self.counts.shape, device=self.q.device, generator=self._same) ** 3
             self.counts.copy_((drawn * self.most).to(torch.int32) + 1)
+            self.own.copy_(self.counts[self.session.rank])
 
     def ours(self) -> Tensor:
-        return self.op(self.q, self.cache.keys, self.cache.values, self.cache.pages, self.counts)
+        q = self.q.view(self.batch, HEADS * GROUP, HEAD)
+        return ops.decode_attention(q, *self.stored, self.cache.pages, self.own).view(self.q.shape)
 
     def split(self) -> Tensor:
         """Attention over own keys by a kernel for parts and one that merges them, then an exchange over ranks."""

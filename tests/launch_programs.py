@@ -605,7 +605,10 @@ def examples() -> dict[str, Example]:
         of("moe_decode", _layer_inputs, _layer_expected, send={"i": 4}, widen={"c": 16, "f": 16}, narrow={"c": 16}),
         of("gated_expert_parallel", _gated_inputs, _gated_expected, dispatch={"c": 8}, work={"c": 8}),
         of("paged_decode", _decode_inputs, _decode_expected, own={"j": 16}),
-        of("decode_attention", _parts_inputs, _parts_expected, own={"j": 16}, combine={"l": 2}),
+        of(
+            "decode_attention", _parts_inputs, _parts_expected, own={"j": 16}, combine={"l": 2, "g": 16}, merge={"g": 8}
+        ),
+        of("decode_attention_whole", _parts_inputs, _parts_expected, own={"j": 16}, merge={"g": 8}),
         of("scatter", _scatter_inputs, _scatter_expected, f={"r": 8, "j": 4}),
         of("scatter_rows", _scatter_inputs, _scatter_expected, f={"j": 4}),
         of("part", _part_inputs, _part_expected, f={"i": 4}, g={"j": 4}),

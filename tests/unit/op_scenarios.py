@@ -782,9 +782,14 @@ def decoded() -> None:
         torch.testing.assert_close(lse.double(), sums, atol=1e-2 if dtype == torch.bfloat16 else 1e-5, rtol=1e-5)
         if queries is None:
             assert (o[1] == 0).all() and (lse[1] == float("-inf")).all()
-    one = Cached(torch.float32)
-    near(ops.decode_attention(*one.own), one.wanted(0.25)[0], "scale")
+    for dtype in (torch.float32, torch.bfloat16):
+        one = Cached(dtype)
+        near(ops.decode_attention(*one.own), one.wanted(0.25)[0], "scale")
     q, k, v, pages, lengths = one.own
+    many = ops.decode_attention(*(torch.cat([x] * 4) if x is q else x for x in (q, k, v)), *[
+        torch.cat([x] * 4) for x in (pages, lengths)
+    ])  # fmt: skip
+    near(many, torch.cat([one.wanted(0.25)[0]] * 4), "sequences that are not cut")
     nothing = ops.decode_attention(q[:0], k, v, pages[:0], lengths[:0], return_lse=True)
     assert nothing[0].shape == (0, 6, 16) and nothing[1].shape == (0, 6)
 

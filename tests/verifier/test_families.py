@@ -120,6 +120,8 @@ UNDECIDED = {
     "gemm_ar_one_shot_norm": {"parts"},
     "low_latency_experts": {"got", "back"},
     "paged_decode": {"part", "lse"},
+    "decode_attention": {"part", "sums", "parts", "every"},
+    "decode_attention_whole": {"parts", "every"},
     # entries of index tensors
     "gated_expert_parallel": {"owner", "count"},
     "two_level_expert_parallel": {"near"},

@@ -21,13 +21,15 @@ from tilelink.ops.sms import target_of
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
 
-PROGRAM = "decode_attention"
+PROGRAM, WHOLE = "decode_attention", "decode_attention_whole"
 DEPTHS = (64, 128, 256)
 """Elements of a head for which there is a schedule."""
 MOST_QUERIES = 64
 """Queries that share a head of keys: a tile has all of them."""
-CPU_PARTS = 3
-"""Parts of a sequence on CPU ranks."""
+WAVES = 4
+"""Tiles of each SM that make up for lengths that differ."""
+SMALL_PAGE = 32
+CPU_SMS = 8
 
 Tensor = torch.Tensor
 
@@ -117,16 +119,17 @@ def _chosen(q: Tensor, k: Tensor) -> str:
     page, depth, queries = k.shape[1], q.shape[-1], q.shape[2]
     if page % 16 or page & (page - 1) or depth not in DEPTHS or queries > MOST_QUERIES:
         return UNFUSED
-    return "gpu" if depth <= 128 else "gpu_deep"
+    if depth > 128:
+        return "gpu_deep"
+    if page <= SMALL_PAGE:
+        return "gpu_small"
+    return "gpu" if q.shape[0] > 1 else "gpu_few"
 
 
-def _most_parts(q: Tensor, pages: int, group: ProcessGroup) -> int:
-    """Return into how many parts a sequence is cut at most, so that all SMs have one, and as many."""
-    if not q.is_cuda:
-        return min(CPU_PARTS, pages)
-    sms, tiles = (target_of(group) or current_target(group)).sms, q.shape[0] * q.shape[1]
-    most = max(1, min(pages, 2 * sms // tiles))
-    return min(range(1, most + 1), key=lambda parts: -(-tiles * parts // sms) / parts)
+def _most_parts(batch: int, heads: int, pages: int, sms: int) -> int:
+    """Return into how many parts a sequence is cut at most. One sequence has a part on each SM."""
+    wanted = sms if batch == 1 else WAVES * sms
+    return max(1, min((pages + 1) // 2, wanted // (batch * heads)))
 
 
 def _unfused(
@@ -163,7 +166,8 @@ def _run(
     schedule = schedule or _chosen(q, k)
     if schedule == UNFUSED:
         return _unfused(q, k, v, pages, lengths, seen, scale, members)
-    kernel = _operator(schedule, _most_parts(q, pages.shape[1], members))
+    sms = (target_of(members) or current_target(members)).sms if q.is_cuda else CPU_SMS
+    kernel = _operator(schedule, _most_parts(*q.shape[:2], pages.shape[1], sms))
     return tuple(kernel(q, k, v, pages, lengths, seen, scale=scale, group=members))
 
 
@@ -173,7 +177,10 @@ _compared = OfGroups[set[Any]](lambda group: set())
 
 @cache
 def _operator(schedule: str, parts: int) -> Op:
-    return op(compiler.load(PROGRAM).program(), schedule or None, L=parts)
+    module = compiler.load(PROGRAM)
+    if parts == 1 and schedule != "gpu_few":
+        return op(module.program(WHOLE), schedule or None)
+    return op(module.program(PROGRAM), schedule or None, L=parts)
 
 
 def _shapes(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
