@@ -167,7 +167,7 @@ def _run(
     if schedule == UNFUSED:
         return _unfused(q, k, v, pages, lengths, seen, scale, members)
     sms = (target_of(members) or current_target(members)).sms if q.is_cuda else CPU_SMS
-    kernel = _operator(schedule, _most_parts(*q.shape[:2], pages.shape[1], sms))
+    kernel = _operator(schedule, _most_parts(q.shape[0], q.shape[1], pages.shape[1], sms))
     return tuple(kernel(q, k, v, pages, lengths, seen, scale=scale, group=members))
 
 
