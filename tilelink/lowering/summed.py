@@ -27,6 +27,7 @@ from tilelink.ir.program import (
     Local,
     Positions,
     Read,
+    Reduce,
     Region,
     Statement,
     Transpose,
@@ -141,7 +142,8 @@ def _summed(loop: For) -> SummedProduct | None:
     match last:
         case Assign(name=name, value=Apply(op="add", args=(Local(name=old), added))) if name == old:
             dots = products_of(added)
-            if len(dots) == 1 and _of_regions(dots[0]) and name not in local_names(added):
+            reduced = any(isinstance(one, Reduce) and products_of(one) for one in values(added))
+            if len(dots) == 1 and _of_regions(dots[0]) and not reduced and name not in local_names(added):
                 return SummedProduct(loop=loop, waits=awaited, name=name, dot=dots[0], added=added)
         case _:
             pass
