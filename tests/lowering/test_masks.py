@@ -36,7 +36,7 @@ def masks_of(of: Bound) -> Masks:
     assert stage.roles is not None and not isinstance(iterations, str)
     return Masks(
         stage=stage, tile=tile, iterations=iterations, rows=stage.roles.rows, consumers=stage.roles.consumers,
-        row_index="i", bounds=bounds,
+        row_index="i", bounds=bounds, extremes={},
     )  # fmt: skip
 
 
