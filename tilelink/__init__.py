@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tilelink.scheduling import built_in
 
 if TYPE_CHECKING:
-    from tilelink import ops, parallel, reference
+    from tilelink import ops, parallel, reference, routing
     from tilelink.compiler import Kernel, Module, check, compile, load, parse, plan, source
     from tilelink.compiler.simulation import simulate
     from tilelink.errors import TileLinkError
@@ -49,7 +49,7 @@ _HOMES = {
     "tilelink.scheduling.schedule": ("Schedule", "schedule"),
     "tilelink.compiler.simulation": ("simulate",),
 }  # fmt: skip
-_PACKAGES = frozenset({"ops", "parallel", "reference"})
+_PACKAGES = frozenset({"ops", "parallel", "reference", "routing"})
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -80,6 +80,7 @@ __all__ = [
     "plan",
     "program",
     "reference",
+    "routing",
     "schedule",
     "simulate",
     "source",

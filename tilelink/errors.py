@@ -266,6 +266,10 @@ class BindingError(TileLinkError):
     """A dimension, a parameter or another argument of a program without a valid value."""
 
 
+class CapacityError(TileLinkError):
+    """An earlier launch had more data than there was room for, and has left the rest out."""
+
+
 class VerificationError(TileLinkError):
     """The plan is not safe. rule: the name of the violated rule, one of eleven."""
 

@@ -5,14 +5,25 @@
 
 import sys
 
-from tests.gpu import callers, ends, interleavings, launches, ops_callers, ops_scenarios, ops_styles, remote, scenarios
+from tests.gpu import (
+    callers,
+    ends,
+    interleavings,
+    launches,
+    ops_callers,
+    ops_experts,
+    ops_scenarios,
+    ops_styles,
+    remote,
+    scenarios,
+)  # fmt: skip
 from tests.gpu.campaign import LIMITS_S, limit_of
 from tests.gpu.ranks import run_scenarios
 
 
 def functions() -> dict[str, object]:
     """All that scenarios may be, by their names."""
-    of_operators = vars(ops_styles) | vars(ops_scenarios) | vars(ops_callers)
+    of_operators = vars(ops_styles) | vars(ops_scenarios) | vars(ops_callers) | vars(ops_experts)
     named = {f"ops_{name}": value for name, value in of_operators.items()}
     graphs = vars(interleavings) | vars(ends)
     return graphs | vars(callers) | vars(scenarios) | vars(remote) | vars(launches) | named

@@ -12,7 +12,7 @@ from tests.house import sources
 from tilelink.ir import scalar
 
 CLI = frozenset({"cli", "__main__"})
-EVERY_LAYER = CLI | frozenset({"calibration", "compiler", "hunt", "ops", "parallel", "tuning"})
+EVERY_LAYER = CLI | frozenset({"calibration", "compiler", "hunt", "ops", "parallel", "routing", "tuning"})
 
 # Layer -> what it may import besides itself: layers or single modules. The layers of EVERY_LAYER may import all.
 # "" is the package itself: the public API.

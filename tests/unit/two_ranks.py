@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("tests.unit.ops_scenarios", "tests.unit.op_scenarios", "tests.parallel.scenarios")
+MODULES = (
+    "tests.unit.ops_scenarios", "tests.unit.op_scenarios", "tests.unit.experts_scenarios", "tests.parallel.scenarios",
+)  # fmt: skip
 RANKS = 2
 SECONDS = 240
 

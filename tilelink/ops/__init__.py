@@ -47,6 +47,7 @@ from tilelink.ops.choice import choose
 from tilelink.ops.context_parallel import attention, from_zigzag, zigzag
 from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
 from tilelink.ops.decode import decode_attention
+from tilelink.ops.experts import expert_parallel, moe
 from tilelink.ops.groups import Group, clear, members_of, name_of, size_of
 from tilelink.ops.operators import OPERATORS, UNFUSED
 from tilelink.ops.prepare import Prepared, prepare
@@ -56,8 +57,8 @@ from tilelink.ops.validate import check_epilogue, check_followed, check_out, che
 
 __all__ = [
     "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "attention",
-    "choose", "clear", "decode_attention", "from_zigzag", "kernel_rows", "prepare", "Prepared", "use_sms", "UNFUSED",
-    "zigzag",
+    "choose", "clear", "decode_attention", "expert_parallel", "from_zigzag", "kernel_rows", "moe", "prepare", "Prepared",
+    "use_sms", "UNFUSED", "zigzag",
 ]  # fmt: skip
 
 

@@ -1,0 +1,151 @@
+# pyright: basic
+"""Layers of experts on every GPU rank, beside plain torch in f32: results, gradients and graphs, without a wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import silu
+
+from tests.gpu.lockstep import Checks, together
+from tests.gpu.ops_scenarios import near, random
+from tilelink import ops
+from tilelink.errors import CapacityError
+
+H, INNER, E, k, ROWS = 256, 128, 8, 4, 320
+KINDS = ("expert_parallel", "moe")
+Tensor = torch.Tensor
+
+
+class Layer:
+    """A layer of experts of all ranks, with data that each rank draws alike. slices: a rank has slices of experts."""
+
+    def __init__(self, kind: str, tokens: list[int]) -> None:
+        ranks, self.rank, self.tokens, self.kind = dist.get_world_size(), dist.get_rank(), tokens, kind
+        slices = kind == "moe"
+        torch.manual_seed(3)
+        self.experts = E if slices else E * ranks
+        inner = INNER * ranks if slices else INNER
+        self.w13 = random(self.experts, 2 * inner, H, scale=H**-0.5)
+        self.w2 = random(self.experts, H, inner, scale=inner**-0.5)
+        if slices:
+            w13 = self.w13.unflatten(1, (2, -1)).chunk(ranks, 2)[self.rank].flatten(1, 2)
+            self.own = (w13.contiguous(), self.w2.chunk(ranks, 2)[self.rank].contiguous())
+        else:
+            self.own = (self.w13.chunk(ranks)[self.rank], self.w2.chunk(ranks)[self.rank])
+        self.draw(4)
+
+    def draw(self, seed: int, favourite: int | None = None) -> None:
+        torch.manual_seed(seed)
+        self.x = [random(M, H) for M in self.tokens]
+        self.factors = [random(M, H) for M in self.tokens]
+        self.ids = [torch.rand(M, self.experts, device="cuda").topk(k).indices for M in self.tokens]
+        self.weights = [torch.rand(M, k, device="cuda") for M in self.tokens]
+        for one in self.ids:
+            one[torch.rand(one.shape, device="cuda") < 0.1] = -1
+            if favourite is not None:
+                one[:, 1] = favourite
+
+    def operands(self) -> tuple[Tensor, ...]:
+        return self.x[self.rank], self.ids[self.rank], self.weights[self.rank], *self.own
+
+    def call(self, *operands: Tensor, **options: Any) -> Tensor:
+        if len({*self.tokens}) > 1:
+            options["tokens"] = max(self.tokens)
+        return getattr(ops, self.kind)(*operands, **options)
+
+    def wanted(self) -> list[Tensor]:
+        """Return the own result and gradients of all operands that have them."""
+        x, weights = ([one.float().requires_grad_() for one in every] for every in (self.x, self.weights))
+        w13, w2 = (one.float().requires_grad_() for one in (self.w13, self.w2))
+        results = []
+        for own, ids, scale in zip(x, self.ids, weights, strict=True):
+            y = torch.zeros_like(own)
+            for e in range(self.experts):
+                gate, up = (own @ w13[e].t()).chunk(2, 1)
+                y = y + torch.where(ids == e, scale, 0).sum(1, keepdim=True) * ((silu(gate) * up) @ w2[e].t())
+            results.append(y)
+        loss = torch.stack([(y * one).sum() for y, one in zip(results, self.factors, strict=True)]).sum()
+        leaves = [x[self.rank], weights[self.rank], w13, w2]
+        dx, dweights, dw13, dw2 = torch.autograd.grad(loss, leaves)
+        ranks = len(self.tokens)
+        if self.kind == "moe":
+            dw13 = dw13.unflatten(1, (2, -1)).chunk(ranks, 2)[self.rank].flatten(1, 2)
+            dw2 = dw2.chunk(ranks, 2)[self.rank]
+        else:
+            dw13, dw2 = dw13.chunk(ranks)[self.rank], dw2.chunk(ranks)[self.rank]
+        return [results[self.rank].detach(), dx, dweights, dw13, dw2]
+
+
+@contextmanager
+def without_waits() -> Iterator[None]:
+    """Raise where torch would have the host wait for the GPU."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def experts() -> None:
+    """Each operator, by each of the below."""
+    cases = [(kind, what) for kind in KINDS for what in BODIES]
+    together(cases, lambda case, checks: BODIES[case[1]](case[0], checks), str)
+
+
+def _gradients(kind: str, checks: Checks) -> None:
+    ranks = dist.get_world_size()
+    for tokens in ([ROWS] * ranks, [max(0, ROWS - 200 * rank) for rank in range(ranks)]):
+        layer = Layer(kind, tokens)
+        for favourite in (None, 2):
+            layer.draw(7, favourite)
+            wanted = layer.wanted()
+            for options in ({}, {"recompute": True}, {"schedule": "unfused"}):
+                x, ids, weights, w13, w2 = layer.operands()
+                leaves = [one.clone().requires_grad_() for one in (x, weights, w13, w2)]
+                layer.call(x, ids, weights, w13, w2, **options)
+                with without_waits():
+                    y = layer.call(leaves[0], ids, *leaves[1:], **options)
+                    made = torch.autograd.grad((y * layer.factors[layer.rank]).sum(), leaves)
+                names = ("y", "dx", "dweights", "dw13", "dw2")
+                for name, one, expected in zip(names, (y, *made), wanted, strict=True):
+                    if expected.numel():
+                        near(one, expected, checks, f"{name} with {tokens} tokens, {favourite}, {options}")
+
+
+def _graphs(kind: str, checks: Checks) -> None:
+    layer = Layer(kind, [ROWS] * dist.get_world_size())
+    given = [one.clone() for one in layer.operands()]
+    layer.call(*given)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = layer.call(*given)
+    for seed in range(5):
+        layer.draw(seed, seed if seed % 2 else None)
+        for one, other in zip(given, layer.operands(), strict=True):
+            one.copy_(other)
+        graph.replay()
+        near(y, layer.wanted()[0], checks, f"replay {seed}")
+        checks.expect(torch.equal(y, layer.call(*given)), f"replay {seed} is not the call")
+
+
+def _room(kind: str, checks: Checks) -> None:
+    if kind == "moe":
+        return
+    layer = Layer(kind, [ROWS] * dist.get_world_size())
+    layer.draw(5, favourite=0)
+    layer.call(*layer.operands(), capacity=300)
+    torch.cuda.synchronize()
+    try:
+        layer.call(*layer.operands(), capacity=300)
+        checks.expect(False, "nothing said of a capacity that was too small")
+    except CapacityError as error:
+        checks.expect("capacity=300" in str(error), str(error))
+
+
+BODIES: dict[str, Callable[[str, Checks], None]] = {"gradients": _gradients, "graphs": _graphs, "room": _room}

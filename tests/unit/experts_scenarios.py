@@ -1,0 +1,260 @@
+# pyright: basic
+"""What tests of layers of experts do on CPU ranks, beside plain torch: `run(names)`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.functional import gelu, silu
+from torch.utils.checkpoint import checkpoint
+
+from tilelink import ops
+from tilelink.errors import BindingError, CapacityError, DtypeError, RankError, ShapeError, UnknownNameError
+from tilelink.ops.groups import members_of, name_of
+from tilelink.ops.routing import by_expert
+
+Tensor = torch.Tensor
+H, INNER, E, k = 16, 8, 3, 2
+ALLOWED = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2e-2}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu": gelu}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """tokens: of each rank. slices: each rank has a slice of every expert; else whole ones. skipped: of 10 choices."""
+
+    tokens: tuple[int, ...]
+    dtype: torch.dtype = torch.float64
+    slices: bool = False
+    skipped: int = 2
+    favourite: int | None = None
+    activation: str = "silu"
+    seed: int = 0
+
+    def drawn(self) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor, Tensor, list[Tensor]]:
+        """Return x, ids, weights of each rank, all experts' weights, and what the results are multiplied by."""
+        chance = torch.Generator().manual_seed(self.seed)
+        experts = E if self.slices else E * len(self.tokens)
+        inner = INNER * len(self.tokens) if self.slices else INNER
+
+        def normal(*shape: int, scale: float = 1.0) -> Tensor:
+            return (torch.randn(*shape, generator=chance, dtype=torch.float64) * scale).to(self.dtype)
+
+        x = [normal(M, H) for M in self.tokens]
+        ids = [torch.randint(experts, (M, k), generator=chance) for M in self.tokens]
+        for one in ids:
+            one[torch.rand(one.shape, generator=chance) < self.skipped / 10] = -1
+            if self.favourite is not None:
+                one[:, 0] = self.favourite
+        weights = [torch.rand(M, k, generator=chance).double() for M in self.tokens]
+        weights = [one if self.dtype == torch.float64 else one.float() for one in weights]
+        w13, w2 = normal(experts, 2 * inner, H, scale=H**-0.5), normal(experts, H, inner, scale=inner**-0.5)
+        return x, ids, weights, w13, w2, [normal(M, H) for M in self.tokens]
+
+    def plain(self) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor, Tensor]:
+        """Return all ranks' results and gradients, by plain torch and in f64."""
+        x, ids, weights, w13, w2, factors = self.drawn()
+        leaves = [one.double().requires_grad_() for one in (*x, *weights, w13, w2)]
+        ranks = len(self.tokens)
+        x, weights, (w13, w2) = leaves[:ranks], leaves[ranks : 2 * ranks], leaves[2 * ranks :]
+        results: list[Tensor] = []
+        for own, chosen, scale in zip(x, ids, weights, strict=True):
+            y = torch.zeros_like(own)
+            for e in range(w13.shape[0]):
+                gate, up = (own @ w13[e].t()).chunk(2, 1)
+                total = torch.where(chosen == e, scale, 0).sum(1, keepdim=True)
+                y = y + total * ((ACTIVATIONS[self.activation](gate) * up) @ w2[e].t())
+            results.append(y)
+        loss = torch.stack([(y * one).sum() for y, one in zip(results, factors, strict=True)]).sum()
+        made = torch.autograd.grad(loss, leaves)
+        return results, list(made[:ranks]), list(made[ranks : 2 * ranks]), *made[2 * ranks :]
+
+    def own(self, w13: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the part of a rank of the weights, or of their gradients."""
+        rank, ranks = dist.get_rank(), len(self.tokens)
+        if not self.slices:
+            return w13.chunk(ranks)[rank], w2.chunk(ranks)[rank]
+        return w13.unflatten(1, (2, -1)).chunk(ranks, 2)[rank].flatten(1, 2), w2.chunk(ranks, 2)[rank]
+
+    def operands(self) -> tuple[Tensor, ...]:
+        x, ids, weights, w13, w2, _ = self.drawn()
+        rank = dist.get_rank()
+        return x[rank], ids[rank], weights[rank], *self.own(w13, w2)
+
+    def call(self, *operands: Tensor, **options: Any) -> Tensor:
+        if len({*self.tokens}) > 1:
+            options = {"tokens": max(self.tokens) + 1, **options}
+        function = ops.moe if self.slices else ops.expert_parallel
+        return function(*operands, activation=self.activation, **options)
+
+
+def close(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
+    assert found.shape == wanted.shape
+    if wanted.numel():
+        bound = ALLOWED[dtype] * max(1.0, float(wanted.detach().abs().max()))
+        assert float((found.detach().double() - wanted.detach()).abs().max()) <= bound
+
+
+def compare(case: Case, **options: Any) -> None:
+    """Compare a call and its gradients with plain torch."""
+    rank = dist.get_rank()
+    x, ids, weights, w13, w2 = case.operands()
+    leaves = [one.clone().requires_grad_() for one in (x, weights, w13, w2)]
+    y = case.call(leaves[0], ids, *leaves[1:], **options)
+    made = torch.autograd.grad((y * case.drawn()[-1][rank]).sum(), leaves)
+    results, dx, dweights, *dw = case.plain()
+    wanted = (results[rank], dx[rank], dweights[rank], *case.own(*dw))
+    for found, one in zip((y, *made), wanted, strict=True):
+        close(found, one, case.dtype)
+    assert torch.equal(case.call(x, ids, weights, w13, w2, **options), y)  # without gradients: the same bits
+
+
+def _tokens(first: int, step: int) -> tuple[int, ...]:
+    return tuple(max(0, first + step * rank) for rank in range(dist.get_world_size()))
+
+
+def results() -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        for slices in (False, True):
+            compare(Case(tokens=_tokens(7, 0), dtype=dtype, slices=slices))
+    compare(Case(tokens=_tokens(6, 0), activation="gelu", seed=1), recompute=True)
+    compare(Case(tokens=_tokens(6, 0), skipped=10, seed=2))  # no choice at all
+    compare(Case(tokens=_tokens(6, 0), skipped=0, favourite=1, seed=3), schedule="unfused")
+
+
+def unequal() -> None:
+    compare(Case(tokens=_tokens(9, -4)))
+    compare(Case(tokens=_tokens(4, -4), slices=True))  # all but the first rank have none
+    for rows in ((5, 3), (2, 6)):  # other numbers, and no rank tells the others
+        case = Case(tokens=(rows * 2)[: dist.get_world_size()])
+        compare(case, tokens=12)
+
+
+def frozen() -> None:
+    """Gradients of some operands alone."""
+    case = Case(tokens=_tokens(5, 0))
+    operands = case.operands()
+    _, dx, dweights, *dw = case.plain()
+    rank = dist.get_rank()
+    wanted = {0: dx[rank], 2: dweights[rank], 3: case.own(*dw)[0], 4: case.own(*dw)[1]}
+    for place, gradient in wanted.items():
+        given = list(operands)
+        given[place] = given[place].clone().requires_grad_()
+        y = case.call(*given)
+        (made,) = torch.autograd.grad((y * case.drawn()[-1][rank]).sum(), [given[place]])
+        close(made, gradient, case.dtype)
+
+
+def repeated() -> None:
+    """Sums are added up in one order: as many calls give the same bits, whatever other choices there are."""
+    case = Case(tokens=_tokens(40, 0), dtype=torch.bfloat16)
+    x, ids, weights, w13, w2 = case.operands()
+    first = case.call(x, ids, weights, w13, w2)
+    turned = torch.arange(39, -1, -1)
+    again = case.call(x[turned], ids[turned].int(), weights[turned], w13, w2)
+    assert torch.equal(again[turned], first)
+
+
+def capacity() -> None:
+    case = Case(tokens=_tokens(8, 0), skipped=0, favourite=0)
+    x, ids, weights, w13, w2 = case.operands()
+    ranks = dist.get_world_size()
+    first, all_ids = case.drawn()[1], torch.cat(case.drawn()[1])
+    most = int(torch.bincount(all_ids.flatten() // E, minlength=ranks).max())
+    enough = case.call(x, ids, weights, w13, w2, capacity=most)
+    assert torch.equal(enough, case.call(x, ids, weights, w13, w2))
+    compare(case, capacity=most)
+    few = case.call(x, ids, weights, w13, w2, capacity=5)
+    # What is left out: all but the first choices, in the order of experts and then of ranks and tokens.
+    kept = torch.zeros(ranks, 8, k, dtype=torch.bool)
+    for owner in range(ranks):
+        routing = by_expert(all_ids, E, first=owner * E)
+        kept.view(-1)[routing.order[: min(5, int(routing.starts[-1]))].long()] = True
+    own = torch.where(kept[dist.get_rank()], first[dist.get_rank()], -1)
+    assert torch.equal(few, case.call(x, own, weights, w13, w2))
+    with pytest.raises(CapacityError, match=rf"had {most} choices in an earlier call .*capacity=5"):
+        case.call(x, ids, weights, w13, w2, capacity=5)
+    case.call(x, torch.full_like(ids, -1), weights, w13, w2, capacity=5)  # said once
+    case.call(x, torch.full_like(ids, -1), weights, w13, w2, capacity=5)
+
+
+def mistakes() -> None:
+    case = Case(tokens=_tokens(4, 0), dtype=torch.float32)
+    operands: dict[str, Any] = dict(zip(("x", "ids", "weights", "w13", "w2"), case.operands(), strict=True))
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"x": operands["x"][0]}, ShapeError, r"x of expert_parallel is \[16\]"),
+        ({"ids": operands["ids"][:3]}, ShapeError, r"ids of expert_parallel is \[3, 2\]"),
+        ({"w13": operands["w13"][:, :8]}, ShapeError, "w13 of expert_parallel"),
+        ({"w2": operands["w2"].bfloat16()}, DtypeError, "w2 of expert_parallel is torch.bfloat16"),
+        ({"ids": operands["ids"].float()}, DtypeError, "ids of expert_parallel are torch.float32"),
+        ({"weights": operands["weights"].int()}, DtypeError, "weights torch.int32"),
+        ({"w2": 3}, DtypeError, "w2 of expert_parallel is a int"),
+        ({"tokens": 3}, ShapeError, "has 4 rows, and tokens=3"),
+        ({"capacity": 0}, BindingError, "capacity of expert_parallel is 0"),
+        ({"activation": "relu"}, UnknownNameError, "no activation 'relu'"),
+        ({"schedule": "fast"}, UnknownNameError, "no schedule 'fast'"),
+    ]
+    for other, kind, text in wrong:
+        with pytest.raises(kind, match=text):
+            ops.expert_parallel(**{**operands, **other})
+    own = dist.get_rank() == 0
+    with pytest.raises(BindingError if own else RankError, match="capacity" if own else "rank 0 cannot make the call"):
+        ops.expert_parallel(**operands, capacity=0 if own else 9)
+    with pytest.raises(ShapeError, match=r"rank [01] calls expert_parallel with [34] rows, and rank [01]"):
+        fewer = {name: operands[name][: 4 - dist.get_rank()] for name in ("x", "ids", "weights")}
+        ops.expert_parallel(**{**operands, **fewer})
+    with pytest.raises(ShapeError, match=r"rank [01] calls expert_parallel with tokens=[78], and rank"):
+        ops.expert_parallel(**operands, tokens=7 + dist.get_rank())
+    close(ops.expert_parallel(**operands), case.plain()[0][dist.get_rank()], case.dtype)  # and nothing hangs
+
+
+def traced() -> None:
+    for case in (Case(tokens=_tokens(5, 0)), Case(tokens=_tokens(5, 1), slices=True)):
+        x, ids, weights, w13, w2 = case.operands()
+        leaves = [one.clone().requires_grad_() for one in (x, weights, w13, w2)]
+        factor = case.drawn()[-1][dist.get_rank()]
+
+        def result(case: Case, ids: Tensor, x: Tensor, weights: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
+            return case.call(x * 1, ids, weights, w13, w2)
+
+        plain = partial(result, case, ids)
+        compiled = torch.compile(plain, backend="aot_eager", fullgraph=True)
+        y = compiled(*leaves)
+        made = torch.autograd.grad((y * factor).sum(), leaves)
+        results, dx, dweights, *dw = case.plain()
+        rank = dist.get_rank()
+        wanted = (results[rank], dx[rank], dweights[rank], *case.own(*dw))
+        for found, one in zip((y, *made), wanted, strict=True):
+            close(found, one, case.dtype)
+        options = ("moe" if case.slices else "expert_parallel", 9, None, "silu", True, name_of(members_of(None)), "")
+        torch.library.opcheck(
+            torch.ops.tilelink.experts.default, (*[one.detach() for one in leaves[:1]], ids, *leaves[1:], *options),
+            test_utils=("test_schema", "test_faketensor", "test_autograd_registration"),
+        )  # fmt: skip
+        outer = checkpoint(plain, *leaves, use_reentrant=False)
+        again = torch.autograd.grad((outer * factor).sum(), leaves)
+        assert all(torch.equal(one, two) for one, two in zip(again, made, strict=True))
+
+
+SCENARIOS = {
+    one.__name__: one for one in (results, unequal, frozen, repeated, capacity, mistakes, traced)
+}
+
+
+def run(names: list[str]) -> None:
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    for name in names:
+        SCENARIOS[name]()
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.stderr.flush()
+    os._exit(0)

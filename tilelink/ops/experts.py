@@ -1,0 +1,331 @@
+# pyright: basic
+"""Layers of experts, whose tokens are spread over ranks: each rank has some experts, or a slice of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed import ProcessGroup
+
+from tilelink.errors import (
+    BindingError,
+    CapacityError,
+    DtypeError,
+    RankError,
+    ShapeError,
+    TileLinkError,
+    UnknownNameError,
+)
+from tilelink.ops import torch_experts
+from tilelink.ops.consensus import gathered
+from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct
+from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, size_of
+from tilelink.ops.operators import UNFUSED
+from tilelink.ops.torch_experts import ACTIVATIONS, Chosen, Layer
+
+Tensor = torch.Tensor
+EXPERTS, SLICES = "expert_parallel", "moe"
+"""Operators: a rank has whole experts, or a slice of every expert."""
+
+
+def expert_parallel(
+    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, group: Group = None,
+    tokens: int | None = None, capacity: int | None = None, activation: str = "silu", recompute: bool = False,
+    schedule: str | None = None,
+) -> Tensor:  # fmt: skip
+    """Experts of all ranks for the own tokens: x [M, H] -> [M, H], the weighted sum of the k experts of each token.
+
+    An expert is w2 (activation(gate x) * up x). Each of the R ranks has E of them: w13 [E, 2 I, H], gate before up, and
+    w2 [E, H, I]. ids [M, k], int32 or int64, are numbers from 0 to R E - 1, those of rank r from r E on; -1, and what
+    else is no such number, is skipped. weights [M, k] are of any floating type, and taken in f32.
+
+    tokens: ranks give different numbers of tokens, also none, up to this one, the same on all ranks; None: all give as
+    many. capacity: how many choices the experts of a rank have memory for, None: all of all ranks, R M k. Choices
+    beyond are left out, and a later call of the same kind raises CapacityError, as soon as the host sees it.
+    activation: "silu" or "gelu". schedule: "unfused", or None.
+
+    A sum is added up over the choices of each rank, in their order, and then over ranks, in theirs: results do not
+    depend on the time of anything. The host never waits, so a CUDA graph holds a call, with another routing in each
+    replay. f16, f32 and f64 run by products for which the host waits.
+
+    Gradients are those of the sum of all ranks' losses: of x, of the weights of choices, of w13 and w2. recompute:
+    backward takes the first product again, else [T, 2 I] of it is kept, T being the capacity.
+
+    Raises ShapeError, DtypeError and BindingError for what does not fit, on all ranks RankError or ShapeError if their
+    first calls differ, CapacityError after a call with more choices than there was room for.
+    """
+    return _call(EXPERTS, x, ids, weights, w13, w2, group, tokens, capacity, activation, recompute, schedule)
+
+
+def moe(
+    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, group: Group = None,
+    tokens: int | None = None, activation: str = "silu", recompute: bool = False, schedule: str | None = None,
+) -> Tensor:  # fmt: skip
+    """As `expert_parallel`, but each rank has a slice of every expert, of I of the inner features: tensor parallelism.
+
+    x [M, H], ids [M, k] from 0 to E - 1, weights [M, k], w13 [E, 2 I, H], gate before up, w2 [E, H, I] -> [M, H].
+    """
+    return _call(SLICES, x, ids, weights, w13, w2, group, tokens, None, activation, recompute, schedule)
+
+
+def _call(
+    op: str, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, group: Group, tokens: int | None,
+    capacity: int | None, activation: str, recompute: bool, schedule: str | None,
+) -> Tensor:  # fmt: skip
+    operands, members = (x, ids, weights, w13, w2), members_of(group)
+    options = (op, tokens, capacity, activation)
+    text = schedule or ""
+    if not all(isinstance(one, torch.Tensor) for one in operands) or is_direct(operands):
+        return _run(*operands, *options, False, name_of(members), text)[0]
+    keep = is_differentiated(operands) and not recompute
+    return _experts(*operands, *options, keep, name_of(members), text)[0]
+
+
+# Checks ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sizes:
+    """What a call is: all ranks give the same, but M of `rows` tokens, where `tokens` says how many at most."""
+
+    op: str
+    rows: int
+    tokens: int | None
+    capacity: int | None
+    activation: str
+    H: int
+    k: int
+    E: int
+    inner: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def padded(self) -> int:
+        return self.rows if self.tokens is None else self.tokens
+
+    def room(self, ranks: int) -> int:
+        """Return T, how many choices have room on a rank."""
+        every = ranks * self.padded * self.k
+        return every if self.capacity is None else min(every, self.capacity)
+
+    def words(self) -> tuple[str, ...]:
+        return (
+            f"{self.rows} rows" if self.tokens is None else f"tokens={self.tokens}", f"rows of {self.H}",
+            f"{self.dtype} on {self.device.type}", f"{self.k} choices", f"{self.E} experts of {self.inner}",
+            f"capacity={self.capacity}", self.activation,
+        )  # fmt: skip
+
+
+def _checked(
+    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, op: str, tokens: int | None,
+    capacity: int | None, activation: str, schedule: str,
+) -> _Sizes:  # fmt: skip
+    """Return the sizes of a call. Raises ShapeError, DtypeError, BindingError or UnknownNameError for a wrong one."""
+    dims = {"x": "M H", "ids": "M k", "weights": "M k", "w13": "E 2I H", "w2": "E H I"}
+    for (name, names), one in zip(dims.items(), (x, ids, weights, w13, w2), strict=True):
+        if not isinstance(one, torch.Tensor):
+            raise DtypeError(f"{name} of {op} is a {type(one).__name__}", hint="operands are torch tensors")
+        if one.dim() != len(names.split()):
+            raise ShapeError(f"{name} of {op} is {list(one.shape)}", hint=f"it is [{names.replace(' ', ', ')}]")
+        if one.device != x.device:
+            raise DtypeError(f"{name} of {op} is on {one.device}, x on {x.device}", hint="all lie on one device")
+    for name, one in (("w13", w13), ("w2", w2)):
+        if one.dtype != x.dtype:
+            raise DtypeError(f"{name} of {op} is {one.dtype}, x {x.dtype}", hint="both weights have the dtype of x")
+    if not x.dtype.is_floating_point or not weights.dtype.is_floating_point:
+        what = f"x of {op} is {x.dtype}, weights {weights.dtype}"
+        raise DtypeError(what, hint="both are of floating types")
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise DtypeError(f"ids of {op} are {ids.dtype}", hint="they are torch.int32 or torch.int64")
+    (M, H), k, E, inner = x.shape, ids.shape[1], w13.shape[0], w2.shape[2]
+    wanted = {"ids": [M, k], "weights": [M, k], "w13": [E, 2 * inner, H], "w2": [E, H, inner]}
+    for (name, shape), one in zip(wanted.items(), (ids, weights, w13, w2), strict=True):
+        if list(one.shape) != shape:
+            hint = f"next to the others it is {shape}: x is [M, H], ids [M, k], w13 [E, 2 I, H], w2 [E, H, I]"
+            raise ShapeError(f"{name} of {op} is {list(one.shape)}", hint=hint)
+    if not (H and k and E and inner):
+        hint = "one choice, expert and feature or more; tokens may be none, with tokens="
+        raise ShapeError(f"w2 of {op} is {list(w2.shape)}, for {k} choices", hint=hint)
+    for name, number in (("tokens", tokens), ("capacity", capacity)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            raise BindingError(f"{name} of {op} is {number!r}", hint="a number from 1 on, or None")
+    if tokens is None and not M:
+        raise ShapeError(f"x of {op} has no rows", hint="with tokens= a rank may have none")
+    if tokens is not None and tokens < M:
+        raise ShapeError(f"x of {op} has {M} rows, and tokens={tokens}", hint="tokens is the most that a rank gives")
+    if activation not in ACTIVATIONS:
+        raise UnknownNameError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS)}")
+    if schedule not in ("", UNFUSED):
+        raise UnknownNameError(f"{op} has no schedule {schedule!r}", hint=f"there is {UNFUSED!r}, or none is given")
+    return _Sizes(
+        op=op, rows=M, tokens=tokens, capacity=capacity, activation=activation, H=H, k=k, E=E, inner=inner,
+        dtype=x.dtype, device=x.device,
+    )  # fmt: skip
+
+
+class _Watch:
+    """How many choices experts of one rank had, at most, in calls of a kind. The host reads it without waiting."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._most = torch.zeros((), dtype=torch.int64, device=device)
+        self._seen = torch.zeros((), dtype=torch.int64, pin_memory=device.type == "cuda")
+
+    def check(self, sizes: _Sizes) -> None:
+        """Raise CapacityError, once, if an earlier call had more choices than there was room for."""
+        seen = int(self._seen)
+        if sizes.capacity is not None and seen > sizes.capacity:
+            self._most.zero_()
+            self._seen.zero_()
+            message = f"experts of one rank had {seen} choices in an earlier call of {sizes.op}, with"
+            message += f" capacity={sizes.capacity}: those beyond were left out"
+            raise CapacityError(message, hint=f"give a capacity of {seen} or more, or None for any routing")
+
+    def see(self, needed: Tensor) -> None:
+        """needed: choices of each rank's experts [R], on the device; a CUDA graph may capture it."""
+        torch.maximum(self._most, needed.max(), out=self._most)
+        self._seen.copy_(self._most, non_blocking=True)
+
+
+_known = OfGroups[dict[Any, _Watch]](lambda group: {})
+"""Calls that all ranks of a group were found to make alike, and what was seen of them."""
+
+
+def _agreed(sizes: _Sizes | None, refusal: TileLinkError | None, op: str, group: ProcessGroup) -> _Watch:
+    """Return what is watched of a kind of calls. The first one is compared between the ranks, before any data is sent.
+
+    refusal: why this rank cannot make the call; it is raised, after the others were told if they compare.
+    """
+    known = _known.of(group)
+    if sizes is not None and (key := (sizes.words(), sizes.device)) in known:
+        return known[key]
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        hint = "call it once before the capture, on all ranks, with tensors of these sizes"
+        raise RankError(f"ranks compare their first calls of {op}, which a CUDA graph cannot hold", hint=hint)
+    gathered(op, () if sizes is None else sizes.words(), group, refusal=refusal)
+    assert sizes is not None
+    known[key] = _Watch(sizes.device)
+    return known[key]
+
+
+# The operators -----------------------------------------------------------------------------------------------
+
+
+def _run(
+    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, op: str, tokens: int | None,
+    capacity: int | None, activation: str, keep: bool, group: str, schedule: str,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return y, and what backward needs of `Chosen` and of the first product; without elements unless `keep`."""
+    members, refusal, sizes = group_named(group), None, None
+    try:
+        sizes = _checked(x, ids, weights, w13, w2, op, tokens, capacity, activation, schedule)
+    except TileLinkError as error:
+        refusal = error
+    watch = _agreed(sizes, refusal, op, members)
+    assert sizes is not None
+    watch.check(sizes)
+    layer, padded = _layer(sizes, members), _padded(sizes, x, ids, weights)
+    chosen, needed = torch_experts.choose(*padded, sizes.E, layer)
+    if capacity is not None:
+        watch.see(needed)
+    y, both = torch_experts.forward(padded[0], w13, w2, layer, chosen)
+    y = y[: sizes.rows].contiguous()
+    if not keep:
+        return y, *(one.new_empty(0) for one in (*chosen, both))
+    of_all = chosen.x if members.size() > 1 else chosen.x.clone()  # no result is an operand
+    return y, of_all, *chosen[1:], both
+
+
+def _layer(sizes: _Sizes, group: ProcessGroup) -> Layer:
+    first = group.rank() * sizes.E if sizes.op == EXPERTS else 0
+    return Layer(group=group, first=first, activation=sizes.activation, capacity=sizes.capacity)
+
+
+def _padded(sizes: _Sizes, x: Tensor, ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the tensors of tokens with those that are not there: rows of zeros, which no expert is chosen for."""
+    more = (0, 0, 0, sizes.padded - sizes.rows)
+    pad = torch.nn.functional.pad
+    return (pad(x, more), pad(ids, more, value=-1), pad(weights, more)) if more[-1] else (x, ids, weights)
+
+
+def _shapes(
+    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, op: str, tokens: int | None,
+    capacity: int | None, activation: str, keep: bool, group: str, schedule: str,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    sizes, ranks = _checked(x, ids, weights, w13, w2, op, tokens, capacity, activation, schedule), size_of(group)
+    every, room = ranks * sizes.padded, sizes.room(ranks)
+    integers, kept = torch.int32, torch_experts.wide(x.dtype)
+    made = (
+        x.new_empty((every, sizes.H)), x.new_empty((every, sizes.k), dtype=kept),
+        x.new_empty(sizes.E + 1, dtype=integers), x.new_empty(room + 1, dtype=integers),
+        x.new_empty((every, sizes.k), dtype=integers), x.new_empty((room + 1, 2 * sizes.inner)),
+    )  # fmt: skip
+    return x.new_empty(x.shape), *(one if keep else one.new_empty(0) for one in made)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *operands, ctx.op, ctx.tokens, ctx.capacity, ctx.activation, ctx.keep, ctx.group, _ = inputs
+    ctx.save_for_backward(*operands, *output[1:])
+
+
+def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Any, ...]:
+    needed = ctx.needs_input_grad
+    wanted = [needed[0], *needed[2:5]]
+    dx, *others = _backwards(
+        dy.contiguous(), *ctx.saved_tensors, ctx.op, ctx.tokens, ctx.capacity, ctx.activation, ctx.keep, wanted,
+        ctx.group,
+    )  # fmt: skip
+    made = [one if want else None for one, want in zip((dx, *others), wanted, strict=True)]
+    return made[0], None, *made[1:], *[None] * 7
+
+
+def _gradients(
+    dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, of_all: Tensor,
+    weights_of_all: Tensor, starts: Tensor, order: Tensor, place: Tensor, both: Tensor, op: str, tokens: int | None,
+    capacity: int | None, activation: str, keep: bool, wanted: list[bool], group: str,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    members = group_named(group)
+    sizes = _checked(x, ids, weights, w13, w2, op, tokens, capacity, activation, "")
+    layer = _layer(sizes, members)
+    chosen = Chosen(of_all, weights_of_all, starts, order, place)
+    if not keep:
+        chosen, _ = torch_experts.choose(*_padded(sizes, x, ids, weights), sizes.E, layer)
+    given = torch.nn.functional.pad(dy, (0, 0, 0, sizes.padded - sizes.rows))
+    dx, dweights, dw13, dw2 = torch_experts.backward(given, w13, w2, both if keep else None, layer, chosen, wanted)
+    rows = slice(sizes.rows)
+    return dx[rows].contiguous(), dweights[rows].to(weights.dtype).contiguous(), dw13, dw2
+
+
+def _gradient_shapes(
+    dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *others: Any
+) -> tuple[Tensor, ...]:  # fmt: skip
+    *_, wanted, _ = others
+    return tuple(
+        one.new_empty(one.shape if want else 0) for one, want in zip((x, weights, w13, w2), wanted, strict=True)
+    )
+
+
+_OPERANDS = "Tensor x, Tensor ids, Tensor weights, Tensor w13, Tensor w2"
+_OPTIONS = "str op, int? tokens, int? capacity, str activation, bool keep"
+_KEPT = ("of_all", "weights_of_all", "starts", "order", "place", "both")
+_backwards = declare(
+    Declaration(
+        name="tilelink::experts_backward",
+        schema=f"(Tensor dy, {_OPERANDS}, {', '.join(f'Tensor {name}' for name in _KEPT)}, {_OPTIONS},"
+        " bool[] wanted, str group) -> (Tensor, Tensor, Tensor, Tensor)",
+        run=_gradients,
+        shapes=_gradient_shapes,
+    )
+)
+_experts = declare(
+    Declaration(
+        name="tilelink::experts",
+        schema=f"({_OPERANDS}, {_OPTIONS}, str group, str schedule) -> ({', '.join(['Tensor'] * (1 + len(_KEPT)))})",
+        run=_run,
+        shapes=_shapes,
+        keep=_keep,
+        backward=_backward,
+    )
+)
