@@ -164,7 +164,7 @@ def test_each_rule_has_a_refused_program_and_its_remedy() -> None:
         assert re.match(r"safe\n$|\w+: safe on ", answers[-1]) and "**Remedy.**" in entry, rule
 
 
-ALONE = ("04_search", "05_your_kernel")
+ALONE = ("04_search", "05_your_kernel", "10_mixture_of_experts")
 """Examples with a process of their own: they register what tests would find, or start processes."""
 
 

@@ -35,6 +35,11 @@ def test_the_layers_of_the_example_train_as_plain_ones() -> None:
 
 
 @pytest.mark.gpus2
+def test_experts_train_as_in_plain_torch() -> None:
+    assert "the same losses" in torchrun(2, "examples/10_mixture_of_experts.py").stdout
+
+
+@pytest.mark.gpus2
 def test_a_kernel_of_ones_own_trains_as_a_plain_module() -> None:
     said = torchrun(2, "examples/05_your_kernel.py").stdout
     assert "the same losses" in said and "mixed on 2 x " in said

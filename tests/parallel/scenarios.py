@@ -539,6 +539,85 @@ def mixed() -> None:
 # The pass of torch.compile -------------------------------------------------------------------------------------
 
 
+class Choice(nn.Module):
+    """Experts as Qwen3-MoE has them in transformers: gate and up in one parameter."""
+
+    def __init__(self, experts: int = 6, joined: bool = True, sign: float = 1.0) -> None:
+        super().__init__()
+        self.sign = sign
+        self.gate_up_proj = nn.Parameter(torch.randn(experts, 2 * INNER, HIDDEN) * HIDDEN**-0.5)
+        self.down_proj = nn.Parameter(torch.randn(experts, HIDDEN, INNER) * INNER**-0.5)
+        if not joined:
+            gate, up = self.gate_up_proj.detach().chunk(2, 1)
+            self.w1, self.w3 = nn.Parameter(gate.clone()), nn.Parameter(up.clone())
+            del self.gate_up_proj
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros_like(x)
+        w13 = self.gate_up_proj if hasattr(self, "gate_up_proj") else torch.cat((self.w1, self.w3), 1)
+        for e in range(w13.shape[0]):
+            gate, up = (x @ w13[e].t()).chunk(2, -1)
+            total = (weights * (ids == e)).sum(-1, keepdim=True)
+            y = y + self.sign * total * ((nn.functional.silu(gate) * up) @ self.down_proj[e].t())
+        return y
+
+
+class Sparse(nn.Module):
+    def __init__(self, **kinds: Any) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(HIDDEN, 6, bias=False), Choice(**kinds)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, ids = self.router(x).softmax(-1).topk(2)
+        return self.experts(x, ids, weights / weights.sum(-1, keepdim=True))
+
+
+def experts() -> None:
+    """Layers of experts, each rank with tokens of its own, beside all tokens in one place."""
+    over = mesh(names=("ep",))
+    ranks, rank = over.size(), over.get_local_rank()
+    for joined in (True, False):
+        torch.manual_seed(4)
+        plain = Sparse(joined=joined)
+        ours, x = deepcopy(plain), torch.randn(ranks * BATCH, ROWS, HIDDEN)
+        style = parallel.Experts() if joined else parallel.Experts(("w1", "w3"), recompute=True)
+        stock.parallelize_module(ours, over, {"experts": style})
+        assert dict(ours.experts.named_parameters()).keys() == dict(plain.experts.named_parameters()).keys()
+        assert {str(getattr(one, "placements", None)) for one in ours.experts.parameters()} == {"(Shard(dim=0),)"}
+        given = DTensor.from_local(x.chunk(ranks)[rank], over, (Shard(0),), run_check=False)
+        expected = plain(x)
+        if joined:
+            # A DTensor is taken and given back.
+            weights, ids = plain.router(x).softmax(-1).topk(2)
+            weights = weights / weights.sum(-1, keepdim=True)
+            spread = [one.chunk(ranks)[rank] for one in (ids, weights)]
+            made = ours.experts(given, *spread)
+            torch.testing.assert_close(made.full_tensor(), expected)
+            with pytest.raises(BindingError, match=r"tokens of experts are R"):
+                ours.experts(DTensor.from_local(x, over, (Replicate(),), run_check=False), ids, weights)
+        made = ours(x.chunk(ranks)[rank])
+        torch.testing.assert_close(made, expected.chunk(ranks)[rank])
+        expected.square().sum().backward()
+        made.square().sum().backward()
+        for name, one in plain.experts.named_parameters():
+            torch.testing.assert_close(ours.experts.get_parameter(name).grad.full_tensor(), one.grad)  # type: ignore
+        dist.all_reduce(ours.router.weight.grad)
+        torch.testing.assert_close(ours.router.weight.grad, plain.router.weight.grad)
+        nn.utils.clip_grad_norm_(ours.experts.parameters(), 1.0)
+        assert "tokens to each rank of their experts" in parallel.explain(ours)[0]
+    for module, style, kind, text in (
+        (Choice(), parallel.Experts("w13"), BindingError, "'w13' of Choice is nothing"),
+        (Choice(5), parallel.Experts(), ShapeError, f"5 and 5 experts of Choice on {ranks} ranks"),
+        (Choice(sign=-1.0), parallel.Experts(), BindingError, "Choice is no sum of w2"),
+        (Choice(), parallel.Experts(activation="gelu"), BindingError, r"gelu\(gate"),
+        (Choice(), parallel.Experts(activation="tanh"), BindingError, "no activation 'tanh'"),
+        (Choice(joined=False), parallel.Experts(("w3", "w1")), BindingError, "Choice is no sum of w2"),
+        (Choice(), parallel.Experts("down_proj", "gate_up_proj"), BindingError, "Choice of x .* raises"),
+    ):
+        with pytest.raises(kind, match=text):
+            stock.parallelize_module(module, over, style)
+
+
 def through(overlap: parallel.Overlap) -> Any:
     """A backend that runs the graphs of a compiler with the pass, forward and backward."""
 

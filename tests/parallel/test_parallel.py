@@ -12,6 +12,8 @@ SCENARIOS = {
     "losses": (2, ("losses", "without_gradients")),
     "edges": (2, ("spread_rows", "layouts", "gated", "gated_columns", "mixed", "meshes", "saved")),
     "checks": (2, ("compared", "mistakes", "explained")),
+    "experts": (2, ("experts",)),
+    "experts of three": (3, ("experts",)),
     "joined": (2, ("joined", "reasons", "bounded")),
     "four ranks": (4, ("sharded_twice", "losses")),
     "compiled": (2, ("compiled",)),
@@ -19,7 +21,7 @@ SCENARIOS = {
 """Numbers of ranks, and what they do."""
 
 
-@thorough(unless=lambda kind: kind != "compiled")
+@thorough(unless=lambda kind: kind not in ("compiled", "experts of three"))
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_ranks(kind: str) -> None:
     ranks, scenarios = SCENARIOS[kind]

@@ -7,7 +7,7 @@
 `Colwise`, `Rowwise`, `GatedMLP`, `SequenceParallel` and `PrepareModuleInput` are styles for `parallelize_module`.
 Those that torch has too take the same arguments and have the same meaning, and go by torch's names as well. Parameters
 are DTensors of the same placements, so that checkpoints, gradient clipping and FSDP2 work as with torch's styles.
-`ContextParallel` is a style for attention whose rows are spread over ranks.
+`ContextParallel` is a style for attention whose rows are spread over ranks, `Experts` for a layer of experts.
 `explain` says what communicates with each product, and what was left to torch and why.
 
 `Overlap` is a pass of torch.compile for models without these styles: collectives next to products become operators.
@@ -15,12 +15,20 @@ are DTensors of the same placements, so that checkpoints, gradient clipping and 
 
 from tilelink.parallel.context import ContextParallel
 from tilelink.parallel.overlap import Overlap
-from tilelink.parallel.styles import Colwise, GatedMLP, PrepareModuleInput, Rowwise, SequenceParallel, explain
+from tilelink.parallel.styles import (
+    Colwise,
+    Experts,
+    GatedMLP,
+    PrepareModuleInput,
+    Rowwise,
+    SequenceParallel,
+    explain,
+)
 
 ColwiseParallel = Colwise
 RowwiseParallel = Rowwise
 
 __all__ = [
-    "Colwise", "ColwiseParallel", "ContextParallel", "Rowwise", "RowwiseParallel", "GatedMLP", "SequenceParallel",
-    "PrepareModuleInput", "explain", "Overlap",
+    "Colwise", "ColwiseParallel", "ContextParallel", "Experts", "Rowwise", "RowwiseParallel", "GatedMLP",
+    "SequenceParallel", "PrepareModuleInput", "explain", "Overlap",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor import parallel as stock
 
+from tilelink import ops
 from tilelink.errors import BindingError, ShapeError
 from tilelink.ops.calls import DTYPES
 from tilelink.ops.groups import group_of
@@ -108,6 +109,32 @@ class _Gated:
         x, first, second, third = _autocast(x, gate.to_local(), up.to_local(), down.to_local())
         y = products.gated(x, first, second, third, ACTIVATIONS[placed.activation], placed.group, dim)
         return _result(y, made, mesh, placed)
+
+
+class _Experts:
+    """Experts of a layer, of which each rank has some, for choices of all ranks' tokens."""
+
+    _placed: Placed
+    _parts: tuple[str, ...]
+    _options: dict[str, Any]
+
+    def forward(self, x: Any, ids: Any, weights: Any) -> Any:
+        placed, made = self._placed, x.placements[0] if isinstance(x, DTensor) else None
+        if made is not None and (not isinstance(made, Shard) or _is_columns(made, x.dim())):
+            hint = "each token is of one rank: spread them, or give a rank's own as a plain tensor"
+            raise BindingError(f"tokens of experts are {made}", hint=hint)
+        x, ids, weights, *own = (
+            one.to_local() if isinstance(one, DTensor) else one
+            for one in (x, ids, weights, *(getattr(self, name) for name in self._parts))
+        )
+        x, *own = _autocast(x, *own)
+        w13 = own[0] if len(own) == 2 else torch.cat(own[:-1], 1)
+        tokens, ids, weights = (one.reshape(-1, one.shape[-1]) for one in (x, ids, weights))
+        y = ops.expert_parallel(
+            tokens, ids, weights, w13, own[-1], activation=placed.activation, group=placed.group, **self._options
+        ).view(x.shape)
+        mesh = getattr(self, self._parts[0]).device_mesh
+        return y if made is None else DTensor.from_local(y, mesh, (made,), run_check=False)
 
 
 @cache
@@ -256,6 +283,47 @@ class GatedMLP(stock.ParallelStyle):
         return _as(_Gated, module, placed)
 
 
+class Experts(stock.ParallelStyle):
+    """A layer of experts, of which each rank gets some: a token travels once to each rank, and sums come back.
+
+        parallelize_module(block, mesh["ep"], {"experts": Experts()})      # forward(x, ids, weights) -> y
+
+    The module takes the tokens of a rank [..., H], the numbers of their experts and the weights of those [..., k], as
+    torch.topk of a router gives them, and returns the weighted sums [..., H]. w13: its parameter [experts, 2 inner, H],
+    gate before up, or two names, of [experts, inner, H] each, which are copied next to each other in each call. w2: its
+    parameter [experts, H, inner]. Both become DTensors of whole experts, Shard(0). tokens, capacity, recompute: as of
+    `tilelink.ops.expert_parallel`, which computes; gradients are those of the sum of all ranks' losses.
+
+    Raises RankError for a mesh of several dimensions, ShapeError for experts that ranks do not divide, BindingError for
+    a module that computes something else.
+    """
+
+    def __init__(
+        self, w13: str | tuple[str, str] = "gate_up_proj", w2: str = "down_proj", *, activation: str = "silu",
+        tokens: int | None = None, capacity: int | None = None, recompute: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.parts, self.activation = (*((w13,) if isinstance(w13, str) else w13), w2), activation
+        self.options = {"tokens": tokens, "capacity": capacity, "recompute": recompute}
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        group = group_of(device_mesh).group_name
+        if self.activation not in ACTIVATIONS:
+            raise BindingError(f"no activation {self.activation!r}", hint=f"there are {', '.join(ACTIVATIONS)}")
+        parts = [_of_experts(module, name) for name in self.parts]
+        if len({one.shape[0] for one in parts}) > 1 or parts[0].shape[0] % device_mesh.size():
+            what = f"{' and '.join(str(one.shape[0]) for one in parts)} experts of {type(module).__name__}"
+            hint = "as many in each parameter, a multiple of the ranks"
+            raise ShapeError(f"{what} on {device_mesh.size()} ranks", hint=hint)
+        _computes_experts(module, parts, self.activation)
+        _shard(module, device_mesh, dict.fromkeys(self.parts, Shard(0)), self.src_data_rank)
+        module._parts, module._options = self.parts, self.options  # type: ignore[assignment]
+        placed = Placed(
+            group=group, given=Shard(0), wanted=Shard(0), local=True, activation=self.activation
+        )  # fmt: skip
+        return _as(_Experts, module, placed)
+
+
 class PrepareModuleInput(stock.PrepareModuleInput):
     """As torch's, but rows that are spread and wanted on all ranks stay spread: `Colwise` gathers them.
 
@@ -336,6 +404,48 @@ def _computes_that(module: nn.Module, gate: nn.Linear, up: nn.Linear, down: nn.L
         raise BindingError(f"{type(module).__name__} is not down({activation}(gate(x)) * up(x))", hint=hint)
 
 
+def _of_experts(module: nn.Module, name: str) -> Tensor:
+    one = getattr(module, name, None)
+    if not isinstance(one, nn.Parameter) or one.dim() != 3:
+        there = [key for key, each in module.named_parameters(recurse=False) if each.dim() == 3]
+        what = "nothing" if one is None else f"a {type(one).__name__}"
+        hint = f"name the parameters of its experts, of {', '.join(there)}" if there else "give the experts themselves"
+        raise BindingError(f"{name!r} of {type(module).__name__} is {what}", hint=hint)
+    others = [key for key, _ in module.named_parameters(recurse=False) if getattr(module, key).dim() != 3]
+    if others:
+        hint = "a bias of experts has no place here: keep such a layer as it is"
+        raise BindingError(f"{type(module).__name__} has {', '.join(others)} too", hint=hint)
+    return one
+
+
+@torch.no_grad()
+def _computes_experts(module: nn.Module, parts: list[Tensor], activation: str) -> None:
+    """Raise BindingError for a module that computes something else for three random tokens, or cannot take them."""
+    *first, w2 = parts
+    if w2.is_meta or isinstance(w2, DTensor):
+        return
+    count, hidden = w2.shape[:2]
+    chance = torch.Generator(w2.device)  # of its own, as above
+    x = torch.randn(3, hidden, device=w2.device, dtype=w2.dtype, generator=chance)
+    weights, ids = torch.rand(3, count, device=w2.device, generator=chance).topk(min(2, count))
+    weights = weights.to(w2.dtype)
+    try:
+        expected = torch.zeros_like(x)
+        for token, q in ((token, q) for token in range(3) for q in range(ids.shape[1])):
+            e = ids[token, q]
+            gate, up = torch.cat([one[e] for one in first]).matmul(x[token]).chunk(2)
+            expected[token] += weights[token, q] * (w2[e] @ (ACTIVATIONS[activation](gate) * up))
+        made = module(x, ids, weights)
+    except Exception as error:
+        what = f"{type(module).__name__} of x {list(x.shape)}, ids and weights raises {type(error).__name__}: {error}"
+        hint = "check the names of w13 and w2, and that forward takes x, ids and weights alone"
+        raise BindingError(what, hint=hint) from error
+    same = isinstance(made, Tensor) and made.shape == expected.shape
+    if not same or not torch.allclose(made, expected, rtol=0.05, atol=0.01 * expected.abs().max().item()):
+        hint = "check w13 (gate before up, [experts, 2 inner, H]), w2 ([experts, H, inner]) and the activation"
+        raise BindingError(f"{type(module).__name__} is no sum of w2({activation}(gate(x)) * up(x))", hint=hint)
+
+
 # What was taken ----------------------------------------------------------------------------------------------
 
 
@@ -348,15 +458,18 @@ def explain(model: nn.Module) -> list[str]:
     for name, module in model.named_modules():
         if why := getattr(module, "_left_to_torch", ""):
             lines.append(f"{name}: left to torch: {why}")
-        elif isinstance(module, _Columns | _Rows | _Gated):
+        elif isinstance(module, _Columns | _Rows | _Gated | _Experts):
             lines.append(f"{name}: {_said(module)}")
     return lines
 
 
 def _said(module: Any) -> str:
     placed: Placed = module._placed
-    weight = getattr(module, module._parts[0]).weight if isinstance(module, _Gated) else module.weight
-    if isinstance(module, _Gated):
+    part = getattr(module, module._parts[0]) if isinstance(module, _Gated | _Experts) else module
+    weight = part if isinstance(module, _Experts) else part.weight
+    if isinstance(module, _Experts):
+        what = "tokens to each rank of their experts, and sums back"
+    elif isinstance(module, _Gated):
         what = "all-gather and product, product and reduce-scatter"
         what = what if _may_be_rows(placed.given) else "product and all-reduce"
     elif isinstance(module, _Columns):
