@@ -35,7 +35,7 @@ def near(result: Tensor, expected: Tensor, checks: Checks, note: str) -> None:
     if result.shape != expected.shape:
         checks.expect(False, f"{note}: {list(result.shape)}, not {list(expected.shape)}")
         return
-    error = float((result.float() - expected.float()).norm() / expected.float().norm())
+    error = float((result.detach().float() - expected.float()).norm() / expected.float().norm())
     checks.expect(error < ALLOWED, f"{note} is off by {error:.2e}")
 
 

@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tilelink import ops
 from tilelink.errors import BindingError, CapacityError, DtypeError, RankError, ShapeError, UnknownNameError
-from tilelink.ops.groups import members_of, name_of
+from tilelink.ops import torch_experts
+from tilelink.ops.groups import group_named, members_of, name_of
 from tilelink.ops.routing import by_expert
 
 Tensor = torch.Tensor
@@ -172,6 +173,11 @@ def capacity() -> None:
     enough = case.call(x, ids, weights, w13, w2, capacity=most)
     assert torch.equal(enough, case.call(x, ids, weights, w13, w2))
     compare(case, capacity=most)
+    for _ in range(2):  # tokens that are not there take no room
+        assert torch.equal(enough, case.call(x, ids, weights, w13, w2, capacity=most, tokens=11))
+    layer = torch_experts.Layer(group=group_named(name_of(members_of(None))), first=0, activation="silu", capacity=5)
+    chosen, _ = torch_experts.choose(x, ids, weights, E, layer)
+    assert chosen.starts[-1] <= 5 and len(chosen.order) == 6  # products stay within their rows
     few = case.call(x, ids, weights, w13, w2, capacity=5)
     # What is left out: all but the first choices, in the order of experts and then of ranks and tokens.
     kept = torch.zeros(ranks, 8, k, dtype=torch.bool)

@@ -11,6 +11,7 @@ from tests.tiers import thorough
 from tests.unit.two_ranks import run_on_ranks
 from tilelink import compiler
 from tilelink.errors import BindingError, DtypeError
+from tilelink.ops import torch_experts
 
 SCENARIOS = {
     "results": (2, ("results", "unequal", "frozen", "repeated")),
@@ -58,6 +59,48 @@ def test_places_are_those_of_the_program() -> None:
     assert torch.equal(found["count"], routing.counts)
     assert torch.equal(found["source"], routing.order)
     assert torch.equal(found["place"], routing.place)
+
+
+def test_programs_do_what_torch_does_between_products() -> None:
+    """Of rows of experts: what they are taken from, the gate and its gradients, and sums; other rows have any value."""
+    torch.manual_seed(5)
+    E, T, inner, N, k, H = 3, 21, 12, 10, 3, 9
+    starts = torch.tensor([0, 4, 4, 17], dtype=torch.int32)
+    both, scale, dplain, rows = torch.randn(T, 2 * inner), torch.rand(T), torch.randn(T, inner), torch.randn(T, H)
+    both[17:] = dplain[17:] = rows[17:] = float("nan")
+    order = torch.randperm(N * k)[:T].int()
+    place = torch.full((N * k,), T - 1, dtype=torch.int32)
+    place[order[:17].long()] = torch.arange(17, dtype=torch.int32)
+    place = place.view(N, k)
+    layer = torch_experts.Layer(group=Alone(), first=0, activation="silu")  # type: ignore[arg-type]
+    chosen = torch_experts.Chosen(torch.randn(N, H), torch.rand(N, k), starts, order, place)
+
+    def ran(name: str, dims: dict[str, int], **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        program = compiler.library_module("expert_rows").program(name)
+        return compiler.compile(program, ranks=1, dims=dims)([inputs])[0]
+
+    def same(found: torch.Tensor, wanted: torch.Tensor) -> None:
+        torch.testing.assert_close(found[:17].flatten(1) if found.dim() > 2 else found[:17], wanted[:17])
+
+    of_rows = {"E": E, "T": T}
+    taken = ran("gathered_rows", {**of_rows, "N": N, "H": H}, starts=starts, x=chosen.x, rows=order // k)
+    same(taken["y"], torch_experts.rows_of(chosen.x, chosen, layer))
+    parts = both.unflatten(1, (2, -1))
+    gated = ran("gated_rows", {**of_rows, "I": inner}, starts=starts, both=parts, scale=scale)
+    same(gated["hidden"], torch_experts.gated(both, scale, chosen, layer))
+    made = ran("gated_rows_gradients", {**of_rows, "I": inner}, starts=starts, both=parts, scale=scale, dhidden=dplain)
+    wanted = torch_experts.gated_gradients(both, scale, dplain, chosen, layer)
+    for name, one in zip(("hidden", "dboth", "dscale"), wanted, strict=True):
+        same(made[name], one)
+    sums = ran("sums_of_rows", {**of_rows, "N": N, "k": k, "H": H}, starts=starts, rows=rows, place=place)
+    torch.testing.assert_close(sums["y"], torch_experts.combine(rows, chosen, layer))
+
+
+class Alone:
+    """A group of one rank, of which nothing else is asked."""
+
+    def size(self) -> int:
+        return 1
 
 
 def test_ids_are_integers_and_experts_are_there() -> None:

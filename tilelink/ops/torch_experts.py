@@ -1,5 +1,6 @@
 # pyright: basic
-"""A layer of experts by the collectives of torch.distributed and torch's grouped products, and its gradients.
+"""A layer of experts by the collectives of torch.distributed and torch's grouped products, and its gradients. On GPUs
+kernels of the library, each of one rank alone, do what is between the products, for the rows that are there.
 
 All ranks' tokens are gathered; every rank computes the choices of its own experts, adds them up for each token, and
 sends the sums to the token's rank, which adds up those of all ranks, in their order. How many rows an expert has stays
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,8 +21,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from tilelink.capabilities import has_warpgroups
+from tilelink.compiler import library_module
 from tilelink.ops import unfused
+from tilelink.ops.calls import able
+from tilelink.ops.choice import ROW_ALIGNMENT
+from tilelink.ops.nodes import is_one_node
+from tilelink.ops.own import Op, op
 from tilelink.ops.routing import by_expert
+from tilelink.runtime.cuda.device import current_target
 
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten
@@ -60,6 +69,24 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def has_kernels(x: Tensor, layer: Layer) -> bool:
+    """True if the library's programs for rows of experts run where x is, and with its dtype."""
+    if not able(x) or layer.group.size() == 1 or x.shape[-1] % ROW_ALIGNMENT:
+        return False
+    return _has_kernels(x.device) and is_one_node(layer.group)
+
+
+@cache
+def _has_kernels(device: torch.device) -> bool:
+    with torch.cuda.device(device):
+        return has_warpgroups(current_target())
+
+
+@cache
+def kernel(name: str) -> Op:
+    return op(library_module("expert_rows").program(name), "gpu")
+
+
 # Exchange ----------------------------------------------------------------------------------------------------
 
 
@@ -90,18 +117,19 @@ def summed_over_ranks(parts: Tensor, group: ProcessGroup) -> Tensor:
     every = torch.empty_like(parts)
     dist.all_to_all_single(every, parts, group=group)
     first, *rest = every.chunk(ranks)
+    if ranks == 2:
+        return first + rest[0]  # two are added up as they are, in f32
     total = first.to(wide(parts.dtype), copy=True)
     for one in rest:
         total += one
     return total.to(parts.dtype)
 
 
-def combine(rows: Tensor, place: Tensor) -> Tensor:
-    """Return for each token the sum of the rows of its choices, in their order: [T + 1, H], [N, k] -> [N, H]."""
-    nowhere = rows.shape[0] - 1
-    if rows.is_cuda and rows.dtype != torch.float64:
-        starts = torch.arange(0, place.numel(), place.shape[1], device=rows.device, dtype=torch.int32)
-        return aten._embedding_bag_forward_only(rows, place.flatten(), starts, False, 0, False, None, False, nowhere)[0]
+def combine(rows: Tensor, chosen: Chosen, layer: Layer) -> Tensor:
+    """Return for each token the sum of the rows of its choices, in their order: [T + 1, H] -> [R M, H]."""
+    place, nowhere = chosen.place, rows.shape[0] - 1
+    if has_kernels(rows, layer):
+        return kernel("sums_of_rows")(chosen.starts, rows, place, group=layer.group)
     total = rows.new_zeros((place.shape[0], rows.shape[1]), dtype=wide(rows.dtype))
     for each in place.unbind(1):
         total += torch.where((each < nowhere)[:, None], rows[each], 0)
@@ -130,20 +158,43 @@ def grouped(a: Tensor, b: Tensor, starts: Tensor) -> Tensor:
     return y
 
 
-def hidden(both: Tensor, weight: Tensor, activation: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return activation(gate), its product with up, and that times the weight: [T, 2 I], [T] -> [T, I] each."""
+def gated(both: Tensor, weight: Tensor, chosen: Chosen, layer: Layer) -> Tensor:
+    """Return activation(gate) * up * weight of each place: [T + 1, 2 I], [T + 1] -> [T + 1, I]."""
+    if layer.activation == "silu" and has_kernels(both, layer):
+        return kernel("gated_rows")(chosen.starts, both.unflatten(1, (2, -1)), weight, group=layer.group)
     gate, up = both.chunk(2, 1)
-    active = ACTIVATIONS[activation][0](gate)
+    return (ACTIVATIONS[layer.activation][0](gate) * up).mul_(weight[:, None])
+
+
+def gated_gradients(
+    both: Tensor, weight: Tensor, dplain: Tensor, chosen: Chosen, layer: Layer
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return what `gated` does, and the gradients of gate and up, and of the weight.
+
+    dplain [T + 1, I]: of the result as if weights were one.
+    """
+    if layer.activation == "silu" and has_kernels(both, layer):
+        weighted, dboth, dweight = kernel("gated_rows_gradients")(
+            chosen.starts, both.unflatten(1, (2, -1)), weight, dplain, group=layer.group
+        )
+        return weighted, dboth.flatten(1), dweight
+    gate, up = both.chunk(2, 1)
+    active = ACTIVATIONS[layer.activation][0](gate)
     plain = active * up
-    return active, plain, torch.mul(plain, weight[:, None], out=torch.empty_like(plain))
+    dweight = torch.sum(plain * dplain, 1, dtype=weight.dtype)
+    given = (dplain * weight[:, None]).to(both.dtype)
+    dboth = torch.empty_like(both)
+    dgate, dup = dboth.chunk(2, 1)
+    torch.mul(given, active, out=dup)
+    ACTIVATIONS[layer.activation][1](given * up, gate, grad_input=dgate)
+    return plain.mul_(weight[:, None]), dboth, dweight
 
 
 def forward(x: Tensor, w13: Tensor, w2: Tensor, layer: Layer, chosen: Chosen) -> tuple[Tensor, Tensor]:
     """Return y [M, H], and gate and up of each choice [T + 1, 2 I]."""
-    both = first_product(w13, chosen)
-    hidden_rows = hidden(both, weights_of(chosen), layer.activation)[2]
-    rows = grouped(hidden_rows, w2.transpose(1, 2), chosen.starts)
-    return summed_over_ranks(combine(rows, chosen.place), layer.group), both
+    both = first_product(w13, chosen, layer)
+    rows = grouped(gated(both, weights_of(chosen), chosen, layer), w2.transpose(1, 2), chosen.starts)
+    return summed_over_ranks(combine(rows, chosen, layer), layer.group), both
 
 
 def weights_of(chosen: Chosen) -> Tensor:
@@ -151,13 +202,16 @@ def weights_of(chosen: Chosen) -> Tensor:
     return chosen.weights.flatten()[chosen.order]
 
 
-def rows_of(x: Tensor, chosen: Chosen) -> Tensor:
+def rows_of(x: Tensor, chosen: Chosen, layer: Layer) -> Tensor:
     """Return the token of each place: [R M, H] -> [T + 1, H]."""
-    return x.index_select(0, chosen.order // chosen.place.shape[1])
+    rows = chosen.order // chosen.place.shape[1]
+    if has_kernels(x, layer):
+        return kernel("gathered_rows")(chosen.starts, x, rows, group=layer.group)
+    return x.index_select(0, rows)
 
 
-def first_product(w13: Tensor, chosen: Chosen) -> Tensor:
-    return grouped(rows_of(chosen.x, chosen), w13.transpose(1, 2), chosen.starts)
+def first_product(w13: Tensor, chosen: Chosen, layer: Layer) -> Tensor:
+    return grouped(rows_of(chosen.x, chosen, layer), w13.transpose(1, 2), chosen.starts)
 
 
 def backward(
@@ -169,30 +223,18 @@ def backward(
     """
     dx, dweights, dw13, dw2 = (dy.new_empty(0) for _ in wanted)
     starts, place = chosen.starts, chosen.place
-    both = first_product(w13, chosen) if both is None else both
-    weight = weights_of(chosen)
-    given = rows_of(gather(dy, layer.group), chosen)
-    active, plain, weighted = hidden(both, weight, layer.activation)
+    both = first_product(w13, chosen, layer) if both is None else both
+    given = rows_of(gather(dy, layer.group), chosen, layer)
+    dplain = grouped(given, w2, starts)
+    weighted, dboth, dweight = gated_gradients(both, weights_of(chosen), dplain, chosen, layer)
     if wanted[3]:
         dw2 = grouped(given.t(), weighted, starts)
-    del weighted
-    if not any(wanted[:3]):
-        return dx, dweights, dw13, dw2
-    dhidden = grouped(given, w2, starts)
-    del given
+    del given, weighted, dplain
     if wanted[1]:
-        of_rows = torch.sum(plain.mul_(dhidden), 1, dtype=wide(dy.dtype))
-        dweights = torch.where(place < of_rows.numel() - 1, of_rows[place], 0)
-        dweights = summed_over_ranks(dweights, layer.group)
-    if wanted[0] or wanted[2]:
-        gate, up = both.chunk(2, 1)
-        dhidden.mul_(weight[:, None])
-        dboth = torch.empty_like(both)
-        dgate, dup = dboth.chunk(2, 1)
-        torch.mul(dhidden, active, out=dup)  # gradient of up
-        ACTIVATIONS[layer.activation][1](dhidden.mul_(up), gate, grad_input=dgate)
-        if wanted[2]:
-            dw13 = grouped(dboth.t(), rows_of(chosen.x, chosen), starts)
-        if wanted[0]:
-            dx = summed_over_ranks(combine(grouped(dboth, w13, starts), place), layer.group)
+        own = torch.where(place < dweight.numel() - 1, dweight[place], 0)
+        dweights = summed_over_ranks(own, layer.group)
+    if wanted[2]:
+        dw13 = grouped(dboth.t(), rows_of(chosen.x, chosen, layer), starts)
+    if wanted[0]:
+        dx = summed_over_ranks(combine(grouped(dboth, w13, starts), chosen, layer), layer.group)
     return dx, dweights, dw13, dw2
