@@ -148,4 +148,18 @@ def _room(kind: str, checks: Checks) -> None:
         checks.expect("capacity=300" in str(error), str(error))
 
 
-BODIES: dict[str, Callable[[str, Checks], None]] = {"gradients": _gradients, "graphs": _graphs, "room": _room}
+def _few(kind: str, checks: Checks) -> None:
+    """The kernel for few tokens, which a call takes by itself."""
+    if kind == "moe":
+        return
+    layer = Layer(kind, [16] * dist.get_world_size())
+    for seed in range(3):
+        layer.draw(seed, seed if seed else None)
+        for schedule in (None, "moe_decode:gpu"):
+            found = layer.call(*layer.operands(), schedule=schedule)
+            near(found, layer.wanted()[0], checks, f"few tokens, {seed}, {schedule}")
+
+
+BODIES: dict[str, Callable[[str, Checks], None]] = {
+    "gradients": _gradients, "graphs": _graphs, "room": _room, "few": _few,
+}  # fmt: skip

@@ -192,6 +192,24 @@ def capacity() -> None:
     case.call(x, torch.full_like(ids, -1), weights, w13, w2, capacity=5)
 
 
+def few() -> None:
+    """The library's program for few tokens, by its meaning, beside the unfused layer."""
+    case = Case(tokens=_tokens(5, 0), dtype=torch.float32)
+    x, ids, weights, w13, w2 = case.operands()
+    made = case.call(x, ids, weights, w13, w2, schedule="moe_decode:words")
+    close(made, case.plain()[0][dist.get_rank()], case.dtype)
+    compare(Case(tokens=_tokens(3, -1), dtype=torch.float32), schedule="moe_decode:words", recompute=True)
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"schedule": "moe_decode:fast"}, UnknownNameError, "fast"),
+        ({"schedule": "moe_decode:words", "activation": "gelu"}, BindingError, "no activation 'gelu'"),
+    ]
+    for options, kind, text in wrong:
+        with pytest.raises(kind, match=text):
+            ops.expert_parallel(x, ids, weights, w13, w2, **options)
+    with pytest.raises(UnknownNameError, match="moe has no schedule 'moe_decode:words'"):
+        ops.moe(x, ids, weights, w13, w2, schedule="moe_decode:words")
+
+
 def mistakes() -> None:
     case = Case(tokens=_tokens(4, 0), dtype=torch.float32)
     operands: dict[str, Any] = dict(zip(("x", "ids", "weights", "w13", "w2"), case.operands(), strict=True))
@@ -251,7 +269,7 @@ def traced() -> None:
 
 
 SCENARIOS = {
-    one.__name__: one for one in (results, unequal, frozen, repeated, capacity, mistakes, traced)
+    one.__name__: one for one in (results, unequal, frozen, repeated, capacity, few, mistakes, traced)
 }
 
 

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed import ProcessGroup
 
+from tilelink.capabilities import has_warpgroups
+from tilelink.compiler import library_module
 from tilelink.errors import (
     BindingError,
     CapacityError,
@@ -19,15 +22,25 @@ from tilelink.errors import (
     UnknownNameError,
 )
 from tilelink.ops import torch_experts
-from tilelink.ops.consensus import gathered
+from tilelink.ops.calls import able, gpu_of
+from tilelink.ops.choice import DEFAULTS
+from tilelink.ops.consensus import consensus, gathered
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, size_of
 from tilelink.ops.operators import UNFUSED
+from tilelink.ops.own import Op
+from tilelink.ops.own import op as own_op
+from tilelink.ops.predict import machine_of
 from tilelink.ops.torch_experts import ACTIVATIONS, Chosen, Layer
+from tilelink.runtime.cuda.device import current_target
 
 Tensor = torch.Tensor
 EXPERTS, SLICES = "expert_parallel", "moe"
 """Operators: a rank has whole experts, or a slice of every expert."""
+FEW, GPU = "moe_decode", "gpu"
+"""The library's program for few tokens of whole experts, and its schedule for GPUs."""
+BLOCK = 64
+"""Elements of which sizes of its schedule for GPUs are multiples."""
 
 
 def expert_parallel(
@@ -44,7 +57,8 @@ def expert_parallel(
     tokens: ranks give different numbers of tokens, also none, up to this one, the same on all ranks; None: all give as
     many. capacity: how many choices the experts of a rank have memory for, None: all of all ranks, R M k. Choices
     beyond are left out, and a later call of the same kind raises CapacityError, as soon as the host sees it.
-    activation: "silu" or "gelu". schedule: "unfused", or None.
+    activation: "silu" or "gelu". schedule: "unfused", a schedule of the library's program for few tokens
+    ("moe_decode:gpu"), or None.
 
     A sum is added up over the choices of each rank, in their order, and then over ranks, in theirs: results do not
     depend on the time of anything. The host never waits, so a CUDA graph holds a call, with another routing in each
@@ -95,6 +109,7 @@ class _Sizes:
     tokens: int | None
     capacity: int | None
     activation: str
+    schedule: str
     H: int
     k: int
     E: int
@@ -115,7 +130,7 @@ class _Sizes:
         return (
             f"{self.rows} rows" if self.tokens is None else f"tokens={self.tokens}", f"rows of {self.H}",
             f"{self.dtype} on {self.device.type}", f"{self.k} choices", f"{self.E} experts of {self.inner}",
-            f"capacity={self.capacity}", self.activation,
+            f"capacity={self.capacity}", self.activation, self.schedule or "no schedule",
         )  # fmt: skip
 
 
@@ -158,18 +173,26 @@ def _checked(
         raise ShapeError(f"x of {op} has {M} rows, and tokens={tokens}", hint="tokens is the most that a rank gives")
     if activation not in ACTIVATIONS:
         raise UnknownNameError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS)}")
-    if schedule not in ("", UNFUSED):
-        raise UnknownNameError(f"{op} has no schedule {schedule!r}", hint=f"there is {UNFUSED!r}, or none is given")
+    program = schedule.partition(":")[0]
+    if program and program not in (UNFUSED, *(() if op == SLICES else (FEW,))):
+        others = f", and those of {FEW}, as {FEW}:{GPU}" if op == EXPERTS else ""
+        raise UnknownNameError(f"{op} has no schedule {schedule!r}", hint=f"there is {UNFUSED!r}{others}")
+    if program == FEW and activation != "silu":
+        raise BindingError(f"{FEW} has no activation {activation!r}", hint=f"silu, or {UNFUSED!r}")
     return _Sizes(
-        op=op, rows=M, tokens=tokens, capacity=capacity, activation=activation, H=H, k=k, E=E, inner=inner,
-        dtype=x.dtype, device=x.device,
+        op=op, rows=M, tokens=tokens, capacity=capacity, activation=activation, schedule=schedule, H=H, k=k, E=E,
+        inner=inner, dtype=x.dtype, device=x.device,
     )  # fmt: skip
 
 
 class _Watch:
     """How many choices experts of one rank had, at most, in calls of a kind. The host reads it without waiting."""
 
+    every: ClassVar[list[_Watch]] = []
+    """A graph that is replayed after `clear` writes into them."""
+
     def __init__(self, device: torch.device) -> None:
+        self.every.append(self)
         self._most = torch.zeros((), dtype=torch.int64, device=device)
         self._seen = torch.zeros((), dtype=torch.int64, pin_memory=device.type == "cuda")
 
@@ -189,8 +212,40 @@ class _Watch:
         self._seen.copy_(self._most, non_blocking=True)
 
 
-_known = OfGroups[dict[Any, _Watch]](lambda group: {})
-"""Calls that all ranks of a group were found to make alike, and what was seen of them."""
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """Calls of a kind. way: their implementation. watch: what was seen of all that ranks found alike."""
+
+    sizes: _Sizes
+    layer: Layer
+    way: str
+    watch: _Watch
+
+
+_kinds = OfGroups[dict[Any, _Kind]](lambda group: {})
+"""By the shapes and options of a call."""
+_watches = OfGroups[dict[Any, _Watch]](lambda group: {})
+"""By what is compared between ranks, which may give other numbers of tokens."""
+
+
+def _kind(operands: Any, options: Any, group: ProcessGroup, schedule: str) -> _Kind:
+    """Return the kind of a call. Raises what `expert_parallel` says. options: op, tokens, capacity, activation."""
+    known = _kinds.of(group)
+    kinds = [(getattr(t, "shape", None), getattr(t, "dtype", None), getattr(t, "device", None)) for t in operands]
+    key = (options, schedule, *kinds)
+    if (found := known.get(key)) is not None:
+        return found
+    sizes, refusal = None, None
+    try:
+        sizes = _checked(*operands, *options, schedule=schedule)
+    except TileLinkError as error:
+        refusal = error
+    watch = _agreed(sizes, refusal, options[0], group)
+    assert sizes is not None
+    with gpu_of(operands[0]):
+        way = schedule or _chosen(sizes, operands[0], group)
+    known[key] = _Kind(sizes=sizes, layer=_layer(sizes, group), way=way, watch=watch)
+    return known[key]
 
 
 def _agreed(sizes: _Sizes | None, refusal: TileLinkError | None, op: str, group: ProcessGroup) -> _Watch:
@@ -198,7 +253,7 @@ def _agreed(sizes: _Sizes | None, refusal: TileLinkError | None, op: str, group:
 
     refusal: why this rank cannot make the call; it is raised, after the others were told if they compare.
     """
-    known = _known.of(group)
+    known = _watches.of(group)
     if sizes is not None and (key := (sizes.words(), sizes.device)) in known:
         return known[key]
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
@@ -218,24 +273,51 @@ def _run(
     capacity: int | None, activation: str, keep: bool, group: str, schedule: str,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return y, and what backward needs of `Chosen` and of the first product; without elements unless `keep`."""
-    members, refusal, sizes = group_named(group), None, None
-    try:
-        sizes = _checked(x, ids, weights, w13, w2, op, tokens, capacity, activation, schedule)
-    except TileLinkError as error:
-        refusal = error
-    watch = _agreed(sizes, refusal, op, members)
-    assert sizes is not None
-    watch.check(sizes)
-    layer, padded = _layer(sizes, members), _padded(sizes, x, ids, weights)
+    members = group_named(group)
+    kind = _kind((x, ids, weights, w13, w2), (op, tokens, capacity, activation), members, schedule)
+    sizes, layer = kind.sizes, kind.layer
+    padded = _padded(sizes, x, ids, weights)
+    if kind.way != UNFUSED and not keep:
+        function, (tokens_of_all, ids, weights) = _program(kind.way), padded
+        y = function(tokens_of_all, ids.int(), weights.float(), w13.unflatten(1, (2, -1)), w2, group=members)
+        return y[: sizes.rows].contiguous(), *_nothing(x)
+    kind.watch.check(sizes)
     chosen, needed = torch_experts.choose(*padded, sizes.E, layer)
     if capacity is not None:
-        watch.see(needed)
-    y, both = torch_experts.forward(padded[0], w13, w2, layer, chosen)
+        kind.watch.see(needed)
+    y, both = torch_experts.forward(w13, w2, layer, chosen)
     y = y[: sizes.rows].contiguous()
     if not keep:
-        return y, *(one.new_empty(0) for one in (*chosen, both))
+        return y, *_nothing(x)
     of_all = chosen.x if members.size() > 1 else chosen.x.clone()  # no result is an operand
     return y, of_all, *chosen[1:], both
+
+
+def _nothing(x: Tensor) -> list[Tensor]:
+    """Return what is kept of a call that needs no gradients."""
+    return [x.new_empty(0, dtype=kind) for kind in _kept_types(x)]
+
+
+def _kept_types(x: Tensor) -> tuple[torch.dtype, ...]:
+    return x.dtype, torch_experts.wide(x.dtype), torch.int32, torch.int32, torch.int32, x.dtype
+
+
+@cache
+def _program(way: str) -> Op:
+    """Return the library's program and schedule of a name "program:schedule" as a function."""
+    name, _, schedule = way.partition(":")
+    return own_op(library_module(name).program(name), schedule or None)
+
+
+def _chosen(sizes: _Sizes, x: Tensor, group: ProcessGroup) -> str:
+    """Return the implementation of a call that names none. The first call of a group is collective."""
+    ranks = group.size()
+    if sizes.op != EXPERTS or not able(x) or ranks == 1 or sizes.activation != "silu":
+        return UNFUSED
+    known = consensus(group)
+    rows = (machine_of(known.gpu) or DEFAULTS).few_expert_rows
+    fits = not (sizes.H % BLOCK or sizes.inner % BLOCK) and known.one_node and has_warpgroups(current_target())
+    return f"{FEW}:{GPU}" if fits and ranks * sizes.padded <= rows else UNFUSED
 
 
 def _layer(sizes: _Sizes, group: ProcessGroup) -> Layer:
@@ -256,13 +338,11 @@ def _shapes(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     sizes, ranks = _checked(x, ids, weights, w13, w2, op, tokens, capacity, activation, schedule), size_of(group)
     every, room = ranks * sizes.padded, sizes.room(ranks)
-    integers, kept = torch.int32, torch_experts.wide(x.dtype)
-    made = (
-        x.new_empty((every, sizes.H)), x.new_empty((every, sizes.k), dtype=kept),
-        x.new_empty(sizes.E + 1, dtype=integers), x.new_empty(room + 1, dtype=integers),
-        x.new_empty((every, sizes.k), dtype=integers), x.new_empty((room + 1, 2 * sizes.inner)),
+    shapes = (
+        (every, sizes.H), (every, sizes.k), (sizes.E + 1,), (room + 1,), (every, sizes.k), (room + 1, 2 * sizes.inner),
     )  # fmt: skip
-    return x.new_empty(x.shape), *(one if keep else one.new_empty(0) for one in made)
+    kept = [x.new_empty(one, dtype=kind) for one, kind in zip(shapes, _kept_types(x), strict=True)]
+    return x.new_empty(x.shape), *(kept if keep else _nothing(x))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -286,9 +366,8 @@ def _gradients(
     weights_of_all: Tensor, starts: Tensor, order: Tensor, place: Tensor, both: Tensor, op: str, tokens: int | None,
     capacity: int | None, activation: str, keep: bool, wanted: list[bool], group: str,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    members = group_named(group)
-    sizes = _checked(x, ids, weights, w13, w2, op, tokens, capacity, activation, "")
-    layer = _layer(sizes, members)
+    kind = _kind((x, ids, weights, w13, w2), (op, tokens, capacity, activation), group_named(group), "")
+    sizes, layer = kind.sizes, kind.layer
     chosen = Chosen(of_all, weights_of_all, starts, order, place)
     if not keep:
         chosen, _ = torch_experts.choose(*_padded(sizes, x, ids, weights), sizes.E, layer)

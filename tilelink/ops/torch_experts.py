@@ -190,7 +190,7 @@ def gated_gradients(
     return plain.mul_(weight[:, None]), dboth, dweight
 
 
-def forward(x: Tensor, w13: Tensor, w2: Tensor, layer: Layer, chosen: Chosen) -> tuple[Tensor, Tensor]:
+def forward(w13: Tensor, w2: Tensor, layer: Layer, chosen: Chosen) -> tuple[Tensor, Tensor]:
     """Return y [M, H], and gate and up of each choice [T + 1, 2 I]."""
     both = first_product(w13, chosen, layer)
     rows = grouped(gated(both, weights_of(chosen), chosen, layer), w2.transpose(1, 2), chosen.starts)
