@@ -107,14 +107,18 @@ def _gradients(kind: str, checks: Checks) -> None:
             for options in ({}, {"recompute": True}, {"schedule": "unfused"}):
                 x, ids, weights, w13, w2 = layer.operands()
                 leaves = [one.clone().requires_grad_() for one in (x, weights, w13, w2)]
-                layer.call(x, ids, weights, w13, w2, **options)
+                _with_gradients(layer, leaves, ids, options)  # makes kernels, forward and backward
                 with without_waits():
-                    y = layer.call(leaves[0], ids, *leaves[1:], **options)
-                    made = torch.autograd.grad((y * layer.factors[layer.rank]).sum(), leaves)
+                    y, made = _with_gradients(layer, leaves, ids, options)
                 names = ("y", "dx", "dweights", "dw13", "dw2")
                 for name, one, expected in zip(names, (y, *made), wanted, strict=True):
                     if expected.numel():
                         near(one, expected, checks, f"{name} with {tokens} tokens, {favourite}, {options}")
+
+
+def _with_gradients(layer: Layer, leaves: list[Tensor], ids: Tensor, options: dict[str, Any]) -> tuple[Tensor, Any]:
+    y = layer.call(leaves[0], ids, *leaves[1:], **options)
+    return y.detach(), torch.autograd.grad((y * layer.factors[layer.rank]).sum(), leaves)
 
 
 def _graphs(kind: str, checks: Checks) -> None:
@@ -160,6 +164,15 @@ def _few(kind: str, checks: Checks) -> None:
             near(found, layer.wanted()[0], checks, f"few tokens, {seed}, {schedule}")
 
 
+def _many(kind: str, checks: Checks) -> None:
+    """The kernels for many tokens, which a call takes by itself."""
+    layer = Layer(kind, [1024] * dist.get_world_size())
+    for seed in range(3):
+        layer.draw(seed, seed if seed else None)
+        for options in ({}, {"schedule": "moe:gpu_wide"}, {"recompute": True}):
+            near(layer.call(*layer.operands(), **options), layer.wanted()[0], checks, f"many tokens, {seed}, {options}")
+
+
 BODIES: dict[str, Callable[[str, Checks], None]] = {
-    "gradients": _gradients, "graphs": _graphs, "room": _room, "few": _few,
+    "gradients": _gradients, "graphs": _graphs, "room": _room, "few": _few, "many": _many,
 }  # fmt: skip

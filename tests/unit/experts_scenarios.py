@@ -210,6 +210,19 @@ def few() -> None:
         ops.moe(x, ids, weights, w13, w2, schedule="moe_decode:words")
 
 
+def many() -> None:
+    """The library's programs for many tokens, by their meaning: whole experts, slices, and too little room."""
+    for slices in (False, True):
+        case = Case(tokens=_tokens(6, 0), dtype=torch.float32, slices=slices, seed=5)
+        made = case.call(*case.operands(), schedule="moe:")
+        close(made, case.plain()[0][dist.get_rank()], case.dtype)
+    case = Case(tokens=_tokens(8, 0), skipped=0, favourite=0, dtype=torch.float32)
+    few = [case.call(*case.operands(), capacity=5, schedule=one) for one in ("unfused", "moe:")]
+    torch.testing.assert_close(*few)
+    with pytest.raises(CapacityError, match="capacity=5"):
+        case.call(*case.operands(), capacity=5, schedule="moe:")
+
+
 def mistakes() -> None:
     case = Case(tokens=_tokens(4, 0), dtype=torch.float32)
     operands: dict[str, Any] = dict(zip(("x", "ids", "weights", "w13", "w2"), case.operands(), strict=True))
@@ -269,7 +282,7 @@ def traced() -> None:
 
 
 SCENARIOS = {
-    one.__name__: one for one in (results, unequal, frozen, repeated, capacity, few, mistakes, traced)
+    one.__name__: one for one in (results, unequal, frozen, repeated, capacity, few, many, mistakes, traced)
 }
 
 

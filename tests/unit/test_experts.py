@@ -15,7 +15,7 @@ from tilelink.ops import torch_experts
 
 SCENARIOS = {
     "results": (2, ("results", "unequal", "frozen", "repeated")),
-    "checks": (2, ("capacity", "few", "mistakes")),
+    "checks": (2, ("capacity", "few", "many", "mistakes")),
     "compiled": (2, ("traced",)),
     "three ranks": (3, ("results", "unequal", "capacity")),
     "one rank": (1, ("results", "capacity")),

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from math import gcd, inf
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink.capabilities import has_warpgroups
@@ -39,8 +41,16 @@ EXPERTS, SLICES = "expert_parallel", "moe"
 """Operators: a rank has whole experts, or a slice of every expert."""
 FEW, GPU = "moe_decode", "gpu"
 """The library's program for few tokens of whole experts, and its schedule for GPUs."""
+MANY = "moe"
+"""The library's file for many tokens: one program dispatches, and one computes."""
 BLOCK = 64
-"""Elements of which sizes of its schedule for GPUs are multiples."""
+"""Elements of which sizes of their schedules for GPUs are multiples."""
+BLOCK_OF_CHOICES = 256
+"""Choices that one tile counts."""
+WIDE = 4096
+"""Inner elements from which weights of an expert stay while its rows pass."""
+FEW_SCHEDULES = {12.0: GPU, 45.0: f"{GPU}_64", inf: f"{GPU}_128"}
+"""Schedules for few tokens by the tokens of an expert, less than so many on average: two H200s, in CUDA graphs."""
 
 
 def expert_parallel(
@@ -57,8 +67,8 @@ def expert_parallel(
     tokens: ranks give different numbers of tokens, also none, up to this one, the same on all ranks; None: all give as
     many. capacity: how many choices the experts of a rank have memory for, None: all of all ranks, R M k. Choices
     beyond are left out, and a later call of the same kind raises CapacityError, as soon as the host sees it.
-    activation: "silu" or "gelu". schedule: "unfused", a schedule of the library's program for few tokens
-    ("moe_decode:gpu"), or None.
+    activation: "silu" or "gelu". schedule: "unfused", a schedule of the library's programs for few tokens
+    ("moe_decode:gpu") or many ("moe:gpu"), or None.
 
     A sum is added up over the choices of each rank, in their order, and then over ranks, in theirs: results do not
     depend on the time of anything. The host never waits, so a CUDA graph holds a call, with another routing in each
@@ -174,11 +184,11 @@ def _checked(
     if activation not in ACTIVATIONS:
         raise UnknownNameError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS)}")
     program = schedule.partition(":")[0]
-    if program and program not in (UNFUSED, *(() if op == SLICES else (FEW,))):
-        others = f", and those of {FEW}, as {FEW}:{GPU}" if op == EXPERTS else ""
+    if program and program not in (UNFUSED, MANY, *(() if op == SLICES else (FEW,))):
+        others = f", {MANY}:{GPU}" + f" and {FEW}:{GPU}" * (op == EXPERTS)
         raise UnknownNameError(f"{op} has no schedule {schedule!r}", hint=f"there is {UNFUSED!r}{others}")
-    if program == FEW and activation != "silu":
-        raise BindingError(f"{FEW} has no activation {activation!r}", hint=f"silu, or {UNFUSED!r}")
+    if program in (FEW, MANY) and activation != "silu":
+        raise BindingError(f"{program} has no activation {activation!r}", hint=f"silu, or {UNFUSED!r}")
     return _Sizes(
         op=op, rows=M, tokens=tokens, capacity=capacity, activation=activation, schedule=schedule, H=H, k=k, E=E,
         inner=inner, dtype=x.dtype, device=x.device,
@@ -277,11 +287,10 @@ def _run(
     kind = _kind((x, ids, weights, w13, w2), (op, tokens, capacity, activation), members, schedule)
     sizes, layer = kind.sizes, kind.layer
     padded = _padded(sizes, x, ids, weights)
-    if kind.way != UNFUSED and not keep:
-        function, (tokens_of_all, ids, weights) = _program(kind.way), padded
-        y = function(tokens_of_all, ids.int(), weights.float(), w13.unflatten(1, (2, -1)), w2, group=members)
-        return y[: sizes.rows].contiguous(), *_nothing(x)
     kind.watch.check(sizes)
+    if kind.way != UNFUSED and not keep:
+        y = _by_kernels(kind, *padded, w13.unflatten(1, (2, -1)), w2)
+        return y[: sizes.rows].contiguous(), *_nothing(x)
     chosen, needed = torch_experts.choose(*padded, sizes.E, layer)
     if capacity is not None:
         kind.watch.see(needed)
@@ -302,22 +311,48 @@ def _kept_types(x: Tensor) -> tuple[torch.dtype, ...]:
     return x.dtype, torch_experts.wide(x.dtype), torch.int32, torch.int32, torch.int32, x.dtype
 
 
+def _by_kernels(kind: _Kind, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
+    """Return y of a call by programs of the library: x [M, H], ids and weights [M, k], w13 [E, 2, I, H], w2."""
+    sizes, group = kind.sizes, kind.layer.group
+    name, _, schedule = kind.way.partition(":")
+    ids, weights = ids.int().contiguous(), weights.float().contiguous()
+    if name == FEW:
+        return _program(FEW, schedule)(x, ids, weights, w13, w2, group=group)
+    ranks, (M, k), room = group.size(), ids.shape, sizes.room(group.size()) + 1
+    blocks = (-1, gcd(M * k, BLOCK_OF_CHOICES))
+    first = sizes.E if sizes.op == EXPERTS else 0
+    made = _program("moe_dispatch", schedule and GPU)(
+        x, ids.view(blocks), weights.view(blocks), E=sizes.E, k=k, T=room, first=first, group=group
+    )
+    if sizes.capacity is not None:
+        dist.all_reduce(made.found, dist.ReduceOp.MAX, group=group)
+        kind.watch.see(made.found)
+    place, scale = (one.view(ranks, M, k) for one in (made.place, made.scale))
+    xs, rows = made.xs.view(ranks * M, -1), made.rows.view(-1)[:room]
+    return _program("moe_experts", schedule)(xs, made.starts, rows, place, scale, w13, w2, group=group)
+
+
 @cache
-def _program(way: str) -> Op:
-    """Return the library's program and schedule of a name "program:schedule" as a function."""
-    name, _, schedule = way.partition(":")
+def _program(name: str, schedule: str) -> Op:
+    """Return a program of the library with a schedule, "" for the default one, as a function."""
     return own_op(library_module(name).program(name), schedule or None)
 
 
 def _chosen(sizes: _Sizes, x: Tensor, group: ProcessGroup) -> str:
     """Return the implementation of a call that names none. The first call of a group is collective."""
     ranks = group.size()
-    if sizes.op != EXPERTS or not able(x) or ranks == 1 or sizes.activation != "silu":
+    if not able(x) or ranks == 1 or sizes.activation != "silu" or sizes.H % BLOCK or sizes.inner % BLOCK:
         return UNFUSED
-    known = consensus(group)
-    rows = (machine_of(known.gpu) or DEFAULTS).few_expert_rows
-    fits = not (sizes.H % BLOCK or sizes.inner % BLOCK) and known.one_node and has_warpgroups(current_target())
-    return f"{FEW}:{GPU}" if fits and ranks * sizes.padded <= rows else UNFUSED
+    known, rows = consensus(group), ranks * sizes.padded
+    if not known.one_node or not has_warpgroups(current_target()):
+        return UNFUSED
+    machine = machine_of(known.gpu) or DEFAULTS
+    if sizes.op == EXPERTS and rows <= machine.few_expert_rows:
+        of_each = rows * sizes.k / (ranks * sizes.E)
+        return f"{FEW}:{next(name for most, name in FEW_SCHEDULES.items() if of_each < most)}"
+    if rows >= machine.many_expert_rows and sizes.padded * sizes.k % BLOCK_OF_CHOICES == 0:
+        return f"{MANY}:{GPU if sizes.inner < WIDE else f'{GPU}_wide'}"
+    return UNFUSED
 
 
 def _layer(sizes: _Sizes, group: ProcessGroup) -> Layer:

@@ -81,6 +81,8 @@ class Thresholds:
     """Maximum bytes that each rank receives of a kernel for few rows, which multiplies and sums."""
     few_expert_rows: int = _number("rows", 256)
     """Maximum rows, over all ranks, of a layer of experts that is one kernel for few tokens."""
+    many_expert_rows: int = _number("rows", 1024)
+    """Minimum rows, over all ranks, of a layer of experts by the kernels for many."""
     small_tiles: int = _number("tiles", 1024)
     """Maximum tiles of a kernel that only communicates: with few rows or columns most of a tile is empty."""
     few_step: float = _number("s", 2e-9)
