@@ -14,12 +14,12 @@ import torch
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
 from tilelink.backend.emit import emit
-from tilelink.errors import RolesError
+from tilelink.errors import RolesError, ScheduleError
 from tilelink.ir.program import Wait
 from tilelink.lowering.bound import Bound, with_bodies
 from tilelink.lowering.listing import listing
 from tilelink.lowering.rings import ARRIVE, FENCE, Ring, Step
-from tilelink.lowering.role_statements import late_waits
+from tilelink.lowering.role_statements import entries_of, late_waits
 from tilelink.planning.plan import make_plan
 from tilelink.reference.run import run as reference
 from tilelink.target import target
@@ -339,3 +339,56 @@ def test_no_other_role_reads_what_the_loader_hands_on() -> None:
     roles = re.split(r"@gluon\.jit", emit(made, plan.thresholds).text)
     reading = [re.search(r"def (\w+)", one)[1] for one in roles if "tiles.entry(" in one]  # type: ignore[index]
     assert "_product_loader" in reading and not {"_product_consumer", "_product_storer"} & set(reading)
+
+
+SUMS = """program sums(K, N, C, E):
+    m     : in        [E] <= C replicated
+    pick  : in        [ranks, E] < E
+    x     : in        [ranks, E, C, K]
+    w     : in        [E, N, K]
+    got   : symmetric [ranks, E, C, K]
+    told  : symmetric [ranks, E] < E
+    h     : local     [E, C, N]
+    y     : out       [e: E, C[: m[e]], N]
+
+    comm send(p: ranks, e: E, c: C):
+        tile_push_data(got[rank, e, c, :] @ p, x[p, e, c, :])
+        producer_tile_notify(got[rank, e, c, :] @ p)
+
+    comm tell(p: ranks):
+        tile_push_data(told[rank, :] @ p, pick[p, :])
+        producer_tile_notify(told[rank, :] @ p)
+
+    compute up(e: E, c: C[: m[e]], j: N):
+        consumer_tile_wait(told[:, :])
+        total = zeros(f32)
+        for (s: ranks):
+            consumer_tile_wait(got[s, e, c, :])
+            total += dot(got[s, e, c, :], w[pick[s, e], j, :].T)
+        h[e, c, j] = total
+        producer_tile_notify(h[e, c, j])
+
+    compute keep(e: E, c: C[: m[e]], j: N):
+        consumer_tile_wait(h[e, c, j])
+        y[e, c, j] = h[e, c, j] * 2.0
+
+schedule one for sums:
+    send on sm(1), tile(c=64)
+    tell on sm(1)
+    up   on sm, tile(c=128, j=128, k=64), roles(consumers=2, buffers=3)
+    keep on sm(1), tile(c=64)
+    got channel(c=128)
+"""
+
+
+def test_entries_of_a_loop_are_read_in_the_loop() -> None:
+    made = bound(SUMS)
+    roles = made.stages["up"].roles
+    assert roles is not None and roles.numbers is not None
+    assert [one.table for one in entries_of(made.stages["up"])] == ["m"]
+    plan = make_plan(made)
+    verify(plan)
+    loader = emit(made, plan.thresholds).text.split("def _up_loader(")[1].split("@gluon.jit")[0]
+    assert loader.index("for s in range(") < loader.index("tiles.entry(pick")
+    with pytest.raises(ScheduleError, match="its loop looks up entries of told, which is written while programs run"):
+        bound(SUMS.replace("w[pick[s, e]", "w[told[s, e]"))

@@ -187,6 +187,8 @@ def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
     for table in sorted(told_tables(bound, stage)):
         if stage.has_loop:
             return f"its loop carries a state, and its roles would read {table} at different times, while it is written"
+        if any(one.table == table for one in {*_entries(stage)} - {*entries_of(stage)}):
+            return f"its loop looks up entries of {table}, which is written while programs run"
         if (wait := next((s for s in late if s.region.tensor == table), None)) is not None:
             return reason_at(wait, f"it waits for {table} after its product, and its loader reads {table} before")
     if late and any(decl.counted for decl in stage.stage.indices):
@@ -196,10 +198,16 @@ def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
 
 def told_tables(bound: Bound, stage: BoundStage) -> set[str]:
     """Return the index tensors of which a stage looks up entries, and which are written while programs run."""
-    return {one.table for one in entries_of(stage) if not bound.tensors[one.table].constant}
+    return {one.table for one in _entries(stage) if not bound.tensors[one.table].constant}
 
 
 def entries_of(stage: BoundStage) -> list[Lookup]:
+    """Return the entries of index tensors that are the same for all of a tile: no index of a loop names them."""
+    own = {decl.name for decl in stage.stage.indices}
+    return [one for one in _entries(stage) if {e.name for e in walk(one) if isinstance(e, Index)} <= own]
+
+
+def _entries(stage: BoundStage) -> list[Lookup]:
     """Return the entries of index tensors that a tile looks up: those that no other entry has as a coordinate."""
     found: dict[Lookup, None] = {}
     for scalar in stage_scalars(stage.stage):
