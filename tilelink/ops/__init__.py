@@ -57,8 +57,8 @@ from tilelink.ops.validate import check_epilogue, check_followed, check_out, che
 
 __all__ = [
     "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "attention",
-    "choose", "clear", "decode_attention", "expert_parallel", "from_zigzag", "kernel_rows", "moe", "prepare", "Prepared",
-    "use_sms", "UNFUSED", "zigzag",
+    "choose", "clear", "decode_attention", "expert_parallel", "from_zigzag", "kernel_rows", "moe", "prepare",
+    "Prepared", "use_sms", "UNFUSED", "zigzag",
 ]  # fmt: skip
 
 
