@@ -25,7 +25,7 @@ from tilelink.lowering.bound import Bound, with_bodies
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs
 
-READY = {"bind", "merge_copies", "tma_copy"}
+READY = {"bind", "merge_copies", "tma_copy", "kernel_order"}
 """Steps before a program has kernels."""
 
 
