@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,72 @@ def test_what_is_proved_of_mutants_of_models_is_true(name: str) -> None:
             except TileLinkError:
                 continue
             assert whole.wrong() is None, f"{mutant.level} {mutant.kind} {mutant.what}"
+
+
+PLACED_ROWS = (Path(tilelink.__file__).parent / "programs" / "moe.tl").read_text()
+EXPERTS: dict[str, int | float | bool] = {"M": 64, "H": 64, "I": 640, "E": 2, "k": 2, "T": 1153}
+"""Sizes of experts with several tiles of a segment, the last of which is cut, and of columns."""
+OTHER_ROWS = [
+    ("place  : in        [ranks, M, k] < starts[E + 1]", "place  : in        [ranks, M, k] < starts[E]", True),
+    ("tile(r=128, f=128, h=64), order(e, group(r, 8), f)", "tile(r=128, f=128, h=64), order(e, f, r)", True),
+    ("starts : in        [E + 2] <= T offsets", "starts : in        [E + 2] <= T rising", False),
+    ("starts : in        [E + 2] <= T offsets", "starts : in        [E + 2] <= T", False),
+    ("[ranks, M, k] < starts[E + 1]", "[ranks, M, k] < T", False),
+    ("[ranks, M, k] < starts[E + 1]", "[ranks, M, k] <= starts[E + 1]", False),
+    ("blank(r: T[starts[E] : starts[E + 1]], j: H)", "blank(r: T[starts[0] : starts[1]], j: H)", False),
+    ("blank(r: T[starts[E] : starts[E + 1]], j: H)", "blank(r: T[starts[E] : starts[E + 1]], j: H - 8)", False),
+    ("down(e: E, r: T", "down(e: E - 1, r: T", False),
+    ("blank on sm, tile(r=16, j=2048)", "blank on sm(1)", False),  # beside the kernel that reads
+    ("c kernel_order", "hidden channel(I=128)", None),
+    ("hidden kernel_order", "hidden channel(I=128)", True),
+    ("parts[rank, i, j] @ p, sums", "parts[0, i, j] @ p, sums", False),
+    ("c[place[p, i, q], j], axis=0)", "c[place[p, i, q] + 1, j], axis=0)", False),
+    (
+        "hidden[r, f] = silu(gate) * more",
+        "hidden[r, f] = silu(gate) * more\n        c[r, 0] = sum(gate, axis=1)",
+        False,
+    ),
+    ("blank(r: T", "blank(twice: 2 by 1, r: T", False),
+    ("down(e: E, r: T", "down(e: E, twice: 2 by 1, r: T", False),
+]
+"""(old, new, whether it is safe by a few tiles, None if all are asked of what is safe)."""
+
+
+def placed_rows(old: str = "", new: str = "", schedule: str = "gpu") -> Whole:
+    """The plan of layers of experts, changed, whether or not it is safe."""
+    assert old in PLACED_ROWS
+    module = tilelink.parse(PLACED_ROWS.replace(old, new, 1) if old else PLACED_ROWS)
+    program = module.program("moe_experts")
+    own = next(one for one in module.schedules_of(program) if one.name == schedule)
+    case = Case(program=program, schedule=own, numbers=EXPERTS, ranks=2, target=target("sm_90"))
+    return Whole(plan=with_queue_order(case.plan()))
+
+
+@pytest.mark.parametrize("schedule", ["gpu", "gpu_wide"])
+def test_rows_that_are_read_by_place_are_proved_by_a_few_tiles(schedule: str) -> None:
+    whole = placed_rows(schedule=schedule)
+    part = cutoff(whole.plan.bound)
+    assert part is not None and part.small.stages["down"].total < whole.plan.bound.stages["down"].total // 4
+    assert whole.verdict() is True and whole.wrong() is None
+
+
+@pytest.mark.parametrize(("old", "new", "safe"), OTHER_ROWS)
+def test_what_is_proved_of_other_rows_is_true(old: str, new: str, safe: bool | None) -> None:
+    try:
+        whole = placed_rows(old, new)
+    except TileLinkError:
+        assert not safe
+        return
+    assert whole.wrong() is None
+    assert whole.verdict() is bool(safe)
+    assert bool(whole.said()) is (safe is False)
+
+
+def test_of_distinct_entries_below_the_end_all_tiles_of_segments_are_asked() -> None:
+    """Those whose rows are gone may be nothing else, in a launch with fewer rows."""
+    end = "[ranks, M, k] < starts[E + 1]"
+    assert segment_tiles.segments_of(placed_rows().plan.bound)
+    assert not segment_tiles.segments_of(placed_rows(end, f"{end} distinct").plan.bound)
 
 
 def of_campaign(draw: Callable[[int], Drawn], number: int) -> Whole | None:
@@ -377,6 +444,33 @@ def digits(**parts: object) -> Whole:
     return of_text(DIGITS.format(**{**given, **parts}), N=8, D=2)
 
 
+PIECES = """program p(N = 64, D = 2):
+    x      : in        [N, D]
+    h      : symmetric [N, D]
+    c      : local     [2, D]
+    y      : out       [N, D]
+
+    comm push(i: N by 1):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+
+    compute take(i: N):
+        consumer_tile_wait(h[{waits}, :])
+        y[i, :] = h[i, :]
+        {more}
+
+schedule s for p:
+    push on sm(2)
+    take on sm(2), tile(i=2)
+    h channel(N=16)
+"""
+
+
+def pieces(waits: str = "i", more: str = "") -> Whole:
+    """The plan of a program of tiles that are pieces of parts of channels, whether or not it is safe."""
+    return of_text(PIECES.format(waits=waits, more=more), N=64, D=2)
+
+
 SAME = """
     compute make(i: M by 1, j: N):
         y[i, j] = x[i, j]
@@ -449,6 +543,8 @@ def corpus() -> dict[str, Whole]:
         "rows of the own rank awaited": digits(waits="rank"),
         "rows of all ranks write the same": digits(more="c[q, :] = x[q, :]"),
         "rows that overlap": digits(radix=4),
+        "pieces of parts": pieces(),
+        "pieces of parts write the same": pieces(more="c[0, :] = x[0, :]"),
         "segments": in_segments(),
         "computed segments": computed("cumsum(sizes[:], axis=0)"),
         "tiles of a segment write the same": in_segments(more="c[e, j] = x[e, j]"),
@@ -459,7 +555,7 @@ def corpus() -> dict[str, Whole]:
 SAFE = {
     "rows of all ranks", "rows of all ranks, inside", "rows of all ranks, in one copy",
     "causal", "causal, in blocks", "causal by turns", "from an entry on", "safe", "safe steps", "counted by rows",
-    "segments", "computed segments",
+    "segments", "computed segments", "pieces of parts",
 }  # fmt: skip
 
 
@@ -501,6 +597,7 @@ WRONG: dict[str, tuple[object, str, Any]] = {
     "progress not asked": (proofs, "in_rounds", lambda *_: True),
     "places of tiles not asked": (proofs, "in_turn", lambda *_: True),
     "rounds in any order": (proofs, "_ends", lambda *_: True),
+    "tiles in any order": (cutoffs, "in_any_order", lambda *_: True),
     "rules not asked": (proofs, "RULES", {}),
 }
 
@@ -510,6 +607,10 @@ def test_a_wrong_cutoff_is_seen(what: str, monkeypatch: pytest.MonkeyPatch) -> N
     wholes = corpus()
     monkeypatch.setattr(*WRONG[what])
     assert any(whole.wrong() is not None for whole in wholes.values())
+
+
+def test_tiles_may_be_pieces_of_the_parts_that_stand_for_all() -> None:
+    assert "2 of 8 parts of 2 i" in str(cutoff(pieces().plan.bound))
 
 
 def test_of_segments_whose_places_are_known_by_others_all_tiles_are_asked() -> None:

@@ -160,8 +160,8 @@ class TileMap:
 
 
 def _range(span: Span, size: int, count: int) -> tuple[Scalar, Scalar]:
-    if count == 1:
-        return const(0), const(1)
+    if count == 1 or not span.size:  # there is one, or nothing of the tensor
+        return const(0), const(count and 1)
     low = binary("//", span.start, const(size))
     if span.kind == "point" or (size % span.size == 0 and _multiple(span.start, span.size)):
         return low, add(low, const(1))

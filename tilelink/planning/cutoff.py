@@ -7,10 +7,11 @@ sizes may differ: 4 heads of queries belong to 1 head of keys. The program is th
   is as much smaller, or as `b * T + t` where it is as much larger and t is below T. Or it is t in `x * T + t`, T
   numbers for each x, whatever that is: then what has all of these numbers has all blocks for each x, and T is smaller
   in the small program (`Repetition.above`). Or it is one over segments, which are a repetition of their own
-  (segment_tiles.py). In the order of its stage it is a digit, which no other index depends on. A condition may compare
-  two numbers of one repetition, `n <= b`, also below others, `x * R + n <= y * R + b` with both below R: a rising map
-  keeps what is larger. And it may compare one with an entry, `x * R + n >= e`, or its opposite, if such entries serve
-  for nothing else: e is then as good as the least number that is no less;
+  (segment_tiles.py). In the order of its stage it is a digit, which no other index depends on, unless nothing depends
+  on that order (`in_any_order`). A condition may compare two numbers of one repetition, `n <= b`, also below others,
+  `x * R + n <= y * R + b` with both below R: a rising map keeps what is larger. And it may compare one with an entry,
+  `x * R + n >= e`, or its opposite, if such entries serve for nothing else: e is then as good as the least number that
+  is no less;
 * a dimension of the repetition has no other coordinates, but for all of it. What its tensor promises or declares to be
   defined does not depend on it;
 * tiles and channels end where blocks do; a tensor that is written has one dimension of it at most. Copy engines with an
@@ -64,7 +65,7 @@ from tilelink.ir.scalar import (
     substitute,
     walk,
 )
-from tilelink.ir.visitor import all_indices, map_scalars, stage_scalars, statements
+from tilelink.ir.visitor import all_indices, awaited, map_scalars, stage_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, with_bodies
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY
@@ -145,6 +146,8 @@ class Cutoff:
         """Return (tiles of a step, count, number of the repetition) of the indices in the order of a stage that are
         in repetitions, the outermost one first."""
         own = self.whole.stages[stage]
+        if in_any_order(self.whole, own):
+            return []
         return sorted(
             ((_digit(self.whole, own, name, one.tiles(own, name)) or 0, one.tiles(own, name), number)
              for number, one in enumerate(self.repetitions) for name in one.indices(own) if name in own.order),
@@ -153,8 +156,11 @@ class Cutoff:
 
     def rounds(self, stage: str) -> int:
         """Return the number of parts in which the tiles of a stage come, one after the other, in both programs: each
-        part has all blocks of the repetitions that the stage has an index of."""
-        total = self.whole.stages[stage].total
+        part has all blocks of the repetitions that the stage has an index of. It is one if they come in any order."""
+        own = self.whole.stages[stage]
+        if in_any_order(self.whole, own) and any(one.indices(own) for one in self.repetitions):
+            return 1
+        total = own.total
         return total // max((width * count for width, count, _ in self.digits(stage)), default=1)
 
     def thresholds(self, plan: Plan) -> dict[tuple[str, str], Ints] | None:
@@ -359,6 +365,8 @@ class _Search:
         above = {one: extents[one] // units for one in members} if digits else {}
         for name, part in members:
             if isinstance(part, str) and part in (stage := bound.stages[name]).order:
+                if in_any_order(bound, stage):
+                    continue
                 if stage.count(part) % above.get((name, part), 1):
                     return None
                 if _digit(bound, stage, part, stage.count(part) // above.get((name, part), 1)) is None:
@@ -378,17 +386,17 @@ class _Search:
                 least = lcm(least, size // gcd(size, scale)) if size else 0
         alone = all(count == 1 or _only_read(bound.tensors[name]) for name, count in inside.items())
         kept = _kept(bound, {*members})
-        if not kept or not alone or not least or units % least:
+        segments = next((self._segments[one] for one in members if one in self._segments), None)
+        if not kept or not alone or not least or (units % least and not self._may_end_within(members)):
             return None
         sizes = {one: least if digits else extents[one] // units * least for one in members}
         for key, grid in bound.channels.items():
             dims = [dim for dim in range(len(grid.counts)) if (key[0], dim) in sizes and grid.counts[dim] > 1]
             if any(grid.sizes[dim] * grid.counts[dim] != extents[key[0], dim] for dim in dims):
                 return None
-        segments = next((self._segments[one] for one in members if one in self._segments), None)
         compared = frozenset(table for table, used in self._compared.items() if {one for one, _ in used} & {*members})
         alike = segments is None and (digits or len({extents[one] for one in members}) == 1)
-        parts, count = self._parts(members, least, kept) if alike else (1, 1), units // least
+        parts, count = self._parts(members, least, kept) if alike else (1, 1), -(-units // least)
         if count <= kept and parts == (1, 1):
             return None
         return Repetition(
@@ -396,11 +404,16 @@ class _Search:
             compared=compared,
         )  # fmt: skip
 
+    def _may_end_within(self, members: list[Member]) -> bool:
+        """True if the last block may have fewer tiles than others: tiles of segments, whose signals are all alike."""
+        engines = (self._bound.kernel_of[name].on_copy_engine for name, _ in members if name in self._bound.stages)
+        return all(one in self._segments for one in members) and not any(engines)
+
     def _parts(self, members: list[Member], size: int, kept: int) -> tuple[int, int]:
         """Return how many equal parts a block has, and how many of them stand for all.
 
-        They do if tiles and channels are parts or blocks: two events are in as many parts of one block, at most, as
-        they are in blocks. All members have blocks of one size.
+        They do if tiles and channels are blocks, parts, or equal pieces of these: two events are in as many parts of
+        one block, at most, as they are in blocks. All members have blocks of one size.
         """
         bound = self._bound
         sizes = {bound.stages[name].tiles[part] for name, part in members if isinstance(part, str)}
@@ -408,10 +421,10 @@ class _Search:
             if isinstance(part, int):
                 sizes |= {grid.sizes[part] for key, grid in bound.channels.items()
                           if key[0] == name and grid.counts[part] > 1}  # fmt: skip
-        least = min(sizes)
-        if sizes - {least, size} or size // least <= kept:
+        part = max(sizes - {size}, default=size)
+        if any(part % one for one in sizes - {size}) or size // part <= kept:
             return 1, 1
-        return size // least, kept
+        return size // part, kept
 
     def _root(self, member: Member) -> Member:
         while (above := self._parent.setdefault(member, member)) != member:
@@ -658,6 +671,13 @@ def _told_apart(tensor: BoundTensor) -> Iterator[int]:
             yield dim
 
 
+def in_any_order(bound: Bound, stage: BoundStage) -> bool:
+    """True if nothing depends on the order of a stage's tiles: they are a kernel on SMs that waits for nothing."""
+    kernel = bound.kernel_of[stage.name]
+    alone = len(kernel.stage_names) == 1 and not kernel.on_copy_engine and stage.tasks is None
+    return alone and stage.total > 0 and not any(map(awaited, statements(stage.stage.body)))
+
+
 def _digit(bound: Bound, stage: BoundStage, name: str, count: int) -> int | None:
     """Return of how many tiles a step of an index is, if its last `count` numbers are a digit of the tile number that
     nothing else depends on: no other index, and no number above it; else None."""
@@ -701,6 +721,9 @@ def _small(bound: Bound, repetitions: list[Repetition], low: Mapping[tuple[str, 
         digits = [(_digit(bound, stage, name, counts[name]) or 0, name) for name in stage.order if name in counts]
         tiles = {name: _in_small(size, blocks.get((stage.name, name))) for name, size in stage.tiles.items()}
         small = replace(stage, extents=extents, tiles=tiles, few=few)
+        if counts and in_any_order(bound, stage):
+            stages[stage.name] = replace(small, order=_in_turn(small))
+            continue
         for width, name in sorted(digits):
             # The digits below are those of the whole program already.
             left = small.count(name) * counts[name] // stage.count(name)
@@ -723,6 +746,16 @@ def _small(bound: Bound, repetitions: list[Repetition], low: Mapping[tuple[str, 
 
     bodies = {name: map_scalars(stage.stage.body, partial_of(fewer, name)) for name, stage in stages.items()}
     return with_bodies(replace(bound, tensors=tensors, channels=channels, stages=stages), bodies)
+
+
+def _in_turn(stage: BoundStage) -> dict[str, Scalar]:
+    """Return the order of a stage's tiles in which its last index comes first."""
+    order, width = dict[str, Scalar](), 1
+    for name in reversed([decl.name for decl in stage.stage.indices]):
+        count = stage.count(name)
+        order[name] = binary("%", binary("//", TILE, const(width)), const(count))
+        width *= count
+    return order
 
 
 def _in_small(size: int, block: tuple[int, tuple[int, int]] | None) -> int:

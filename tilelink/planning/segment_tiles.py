@@ -12,8 +12,11 @@ are a repetition without dimensions (cutoff.py), if nothing else says where a ro
 * the dimensions along which an index has rows, but those of inputs, have the extent of that index. Their other
   coordinates are `:`, an index over the same segments, on the own rank, or an entry. Signals are for all channels of
   them, or for the one that there is. They are of no table, hold no steps, and promise no order along rows;
-* an entry that names a row is nothing else, and what is known of such entries, of `starts` and of index tensors with an
-  entry for each row is what they promise (`Segments.holds`).
+* an entry that names a row is nothing else, and what is known of such entries, of `starts` and of index tensors with
+  an entry for each row is what they promise (`Segments.holds`). A read by place of what is written in segments may be
+  of any of their tiles: it is a box of all that there are (verifier/segments.py). In the launch without other tiles,
+  its entry has moved down with the row, and entries whose rows are gone name any other row, so those that end with
+  the segments are not `distinct`.
 """
 
 from __future__ import annotations
@@ -246,6 +249,7 @@ def _segments(uses: _Uses, table: str) -> Segments | None:
         or any(name in entries and dim not in rows for name, dim in uses.named)
         or any((name == table) != (dim in rows) for name, dim in uses.ends)
         or any(name in entries or (name == table and own not in entries) for name, own in uses.bounds)
+        or any(name == table and "distinct" in bound.tensors[own].decl.properties for name, own in uses.bounds)
         or any(not _has_rows(uses, tensors.get(name), dim, extents) for name, dim in rows)
         or any({*one.decl.properties} - {"distinct", "replicated"} for one in alike)
         or ("replicated" not in bound.tensors[table].decl.properties and _replicated(alike))

@@ -25,6 +25,7 @@ import numpy as np
 
 from tilelink.errors import CoverageError, ExclusiveWriteError, VerificationError
 from tilelink.facts.regions import Begun, Chosen, Ended, GuardPart, Listed, Place, Segment
+from tilelink.ir.program import Store, Transfer
 from tilelink.ir.scalar import Int, Lookup, Scalar
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints, distinct_rows
@@ -269,7 +270,7 @@ def _in_segments(plan: Plan, tensor: BoundTensor, kinds: _Kinds, wrote: Sequence
     if len(dims) != 1:
         return _elsewhere(plan, tensor, kinds[0][0])
     (dim,) = dims
-    size = tensor.shape[dim]
+    size = _longest(plan, tensor, dim)
     all_of: dict[int, tuple[int, int]] = {}
     for rank, some in written.items():
         first, last = min(some), max(some)
@@ -279,6 +280,21 @@ def _in_segments(plan: Plan, tensor: BoundTensor, kinds: _Kinds, wrote: Sequence
         all_of[rank] = first * size, (last + 1) * size
     ends = [all_of[rank] if one is None else one.ends(size) for one, (_, rank, _) in zip(own, kinds, strict=True)]
     return dim, ends, max(-(-end // size) for _, end in ends) * size
+
+
+def _longest(plan: Plan, tensor: BoundTensor, dim: int) -> int:
+    """Return how many elements of a segment are written: those of a few tiles, if a few stand for all (cutoff.py)."""
+    a, bound = plan.accesses, plan.bound
+    rows = (a.tensor == tensor.number) & (a.kind == WRITE)
+    longest = 0
+    for number in np.unique(a.statement[rows]).tolist():
+        name, statement = plan.statements[number]
+        assert isinstance(statement, Store | Transfer)
+        target = statement.region if isinstance(statement, Store) else statement.target
+        stage, index = bound.stages[name], str(bound.tile_map(name, target).spans[dim].index)
+        few = stage.few.get(index)
+        longest = max(longest, tensor.shape[dim] if few is None else few * stage.tiles[index])
+    return longest
 
 
 def _outside(plan: Plan, dim: int, first: Segment, last: Segment, kinds: _Kinds) -> int | None:
