@@ -256,6 +256,12 @@ def test_of_distinct_entries_below_the_end_all_tiles_of_segments_are_asked() -> 
     assert not segment_tiles.segments_of(placed_rows(end, f"{end} distinct").plan.bound)
 
 
+def test_a_dimension_without_elements_has_no_channels() -> None:
+    program = tilelink.parse(PLACED_ROWS).program("moe_dispatch")
+    with pytest.raises(VerificationError, match="no stage writes spot at all"):
+        tilelink.plan(program, ranks=3, dims={"M": 24, "H": 32, "E": 3, "k": 2, "B": 64, "T": 96, "first": 3})
+
+
 def of_campaign(draw: Callable[[int], Drawn], number: int) -> Whole | None:
     """A random program, or a mutant, of several blocks; None where there is none."""
     one = draw(number)
