@@ -392,3 +392,50 @@ def test_entries_of_a_loop_are_read_in_the_loop() -> None:
     assert loader.index("for s in range(") < loader.index("tiles.entry(pick")
     with pytest.raises(ScheduleError, match="its loop looks up entries of told, which is written while programs run"):
         bound(SUMS.replace("w[pick[s, e]", "w[told[s, e]"))
+
+
+NESTED = """program nested(M, N, K, P):
+    m  : in        [ranks] < P
+    e  : in        [P] < P
+    n  : symmetric [ranks] < P
+    x  : in        [P, M, K]
+    w  : in        [P, N, K]
+    b  : in        [P, N]
+    y  : out       [ranks, M, N]
+
+    comm tell(p: ranks):
+        tile_push_data(n[rank] @ p, m[p])
+        producer_tile_notify(n[rank] @ p)
+
+    compute gemm(s: ranks, i: M, j: N):
+        consumer_tile_wait(n[s])
+        total = zeros(f32)
+        for (q: P by 1):
+            total += dot(x[{left}, i, :], w[{right}, j, :].T)
+        y[s, i, j] = total + b[{added}, j][None, :]
+
+schedule one for nested:
+    tell on sm(1)
+    gemm on sm, tile(i=128, j=128, k=64), roles(consumers=2, buffers=3)
+"""
+
+
+def nested(left: str = "q", right: str = "q", added: str = "0") -> Bound:
+    """Return a product of an iteration, with entries in or beside others. n is what peers tell."""
+    return bound(NESTED.format(left=left, right=right, added=added), M=128, N=128, K=64, P=3)
+
+
+@pytest.mark.parametrize(
+    "where", [{"added": "e[n[s]]"}, {"right": "e[n[s]]", "added": "n[s]"}, {"left": "e[q]", "added": "n[s]"}],
+    ids=["in another", "in another and alone", "beside one of an iteration"],
+)  # fmt: skip
+def test_entries_in_others_are_handed_on_too(where: dict[str, str]) -> None:
+    made = nested(**where)
+    plan = make_plan(made)
+    verify(plan)
+    source = emit(made, plan.thresholds).text
+    roles = {name: role for role, name in re.findall(r"(def _gemm_(\w+)(?:.|\n)*?)(?=@gluon|\Z)", source)}
+    assert "tiles.entry(" in roles["loader"]
+    assert not any("tiles.entry(" in roles[name] for name in ("consumer", "storer"))
+    at = re.search(r"for q in range|\Z", roles["loader"])
+    assert at is not None and not re.search(r"\be \+ q\b", roles["loader"][: at.start()])

@@ -162,14 +162,14 @@ class RoleEmitter(StatementEmitter):
     def _numbers(self, ring: Ring) -> None:
         """Hand on the entries that the tile looks up, or take them: the loader reads them after the tile's waits."""
         shared, writer, position, addresses = self.shared, self.writer, self.positions.numbers, self.values.addresses
-        scalar, entries = addresses.scalar, entries_of(addresses.stage)
+        entries = entries_of(addresses.stage)
         names = [writer.name(f"{one.table}_entry") for one in entries]
         places = [shared.number_place(position.buffer, number) for number in range(len(entries))]
         role = ring.writer if isinstance(self, Loader) else ring.reader
         for step in role.steps:
             if step.word == FILL:
                 for name, place, one in zip(names, places, entries, strict=True):
-                    value = writer.let(name, scalar.lookup(one.table, one.coords))
+                    value = writer.let(name, addresses.scalar.lookup(one.table, one.coords))
                     writer.add(nodes.TellNumber(place=place, value=value))
             elif step.word == TAKE:
                 writer.add(nodes.HearNumbers(names=tuple(zip(names, places, strict=True))))
@@ -178,8 +178,10 @@ class RoleEmitter(StatementEmitter):
             else:
                 self.synchronize(step, position)
         writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
-        told = {(e.table, scalar.offset(e.table, e.coords)): name for e, name in zip(entries, names, strict=True)}
-        addresses.scalar = replace(scalar, told=told)
+        for one, name in zip(entries, names, strict=True):  # by what is known of the entries in it
+            scalar = addresses.scalar
+            told = {**scalar.told, (one.table, scalar.offset(one.table, one.coords)): name}
+            addresses.scalar = replace(scalar, told=told)
 
     def signals(self, body: tuple[Statement, ...]) -> None:
         """Lower waits or notifies around a tile that need not be there."""

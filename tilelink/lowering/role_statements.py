@@ -37,7 +37,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.reach import elsewhere
-from tilelink.ir.scalar import Index, Lookup, Scalar, Whole, at_launch, walk
+from tilelink.ir.scalar import Index, Lookup, Scalar, Whole, at_launch, children, walk
 from tilelink.ir.visitor import map_value, reads, scalars_of, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.reason import reason_at
@@ -178,16 +178,16 @@ def decided_reason(stage: Stage) -> str | None:
 
 def _decided(expr: Scalar, decided: Collection[str]) -> bool:
     """True if a launch decides the value of an expression. decided: indices of which it does."""
-    return at_launch(expr) or any(isinstance(e, Index) and e.name in decided for e in walk(expr))
+    return at_launch(expr) or _names(expr, decided)
 
 
 def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
     """Return why roles cannot have what only a launch decides of a stage, or None."""
-    late = late_waits(stage)
+    late, own = late_waits(stage), _loop_indices(stage)
     for table in sorted(told_tables(bound, stage)):
         if stage.has_loop:
             return f"its loop carries a state, and its roles would read {table} at different times, while it is written"
-        if any(one.table == table for one in {*_entries(stage)} - {*entries_of(stage)}):
+        if any(one.table == table and _names(one, own) for one in _lookups(stage)):
             return f"its loop looks up entries of {table}, which is written while programs run"
         if (wait := next((s for s in late if s.region.tensor == table), None)) is not None:
             return reason_at(wait, f"it waits for {table} after its product, and its loader reads {table} before")
@@ -198,24 +198,39 @@ def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
 
 def told_tables(bound: Bound, stage: BoundStage) -> set[str]:
     """Return the index tensors of which a stage looks up entries, and which are written while programs run."""
-    return {one.table for one in _entries(stage) if not bound.tensors[one.table].constant}
+    return {one.table for one in _lookups(stage) if not bound.tensors[one.table].constant}
+
+
+def _lookups(stage: BoundStage) -> Iterator[Lookup]:
+    every = (e for scalar in stage_scalars(stage.stage) for e in walk(scalar))
+    return (e for e in every if isinstance(e, Lookup) and e.launch)
 
 
 def entries_of(stage: BoundStage) -> list[Lookup]:
-    """Return the entries of index tensors that are the same for all of a tile: no index of a loop names them."""
-    own = {decl.name for decl in stage.stage.indices}
-    return [one for one in _entries(stage) if {e.name for e in walk(one) if isinstance(e, Index)} <= own]
+    """Return the entries of index tensors that a tile looks up wherever it is: those in others come first.
+
+    An entry that is nothing but a coordinate of another one is not among them, nor is one of an iteration of a loop.
+    """
+    own = _loop_indices(stage)
+    found = dict.fromkeys(one for scalar in stage_scalars(stage.stage) for one in _outermost(scalar, own))
+    return sorted(found, key=lambda one: sum(isinstance(e, Lookup) for e in walk(one)))
 
 
-def _entries(stage: BoundStage) -> list[Lookup]:
-    """Return the entries of index tensors that a tile looks up: those that no other entry has as a coordinate."""
-    found: dict[Lookup, None] = {}
-    for scalar in stage_scalars(stage.stage):
-        for one in walk(scalar):
-            if isinstance(one, Lookup) and one.launch:
-                found[one] = None
-    inner = {part for one in found for coord in one.coords if isinstance(coord, Scalar) for part in walk(coord)}
-    return [one for one in found if one not in inner]
+def _outermost(expr: Scalar, loops: Collection[str]) -> Iterator[Lookup]:
+    """Yield the entries of an expression that depend on no index of a loop, without those that are in others."""
+    if isinstance(expr, Lookup) and expr.launch and not _names(expr, loops):
+        yield expr
+        return
+    for child in children(expr):
+        yield from _outermost(child, loops)
+
+
+def _loop_indices(stage: BoundStage) -> set[str]:
+    return {decl.name for s in statements(stage.stage.body) if isinstance(s, For) for decl in s.indices}
+
+
+def _names(expr: Scalar, indices: Collection[str]) -> bool:
+    return any(isinstance(e, Index) and e.name in indices for e in walk(expr))
 
 
 def hands_on(bound: Bound, stage: BoundStage) -> bool:

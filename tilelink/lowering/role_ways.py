@@ -29,10 +29,10 @@ WAYS = (
         reasons=("only a launch decides for which channels its tiles wait",),
     ),
     Way(
-        stage="looks up, in a loop that carries a state, what a peer tells or a stage computes",
+        stage="looks up, in a loop that carries a state or for an iteration, what a peer tells or a stage computes",
         because="its roles would read it at different times",
         instead="an index tensor that is an input",
-        reasons=("its loop carries a state, and its roles would read",),
+        reasons=("its loop carries a state, and its roles would read", "its loop looks up "),
     ),
     Way(
         stage="pushes the result of a loop that carries a state",

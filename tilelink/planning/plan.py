@@ -79,7 +79,6 @@ class Plan:
     """Statements with an access outside of a tensor or a table; such a plan is refused."""
     network: NetworkOrders = field(default_factory=lambda: NetworkOrders(task=_NONE, position=_NONE, kind=_NONE))
     """Fences and quiets, which order the puts of programs on several nodes."""
-    """Loops over some tiles of a contracted dimension, and statements that read their sums."""
     overtaking: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Events, as `event` numbers them, that happen before all others of their worker's stream (copy_queues.py)."""
     enumerated: tuple[object, ...] = field(default_factory=tuple, repr=False, compare=False)

@@ -118,15 +118,11 @@ def _space(plan: Plan, table: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class InOrder:
-    """Accesses of a tensor of `shape`, [rows, dims], in coordinates in which a launch decides nothing.
-
-    segments: True if these are those of segments.
-    """
+    """Accesses of a tensor of `shape`, [rows, dims], in coordinates in which a launch decides nothing."""
 
     lo: Ints
     hi: Ints
     shape: tuple[int, ...]
-    segments: bool = False
 
 
 def may_be_placed(tensor: BoundTensor) -> bool:
@@ -210,7 +206,7 @@ def _found(plan: Plan, tensor: BoundTensor, rows: Ints) -> InOrder | Verificatio
     lo, hi = a.lo[rows, : len(shape)].copy(), a.hi[rows, : len(shape)].copy()
     lo[:, dim], hi[:, dim] = (np.array(column, np.int64)[which] for column in zip(*ends, strict=True))
     new = tuple(size if d == dim else n for d, n in enumerate(shape))
-    return InOrder(lo=lo, hi=hi, shape=new, segments=any(isinstance(part, Segment) for part in parts))
+    return InOrder(lo=lo, hi=hi, shape=new)
 
 
 _Ends = tuple[int, list[tuple[int, int]], int]
