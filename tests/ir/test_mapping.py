@@ -154,6 +154,12 @@ def test_a_number_selects_one_element_and_a_colon_all(channel: int) -> None:
     assert [span.kind for span in (*mapped(Whole()).spans, *rows.spans)] == ["whole", "gather"]
 
 
+def test_all_of_no_elements_touches_no_channel() -> None:
+    none = map_region(Region(tensor="t", coords=(Whole(),)), (0,), {}, {}, frozenset(), bounds=Bounds(ranks=1))
+    (found,) = none.channel_range(ChannelGrid(tensor="t", kind="tile", sizes=(1,), counts=(0,)))
+    assert found.count == 0
+
+
 def test_an_access_that_names_another_rank_is_remote() -> None:
     for rank, remote in ((None, False), (RANK, False), (const(0), True), (add(RANK, const(1)), True)):
         region = Region(tensor="t", coords=(Whole(),), rank=rank)
