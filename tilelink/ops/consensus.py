@@ -83,6 +83,17 @@ def check_alike(op: str, call: tuple[str, ...], shape: torch.Size, alike: int, g
         raise ShapeError(f"x of {op} has {'; '.join(said)}", hint=hint)
 
 
+def check_alike_once(op: str, call: tuple[str, ...], x: torch.Tensor, group: ProcessGroup) -> None:
+    """Compare calls as `check_alike` does, and all sizes of x: once for each kind of call."""
+    if (kind := (op, call, x.shape)) not in (known := _compared.of(group)):
+        check_alike(op, call, x.shape, x.dim(), group)
+        known.add(kind)
+
+
+_compared = OfGroups[set[Any]](lambda group: set())
+"""Kinds of calls that all ranks of a group were found to make alike."""
+
+
 def gathered(
     op: str, what: tuple[str, ...], group: ProcessGroup, own: Any = None, refusal: TileLinkError | None = None
 ) -> list[Any]:

@@ -16,9 +16,9 @@ from tilelink import compiler
 from tilelink.capabilities import has_warpgroups
 from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import torch_attention, unfused
-from tilelink.ops.consensus import check_alike
+from tilelink.ops.consensus import check_alike_once
 from tilelink.ops.custom import Declaration, declare, is_direct, schedule_text
-from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
+from tilelink.ops.groups import Group, group_named, members_of, name_of
 from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import Op, op
 from tilelink.ops.ring import ring
@@ -256,9 +256,7 @@ def _gradients(
 def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, group: str, schedule: str) -> tuple[Tensor, Tensor]:
     members, causal = group_named(group), q.dim() != FLAT
     said = (f"{q.dtype}", f"scale {scale}", "a mask" if causal else "no mask", f"keys {list(k.shape)}", schedule)
-    if (call := (said, q.shape)) not in (known := _compared.of(members)):
-        check_alike("attention", said, q.shape, q.dim(), members)
-        known.add(call)
+    check_alike_once("attention", said, q, members)
     if causal and not 0 < scale < LARGEST_SCALE:  # kernels put the mask's number in before they scale
         if schedule not in ("", UNFUSED):
             raise BindingError(f"schedule {schedule} has a scale of {scale:g}", hint="one above 0, or no schedule")
@@ -271,10 +269,6 @@ def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, group: str, schedule: st
             q, k, v, scale=scale, group=group
         )
     )
-
-
-_compared = OfGroups[set[Any]](lambda group: set())
-"""Calls that all ranks of a group were found to make alike."""
 
 
 @cache

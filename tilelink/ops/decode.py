@@ -12,9 +12,9 @@ from torch.distributed import ProcessGroup
 from tilelink import compiler
 from tilelink.errors import BindingError, DtypeError, ShapeError
 from tilelink.ops import torch_attention, unfused
-from tilelink.ops.consensus import check_alike
+from tilelink.ops.consensus import check_alike_once
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
-from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
+from tilelink.ops.groups import Group, group_named, members_of, name_of
 from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import Op, op
 from tilelink.ops.sms import target_of
@@ -160,19 +160,13 @@ def _run(
     members = group_named(group)
     said = (f"{q.dtype}", f"scale {scale}", f"caches {list(k.shape)}", f"pages {list(pages.shape)}", schedule)
     said = (*said, "lengths of queries" if seen is not None else "lengths")
-    if (call := (said, q.shape)) not in (known := _compared.of(members)):
-        check_alike(PROGRAM, said, q.shape, q.dim(), members)
-        known.add(call)
+    check_alike_once(PROGRAM, said, q, members)
     schedule = schedule or _chosen(q, k)
     if schedule == UNFUSED:
         return _unfused(q, k, v, pages, lengths, seen, scale, members)
     sms = (target_of(members) or current_target(members)).sms if q.is_cuda else CPU_SMS
     kernel = _operator(schedule, _most_parts(q.shape[0], q.shape[1], pages.shape[1], sms))
     return tuple(kernel(q, k, v, pages, lengths, seen, scale=scale, group=members))
-
-
-_compared = OfGroups[set[Any]](lambda group: set())
-"""Calls that all ranks of a group were found to make alike."""
 
 
 @cache

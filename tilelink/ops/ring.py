@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink.ops import torch_attention
-from tilelink.ops.consensus import check_alike
+from tilelink.ops.consensus import check_alike_once
 from tilelink.ops.custom import Declaration, declare
-from tilelink.ops.groups import OfGroups, group_named
+from tilelink.ops.groups import group_named
 
 Tensor = torch.Tensor
 Part = tuple[slice, slice, bool]
@@ -64,9 +64,7 @@ def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: 
     """Results of parts are added up by their log-sums in f32, and rounded once."""
     members = group_named(group)
     said = (f"{q.dtype}", f"scale {scale}", "a mask" if is_causal else "no mask", f"keys {list(k.shape)}", "a ring")
-    if (call := (said, q.shape)) not in (known := _compared.of(members)):
-        check_alike("attention", said, q.shape, q.dim(), members)
-        known.add(call)
+    check_alike_once("attention", said, q, members)
     o = torch.zeros(q.shape, dtype=torch_attention.wide(q.dtype), device=q.device)
     lse = torch.full(q.shape[:-1], float("-inf"), dtype=o.dtype, device=q.device)
     for source, keys, values in _steps(k, v, members):
@@ -77,10 +75,6 @@ def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: 
             o[:, :, rows] = o[:, :, rows] * old + part * new
             lse[:, :, rows] = total
     return o.to(q.dtype), lse
-
-
-_compared = OfGroups[set[Any]](lambda group: set())
-"""Calls that all ranks of a group were found to make alike."""
 
 
 def _gradients(

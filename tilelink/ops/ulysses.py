@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink.ops import torch_attention
-from tilelink.ops.consensus import check_alike
+from tilelink.ops.consensus import check_alike_once
 from tilelink.ops.custom import Declaration, declare
-from tilelink.ops.groups import OfGroups, group_named
+from tilelink.ops.groups import group_named
 
 Tensor = torch.Tensor
 
@@ -109,9 +109,7 @@ def _run(
     """Return the result, and what backward takes: operands, results and log-sums of the own heads in all rows."""
     members = group_named(group)
     said = (f"{q.dtype}", f"scale {scale}", "a mask" if is_causal else "no mask", f"keys {list(k.shape)}", "by heads")
-    if (call := (said, q.shape)) not in (known := _compared.of(members)):
-        check_alike("attention", said, q.shape, q.dim(), members)
-        known.add(call)
+    check_alike_once("attention", said, q, members)
     division = _divided(q.shape[1], k.shape[1], members.size())
     sent = torch.cat([
         one
@@ -125,10 +123,6 @@ def _run(
         o, sums = torch_attention.attend(queries, keys, values, scale, is_causal)
         results[:, heads], lse[:, heads] = (one.unflatten(0, (q.shape[0], -1)).flatten(1, 2) for one in (o, sums))
     return _to_rows(results, division.results, is_causal, members).contiguous(), mine, results, lse
-
-
-_compared = OfGroups[set[Any]](lambda group: set())
-"""Calls that all ranks of a group were found to make alike."""
 
 
 def _groups(mine: Tensor, division: _Division, rank: int) -> list[tuple[slice, Tensor, Tensor, Tensor]]:
