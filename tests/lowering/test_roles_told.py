@@ -408,9 +408,9 @@ NESTED = """program nested(M, N, K, P):
         producer_tile_notify(n[rank] @ p)
 
     compute gemm(s: ranks, i: M, j: N):
-        consumer_tile_wait(n[s])
-        total = zeros(f32)
+        {before}
         for (q: P by 1):
+            {inside}
             total += dot(x[{left}, i, :], w[{right}, j, :].T)
         y[s, i, j] = total + b[{added}, j][None, :]
 
@@ -420,16 +420,23 @@ schedule one for nested:
 """
 
 
-def nested(left: str = "q", right: str = "q", added: str = "0") -> Bound:
+WAITED, ZEROS = "consumer_tile_wait(n[s])", "total = zeros(f32)"
+
+
+def nested(
+    left: str = "q", right: str = "q", added: str = "0", before: tuple[str, str] = (WAITED, ZEROS), inside: str = ""
+) -> Bound:
     """Return a product of an iteration, with entries in or beside others. n is what peers tell."""
-    return bound(NESTED.format(left=left, right=right, added=added), M=128, N=128, K=64, P=3)
+    lines = "\n        ".join(before)
+    text = NESTED.format(left=left, right=right, added=added, before=lines, inside=inside)
+    return bound(text, M=128, N=128, K=64, P=3)
 
 
 @pytest.mark.parametrize(
     "where", [{"added": "e[n[s]]"}, {"right": "e[n[s]]", "added": "n[s]"}, {"left": "e[q]", "added": "n[s]"}],
     ids=["in another", "in another and alone", "beside one of an iteration"],
 )  # fmt: skip
-def test_entries_in_others_are_handed_on_too(where: dict[str, str]) -> None:
+def test_entries_in_others_are_handed_on_too(where: dict[str, Any]) -> None:
     made = nested(**where)
     plan = make_plan(made)
     verify(plan)
@@ -439,3 +446,19 @@ def test_entries_in_others_are_handed_on_too(where: dict[str, str]) -> None:
     assert not any("tiles.entry(" in roles[name] for name in ("consumer", "storer"))
     at = re.search(r"for q in range|\Z", roles["loader"])
     assert at is not None and not re.search(r"\be \+ q\b", roles["loader"][: at.start()])
+
+
+def test_the_loader_looks_up_entries_after_all_waits_before_the_product() -> None:
+    made = nested(right="n[s]", before=(ZEROS, WAITED))
+    verify(make_plan(made))
+    wait, start, *others = made.stages["gemm"].stage.body
+    assert isinstance(wait, Wait) and not isinstance(start, Wait)
+    undone = with_bodies(made, {"gemm": (start, wait, *others)})
+    (found, *_) = refusals(make_plan(undone))
+    assert isinstance(found, RolesError) and "looks up n, for which only a later wait waits" in found.message
+
+
+def test_entries_that_only_an_iteration_waits_for_are_refused() -> None:
+    made = nested(right="n[s]", before=(ZEROS, ""), inside=WAITED)
+    (found, *_) = refusals(make_plan(made))
+    assert isinstance(found, RolesError) and "looks up n, for which only a later wait waits" in found.message

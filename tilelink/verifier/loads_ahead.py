@@ -8,6 +8,9 @@ loader executes the other waits before its loads, tile after tile, as the plan d
     tile t:      wait(xs[0]); multiply xs[0]; wait(xs[1]); store
     tile t + 1:  multiply xs[1]; ...          ordered after its writes in the plan, but loaded before that wait
 
+Entries that the loader hands on it looks up after the waits with which a tile begins, so they must be ordered without
+the others, such as those in a loop.
+
 What consumers compute with they load from memory after the waits of their tile, and the storer may still be at an
 earlier tile of the program. So what a tile of their kernel writes must be ordered before by signals alone: this is the
 order of the plan in which each tile of the kernel has a program of its own.
@@ -18,15 +21,17 @@ order of the plan in which each tile of the kernel has a program of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from itertools import dropwhile
 
 import numpy as np
 
 from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.products import operand_region
-from tilelink.ir.program import Statement
+from tilelink.ir.program import Statement, Wait
+from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.events import READ, WAIT
 from tilelink.lowering.role_statements import (
@@ -48,11 +53,14 @@ from tilelink.verifier.refusal import refuse
 
 AHEAD = "loads {}, for which only a wait after the product of an earlier tile waits: its loader is ahead"
 AHEAD_HINT = "wait for {} in the same tile before it is loaded, or take `roles` away"
+HANDED = "looks up {}, for which only a later wait waits: its loader looks it up after the first waits of a tile"
+HANDED_HINT = "begin the tile with the wait for {}, or take `roles` away"
 
 
 def loads_ahead(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals of loads of roles that come before writes which come before them in the plan."""
     yield from _of_loaders(plan, order)
+    yield from _of_entries(plan, order)
     for kernel in plan.bound.kernels:
         yield from _of_consumers(plan, order, kernel)
 
@@ -84,17 +92,38 @@ def _of_loaders(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     if not stages:
         return
     later = [wait for name in stages for wait in consumer_waits(bound.stages[name])]
-    numbers = _numbers(plan, later)
-    ahead = HappensBefore(plan=apart(_without(plan, numbers)))
-    settled = Families(plan, without=numbers).settled if plan.as_enumerated else order.settled
     every = {name: bound.stages[name] for name in stages}
     loaded = {n: {*_operands(one), *_added(bound, one), *told_tables(bound, one)} for n, one in every.items()}
+    yield from _without_waits(plan, order, later, loaded, AHEAD, AHEAD_HINT)
+
+
+def _of_entries(plan: Plan, order: Orders) -> Iterator[VerificationError]:
+    """Yield refusals of entries that only a later wait of a tile orders: the loader hands them on after the first."""
+    every = [one for one in plan.bound.stages.values() if one.roles is not None and one.roles.numbers is not None]
+    told = {one.name: told_tables(plan.bound, one) for one in every}
+    bodies = [one.stage.body for one in every if told[one.name]]
+    rest = [dropwhile(lambda s: isinstance(s, Wait), body) for body in bodies]
+    later = [s for body in rest for s in statements(tuple(body)) if isinstance(s, Wait)]
+    if later:
+        yield from _without_waits(plan, order, later, told, HANDED, HANDED_HINT)
+
+
+def _without_waits(
+    plan: Plan,
+    order: Orders,
+    waits: Collection[Statement],
+    loaded: Mapping[str, Collection[str]],
+    message: str,
+    hint: str,
+) -> Iterator[VerificationError]:
+    """Yield refusals of loads that only some waits order after a write. loaded: the tensors that a stage loads."""
+    bound, numbers = plan.bound, _numbers(plan, waits)
+    ahead = HappensBefore(plan=apart(_without(plan, numbers)))
+    settled = Families(plan, without=numbers).settled if plan.as_enumerated else order.settled
     for tensor in sorted(set().union(*loaded.values())):
-        tasks = _tasks_of(plan, [name for name in stages if tensor in loaded[name]])
+        tasks = _tasks_of(plan, [name for name, own in loaded.items() if tensor in own])
         for part in parts(plan, plan.touching([bound.tensors[tensor].number])):
-            check = partial(
-                _early, order=order, ahead=ahead, tasks=tasks, settled=settled, message=AHEAD, hint=AHEAD_HINT
-            )
+            check = partial(_early, order=order, ahead=ahead, tasks=tasks, settled=settled, message=message, hint=hint)
             yield from rank_by_rank(part, check)
 
 

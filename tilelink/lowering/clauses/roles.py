@@ -91,7 +91,7 @@ from tilelink.lowering.role_statements import (
     told_tables,
 )
 from tilelink.lowering.role_ways import ways_round
-from tilelink.lowering.straight_epilogue import once, straight, straightened
+from tilelink.lowering.straight_epilogue import is_zero, once, straight, straightened
 from tilelink.lowering.strength_reduction import reduced
 from tilelink.lowering.summed import summed_body, with_sums
 from tilelink.lowering.unfold import unfolded, unfolded_body
@@ -157,15 +157,15 @@ def _straightened(bound: Bound) -> Bound:
 
 
 def _with_early_waits(bound: Bound, name: str) -> Bound:
-    """Return the bound program in which a stage waits before its product if tiles need not be there, or are told where
+    """Return the bound program in which a stage begins with its waits if tiles need not be there, or are told where
     operands are: the loader executes the waits of a tile, there or not, and looks up what it hands on after them."""
     stage = bound.stages[name]
-    late = late_waits(stage)
-    if not late or not (told_tables(bound, stage) or any(decl.counted for decl in stage.stage.indices)):
+    if not told_tables(bound, stage) and not any(decl.counted for decl in stage.stage.indices):
         return bound
-    rest = [s for s in stage.stage.body if not any(s is wait for wait in late)]
-    first = [*takewhile(lambda s: isinstance(s, Wait), rest)]
-    return with_bodies(bound, {name: (*first, *late, *rest[len(first) :])})
+    first = takewhile(lambda s: isinstance(s, Wait) or is_zero(s), stage.stage.body)
+    waits = (*(s for s in first if isinstance(s, Wait)), *late_waits(stage))
+    rest = (s for s in stage.stage.body if not any(s is wait for wait in waits))
+    return with_bodies(bound, {name: (*waits, *rest)})
 
 
 def _with_roles(bound: Bound, name: str) -> Bound:
