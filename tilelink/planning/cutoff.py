@@ -87,9 +87,8 @@ class Repetition:
     sizes: of a block of each member, in elements. kept: how many of `count` stand for all. parts: (n, m) if all members
     have n equal parts in each block, of which m stand for all; (1, 1) where blocks stay as they are. above: how many
     times a member has all blocks, one after the other: `count` of them for each number above its own; 1 if it is not
-    there. segments: those
-    whose tiles it has, if its members are indices over these. compared: index tensors with whose entries its indices
-    are compared.
+    there. segments: those whose tiles it has, if its members are indices over these. compared: index tensors with whose
+    entries its indices are compared.
     """
 
     sizes: Mapping[Member, int]
@@ -508,15 +507,14 @@ class _Search:
 
     def _counted(self, expr: Scalar, owner: str) -> _Counted | None:
         """Return the number that an expression is, `i` or `x * R + i` with i below R; None for another one."""
-        match expr:
-            case Index(name=name) if self._is_number(owner, name):
-                return _Counted(index=(owner, name), above=const(0), radix=0)
-            case Binary(op="+", left=Binary(op="*", left=above, right=Int(value=radix)), right=Index(name=name)) if (
-                self._is_number(owner, name) and _is_radix(radix, self._extents[owner, name])
-            ):
-                return _Counted(index=(owner, name), above=above, radix=radix)
-            case _:
-                return None
+        if isinstance(expr, Index) and self._is_number(owner, expr.name):
+            return _Counted(index=(owner, expr.name), above=const(0), radix=0)
+        if (digits := _digits_of(expr)) is None:
+            return None
+        above, radix, name = digits
+        if not (self._is_number(owner, name) and _is_radix(radix, self._extents[owner, name])):
+            return None
+        return _Counted(index=(owner, name), above=above, radix=radix)
 
     def _ends(self, table: str) -> bool:
         """True if entries are nothing but that with which indices are compared, so that smaller ones do as well."""
@@ -619,12 +617,12 @@ def _digits_of(coord: Scalar | Whole) -> tuple[Scalar, int, str] | None:
 
 
 def _below(radix: int, extent: int) -> bool:
-    """True if numbers below an extent are all digits below others."""
+    """True if the numbers below an extent are all digits of a radix, so that `x * radix + t` leaves none out."""
     return extent == radix
 
 
 def _is_radix(radix: int, extent: int) -> bool:
-    """True if numbers below an extent are digits."""
+    """True if numbers below an extent are digits of a radix, so that the greater of two has the greater number."""
     return extent <= radix
 
 
