@@ -110,13 +110,18 @@ def test_what_a_reader_wrote_computes_what_plain_torch_does(name: str) -> None:
             assert difference <= truth.error * right.double().abs().max(), (rank, key)
 
 
+SINCE = {"moe_reduce_scatter"}
+"""Of whom what they wrote first is accepted by now: rows of segments may be read by place."""
 BEFORE = [path for name in WRITTEN for path in attempts(name)[:-1]]
 
 
 @pytest.mark.parametrize("path", BEFORE, ids=lambda path: path.parent.name)
-def test_what_a_reader_wrote_before_is_refused_with_a_hint(path: Path) -> None:
+def test_what_a_reader_wrote_before_is_refused_with_a_hint_unless_it_is_accepted_by_now(path: Path) -> None:
     program = tilelink.load(str(path)).program()
     dims = {one.name: one.example for one in program.params if one.example is not None}
+    if path.parent.name in SINCE:
+        tilelink.plan(program, ranks=2, dims=dims)
+        return
     with pytest.raises(TileLinkError) as caught:
         tilelink.plan(program, ranks=2, dims=dims)
     assert caught.value.hint

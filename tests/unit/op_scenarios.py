@@ -749,6 +749,16 @@ class Cached:
         keys, values = (one[rank] for one in self.caches)
         self.own = self.q, keys, values, self.pages[rank], self.counts[rank].contiguous()
 
+    def forget(self) -> None:
+        """Let caches hold no numbers where no sequence has a key, and pages be named that there are not."""
+        _, keys, values, pages, lengths = self.own
+        held = torch.zeros(keys.shape[:2], dtype=torch.bool)
+        for mine, length in zip(pages, lengths, strict=True):
+            place = torch.arange(int(length))
+            held[mine[place // 4].long(), place % 4] = True
+            mine[-(-int(length) // 4) :] = -1
+        keys[~held] = values[~held] = float("nan")
+
     def wanted(self, scale: float) -> tuple[Tensor, Tensor]:
         """The attention of each query to the keys of both ranks, one by one, in f64."""
         q = self.q.double().unflatten(-2, (2, 3))
@@ -782,9 +792,11 @@ def decoded() -> None:
         torch.testing.assert_close(lse.double(), sums, atol=1e-2 if dtype == torch.bfloat16 else 1e-5, rtol=1e-5)
         if queries is None:
             assert (o[1] == 0).all() and (lse[1] == float("-inf")).all()
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype, way in ((torch.float32, None), (torch.bfloat16, None), (torch.bfloat16, "unfused")):
         one = Cached(dtype)
-        near(ops.decode_attention(*one.own), one.wanted(0.25)[0], "scale")
+        wanted = one.wanted(0.25)[0]
+        one.forget()
+        near(ops.decode_attention(*one.own, schedule=way), wanted, f"{dtype} {way}, with no number where no key is")
     q, k, v, pages, lengths = one.own
     many = ops.decode_attention(*(torch.cat([x] * 4) if x is q else x for x in (q, k, v)), *[
         torch.cat([x] * 4) for x in (pages, lengths)
@@ -792,6 +804,12 @@ def decoded() -> None:
     near(many, torch.cat([one.wanted(0.25)[0]] * 4), "sequences that are not cut")
     nothing = ops.decode_attention(q[:0], k, v, pages[:0], lengths[:0], return_lse=True)
     assert nothing[0].shape == (0, 6, 16) and nothing[1].shape == (0, 6)
+    some = 2 * dist.get_rank()
+    with pytest.raises(ShapeError, match="calls decode_attention with"):
+        ops.decode_attention(q[:some, :4], k, v, pages[:some], lengths[:some])  # calls that no rank knows
+    rows = torch.zeros(1, 2, some, 16)
+    with pytest.raises(ShapeError, match="calls attention with"):
+        ops.attention(rows, rows, rows, method="ring")
 
 
 def decoded_compiled() -> None:

@@ -63,6 +63,8 @@ def decode_attention(
     batch, heads, depth = q.shape[0], q.shape[-2], q.shape[-1]
     shared = heads // k_cache.shape[2]
     if not q.numel():
+        if is_direct(()):  # else ranks that have some would wait for this one
+            check_alike_once(PROGRAM, ("no queries",), q, members_of(group))
         made = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))
         return made if return_lse else made[0]
     few = q.dim() == 4 and q.shape[1] > 1
@@ -140,7 +142,9 @@ def _unfused(
     sums = torch_attention.wide(q.dtype)
     keys, values = (one[pages.clamp(0, k.shape[0] - 1).long()].flatten(1, 2).to(sums) for one in (k, v))
     place = torch.arange(keys.shape[1], device=q.device)
-    there = (place < lengths[:, None])[:, None, None]
+    held = place < lengths[:, None]
+    values = values.masked_fill(~held[:, :, None, None], 0.0)  # what no sequence has may be no number, and 0 times it
+    there = held[:, None, None]
     if seen is not None:
         there = there & (place < seen[:, :, None])[:, None]
     scores = torch.einsum("bhrd,bkhd->bhrk", q.to(sums), keys) * scale
@@ -164,6 +168,8 @@ def _run(
     schedule = schedule or _chosen(q, k)
     if schedule == UNFUSED:
         return _unfused(q, k, v, pages, lengths, seen, scale, members)
+    if not q.is_cuda:  # kernels on GPUs clamp entries as they read them; launches on CPU ranks refuse such ones
+        pages, lengths = pages.clamp(0, k.shape[0] - 1), lengths.clamp(0, pages.shape[1] * k.shape[1])
     sms = (target_of(members) or current_target(members)).sms if q.is_cuda else CPU_SMS
     kernel = _operator(schedule, _most_parts(q.shape[0], q.shape[1], pages.shape[1], sms))
     return tuple(kernel(q, k, v, pages, lengths, seen, scale=scale, group=members))
