@@ -160,7 +160,6 @@ REFUSED = {
         "half = zeros(f32)\n        for (a: 17 by 1):\n            half += r[i, j]",
         "a loop without a product is over tiles, or over more than 16 numbers",
     ),
-    "a remainder": ("+ p[i, j])", "+ f32(i32(p[i, j]) % 2))", "sums cannot have roles: .*`%`"),
 }
 
 

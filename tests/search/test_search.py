@@ -24,8 +24,9 @@ from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.flat_loops import flat_reason
-from tilelink.lowering.role_statements import roles_reason
+from tilelink.lowering.role_statements import decided_reason, roles_reason
 from tilelink.lowering.straight_epilogue import once, straight
+from tilelink.lowering.summed import summed_body
 from tilelink.lowering.unfold import unfolded_body
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
@@ -107,11 +108,14 @@ def test_the_pipeline_knob_makes_loops_flat_where_they_can_be() -> None:
             for s in p.stages
             if (products(statements(s.body)) and roles_reason(straight(s.body, once)) is None)
             or isinstance(carried(unfolded_body(s.body, set())), Carried)
+            or summed_body(s.body)[1]
         }
         for name, p in programs.items()
     }
-    cut = {"ag_gemm_batch"}  # a launch decides its rows, and its counts are given: roles alone may have that
-    assert cut < decided
+    told = {name: {s.name for s in p.stages if decided_reason(s) is None} for name, p in programs.items()}
+    # A launch decides the rows of these: roles alone may have that.
+    cut = {name for name in decided if with_roles[name] & told[name]}
+    assert {"ag_gemm_batch", "low_latency_experts"} < cut
     assert set(offered) == {name for name in programs if able[name] or with_roles[name]} - decided | cut
     assert not able["ag_gemm_gated"] and with_roles["ag_gemm_gated"]  # two products of one left operand
     for program, knob in offered.values():

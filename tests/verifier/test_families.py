@@ -122,6 +122,7 @@ UNDECIDED = {
     "paged_decode": {"part", "lse"},
     "decode_attention": {"part", "sums", "parts", "every"},
     "decode_attention_whole": {"parts", "every"},
+    "moe_decode": {"share", "sent", "scale", "parts", "chosen", "before", "mark"},
     # entries of index tensors
     "gated_expert_parallel": {"owner", "count"},
     "two_level_expert_parallel": {"near"},
@@ -141,7 +142,7 @@ def test_which_pairs_of_the_library_are_left_to_enumeration() -> None:
             if reason is None:
                 open_pairs.setdefault(program.name, set()).add(pair.tensor)
     assert open_pairs == UNDECIDED
-    assert answered[None] <= 0.11 * answered.total(), answered  # most of them are words, in each of many schedules
+    assert answered[None] <= 0.15 * answered.total(), answered  # most of them are words, in each of many schedules
 
 
 @cache

@@ -97,13 +97,13 @@ def with_sums(bound: Bound, name: str) -> Bound:
     """Return the bound program with a stage whose loop, if it adds up products, is known as such."""
     stage = bound.stages[name]
     body, sums = summed_body(stage.stage.body)
-    if not sums:
+    if not sums or sums[0] in stage.slices:  # a loop over the slices of one product is that product
         return bound
     bound = with_bodies(bound, {name: body})
     return replace(bound, stages={**bound.stages, name: replace(bound.stages[name], sums=frozenset(sums))})
 
 
-def summed_body(body: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], Collection[str]]:
+def summed_body(body: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], tuple[str, ...]]:
     """Return the statements of a tile, and the first index of its loop if that adds up products; no index if not."""
     first = next((n for n, s in enumerate(body) if not isinstance(s, Wait) and not is_zero(s)), len(body))
     if first == len(body) or not isinstance(loop := body[first], For):
