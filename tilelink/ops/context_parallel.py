@@ -79,7 +79,7 @@ def attention(
         raise UnknownNameError(f"no method {method!r}", hint=f"there are {', '.join(METHODS)}")
     if not q.numel():
         if is_direct(()):  # else ranks that have some would wait for this one
-            check_alike_once("attention", ("no elements",), q, members_of(group))
+            check_alike_once("attention", ("no elements",), q, group_named(name_of(members_of(group))))
         return q + k.sum() + v.sum()  # no elements, and gradients of zeros
     if method != GATHER:
         if schedule not in (None, UNFUSED):

@@ -64,7 +64,7 @@ def decode_attention(
     shared = heads // k_cache.shape[2]
     if not q.numel():
         if is_direct(()):  # else ranks that have some would wait for this one
-            check_alike_once(PROGRAM, ("no queries",), q, members_of(group))
+            check_alike_once(PROGRAM, ("no queries",), q, group_named(name_of(members_of(group))))
         made = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))
         return made if return_lse else made[0]
     few = q.dim() == 4 and q.shape[1] > 1
