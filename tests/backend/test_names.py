@@ -24,7 +24,7 @@ from tilelink.planning.plan import make_plan
 from tilelink.target import target
 
 STEMS = (
-    r"acc|k|c|v|offs|offs_\w+|\w+_tile|\w+_remote|channel|end_\w+|held|held_tile|total|pad|step|box|number|row|column"
+    r"acc|k|c|v|offs|offs_\w+|\w+_tile|\w+_remote|channel|end_\w+|start_\w+|held|held_tile|total|pad|step|box|number|row|column"
     r"|best|place|rising|top|sums|first_\w+|segment|within|there|ends"
     r"|buffer|phase|previous|result_buffer|result_phase|iteration|part|piece|pieces|rows|columns|offsets|\w+_pointers|\w+_next"
     r"|like|product|\w+_pieces|tile_buffer|tile_phase|before|operand|later|later_phase|start|stop|\w+_awaited"

@@ -163,7 +163,7 @@ def _range(span: Span, size: int, count: int) -> tuple[Scalar, Scalar]:
     if count == 1 or not span.size:  # there is one, or nothing of the tensor
         return const(0), const(count and 1)
     low = binary("//", span.start, const(size))
-    if span.kind == "point" or (span.size and size % span.size == 0 and _multiple(span.start, span.size)):
+    if span.kind == "point" or (size % span.size == 0 and _multiple(span.start, span.size)):
         return low, add(low, const(1))
     last = binary("//", binary("-", span.every, const(1)), const(size))
     return low, add(last, const(1))
