@@ -1,4 +1,4 @@
-"""What counts as an anomaly, and how far a launch is from what it should be."""
+"""Anomalies, and how far a launch is from what it should be."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _call(
 
 @dataclass(frozen=True, kw_only=True)
 class _Sizes:
-    """What a call is: all ranks give the same, but M of `rows` tokens, where `tokens` says how many at most."""
+    """The sizes of a call, the same on all ranks but M, the number of tokens: `tokens` says how many at most."""
 
     op: str
     rows: int

@@ -42,7 +42,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """What is known of a layer before its tensors. first: the number of the own first expert. capacity: see `ops`."""
+    """The constants of a layer. first: the number of the own first expert. capacity: see `ops`."""
 
     group: ProcessGroup
     first: int

@@ -97,7 +97,7 @@ class Overlap(CustomGraphPass):
         graph.lint()
 
     def uuid(self) -> Any:
-        """What torch's cache of compiled graphs takes this pass to be: its code, and that of operators."""
+        """Return the key of this pass in torch's cache of compiled graphs: its code, and that of operators."""
         package = Path(__file__).parents[1]
         files = sorted(str(one) for folder in ("parallel", "ops") for one in (package / folder).glob("*.py"))
         return get_hash_for_files(tuple(files))

@@ -1,4 +1,4 @@
-"""What launches left, as how much slower each column is than it should be, in windows of launches and in each."""
+"""Evidence of launches: how much slower each column is than it should be, in windows of launches and in each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COSTS_TRACED = 0.05
 
 
 class Evidence:
-    """What launches left, as how much slower each column is than it should be, in windows of launches."""
+    """Evidence of launches: how much slower each column is than it should be, in windows of launches."""
 
     def __init__(self, traces: Traces) -> None:
         self.traces, table = traces, traces.table
