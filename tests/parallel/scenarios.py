@@ -28,6 +28,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from tilelink import ops, parallel
 from tilelink.errors import BindingError, RankError, ShapeError
 from tilelink.parallel import overlap as overlap_module
+from tilelink.parallel import products
 from tilelink.parallel.overlap import KEPT
 
 BATCH, ROWS, HIDDEN, INNER, HEADS = 2, 8, 16, 24, 4
@@ -118,9 +119,19 @@ def whole_mlp(of: Any) -> Plan:
     return plan
 
 
+def together(of: Any) -> Plan:
+    """Layers at the same rows are one product, in another order than they are called in."""
+    plan = sequence(of)
+    if of is parallel:
+        layouts: Any = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
+        plan["attention"] = parallel.PrepareModuleInput(together=("wv", "wq", "wk"), **layouts)
+        plan["feed_forward"] = parallel.PrepareModuleInput(together=("w1", "w3"), **layouts)
+    return plan
+
+
 PLANS: dict[str, tuple[Callable[[Any], Plan], bool]] = {
     "on all ranks": (on_all_ranks, False), "sequence": (sequence, True), "each": (each, True),
-    "whole mlp": (whole_mlp, True),
+    "whole mlp": (whole_mlp, True), "together": (together, True),
 }  # fmt: skip
 """Plans, and whether they spread rows."""
 
@@ -214,6 +225,36 @@ def losses() -> None:
         again = planned(parallel, plan, over, name != "whole mlp")
         found = train(again, spread, over)
         close(found[1::2] if spread else found, seen, f"{name} beside one process")
+
+
+def gathered_once() -> None:
+    """Layers together gather their rows once, and scatter the gradient once; what is left is freed."""
+    over, asked = mesh(), list[str]()
+    x = inputs(True, over)[0].requires_grad_()
+    whole = products._product
+
+    def counted(op: str, *operands: Any) -> Any:
+        asked.append(op)
+        return whole(op, *operands)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "_product", counted)
+        for plan, gathers in ((sequence, 2 * (3 + 2)), (together, 2 * (1 + 1))):
+            net = planned(parallel, plan, over)
+            net(x).square().sum().backward()
+            # Sums of rows and their gradients are the other product of each half of a block.
+            assert asked.count("ag_gemm_gathered") == gathers + 4 and asked.count("gemm_rs") == gathers + 4, asked
+            asked.clear()
+    left = net[0].attention.wq._together
+    assert (left.x, left.made, left.within) == (None, [], False)
+    net[0].attention.wv.forward = raising
+    with pytest.raises(ArithmeticError):
+        net(x)
+    assert (left.x, left.made, left.within) == (None, [], False)
+
+
+def raising(x: Any) -> Any:
+    raise ArithmeticError
 
 
 def without_gradients() -> None:
@@ -402,7 +443,7 @@ def compared() -> None:
 def compiled() -> None:
     """One graph without a break, with layers that are computed again in backward too; results are the same."""
     over = mesh()
-    for name in ("on all ranks", "whole mlp"):
+    for name in ("on all ranks", "whole mlp", "together"):
         plan, spread = PLANS[name]
         expected = train(planned(parallel, plan, over), spread, over, 2)
         net = planned(parallel, plan, over)
@@ -437,16 +478,21 @@ def saved() -> None:
     load(state, checkpoint_id=where[0])
     theirs.load_state_dict(state)
     alike(ours, theirs, "loaded")
-    copy = deepcopy(ours)
+    joined = planned(parallel, together, over)
+    train(joined, spread, over)
+    copy, other = deepcopy(ours), deepcopy(joined)
     close(train(copy, spread, over), train(theirs, spread, over), "a copy")
-    before = weights(ours)
+    before, kept = weights(ours), weights(joined)
+    train(other, spread, over)
+    alike(other, copy, "a copy of layers together")
+    assert all(torch.equal(value, kept[name]) for name, value in weights(joined).items())
     assert all(not torch.equal(value, before[name]) for name, value in weights(copy).items() if "w" in name)
 
 
 def sharded_twice() -> None:
     """FSDP2 on the other dimension of a mesh, on four ranks."""
     over = mesh(2, 2, names=("dp", "tp"))
-    for name in ("sequence", "whole mlp"):
+    for name in ("sequence", "whole mlp", "together"):
         plan, spread = PLANS[name]
         seen = []
         for of in (parallel, stock):
@@ -498,6 +544,11 @@ def mistakes() -> None:
     with pytest.raises(BindingError, match="a Linear with a bias"):
         stock.parallelize_module(MLP(True), over, parallel.GatedMLP())
     stock.parallelize_module(MLP().to("meta"), over, parallel.GatedMLP())
+    layouts: Any = {"input_layouts": (Shard(0),), "desired_input_layouts": (Replicate(),)}
+    joined = parallel.PrepareModuleInput(together=("w1", "w2"), **layouts)
+    net = stock.parallelize_module(MLP(), over, {"": joined, "w1": parallel.Colwise(), "w2": parallel.Rowwise()})
+    with pytest.raises(BindingError, match=r"(?s)'w2' of MLP is a RowsLinear.*ColwiseParallel"):
+        net(torch.ones(ROWS, HIDDEN))
 
 
 def explained() -> None:

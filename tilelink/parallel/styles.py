@@ -7,6 +7,7 @@ placements. What has no operator here, such as an embedding, is left to torch's 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -47,19 +48,22 @@ class _Columns:
     """A linear layer whose output features are spread."""
 
     _placed: Placed
+    _together: _Together | None = None
     weight: Any
     bias: Any
 
     def forward(self, x: Any) -> Any:
-        placed = self._placed
-        w, b = self.weight.to_local(), None if self.bias is None else self.bias.to_local()
-        given, mesh = placed.given, self.weight.device_mesh
+        placed, given, mesh = self._placed, self._placed.given, self.weight.device_mesh
+        w, b = _own(self.weight), _own(self.bias)
         if not isinstance(x, DTensor) and _is_columns(given, x.dim()):
             x = DTensor.from_local(x, mesh, (given,), run_check=False)
         if isinstance(x, DTensor):
             if not isinstance(x.placements[0], Shard) or _is_columns(x.placements[0], x.dim()):
                 x = x.redistribute(placements=(Replicate(),))
             given = x.placements[0]
+            if self._together is not None and self._together.within and isinstance(given, Shard):
+                y = self._together.product(self, x, _dim(given, x.dim()))
+                return _result(y, Shard(y.dim() - 1), mesh, placed)
             # Several products of one x are one sum of gradients, as with torch's style.
             x = x.to_local() if isinstance(given, Shard) else x.to_local(grad_placements=(Partial(),))
             x, w, b = _autocast(x, w, b)
@@ -69,6 +73,46 @@ class _Columns:
             x, w, b = _autocast(x, w, b)
         y = products.columns(x, w, b, placed.group, _dim(given, x.dim()))
         return _result(y, Shard(y.dim() - 1), mesh, placed)
+
+
+class _Together:
+    """Layers of a module that take the same rows: the first that is called gathers and multiplies for all."""
+
+    def __init__(self, module: nn.Module, names: tuple[str, ...]) -> None:
+        self.module, self.names, self.layers = module, names, list[Any]()
+        self.within, self.x, self.made = False, None, list[Any]()
+
+    def begin(self, *_: Any) -> None:
+        """Before the module's forward. Its children get their styles after it, so they are looked for here."""
+        if not self.layers:
+            self.layers = [_child(self.module, name) for name in self.names]
+            for layer in self.layers:
+                layer._together = self
+        self.within, self.x, self.made = True, None, []
+
+    def end(self, *_: Any) -> None:
+        self.within, self.x, self.made = False, None, []
+
+    def product(self, layer: Any, x: Any, dim: int | None) -> Tensor:
+        at = next(n for n, one in enumerate(self.layers) if one is layer)
+        if self.x is not x or self.made[at] is None:
+            weights, biases = [_own(one.weight) for one in self.layers], [_own(one.bias) for one in self.layers]
+            rows, *weights = _autocast(x.to_local(), *weights)
+            y = products.columns(rows, tuple(weights), None, layer._placed.group, dim)
+            parts = y.split([one.shape[0] for one in weights], -1)
+            added = [y if b is None else y + b.to(y.dtype) for y, b in zip(parts, biases, strict=True)]
+            self.x, self.made = x, added
+        y, self.made[at] = self.made[at], None
+        return y
+
+
+def _child(module: nn.Module, name: str) -> Any:
+    """Return a layer that is named in `together`, after styles were applied."""
+    layer: Any = module.get_submodule(name)
+    if not isinstance(layer, _Columns):
+        hint = "name linear layers of the module that have the style ColwiseParallel of tilelink.parallel"
+        raise BindingError(f"{name!r} of {type(module).__name__} is a {type(layer).__name__}", hint=hint)
+    return layer
 
 
 class _Rows:
@@ -85,7 +129,7 @@ class _Rows:
             x = DTensor.from_local(x, self.weight.device_mesh, (placed.given,), run_check=False)
         if isinstance(x, DTensor):
             x = x.redistribute(placements=(last,)).to_local()
-        x, w, b = _autocast(x, self.weight.to_local(), None if self.bias is None else self.bias.to_local())
+        x, w, b = _autocast(x, _own(self.weight), _own(self.bias))
         made = _by_rows(placed.wanted, x.dim())
         y = products.sums(x, w, b, placed.group, _dim(made, x.dim()))
         return _result(y, made, self.weight.device_mesh, placed)
@@ -135,6 +179,10 @@ class _Experts:
         ).view(x.shape)
         mesh = getattr(self, self._parts[0]).device_mesh
         return y if made is None else DTensor.from_local(y, mesh, (made,), run_check=False)
+
+
+def _own(parameter: Any) -> Any:
+    return None if parameter is None else parameter.to_local()
 
 
 @cache
@@ -329,17 +377,30 @@ class PrepareModuleInput(stock.PrepareModuleInput):
 
     They are DTensors, so whatever else the module does with them is as if they had been gathered. With
     use_local_output=True they are gathered before the module, as by torch's.
+
+    together: names of linear layers in the module, of style `Colwise`, that take the same rows. They are one product,
+    which gathers once and in backward scatters once; weights are copied next to each other for it.
+    Raises BindingError at the first call for names of other layers.
     """
 
-    def __init__(self, **layouts: Any) -> None:
+    def __init__(self, *, together: Sequence[str] = (), **layouts: Any) -> None:
         """layouts: as torch's style takes them."""
         super().__init__(**layouts)
+        self.together = tuple(together)
         if not self.use_local_output and self.input_layouts is not None:
             assert self.desired_input_layouts is not None
             pairs = zip(self.input_layouts, self.desired_input_layouts, strict=True)
             self.desired_input_layouts = tuple(
                 given if _may_be_rows(given) and isinstance(wanted, Replicate) else wanted for given, wanted in pairs
             )
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        module = super()._apply(module, device_mesh)
+        if self.together:
+            shared = _Together(module, self.together)
+            module.register_forward_pre_hook(shared.begin)
+            module.register_forward_hook(shared.end, always_call=True)
+        return module
 
 
 # Checks and parts --------------------------------------------------------------------------------------------
@@ -480,6 +541,8 @@ def _said(module: Any) -> str:
         what = what if _may_be_rows(placed.given) else "product and all-reduce"
     elif isinstance(module, _Columns):
         what = "all-gather and product" + " where x is spread" * (not isinstance(placed.given, Shard))
+        others = module._together.names if module._together else ()
+        what += f", of {', '.join(others)} at once" if others else ""
     else:
         what = "product and reduce-scatter" if isinstance(placed.wanted, Shard) else "product and all-reduce"
     if weight.device.type != "cuda":
