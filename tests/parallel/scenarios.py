@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor import parallel as stock
 from torch.utils.checkpoint import checkpoint as recomputed
 
@@ -515,6 +515,49 @@ def meshes() -> None:
     assert torch.equal(whole(x), ops.all_reduce(x))
     with pytest.raises(RankError, match=r"(?s)the mesh has 2 dimensions: \['dp', 'tp'\].*mesh\[\"tp\"\]"):
         ops.all_reduce(x, group=over)
+
+
+def dtensors() -> None:
+    """Operators take DTensors, and have the results and gradients that torch has for the same whole tensors."""
+    over = mesh()
+    chance = torch.Generator().manual_seed(5)
+    ranks = over.size()
+    x, w, up = (torch.randn(4 * ranks, 2 * ranks, generator=chance) for _ in range(3))
+    shard, whole, summed = [Shard(0)], [Replicate()], [Partial()]
+    columns = [Shard(1)]
+    silu = nn.functional.silu
+    products: Any = (
+        (ops.ag_gemm, (x, w), shard, lambda a, b: a @ b.t(), columns),
+        (ops.gemm_rs, (x, w), columns, lambda a, b: a @ b.t(), shard),
+        (ops.gemm_ar, (x, w), columns, lambda a, b: a @ b.t(), whole),
+        (ops.ag_gemm_gated, (x, w, up), shard, lambda a, b, c: silu(a @ b.t()) * (a @ c.t()), columns),
+        (ops.all_gather, (x,), shard, lambda a: a * 1, whole),
+        (ops.reduce_scatter, (x,), summed, lambda a: a * 1, shard),
+        (ops.all_reduce, (x,), summed, lambda a: a * 1, whole),
+    )
+    for op, given, placed, plain, made in products:
+        for divided in (False, True) if placed != summed else (False,):
+            alone = [one.clone().requires_grad_() for one in given]
+            spread = [
+                distribute_tensor(one, over, whole if divided else placed).requires_grad_() for one in given
+            ]
+            y, expected = op(*spread), plain(*alone)
+            assert y.placements == tuple(made) and y.shape == expected.shape, op
+            torch.testing.assert_close(y.full_tensor(), expected.detach())
+            for result in (y, expected):
+                result.square().sum().backward()
+            for one, other in zip(spread, alone, strict=True):
+                torch.testing.assert_close(one.grad.full_tensor(), other.grad, msg=lambda m, o=op: f"{o}: {m}")
+    a, b = (distribute_tensor(one, over, shard) for one in (x, w))
+    wrongs: Any = (
+        (lambda: ops.gemm_rs(a, b), r"x of gemm_rs is Shard\(dim=0\), and it takes Shard\(dim=1\).*redistribute"),
+        (lambda: ops.ag_gemm(a, w), "w of ag_gemm is no DTensor"), (lambda: ops.ag_gemm(x, b), "x of ag_gemm is no"),
+        (lambda: ops.ag_gemm(a, b, bias=w[0]), "ag_gemm of DTensors has bias.*after"),
+        (lambda: ops.ag_gemm(a, b, group=mesh(1, ranks, names=("dp", "tp"))["dp"]), "the group of ag_gemm"),
+    )  # fmt: skip
+    for call, said in wrongs:
+        with pytest.raises(BindingError, match=rf"(?s){said}"):
+            call()
 
 
 def mistakes() -> None:

@@ -11,11 +11,12 @@ from tests.unit.two_ranks import run_on_ranks
 SCENARIOS = {
     "losses": (2, ("losses", "gathered_once", "without_gradients")),
     "edges": (2, ("spread_rows", "layouts", "gated", "gated_columns", "mixed", "meshes", "saved")),
-    "checks": (2, ("compared", "mistakes", "explained")),
+    "checks": (2, ("compared", "mistakes", "explained", "dtensors")),
     "experts": (2, ("experts",)),
     "experts of three": (3, ("experts",)),
     "joined": (2, ("joined", "reasons", "bounded")),
     "four ranks": (4, ("sharded_twice", "losses")),
+    "dtensors of three": (3, ("dtensors",)),
     "compiled": (2, ("compiled",)),
 }
 """Numbers of ranks, and what they do."""

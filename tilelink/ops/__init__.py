@@ -29,6 +29,10 @@ scale_a, scale_b: x and w are torch.float8_e4m3fn, with f32 scales as torch._sca
 [M, 1] and each row of w [1, N], or one of each. torch._scaled_mm multiplies, into bf16, and what communicates is as
 without scales; `schedule` is that of the collective. There are no gradients.
 activation: None, "silu" or "gelu" (the exact one). Where a gradient is needed it is taken outside of the kernel.
+DTensors: products and collectives take them, all operands of one mesh of one dimension, and give one: x and w of
+ag_gemm are Shard(0), and its result is Shard(1); of gemm_rs Shard(1), and Shard(0); of gemm_ar Shard(1), and
+Replicate(). What is Replicate() and should be spread is divided, others raise BindingError. Gradients are those of
+DTensors, so of one loss.
 
 All raise ShapeError, DtypeError and BindingError for tensors that do not fit and UnknownNameError for a schedule that
 there is not.
@@ -47,6 +51,7 @@ from tilelink.ops.choice import choose
 from tilelink.ops.context_parallel import attention, from_zigzag, zigzag
 from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
 from tilelink.ops.decode import decode_attention
+from tilelink.ops.dtensors import SUMMED, WHOLE, spread
 from tilelink.ops.experts import expert_parallel, moe
 from tilelink.ops.groups import Group, clear, members_of, name_of, size_of
 from tilelink.ops.operators import OPERATORS, UNFUSED
@@ -62,6 +67,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@spread(1, x=0, w=0)
 def ag_gemm(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
     group: Group = None, schedule: Implementation = None, rows: torch.Tensor | SupportsIndex | None = None,
@@ -82,6 +88,7 @@ def ag_gemm(
     return _product("ag_gemm", x, w, bias, activation, group, schedule, out)
 
 
+@spread(0, x=1, w=1)
 def gemm_rs(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
     group: Group = None, schedule: Implementation = None, f32_sums: bool = False,
@@ -104,6 +111,7 @@ def gemm_rs(
     return _product("gemm_rs", x, w, bias, activation, group, schedule, out, f32_sums)
 
 
+@spread(WHOLE, x=1, w=1)
 def gemm_ar(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
     group: Group = None, schedule: Implementation = None, f32_sums: bool = False,
@@ -136,6 +144,7 @@ def gemm_ar(
     return _after("gemm_ar", y, residual, norm, eps, group, out)
 
 
+@spread(1, x=0, w_gate=0, w_up=0)
 def ag_gemm_gated(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, *, group: Group = None, schedule: Implementation = None
 ) -> torch.Tensor:
@@ -154,16 +163,19 @@ def ag_gemm_gated(
     return registered.call("ag_gemm_gated", x, w_gate, w_up, name, schedule_text(schedule))
 
 
+@spread(WHOLE, x=0)
 def all_gather(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
     """Return the x of all ranks, concatenated by rank: [n, ...] -> [ranks n, ...]."""
     return _collective("all_gather", x, group, schedule)
 
 
+@spread(0, x=SUMMED)
 def reduce_scatter(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
     """Return the own part of the sum over ranks: [ranks n, ...] -> [n, ...]."""
     return _collective("reduce_scatter", x, group, schedule)
 
 
+@spread(WHOLE, x=SUMMED)
 def all_reduce(
     x: torch.Tensor, *, residual: torch.Tensor | None = None, norm: torch.Tensor | None = None, eps: float = 1e-6,
     group: Group = None, schedule: Implementation = None,
