@@ -36,6 +36,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed._functional_collectives import all_gather_tensor as all_gather
 from torch.distributed._functional_collectives import reduce_scatter_tensor as reduce_scatter
+from torch.distributed._functional_collectives import wait_tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import parallel as stock
@@ -167,7 +168,8 @@ class Chosen(nn.Module):
 
     def _gathered(self, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
         local = self.experts // self.ranks
-        x, ids, weights = (all_gather(one, 0, _world()) for one in (x, ids, weights))
+        # Kernels of Triton's own take plain tensors, whose collectives have been waited for.
+        x, ids, weights = (wait_tensor(all_gather(one, 0, _world())) for one in (x, ids, weights))
         own = ids.long() - dist.get_rank() * local
         mine = (own >= 0) & (own < local)
         order, place, counts = by_expert(torch.where(mine, own, local), local + 1)
