@@ -10,6 +10,7 @@ from tests.backend.samples import Sample, emitted
 from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.backend.scopes import undeclared
+from tilelink.lowering.listing import listing
 from tilelink.reference.trial import random_inputs, relative_error
 
 FRAME = """
@@ -103,3 +104,35 @@ def test_only_hidden_names_are_declared() -> None:
     assert declared("both branches") == {}
     assert declared("a later if") == {0: ("v",)}
     assert declared("the iteration before") == {1: ("v",)}
+
+
+JOINED = """
+program two(M, N):
+    x : in  [M, N]
+    y : out [M, N]
+    z : out [M, N]
+
+    compute one(i: M):
+        part = x[i, :] + 1.0
+        y[i, :] = part
+
+    compute other(i: M):
+        if rank == 0:
+            part = sum(x[i, :], axis=1)
+            for (q: 2 by 1):
+                part = part + q
+            z[i, :] = part[:, None] + x[i, :]
+        else:
+            z[i, :] = x[i, :]
+
+schedule joined for two:
+    other in one epilogue
+"""
+
+
+def test_names_of_two_stages_in_a_loop_have_shapes_of_their_own() -> None:
+    one = Sample(text=JOINED, numbers={"M": 32, "N": 32})
+    bound = one.bound(ranks=2, target="sm_90")
+    assert [loop.stages for loop in bound.kernels[0].loops] == [("one", "other")]
+    assert compile_all(bound, emitted(bound))
+    assert "part_1 = sum(x[i, :], axis=1)" in listing(bound)

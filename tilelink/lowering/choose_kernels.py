@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import count
 
 from tilelink.errors import ScheduleError
-from tilelink.ir.visitor import stage_regions
-from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop, same_domain
+from tilelink.ir.program import Assign, For, Local, Stage, Statement, Value
+from tilelink.ir.visitor import map_statements, map_values, stage_regions, statements
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop, same_domain, with_bodies
 from tilelink.lowering.clauses.clause import said
 from tilelink.lowering.transform import remote_reads, stage_writes
 from tilelink.scheduling.schedule import CopyEngine, Fused, Sm
@@ -47,6 +49,47 @@ def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
             )
         )
     return tuple(kernels)
+
+
+def with_own_names(bound: Bound) -> Bound:
+    """Return the bound program in which stages that share a loop of a kernel share no names of values.
+
+    The loop is one scope of the generated kernel: Triton refuses a branch or an inner loop that gives a name of it
+    another shape or type.
+    """
+    bodies: dict[str, tuple[Statement, ...]] = {}
+    for stages in ([bound.program.stage(name) for name in loop.stages] for k in bound.kernels for loop in k.loops):
+        taken = {*bound.tensors, *(name for one in stages for name in (*_indices(one), *_values(one)))}
+        used = {name for one in stages for name in _indices(one)} if len(stages) > 1 else set[str]()
+        for stage in stages:
+            new: dict[str, str] = {}
+            for name in (name for name in _values(stage) if name in used):
+                new[name] = next(one for number in count(1) if (one := f"{name}_{number}") not in taken)
+                taken.add(new[name])
+            used.update(_values(stage))
+            bodies[stage.name] = _renamed(stage.body, new) if new else stage.body
+    return with_bodies(bound, bodies)
+
+
+def _values(stage: Stage) -> Collection[str]:
+    return dict.fromkeys(s.name for s in statements(stage.body) if isinstance(s, Assign))
+
+
+def _indices(stage: Stage) -> Collection[str]:
+    loops = (s for s in statements(stage.body) if isinstance(s, For))
+    return {decl.name for decl in (*stage.indices, *(decl for loop in loops for decl in loop.indices))}
+
+
+def _renamed(body: tuple[Statement, ...], new: Mapping[str, str]) -> tuple[Statement, ...]:
+    def on_value(value: Value) -> Value | None:
+        return replace(value, name=new.get(value.name, value.name)) if isinstance(value, Local) else None
+
+    def on_statement(statement: Statement) -> Statement:
+        if isinstance(statement, Assign):
+            return replace(statement, name=new.get(statement.name, statement.name))
+        return statement
+
+    return map_statements(map_values(body, on_value), on_statement)
 
 
 def _own(stage: BoundStage) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tilelink.ir.scalar import const
 from tilelink.ir.simplify import simplify
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.choose_kernels import kernels_of
+from tilelink.lowering.choose_kernels import kernels_of, with_own_names
 from tilelink.lowering.choose_transport import choose_transport
 from tilelink.lowering.clauses import Phase, clauses
 from tilelink.lowering.compact_tiles import compact_tiles
@@ -68,8 +68,11 @@ def steps(bound: Bound) -> Iterator[tuple[str, Bound]]:
 
 
 def _choose_kernels(bound: Bound) -> Bound:
-    """before: stages with resources. after: the kernels that run them, with their streams, programs and waits."""
-    return replace(bound, kernels=kernels_of(bound))
+    """before: stages with resources. after: the kernels that run them, with their streams, programs and waits.
+
+    Stages in the same loop of a kernel share no names of values then.
+    """
+    return with_own_names(replace(bound, kernels=kernels_of(bound)))
 
 
 def _finish_loops(bound: Bound) -> Bound:
