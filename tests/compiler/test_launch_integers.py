@@ -215,3 +215,50 @@ def test_places_are_waited_for_whose_channels_have_different_numbers_of_notifies
     for outputs in kernel.run([[{"x": own, "rows": rows} for own in x]], seed=1, max_delay_s=0.002).outputs[0]:
         assert torch.equal(outputs["y"], torch.cat(x)[rows.long()])
     assert assembly(module.program(), module.schedules[0], ranks=2, dims=sizes, target="sm_90")
+
+
+TOLD_END = """
+program told_end(T, E, N):
+    which : in        [E] < E
+    x     : in        [E, T, N]
+    m     : in        [E] <= T
+    n     : symmetric [E] <= T
+    y     : local     [E, T, N]
+    z     : out       [E, N]
+
+    comm tell(e: E by 1):
+        tile_push_data(n[e] @ (rank + 1), m[e])
+        producer_tile_notify(n[e] @ (rank + 1))
+
+    compute use(e: E by 1, c: T[: n[which[e]]]):
+        consumer_tile_wait(n[which[e]])
+        y[e, c, :] = x[e, c, :]
+        producer_tile_notify(y[e, c, :])
+
+    compute total(e: E by 1):
+        consumer_tile_wait(n[which[e]])
+        consumer_tile_wait(y[e, :, :])
+        s = zeros(f32)
+        for (c: T[: n[which[e]]]):
+            s += sum(y[e, c, :], axis=0)
+        z[e, :] = s
+"""
+
+
+def test_an_end_is_read_after_the_wait_at_its_place() -> None:
+    """The plan has the wait before the end is read, so kernels have it there."""
+    program = tilelink.parse(TOLD_END).program()
+    kernel = tilelink.compile(program, None, ranks=2, dims={"T": 8, "E": 3, "N": 4})
+    use = kernel.source.partition("def use(")[2].partition("def total(")[0]
+    assert 0 < use.index("dl.wait(") < use.index("end_c =")
+    launches = [
+        [
+            {"which": torch.randperm(3).int(), "x": torch.randn(3, 8, 4), "m": torch.randint(0, 9, (3,)).int()}
+            for _ in range(2)
+        ]
+        for _ in range(4)
+    ]  # fmt: skip
+    run = kernel.run(launches, seed=2, max_delay_s=0.002)
+    for inputs, outputs in zip(launches, run.outputs, strict=True):
+        for got, want in zip(outputs, kernel.reference(inputs), strict=True):
+            assert torch.allclose(got["z"], want["z"], atol=1e-5)

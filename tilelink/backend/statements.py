@@ -121,7 +121,8 @@ class StatementEmitter:
 
     def divided(self, body: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], ...]:
         """Return the waits of every tile, what only a tile executes that is there, and the notifies of every tile."""
-        waits = next((number for number, one in enumerate(body) if not self._for_every_tile(one)), len(body))
+        addresses = self.values.addresses
+        waits = addresses.bound.first_waits(addresses.stage.name)
         notifies = len(closing_notifies(body[waits:]))
         return body[:waits], body[waits : len(body) - notifies], body[len(body) - notifies :]
 
@@ -135,10 +136,6 @@ class StatementEmitter:
         if signals:
             with self.writer.block(nodes.Otherwise()):
                 self._body(signals)
-
-    def _for_every_tile(self, statement: Statement) -> bool:
-        """True for a wait or a barrier that a tile makes whether it is there or not."""
-        return isinstance(statement, Barrier) or (isinstance(statement, Wait) and not self._placed(statement))
 
     def _placed(self, wait: Wait) -> bool:
         """True if a launch decides for which channels a wait is. It orders only what its own tile reads there."""

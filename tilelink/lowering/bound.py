@@ -16,6 +16,7 @@ from tilelink.ir.program import (
     F8,
     ITEM_BYTES,
     Attend,
+    Barrier,
     Dot,
     For,
     Program,
@@ -30,7 +31,7 @@ from tilelink.ir.scalar import Env, Param, Ranks, Scalar, binary, const, evaluat
 from tilelink.ir.simplify import simplify
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping, Typing, infer
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.visitor import leading_waits, on_ranks, statements, value_of, values
 from tilelink.lowering.carried import Carried, Mask, carried
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.compact import Compact
@@ -470,6 +471,18 @@ class Bound:
         """True if a launch decides for which channels a wait of a stage is."""
         grid = self.channels[wait.region.tensor, wait.kind]
         return self.tile_map(stage, wait.region).placed(grid)
+
+    def first_waits(self, stage: str) -> int:
+        """Return how many waits and barriers a tile begins with that it makes before it reads the ends of its ranges.
+
+        It makes them whether it is there or not: those that the plan has there, and those that follow at fixed channels.
+        """
+        body, number = on_ranks(self.stages[stage].stage)[1], leading_waits(self.stages[stage].stage)
+        for s in body[number:]:
+            if not isinstance(s, Barrier) and not (isinstance(s, Wait) and not self.is_placed(stage, s)):
+                break
+            number += 1
+        return number
 
     @cached_property
     def compact_stages(self) -> frozenset[str]:

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
-from itertools import dropwhile
 
 import numpy as np
 
@@ -99,11 +98,11 @@ def _of_loaders(plan: Plan, order: Orders) -> Iterator[VerificationError]:
 
 def _of_entries(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals of entries that only a later wait of a tile orders: the loader hands them on after the first."""
-    every = [one for one in plan.bound.stages.values() if one.roles is not None and one.roles.numbers is not None]
-    told = {one.name: told_tables(plan.bound, one) for one in every}
-    bodies = [one.stage.body for one in every if told[one.name]]
-    rest = [dropwhile(lambda s: isinstance(s, Wait), body) for body in bodies]
-    later = [s for body in rest for s in statements(tuple(body)) if isinstance(s, Wait)]
+    bound = plan.bound
+    every = [one for one in bound.stages.values() if one.roles is not None and one.roles.numbers is not None]
+    told = {one.name: told_tables(bound, one) for one in every}
+    rest = [one.stage.body[bound.first_waits(one.name) :] for one in every if told[one.name]]
+    later = [s for body in rest for s in statements(body) if isinstance(s, Wait)]
     if later:
         yield from _without_waits(plan, order, later, told, HANDED, HANDED_HINT)
 
