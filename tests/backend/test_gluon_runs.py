@@ -23,8 +23,8 @@ from tests.lowering import test_roles_counted as counted
 from tests.lowering import test_roles_direct as hand
 from tests.lowering import test_roles_epilogue as epilogue
 from tests.lowering import test_roles_f8 as narrow
+from tests.lowering import test_roles_received as received_ranges
 from tests.lowering import test_roles_summed as summed
-from tests.lowering import test_roles_told as told_ranges
 from tests.lowering.roles_interpreter import RolesMachine, machine_after
 from tilelink import compiler
 from tilelink.backend.context import Emitted
@@ -226,17 +226,17 @@ CASES = {
     "tiles that a launch cuts": Case(made=lambda: cut([0, 100, 101, 301]), stage="product", near=2e-2),
     "tiles of which a launch has some": Case(made=lambda: cut([0, 0, 256, 256], "j, e, r"), stage="product", near=2e-2),
     "counts that peers tell": Case(
-        made=lambda: (told_ranges.bound(), told_ranges.inputs()), stage="up"
+        made=lambda: (received_ranges.bound(), received_ranges.inputs()), stage="up"
     ),
     "no rows at all": Case(
-        made=lambda: (told_ranges.bound(), told_ranges.inputs([[[0, 0], [0, 0]], [[0, 1], [0, 0]]])), stage="up"
+        made=lambda: (received_ranges.bound(), received_ranges.inputs([[[0, 0], [0, 0]], [[0, 1], [0, 0]]])), stage="up"
     ),
     "cut tiles at peers": Case(
-        made=lambda: (told_ranges.pushed(), told_ranges.inputs()), stage="up"
+        made=lambda: (received_ranges.pushed(), received_ranges.inputs()), stage="up"
     ),
-    "numbers that come with cut rows": Case(made=lambda: told_ranges.late("a tile that is not there"), stage="up"),
-    "segments that a stage computes": Case(made=told_ranges.segments, stage="product"),
-    "tiles that wait and notify, there or not": Case(made=told_ranges.relay),
+    "numbers that come with cut rows": Case(made=lambda: received_ranges.late("a tile that is not there"), stage="up"),
+    "segments that a stage computes": Case(made=received_ranges.segments, stage="product"),
+    "tiles that wait and notify, there or not": Case(made=received_ranges.relay),
     "online softmax": Case(made=lambda: loops.bound(N=2, sms=3), stage="attn", near=2e-2),
     "a causal loop, one product in flight": Case(
         made=lambda: loops.bound(loops.GUARDED, N=3, sms=3, roles="consumers=2, buffers=2, in_flight=1"),

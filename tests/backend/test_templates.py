@@ -26,7 +26,7 @@ OF_ROLES = (
     nodes.Advance, nodes.AwaitBuffer, nodes.ExpectBytes, nodes.ArriveBuffer, nodes.LoadOperand, nodes.Accumulator,
     nodes.MultiplyBuffers, nodes.LeadingProduct, nodes.TrailingProduct, nodes.RetireProducts, nodes.TakePiece,
     nodes.FillResult, nodes.FenceResult, nodes.StoreResult, nodes.StoreRows, nodes.StoreFragment,
-    nodes.RetireStores, nodes.TellNumber, nodes.HearNumbers,
+    nodes.RetireStores, nodes.SendNumber, nodes.ReceiveNumbers,
 )  # fmt: skip
 """Statements of dialects in which warps may have roles, and of those that extend them."""
 

@@ -237,7 +237,7 @@ class Addresses:
         table = self.constants.strides(self.bound.tensors[gather.table])
         name = self.writer.name(gather.table)
         inner = next(n for c, n in zip(gather.coords, table, strict=True) if isinstance(c, Whole))
-        offset = self.scalar.lookup(gather.table, gather.coords).removeprefix("tl.load(").removesuffix(")")
+        offset = self.scalar.lookup(gather).removeprefix("tl.load(").removesuffix(")")
         mask = f"{steps} < {size}"
         places = steps if inner == "1" else scaled(f"({steps})", inner)
         self.writer.add(Load(name=name, pointers=f"{offset} + {places}", mask=mask))

@@ -177,7 +177,7 @@ class LoopLoader(Loader):
                 self._steps(later, {later[-1].what: row}, self.position)
                 self._advance()
             writer.let(iteration, f"{iteration} + 1")
-        some = iterations is None or iterations.some
+        some = iterations is None or iterations.nonempty
         if not some:
             with writer.block(nodes.Branch(condition=f"{iteration} == 0")):
                 self._load_kept()
@@ -410,7 +410,7 @@ class LoopConsumer(Consumer):
             start = start if start.isdigit() else writer.let(writer.name("start"), start)
             stop = writer.let(writer.name("stop"), self._scaled(iterations.stop, iterations.inner))
         each = writer.name("number")
-        some = iterations is None or iterations.some
+        some = iterations is None or iterations.nonempty
         with ExitStack() as branch:
             if not some and peeled:
                 branch.enter_context(writer.block(nodes.Branch(condition=f"{start} < {stop}")))

@@ -526,7 +526,7 @@ class TakePiece(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TellNumber(Node):
+class SendNumber(Node):
     """A store to shared memory of an integer that a launch decides of a tile."""
 
     place: str
@@ -534,7 +534,7 @@ class TellNumber(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HearNumbers(Node):
+class ReceiveNumbers(Node):
     """Loads of such integers from shared memory, by all threads of the role. names: of each, with its place."""
 
     names: tuple[tuple[str, str], ...]

@@ -61,6 +61,7 @@ from tilelink.lowering.role_statements import (
     read_addends,
     results_of,
     role_of,
+    written_tables,
 )
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 from tilelink.lowering.summed import SummedProduct, summed_of, summed_product
@@ -169,19 +170,21 @@ class RoleEmitter(StatementEmitter):
         for step in role.steps:
             if step.word == FILL:
                 for name, place, one in zip(names, places, entries, strict=True):
-                    value = writer.let(name, addresses.scalar.lookup(one.table, one.coords))
-                    writer.add(nodes.TellNumber(place=place, value=value))
+                    value = writer.let(name, addresses.scalar.lookup(one))
+                    writer.add(nodes.SendNumber(place=place, value=value))
             elif step.word == TAKE:
-                writer.add(nodes.HearNumbers(names=tuple(zip(names, places, strict=True))))
+                writer.add(nodes.ReceiveNumbers(names=tuple(zip(names, places, strict=True))))
             elif step.word == FENCE:
                 writer.add(nodes.FenceResult())
             else:
                 self.synchronize(step, position)
         writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
-        for one, name in zip(entries, names, strict=True):  # by what is known of the entries in it
+        for one, name in zip(entries, names, strict=True):  # by what is received of the entries in it
             scalar = addresses.scalar
-            told = {**scalar.told, (one.table, scalar.offset(one.table, one.coords)): name}
-            addresses.scalar = replace(scalar, told=told)
+            addresses.scalar = replace(scalar, received={**scalar.received, scalar.entry(one): name})
+        if not isinstance(self, Loader):
+            unreadable = frozenset(written_tables(addresses.bound, addresses.stage))
+            addresses.scalar = replace(addresses.scalar, unreadable=unreadable)
 
     def signals(self, body: tuple[Statement, ...]) -> None:
         """Lower waits or notifies around a tile that need not be there."""

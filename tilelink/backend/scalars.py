@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilelink.backend.constants import FACTOR, LEVEL, enclosed, scaled, total, wrap
 from tilelink.backend.expression_names import Names
@@ -62,8 +62,10 @@ class ScalarPrinter:
     names: Names | None = None
     bases: Mapping[str, str] = field(default_factory=dict[str, str])
     words: Mapping[str, EntryWords] = field(default_factory=dict[str, "EntryWords"])
-    told: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    """(index tensor, offset of an entry in source) -> the name that holds the entry already."""
+    received: Mapping[Lookup, str] = field(default_factory=dict[Lookup, str])
+    """Entries, with simplified coordinates -> the names that hold them already."""
+    unreadable: frozenset[str] = frozenset()
+    """Index tensors of which a role of warps has received entries alone: it may read none of them in memory."""
 
     def __call__(self, expr: Scalar, level: int = 0) -> str:
         """Return the source of an expression, in parentheses if it binds looser than `level`."""
@@ -90,8 +92,8 @@ class ScalarPrinter:
                 return wrap(f"not {self._print(args[0], 3)}", 2, level)
             case Logic(op=op, args=args):
                 return "(" + f" {op} ".join(self._print(a, 3) for a in args) + ")"
-            case Lookup(table=table, coords=coords):
-                return self.lookup(table, coords)
+            case Lookup():
+                return self.lookup(expr)
             case Choose(selector=selector, values=values):
                 return self._choose(selector, values)
             case _:
@@ -152,16 +154,25 @@ class ScalarPrinter:
         terms = [scaled(self(c, LEVEL["*"]), str(n)) for c, n in zip(places, words.strides, strict=True)]
         return total([words.channel, *(term for term in terms if term != "0")])
 
-    def offset(self, table: str, coords: tuple[Scalar | Whole, ...]) -> str:
+    def _offset(self, table: str, coords: tuple[Scalar | Whole, ...]) -> str:
         """Return the number of a table entry, in source."""
         pairs = zip(coords, self.strides[table], strict=True)
         return total(scaled(self(c, LEVEL["*"]), n) for c, n in pairs if isinstance(c, Scalar))
 
-    def lookup(self, table: str, coords: tuple[Scalar | Whole, ...]) -> str:
+    def entry(self, entry: Lookup) -> Lookup:
+        """Return an entry by which it is known again: with simplified coordinates."""
+        coords = (simplify(c, self.bounds) if isinstance(c, Scalar) else c for c in entry.coords)
+        return replace(entry, coords=tuple(coords))
+
+    def lookup(self, entry: Lookup) -> str:
         """Return the source of a table entry."""
-        offset = self.offset(table, coords)
-        if (name := self.told.get((table, offset))) is not None:
+        table, coords = entry.table, entry.coords
+        if self.received and (name := self.received.get(self.entry(entry))) is not None:
             return name
+        if table in self.unreadable:
+            hint = "emit the lowered program that was verified, unchanged"
+            raise EmitError(f"an entry of {table} that the loader does not hand on", location=entry.location, hint=hint)
+        offset = self._offset(table, coords)
         if table in self.bases:
             pointer = total([self.bases[table], *([offset] if offset != "0" else [])])
             last = f"last={self.bounds.tables[table][1]}"

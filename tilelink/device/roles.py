@@ -24,7 +24,7 @@ __all__ = [
     "across", "arrive", "barriers", "columns", "expect", "fence", "filled", "filled_rows", "filled_rows_of",
     "following", "halves", "largest", "load", "load_by_thread", "load_parts", "meet", "multiply", "multiply_rows",
     "numbers", "of_rows", "operand", "partial_sums", "pieces", "retire", "row_max", "row_min", "row_sum", "rows",
-    "segments", "smallest", "store_by_thread", "store_part", "store_rows", "stored", "take", "tell", "told",
+    "receive", "segments", "send", "smallest", "store_by_thread", "store_part", "store_rows", "stored", "take",
     "wait", "whole_sums", "zeros",
 ]  # fmt: skip
 
@@ -57,14 +57,14 @@ def numbers(COUNT: gl.constexpr):
 
 
 @gluon.jit
-def tell(numbers, place, value):
+def send(numbers, place, value):
     """Store an integer."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     numbers.index(place).store(gl.full([1], value, gl.int32, layout))
 
 
 @gluon.jit
-def told(numbers, place):
+def receive(numbers, place):
     """Return an integer that another role has stored. Meet before the role's next arrival."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     return gl.max(numbers.index(place).load(layout), 0)

@@ -239,7 +239,7 @@ class BoundStage:
     """The clause that ties the tiles of a program to one another, if nothing else of the stage shows it."""
     tasks: int | None = field(default=None, metadata=spelled("tiles"))
     """Number of tiles of its order, or None for the product of the tiles of its indices."""
-    few: Mapping[str, int] = field(default_factory=dict[str, int], metadata=BESIDE)
+    cutoff: Mapping[str, int] = field(default_factory=dict[str, int], metadata=BESIDE)
     """Of indices whose first tiles stand for all of them, how many there are (planning/cutoff.py)."""
 
     @property
@@ -276,7 +276,7 @@ class BoundStage:
 
     def count(self, index: str) -> int:
         """Return the number of tiles of an index."""
-        return self.few.get(index) or -(-self.extents[index] // self.tiles[index])
+        return self.cutoff.get(index) or -(-self.extents[index] // self.tiles[index])
 
     @cached_property
     def total(self) -> int:
@@ -443,7 +443,7 @@ class Bound:
         return sum(largest.values())
 
     @cached_property
-    def kept_together(self) -> int:
+    def coresident_throughout(self) -> int:
         """Return the programs of a rank that are resident together until the last of them ends, at most.
 
         Of a kernel with a program for each tile these are none: its tiles begin in order, one where another one ends.
@@ -475,7 +475,7 @@ class Bound:
     def first_waits(self, stage: str) -> int:
         """Return how many waits and barriers a tile begins with that it makes before it reads the ends of its ranges.
 
-        It makes them whether it is there or not: those that the plan has there, and those that follow at fixed channels.
+        It makes them whether it is there or not: those that the plan has there, and those after them at fixed channels.
         """
         body, number = on_ranks(self.stages[stage].stage)[1], leading_waits(self.stages[stage].stage)
         for s in body[number:]:

@@ -55,7 +55,7 @@ def obstacle(bound: Bound, kernel: Kernel) -> str | None:
         return f"`{clause}` ties the tiles of a program to one another"
     if not stage.total or kernel.loops[0].width is not None:
         return "not all of its programs have tiles"
-    if bound.kept_together > bound.resident_programs:
+    if bound.coresident_throughout > bound.resident_programs:
         return "the programs of a rank do not all fit"
     for statement in statements(stage.stage.body):
         if isinstance(statement, Notify):

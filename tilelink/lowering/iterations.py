@@ -24,14 +24,14 @@ def loop_of(stage: BoundStage) -> Carried:
 class Range:
     """The part of a loop's index that has iterations, from `start` up to `stop` (exclusive): `inner` for each.
 
-    some: True if it is proved that there is at least one.
+    nonempty: True if it is proved that there is at least one.
     """
 
     index: str
     start: Scalar
     stop: Scalar
     inner: int
-    some: bool
+    nonempty: bool
 
 
 def range_of(stage: BoundStage, bounds: Bounds) -> Range | str | None:
@@ -68,11 +68,12 @@ def range_of(stage: BoundStage, bounds: Bounds) -> Range | str | None:
         else:
             stops.append(add(right, const(1)) if op == "<=" else right)
     least = (bounds.of(simplify(binary("-", stop, start), bounds))[0] for start in starts for stop in stops)
-    some = all(one > 0 for one in least)
+    nonempty = all(one > 0 for one in least)
     start, stop = starts[0], stops[0]
     for other in starts[1:]:
         start = binary("max", start, other)
     for other in stops[1:]:
         stop = binary("min", stop, other)
     inner = math.prod(stage.count(name) for name in long[1:])
-    return Range(index=index, start=simplify(start, bounds), stop=simplify(stop, bounds), inner=inner, some=some)
+    start, stop = simplify(start, bounds), simplify(stop, bounds)
+    return Range(index=index, start=start, stop=stop, inner=inner, nonempty=nonempty)

@@ -184,7 +184,7 @@ def _decided(expr: Scalar, decided: Collection[str]) -> bool:
 def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
     """Return why roles cannot have what only a launch decides of a stage, or None."""
     late, own = late_waits(stage), _loop_indices(stage)
-    for table in sorted(told_tables(bound, stage)):
+    for table in sorted(written_tables(bound, stage)):
         if stage.has_loop:
             return f"its loop carries a state, and its roles would read {table} at different times, while it is written"
         if any(one.table == table and _names(one, own) for one in _lookups(stage)):
@@ -196,7 +196,7 @@ def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
     return decided_reason(stage.stage)
 
 
-def told_tables(bound: Bound, stage: BoundStage) -> set[str]:
+def written_tables(bound: Bound, stage: BoundStage) -> set[str]:
     """Return the index tensors of which a stage looks up entries, and which are written while programs run."""
     return {one.table for one in _lookups(stage) if not bound.tensors[one.table].constant}
 
@@ -241,7 +241,7 @@ def hands_on(bound: Bound, stage: BoundStage) -> bool:
     """
     if stage.has_loop:
         return False
-    if told_tables(bound, stage):
+    if written_tables(bound, stage):
         return True
     kernel = bound.kernel_of[stage.name]
     waits = any(isinstance(s, Wait) for name in kernel.stage_names for s in statements(bound.stages[name].stage.body))

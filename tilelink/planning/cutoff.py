@@ -6,7 +6,7 @@ sizes may differ: 4 heads of queries belong to 1 head of keys. The program is th
 * an index of the repetition is nothing but a coordinate of a dimension of it: as it is, as `h // 4` where the dimension
   is as much smaller, or as `b * T + t` where it is as much larger and t is below T. Or it is t in `x * T + t`, T
   numbers for each x, whatever that is: then what has all of these numbers has all blocks for each x, and T is smaller
-  in the small program (`Repetition.above`). Or it is one over segments, which are a repetition of their own
+  in the small program (`Repetition.outer`). Or it is one over segments, which are a repetition of their own
   (segment_tiles.py). In the order of its stage it is a digit, which no other index depends on, unless nothing depends
   on that order (`in_any_order`). A condition may compare two numbers of one repetition, `n <= b`, also below others,
   `x * R + n <= y * R + b` with both below R: a rising map keeps what is larger. And it may compare one with an entry,
@@ -85,7 +85,7 @@ class Repetition:
     """A set of indices and dimensions.
 
     sizes: of a block of each member, in elements. kept: how many of `count` stand for all. parts: (n, m) if all members
-    have n equal parts in each block, of which m stand for all; (1, 1) where blocks stay as they are. above: how many
+    have n equal parts in each block, of which m stand for all; (1, 1) where blocks stay as they are. outer: how many
     times a member has all blocks, one after the other: `count` of them for each number above its own; 1 if it is not
     there. segments: those whose tiles it has, if its members are indices over these. compared: index tensors with whose
     entries its indices are compared.
@@ -95,7 +95,7 @@ class Repetition:
     count: int
     kept: int
     parts: tuple[int, int] = (1, 1)
-    above: Mapping[Member, int] = field(default_factory=dict[Member, int])
+    outer: Mapping[Member, int] = field(default_factory=dict[Member, int])
     segments: Segments | None = None
     compared: frozenset[str] = frozenset()
 
@@ -104,12 +104,12 @@ class Repetition:
         """The extents of the members in the small program."""
         many, few = self.parts
         return {
-            member: self.above.get(member, 1) * (size // many * few * self.kept) for member, size in self.sizes.items()
+            member: self.outer.get(member, 1) * (size // many * few * self.kept) for member, size in self.sizes.items()
         }
 
     def tiles(self, stage: BoundStage, index: str) -> int:
         """Return how many tiles of an index all blocks have."""
-        return stage.count(index) // self.above.get((stage.name, index), 1)
+        return stage.count(index) // self.outer.get((stage.name, index), 1)
 
     def holds(self, plan: Plan) -> bool:
         """True if a plan knows no more of the entries that are read as numbers of blocks than what they promise."""
@@ -206,7 +206,7 @@ class Cutoff:
             for dim, count in enumerate(grid.counts):
                 if (region.tensor, dim) not in one.sizes or count == 1:
                     continue
-                above = one.above.get((region.tensor, dim), 1)
+                above = one.outer.get((region.tensor, dim), 1)
                 times, kept = one.count, one.kept
                 if one.parts != (1, 1):  # some channels are parts of blocks: all are alike
                     times, kept = count // above, few.counts[dim] // above
@@ -399,7 +399,7 @@ class _Search:
         if count <= kept and parts == (1, 1):
             return None
         return Repetition(
-            sizes=sizes, count=count, kept=min(count, kept), parts=parts, above=above, segments=segments,
+            sizes=sizes, count=count, kept=min(count, kept), parts=parts, outer=above, segments=segments,
             compared=compared,
         )  # fmt: skip
 
@@ -514,7 +514,7 @@ class _Search:
         above, radix, name = digits
         if not (self._is_number(owner, name) and _is_radix(radix, self._extents[owner, name])):
             return None
-        return _Counted(index=(owner, name), above=above, radix=radix)
+        return _Counted(index=(owner, name), outer=above, radix=radix)
 
     def _ends(self, table: str) -> bool:
         """True if entries are nothing but that with which indices are compared, so that smaller ones do as well."""
@@ -718,7 +718,7 @@ def _small(bound: Bound, repetitions: list[Repetition], low: Mapping[tuple[str, 
         counts = {name: one.tiles(stage, name) for one in repetitions for name in one.indices(stage)}
         digits = [(_digit(bound, stage, name, counts[name]) or 0, name) for name in stage.order if name in counts]
         tiles = {name: _in_small(size, blocks.get((stage.name, name))) for name, size in stage.tiles.items()}
-        small = replace(stage, extents=extents, tiles=tiles, few=few)
+        small = replace(stage, extents=extents, tiles=tiles, cutoff=few)
         if counts and in_any_order(bound, stage):
             stages[stage.name] = replace(small, order=_in_turn(small))
             continue

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilelink.stragglers.evidence import Evidence
-from tilelink.stragglers.seldom import seldom
+from tilelink.stragglers.intermittent import intermittent
 from tilelink.stragglers.steady import causes_of, late
 from tilelink.stragglers.suspects import Found, suspects
 
@@ -41,7 +41,7 @@ def find(evidence: Evidence) -> list[Found]:
     others = [one for one in every if one.kind != "host"]
     causes = causes_of(evidence, hosts, sms=False) + causes_of(evidence, others, sms=True)
     causes = [one for one in causes if one.seconds > evidence.least * evidence.took and not _fast(evidence, one)]
-    if (rare := seldom(evidence, hosts, others)) is not None:
+    if (rare := intermittent(evidence, hosts, others)) is not None:
         causes.append(rare)
     waited = late(evidence)
     told = waited is not None and any(one.suspect.rank == waited.suspect.rank for one in causes)

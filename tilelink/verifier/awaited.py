@@ -49,7 +49,7 @@ class Awaited:
                 break
             rows = part.rows[reads]
             met = meetings(part, reads[self._waited(rows, key)[2]])
-            told = self._all_told(met.write, met.others[met.starts[met.box]], key)
+            told = self._all_notified(met.write, met.others[met.starts[met.box]], key)
             missed = np.zeros(len(met.starts) - 1, bool)
             missed[met.box[~told]] = True
             found.append(met.others[~np.repeat(missed, np.diff(met.starts))])
@@ -66,7 +66,7 @@ class Awaited:
             for key in self._grids(self._plan.bound.tensor_numbered(number).name):
                 some = rows[(a.tensor[writes[rows]] == number) & ~result[rows]]
                 if len(some):
-                    result[some] = self._all_told(writes[some], reads[some], key, waited=True)
+                    result[some] = self._all_notified(writes[some], reads[some], key, waited=True)
         return result
 
     def _grids(self, tensor: str) -> list[tuple[str, str]]:
@@ -78,7 +78,7 @@ class Awaited:
             if key[0] == tensor and ((base[key] <= channels) & (channels < base[key] + grid.count)).any()
         ]
 
-    def _all_told(self, writes: Ints, reads: Ints, key: tuple[str, str], *, waited: bool = False) -> Bools:
+    def _all_notified(self, writes: Ints, reads: Ints, key: tuple[str, str], *, waited: bool = False) -> Bools:
         """Mask of the pairs of accesses of which the writer notifies all channels of what both access.
 
         waited: the reader waits for all of them, too.

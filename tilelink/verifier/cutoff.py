@@ -151,7 +151,7 @@ def in_turn(part: Cutoff, plan: Plan) -> bool:
     bound, s = part.whole, plan.signals
     loops = [loop for kernel in bound.kernels for loop in kernel.loops]
     alike = all(part.digits(name) == part.digits(loop.stages[0]) for loop in loops for name in loop.stages)
-    if bound.kept_together > bound.resident_programs or not alike:
+    if bound.coresident_throughout > bound.resident_programs or not alike:
         return False
     if not (s.kind == WAIT).any():
         return True
@@ -206,7 +206,7 @@ def in_rounds(part: Cutoff, plan: Plan) -> bool:
     (planning/any_program.py).
     """
     bound = part.whole
-    if bound.kept_together > bound.resident_programs:
+    if bound.coresident_throughout > bound.resident_programs:
         return False
     numbered = _rounds(part, plan)
     if numbered is None:

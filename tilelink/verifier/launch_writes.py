@@ -257,7 +257,7 @@ class _Placed:
         assert isinstance(statement, Store | Transfer)
         target = statement.region if isinstance(statement, Store) else statement.target
         index = self.plan.bound.tile_map(stage, target).spans[part.dim].index
-        few = self.plan.bound.stages[stage].few
+        few = self.plan.bound.stages[stage].cutoff
         tiles = few.get(str(index), -(-self.tensor.shape[part.dim] // part.size))
         at = number * tiles + part.offset // part.size
         return f"{table} {[*others]} {part.size}", at, at + 1, segments * tiles

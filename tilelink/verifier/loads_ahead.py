@@ -38,8 +38,8 @@ from tilelink.lowering.role_statements import (
     consumer_waits,
     loaded_addends,
     products_of_tile,
-    told_tables,
     writers_of,
+    written_tables,
 )
 from tilelink.planning.any_program import apart, each_alone
 from tilelink.planning.happens_before import HappensBefore
@@ -92,7 +92,7 @@ def _of_loaders(plan: Plan, order: Orders) -> Iterator[VerificationError]:
         return
     later = [wait for name in stages for wait in consumer_waits(bound.stages[name])]
     every = {name: bound.stages[name] for name in stages}
-    loaded = {n: {*_operands(one), *_added(bound, one), *told_tables(bound, one)} for n, one in every.items()}
+    loaded = {n: {*_operands(one), *_added(bound, one), *written_tables(bound, one)} for n, one in every.items()}
     yield from _without_waits(plan, order, later, loaded, AHEAD, AHEAD_HINT)
 
 
@@ -100,7 +100,7 @@ def _of_entries(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals of entries that only a later wait of a tile orders: the loader hands them on after the first."""
     bound = plan.bound
     every = [one for one in bound.stages.values() if one.roles is not None and one.roles.numbers is not None]
-    told = {one.name: told_tables(bound, one) for one in every}
+    told = {one.name: written_tables(bound, one) for one in every}
     rest = [one.stage.body[bound.first_waits(one.name) :] for one in every if told[one.name]]
     later = [s for body in rest for s in statements(body) if isinstance(s, Wait)]
     if later:

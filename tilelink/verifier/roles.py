@@ -323,7 +323,7 @@ def _loop_rings(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> st
     most = prod(stage.count(decl.name) for decl in loop_of(stage).loop.indices)
     some = range_of(stage, bound.bounds(stage.name))
     assert not isinstance(some, str)
-    least = most if some is None else int(some.some)
+    least = most if some is None else int(some.nonempty)
     for iterations in sorted({most, *range(max(least, 1), min(ITERATIONS, most) + 1)}):
         if (reason := wrong_together(found.operands, kept, iterations, least=least)) is not None:
             return f"in the rings of {found.operands.name} and of what is kept, {reason}"

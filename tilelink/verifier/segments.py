@@ -288,7 +288,7 @@ def _longest(plan: Plan, tensor: BoundTensor, dim: int) -> int:
         assert isinstance(statement, Store | Transfer)
         target = statement.region if isinstance(statement, Store) else statement.target
         stage, index = bound.stages[name], str(bound.tile_map(name, target).spans[dim].index)
-        few = stage.few.get(index)
+        few = stage.cutoff.get(index)
         longest = max(longest, tensor.shape[dim] if few is None else few * stage.tiles[index])
     return longest
 

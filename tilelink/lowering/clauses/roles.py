@@ -88,7 +88,7 @@ from tilelink.lowering.role_statements import (
     multiplies,
     results_of,
     roles_reason,
-    told_tables,
+    written_tables,
 )
 from tilelink.lowering.role_ways import ways_round
 from tilelink.lowering.straight_epilogue import is_zero, once, straight, straightened
@@ -160,7 +160,7 @@ def _with_early_waits(bound: Bound, name: str) -> Bound:
     """Return the bound program in which a stage begins with its waits if tiles need not be there, or are told where
     operands are: the loader executes the waits of a tile, there or not, and looks up what it hands on after them."""
     stage = bound.stages[name]
-    if not told_tables(bound, stage) and not any(decl.counted for decl in stage.stage.indices):
+    if not written_tables(bound, stage) and not any(decl.counted for decl in stage.stage.indices):
         return bound
     first = takewhile(lambda s: isinstance(s, Wait) or is_zero(s), stage.stage.body)
     waits = (*(s for s in first if isinstance(s, Wait)), *late_waits(stage))

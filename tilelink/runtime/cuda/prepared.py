@@ -76,7 +76,7 @@ def compile_ahead(artifact: Artifact, machine: Target, deadlines: Collection[boo
     return shared
 
 
-def some(dtype: torch.dtype) -> torch.Tensor:
+def placeholder(dtype: torch.dtype) -> torch.Tensor:
     """Return a stand-in for a tensor."""
     return torch.empty(SOME, dtype=dtype)
 
@@ -87,7 +87,7 @@ class StandIns:
     def __init__(self, artifact: Artifact, *, deadline: bool) -> None:
         """deadline: True if the waits of its kernels have one."""
         self._artifact = artifact
-        self.debug_block = some(torch.int64) if deadline else None
+        self.debug_block = placeholder(torch.int64) if deadline else None
 
     def argument(self, kernel: KernelSpec, parameter: Parameter) -> Any:
         """Return the stand-in for the argument of a kernel."""
@@ -99,13 +99,13 @@ class StandIns:
             case DebugBlockPointer():
                 return self.debug_block
             case IntegersPointer():
-                return some(DTYPES[parameter.element])
+                return placeholder(DTYPES[parameter.element])
             case TensorPointer(tensor=name):
-                return some(dtype_of(self._artifact.tensor(name)))
+                return placeholder(dtype_of(self._artifact.tensor(name)))
             case Descriptor() | Boxes():
                 tensor = self._artifact.tensor(parameter.tensor)
                 buffers = tensor.buffers if tensor.symmetric else 1
-                return described(some(dtype_of(tensor))[:1].expand(buffers, *tensor.shape), parameter)
+                return described(placeholder(dtype_of(tensor))[:1].expand(buffers, *tensor.shape), parameter)
 
 
 def compile_kernel(
@@ -125,8 +125,8 @@ def compile_kernel(
 
 def _compile_helpers(options: HelperOptions, debug_block: torch.Tensor | None) -> None:
     """Compile the helper kernels, with arguments as `runtime.cuda.launch_driver` passes them."""
-    common = (some(torch.int32), some(torch.int64), some(torch.int64), debug_block)
-    rows = [some(torch.int32) for _ in range(4)]
+    common = (placeholder(torch.int32), placeholder(torch.int64), placeholder(torch.int64), debug_block)
+    rows = [placeholder(torch.int32) for _ in range(4)]
     calls: list[tuple[Any, tuple[Any, ...], Any]] = [(open_launch, (*common, 0), options.opening)]
     if options.awaiting:
         calls.append((await_outputs, (common[0], common[2], debug_block, rows[0]), options.awaiting))

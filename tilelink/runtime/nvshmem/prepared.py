@@ -15,7 +15,7 @@ from tilelink.errors import BindingError
 from tilelink.runtime.cuda import prepared
 from tilelink.runtime.cuda.clock import ROUNDS
 from tilelink.runtime.cuda.keys import settled
-from tilelink.runtime.cuda.prepared import Absent, compile_kernel, some
+from tilelink.runtime.cuda.prepared import Absent, compile_kernel, placeholder
 from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.nvshmem.bitcode import libraries
 from tilelink.runtime.nvshmem.buffers import BLOCK
@@ -64,7 +64,7 @@ class StandIns(prepared.StandIns):
         """Return the stand-in for the argument of a kernel."""
         match parameter:
             case SignalsPointer():
-                return some(torch.int64)
+                return placeholder(torch.int64)
             case HandshakePointer():
                 return None
             case _:
@@ -73,7 +73,7 @@ class StandIns(prepared.StandIns):
 
 def helpers(artifact: Artifact, debug_block: torch.Tensor | None) -> list[Call]:
     """Return the helper kernels of a program, with arguments as `runtime.nvshmem.kernel` passes them."""
-    words, exits = some(torch.int64), some(torch.int32)
+    words, exits = placeholder(torch.int64), placeholder(torch.int32)
     who = {"RANKS": artifact.ranks, "NODE": artifact.ranks // artifact.nodes}
     stage = {"STAGE": len(artifact.stages)}
     ending = {**who, **stage, "BLOCK": 1 << (artifact.ranks - 1).bit_length()}
@@ -85,7 +85,7 @@ def helpers(artifact: Artifact, debug_block: torch.Tensor | None) -> list[Call]:
     for tensor in artifact.tensors:
         if tensor.symmetric and tensor.space in ("in", "out"):
             function = fill_buffer if tensor.space == "in" else empty_buffer
-            values, count = some(dtype_of(tensor)), prod(tensor.shape)
+            values, count = placeholder(dtype_of(tensor)), prod(tensor.shape)
             constants = {"COUNT": count, "BUFFERS": tensor.buffers, "BLOCK": BLOCK}
             found.append((function, (values, values, words), constants, False))
     for peer in range(1, artifact.ranks if artifact.spans and debug_block is not None else 1):

@@ -110,7 +110,7 @@ class Supervisor:
             while selector.get_map():
                 ready = selector.select(TICK_S)
                 for key, _ in ready:
-                    self._hear(selector, key.data)
+                    self._receive(selector, key.data)
                 if not ready:
                     self._sweep(selector)
                 if failed_at is None and (guard.trips() or any(one.failed for one in self.children)):
@@ -120,7 +120,7 @@ class Supervisor:
                     break
         return guard.reason
 
-    def _hear(self, selector: selectors.BaseSelector, one: Child) -> None:
+    def _receive(self, selector: selectors.BaseSelector, one: Child) -> None:
         if _read(one) == 0:
             selector.unregister(one.pipe)
             self._end(one, patience_s=GRACE_S)

@@ -36,7 +36,7 @@ COSTS_SELDOM = 0.01
 """Part of the mean launch that this is, at least."""
 
 
-def seldom(evidence: Evidence, hosts: list[Suspect], others: list[Suspect]) -> Found | None:
+def intermittent(evidence: Evidence, hosts: list[Suspect], others: list[Suspect]) -> Found | None:
     """Return what is slow in some launches alone, or None: medians of windows do not see it.
 
     The launches are those in which some suspect is far slower than around them, more often than its likes on other

@@ -13,8 +13,9 @@ import torch
 
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
+from tilelink.backend import roles as emitted_roles
 from tilelink.backend.emit import emit
-from tilelink.errors import RolesError, ScheduleError
+from tilelink.errors import EmitError, RolesError, ScheduleError
 from tilelink.ir.program import Wait
 from tilelink.lowering.bound import Bound, with_bodies
 from tilelink.lowering.listing import listing
@@ -339,6 +340,17 @@ def test_no_other_role_reads_what_the_loader_hands_on() -> None:
     roles = re.split(r"@gluon\.jit", emit(made, plan.thresholds).text)
     reading = [re.search(r"def (\w+)", one)[1] for one in roles if "tiles.entry(" in one]  # type: ignore[index]
     assert "_product_loader" in reading and not {"_product_consumer", "_product_storer"} & set(reading)
+
+
+def test_an_entry_that_is_not_handed_on_is_not_emitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A role may read none that is written while programs run, whatever the emitter makes of the rings."""
+    made, _ = segments()
+    plan = make_plan(made)
+    entries = entries_of(made.stages["product"])
+    assert len(entries) > 1
+    monkeypatch.setattr(emitted_roles, "entries_of", lambda _: entries[:1])
+    with pytest.raises(EmitError, match="that the loader does not hand on"):
+        emit(made, plan.thresholds)
 
 
 SUMS = """program sums(K, N, C, E):
