@@ -232,6 +232,21 @@ def test_the_wrong_part_is_underlined(line: str, message: str, underlined: str, 
     assert error.location.text[begin : begin + error.location.length] == underlined
 
 
+def test_names_before_the_parts_have_all_of_them() -> None:
+    def parsed(*lines: str) -> Schedule:
+        return parse_text(f"{COPY}schedule s for copy:\n" + "".join(f"    {one}\n" for one in lines)).schedules[0]
+
+    several = parsed("first, second tile(i=8), num_warps 2", "x, y buffers 2")
+    assert several == parsed(
+        "first tile(i=8), num_warps 2", "second tile(i=8), num_warps 2", "x buffers 2", "y buffers 2"
+    )
+    with pytest.raises(ParseError, match="y is scheduled twice") as caught:
+        parsed("x, y buffers 2", "y buffers 3")
+    assert caught.value.related is not None and caught.value.related.column == 8
+    with pytest.raises(ParseError, match="buffers of x, y is given twice|x, y"):
+        parsed("x, y buffers 2, buffers 3")
+
+
 def test_the_index_of_a_loop_has_no_order() -> None:
     loop = "t = zeros(f32)\n        for (s: ranks):\n            t += x[i]\n        y[i] = t"
     text = COPY.replace("y[i] = x[i]", loop)

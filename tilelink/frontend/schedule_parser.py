@@ -1,4 +1,4 @@
-"""Parser of the text language of schedules: a `schedule NAME for PROGRAM:` block, one stage or tensor per line."""
+"""Parser of the text language of schedules: a `schedule NAME for PROGRAM:` block, one line for stages or tensors alike."""
 
 from __future__ import annotations
 
@@ -132,14 +132,17 @@ def _add(
         return replace(schedule, reuse_wait=True)
     if entry == "default":
         return schedule
-    return _entry(schedule, entry, location, locations, first, base)
+    names, *parts = entry.children
+    for token in names.children:
+        own = {**locations, "name": _span(token, location)}
+        schedule = _entry(schedule, str(token), parts, location, own, first, base)
+    return schedule
 
 
 def _entry(
-    schedule: Schedule, entry: Tree[Any], location: Location, locations: dict[str, Location],
+    schedule: Schedule, name: str, parts: Sequence[Tree[Any]], location: Location, locations: dict[str, Location],
     first: dict[str, SchedulePart], base: Schedule | None,
 ) -> Schedule:  # fmt: skip
-    name, parts = str(entry.children[0]), entry.children[1:]
     if name in first:
         hint, related = "put everything on one line", first[name].at("name")
         raise ParseError(f"{name} is scheduled twice", location=locations["name"], related=related, hint=hint)
@@ -211,12 +214,14 @@ def _locations(tree: Tree[Token], line: Location) -> dict[str, Location]:
     """The locations of the parts of a line, by keys of `SchedulePart.locations`. Raises ParseError for a repetition."""
     if tree.data != "entry":
         return {}
-    locations = {"name": _span(tree.children[0], line)}
-    for part in tree.children[1:]:
+    names, *parts = tree.children
+    locations: dict[str, Location] = {}
+    for part in parts:
         assert isinstance(part, Tree)
         word, location = _word_of(part.data), _span(part, line)
         if word.name in locations:
-            what = (word.called or word.name).format(name=tree.children[0])
+            assert isinstance(names, Tree)
+            what = (word.called or word.name).format(name=", ".join(map(str, names.children)))
             hint, related = "give each part once", locations[word.name]
             raise ParseError(f"{what} is given twice", location=location, related=related, hint=hint)
         locations[word.name] = location
