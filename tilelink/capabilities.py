@@ -33,6 +33,7 @@ class Capabilities:
     engines_count: copy engines add to counters, instead of writing numbers that nobody else may change.
     several_nodes: programs may put and get between nodes.
     low_latency: data may travel by words that have their own flags.
+    notifies_together: one instruction may make the notifies of a loop.
     floats_of_8_bits: there are f8e4m3 and f8e5m2 of the OCP, with conversions and products.
     """
 
@@ -48,6 +49,7 @@ class Capabilities:
     engines_count: bool = True
     several_nodes: bool = True
     low_latency: bool = True
+    notifies_together: bool = True
     floats_of_8_bits: bool = True
 
     @property
@@ -83,6 +85,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 deferred_notifies=False,
                 tma_copies=target.tma,
                 engines_count=target.kind == "cpu",
+                notifies_together=False,  # each notify has its own record
                 roles=False,  # spans are those of a program's operations, one after the other
                 floats_of_8_bits=has_floats_of_8_bits(target),
             )
@@ -101,6 +104,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 engines_count=target.kind == "cpu",
                 several_nodes=False,
                 low_latency=False,
+                notifies_together=False,
                 floats_of_8_bits=has_floats_of_8_bits(target),
             )
         case _:

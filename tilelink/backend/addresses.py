@@ -12,9 +12,9 @@ from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.writer import Writer
 from tilelink.ir.mapping import Span
 from tilelink.ir.program import Region
-from tilelink.ir.scalar import Env, Int, Lookup, Scalar, Whole, at_launch, const, evaluate
-from tilelink.ir.sizes import power_of_two
+from tilelink.ir.scalar import Int, Lookup, Scalar, Whole, at_launch, const
 from tilelink.ir.typing import Axis, StageTyping
+from tilelink.lowering.blocks import axis_block, axis_extent
 from tilelink.lowering.bound import Bound, BoundStage
 
 
@@ -55,8 +55,6 @@ class Addresses:
     typing: StageTyping
     writer: Writer
     scalar: ScalarPrinter
-    smallest: int
-    """Smallest block along an axis in elements (tensor cores need 16)."""
     dialect: Dialect
     constants: Constants
     waits: bool = False
@@ -64,21 +62,11 @@ class Addresses:
 
     def extent(self, axis: Axis) -> int:
         """Return the logical elements of an axis within one tile."""
-        if axis.kind == "tile":
-            return self.stage.tiles[str(axis.index)]
-        if axis.kind == "one" or axis.dim is None:
-            return 1
-        return self.number(axis.dim)
-
-    def number(self, dim: Scalar) -> int:
-        """Return the value of a dimension."""
-        return int(evaluate(dim, Env(rank=0, ranks=self.bound.ranks, params=self.bound.numbers, indices={})))
+        return axis_extent(self.bound, self.stage, axis)
 
     def block(self, axis: Axis, part: Slice | None) -> int:
         """Return the elements of the axis, or of a part of it, in the current block."""
-        if axis.kind == "one":
-            return 1
-        return part.block if part else max(power_of_two(self.extent(axis)), self.smallest)
+        return part.block if part and axis.kind != "one" else axis_block(self.bound, self.stage, axis)
 
     def shape(self, axes: tuple[Axis, ...], slices: Slices) -> tuple[int, ...]:
         return tuple(self.block(a, slices.get(p - len(axes))) for p, a in enumerate(axes))

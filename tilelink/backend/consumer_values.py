@@ -10,9 +10,11 @@ from tilelink.backend.constants import LEVEL, scaled, times, total
 from tilelink.backend.roles_shared import Shared
 from tilelink.backend.tiles import Tile
 from tilelink.backend.values import Slices, ValueEmitter
+from tilelink.errors import EmitError
 from tilelink.ir.mapping import Span
-from tilelink.ir.program import ITEM_BYTES, Dot, Read, Region
+from tilelink.ir.program import Dot, Read, Region
 from tilelink.ir.typing import Axis
+from tilelink.lowering.prefetched import may_be_prefetched
 from tilelink.lowering.role_sizes import may_end_with_tensor
 
 
@@ -85,10 +87,10 @@ class ConsumerValueEmitter(ValueEmitter):
         there = f", mask={mask}, other=0.0" if mask else ""
         return f"gl.load({pointers}{there})"
 
-    def load_vectors(self, reads: Iterable[Read], like: str, most: int) -> None:
-        """Load the vectors along the rows of a tile, and those along its columns for all of its pieces.
+    def load_vectors(self, reads: Iterable[Read], like: str) -> None:
+        """Load the vectors along the rows of a tile, and prefetched ones along its columns for all of its pieces.
 
-        like: a piece. most: bytes of those along the columns. Others are loaded when they are needed.
+        like: a piece. Others are loaded when they are needed.
         """
         addresses, count, self.parts = self.addresses, self.shared.roles.pieces, [like]
         for region in dict.fromkeys(read.region for read in reads):
@@ -96,8 +98,7 @@ class ConsumerValueEmitter(ValueEmitter):
             axes = addresses.typing.region_type(region).axes
             if str(axes[-1].index) != self._column:
                 self.prefetched[region] = self._loaded(region, addresses.writer.name(f"{tensor.name}_tile"), self.piece)
-            elif len(axes) == 1 and (size := self.shared.roles.columns * ITEM_BYTES[tensor.dtype]) <= most:
-                most -= size
+            elif len(axes) == 1 and tensor.name in addresses.stage.prefetched:
                 name = addresses.writer.name(f"{tensor.name}_pieces")
                 loads = [self._load(region, str(number) if number else None) for number in range(count)]
                 self.vectors[region] = addresses.writer.let(name, f"({', '.join(loads)}{',' * (count == 1)})")
@@ -108,21 +109,22 @@ class ConsumerValueEmitter(ValueEmitter):
         return {region: self._loaded(region, name(f"{region.tensor}_tile"), None) for region in regions}
 
     def prefetch(self, reads: Iterable[Read], like: str) -> dict[Region, Prefetch]:
-        """Start to load the first piece of some tiles. like: the first piece of the product.
-
-        Tiles that are cut or in fragment order are loaded when they are needed.
-        """
-        writer, found = self.addresses.writer, dict[Region, Prefetch]()
+        """Start to load the first piece of the tiles that are prefetched. like: the first piece of the product."""
+        addresses, writer, found = self.addresses, self.addresses.writer, dict[Region, Prefetch]()
         self.parts = [like]
-        for read in reads:
-            tensor = read.region.tensor
-            in_order = self.addresses.bound.tensors[tensor].fragments
-            if read.region not in found and not in_order and not self._is_cut(read.region):
-                pointers, _ = self.pointers(read.region, None)
-                one = Prefetch(pointers=writer.name(f"{tensor}_pointers"), next=writer.name(f"{tensor}_next"))
-                writer.let(one.pointers, pointers)
-                writer.let(one.next, f"gl.load({one.pointers})")
-                found[read.region] = one
+        tiles = dict.fromkeys(read.region for read in reads if read.region.tensor in addresses.stage.prefetched)
+        for region in tiles:
+            if len(addresses.typing.region_type(region).axes) < 2:
+                continue
+            if not may_be_prefetched(addresses.bound, addresses.stage, region):
+                hint = "emit what all passes return: the pass `roles` decides what is prefetched"
+                raise EmitError("a tile is prefetched that may be cut", location=region.location, hint=hint)
+            pointers, _ = self.pointers(region, None)
+            name = region.tensor
+            one = Prefetch(pointers=writer.name(f"{name}_pointers"), next=writer.name(f"{name}_next"))
+            writer.let(one.pointers, pointers)
+            writer.let(one.next, f"gl.load({one.pointers})")
+            found[region] = one
         return found
 
     def take_prefetched(self, fetched: Mapping[Region, Prefetch]) -> None:
@@ -161,15 +163,6 @@ class ConsumerValueEmitter(ValueEmitter):
                 start = addresses.scalar(span.start, LEVEL["*"])
                 terms.append(scaled(f"({start}){wide}" if wide and not start.isdigit() else start, stride))
         return terms
-
-    def _is_cut(self, region: Region) -> bool:
-        """True if some tile of a region has fewer elements than others."""
-        stage = self.addresses.stage
-        spans = self.addresses.bound.memory_map(stage.name, region).spans
-        tiled = [span for span in spans if span.kind != "point"]
-        return any(
-            one.counted or stage.extents[str(one.index)] % one.size or may_end_with_tensor(stage, one) for one in tiled
-        )
 
     def pointers(self, region: Region, piece: str | None, *, load: bool = True) -> tuple[str, str]:
         """Return the pointers to a region's elements, for a load or a store, and the mask of those there are, or "".

@@ -58,8 +58,6 @@ class Dialect:
     """True if kernels take the addresses of peers' tensors and counters as arguments."""
     descriptors: bool = True
     """True if loads may go through tensor descriptors."""
-    notifies_together: bool = True
-    """True if a loop of notifies may become one `notify_each`."""
     waits_together: bool = True
     """True if a wait for evenly spaced counters may be one `wait_all`."""
 
@@ -96,7 +94,6 @@ class Traced(Dialect):
     name: str = "traced"
     files: tuple[str, ...] = ("dialects/traced.j2", *Dialect.files)
     is_traced: bool = True
-    notifies_together: bool = False  # each notify has its own record
     waits_together: bool = False
 
 
@@ -109,7 +106,6 @@ class TritonDistributed(Dialect):
     parameters: tuple[Parameter, ...] = (SignalsPointer(), EpochPointer(), FirstProgram(), NumPrograms())
     passes_addresses: bool = False
     descriptors: bool = False
-    notifies_together: bool = False
     waits_together: bool = False
 
 

@@ -150,7 +150,6 @@ class Frame:
             typing=bound.typing.stage(stage.name),
             writer=writer,
             scalar=scalar,
-            smallest=bound.smallest_block(stage.name),
             dialect=self.dialect,
             constants=self.constants,
             waits=awaits,

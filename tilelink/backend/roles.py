@@ -66,12 +66,6 @@ from tilelink.lowering.role_statements import (
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 from tilelink.lowering.summed import SummedProduct, summed_of, summed_product
 
-PREFETCHED_TILES = 2
-"""Most tiles that consumers add of which pieces are prefetched: a piece takes 32 registers of a thread."""
-PREFETCHED_VECTORS = 512
-"""Most bytes of vectors along the columns that are loaded for all pieces at once: they take 32 registers of a thread,
-which has a fourth of the columns."""
-
 Thresholds = Mapping[tuple[str, str], int | None]
 Signals = frozenset[tuple[str, str]]
 
@@ -493,7 +487,7 @@ class Consumer(RoleEmitter):
     def _fetch(self) -> Mapping[Region, Prefetch]:
         """Start to load what is computed with the product of a tile. Return the tiles of which more pieces follow."""
         shared, addresses = self.shared, self.values.addresses
-        typing, read = addresses.typing, read_addends(addresses.bound, addresses.stage)
+        read = read_addends(addresses.bound, addresses.stage)
         if not read:
             return {}
         assert isinstance(self.values, ConsumerValueEmitter)
@@ -501,10 +495,8 @@ class Consumer(RoleEmitter):
         zeros = f"roles.zeros({shared.rows}, {shared.all_columns}{bits})"
         product = zeros if shared.roles.products == 1 else f"roles.halves({zeros})[0]"
         like = self.writer.let(self.writer.name("like"), f"roles.pieces({product}, {shared.pieces})[0]")
-        self.values.load_vectors(read, like, PREFETCHED_VECTORS)
-        tiles = [one for one in read if len(typing.region_type(one.region).axes) > 1]
-        few = len({one.region for one in tiles}) <= PREFETCHED_TILES
-        return self.values.prefetch(tiles if few else [], like)
+        self.values.load_vectors(read, like)
+        return self.values.prefetch(read, like)
 
     def multiply(self, acc: str, *, fetch: bool) -> Mapping[Region, Prefetch]:
         """Lower the product of a tile.

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Block, Slice, Slices
 from tilelink.backend.constants import LEVEL, scaled, total
 from tilelink.backend.last_waits import last_waits
-from tilelink.backend.loops import index_is_reused, is_sequential, loop_head
+from tilelink.backend.loops import index_is_reused
 from tilelink.backend.scopes import undeclared
 from tilelink.backend.shapes import strides
 from tilelink.backend.tiles import TRITON, Tile, aligned
-from tilelink.backend.unroll import notified_together
 from tilelink.backend.values import ValueEmitter
 from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
@@ -48,6 +47,16 @@ from tilelink.ir.scalar import Index, Int, Ranks, Scalar, add, at_launch, binary
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import closing_notifies, on_ranks, only_signals
+from tilelink.lowering.loop_forms import (
+    AHEAD,
+    IN_ORDER,
+    TOGETHER,
+    UNROLLED,
+    Loop,
+    forms_of,
+    is_sequential,
+    notified_together,
+)
 from tilelink.lowering.messages import axes, message_axes
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
@@ -83,6 +92,10 @@ class StatementEmitter:
     def __post_init__(self) -> None:
         addresses = self.values.addresses
         self.last = frozenset(map(id, last_waits(addresses.stage.stage.body)))
+
+    @cached_property
+    def _forms(self) -> Mapping[Loop, str]:
+        return forms_of(self.values.addresses.bound, self.values.addresses.stage)
 
     @property
     def writer(self) -> Writer:
@@ -157,7 +170,7 @@ class StatementEmitter:
             return f"({addresses.shared_number(f'start_{index}', part.start)} <= {index}) & ({text})"
         return text
 
-    def _counted_loop(self, loop: For, index: str) -> None:
+    def _counted_loop(self, loop: For, index: str, form: str) -> None:
         """Lower a loop whose iterations need not be there, over one index."""
         addresses = self.values.addresses
         stage, part = addresses.stage, addresses.stage.parts[index]
@@ -177,7 +190,7 @@ class StatementEmitter:
         else:
             length = end if start == "0" else f"{end} - {start}"
             over = f"0, tl.cdiv({length}, {addresses.constants.tile(stage, index)})"
-        over = f"tl.range({over}, num_stages=1)" if is_sequential(loop) else f"range({over})"
+        over = f"tl.range({over}, num_stages=1)" if form == IN_ORDER else f"range({over})"
         with self.writer.block(nodes.Loop(index=index, over=over)):
             if not signals:
                 self._body(loop.body)
@@ -259,7 +272,7 @@ class StatementEmitter:
                 self._product(product)
             case For():
                 self.inside += 1
-                self._loop(statement, 0)
+                self._loop(statement, 0, self._form(statement))
                 self.inside -= 1
             case _:
                 hint = "stages consist of the statements of tilelink.ir.program"
@@ -285,25 +298,41 @@ class StatementEmitter:
             with self.writer.block(nodes.Otherwise()):
                 self._body(branch.orelse)
 
-    def _loop(self, loop: For, depth: int) -> None:
+    def _form(self, loop: For) -> str:
+        """Return the form of a loop. Raises EmitError for one that was decided for other statements."""
+        form = self._forms.get(Loop(loop=loop, inner=self.inside > 1))
+        if form is None or (is_sequential(loop) and form not in (IN_ORDER, UNROLLED, TOGETHER)):
+            stage = self.values.addresses.stage.name
+            hint = "emit what all passes return: the pass `loop_forms` decides in which form loops are executed"
+            raise EmitError(f"a loop of {stage} has no form, or none in order", location=loop.location, hint=hint)
+        return form
+
+    def _loop(self, loop: For, depth: int, form: str) -> None:
         if depth == len(loop.indices):
             self._body(loop.body)
             return
-        index = loop.indices[depth].name
-        count = self.values.addresses.stage.count(index)
-        if index in self.values.addresses.stage.parts:
+        index, addresses = loop.indices[depth].name, self.values.addresses
+        if index in addresses.stage.parts:
             inner = replace(loop, indices=loop.indices[depth + 1 :])
-            self._counted_loop(replace(loop, body=(inner,)) if inner.indices else loop, index)
+            self._counted_loop(replace(loop, body=(inner,)) if inner.indices else loop, index, form)
             return
-        if self._notified_together(loop, count):
+        if form == TOGETHER:
+            self._notify_together(loop)
             return
-        head = loop_head(loop, index, self.values.addresses, inner=self.inside > 1)
-        with self.writer.block(nodes.Loop(index=index, over=head)):
-            self._loop(loop, depth + 1)
-        if "static" in head and index_is_reused(index, self.values.addresses):
+        with self.writer.block(nodes.Loop(index=index, over=self._over(index, form))):
+            self._loop(loop, depth + 1, form)
+        if form == UNROLLED and index_is_reused(index, addresses):
             # A known number stays constant after the loop, and Triton does not let a branch turn it into an unknown
             # one.
             self.writer.let(index, "tl.cast(0, tl.int32)")
+
+    def _over(self, index: str, form: str) -> str:
+        """Return the iterator of a loop over an index."""
+        number = self.values.addresses.constants.count(self.values.addresses.stage, index)
+        if form == UNROLLED:
+            return f"tl.static_range(0, {number})"
+        stages = "1" if form == IN_ORDER else form.removeprefix(AHEAD).strip() if form.startswith(AHEAD) else ""
+        return f"tl.range(0, {number}, num_stages={stages})" if stages else f"range(0, {number})"
 
     def _assign(self, name: str, value: Value) -> None:
         match value:
@@ -520,21 +549,16 @@ class StatementEmitter:
 
         self._channels(tile_map, addresses.bound.channels[region.tensor, statement.kind], emit, {})
 
-    def _notified_together(self, loop: For, count: int) -> bool:
-        """Emit a loop as one notify of many counters, with a vector in place of its index.
-
-        Return False, and emit nothing, if that is impossible.
-        """
-        notified = notified_together(loop, count)
-        addresses = self.values.addresses
-        if notified is None or not addresses.dialect.notifies_together:
-            return False
+    def _notify_together(self, loop: For) -> None:
+        """Emit a loop as one notify of many counters, with a vector in place of its index."""
+        notified, addresses = notified_together(loop), self.values.addresses
+        if notified is None:
+            raise EmitError("a loop of other statements than a notify", location=loop.location, hint="emit it in order")
         notify, condition = notified
+        count = addresses.stage.count(loop.indices[0].name)
         tile_map = addresses.bound.tile_map(addresses.stage.name, notify.region)
         grid = addresses.bound.channels[notify.region.tensor, notify.kind]
         channels = tile_map.channel_range(grid)
-        if any(one.count != 1 for one in channels):
-            return False
         name = self.writer.name(loop.indices[0].name)
         each = {loop.indices[0].name: Index(name=name)}
         self.writer.let(name, f"tl.arange(0, {power_of_two(count)})")
@@ -548,7 +572,6 @@ class StatementEmitter:
 
         fixed = {d: addresses.scalar(substitute(one.low, each), 6) for d, one in enumerate(channels)}
         self._channels(tile_map, grid, emit, fixed)
-        return True
 
     def _wait(self, kind: str, region: Region, consumed: bool, fixed: Mapping[int, str] | None = None) -> None:
         """Emit the wait for all channels of a region, or for those with the given coordinates along some dimensions."""

@@ -540,6 +540,8 @@ class _Reader:
                 return self._switch(line, one.word)
             case Form.NAMES:
                 return frozenset(self._list(line, one.word))
+            case Form.LIST:
+                return tuple(self._list(line, one.word))
             case Form.SIZES:
                 return self._ints(line, one.word)
             case Form.CHOICE:

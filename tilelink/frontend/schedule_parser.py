@@ -1,4 +1,4 @@
-"""Parser of the text language of schedules: a `schedule NAME for PROGRAM:` block, one line for stages or tensors alike."""
+"""Parser of the text language of schedules: a `schedule NAME for PROGRAM:` block with a line for each part."""
 
 from __future__ import annotations
 

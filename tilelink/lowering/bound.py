@@ -229,12 +229,16 @@ class BoundStage:
     """When consumers make the choices by positions of a loop that carries a state (see lowering/masks.py)."""
     row_sums: frozenset[str] = frozenset()
     """Names that consumers keep as several sums of each row until such a loop has ended."""
+    prefetched: frozenset[str] = frozenset()
+    """Tensors of which consumers load tiles or vectors before they need them (see lowering/prefetched.py)."""
     ends_with_tensor: frozenset[str] = frozenset()
     """Indices within a tile of another stage. Their tiles end with the tensor, not with the extent of the index."""
     slices: frozenset[str] = frozenset()
     """Indices of loops over the slices of one product (see lowering/sink_waits.py)."""
     sums: frozenset[str] = frozenset()
     """First indices of loops that add up products, of a stage whose warps have roles (see lowering/summed.py)."""
+    loops: tuple[str, ...] = ()
+    """The forms of the loops inside of its tiles, in their order, () if all are plain (see lowering/loop_forms.py)."""
     tied: str | None = None
     """The clause that ties the tiles of a program to one another, if nothing else of the stage shows it."""
     tasks: int | None = field(default=None, metadata=spelled("tiles"))

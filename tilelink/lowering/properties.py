@@ -34,6 +34,8 @@ class Form(Enum):
     """bool: `word` for True."""
     NAMES = auto()
     """frozenset[str]: `word[name, ...]`, in rising order."""
+    LIST = auto()
+    """tuple[str, ...]: `word[text, ...]`, in its order."""
     SIZES = auto()
     """Mapping[str, int]: `word(name=2, ...)`."""
     CHOICE = auto()
@@ -60,6 +62,8 @@ class Property:
                 return self.word
             case Form.NAMES:
                 return f"{self.word}[{', '.join(sorted(value))}]"
+            case Form.LIST:
+                return f"{self.word}[{', '.join(value)}]"
             case Form.SIZES:
                 return f"{self.word}({', '.join(f'{name}={size}' for name, size in value.items())})"
             case Form.CHOICE:
@@ -94,6 +98,8 @@ def _form(kind: Any) -> tuple[Form, type[Enum] | None]:
     simple = {int: Form.NUMBER, str: Form.TEXT, bool: Form.SWITCH}
     if get_origin(kind) is frozenset:
         return Form.NAMES, None
+    if get_args(kind) == (str, ...):
+        return Form.LIST, None
     if get_origin(kind) is Mapping and get_args(kind) == (str, int):
         return Form.SIZES, None
     return simple.get(kind, Form.OTHER), None

@@ -62,6 +62,7 @@ from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.fragments import with_fragments
 from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.masks import masks_of
+from tilelink.lowering.prefetched import prefetched
 from tilelink.lowering.reason import place_of, reason_at
 from tilelink.lowering.rings import (
     fit_together,
@@ -224,7 +225,9 @@ def _with_shared_rings(bound: Bound) -> Bound:
                 raise ScheduleError(message, location=bound.schedule.stage(kernel.name).at("roles"), hint=hint)
     made = replace(bound, stages=stages)
     loops = {name: _with_values(made, stage) for name, stage in stages.items() if stage.roles and stage.has_loop}
-    return with_fragments(replace(made, stages={**stages, **loops}))
+    made = with_fragments(replace(made, stages={**stages, **loops}))
+    ahead = {name: replace(stage, prefetched=prefetched(made, stage)) for name, stage in made.stages.items()}
+    return replace(made, stages=ahead)
 
 
 def _with_values(bound: Bound, stage: BoundStage) -> BoundStage:

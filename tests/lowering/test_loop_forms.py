@@ -1,0 +1,101 @@
+# pyright: basic
+"""Forms that the emitter once chose: the lowered program has them, and kernels follow what it says or are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.lowering.test_roles_epilogue import BODY
+from tests.lowering.test_roles_epilogue import bound as roles
+from tilelink import compiler
+from tilelink.backend import consumer_values
+from tilelink.backend.emit import emit
+from tilelink.errors import EmitError
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.listing import listing
+from tilelink.planning.plan import make_plan
+
+PULL = """program pull(M, N):
+    x : in symmetric [M, N]
+    y : out [M, N]
+    z : symmetric [ranks, M, N]
+
+    compute add(i: M, j: N):
+        acc = zeros(f32)
+        for (p: ranks):
+            acc += x[i, j] @ p
+        y[i, j] = acc
+        for (q: ranks):
+            tile_push_data(z[rank, i, j] @ q, acc)
+            producer_tile_notify(z[rank, i, j] @ q)
+
+schedule small for pull:
+    add on sm, tile(i=8, j=256), num_warps 4
+"""
+
+
+def pull(*loops: str) -> Bound:
+    """The lowered program, with other forms of its loops."""
+    module = compiler.parse(PULL)
+    program = module.program()
+    sizes = {"M": 64, "N": 256}
+    made = compiler.bound(program, module.schedules[0], ranks=4, dims=sizes, dtype="bf16", target="sm_90")
+    return made if not loops else replace(made, stages={"add": replace(made.stages["add"], loops=loops)})
+
+
+def source(made: Bound) -> str:
+    return emit(made, make_plan(made).thresholds).text
+
+
+def test_the_lowered_program_has_the_forms_and_kernels_follow_them() -> None:
+    made = pull()
+    assert "loops[unrolled, in order]" in listing(made)
+    assert compiler.parse_lowered(listing(made)).stages == made.stages
+    heads = {
+        "unrolled": "for p in tl.static_range(0, RANKS):",
+        "ahead 2": "for p in tl.range(0, RANKS, num_stages=2):",
+        "in order": "for p in tl.range(0, RANKS, num_stages=1):",
+        "plain": "for p in range(0, RANKS):",
+    }
+    for form, head in heads.items():
+        text = source(pull(form, "in order"))
+        assert head in text and "for q in tl.range(0, RANKS, num_stages=1):" in text
+    assert source(made) == source(pull("unrolled", "in order"))
+
+
+@pytest.mark.parametrize(
+    "loops",
+    [("unrolled", "plain"), ("unrolled", "ahead 2"), ("unrolled",), ("together", "in order"), ("some", "new form")],
+    ids=["out of order", "ahead of stores", "one form for two loops", "no notify", "an unknown form"],
+)
+def test_forms_that_kernels_cannot_have_are_refused(loops: tuple[str, ...]) -> None:
+    with pytest.raises(EmitError, match=r"a loop of add has no form|loops inside of tiles|other statements than"):
+        source(pull(*loops))
+
+
+WITHOUT_RESIDUAL = BODY.replace("if ranks > 1:\n    acc = acc + r[i, j]\n", "")
+
+
+def with_parts(prefetched: frozenset[str] | None = None) -> Bound:
+    """A stage with roles whose consumers add two tiles of f32, with other tensors that they prefetch."""
+    made = roles(WITHOUT_RESIDUAL, dtype=" f32")
+    own = made.stages["gemm"]
+    own = own if prefetched is None else replace(own, prefetched=prefetched)
+    return replace(made, stages={**made.stages, "gemm": own})
+
+
+def test_consumers_prefetch_what_the_lowered_program_says() -> None:
+    made = with_parts()
+    assert "prefetched[parts]" in listing(made)
+    assert compiler.parse_lowered(listing(made)).stages == made.stages
+    assert "parts_next = gl.load(" in source(made)
+    assert "parts_next" not in source(with_parts(frozenset()))
+
+
+def test_tiles_that_may_not_be_are_not_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = with_parts()
+    monkeypatch.setattr(consumer_values, "may_be_prefetched", lambda *_: False)  # as of tiles that are cut
+    with pytest.raises(EmitError, match="a tile is prefetched that may be cut"):
+        source(made)
