@@ -22,20 +22,13 @@ OF_PEERS = (
     nodes.Pad, nodes.WaitAll, nodes.WaitEach, nodes.NotifyEach, nodes.CopyBoxes, nodes.Send, nodes.Receive, *OF_NETWORK
 )  # fmt: skip
 """Statements of dialects whose kernels know the addresses of peers."""
-OF_ROLES = (
-    nodes.Advance, nodes.AwaitBuffer, nodes.ExpectBytes, nodes.ArriveBuffer, nodes.LoadOperand, nodes.Accumulator,
-    nodes.MultiplyBuffers, nodes.LeadingProduct, nodes.TrailingProduct, nodes.RetireProducts, nodes.TakePiece,
-    nodes.FillResult, nodes.FenceResult, nodes.StoreResult, nodes.StoreRows, nodes.StoreFragment,
-    nodes.RetireStores, nodes.SendNumber, nodes.ReceiveNumbers,
-)  # fmt: skip
-"""Statements of dialects in which warps may have roles, and of those that extend them."""
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_dialect_can_write_every_statement(name: str, kind: type[Node]) -> None:
     dialect = DIALECTS[name]
-    if kind in (*OF_PEERS, *OF_ROLES) and not dialect.passes_addresses:
+    if kind in OF_PEERS and not dialect.passes_addresses:
         with pytest.raises(AttributeError):
             getattr(dialect.macros, kind.macro.fget(kind.__new__(kind)))  # pyright: ignore
         return

@@ -43,7 +43,7 @@ class Dialect:
     """
 
     name: str = "triton"
-    files: tuple[str, ...] = ("dialects/triton.j2", "boxes.j2", "roles.j2", "queue.j2", "statements.j2")
+    files: tuple[str, ...] = ("dialects/triton.j2", "boxes.j2", "queue.j2", "statements.j2")
     parameters: tuple[Parameter, ...] = (
         SignalsPointer(),
         SignalTablePointer(),

@@ -194,8 +194,7 @@ class LoopLoader(Loader):
         self._steps(self.loop.kept.writer.steps, {KEPT: row}, KEPT_POSITION)
 
     def _advance(self) -> None:
-        position = self.position
-        self.writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=self.shared.buffers))
+        self.advance(self.position, self.shared.buffers)
 
     def _steps(self, steps: tuple[Step, ...] | list[Step], rows: dict[str, str], position: RingPosition) -> None:
         for step in steps:
@@ -205,16 +204,14 @@ class LoopLoader(Loader):
                 self.synchronize(step, position)
 
     def _load_box(self, what: str, row: str, position: RingPosition) -> None:
-        shared, kept = self.loop, what == KEPT
-        region = {KEPT: shared.tile.kept, LEADING: shared.tile.leading}.get(what, shared.tile.trailing)
-        self.writer.add(
-            nodes.LoadOperand(
-                boxes=shared.left if kept else shared.streamed(region), row=row, column="0",
-                barriers="ready_barriers" if kept else "full_barriers", buffer=position.buffer,
-                ring="kept_ring" if kept else "streamed_ring",
-                parts=(shared.consumers, shared.rows) if kept else None, narrow=None,
-            )
-        )  # fmt: skip
+        shared, buffer = self.loop, position.buffer
+        if what == KEPT:
+            where = (shared.left, row, "0", "ready_barriers", buffer, "kept_ring")
+            self.writer.call("roles.load_parts", *where, PARTS=shared.consumers, ROWS=shared.rows)
+            return
+        boxes = shared.streamed(shared.tile.leading if what == LEADING else shared.tile.trailing)
+        barrier, ring = f"full_barriers.index({buffer})", f"streamed_ring.index({buffer})"
+        self.writer.call("roles.load", boxes, row, "0", barrier, ring)
 
     def _awaited(self, wait: Wait) -> str:
         """Emit the variable for the channel that a tile has awaited last by a wait, -1 before the first time."""
@@ -488,7 +485,7 @@ class LoopConsumer(Consumer):
                 case "retire":
                     done, flying = (flying[: -step.number], flying[-step.number :]) if step.number else (flying, [])
                     for name in done:
-                        writer.add(nodes.RetireProducts(acc=name, flying=step.number))
+                        writer.call("roles.retire", name, to=name, FLYING=step.number)
                 case "compute":
                     masks = {one.statement: one for one in self.values.addresses.stage.masks}
                     for place, statement in enumerate(tile.compute):
@@ -513,8 +510,8 @@ class LoopConsumer(Consumer):
 
     def _follow(self, one: RingPosition, other: RingPosition) -> None:
         """Let a position be the one after another."""
-        after = f"roles.following({one.buffer}, {one.phase}, {self.shared.buffers})"
-        self.writer.add(nodes.Let(name=f"{other.buffer}, {other.phase}", value=after))
+        after = f"{other.buffer}, {other.phase}"
+        self.writer.call("roles.following", one.buffer, one.phase, self.shared.buffers, to=after)
 
     def _indices(self, number: str) -> None:
         """Emit the indices of an iteration, of which the last runs fastest."""
@@ -532,14 +529,13 @@ class LoopConsumer(Consumer):
 
     def _multiplied(self, what: str, position: RingPosition) -> str:
         """Start a product, and return the name of its result."""
-        shared, tile = self.loop, self.loop.tile
+        shared, tile, right = self.loop, self.loop.tile, f"streamed_ring.index({position.buffer})"
         if what == LEADING:
             self.comment(tile.first)
-            self.writer.add(
-                nodes.LeadingProduct(name=tile.scores, buffer=position.buffer, rows=shared.rows, columns=shared.block)
-            )
+            zeros = f"roles.zeros({shared.rows}, {shared.block})"
+            self.writer.call("roles.multiply", "kept_ring.index(PART)", right, zeros, to=tile.scores, FIRST=True)
             return tile.scores
-        self.writer.add(nodes.TrailingProduct(acc=tile.name, left=self.operand, buffer=position.buffer))
+        self.writer.call("roles.multiply_rows", self.operand, right, tile.name, to=tile.name)
         return tile.name
 
     def _computed(self, statement: Assign, masked: Scalar | bool) -> None:
@@ -607,4 +603,4 @@ class LoopConsumer(Consumer):
         pointers, mask = places.pointers(region, None, load=False)
         tile, dtype = self.iterations.lower(store.value, {}), TRITON[addresses.bound.tensors[region.tensor].dtype]
         value = tile.text if TRITON[tile.dtype] == dtype else f"{self.values.named(tile).text}.to({dtype})"
-        self.writer.add(nodes.StoreRows(pointers=pointers, value=value, mask=mask or "None"))
+        self.writer.call("roles.store_rows", pointers, value, mask=mask or None)

@@ -51,6 +51,15 @@ class Let(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Call(Node):
+    """A call of a function, which all dialects that have it write alike. name: of its result, "" for none."""
+
+    function: str
+    arguments: tuple[str, ...]
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Zeros(Node):
     """An accumulator of a product. shape: in brackets. dtype: f32, or i32 for integers, as Triton names it."""
 
@@ -408,189 +417,6 @@ class CopyBoxes(Node):
     buffers: str
     source: BoxAccess
     target: BoxAccess
-
-
-# Warps with roles --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advance(Node):
-    """The step to the next position of a ring: its buffer and its phase."""
-
-    buffer: str
-    phase: str
-    buffers: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class AwaitBuffer(Node):
-    """A wait until a barrier's phase of some parity is over."""
-
-    barriers: str
-    buffer: str
-    phase: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExpectBytes(Node):
-    """An arrival at a barrier, whose phase lasts until `bytes` more bytes have been loaded."""
-
-    barriers: str
-    buffer: str
-    bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArriveBuffer(Node):
-    """An arrival at a barrier."""
-
-    barriers: str
-    buffer: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadOperand(Node):
-    """The start of a load of an operand's box.
-
-    parts: number and rows of its parts, one for each consumer, or None. narrow: first row and rows of the part of a
-    buffer that it takes, None for all.
-    """
-
-    boxes: str
-    row: str
-    column: str
-    barriers: str
-    buffer: str
-    ring: str
-    parts: tuple[str, str] | None
-    narrow: tuple[str, str] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Accumulator(Node):
-    """The accumulator of a consumer's product."""
-
-    name: str
-    rows: str
-    columns: str
-    bits: int = 16
-    """Of an element of the operands."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MultiplyBuffers(Node):
-    """The start of a product of the operands in a ring. narrow: as of LoadOperand. first: True for a tile's first."""
-
-    acc: str
-    buffer: str
-    consumers: str
-    narrow: tuple[str, str] | None
-    first: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeadingProduct(Node):
-    """The start of a product of what is kept and the transposed operand in a buffer: `rows` x `columns` elements."""
-
-    name: str
-    buffer: str
-    rows: str
-    columns: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrailingProduct(Node):
-    """The start of the addition of a product of a computed tile and the operand in a buffer."""
-
-    acc: str
-    left: str
-    buffer: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetireProducts(Node):
-    """A wait until at most `flying` products are in flight."""
-
-    acc: str
-    flying: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class TakePiece(Node):
-    """A load from shared memory of a piece of a tile, in the layout of `like`."""
-
-    name: str
-    buffer: str
-    consumers: str
-    like: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SendNumber(Node):
-    """A store to shared memory of an integer that a launch decides of a tile."""
-
-    place: str
-    value: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReceiveNumbers(Node):
-    """Loads of such integers from shared memory, by all threads of the role. names: of each, with its place."""
-
-    names: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FillResult(Node):
-    """A store of a piece of a consumer's result to shared memory."""
-
-    buffer: str
-    value: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreRows(Node):
-    """A store of a piece of a consumer's result to memory. mask: elements that there are, or "None" for all."""
-
-    pointers: str
-    value: str
-    mask: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreFragment(Node):
-    """A store of a piece of a consumer's result to memory in fragment order. pointer: to its first element."""
-
-    pointer: str
-    value: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class FenceResult(Node):
-    """A fence that makes such a result visible to the tensor memory accelerator."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreResult(Node):
-    """The start of a store of a consumer's result from shared memory.
-
-    boxes: a descriptor, or the function that stores at a rank. peer: that rank, or "". copies: the descriptors of all
-    ranks' copies, for that function.
-    """
-
-    boxes: str
-    row: str
-    column: str
-    buffer: str
-    peer: str = ""
-    copies: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetireStores(Node):
-    """A wait until at most `flying` stores still read shared memory."""
-
-    flying: int
 
 
 # Copy queues -------------------------------------------------------------------------------------------------

@@ -82,6 +82,11 @@ class RingPosition:
 NO_POSITION = RingPosition(buffer="")
 
 
+def part_of(ring: str, buffer: str, narrow: tuple[str, str] | None) -> str:
+    """Return a buffer of a ring, or the part of it that narrow tiles take: its first row and its rows."""
+    return f"{ring}.index({buffer})" + (f".slice({', '.join(narrow)})" if narrow else "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RingPositions:
     """The positions of a role in the rings of operands, of results, and of the integers of tiles."""
@@ -165,14 +170,16 @@ class RoleEmitter(StatementEmitter):
             if step.word == FILL:
                 for name, place, one in zip(names, places, entries, strict=True):
                     value = writer.let(name, addresses.scalar.lookup(one))
-                    writer.add(nodes.SendNumber(place=place, value=value))
+                    writer.call("roles.send", "number_ring", place, value)
             elif step.word == TAKE:
-                writer.add(nodes.ReceiveNumbers(names=tuple(zip(names, places, strict=True))))
+                for name, place in zip(names, places, strict=True):
+                    writer.call("roles.receive", "number_ring", place, to=name)
+                writer.call("roles.meet")
             elif step.word == FENCE:
-                writer.add(nodes.FenceResult())
+                writer.call("roles.fence")
             else:
                 self.synchronize(step, position)
-        writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
+        self.advance(position, shared.buffers)
         for one, name in zip(entries, names, strict=True):  # by what is received of the entries in it
             scalar = addresses.scalar
             addresses.scalar = replace(scalar, received={**scalar.received, scalar.entry(one): name})
@@ -189,6 +196,11 @@ class RoleEmitter(StatementEmitter):
         """Lower statements of a tile that is there, or of all tiles."""
         for statement in body:
             self.statement(statement)
+
+    def advance(self, position: RingPosition, buffers: str) -> None:
+        """Go on to the next position of a ring."""
+        own = position.buffer, position.phase
+        self.writer.call("roles.following", *own, buffers, to=", ".join(own))
 
     def statement(self, statement: Statement) -> None:
         """Lower a statement of the tile, or nothing if it is that of another role."""
@@ -222,12 +234,12 @@ class RoleEmitter(StatementEmitter):
         match step.word:
             case "await":
                 phase = f"{position.phase} ^ 1" if step.number & 1 else position.phase
-                self.writer.add(nodes.AwaitBuffer(barriers=barriers, buffer=position.buffer, phase=phase))
+                self.writer.call("roles.wait", barriers, position.buffer, phase)
             case "expect":
-                self.writer.add(nodes.ExpectBytes(barriers=barriers, buffer=position.buffer, bytes=step.number))
+                self.writer.call("roles.expect", barriers, position.buffer, BYTES=step.number)
             case "arrive":
                 buffer = position.previous if step.number else position.buffer
-                self.writer.add(nodes.ArriveBuffer(barriers=barriers, buffer=buffer))
+                self.writer.call("roles.arrive", barriers, buffer)
             case _:
                 raise AssertionError(step)
 
@@ -289,7 +301,7 @@ class Loader(RoleEmitter):
                     self._load(step.what, corners[step.what], f"{ahead[step.what]}{k}")
                 else:
                     self.synchronize(step, position)
-            self.writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
+            self.advance(position, shared.buffers)
 
     def tile(self, body: tuple[Statement, ...]) -> None:
         super().tile(body)
@@ -311,7 +323,7 @@ class Loader(RoleEmitter):
                         self._load_left(one, row, f"{column} + {piece} * {shared.piece}")
                     else:
                         self.synchronize(step, position)
-                writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
+                self.advance(position, shared.buffers)
 
     def _slice_waits(self, sliced: SlicedProduct, number: str) -> None:
         for wait in sliced.waits:
@@ -348,22 +360,15 @@ class Loader(RoleEmitter):
             self._load_left(shared.left, row, column)
             return
         number = next(n for n in range(len(shared.dots)) if right_operand(n) == what)
-        self.writer.add(
-            nodes.LoadOperand(
-                boxes=shared.rights[number], row=row, column=column, barriers=self._full, buffer=self.position.buffer,
-                ring="right_ring", parts=None, narrow=shared.columns_of(number),
-            )
-        )  # fmt: skip
+        barrier, buffer = f"{self._full}.index({self.position.buffer})", self.position.buffer
+        part = part_of("right_ring", buffer, shared.columns_of(number))
+        self.writer.call("roles.load", shared.rights[number], row, column, barrier, part)
 
     def _load_left(self, boxes: str, row: str, column: str) -> None:
         """Load the boxes of all consumers into a buffer of left operands."""
         shared = self.shared
-        self.writer.add(
-            nodes.LoadOperand(
-                boxes=boxes, row=row, column=column, barriers=self._full, buffer=self.position.buffer,
-                ring="left_ring", parts=(shared.consumers, shared.rows), narrow=None,
-            )
-        )  # fmt: skip
+        where = (boxes, row, column, self._full, self.position.buffer, "left_ring")
+        self.writer.call("roles.load_parts", *where, PARTS=shared.consumers, ROWS=shared.rows)
 
     @property
     def _full(self) -> str:
@@ -466,13 +471,13 @@ class Consumer(RoleEmitter):
         name = writer.name(f"{region.tensor}_tile")
         for step in shared.roles.operands.reader.after:
             if step.word == TAKE:
-                one = nodes.TakePiece(name=name, buffer=position.buffer, consumers=shared.consumers, like=part)
-                writer.add(one)
+                own = f"left_ring.index({position.buffer} * {shared.consumers} + PART)"
+                writer.call("roles.take", own, part, to=name)
             elif step.word == FENCE:
-                writer.add(nodes.FenceResult())
+                writer.call("roles.fence")
             else:
                 self.synchronize(step, position)
-        writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.buffers))
+        self.advance(position, shared.buffers)
         return name
 
     def statement(self, statement: Statement) -> None:
@@ -506,7 +511,7 @@ class Consumer(RoleEmitter):
         """
         shared, writer = self.shared, self.writer
         parts, summed = parts_of(shared.roles.operands.reader), shared.summed
-        writer.add(self._zeros(acc))
+        self._zeros(acc)
         if summed is not None and summed.scaled:
             self._sum_scaled(summed, parts.each, acc)
             return self._fetch() if fetch else {}
@@ -523,10 +528,10 @@ class Consumer(RoleEmitter):
             self._multiply_step(step, acc, RingPosition(buffer=self.position.previous), first=False)
         return fetched
 
-    def _zeros(self, name: str) -> nodes.Accumulator:
-        return nodes.Accumulator(
-            name=name, rows=self.shared.rows, columns=self.shared.all_columns, bits=self._element_bits
-        )
+    def _zeros(self, name: str) -> None:
+        """Emit the accumulator of a product."""
+        bits = {} if self._element_bits == 16 else {"ELEMENT_BITS": self._element_bits}
+        self.writer.call("roles.zeros", self.shared.rows, self.shared.all_columns, to=name, **bits)
 
     @property
     def _element_bits(self) -> int:
@@ -581,7 +586,7 @@ class Consumer(RoleEmitter):
                     writer.let(acc, f"{acc} + {values.lower(summed.added, {}).text}")
                     continue
                 if step.word == MULTIPLY:
-                    writer.add(self._zeros(product))
+                    self._zeros(product)
                 self._multiply_step(step, product, self.position, first=True)
                 if step.word == MULTIPLY:  # its buffer is full, so that all signals of the iteration have come
                     if early:
@@ -591,7 +596,7 @@ class Consumer(RoleEmitter):
             for region, name in now.items():
                 writer.let(name, loaded[region])
             position = self.position
-            writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=self.shared.buffers))
+            self.advance(position, self.shared.buffers)
         values.prefetched = {}
 
     def _number(self, summed: SummedProduct, number: str) -> None:
@@ -609,13 +614,13 @@ class Consumer(RoleEmitter):
     def _sum_product(self, steps: tuple[Step, ...], acc: str, product: str) -> None:
         for step in steps:
             if step.word == MULTIPLY:
-                self.writer.add(self._zeros(product))
+                self._zeros(product)
             if step.word == SUM:
                 self.writer.let(acc, f"{acc} + {product}")
             else:
                 self._multiply_step(step, product, self.position, first=True)
         position = self.position
-        self.writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=self.shared.buffers))
+        self.advance(position, self.shared.buffers)
 
     def _multiply_buffers(self, steps: tuple[Step, ...], acc: str, *, first: bool) -> None:
         position = self.position
@@ -623,22 +628,16 @@ class Consumer(RoleEmitter):
             self._multiply_step(step, acc, position, first=first)
         if self.shared.roles.operands.reader.released_late:
             self.writer.let(position.previous, position.buffer)
-        self.writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=self.shared.buffers))
+        self.advance(position, self.shared.buffers)
 
     def _multiply_step(self, step: Step, acc: str, position: RingPosition, *, first: bool) -> None:
         match step.word:
             case "multiply":
-                self.writer.add(
-                    nodes.MultiplyBuffers(
-                        acc=acc,
-                        buffer=position.buffer,
-                        consumers=self.shared.consumers,
-                        narrow=self.shared.narrow,
-                        first=first,
-                    )
-                )
+                left = f"left_ring.index({position.buffer} * {self.shared.consumers} + PART)"
+                right = part_of("right_ring", position.buffer, self.shared.narrow)
+                self.writer.call("roles.multiply", left, right, acc, to=acc, FIRST=first)
             case "retire":
-                self.writer.add(nodes.RetireProducts(acc=acc, flying=step.number))
+                self.writer.call("roles.retire", acc, to=acc, FLYING=step.number)
             case _:
                 self.synchronize(step, position)
 
@@ -653,25 +652,25 @@ class Consumer(RoleEmitter):
                 case "fill":
                     self._fill(buffer, value)
                 case "fence":
-                    writer.add(nodes.FenceResult())
+                    writer.call("roles.fence")
                 case _:
                     self.synchronize(step, replace(position, buffer=buffer))
-        writer.add(nodes.Advance(buffer=position.buffer, phase=position.phase, buffers=shared.results))
+        self.advance(position, shared.results)
 
     def _fill(self, buffer: str, value: str) -> None:
         """Hand over a piece in shared memory, or store its elements if the rings of the kernel do not hold its type.
 
         The rows of a tile that is cut are stored, too: a box would have more of them.
         """
-        writer, filled = self.writer, nodes.FillResult(buffer=buffer, value=value)
+        writer, store = self.writer, f"result_ring.index({buffer}).store"
         if self.shared.roles.direct:
             self._store_in_memory(value)
             return
         if (whole := self.whole()) is None:
-            writer.add(filled)
+            writer.call(store, value)
             return
         with writer.block(nodes.Branch(condition=whole)):
-            writer.add(filled)
+            writer.call(store, value)
         with writer.block(nodes.Otherwise()):
             self._store_in_memory(value)
 
@@ -681,10 +680,10 @@ class Consumer(RoleEmitter):
         for one in results_of(self.values.addresses.stage):
             if self.values.addresses.bound.tensors[one.tensor].fragments:
                 pointer = self.values.fragment(one, load=False)
-                self.writer.add(nodes.StoreFragment(pointer=pointer, value=value))
+                self.writer.call("roles.store_by_thread", pointer, value)
                 continue
             pointers, mask = self.values.pointers(one, self.values.piece, load=False)
-            self.writer.add(nodes.StoreRows(pointers=pointers, value=value, mask=mask or "None"))
+            self.writer.call("roles.store_rows", pointers, value, mask=mask or None)
 
 
 def _is_zero(statement: Statement) -> bool:

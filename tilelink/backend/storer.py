@@ -15,7 +15,11 @@ from tilelink.lowering.role_statements import results_of
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """Target of a tile's results: row and column of its first element, and otherwise as of nodes.StoreResult."""
+    """Target of a tile's results: row and column of its first element.
+
+    boxes: a descriptor, or the function that stores at a rank. peer: that rank, or "". copies: the descriptors of all
+    ranks' copies, for that function.
+    """
 
     boxes: str
     row: str
@@ -95,9 +99,7 @@ class Storer(RoleEmitter):
         self._store_steps(steps, part, right)
         if self.shared.roles.results.reader.released_late:
             self.writer.let(self.position.previous, self.position.buffer)
-        self.writer.add(
-            nodes.Advance(buffer=self.position.buffer, phase=self.position.phase, buffers=self.shared.results)
-        )
+        self.advance(self.position, self.shared.results)
 
     def _store_steps(self, steps: tuple[Step, ...], part: str, right: str) -> None:
         """Lower steps at the ring of a part. right: what is added to the columns of the first piece."""
@@ -110,26 +112,24 @@ class Storer(RoleEmitter):
         for step in steps:
             match step.word:
                 case "retire":
-                    self.writer.add(nodes.RetireStores(flying=step.number))
+                    self.writer.call("roles.stored", FLYING=step.number)
                 case "store" if self.shared.roles.direct:
                     pass  # the consumers have stored it
                 case "store" if self.is_whole is not None:
                     with self.writer.block(nodes.Branch(condition=self.is_whole)):
-                        self.writer.add(self._stored(step, position, part, right))
+                        self._store_box(step, position, part, right)
                 case "store":
-                    self.writer.add(self._stored(step, position, part, right))
+                    self._store_box(step, position, part, right)
                 case _:
                     self.synchronize(step, position)
 
-    def _stored(self, step: Step, position: RingPosition, part: str, right: str) -> nodes.StoreResult:
-        """Return the store of a piece at one of the tile's positions."""
+    def _store_box(self, step: Step, position: RingPosition, part: str, right: str) -> None:
+        """Start the store of a piece at one of the tile's positions."""
         names = [target_of(number, len(self.targets)) for number in range(len(self.targets))]
         one = self.targets[names.index(step.what)]
-        return nodes.StoreResult(
-            boxes=one.boxes,
-            row=f"{one.row} + {part} * {self.shared.rows}",
-            column=f"{one.column}{right}",
-            buffer=position.buffer,
-            peer=one.peer,
-            copies=one.copies,
-        )
+        where = f"{one.row} + {part} * {self.shared.rows}", f"{one.column}{right}"
+        piece = f"result_ring.index({position.buffer})"
+        if one.peer:
+            self.writer.call(one.boxes, one.peer, *where, piece, *one.copies)
+        else:
+            self.writer.call("roles.store_part", one.boxes, *where, piece)

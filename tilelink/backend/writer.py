@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tilelink.backend.nodes import Block, Let, Node
+from tilelink.backend.nodes import Block, Call, Let, Node
 
 
 @dataclass(kw_only=True)
@@ -29,6 +29,11 @@ class Writer:
         """Add `name = value` and return the name."""
         self.add(Let(name=name, value=value))
         return name
+
+    def call(self, function: str, *arguments: str, to: str = "", **constants: object) -> None:
+        """Add a call of a function of the device library. to: the name of its result, "" for none."""
+        given = (*arguments, *(f"{name}={value}" for name, value in constants.items()))
+        self.add(Call(function=function, arguments=given, name=to))
 
     def shared(self, stem: str, value: str) -> str:
         """Return a name of an expression, which is assigned unless an open block has it already.
