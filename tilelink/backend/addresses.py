@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilelink.backend.constants import LEVEL, Constants, scaled, total
 from tilelink.backend.dialects import Dialect
-from tilelink.backend.nodes import Load, Peer
+from tilelink.backend.nodes import Peer
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.writer import Writer
 from tilelink.ir.mapping import Span
@@ -228,7 +228,7 @@ class Addresses:
         offset = self.scalar.lookup(gather).removeprefix("tl.load(").removesuffix(")")
         mask = f"{steps} < {size}"
         places = steps if inner == "1" else scaled(f"({steps})", inner)
-        self.writer.add(Load(name=name, pointers=f"{offset} + {places}", mask=mask))
+        self.writer.load(name, f"{offset} + {places}", mask)
         return name, mask
 
 

@@ -75,21 +75,19 @@ class QueueEmitter:
         if here != there:
             hint = "to convert elements is for programs: run the stage on sm"
             raise EmitError(f"the copy engine cannot turn {here} into {there}", location=target.location, hint=hint)
-        self.writer.add(
-            nodes.QueueCopy(
-                target=self._box(target), source=self._box(source), stage=self.stage.number, is_transfer=is_transfer
-            )
-        )
+        more = () if is_transfer else ("traced=False",)  # no trace shows a copy within the rank
+        number = str(self.stage.number)
+        self.writer.call("queue.copy", *self._box(target), *self._box(source), number, "tile", *more)
 
     def _sizes(self, region: Region) -> tuple[int, ...]:
         """Return the sizes of a region's box, without dimensions of one element."""
         spans = self.bound.tile_map(self.stage.name, region).spans
         return tuple(span.size for span in spans if span.kind != "point" and span.size != 1)
 
-    def _box(self, region: Region) -> nodes.QueueBox:
-        """Return the box of a region, in the arithmetic of the host."""
+    def _box(self, region: Region) -> tuple[str, ...]:
+        """Return a region as arguments of a copy: tensor, rank, first coordinates and sizes, as the host computes."""
         tile_map = self.bound.memory_map(self.stage.name, region)
-        low = tuple(self.scalar(s.start) for s in tile_map.spans)
+        low = [self.scalar(s.start) for s in tile_map.spans]
         sizes: list[str] = []
         for span, dim in zip(tile_map.spans, self.bound.tensors[region.tensor].decl.shape, strict=True):
             if span.kind == "gather":
@@ -98,7 +96,8 @@ class QueueEmitter:
             plain = span.kind != "tile" or self.stage.extents[str(span.index)] % span.size == 0
             size = f"{self.scalar(span.stop)} - {self.scalar(span.start, LEVEL['*'])}"
             sizes.append(self._size(span, dim) if plain else size)
-        return nodes.QueueBox(tensor=region.tensor, rank=self.scalar(tile_map.rank), low=low, sizes=tuple(sizes))
+        several = (f"({', '.join(one)}{',' * (len(one) == 1)})" for one in (low, sizes))
+        return f"'{region.tensor}'", self.scalar(tile_map.rank), *several
 
     def _size(self, span: Span, dim: Scalar) -> str:
         if span.kind == "block":
@@ -111,7 +110,7 @@ class QueueEmitter:
         rank = self.scalar(tile_map.rank)
 
         def emit(channel: str, _: str) -> None:
-            self.writer.add(nodes.QueueNotify(rank=rank, channel=channel, stage=self.stage.number))
+            self.writer.call("queue.notify", rank, channel, str(self.stage.number), "tile")
 
         self._channels(tile_map, grid, emit)
 
@@ -122,7 +121,7 @@ class QueueEmitter:
 
         def emit(channel: str, linear: str) -> None:
             count = threshold if threshold is not None else f"THRESHOLDS_{region.tensor}_{kind}[rank][{linear}]"
-            self.writer.add(nodes.QueueWait(channel=channel, target=f"{count} * {generation}", stage=self.stage.number))
+            self.writer.call("queue.wait", channel, f"{count} * {generation}", str(self.stage.number), "tile")
 
         self._channels(self.bound.tile_map(self.stage.name, region), grid, emit)
 
@@ -157,7 +156,7 @@ def queue_kernel(frame: Frame) -> KernelContext:
             stage = frame.bound.stages[name]
             scalar = frame.printer(stage, triton=False)
             frame.indices(stage, writer, scalar)
-            writer.add(nodes.QueueTileBegin(stage=stage.number))
+            writer.call("queue.tile_begin", str(stage.number), "tile")
             emitter = QueueEmitter(
                 bound=frame.bound,
                 stage=stage,

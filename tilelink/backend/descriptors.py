@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from tilelink.artifact import Descriptor
 from tilelink.backend.addresses import Addresses, Slices
 from tilelink.backend.constants import LEVEL, scaled, times, total
-from tilelink.backend.nodes import Box
 from tilelink.ir.mapping import Span
 from tilelink.ir.program import Read, Region
 from tilelink.ir.scalar import Index, const, mul
@@ -25,6 +24,15 @@ MAX_BOX = 256
 """Largest number of elements along an axis of a box (CUDA driver API, cuTensorMapEncodeTiled)."""
 ALIGNMENT = 16
 """Alignment in bytes of rows and boxes (ibid.)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A box of a tensor: the parameter that holds its descriptor, and the first row and column of the box."""
+
+    descriptor: str
+    row: str
+    column: str
 
 
 @dataclass(kw_only=True)

@@ -43,7 +43,7 @@ class Dialect:
     """
 
     name: str = "triton"
-    files: tuple[str, ...] = ("dialects/triton.j2", "boxes.j2", "queue.j2", "statements.j2")
+    files: tuple[str, ...] = ("dialects/triton.j2", "boxes.j2", "statements.j2")
     parameters: tuple[Parameter, ...] = (
         SignalsPointer(),
         SignalTablePointer(),
@@ -102,7 +102,7 @@ class TritonDistributed(Dialect):
     """Triton-distributed's compiler with its triton_dist.language."""
 
     name: str = "triton_dist"
-    files: tuple[str, ...] = ("dialects/triton_dist.j2", "queue.j2", "statements.j2")
+    files: tuple[str, ...] = ("dialects/triton_dist.j2", "statements.j2")
     parameters: tuple[Parameter, ...] = (SignalsPointer(), EpochPointer(), FirstProgram(), NumPrograms())
     passes_addresses: bool = False
     descriptors: bool = False

@@ -60,61 +60,6 @@ class Call(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Zeros(Node):
-    """An accumulator of a product. shape: in brackets. dtype: f32, or i32 for integers, as Triton names it."""
-
-    name: str
-    shape: str
-    dtype: str = "tl.float32"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load(Node):
-    """A load of a tile. mask: elements that exist, None for all. Other elements are 0."""
-
-    name: str
-    pointers: str
-    mask: str | None
-    other: str = "0"
-    """The number 0 in a form that becomes an element: Triton makes no 8-bit float of an integer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Box:
-    """A box of a tensor: the parameter that holds its descriptor, and the first row and column of the box."""
-
-    descriptor: str
-    row: str
-    column: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadBox(Node):
-    """A load through a tensor descriptor."""
-
-    name: str
-    box: Box
-
-
-@dataclass(frozen=True, kw_only=True)
-class Store(Node):
-    """A store of a tile. mask: elements that are stored, None for all."""
-
-    pointers: str
-    value: str
-    mask: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Add(Node):
-    """An addition of a tile to memory, element by element and each at once. mask: as of a store."""
-
-    pointers: str
-    value: str
-    mask: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Send(Node):
     """A store of a tile as words of data and flag. mask: as of a store.
 
@@ -144,42 +89,6 @@ class Receive(Node):
     half: int
     channel: str
     stage: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Multiply(Node):
-    """acc += left right."""
-
-    acc: str
-    left: str
-    right: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoftmaxBegin(Node):
-    """Initialization of an online softmax state, whose values have `columns` columns."""
-
-    name: str
-    rows: str
-    columns: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoftmaxCopy(Node):
-    """A copy of an online softmax state to another name."""
-
-    name: str
-    state: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoftmaxStep(Node):
-    """An update of an online softmax state with scores [rows, keys] and their values [keys, columns]."""
-
-    name: str
-    state: str
-    scores: str
-    values: str
 
 
 # Control flow ------------------------------------------------------------------------------------------------
@@ -420,51 +329,6 @@ class CopyBoxes(Node):
 
 
 # Copy queues -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueBox:
-    """A box of a rank's copy of a tensor: its first coordinates and its sizes."""
-
-    tensor: str
-    rank: str
-    low: tuple[str, ...]
-    sizes: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueCopy(Node):
-    """A copy by the copy engine. is_transfer: False for a copy within the rank, which no trace shows."""
-
-    target: QueueBox
-    source: QueueBox
-    stage: int
-    is_transfer: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueNotify(Node):
-    """A notify by the copy engine."""
-
-    rank: str
-    channel: str
-    stage: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueWait(Node):
-    """A wait of the copy engine."""
-
-    channel: str
-    target: str
-    stage: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueTileBegin(Node):
-    """Trace: start of a tile of a copy queue."""
-
-    stage: int
 
 
 @dataclass(frozen=True, kw_only=True)

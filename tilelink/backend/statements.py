@@ -249,7 +249,7 @@ class StatementEmitter:
             case Assign(name=name, value=value):
                 self._assign(name, value)
             case Store(region=region, value=value, adds=True):
-                self._store(region, self.values.lower(value, {}), {}, nodes.Add)
+                self._store(region, self.values.lower(value, {}), {}, adds=True)
             case Store(region=region, value=value):
                 self._write(region, value)
             case Transfer(mode="put" | "get"):
@@ -402,9 +402,7 @@ class StatementEmitter:
         words = value.signal is not None or addresses.bound.tensors[region.tensor].packed > 0
         return words and prod(shape) <= WORDS_TOGETHER
 
-    def _store(
-        self, region: Region, tile: Tile, slices: Slices, node: type[nodes.Store | nodes.Add] = nodes.Store
-    ) -> None:
+    def _store(self, region: Region, tile: Tile, slices: Slices, *, adds: bool = False) -> None:
         addresses = self.values.addresses
         block: Block = addresses.region(region, slices, load=False)
         dtype = addresses.bound.tensors[region.tensor].dtype
@@ -417,7 +415,11 @@ class StatementEmitter:
             words = {"packed": tensor.packed, "half": tensor.shape[-1] if tensor.halves else 0}
             self.writer.add(nodes.Send(pointers=block.pointers, value=text, mask=block.mask, **words))
             return
-        self.writer.add(node(pointers=block.pointers, value=text, mask=block.mask))
+        mask = {} if block.mask is None else {"mask": block.mask}
+        if adds:  # only programs of the own rank access the tensor, and notifies and waits order them
+            self.writer.call("tl.atomic_add", block.pointers, text, **mask, sem='"relaxed"', scope='"gpu"')
+        else:
+            self.writer.call("tl.store", block.pointers, text, **mask)
 
     def _converted(self, tile: Tile, dtype: str) -> str:
         if tile.dtype == dtype:

@@ -80,6 +80,11 @@ def neutral_of(op: str, dtype: str) -> str:
     return NEUTRAL_INTEGER.get(dtype, NEUTRAL)[op]
 
 
+def _parts(state: str) -> str:
+    """Return the variables of an online softmax: the largest score, the sum of weights and the weighted sum of rows."""
+    return f"{state}_m, {state}_l, {state}_acc"
+
+
 def _kept(slices: Slices, pattern: tuple[bool, ...]) -> Slices:
     """Return the slices of `v[pattern]` as slices of v."""
     kept = {p: part for p, part in slices.items() if pattern[p]}
@@ -181,7 +186,7 @@ class ValueEmitter:
             case Finish(state=state):
                 kind = self.addresses.typing.type_of(value)
                 name = self._state(state)
-                return Tile(text=f"tiles.attend_finish({name}_m, {name}_l, {name}_acc)", dtype="f32", axes=kind.axes)
+                return Tile(text=f"tiles.attend_finish({_parts(name)})", dtype="f32", axes=kind.axes)
             case UserCall(function=function, args=args):
                 return self._user_call(function, args, slices)
             case _:
@@ -217,7 +222,7 @@ class ValueEmitter:
         if value.signal is not None:
             self.addresses.writer.add(self._receive(value.region, value.signal, name, block))
         else:
-            self.addresses.writer.add(nodes.Load(name=name, pointers=block.pointers, mask=block.mask, other=other))
+            self.addresses.writer.load(name, block.pointers, block.mask, other)
         if raw or tensor.dtype not in COMPUTED:
             return Tile(text=name, dtype=tensor.dtype, axes=block.axes)
         wide = COMPUTED[tensor.dtype]
@@ -304,7 +309,7 @@ class ValueEmitter:
             raise EmitError(f"dot of {kind}", location=value.location, hint="dot multiplies tiles of two axes")
         writer = self.addresses.writer
         acc = writer.name("acc")
-        writer.add(nodes.Zeros(name=acc, shape=self.addresses.dims(kind.axes, slices), dtype=TRITON[kind.dtype]))
+        writer.call("tl.zeros", self.addresses.dims(kind.axes, slices), to=acc, dtype=TRITON[kind.dtype])
         self.product(value, acc, slices)
         return Tile(text=acc, dtype=kind.dtype, axes=kind.axes)
 
@@ -332,7 +337,7 @@ class ValueEmitter:
             a = self._operand(value.left, -1, _with(slices, {-2: -2}, -1, part))
             b = self._operand(value.right, -2, _with(slices, {-1: -1}, -2, part))
             a, b = self._same_dtype(a, b)
-            self.addresses.writer.add(nodes.Multiply(acc=acc, left=a.text, right=b.text))
+            self.addresses.writer.call("tiles.dot", a.text, b.text, acc, to=acc)
 
         self._loop(axis, has_steps(typing, value), body)
 
@@ -370,7 +375,7 @@ class ValueEmitter:
         if box is None:
             return None
         name = self.addresses.writer.name(value.region.tensor + "_tile")
-        self.addresses.writer.add(nodes.LoadBox(name=name, box=box))
+        self.addresses.writer.call(f"{box.descriptor}.load", f"[{box.row}, {box.column}]", to=name)
         return Tile(text=name, dtype=self.addresses.bound.tensors[value.region.tensor].dtype)
 
     def _masked(self, tile: Tile, position: int, slices: Slices, neutral: str) -> Tile:
@@ -502,11 +507,11 @@ class ValueEmitter:
         if not axes:
             return  # unused
         rows, columns = (self.addresses.size(axis, None) for axis in axes)
-        self.addresses.writer.add(nodes.SoftmaxBegin(name=name, rows=rows, columns=columns))
+        self.addresses.writer.call("tiles.attend_begin", rows, columns, to=_parts(name))
 
     def copy_state(self, name: str, other: str) -> None:
         """Emit `name = other` for a softmax state."""
-        self.addresses.writer.add(nodes.SoftmaxCopy(name=name, state=other))
+        self.addresses.writer.let(_parts(name), _parts(other))
 
     def attend(self, name: str, value: Attend) -> None:
         """Emit `name = attend(state, q, k, v, scale, mask)`."""
@@ -522,7 +527,7 @@ class ValueEmitter:
             writer.let(scores.text, masked.text)
         v = self.named(self._zero_beyond(value.v, -2, {}))  # a weight of 0 does not remove an infinite value
         old = self._state(value.state)
-        writer.add(nodes.SoftmaxStep(name=name, state=old, scores=scores.text, values=v.text))
+        writer.call("tiles.attend_step", _parts(old), scores.text, v.text, to=_parts(name))
 
     def _user_call(self, function: str, args: tuple[Value, ...], slices: Slices) -> Tile:
         if "." in function:

@@ -35,6 +35,10 @@ class Writer:
         given = (*arguments, *(f"{name}={value}" for name, value in constants.items()))
         self.add(Call(function=function, arguments=given, name=to))
 
+    def load(self, name: str, pointers: str, mask: str | None, other: str = "0") -> None:
+        """Add a load of a tile. mask: elements that exist, None for all. other: 0 in a form that becomes an element."""
+        self.call("tl.load", pointers, to=name, **({} if mask is None else {"mask": mask, "other": other}))
+
     def shared(self, stem: str, value: str) -> str:
         """Return a name of an expression, which is assigned unless an open block has it already.
 
