@@ -53,42 +53,11 @@ _PACKAGES = frozenset({"ops", "parallel", "reference", "routing"})
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Kernel",
-    "Module",
-    "Op",
-    "Program",
-    "Schedule",
-    "TileLinkError",
-    "Timing",
-    "bench",
-    "check",
-    "comm",
-    "compile",
-    "compute",
-    "grid",
-    "inout",
-    "input",
-    "kept",
-    "link",
-    "load",
-    "local",
-    "op",
-    "ops",
-    "output",
-    "parallel",
-    "parse",
-    "plan",
-    "program",
-    "reference",
-    "routing",
-    "schedule",
-    "simulate",
-    "source",
-    "symmetric",
-    "table",
-    "tiles",
+    "Kernel", "Module", "Op", "Program", "Schedule", "TileLinkError", "Timing", "bench", "check", "comm", "compile",
+    "compute", "grid", "inout", "input", "kept", "link", "load", "local", "op", "ops", "output", "parallel", "parse",
+    "plan", "program", "reference", "routing", "schedule", "simulate", "source", "symmetric", "table", "tiles",
     "variant",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -31,97 +31,21 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator
 from types import EllipsisType
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, TypedDict, TypeVar, Unpack, overload
 
 from tilelink.errors import StageError
 from tilelink.frontend.python import program
 
 __all__ = [
-    "Coordinate",
-    "DType",
-    "Dim",
-    "Entry",
-    "Function",
-    "Group",
-    "Index",
-    "IndexTensor",
-    "Int",
-    "Rank",
-    "Ranks",
-    "Table",
-    "Tensor",
-    "Tile",
-    "abs",
-    "all",
-    "any",
-    "argmax",
-    "argmin",
-    "argsort",
-    "attend",
-    "bf16",
-    "by",
-    "call",
-    "comm",
-    "compute",
-    "consumer_tile_wait",
-    "cumsum",
-    "dot",
-    "exp",
-    "exp2",
-    "f16",
-    "f32",
-    "f8e4m3",
-    "f8e5m2",
-    "finish",
-    "full",
-    "gelu",
-    "grid",
-    "i32",
-    "i64",
-    "i8",
-    "identity",
-    "inout",
-    "input",
-    "kept",
-    "let",
-    "local",
-    "log",
-    "max",
-    "maximum",
-    "min",
-    "minimum",
-    "notify",
-    "online_softmax",
-    "output",
-    "peer_tile_notify",
-    "peer_tile_wait",
-    "pos",
-    "producer_tile_notify",
-    "program",
-    "program_barrier",
-    "rank",
-    "rank_copy_data",
-    "rank_notify",
-    "rank_wait",
-    "ranks",
-    "relu",
-    "rsqrt",
-    "sigmoid",
-    "silu",
-    "sort",
-    "sqrt",
-    "sum",
-    "symmetric",
-    "table",
-    "tanh",
-    "tile_pull_data",
-    "tile_push_data",
-    "tiles",
-    "u8",
-    "wait",
-    "where",
-    "zeros",
-]
+    "Coordinate", "DType", "Dim", "Entry", "Function", "Group", "Index", "IndexTensor", "Int", "Rank", "Ranks", "Table",
+    "Tensor", "Tile", "abs", "all", "any", "argmax", "argmin", "argsort", "attend", "bf16", "by", "call", "comm",
+    "compute", "consumer_tile_wait", "cumsum", "dot", "exp", "exp2", "f16", "f32", "f8e4m3", "f8e5m2", "finish", "full",
+    "gelu", "grid", "i32", "i64", "i8", "identity", "inout", "input", "kept", "let", "local", "log", "max", "maximum",
+    "min", "minimum", "notify", "online_softmax", "output", "peer_tile_notify", "peer_tile_wait", "pos",
+    "producer_tile_notify", "program", "program_barrier", "rank", "rank_copy_data", "rank_notify", "rank_wait", "ranks",
+    "relu", "rsqrt", "sigmoid", "silu", "sort", "sqrt", "sum", "symmetric", "table", "tanh", "tile_pull_data",
+    "tile_push_data", "tiles", "u8", "wait", "where", "zeros",
+]  # fmt: skip
 
 
 def _outside(word: str) -> NoReturn:
@@ -349,6 +273,24 @@ ranks: Ranks = Ranks()
 # Declarations ------------------------------------------------------------------------------------------------
 
 
+class Entries(TypedDict, total=False):
+    """What may be said of the entries of an index tensor (`input`), and of its ranks."""
+
+    distinct: builtins.bool
+    rising: builtins.bool
+    offsets: builtins.bool
+    on: Group | None
+
+
+class GivenEntries(Entries, total=False):
+    """The same of an input."""
+
+    replicated: builtins.bool
+    symmetric: builtins.bool
+    low: Int | int | None
+    high: Int | int | None
+
+
 @overload
 def input(
     *shape: Int | int,
@@ -360,31 +302,9 @@ def input(
     on: Group | None = None,
 ) -> Tensor: ...
 @overload
-def input(
-    *shape: Int | int,
-    bound: Int | int,
-    distinct: builtins.bool = False,
-    rising: builtins.bool = False,
-    offsets: builtins.bool = False,
-    replicated: builtins.bool = False,
-    symmetric: builtins.bool = False,
-    low: Int | int | None = None,
-    high: Int | int | None = None,
-    on: Group | None = None,
-) -> IndexTensor: ...
+def input(*shape: Int | int, bound: Int | int, **options: Unpack[GivenEntries]) -> IndexTensor: ...
 @overload
-def input(
-    *shape: Int | int,
-    at_most: Int | int,
-    distinct: builtins.bool = False,
-    rising: builtins.bool = False,
-    offsets: builtins.bool = False,
-    replicated: builtins.bool = False,
-    symmetric: builtins.bool = False,
-    low: Int | int | None = None,
-    high: Int | int | None = None,
-    on: Group | None = None,
-) -> IndexTensor: ...
+def input(*shape: Int | int, at_most: Int | int, **options: Unpack[GivenEntries]) -> IndexTensor: ...
 def input(*shape: Int | int, **options: Any) -> Any:
     """Declare a tensor that the caller passes, one on every rank.
 
@@ -454,23 +374,9 @@ def kept(
 @overload
 def local(*shape: Int | int, dtype: DType | str | None = None, on: Group | None = None) -> Tensor: ...
 @overload
-def local(
-    *shape: Int | int,
-    bound: Int | int,
-    distinct: builtins.bool = False,
-    rising: builtins.bool = False,
-    offsets: builtins.bool = False,
-    on: Group | None = None,
-) -> IndexTensor: ...
+def local(*shape: Int | int, bound: Int | int, **options: Unpack[Entries]) -> IndexTensor: ...
 @overload
-def local(
-    *shape: Int | int,
-    at_most: Int | int,
-    distinct: builtins.bool = False,
-    rising: builtins.bool = False,
-    offsets: builtins.bool = False,
-    on: Group | None = None,
-) -> IndexTensor: ...
+def local(*shape: Int | int, at_most: Int | int, **options: Unpack[Entries]) -> IndexTensor: ...
 def local(*shape: Int | int, **options: Any) -> Any:
     """Declare memory of the rank for the duration of a launch.
 
@@ -482,23 +388,9 @@ def local(*shape: Int | int, **options: Any) -> Any:
 @overload
 def symmetric(*shape: Int | int, dtype: DType | str | None = None, on: Group | None = None) -> Tensor: ...
 @overload
-def symmetric(
-    *shape: Int | int,
-    bound: Int | int,
-    distinct: builtins.bool = False,
-    rising: builtins.bool = False,
-    offsets: builtins.bool = False,
-    on: Group | None = None,
-) -> IndexTensor: ...
+def symmetric(*shape: Int | int, bound: Int | int, **options: Unpack[Entries]) -> IndexTensor: ...
 @overload
-def symmetric(
-    *shape: Int | int,
-    at_most: Int | int,
-    distinct: builtins.bool = False,
-    rising: builtins.bool = False,
-    offsets: builtins.bool = False,
-    on: Group | None = None,
-) -> IndexTensor: ...
+def symmetric(*shape: Int | int, at_most: Int | int, **options: Unpack[Entries]) -> IndexTensor: ...
 def symmetric(*shape: Int | int, **options: Any) -> Any:
     """Declare memory of the rank for the duration of a launch, which peers may read and write.
 

@@ -18,24 +18,7 @@ from tilelink.compiler.pipeline import (
 )
 
 __all__ = [
-    "PROGRAMS",
-    "Dims",
-    "Kernel",
-    "Module",
-    "Tables",
-    "assembly",
-    "bound",
-    "check",
-    "checked_tables",
-    "compile",
-    "library",
-    "library_module",
-    "load",
-    "parse",
-    "parse_lowered",
-    "plan",
-    "reference",
-    "schedule_of",
-    "source",
+    "PROGRAMS", "Dims", "Kernel", "Module", "Tables", "assembly", "bound", "check", "checked_tables", "compile",
+    "library", "library_module", "load", "parse", "parse_lowered", "plan", "reference", "schedule_of", "source",
     "source_of",
-]
+]  # fmt: skip
