@@ -33,6 +33,7 @@ class Capabilities:
     engines_count: copy engines add to counters, instead of writing numbers that nobody else may change.
     several_nodes: programs may put and get between nodes.
     low_latency: data may travel by words that have their own flags.
+    descriptors: operands of products may be loaded through tensor descriptors.
     notifies_together: one instruction may make the notifies of a loop.
     floats_of_8_bits: there are f8e4m3 and f8e5m2 of the OCP, with conversions and products.
     """
@@ -49,6 +50,7 @@ class Capabilities:
     engines_count: bool = True
     several_nodes: bool = True
     low_latency: bool = True
+    descriptors: bool = False
     notifies_together: bool = True
     floats_of_8_bits: bool = True
 
@@ -71,6 +73,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 flattened_loops=not amd,  # only Triton's compiler for NVIDIA fuses nested loops
                 deferred_notifies=not amd,
                 tma_copies=target.tma,
+                descriptors=target.tma,
                 engines_count=target.kind == "cpu",
                 roles=has_warpgroups(target),
                 floats_of_8_bits=has_floats_of_8_bits(target),
@@ -84,6 +87,7 @@ def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
                 flattened_loops=False,  # a tile would begin before the end of the previous one is recorded
                 deferred_notifies=False,
                 tma_copies=target.tma,
+                descriptors=target.tma,
                 engines_count=target.kind == "cpu",
                 notifies_together=False,  # each notify has its own record
                 roles=False,  # spans are those of a program's operations, one after the other

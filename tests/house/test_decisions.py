@@ -35,3 +35,24 @@ def test_the_passes_do_ask() -> None:
     lowering = [path for path in sources.modules() if "lowering" in path.parts]
     found = set[str]().union(*(asked(sources.tree(path)) for path in lowering))
     assert {"flattened_loops", "deferred_notifies", "tma_copies", "roles", "handshakes"} <= found
+
+
+def processors_asked(tree: ast.AST) -> set[str]:
+    """Return what a module asks of the processor of a lowered program, `bound.target.NAME`."""
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Attribute)
+        and node.value.attr == "target"
+        and getattr(node.value.value, "attr", getattr(node.value.value, "id", "")) == "bound"
+    }
+
+
+def test_the_emitter_asks_nothing_of_a_processor() -> None:
+    """It has what passes have decided: the forms of loops, boxes, and what consumers prefetch."""
+    emitter = [path for path in sources.modules() if path.parent.name == "backend"]
+    asked_of = {path.name: found for path in emitter if (found := processors_asked(sources.tree(path)) - {"name"})}
+    assert asked_of == {}
+    passes = [path for path in sources.modules() if path.parent.name == "lowering"]
+    assert {"kind", "shared_memory"} <= set[str]().union(*(processors_asked(sources.tree(path)) for path in passes))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -73,6 +74,39 @@ def test_the_lowered_program_has_the_forms_and_kernels_follow_them() -> None:
 def test_forms_that_kernels_cannot_have_are_refused(loops: tuple[str, ...]) -> None:
     with pytest.raises(EmitError, match=r"a loop of add has no form|loops inside of tiles|other statements than"):
         source(pull(*loops))
+
+
+MULTIPLY = """program multiply(M, N, K):
+    x : in [M, K]
+    w : in [N, K]
+    y : out [M, N]
+
+    compute gemm(i: M, j: N):
+        y[i, j] = dot(x[i, :], w[j, :].T)
+
+schedule s for multiply:
+    gemm on sm, tile(i=64, j=64, k=64)
+"""
+
+
+def multiply(boxes: frozenset[str] | None = None, K: int = 256) -> Bound:
+    module = compiler.parse(MULTIPLY)
+    sizes = {"M": 128, "N": 128, "K": K}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
+    own = made.stages["gemm"]
+    return made if boxes is None else replace(made, stages={"gemm": replace(own, boxes=boxes)})
+
+
+def test_operands_are_loaded_as_boxes_where_the_lowered_program_says_so() -> None:
+    made = multiply()
+    assert "boxes[w, x]" in listing(made)
+    assert compiler.parse_lowered(listing(made)).stages == made.stages
+    assert len(re.findall(r"_boxes_64x64\.load\(", source(made))) == 2
+    only = source(multiply(frozenset({"x"})))
+    assert "x_boxes_64x64.load(" in only and "w_boxes" not in only and "tl.load(w +" in only
+    odd = multiply(K=100)  # rows of 200 bytes
+    assert not odd.stages["gemm"].boxes
+    assert source(odd) == source(multiply(frozenset({"x", "w"}), K=100))  # no form that kernels cannot have
 
 
 WITHOUT_RESIDUAL = BODY.replace("if ranks > 1:\n    acc = acc + r[i, j]\n", "")

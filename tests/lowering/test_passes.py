@@ -70,7 +70,7 @@ def test_passes_of_clauses_stand_where_the_clauses_say() -> None:
     assert NAMES == [
         "bind", "merge_copies", "tma_copy", "kernel_order", "kernels", "serpentine", "flatten", "split_k_tail",
         "halve_tail", "backfill", "program_per_tile", "loops", "low_latency", "transport", "sink_waits", "roles",
-        "barriers", "defer_notify", "dynamic", "loop_forms", "compact", "issue_order", "protocol",
+        "barriers", "defer_notify", "dynamic", "boxes", "loop_forms", "compact", "issue_order", "protocol",
     ]  # fmt: skip
     own = [switch(phase.name.lower(), manual="", apply=lambda bound: bound, phase=phase) for phase in Phase]
     idle = switch("idle", manual="")
@@ -86,7 +86,7 @@ def test_passes_of_clauses_stand_where_the_clauses_say() -> None:
         "tiles": "loops",
         "before_transport": "transport",
         "before_barriers": "barriers",
-        "after_barriers": "loop_forms",
+        "after_barriers": "boxes",
     }
 
 

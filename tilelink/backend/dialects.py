@@ -56,8 +56,6 @@ class Dialect:
     """Parameters of every kernel."""
     passes_addresses: bool = True
     """True if kernels take the addresses of peers' tensors and counters as arguments."""
-    descriptors: bool = True
-    """True if loads may go through tensor descriptors."""
     waits_together: bool = True
     """True if a wait for evenly spaced counters may be one `wait_all`."""
 
@@ -105,7 +103,6 @@ class TritonDistributed(Dialect):
     files: tuple[str, ...] = ("dialects/triton_dist.j2", "statements.j2")
     parameters: tuple[Parameter, ...] = (SignalsPointer(), EpochPointer(), FirstProgram(), NumPrograms())
     passes_addresses: bool = False
-    descriptors: bool = False
     waits_together: bool = False
 
 

@@ -229,6 +229,8 @@ class BoundStage:
     """When consumers make the choices by positions of a loop that carries a state (see lowering/masks.py)."""
     row_sums: frozenset[str] = frozenset()
     """Names that consumers keep as several sums of each row until such a loop has ended."""
+    boxes: frozenset[str] = frozenset()
+    """Tensors whose operands of products are loaded as boxes, through descriptors (see lowering/operand_boxes.py)."""
     prefetched: frozenset[str] = frozenset()
     """Tensors of which consumers load tiles or vectors before they need them (see lowering/prefetched.py)."""
     ends_with_tensor: frozenset[str] = frozenset()

@@ -21,6 +21,7 @@ from tilelink.lowering.issue_order import order_kernels
 from tilelink.lowering.launch_protocol import choose_protocol
 from tilelink.lowering.loop_forms import decide_loops
 from tilelink.lowering.merge_copies import merge_copies
+from tilelink.lowering.operand_boxes import choose_boxes
 from tilelink.lowering.sink_waits import sink_waits
 
 
@@ -46,6 +47,7 @@ def passes() -> tuple[Pass, ...]:
         *_of_clauses(Phase.BEFORE_BARRIERS),
         Pass(name="barriers", apply=place_barriers),  # from here on no statement comes or goes
         *_of_clauses(Phase.AFTER_BARRIERS),
+        Pass(name="boxes", apply=choose_boxes),  # after roles, which load boxes of their own
         Pass(name="loop_forms", apply=decide_loops),  # after barriers, which keep iterations in order
         # compact comes after what ties the tiles of a program to one another, which it cannot have
         Pass(name="compact", apply=compact_tiles),
