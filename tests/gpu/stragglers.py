@@ -2,8 +2,9 @@
 """Slow parts of two GPUs, and what is said of them: `torchrun --nproc-per-node 2 -m tests.gpu.stragglers FOLDER`.
 
 Traced launches of a gather with a product: first well, then while rank 0 copies to its peer by another stream, while
-another stream of rank 1 keeps SMs busy, and while the host of rank 1 is late. A line for each case; the exit status is
-1 if another part is named, or if one is named while all is well.
+another stream of rank 1 keeps SMs busy, and while the host of rank 1 is late. Ranks meet on the device before each
+launch, as those of `tilelink run --traces` do. A line for each case; the exit status is 1 if another part is named, or
+if one is named while all is well.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import torch
 import torch.distributed as dist
 import triton
 import triton.language as tl
+from torch.distributed import _symmetric_memory as symmetric
 from triton.language.extra.cuda import globaltimer
 
 import tilelink
 from tilelink import compiler
+from tilelink.cli.rank import MEETING_CYCLES
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.timing import Sampler
 from tilelink.settings import variable
@@ -30,16 +33,16 @@ from tilelink.simulator.machine import load_machine
 from tilelink.stragglers import Table, of_spans, read_traces, save
 from tilelink.stragglers.report import verdict
 
-DIMS = {"Ms": 1024, "N": 2048, "K": 2048}
+DIMS = {"Ms": 2048, "N": 4096, "K": 4096}
 WELL, ILL = 60, 120
-LATE_S = 0.002
-COPIED, PIECES = 1 << 30, 64
+LATE_S = 0.004
+COPIED, PIECES = 1 << 30, 16
 """Bytes of the competing copy, in pieces between which a copy engine turns to other copies: about 3 ms."""
 SPINNING, SPIN_NS = 132, 3_000_000
 EXPECTED = {
     "all is well": set(),
     "a competing copy": {("link", 0), ("port", 0), ("copy engine", 0)},
-    "SMs kept busy": {("rank", 1), ("sms", 1), ("late", 1)},
+    "SMs kept busy": {("rank", 1), ("sms", 1), ("start", 1)},
     "a late host": {("host", 1)},
 }
 
@@ -74,11 +77,12 @@ def main(folder: Path) -> int:
     untraced = usual.bench(given, usual.empty_outputs()).median_us
     side = torch.cuda.Stream()
     source = torch.empty(COPIED, dtype=torch.uint8, device=f"cuda:{rank}")
-    target = torch.empty(COPIED, dtype=torch.uint8, device=f"cuda:{1 - rank}")
+    target = symmetric.empty(COPIED, dtype=torch.uint8, device=f"cuda:{rank}")
+    target = symmetric.rendezvous(target, group).get_buffer(1 - rank, (COPIED,), torch.uint8)
     spun = torch.empty(SPINNING * 1024, device="cuda")
 
     kernel_of_spins: Any = spin
-    sampler = Sampler(group)
+    sampler = Sampler(group, sleep_cycles=MEETING_CYCLES)
     kernel_of_spins[(SPINNING,)](spun, 1000, num_warps=4)
 
     def copies() -> None:

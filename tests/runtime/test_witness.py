@@ -50,7 +50,6 @@ class Gpus:
         self.artifact = artifact
         self.pads = torch.tensor(self.run.pads, dtype=torch.int32)
         self.debugs = torch.tensor([armed(SECONDS)] * RANKS)
-        patch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
         patch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
         patch.setattr(deadline, "driver", lambda: SimpleNamespace(copy=lambda *given: (self._copy, given)))
         patch.setattr(deadline, "library", lambda: None)

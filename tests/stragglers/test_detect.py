@@ -13,6 +13,7 @@ from tests.stragglers import campaign
 from tests.stragglers.cases import LAUNCHES, POOL, deviation, judged, place, pool, traces
 from tests.tiers import thorough
 from tilelink.simulator.machine import Deviation
+from tilelink.stragglers import Table, Traces
 from tilelink.stragglers.metrics import NUMBER, keys_of, split
 from tilelink.stragglers.report import verdict
 
@@ -99,9 +100,12 @@ def test_a_part_that_is_slow_in_bursts_is_named() -> None:
     assert found.causes[0].share < 0.5 and abs(found.causes[0].since - 200) <= 20
 
 
-@pytest.mark.parametrize("late", [0.0, 1e-5])
+@pytest.mark.parametrize("late", [0.0, 5e-5, 2e-4])
 def test_hosts_that_begin_together_are_compared_in_each_launch(late: float) -> None:
-    """They wait for each launch: what is before the next one is long, takes other times, and is the same for all."""
+    """They wait for each launch: what is before the next one is long, takes other times, and is the same for all.
+
+    Hosts that do the same differ by some percent of it.
+    """
     well = traces(2, [(pool(2), LAUNCHES)])
     metric, rank, _, peer, _ = split(well.table.keys)
     rng, values = np.random.default_rng(5), well.table.values.astype(np.float64)
@@ -112,7 +116,45 @@ def test_hosts_that_begin_together_are_compared_in_each_launch(late: float) -> N
     for column in np.flatnonzero((metric == NUMBER["wait"]) & (peer == 1)):
         values[:, column] += own
     found = verdict(replace(well, table=replace(well.table, values=values.astype(np.float32))))
-    assert [place(one)[:2] for one in found.causes] == ([("host", 1)] if late else [])
+    assert [place(one)[:2] for one in found.causes] == ([("host", 1)] if late > 1e-4 else [])
+
+
+def start_columns(well: Traces, seconds: float) -> Table:
+    """Launches with how long their last program takes to begin: on rank 1 so many seconds more in the later half."""
+    table, later = well.table, np.arange(LAUNCHES) >= LAUNCHES // 2
+    noise = np.random.default_rng(7).uniform(2e-6, 3e-6, (LAUNCHES, 2))
+    starts = noise + np.stack([np.zeros(LAUNCHES), seconds * later], axis=1)
+    keys = np.concatenate([table.keys, keys_of(NUMBER["start"], np.arange(2))])
+    order = np.argsort(keys)
+    values = np.concatenate([table.values, starts], axis=1)[:, order].astype(np.float32)
+    return replace(table, keys=keys[order], values=values, counts=np.append(table.counts, [1, 1])[order])
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-4])
+def test_kernels_that_find_no_free_sms_are_named(seconds: float) -> None:
+    """Their programs begin late, and compute as fast as ever."""
+    well = traces(2, [(pool(2), LAUNCHES)])
+    found = verdict(replace(well, table=start_columns(well, seconds)))
+    assert [place(one)[:2] for one in found.causes] == ([("start", 1)] if seconds else [])
+    if seconds:
+        assert found.causes[0].seconds == pytest.approx(seconds, rel=0.1)
+        assert abs(found.causes[0].since - LAUNCHES // 2) <= 10
+        assert "rank 1 starts its kernels 1" in str(found) and "us late: its SMs have other work" in str(found)
+
+
+def test_events_around_copies_take_other_times_on_other_gpus() -> None:
+    """Of traced launches: some microseconds for each operation are no slow copy engine, and more are one."""
+    well = traces(2, [(pool(2), LAUNCHES)])
+    metric, rank = split(well.table.keys)[:2]
+    engine = np.isin(metric, [NUMBER["engine_out"], NUMBER["call"]]) & (rank == 1)
+
+    def causes(seconds: float) -> list[tuple[str, int]]:
+        values = well.table.values + np.where(engine, seconds, 0.0).astype(np.float32)
+        traced = replace(well, programs=True, table=replace(well.table, values=values))
+        return [place(one)[:2] for one in verdict(traced).causes]
+
+    assert causes(4e-6) == []
+    assert causes(3e-5)[:1] == [("copy engine", 1)]
 
 
 def test_transfers_that_cost_nothing_do_not_speak_for_a_link() -> None:

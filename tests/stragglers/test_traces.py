@@ -72,6 +72,11 @@ def test_traced_launches_leave_what_their_spans_say(traced: tuple[compiler.Kerne
         assert last[Column("work", rank, 1, -1, 1)] == pytest.approx(own["work", rank, 1], rel=1e-5)
         assert last[Column("engine_out", rank, 0, 1 - rank)] == pytest.approx(own["moved", rank, 1 - rank], rel=1e-5)
         assert Column("wait", rank, -1, 1 - rank) in last and last[Column("gap", rank)] >= 0
+        begins: dict[int, int] = {}
+        for span in (one for one in spans if one[0] == rank and one[7] == LAUNCHES):
+            begins[span[1]] = min(span[8], begins.get(span[1], span[8]))
+        started = max(begin for track, begin in begins.items() if track > 0) - min(begins.values())
+        assert last[Column("start", rank)] == pytest.approx(started * 1e-9, abs=1e-9)  # track 0 is the copy engine
 
 
 def test_a_clock_that_drifts_changes_nothing(traced: tuple[compiler.Kernel, Spans]) -> None:

@@ -29,8 +29,8 @@ from tilelink.stragglers import of_spans
 if TYPE_CHECKING:
     from tilelink.reference.run import Outputs
 
-MEETING_CYCLES = 20_000_000
-"""About 10 ms, during which every host issues a launch."""
+MEETING_CYCLES = 4_000_000
+"""About 2 ms, during which every host issues a traced launch."""
 PROBE_ELEMENTS = 2**19
 """Elements of bf16: 1 MiB to each peer."""
 
@@ -65,6 +65,7 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
 
     from tilelink.reference import trial
     from tilelink.runtime.cuda.device import current_target
+    from tilelink.runtime.cuda.timing import Sampler
 
     module = compiler.load(request["file"])
     program = with_choices(module.program(request["program"]), request["choices"])
@@ -82,12 +83,14 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     given = [{name: value.cuda() for name, value in launch[rank].items()} for launch in inputs]
     made = [kernel.empty_outputs() for _ in given]  # no memory is allocated between launches
     outputs: list[Mapping[str, Any]] = []
+    assert dist.group.WORLD is not None
+    sampler = Sampler(dist.group.WORLD, sleep_cycles=MEETING_CYCLES) if request["trace"] else None
     torch.cuda.synchronize()
     dist.barrier(device_ids=[rank])
     begin = time.perf_counter()
     for one, out in zip(given, made, strict=True):
-        if request["trace"]:
-            _meet()
+        if sampler is not None:  # hosts wait for each traced launch, and so do not run in step
+            sampler.meet_later()
         outputs.append(kernel(one, out=out))
     torch.cuda.synchronize()
     seconds = time.perf_counter() - begin
@@ -126,16 +129,6 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
                 folder = Path(request["traces"])
                 stragglers.save(folder, plan, of_spans(folder, plan, timeline.spans), tables=tables, programs=True)
     return answer
-
-
-def _meet() -> None:
-    """Align the start of the next launch on all GPUs: hosts wait for each launch, and so do not run in step."""
-    import torch
-    import torch.distributed as dist
-
-    every = torch.zeros(dist.get_world_size(), device="cuda")
-    dist.all_gather_into_tensor(every, torch.zeros(1, device="cuda"))
-    torch.cuda._sleep(MEETING_CYCLES)
 
 
 def _tune(request: Mapping[str, Any]) -> dict[str, Any]:

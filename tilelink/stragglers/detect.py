@@ -29,6 +29,10 @@ FAST = 0.97
 """Part of its calibrated rate from which no part is slow."""
 ROUGHLY = 0.88
 """The same for links, if nothing changes."""
+UNEQUAL = 0.05
+"""Part of the gap between launches of all ranks by which that of one must be longer: no two hosts take equally long."""
+EVENTS_S = 5e-6
+"""Seconds by which a traced operation of a copy engine must be slower: events around it differ by that between GPUs."""
 
 
 def find(evidence: Evidence) -> list[Found]:
@@ -37,12 +41,13 @@ def find(evidence: Evidence) -> list[Found]:
     What a rank does itself comes first. Waits tell who is late only where nothing else is found.
     """
     every = list(suspects(evidence))
-    hosts = [one for one in every if one.kind == "host"]  # their seconds are compared with those of a launch
-    others = [one for one in every if one.kind != "host"]
+    hosts = [one for one in every if one.kind in ("host", "start")]  # their seconds are compared with those of a launch
+    others = [one for one in every if one.kind not in ("host", "start")]
     causes = causes_of(evidence, hosts, sms=False) + causes_of(evidence, others, sms=True)
     causes = [one for one in causes if one.seconds > evidence.least * evidence.took and not _fast(evidence, one)]
     if (rare := intermittent(evidence, hosts, others)) is not None:
         causes.append(rare)
+    causes = [one for one in causes if _exceeds(evidence, one)]
     waited = late(evidence)
     told = waited is not None and any(one.suspect.rank == waited.suspect.rank for one in causes)
     if waited is not None and not told and all(_shares(one) and _minor(one, waited) for one in causes):
@@ -68,6 +73,15 @@ def _fast(evidence: Evidence, cause: Found) -> bool:
     """
     always = _shares(cause) and cause.since == evidence.traces.table.first
     return evidence.traces.norm is not None and speed(evidence, cause) > (ROUGHLY if always else FAST)
+
+
+def _exceeds(evidence: Evidence, cause: Found) -> bool:
+    """True unless a cause is within what hosts, or events around copies, take more or less on other ranks."""
+    own = cause.suspect.columns
+    if cause.suspect.kind in ("host", "start"):
+        return cause.slower * evidence.took > UNEQUAL * evidence.gap
+    events = evidence.traces.programs & evidence.of("engine_out", "engine_in", "call")[own]
+    return not events.any() or cause.seconds > EVENTS_S * float(evidence.counts[own][events].sum())
 
 
 def _minor(cause: Found, first: Found) -> bool:

@@ -42,7 +42,7 @@ class Evidence:
         self.launches = len(table.values)
         windows = max(1, min(WINDOWS, self.launches // SHORTEST))
         self.edges = np.linspace(0, self.launches, windows + 1).astype(np.int64)
-        self.additive = np.isin(self.metric, [NUMBER["gap"], NUMBER["wait"], NUMBER["took"]])
+        self.additive = self.of("gap", "wait", "took", "start")
         self.far = self._far()
         took = table.values[:, self.metric == NUMBER["took"]]
         self.took = float(np.nanmedian(took)) if np.isfinite(took).any() else 1.0
@@ -51,9 +51,12 @@ class Evidence:
     def _apart(self) -> None:
         """Take from the gaps of each launch what most ranks have: hosts that wait for each launch begin it together."""
         own = np.flatnonzero(self.of("gap"))
+        self.gap = 0.0
+        """Seconds of the gaps that most ranks have in common."""
         if len(own):
-            common = lower(self.values[:, own].T.astype(np.float64))
-            self.values[:, own] -= np.nan_to_num(common)[:, None].astype(np.float32)
+            common = np.nan_to_num(lower(self.values[:, own].T.astype(np.float64)))
+            self.values[:, own] -= common[:, None].astype(np.float32)
+            self.gap = float(np.median(common))
 
     def _far(self) -> Bools:
         """Mask of the columns of transfers between nodes."""
@@ -119,10 +122,11 @@ class Evidence:
 
     @cached_property
     def unexplained(self) -> Floats:
-        """[waits, windows]: by how much waits are longer than in other launches, without what a host is later."""
-        gaps, waits = np.flatnonzero(self.of("gap")), np.flatnonzero(self.of("wait"))
+        """[waits, windows]: by how much waits are longer than in other launches, without what a start is later."""
+        begins, waits = np.flatnonzero(self.of("gap", "start")), np.flatnonzero(self.of("wait"))
         late = np.zeros((self.launches, self.ranks))
-        late[:, self.rank[gaps]] = np.nan_to_num(self.values[:, gaps])
+        for at in begins.tolist():
+            late[:, self.rank[at]] += np.nan_to_num(self.values[:, at])
         later = np.maximum(late[:, self.peer[waits]] - late[:, self.rank[waits]], 0.0)
         left = np.maximum(self.values[:, waits] - later, 0.0) / self.took
         each = np.stack([median(left[a:b]) for a, b in zip(self.edges[:-1], self.edges[1:], strict=True)], axis=1)

@@ -44,8 +44,11 @@ class _Spans:
         self.epoch = epoch - self.zero
         self.launches = int(self.epoch.max()) + 1
         self.seconds = (end - begin) * 1e-9
-        on_engine = [plan.bound.kernels[n].on_copy_engine for n, r, _ in plan.workers if r == 0]
-        self.engine = np.array(on_engine, bool)[track]
+        kernels = [plan.bound.kernels[n] for n, r, _ in plan.workers if r == 0]
+        self.on_engine = np.array([one.on_copy_engine for one in kernels], bool)
+        self.first = np.array([one.position == 0 for one in kernels], bool) & ~self.on_engine
+        """Masks of the tracks of a rank: of copy engines, and of kernels that wait for no other one."""
+        self.engine = self.on_engine[track]
 
     def table(self, first: int | None) -> Table:
         found = [*self._work(), *self._moves(), *self._told(), *self._waits(), *self._whole()]
@@ -144,7 +147,8 @@ class _Spans:
         return np.array(found, np.int64)
 
     def _whole(self) -> list[tuple[Ints, Ints, Floats, Floats]]:
-        """Return the gaps before launches, of the program with the shortest one, and the seconds of launches."""
+        """Return the gaps before launches, of the program with the shortest one, the seconds of launches, and those
+        until all programs that need not wait for other kernels have begun."""
         ranks, tracks = int(self.rank.max()) + 1, int(self.track.max()) + 1
         shape = (self.launches, ranks, tracks)
         begin, end = np.full(shape, np.inf), np.full(shape, -np.inf)
@@ -155,8 +159,10 @@ class _Spans:
         gap = np.full((self.launches, ranks), np.nan)
         gap[1:] = np.maximum((begin[1:] - end[:-1]).min(axis=2), 0.0)
         took = end.max(axis=2) - begin.min(axis=2)
+        first = np.where(np.isfinite(begin) & self.first[:tracks], begin, -np.inf).max(axis=2, initial=-np.inf)
+        start = first - begin.min(axis=2)
         result: list[tuple[Ints, Ints, Floats, Floats]] = []
-        for name, values in (("gap", gap), ("took", took)):
+        for name, values in (("gap", gap), ("took", took), ("start", start)):
             epoch, rank = np.nonzero(np.isfinite(values))
             result.append((keys_of(NUMBER[name], rank), epoch, values[epoch, rank], np.ones(len(epoch))))
         return result

@@ -28,7 +28,9 @@ from tilelink.simulator.machine import machine_of
 Floats = NDArray[np.float64]
 Values = NDArray[np.float32]
 FORMAT = 1
-METRICS = ("work", "sm_out", "sm_in", "engine_out", "engine_in", "call", "notify", "wait", "gap", "took", "signal")
+METRICS = (
+    "work", "sm_out", "sm_in", "engine_out", "engine_in", "call", "notify", "wait", "gap", "took", "signal", "start",
+)  # fmt: skip
 """Seconds, all of a rank in a launch:
 
 work: mean of a tile of `stage` on `sm`, without its waits, notifies and transfers.
@@ -38,6 +40,7 @@ notify: mean of a notify by a program.
 wait: all waits for notifies of `peer`, and for its launch, of the program that waits longest for it.
 gap: between the end of its launch before and this one, without waits for peers. took: the launch, from there on.
 signal: the fastest notify from `rank` to `peer` and the fastest one back, together; of simulated launches.
+start: from the first span of the launch until the last program of its first kernels begins; of traced launches.
 """
 NUMBER = {name: number for number, name in enumerate(METRICS)}
 MOVES = ("sm_out", "sm_in", "engine_out", "engine_in")

@@ -123,6 +123,7 @@ def _text(report: Verdict, cause: Found) -> str:
         "port": f"the links {_DIRECTIONS[one.direction or 'both']} rank {one.rank}{where} at {rate}",
         "copy engine": f"the copy engine of rank {one.rank} at {rate}",
         "host": f"the host of rank {one.rank} launches {cause.seconds * US:,.1f} us late",
+        "start": f"rank {one.rank} starts its kernels {cause.seconds * US:,.1f} us late: its SMs have other work",
         "signals": f"notifies of rank {one.rank}{f' to rank {one.peer}' if one.peer is not None else ''} are late",
         "late": f"rank {one.rank} is late, and nothing that it recorded says why",
     }[one.kind]
@@ -146,7 +147,7 @@ def _sms(evidence: Evidence, sms: tuple[int, int] | None) -> str:
 
 ROWS = (
     ("computing", ("work",)), ("transfers", MOVES), ("copy engine", ("call",)), ("host", ("gap",)),
-    ("waits", ("wait",)),
+    ("start", ("start",)), ("waits", ("wait",)),
 )  # fmt: skip
 SCALE = 0.7
 """Logarithm, or part of a launch, at which a colour is full."""

@@ -17,7 +17,7 @@ SLOWER_HOSTS = 0.02
 """The same for hosts: what a gap is longer than those of other ranks, the launch is longer."""
 SLOWER_LINKS = 0.1
 """The same for links, whose transfers take longer if they meet others."""
-LEAST = {"link": SLOWER_LINKS, "port": SLOWER_LINKS, "host": SLOWER_HOSTS}
+LEAST = {"link": SLOWER_LINKS, "port": SLOWER_LINKS, "host": SLOWER_HOSTS, "start": SLOWER_HOSTS}
 UNLIKE = 3.0
 """How much it speaks against a suspect that its columns are not equally slow, by what speaks for it."""
 MOSTLY = 0.6
@@ -79,6 +79,7 @@ def suspects(evidence: Evidence) -> Iterator[Suspect]:
         for call in np.unique(evidence.stage[mine & evidence.of("call")]).tolist():
             yield from _one("copy engine", rank, mine & evidence.of("call") & (evidence.stage == call))
         yield from _one("host", rank, mine & evidence.of("gap"))
+        yield from _one("start", rank, mine & evidence.of("start"))
         yield from _one("signals", rank, mine & evidence.of("notify"))
         if evidence.ranks > 2:
             yield from _one("signals", rank, evidence.of("signal") & (mine | (evidence.peer == rank)))

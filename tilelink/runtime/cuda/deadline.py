@@ -69,12 +69,13 @@ class DebugBlock:
         return [(rank, trip(blocks[rank])) for rank in (self._rank, *others)]
 
     def _blocks(self) -> list[list[int]]:
-        stream = torch.cuda.current_stream(self._every.device).cuda_stream
-        for rank, address in enumerate(self._heap.debugs):
-            if status := _copied(self._every[rank], address, stream):
-                hint = "see what failed before it"
-                raise RankError(f"the CUDA driver does not read what rank {rank} reports: error {status}", hint=hint)
-        return self._every.tolist()
+        """Return the words of every rank's block, by the side stream: a caller's stream may have more to do."""
+        with torch.cuda.stream(self._side):
+            for rank, address in enumerate(self._heap.debugs):
+                if status := _copied(self._every[rank], address, self._side.cuda_stream):
+                    what = f"the CUDA driver does not read what rank {rank} reports: error {status}"
+                    raise RankError(what, hint="see what failed before it")
+            return self._every.tolist()
 
     def _look(self) -> Seen:
         """Return the number of this rank's launch, and the counters of all ranks, as far as they can be read."""

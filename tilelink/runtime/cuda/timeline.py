@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from tilelink.artifact import Artifact
 from tilelink.device.debug import STRIDE, TRACE
@@ -67,7 +69,8 @@ class Tracer:
         ]
         self._epoch = 0
         self._spans: list[Span] = []
-        self._dropped = 0
+        self._recorded: list[tuple[int, NDArray[np.int64]]] = []
+        """(launch, words of its tracks), which `timeline` decodes: meanwhile the next launch would be late."""
 
     def begin(self, stream: torch.cuda.Stream) -> None:
         """Relate the time of events to the clock of programs, before a launch on this stream."""
@@ -79,10 +82,8 @@ class Tracer:
     def drain(self, queues: Iterable[Queue]) -> None:
         """Collect the spans of a completed launch that used these queues."""
         self._epoch += 1
-        spans, dropped = decoded(self._words.cpu().numpy(), self._rank, self._epoch)
+        self._recorded.append((self._epoch, self._words.cpu().numpy()))
         self._words[:, COUNT] = 0
-        self._spans += spans
-        self._dropped += dropped
         for queue in queues:
             self._spans += self._copied(queue)
 
@@ -107,14 +108,19 @@ class Tracer:
         """Return the spans that all ranks have recorded since the last call."""
         last = self._clocks.offsets()
         every: list[Any] = [None] * dist.get_world_size(self._group)
-        mine = [tuple(span) for span in self._spans], self._clocks.resolution, self._dropped
+        lost = 0
+        for epoch, words in self._recorded:
+            spans, dropped = decoded(words, self._rank, epoch)
+            self._spans += spans
+            lost += dropped
+        mine = [tuple(span) for span in self._spans], self._clocks.resolution, lost
         dist.all_gather_object(every, mine, group=self._group)
         spans = [
             aligned(Span(*span), first, final)
             for (rank_spans, _, _), first, final in zip(every, self._first, last, strict=True)
             for span in rank_spans
         ]
-        self._first, self._spans, self._dropped = last, [], 0
+        self._first, self._spans, self._recorded = last, [], []
         return Timeline(
             spans=spans,
             resolution_ns=max(step for _, step, _ in every),

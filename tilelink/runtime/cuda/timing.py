@@ -62,10 +62,12 @@ class Timing:
 class Sampler:
     """The ranks of a group that time launches together. Every method is called by all ranks, in the same order."""
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device | None = None) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup, device: torch.device | None = None, sleep_cycles: int = SLEEP_CYCLES
+    ) -> None:
         self.group, self.ranks = group, dist.get_world_size(group)
         self.device = device or torch.device("cuda", torch.cuda.current_device())
-        self.sleep_cycles = SLEEP_CYCLES
+        self.sleep_cycles = sleep_cycles
         self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
         self._tiny = torch.zeros(1, device=self.device)
         self._every = torch.zeros(self.ranks, device=self.device)
