@@ -77,7 +77,7 @@ def main(folder: Path) -> int:
     untraced = usual.bench(given, usual.empty_outputs()).median_us
     side = torch.cuda.Stream()
     source = torch.empty(COPIED, dtype=torch.uint8, device=f"cuda:{rank}")
-    target = symmetric.empty(COPIED, dtype=torch.uint8, device=f"cuda:{rank}")
+    target = symmetric.empty(COPIED, dtype=torch.uint8, device=torch.device("cuda", rank))
     target = symmetric.rendezvous(target, group).get_buffer(1 - rank, (COPIED,), torch.uint8)
     spun = torch.empty(SPINNING * 1024, device="cuda")
 

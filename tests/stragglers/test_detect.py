@@ -148,7 +148,7 @@ def test_events_around_copies_take_other_times_on_other_gpus() -> None:
     metric, rank = split(well.table.keys)[:2]
     engine = np.isin(metric, [NUMBER["engine_out"], NUMBER["call"]]) & (rank == 1)
 
-    def causes(seconds: float) -> list[tuple[str, int]]:
+    def causes(seconds: float) -> list[tuple[object, ...]]:
         values = well.table.values + np.where(engine, seconds, 0.0).astype(np.float32)
         traced = replace(well, programs=True, table=replace(well.table, values=values))
         return [place(one)[:2] for one in verdict(traced).causes]
