@@ -48,6 +48,8 @@ def test_one_launch_is_rated(tmp_path: Path) -> None:
         ([KINDS, "--program", "gemm_ar", "--set", "Ms=0"], "has no schedule that is valid on 2 ranks with Ms=0"),
         (["gemm_ar", "--set", "L=3"], "gemm_ar has no size 'L'"),
         (["gemm_ar", "--set", "M=few"], "M=few"),
+        (["ops.attend"], "no operator 'ops.attend'"),
+        (["ops.moe", "--points", "1"], "no model predicts calls of ops.moe"),
         (["gemm_ar", "--dtype", "f32"], "operators have kernels for bf16 and f16"),
     ],
 )

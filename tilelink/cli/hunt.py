@@ -32,6 +32,7 @@ from tilelink.hunt import hunt as search_cases
 from tilelink.hunt import markdown, text
 from tilelink.hunt.anomaly import LEAST, US
 from tilelink.hunt.cases import TOP, Hunted
+from tilelink.hunt.functions import Functions
 from tilelink.hunt.programs import LAUNCHES, Vary
 from tilelink.hunt.targets import Target, subjects_of
 from tilelink.ir.program import Program
@@ -127,6 +128,9 @@ def _searched(target: Target, by: Strategy, options: dict[str, Any], quiet: bool
     console = Console(stderr=True)
     parts = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     subjects = subjects_of(target, base_of, tables_of)
+    if unknown := [one.name for one in subjects if isinstance(one, Functions)]:
+        hint = "give --measure, where there are GPUs"
+        raise BindingError(f"no model predicts calls of {', '.join(unknown)}", hint=hint)
     with Progress(*parts, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
         task = bar.add_task("hunting", total=None)
         return search_cases(subjects, by, progress=lambda: bar.advance(task), **options)

@@ -19,6 +19,7 @@ from tilelink.dtypes import DTYPES
 from tilelink.errors import SearchError, TileLinkError
 from tilelink.hunt.anomaly import Anomaly, Feature, Rated
 from tilelink.hunt.cases import REFUSED, points_of
+from tilelink.hunt.functions import Functions
 from tilelink.hunt.operators import Choices
 from tilelink.hunt.programs import LAUNCH, Schedules, Workload
 from tilelink.ops.operators import OPERATORS, UNFUSED
@@ -41,7 +42,7 @@ Run = Callable[[], Any]
 class Measured:
     """A subject whose launches are measured. Every method is called by all ranks, in the same order."""
 
-    of: Choices | Schedules
+    of: Choices | Functions | Schedules
     sampler: Sampler
     _known: dict[tuple[int, ...], Rated | TileLinkError] = field(default_factory=dict, compare=False, repr=False)
     _expected: dict[tuple[int, ...], dict[str, float]] = field(default_factory=dict, compare=False, repr=False)
@@ -65,7 +66,7 @@ class Measured:
         key = tuple(choices)
         if key not in self._known:
             try:
-                self._known[key] = self._operator(key) if isinstance(self.of, Choices) else self._program(key)
+                self._known[key] = self._program(key) if isinstance(self.of, Schedules) else self._operator(key)
             except TileLinkError as error:
                 self._known[key] = error
         found = self._known[key]
@@ -76,7 +77,8 @@ class Measured:
     # Operators ------------------------------------------------------------------------------------------------
 
     def _operator(self, choices: tuple[int, ...]) -> Rated:
-        said, expected = self.of.said(choices), self.predicted(choices)
+        said = self.of.said(choices)
+        expected = self.predicted(choices) if isinstance(self.of, Choices) else {}
         runs = self.calls(choices)
         times, host = self._timed(runs, said[LAUNCH] == "graph")
         ops.clear(captured=True)
@@ -119,10 +121,13 @@ class Measured:
 
     def calls(self, choices: Sequence[int]) -> dict[str, Run]:
         """Return implementation -> the call of it that is measured; the chosen one first."""
-        said, operator = self.of.said(choices), OPERATORS[self.name]
+        said = self.of.said(choices)
+        like: dict[str, Any] = {"device": self.sampler.device, "dtype": DTYPES[said["dtype"]]}
+        if isinstance(self.of, Functions):
+            return self._able(self.of.calls(choices, like))
+        operator = OPERATORS[self.name]
         ranks, M, N = dist.get_world_size(), int(said["M"]), int(said["N"])
         K = int(said.get("K", N))
-        like: dict[str, Any] = {"device": self.sampler.device, "dtype": DTYPES[said["dtype"]]}
         function = getattr(ops, self.name)
         x = torch.randn(M // ranks if operator.gathers else M, K, **like)
         given = [x, torch.randn(N, K, **like) * K**-0.5] if operator.weights else [x]
@@ -131,6 +136,19 @@ class Measured:
             schedule = name if number else None  # a call chooses for itself
             made[name] = lambda schedule=schedule: function(*given, schedule=schedule)
         return made
+
+    def _able(self, runs: dict[str, Run]) -> dict[str, Run]:
+        """Return the calls that an operator can make. Raises what its own choice raises."""
+        able: dict[str, Run] = {}
+        for name, run in runs.items():
+            try:
+                self._together(run)
+            except TileLinkError:
+                if not able:
+                    raise
+                continue
+            able[name] = run
+        return able
 
     # Programs -------------------------------------------------------------------------------------------------
 
@@ -249,7 +267,9 @@ class _Collector:
         subject, choices = self._subjects[candidate.program], candidate.choices
         self._seen += 1
         try:
-            if isinstance(subject.of, Choices):
+            if isinstance(subject.of, Functions):
+                pass  # its kernels are compiled by its first call
+            elif isinstance(subject.of, Choices):
                 self.calls += subject.calls(choices).values()
             else:
                 one = subject.of.workload(choices)

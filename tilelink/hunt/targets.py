@@ -9,9 +9,11 @@ from typing import Any, cast
 
 from tilelink import compiler
 from tilelink.errors import BindingError, UnknownNameError
+from tilelink.hunt.functions import OPS, Functions
 from tilelink.hunt.operators import Choices
 from tilelink.hunt.programs import Schedules, Vary
 from tilelink.ir.program import Program
+from tilelink.ops.drawn import DRAWN
 from tilelink.ops.operators import OPERATORS
 from tilelink.scheduling.schedule import Schedule
 from tilelink.simulator.machine import load_machine
@@ -49,13 +51,21 @@ Base = Callable[[Program, list[str]], Mapping[str, int | float | bool]]
 """Gives the sizes of a program to begin with, from those that are given for it and the number of ranks."""
 
 
-def subjects_of(target: Target, base: Base, tables: Any = None) -> list[Choices | Schedules]:
+def subjects_of(target: Target, base: Base, tables: Any = None) -> list[Choices | Functions | Schedules]:
     """Return the subjects of a target. Raises UnknownNameError for names that there are not."""
-    machine, found = load_machine(target.machine), list[Choices | Schedules]()
-    for name in target.names:
-        chosen = target.programs or target.schedules
-        if name in OPERATORS and not (chosen and len(target.names) == 1):
-            found.append(Choices(name=name, machine=machine, vary=target.vary, sizes=_sizes(target.sets)))
+    machine, found = load_machine(target.machine), list[Choices | Functions | Schedules]()
+    for given in target.names:
+        name, chosen = given.removeprefix(OPS), target.programs or target.schedules
+        if given.startswith(OPS) and name in DRAWN:
+            own = DRAWN[name].sizes
+            sizes = _sizes(target.sets, lambda one, own=own: one in own or len(target.names) == 1)
+            found.append(Functions(function=name, vary=target.vary, sizes=sizes))
+            continue
+        if given.startswith(OPS) and name not in OPERATORS:
+            hint = f"there are {', '.join((*OPERATORS, *DRAWN))}"
+            raise UnknownNameError(f"no operator {given!r}", hint=hint)
+        if name in OPERATORS and (given != name or not (chosen and len(target.names) == 1)):
+            found.append(Choices(name=name, machine=machine, vary=target.vary, sizes=_sizes(target.sets, _is_size)))
             continue
         module = compiler.load(name)
         programs = [module.program(one) for one in target.programs] or module.programs
@@ -84,13 +94,20 @@ def _named(module: compiler.Module, program: Program, patterns: Sequence[str]) -
     return tuple(own) or (None,)
 
 
-def _sizes(sets: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of an operator's calls; several of one are separated by commas. Raises BindingError."""
+def _is_size(name: str) -> bool:
+    return name.isupper() and len(name) == 1
+
+
+def _sizes(sets: Sequence[str], has: Callable[[str], bool]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of an operator's calls; several of one are separated by commas. Raises BindingError.
+
+    has: whether a size is one of its.
+    """
     found: dict[str, tuple[int, ...]] = {}
     for text in sets:
         name, _, values = text.partition("=")
         parts = [part.strip() for part in values.split(",")]
-        if name.strip().isupper() and len(name.strip()) == 1:
+        if has(name.strip()):
             if not all(part.isdecimal() and int(part) for part in parts):
                 raise BindingError(f"--set {text} gives no sizes", hint="write M=NUMBER, or M=1,64,256 for several")
             found[name.strip()] = tuple(map(int, parts))
