@@ -9,6 +9,7 @@ if one is named while all is well.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ import tilelink
 from tilelink import compiler
 from tilelink.cli.rank import MEETING_CYCLES
 from tilelink.runtime.cuda.device import current_target
+from tilelink.runtime.cuda.driver import driver
 from tilelink.runtime.cuda.timing import Sampler
 from tilelink.settings import variable
 from tilelink.simulator.machine import load_machine
@@ -78,7 +80,7 @@ def main(folder: Path) -> int:
     side = torch.cuda.Stream()
     source = torch.empty(COPIED, dtype=torch.uint8, device=f"cuda:{rank}")
     target = symmetric.empty(COPIED, dtype=torch.uint8, device=torch.device("cuda", rank))
-    target = symmetric.rendezvous(target, group).get_buffer(1 - rank, (COPIED,), torch.uint8)
+    there = symmetric.rendezvous(target, group).buffer_ptrs[1 - rank]
     spun = torch.empty(SPINNING * 1024, device="cuda")
 
     kernel_of_spins: Any = spin
@@ -87,9 +89,11 @@ def main(folder: Path) -> int:
 
     def copies() -> None:
         if rank == 0:
-            with torch.cuda.stream(side):
-                for one, other in zip(target.chunk(PIECES), source.chunk(PIECES), strict=True):
-                    one.copy_(other, non_blocking=True)
+            size = COPIED // PIECES
+            for place in range(0, COPIED, size):
+                to, of = (ctypes.c_uint64(int(base) + place) for base in (there, source.data_ptr()))
+                call, arguments = driver().copy(ctypes.c_void_p(side.cuda_stream), to, of, size)
+                assert call(*arguments) == 0
 
     def spins() -> None:
         if rank == 1:

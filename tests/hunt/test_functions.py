@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,9 +17,15 @@ from tilelink.hunt.measured import Measured
 from tilelink.hunt.operators import Choices
 from tilelink.hunt.programs import Vary
 from tilelink.hunt.targets import Target, subjects_of
-from tilelink.ops.drawn import DRAWN
+from tilelink.ops import experts, own
+from tilelink.ops.calls import made_for
+from tilelink.ops.drawn import DRAWN, Draw
+from tilelink.ops.drawn import _experts as drawn_experts  # pyright: ignore[reportPrivateUsage]
 from tilelink.ops.operators import UNFUSED
+from tilelink.simulator.machine import load_machine
+from tilelink.tuning.prepare import Point
 
+H200 = load_machine("8xH200").processor
 SMALL = {"B": 2, "H": 2, "G": 2, "S": 32, "D": 16, "T": 16, "chunks": 2, "M": 4, "I": 16, "E": 3, "k": 2}
 VARY = Vary(ranks=(1,), dtypes=("f32",), launches=("eager",))
 
@@ -33,6 +40,16 @@ def group() -> Iterator[None]:
 
 def small(name: str) -> Functions:
     return Functions(function=name, vary=VARY, sizes={one: (SMALL[one],) for one in DRAWN[name].sizes})
+
+
+def meta_of(draw: Draw) -> Draw:
+    """Draw tensors without memory, which are no CPU tensors."""
+
+    def drawn(sizes: Any, number: int, like: Any) -> Any:
+        operands, options = draw(sizes, number, like)
+        return tuple(one.to("meta") for one in operands), options
+
+    return drawn
 
 
 class Sampler:
@@ -86,6 +103,29 @@ def test_a_way_that_is_not_for_a_call_is_left_out(group: None, monkeypatch: pyte
     monkeypatch.setattr("tilelink.hunt.functions.DRAWN", {"moe": type(DRAWN["moe"])(**refused)})
     measured.rated([0] * len(measured.features))
     assert timed == [CHOICE, UNFUSED]
+
+
+def test_kernels_of_several_programs_are_collected_before_one_is_compiled(
+    group: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second program of a layer of experts takes what the first one returns, which is not made yet."""
+    monkeypatch.setattr(own.Op, "_check_devices", lambda *_: None)
+    for module in (own, experts):
+        monkeypatch.setattr(module, "gpu_of", lambda x: nullcontext())
+        monkeypatch.setattr(module, "current_target", lambda *_: H200)
+    made = made_for(dist.group.WORLD)  # pyright: ignore[reportArgumentType]
+    sizes = {**SMALL, "M": 64, "H": 64, "I": 64}
+    subject = Functions(function="moe", vary=VARY, sizes={one: (sizes[one],) for one in DRAWN["moe"].sizes})
+    monkeypatch.setattr("tilelink.ops.drawn._experts", meta_of(drawn_experts))
+    call = subject.calls([0] * len(subject.features), {"device": "cpu", "dtype": torch.bfloat16})["moe:gpu"]
+    made.wanted = wanted = dict[Any, Point]()
+    try:
+        assert call().shape == (64, 64)
+        assert call().shape == (64, 64) and len(wanted) == 2, "what stands for a kernel is not kept"
+    finally:
+        made.wanted = None
+    assert [one.program.name for one in wanted.values()] == ["moe_dispatch", "moe_experts"]
+    assert all(str(one.schedule).startswith("schedule gpu") for one in wanted.values()) and not made.others
 
 
 def test_names_with_ops_are_operators_and_others_files() -> None:

@@ -21,7 +21,7 @@ from tilelink.hunt.anomaly import Anomaly, Feature, Rated
 from tilelink.hunt.cases import REFUSED, points_of
 from tilelink.hunt.functions import Functions
 from tilelink.hunt.operators import Choices
-from tilelink.hunt.programs import LAUNCH, Schedules, Workload
+from tilelink.hunt.programs import DTYPE, LAUNCH, Schedules, Workload
 from tilelink.ops.operators import OPERATORS, UNFUSED
 from tilelink.reference import trial
 from tilelink.runtime.cuda.device import current_target, of_all
@@ -121,8 +121,7 @@ class Measured:
 
     def calls(self, choices: Sequence[int]) -> dict[str, Run]:
         """Return implementation -> the call of it that is measured; the chosen one first."""
-        said = self.of.said(choices)
-        like: dict[str, Any] = {"device": self.sampler.device, "dtype": DTYPES[said["dtype"]]}
+        said, like = self.of.said(choices), self.like(choices)
         if isinstance(self.of, Functions):
             return self._able(self.of.calls(choices, like))
         operator = OPERATORS[self.name]
@@ -136,6 +135,10 @@ class Measured:
             schedule = name if number else None  # a call chooses for itself
             made[name] = lambda schedule=schedule: function(*given, schedule=schedule)
         return made
+
+    def like(self, choices: Sequence[int]) -> dict[str, Any]:
+        """Return what tensors of a point are like."""
+        return {"device": self.sampler.device, "dtype": DTYPES[self.of.said(choices)[DTYPE]]}
 
     def _able(self, runs: dict[str, Run]) -> dict[str, Run]:
         """Return the calls that an operator can make. Raises what its own choice raises."""
@@ -268,7 +271,7 @@ class _Collector:
         self._seen += 1
         try:
             if isinstance(subject.of, Functions):
-                pass  # its kernels are compiled by its first call
+                self.calls += subject.of.calls(choices, subject.like(choices)).values()
             elif isinstance(subject.of, Choices):
                 self.calls += subject.calls(choices).values()
             else:

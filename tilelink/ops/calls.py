@@ -58,7 +58,8 @@ class Made:
     calls that name none. ways: the programs and schedules that names mean. rows: calls that all ranks make
     alike: they were compared. memory: elements of any value, by dtype and device. partial: what programs have of
     inputs that are given in part, by name. wanted: kernels that calls lack, by
-    the keys of `kernels`, while `prepare` collects them; else None.
+    the keys of `kernels` or `others`, while `prepare` collects them; else None. others: of kernels of programs of one's
+    own (`own.py`), which are kept there.
     """
 
     group: ProcessGroup
@@ -70,6 +71,7 @@ class Made:
     memory: dict[Any, torch.Tensor] = field(default_factory=dict[Any, torch.Tensor])
     partial: dict[str, PartialInputs] = field(default_factory=dict[str, PartialInputs])
     wanted: dict[Any, Point] | None = None
+    others: set[Any] = field(default_factory=set[Any])
 
     def way(self, implementation: Schedule | str, op: str, variant: str) -> tuple[Program, Schedule]:
         """Return the program and the schedule that an implementation means for an operator."""
@@ -96,7 +98,7 @@ class Made:
     def free(self, captured: bool) -> int:
         """Close the kernels and forget the rest. Return the number of kernels that are kept (`close_kernels`)."""
         held = close_kernels(self.kernels, captured)
-        for one in (self.calls, self.decided, self.rows, self.memory):
+        for one in (self.calls, self.decided, self.rows, self.memory, self.others):
             one.clear()
         return held
 

@@ -19,7 +19,7 @@ from tilelink.frontend.variants import Template
 from tilelink.ir.parameters import check_number
 from tilelink.ir.program import Program, require_program
 from tilelink.ops import derivative
-from tilelink.ops.calls import gpu_of
+from tilelink.ops.calls import gpu_of, made_for
 from tilelink.ops.consensus import gathered
 from tilelink.ops.custom import Declaration, declare, is_dense, is_differentiated, is_direct, schedule_text
 from tilelink.ops.device_memory import check_device_memory
@@ -29,8 +29,11 @@ from tilelink.ops.partial_inputs import PartialInputs, Shortcut
 from tilelink.ops.reference_launch import ReferenceLaunch
 from tilelink.ops.signature import Call, Signature, signature_of
 from tilelink.ops.sms import target_of
-from tilelink.ops.specialization import ELEMENTS, Specializations, name_of_type
+from tilelink.ops.specialization import ELEMENTS, Specialization, Specializations, name_of_type
+from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
+from tilelink.settings import settings
+from tilelink.tuning.prepare import Point
 
 if TYPE_CHECKING:
     from tilelink.runtime.cuda.kernel import GpuKernel
@@ -172,8 +175,8 @@ class Op:
         self._require_no_gradients(operands)
         if direct:
             found = self._run(given, members, text)
-            if key is not None:
-                kept[key] = self._prepared(given, members, text)
+            if key is not None and not isinstance(launch := self._prepared(given, members, text), _Wanted):
+                kept[key] = launch
         else:
             found = self._new(*[given.get(name) for name in self.signature.names], name_of(members), text)
         if not self.signature.outputs:
@@ -212,7 +215,9 @@ class Op:
         if any(isinstance(value, torch.Tensor) for value in named.values()):
             return None
         places = [(name, place) for place, name in enumerate(self.signature.inputs) if values.get(name) is not None]
-        known[key] = found = self._prepared(values, members, text), places
+        found = self._prepared(values, members, text), places
+        if not isinstance(found[0], _Wanted):
+            known[key] = found
         return found
 
     def kernel(
@@ -346,7 +351,9 @@ class Op:
         if found is None:
             first = next(values[name] for name in self.signature.inputs if values.get(name) is not None)
             with gpu_of(first):
-                found = known[key] = self._made(self._as_call(values), first.device, group, schedule)
+                found = self._made(self._as_call(values), first.device, group, schedule)
+            if not isinstance(found, _Wanted):
+                known[key] = found
         return found
 
     def _made(self, call: Call, device: torch.device, group: ProcessGroup, schedule: str) -> Any:
@@ -371,9 +378,19 @@ class Op:
             gathered(self.program.name, what, group, refusal=error)
             raise
         gathered(self.program.name, what, group)
+        made, target = made_for(group), target_of(group)
+        key = (self.program.name, str(chosen), *form.dims.items(), form.dtype, target)
+        if made.wanted is not None and not self._tables:  # a point has no tables
+            made.wanted[key] = Point(
+                program=form.program, schedule=chosen, dims=form.dims, dtype=form.dtype, ranks=group.size(),
+                nodes=nodes_of(group), target=target or current_target(group),
+                deadlines=(settings().deadline is not None,),
+            )  # fmt: skip
+            return _Wanted(form, device)
+        made.others.add(key)
         return compiler.compile(
             form.program, chosen, ranks=group.size(), dims=form.dims, dtype=form.dtype, device="cuda", group=group,
-            nodes=nodes_of(group), tables=self._tables, target=target_of(group),
+            nodes=nodes_of(group), tables=self._tables, target=target,
         )  # fmt: skip
 
     def _schedule(self, program: Program, text: str) -> Schedule | None:
@@ -477,6 +494,20 @@ class Op:
                 writes=(*signature.in_place, *signature.outputs),
             )
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Stands for a kernel that is not made yet, while `prepare` collects those: its results are of any value."""
+
+    form: Specialization
+    device: torch.device
+
+    def __call__(self, inputs: Any, out: Any = None) -> dict[str, torch.Tensor]:
+        del inputs
+        new = {name: (shape, dtype) for name, (shape, dtype) in self.form.outputs.items() if name not in (out or {})}
+        made = {name: torch.empty(shape, dtype=dtype, device=self.device) for name, (shape, dtype) in new.items()}
+        return {**made, **(out or {})}
 
 
 def _keyed(value: Any) -> Any:
