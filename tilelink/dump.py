@@ -2,7 +2,7 @@
 
 A runtime makes a `Seen` when a wait has exceeded its deadline, or when a rank has died; nothing is recorded before. The
 compiler adds the program (`Dump`), because a runtime does not know it, and `tilelink diagnose` joins the dumps of all
-ranks (diagnose.py). Reading a dump executes nothing.
+ranks (diagnose/). Reading a dump executes nothing.
 """
 
 from __future__ import annotations

@@ -220,6 +220,8 @@ def test_run_compares_all_outputs(file: str) -> None:
     done = tilelink("run", file, "--ranks", "2", "--repeat", "3", "--seed", "5", "--set", "N=40")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("y: max |out-ref|/|ref| 0.00e+00 ok (twice with default on 2 ranks, 3 launches, f32)")
+    each = [line for line in done.stderr.splitlines() if line.startswith("launch ")]
+    assert each == [f"launch {number} of 3: max |out-ref|/|ref| 0.00e+00" for number in (1, 2, 3)]
 
 
 def test_run_compares_what_is_changed_in_place() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,8 +100,8 @@ def test_a_way_that_is_not_for_a_call_is_left_out(group: None, monkeypatch: pyte
         return dict.fromkeys(runs, 1e-5), dict.fromkeys(runs, 1e-6)
 
     monkeypatch.setattr(Measured, "_timed", noted)
-    refused = {**DRAWN["moe"].__dict__, "ways": (UNFUSED, "moe:nothing")}
-    monkeypatch.setattr("tilelink.hunt.functions.DRAWN", {"moe": type(DRAWN["moe"])(**refused)})
+    refused = replace(DRAWN["moe"], ways=(UNFUSED, "moe:nothing"))
+    monkeypatch.setattr("tilelink.hunt.functions.DRAWN", {"moe": refused})
     measured.rated([0] * len(measured.features))
     assert timed == [CHOICE, UNFUSED]
 

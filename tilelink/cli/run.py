@@ -255,14 +255,23 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
             pairs = [(t.name, outputs, expected) for t in program.tensors if t.is_result]
             if number == launches:
                 pairs += [(t.name, result.kept, kept) for t in program.tensors if t.space == "kept"]
+            worst = 0.0
             for name, own, wanted in pairs:
                 sides = trial.compared(own, wanted, name)
-                errors[name] = max(errors.get(name, 0.0), trial.relative_error(*sides))
+                error = trial.relative_error(*sides)
+                errors[name], worst = max(errors.get(name, 0.0), error), max(worst, error)
                 if name not in odd and (found := trial.no_number(*sides)):
                     odd[name] = found
+            _say_launch(number, launches, worst, how)
             advance("comparing")
     report["seconds"] = round(result.seconds, 3)
     return errors, odd, trial.rounding_error(program, report["dtype"], every)
+
+
+def _say_launch(number: int, launches: int, error: float, how: _How) -> None:
+    """Say how far the outputs of a launch are from the reference at most, if there are several."""
+    if launches > 1 and not how.quiet:
+        say(f"launch {number} of {launches}: max |out-ref|/|ref| {error:.2e}")
 
 
 def _save_page(
@@ -290,6 +299,8 @@ def _run_on_gpus(program: Program, schedule: Schedule | None, report: dict[str, 
     }  # fmt: skip
     answer = gpus.on_gpus(request, report["ranks"], how.deadline or 0.0)
     report["seconds"] = round(answer["seconds"], 6)
+    for number, error in enumerate(answer["launches"], 1):
+        _say_launch(number, report["launches"], error, how)
     if how.bench:
         report["time"] = {"median_us": _timing(answer["time"]).median_us, **answer["time"]}
     if how.trace is not None:

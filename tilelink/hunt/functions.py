@@ -29,9 +29,13 @@ class Functions:
     def name(self) -> str:
         return f"{OPS}{self.function}"
 
-    @cached_property
+    @property
     def features(self) -> tuple[Feature, ...]:
         """Sizes, ranks, element type and launch. Raises SearchError for sizes that the operator has not."""
+        return self._features
+
+    @cached_property
+    def _features(self) -> tuple[Feature, ...]:
         usual = DRAWN[self.function].sizes
         if unknown := self.sizes.keys() - usual.keys():
             raise SearchError(f"{self.name} has no size {min(unknown)!r}", hint=f"it has {', '.join(usual)}")
