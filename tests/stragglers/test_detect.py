@@ -256,3 +256,12 @@ def test_launches_without_a_number_are_left_out() -> None:
     values = full.table.values.copy()
     values[np.random.default_rng(1).random(values.shape) < 0.2] = np.nan
     assert place(verdict(replace(full, table=replace(full.table, values=values))).causes[0])[:2] == ("rank", 2)
+
+
+@pytest.mark.parametrize("pair", [(2, 0), (0, 2)])
+def test_which_way_notifies_have_always_been_late_is_known_by_who_waits(pair: tuple[int, int]) -> None:
+    """Only the round trip is known. There is no launch before in which the other rank waited less."""
+    late = Deviation(field="signal_latency", factor=20, rank=pair[0], peer=pair[1])
+    found = verdict(traces(4, [(pool(4, (late,)), LAUNCHES)]))
+    assert found.causes and (found.causes[0].suspect.kind, found.causes[0].suspect.rank) == ("signals", pair[0])
+    assert found.causes[0].suspect.peer == pair[1]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tilelink.lowering.columns import Ints
-from tilelink.stragglers.evidence import Bools, Evidence, by_place, mean_of, numbers, spread
+from tilelink.stragglers.evidence import Bools, Evidence, by_place, lower, mean_of, numbers, spread
 from tilelink.stragglers.metrics import MOVES, Floats
 
 SLOWER = 0.06
@@ -96,10 +96,15 @@ def suspects(evidence: Evidence) -> Iterator[Suspect]:
 
 
 def _pairs(evidence: Evidence) -> Iterator[tuple[int, int, Ints]]:
-    """Yield (from, to, column) of the round trips of notifies: those of which the other rank waits longer."""
+    """Yield (from, to, column) of the round trips of notifies: those of which the other rank waits longer.
+
+    It does so longer than in other launches, or than its likes, if that is always so.
+    """
     waits = np.flatnonzero(evidence.of("wait"))
     longer = np.zeros(len(evidence.metric))
     longer[waits] = np.nan_to_num(evidence.slower[waits]).max(axis=1)
+    for own in evidence.classes(evidence.of("wait"), evidence.distance):
+        longer[own] += np.nan_to_num(evidence.level[own] - lower(evidence.level[own, None])[0])
     for column in np.flatnonzero(evidence.of("signal")).tolist():
         yield *evidence.way(int(evidence.rank[column]), int(evidence.peer[column]), longer), np.array([column])
 
