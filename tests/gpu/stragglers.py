@@ -38,8 +38,8 @@ from tilelink.stragglers.report import verdict
 DIMS = {"Ms": 2048, "N": 4096, "K": 4096}
 WELL, ILL = 60, 120
 LATE_S = 0.004
-COPIED, PIECES = 1 << 30, 16
-"""Bytes of the competing copy, in pieces between which a copy engine turns to other copies: about 3 ms."""
+COPIED, PIECES = 1 << 28, 64
+"""Bytes of the competing copy, in pieces between which a copy engine turns to other copies: about 0.7 ms."""
 SPINNING, SPIN_NS = 132, 3_000_000
 EXPECTED = {
     "all is well": set(),
@@ -88,7 +88,9 @@ def main(folder: Path) -> int:
     kernel_of_spins[(SPINNING,)](spun, 1000, num_warps=4)
 
     def copies() -> None:
+        """Copy to the peer from the moment on at which the ranks have met: before it would hold up the host."""
         if rank == 0:
+            side.wait_stream(torch.cuda.current_stream())
             size = COPIED // PIECES
             for place in range(0, COPIED, size):
                 to, of = (ctypes.c_uint64(int(base) + place) for base in (there, source.data_ptr()))
@@ -112,11 +114,11 @@ def main(folder: Path) -> int:
         begin = time.perf_counter()
         for launch in range(WELL + ILL):
             ill = fault is not None and launch >= WELL
-            if ill and fault is not None and fault is not sleeps:
-                fault()  # its own time on the host is before the ranks meet
+            if ill and fault is spins:
+                spins()
             sampler.meet_later()  # hosts that wait for each launch are not in step
-            if ill and fault is sleeps:
-                sleeps()
+            if ill and fault is not None and fault is not spins:
+                fault()
             kernel(given, out=made)
         torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
