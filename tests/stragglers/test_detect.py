@@ -265,3 +265,20 @@ def test_which_way_notifies_have_always_been_late_is_known_by_who_waits(pair: tu
     found = verdict(traces(4, [(pool(4, (late,)), LAUNCHES)]))
     assert found.causes and (found.causes[0].suspect.kind, found.causes[0].suspect.rank) == ("signals", pair[0])
     assert found.causes[0].suspect.peer == pair[1]
+
+
+def test_a_host_that_pauses_in_a_few_launches_is_named() -> None:
+    """As one that collects garbage: six pauses of several launches each are no chance."""
+    bad = pool(4, late=((2, 4e-4),))
+    found = verdict(traces(4, [(pool(4), LAUNCHES // 2), *[(bad, 1), (pool(4), LAUNCHES // 12 - 1)] * 6]))
+    assert [place(one)[:2] for one in found.causes] == [("host", 2)]
+    assert 0.01 < found.causes[0].share < 0.04, "of the launches from the first pause to the last one"
+
+
+def test_notifies_of_a_norm_that_is_not_exact_are_not_late() -> None:
+    """Of four ranks one pair alone is three ranks apart: it is compared with the other pairs, not with the norm."""
+    well = traces(4, [(pool(4), LAUNCHES)])
+    assert well.norm is not None
+    signals = split(well.norm.keys)[0] == NUMBER["signal"]
+    norm = replace(well.norm, values=np.where(signals, well.norm.values * 0.85, well.norm.values))
+    assert verdict(replace(well, norm=norm)).causes == ()

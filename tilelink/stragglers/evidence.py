@@ -189,7 +189,8 @@ class Evidence:
                 alike = others & (self.stage == self.stage[at]) & (self.far == self.far[at])
                 others = alike if len(np.unique(self.rank[alike])) > 1 else others
                 offset[own] = min(float(level[at]), lower(level[others, None])[0])
-                offset[own] = np.where(self.of("signal")[own], np.minimum(offset[own], 0.0), offset[own])
+                if self.ranks == 2:
+                    offset[own] = np.where(self.of("signal")[own], np.minimum(offset[own], 0.0), offset[own])
         for own in self.classes(self.of(*MOVES), self.metric, self.stage, self.far):
             if self.traces.norm is not None and len(np.unique(self.rank[own])) > 1:
                 offset[own] = np.maximum(offset[own], lower(level[own, None])[0])  # one that met none is no standard
@@ -206,13 +207,18 @@ class Evidence:
         return result
 
     def way(self, one: int, other: int, longer: Floats) -> tuple[int, int]:
-        """Return two ranks so that the second one waits longer for the first, by how much longer columns are."""
+        """Return two ranks so that notifies of the first one reach the second one late, by how much longer waits are.
+
+        The second one waits longer for the first, and is late itself, so that others wait longer for it.
+        """
         waits = self.of("wait")
-        for_one, for_other = (
-            float(longer[waits & (self.rank == a) & (self.peer == b)].max(initial=0.0))
-            for a, b in ((other, one), (one, other))
-        )
-        return (other, one) if for_other > for_one else (one, other)
+
+        def late(by: int, rank: int) -> float:
+            for_it = waits & (self.peer == rank) & (self.rank != by)
+            direct = longer[waits & (self.rank == rank) & (self.peer == by)].max(initial=0.0)
+            return float(direct + (longer[for_it].mean() if for_it.any() else 0.0))
+
+        return (other, one) if late(other, one) > late(one, other) else (one, other)
 
     @cached_property
     def sms(self) -> dict[int, tuple[Ints, NDArray[np.int64]]]:

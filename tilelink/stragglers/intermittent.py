@@ -16,6 +16,8 @@ TRIED = 6
 """Sets of launches that are looked at."""
 SELDOM = 8
 """Launches that are slow, at least, where a part is slow in some alone."""
+PAUSES, PAUSED = 4, 10.0
+"""The same of a host that pauses: its launches are late by so many times what counts as late."""
 RARELY = 2.5
 """By how many times the slowest launches of most of its likes, as many, are to be exceeded by them."""
 SLOWER_SELDOM = 0.1
@@ -93,14 +95,16 @@ def _tails(evidence: Evidence, suspects: list[Suspect]) -> list[Bools]:
         least = LATE_SELDOM if kind == "host" else SLOWER_SELDOM
         usual = np.quantile(own, USUAL, axis=1)
         likes = [np.quantile(np.delete(usual, n), LIKES) if len(own) > 1 else 0.0 for n in range(len(own))]
-        slow = own > np.maximum(np.maximum(least, TAIL * scatter), np.array(likes) * ABOVE)[:, None]
-        counts = slow.sum(axis=1)
+        limit = np.maximum(np.maximum(least, TAIL * scatter), np.array(likes) * ABOVE)[:, None]
         highest = np.cumsum(np.sort(own, axis=1)[:, ::-1], axis=1)
-        for n in np.flatnonzero((counts >= SELDOM) & (counts < launches / 2)).tolist():
-            likes = np.delete(highest[:, counts[n] - 1], n)
-            if len(likes) and highest[n, counts[n] - 1] < RARELY * np.quantile(likes, LIKES, method="lower"):
-                continue
-            tails.append((float(own[n, slow[n]].sum() / scatter[n]), slow[n]))
+        pauses = [(own > PAUSED * limit, PAUSES)] if kind == "host" else []
+        for slow, few in ((own > limit, SELDOM), *pauses):
+            counts = slow.sum(axis=1)
+            for n in np.flatnonzero((counts >= few) & (counts < launches / 2)).tolist():
+                likes = np.delete(highest[:, counts[n] - 1], n)
+                if len(likes) and highest[n, counts[n] - 1] < RARELY * np.quantile(likes, LIKES, method="lower"):
+                    continue
+                tails.append((float(own[n, slow[n]].sum() / scatter[n]), slow[n]))
     return [slow for _, slow in sorted(tails, key=lambda one: -one[0])]
 
 
