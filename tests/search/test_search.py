@@ -298,7 +298,7 @@ def test_a_plan_that_is_too_large_for_the_machine_is_a_refused_point(monkeypatch
     def too_large(*_: object) -> Plan:
         raise MemoryError
 
-    monkeypatch.setattr("tilelink.search.space.make_plan", too_large)
+    monkeypatch.setattr("tilelink.search.space.safe_plan", too_large)
     found = search(space_of("ag_gemm"), lambda _: 1.0, strategy("random"), trials=3)
     assert found.refused == {"memory": 3}
 

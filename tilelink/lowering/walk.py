@@ -68,6 +68,10 @@ class Walk:
         self._in_loops = 0
         """Executions of statements in loops so far."""
 
+    def tiles(self, stage: BoundStage) -> Ints:
+        """Return the tiles to walk, counted rank by rank: all of a stage."""
+        return np.arange(self.bound.ranks * stage.total, dtype=np.int64)
+
     def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
         """Take the executions of a statement without a body: neither an `if` nor a loop."""
         raise NotImplementedError
@@ -92,8 +96,7 @@ class Walk:
     def stage(self, stage: BoundStage) -> None:
         """Walk the body of a stage."""
         total, ranks = stage.total, self.bound.ranks
-        rank = np.repeat(np.arange(ranks, dtype=np.int64), total)
-        t = np.tile(np.arange(total, dtype=np.int64), ranks)
+        rank, t = np.divmod(self.tiles(stage), max(total, 1))
         env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t}, tables=self.tables)
         indices = {d.name: column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
         task = self.first_task[stage.name] + rank * total + t

@@ -293,7 +293,7 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None, *,
         enumerator.stage(stage)
     enumerator.settle()
     accesses, signals, barriers = enumerator.accesses(), enumerator.signals(), enumerator.barriers()
-    worker, sequence, workers = _workers(bound, first_task, tasks, alone=alone)
+    worker, sequence, workers = workers_of(bound, first_task, tasks, alone=alone)
     return Plan(
         bound=bound,
         statements=tuple(enumerator.statements),
@@ -336,9 +336,10 @@ def count_thresholds(
     return result
 
 
-def _workers(
-    bound: Bound, first_task: Mapping[str, int], tasks: int, *, alone: bool
+def workers_of(
+    bound: Bound, first_task: Mapping[str, int], tasks: int, *, alone: bool = False
 ) -> tuple[Ints, Ints, tuple[tuple[int, int, int], ...]]:
+    """Return worker, sequence and workers of a plan. alone: as for `make_plan`."""
     worker = np.zeros(tasks, np.int64)
     sequence = np.zeros(tasks, np.int64)
     workers: list[tuple[int, int, int]] = []

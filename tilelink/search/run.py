@@ -10,7 +10,8 @@ from math import inf
 from random import Random
 from typing import Literal, Protocol
 
-from tilelink.errors import CostError, SearchError, foreign
+from tilelink.errors import CostError, ProgressError, SearchError, foreign
+from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search.points import Candidate, Points
@@ -32,6 +33,8 @@ Ended = Literal["trials", "seconds", "strategy", "points", "interrupt"]
 
 Cost = Callable[[Plan], float | None]
 """The cost of a verified plan, in seconds; None for one that is so much slower than others that it does not matter."""
+Guess = Callable[[Bound], float | None]
+"""The cost of a program that is not proved; infinity for one that is far slower; None if that takes a plan to say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,8 @@ class Tried:
     """A schedule that was rated, and its cost in seconds.
 
     candidate: its point, or the point that is nearest to a declared schedule. trial: its number, from 1; refused points
-    count. at: the time of the trial, in seconds from the start of the search.
+    count. at: the time of the trial, in seconds from the start of the search. proved: False if nobody asked whether it
+    is safe, since others were faster.
     """
 
     candidate: Candidate
@@ -48,6 +52,7 @@ class Tried:
     trial: int
     at: float
     declared: bool = False
+    proved: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +75,12 @@ class Found:
 
     @property
     def ranking(self) -> tuple[Tried, ...]:
-        """The schedules tried, best first; of equal costs the one that was tried first."""
+        """The schedules tried that were proved, best first; of equal costs the one that was tried first."""
+        return tuple(one for one in self.rated if one.proved)
+
+    @property
+    def rated(self) -> tuple[Tried, ...]:
+        """The schedules tried, best first. `Space.plan_of` asks whether one is safe that was not proved."""
         return tuple(sorted(self.tried, key=lambda trial: trial.seconds))
 
     def progress(self) -> list[Tried]:
@@ -87,6 +97,7 @@ def search(
     cost: Cost,
     strategy: Strategy,
     *,
+    guess: Guess | None = None,
     budget_s: float | None = None,
     trials: int | None = None,
     seed: int = 0,
@@ -95,6 +106,8 @@ def search(
 ) -> Found:
     """Search until the strategy's proposals, the seconds, the trials or the points are spent, and return the result.
 
+    guess: what a point costs, before there is a plan of it. A point is then planned and proved only if it is declared
+    or better than all before it.
     trials: distinct points, including refused ones. The space's declared schedules are rated first, in the order of
     their numbers of tiles, and count as trials. A declared schedule is left out if it would exceed both DECLARED_S
     seconds and DECLARED_SHARE of the budget. A point that is proposed again costs nothing. The strategy counts as done
@@ -108,7 +121,7 @@ def search(
     """
     if budget_s is not None and not budget_s >= 0:
         raise SearchError(f"a search of {budget_s!r} s", hint="give seconds, 0 or more, or None for no limit")
-    judge = _Judge(space, cost, progress, budget_s, trials)
+    judge = _Judge(space, cost, guess, progress, budget_s, trials)
     try:
         ended = _declared(space, judge, budget_s) or walk(space, judge, strategy, seed)
     except KeyboardInterrupt:
@@ -188,10 +201,10 @@ class _Judge:
     """Makes plans, asks for their costs, and records the trials."""
 
     def __init__(
-        self, space: Space, cost: Cost, progress: Callable[[Tried | None], None] | None, budget_s: float | None,
-        trials: int | None,
+        self, space: Space, cost: Cost, guess: Guess | None, progress: Callable[[Tried | None], None] | None,
+        budget_s: float | None, trials: int | None,
     ) -> None:  # fmt: skip
-        self._space, self._cost, self._progress = space, cost, progress
+        self._space, self._cost, self._guess, self._progress = space, cost, guess, progress
         self._begin, self._budget_s, self._most = time.monotonic(), budget_s, trials
         self.trials, self.tried = 0, list[Tried]()
 
@@ -209,10 +222,8 @@ class _Judge:
     def __call__(self, candidate: Candidate, declared: Schedule | None = None) -> float | None:
         """Return the cost in seconds of a point, or of a declared schedule near it; None if it is refused."""
         schedule = declared or self._space.schedule(candidate)
-        plan = self._space.plan_of(candidate.program, schedule)
-        seconds = None if plan is None else self._cost(plan)
-        if plan is not None and seconds is None:
-            self._space.refused[SLOWER] += 1
+        bound = self._space.bound_of(candidate.program, schedule)
+        seconds, proved = (None, False) if bound is None else self._rated(bound, wanted=declared is not None)
         if seconds is not None and not 0 <= seconds < inf:
             hint = "a cost is a finite number of seconds, 0 or more"
             raise CostError(f"{schedule.name} of {schedule.program} costs {seconds!r}", hint=hint)
@@ -221,9 +232,27 @@ class _Judge:
         if seconds is not None:
             one = Tried(
                 candidate=candidate, schedule=schedule, seconds=seconds, trial=self.trials, at=self.elapsed,
-                declared=declared is not None,
+                declared=declared is not None, proved=proved,
             )  # fmt: skip
             self.tried.append(one)
         if self._progress is not None:
             self._progress(one)
         return seconds
+
+    def _rated(self, bound: Bound, *, wanted: bool) -> tuple[float | None, bool]:
+        """Return the cost of a program, and whether it is proved. wanted: it has to be."""
+        guessed = None
+        try:
+            guessed = self._guess(bound) if self._guess is not None else None
+        except ProgressError as error:
+            if not wanted:
+                return self._space.refuse(type(error).__name__, error), False
+        seconds = None if guessed == inf else guessed
+        if proved := guessed is None or wanted or all(guessed < one.seconds for one in self.tried):
+            plan = self._space.proved(bound)
+            if plan is None:
+                return None, False
+            seconds = self._cost(plan) if guessed is None else seconds
+        if seconds is None:
+            self._space.refused[SLOWER] += 1
+        return seconds, proved

@@ -16,14 +16,13 @@ from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.registers import spills
 from tilelink.lowering.shared_memory import does_not_fit
-from tilelink.planning.plan import Plan, make_plan
-from tilelink.planning.queue_order import with_queue_order
+from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search.knobs import Knob, knobs
 from tilelink.search.points import Candidate, Points
 from tilelink.search.seeds import nearest
 from tilelink.target import Target
-from tilelink.verifier import verify
+from tilelink.verifier.cutoff import safe_plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,22 +92,31 @@ class Space(Points):
 
     def plan_of(self, number: int, schedule: Schedule) -> Plan | None:
         """Return the verified plan of any schedule of a program, by its number, or None, as for a point."""
+        bound = self.bound_of(number, schedule)
+        return None if bound is None else self.proved(bound)
+
+    def bound_of(self, number: int, schedule: Schedule) -> Bound | None:
+        """Return a program, by its number, with a schedule, or None if it is refused before it has a plan."""
         try:
             bound = self._bound(number, schedule)
-            if error := does_not_fit(bound):
-                return self._refuse("shared memory", error)
-            if error := spills(bound):
-                return self._refuse("registers", error)
-            plan = with_queue_order(make_plan(bound, self.tables))
-            verify(plan)
         except TileLinkError as error:
-            return self._refuse(type(error).__name__, error)
+            return self.refuse(type(error).__name__, error)
+        if error := does_not_fit(bound):
+            return self.refuse("shared memory", error)
+        return self.refuse("registers", error) if (error := spills(bound)) else bound
+
+    def proved(self, bound: Bound) -> Plan | None:
+        """Return the verified plan of a program of `bound_of`, or None if it is refused."""
+        try:
+            return safe_plan(bound, self.tables)
+        except TileLinkError as error:
+            return self.refuse(type(error).__name__, error)
         except MemoryError:  # its tiles are too many for this machine: others need not be
             self.refused["memory"] += 1
             return None
-        return plan
 
-    def _refuse(self, reason: str, error: TileLinkError) -> None:
+    def refuse(self, reason: str, error: TileLinkError) -> None:
+        """Count a schedule that is refused."""
         self.refused[reason] += 1
         self.reasons.setdefault(reason, error)
 

@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 
 from tilelink.errors import BindingError, CostError, MachineError
 from tilelink.ir.depth import deep
+from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan
 from tilelink.simulator.cost import CostModel, Roofline
 from tilelink.simulator.engine import least_seconds, simulate_script
 from tilelink.simulator.machine import Machine
-from tilelink.simulator.result import Simulated, mean_of, summarize
+from tilelink.simulator.result import Simulated, mean_of, rank_ends, summarize
 from tilelink.simulator.sampled import Sample, launch_tensors, sampled
 from tilelink.simulator.script import Script, make_script
+from tilelink.simulator.thinned import thinned
 
-__all__ = ["CostModel", "Roofline", "Simulated", "seconds_within", "simulate"]
+__all__ = ["CostModel", "Roofline", "Simulated", "seconds_by_few", "seconds_within", "simulate"]
 
 
 @deep()
@@ -81,6 +83,38 @@ def seconds_within(
         if found[-1].seconds > clear:
             break
     return mean_of(found).seconds
+
+
+@deep()
+def seconds_by_few(
+    bound: Bound,
+    machine: Machine,
+    limit: float,
+    *,
+    clear: float = inf,
+    cost: CostModel | None = None,
+    tables: Mapping[str, NDArray[Any]] | None = None,
+    samples: Sequence[Sample] = (),
+) -> float | None:
+    """Return the predicted seconds of a bound program, by some of the tiles of its launches (thinned.py).
+
+    Return infinity if a launch takes more than `limit` seconds, and None if there are so few tiles that all of them are
+    soon simulated. The arguments are those of `seconds_within`. Raises ProgressError if tiles wait for ever. No rule is
+    asked of the program, so a time is no promise that it is safe.
+    """
+    found: list[float] = []
+    for sample in samples if launch_tensors(bound) else [{}]:
+        plan = thinned(bound, tables or {}, sample)
+        if plan is None:
+            return None
+        script = make_script(plan, machine, cost or Roofline(), {**(tables or {}), **sample})
+        timeline = simulate_script(script, [0.0] * bound.ranks, limit) if least_seconds(script) <= limit else None
+        if timeline is None:
+            return inf
+        found.append(float(rank_ends(timeline).max()))
+        if found[-1] > clear:
+            break
+    return sum(found) / len(found) if found else None
 
 
 def _scripts(

@@ -18,6 +18,10 @@ from tilelink.lowering.columns import Ints
 from tilelink.simulator.links import Port
 from tilelink.simulator.machine import Machine
 from tilelink.simulator.script import AWAIT, COMPUTE, FAR, MOVE, SIGNAL, Floats, Script
+from tilelink.simulator.thinned import places_of, repeats_of
+
+NEARLY = 1e-6
+"""What a number of programs may lack to a whole one, where each stands for several."""
 
 RESUME, ARRIVE, LEAVE, BEGIN, PART, STORED = range(6)
 """Events: a worker resumes; a notify reaches its counter; a port finishes a transfer; a transfer begins; a transfer
@@ -79,11 +83,13 @@ def least_seconds(script: Script) -> float:
     rows = np.flatnonzero(script.kind == COMPUTE)
     costs = (script.main + script.overhead)[rows]
     busy = np.bincount(script.worker[rows], costs, minlength=len(script.plan.workers)).tolist()
+    places = places_of(script.plan)
     longest, together = defaultdict[tuple[int, int], float](float), defaultdict[tuple[int, int], float](float)
     for (number, rank, _), cost in zip(script.plan.workers, busy, strict=True):
         seconds = cost / clocks[rank]
         longest[number, rank] = max(longest[number, rank], 0.0 if bound.kernels[number].dynamic else seconds)
-        together[number, rank] += seconds / (bound.resident_programs * bound.kernels[number].programs_per_cta)
+        at_a_time = bound.resident_programs * bound.kernels[number].programs_per_cta
+        together[number, rank] += places[number] * seconds / at_a_time
     streams = defaultdict[tuple[object, int], float](float)
     for (number, rank), seconds in longest.items():
         streams[bound.kernels[number].stream, rank] += max(seconds, together[number, rank])
@@ -451,6 +457,7 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
     again[1:] = (script.kind[1:] == SIGNAL) & (script.kind[:-1] == SIGNAL) & (script.task[1:] == script.task[:-1])
     away = peer != rank
     far = peer // machine.node_ranks != rank // machine.node_ranks
+    fence = fence * repeats_of(script.plan, script.task)
     sent = np.where(again | _deferred(script) | script.stored_apart, 0.0, fence)
     # Words need no fence: what they signal arrives with them.
     carried = (script.kind == SIGNAL) & np.isin(script.what, script.plan.counters[script.plan.by_words])
@@ -506,7 +513,8 @@ class _Programs:
         self.machines: list[Machine] = [kinds[number] for number in kind_of.tolist()]
         self.gaps = [own.kernel_gap for own in self.machines]
         ranks = range(plan.bound.ranks)
-        self.free = [plan.bound.resident_programs for _ in ranks]
+        self.free: list[float] = [plan.bound.resident_programs for _ in ranks]
+        self.taking = places_of(plan)
         self.places = [[*range(plan.bound.resident_programs)] for _ in ranks]
         """rank -> a heap of the places for CTAs that are free. SMs take turns in them."""
         self.place_of: dict[tuple[int, int, int], int] = {}
@@ -547,7 +555,7 @@ class _Programs:
         block = number, rank, self.workers[worker][2] // kernel.programs_per_cta
         self.together[block] = self.together.get(block, kernel.programs_per_cta) - 1
         if not self.together[block] and not kernel.on_copy_engine:
-            self.free[rank] += 1
+            self.free[rank] += self.taking[number]
             heappush(self.places[rank], self.place_of[block])
         self.running[number, rank] -= 1
         if self.running[number, rank] == 0:
@@ -567,14 +575,15 @@ class _Programs:
             if (number, rank) not in self.ready or not waiting:
                 continue
             kernel = self.kernels[number]
-            free = len(waiting) if kernel.on_copy_engine else self.free[rank] * kernel.programs_per_cta
-            taken = min(free, len(waiting))
+            taken = len(waiting)
+            if not kernel.on_copy_engine:
+                taken = min(int(self.free[rank] / self.taking[number] + NEARLY) * kernel.programs_per_cta, taken)
             for worker in (waiting.popleft() for _ in range(taken)):
                 self.begin[worker] = max(now, self.ready[number, rank])
                 started.append((worker, self.begin[worker]))
                 if not kernel.on_copy_engine:
                     self._place(worker, kernel)
-            self.free[rank] -= 0 if kernel.on_copy_engine else taken // kernel.programs_per_cta
+            self.free[rank] -= 0 if kernel.on_copy_engine else taken // kernel.programs_per_cta * self.taking[number]
         return started
 
     def _place(self, worker: int, kernel: Kernel) -> None:

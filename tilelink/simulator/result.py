@@ -96,7 +96,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def summarize(timeline: Timeline) -> Simulated:
     """Return the result of a run."""
-    ends = _rank_ends(timeline)
+    ends = rank_ends(timeline)
     return Simulated(
         machine=timeline.script.machine,
         rank_seconds=tuple(ends.tolist()),
@@ -106,7 +106,7 @@ def summarize(timeline: Timeline) -> Simulated:
     )
 
 
-def _rank_ends(timeline: Timeline) -> Floats:
+def rank_ends(timeline: Timeline) -> Floats:
     """Return the time at which each rank is done: its programs have ended, and all that peers write into its outputs
     has arrived and is copied out.
 

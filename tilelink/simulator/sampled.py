@@ -48,7 +48,7 @@ def launch_tensors(bound: Bound) -> list[str]:
 
 def sampled(plan: Plan, sample: Sample, tables: Mapping[str, NDArray[Any]] | None = None) -> SampledPlan:
     """Return the plan of a launch. tables: those that the plan was made with."""
-    walk_ = _Sampled(plan.bound, plan.first_task, plan.channel_base, {**(tables or {}), **sample})
+    walk_ = Sampler(plan.bound, plan.first_task, plan.channel_base, {**(tables or {}), **sample})
     for stage in plan.bound.stages.values():
         walk_.stage(stage)
     known: dict[str, Any] = {f.name: getattr(plan, f.name) for f in fields(Plan)}
@@ -169,7 +169,7 @@ class _Lists:
         return named
 
 
-class _Sampled(Enumerator):
+class Sampler(Enumerator):
     """Collects what one launch does. Its tables are those of the plan and the entries of all index tensors."""
 
     def __init__(

@@ -23,6 +23,7 @@ from tilelink.planning.plan import Plan
 from tilelink.simulator.cost import CostModel, Engine, Move, MoveTime, TileTime
 from tilelink.simulator.machine import Machine
 from tilelink.simulator.sampled import elements_of
+from tilelink.simulator.thinned import ThinnedPlan, repeats_of
 from tilelink.simulator.work import Executions, WorkOf, executions
 
 Floats = NDArray[np.float64]
@@ -104,9 +105,10 @@ class Script:
             if not kernel.dynamic or program:
                 continue
             total = self.plan.bound.stages[kernel.name].total
-            tasks = self.plan.first_task[kernel.name] + rank * total + np.arange(total + 1)
+            tasks = self.plan.first_task[kernel.name] + rank * total + np.arange(total)
+            tasks = tasks[np.broadcast_to(repeats_of(self.plan, tasks), tasks.shape) > 0]
             begin, end = self.first[worker], self.first[worker + 1]
-            rows = (begin + np.searchsorted(self.task[begin:end], tasks)).tolist()
+            rows = [*(begin + np.searchsorted(self.task[begin:end], tasks)).tolist(), int(end)]
             found[number, rank] = tuple(pairwise(rows))
         return found
 
@@ -181,6 +183,8 @@ def make_script(
         builder.statement(one)
     builder.signals()
     every = _Operations.joined(builder.operations, main=np.zeros(0), overhead=np.zeros(0))
+    times = repeats_of(plan, every.task)
+    every = replace(every, main=every.main * times, overhead=every.overhead * times)
     in_line = by_one(plan, np.flatnonzero(taken(plan)))
     worker = in_line.worker[every.task]
     early = np.isin(plan.event(every.task, every.position), own_copies(plan).events) & own_first
@@ -199,7 +203,7 @@ def make_script(
         main=main,
         overhead=overhead,
         first=np.searchsorted(worker, np.arange(len(plan.workers) + 1)),
-        moves=builder.moves(),
+        moves=_for_all(plan, builder.moves(), every),
         need=_needs(plan),
         least=builder.least,
         early=early[order][keep] & (kind == SIGNAL) & (what // max(plan.channels, 1) == rank),
@@ -207,6 +211,20 @@ def make_script(
         staging=_copied(plan, "in", machine, cost),
         keeping=_copied(plan, "out", machine, cost),
     )
+
+
+def _for_all(plan: Plan, moves: Moves, operations: _Operations) -> Moves:
+    """Return the moves of the tasks of a plan with the times of all for which they stand."""
+    if not isinstance(plan, ThinnedPlan) or not len(moves.size):
+        return moves
+    rows = operations.kind == MOVE
+    task = np.zeros(len(moves.size), np.int64)
+    task[operations.what[rows]] = operations.task[rows]
+    times, load = plan.repeats[task], plan.load[task]
+    return replace(
+        moves, size=moves.size * times, data=moves.data * times, setup=moves.setup * times,
+        latency=moves.latency * times, efficiency=moves.efficiency / load, least=moves.least * times * load,
+    )  # fmt: skip
 
 
 def _merged(operations: _Operations) -> tuple[Ints, Floats, Floats]:
@@ -401,3 +419,13 @@ class _Builder:
             # a statement computes with words when it has waited for them
             earlier = np.where(self.plan.by_words[rows] & (signal == WAIT), Substep.ARRIVED + 1, 0)
             self.operations.append(_operations(kind, s.task[rows], s.position[rows] - earlier, what=what[rows]))
+        if isinstance(self.plan, ThinnedPlan):
+            self._looks(self.plan)
+
+    def _looks(self, plan: ThinnedPlan) -> None:
+        """Add what waits take that find their counter full, and those of tiles for which others stand."""
+        s, ranks = plan.signals.pick(plan.signals.kind == WAIT), np.array([rank for _, rank, _ in plan.workers])
+        s = s.pick(plan.repeats[s.task] > 1)
+        for some, share in ((plan.passed, 1.0), (s, 1 - 1 / plan.repeats[s.task])):
+            look = np.array([kind.wait for kind in self.kinds])[self.kind_of[ranks[plan.worker[some.task]]]]
+            self.operations.append(_operations(COMPUTE, some.task, some.position, sub=1, overhead=look * share))

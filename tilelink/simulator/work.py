@@ -39,6 +39,7 @@ from tilelink.lowering.transform import number_of
 from tilelink.lowering.walk import Rows, Walk
 from tilelink.planning.plan import Plan
 from tilelink.simulator.sampled import SampledPlan, elements_of, existing, part_of
+from tilelink.simulator.thinned import ThinnedPlan, kept_tiles, weights_of
 
 SPECIAL = {"exp", "exp2", "log", "sqrt", "rsqrt", "silu", "gelu", "sigmoid", "tanh"}
 Floats = NDArray[np.float64]
@@ -122,7 +123,12 @@ class _Executed(Walk):
     def __init__(self, plan: Plan, tables: Mapping[str, NDArray[Any]]) -> None:
         super().__init__(plan.bound, plan.first_task, tables)
         self.executions: list[Executions] = []
-        self._of_launch = isinstance(plan, SampledPlan)
+        self._plan, self._of_launch = plan, isinstance(plan, SampledPlan)
+
+    def tiles(self, stage: BoundStage) -> Ints:
+        if not isinstance(self._plan, ThinnedPlan):
+            return super().tiles(stage)
+        return kept_tiles(stage, self.bound.ranks, self.first_task[stage.name], self._plan.repeats)
 
     def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
         if self._of_launch and stage.parts:
@@ -334,10 +340,11 @@ class WorkOf:
         for tensor in np.unique(a.tensor[rows]):
             own = rows[a.tensor[rows] == tensor]
             lo, hi = a.lo[own], a.hi[own]
-            touched = float(self._elements[own].sum())
+            touched = float((self._elements[own] * weights_of(plan, a.task[own])).sum())
             box = float(np.prod(hi.max(axis=0) - lo.min(axis=0), dtype=np.float64))
             moved += min(touched, box) * int(self.items[tensor])
-        runs = int(((one.task >= begin) & (one.task < end)).sum())
+        own = one.task[(one.task >= begin) & (one.task < end)]
+        runs = float(np.broadcast_to(weights_of(plan, own), own.shape).sum())
         return moved / runs * self.slices(one)
 
 

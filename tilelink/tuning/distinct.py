@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilelink.backend.emit import emit
 from tilelink.errors import TileLinkError
@@ -25,7 +26,7 @@ def distinct(found: Found, count: int) -> list[Tried]:
     Schedules with the kernels of another one, or without kernels, are left out. Of two with the same kernels a declared
     one is preferred.
     """
-    left, taken, known = list(found.ranking), list[Tried](), set[str]()
+    left, taken, known = list(found.rated), list[Tried](), set[str]()
     while left and len(taken) < count:
         chosen = min(left, key=lambda one: one.seconds * (1 + ALIKE * _alike(one, taken)))
         left.remove(chosen)
@@ -34,7 +35,7 @@ def distinct(found: Found, count: int) -> list[Tried]:
             continue
         known.add(kernels)
         twins = (one for one in left if one.declared and one.seconds == chosen.seconds)
-        taken.append(next((one for one in twins if _kernels(found, one) == kernels), chosen))
+        taken.append(replace(next((one for one in twins if _kernels(found, one) == kernels), chosen), proved=True))
     return sorted(taken, key=lambda one: one.seconds)
 
 

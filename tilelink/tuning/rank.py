@@ -6,16 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from tilelink import compiler
-from tilelink.compiler.samples import DRAWS, Routing, completed, draw
+from tilelink.compiler.samples import DRAWS, Routing, completed, draw, index_tensors
 from tilelink.errors import TileLinkError
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
+from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search import Found, Space, Strategy, Tried, search, strategy
-from tilelink.simulator import CostModel, seconds_within
+from tilelink.simulator import CostModel, seconds_by_few, seconds_within
 from tilelink.simulator.machine import Machine, load_machine
 from tilelink.target import Target
 
@@ -117,17 +119,32 @@ def rank(
     given = draw(programs[0], ranks=ranks, dims=dims, routing=routing, draws=draws, seed=seed) if programs else []
 
     least = inf
+    known: dict[Program, list[dict[str, Any]]] = {}  # launches do not depend on schedules
+
+    def within(bound: Bound) -> tuple[float, float]:
+        limit = inf if bound.schedule in space.declared else HOPELESS * least
+        return limit, CLEARLY * least if limit < inf else inf
 
     def seconds(plan: Plan) -> float | None:
+        samples = known[plan.bound.source] = completed(plan, given, routing=routing, seed=seed)
+        limit, clear = within(plan.bound)
+        return seconds_within(plan, described, limit, clear=clear, cost=cost, tables=arrays, samples=samples)
+
+    def guess(bound: Bound) -> float | None:
+        samples = known.get(bound.source, None if index_tensors(bound.source, given=False) else given)
+        if samples is None:
+            return None
+        limit, clear = within(bound)
+        return seconds_by_few(bound, described, limit, clear=clear, cost=cost, tables=arrays, samples=samples)
+
+    def tried(one: Tried | None) -> None:
         nonlocal least
-        samples = completed(plan, given, routing=routing, seed=seed)
-        limit = inf if plan.bound.schedule in space.declared else HOPELESS * least
-        clear = CLEARLY * least if limit < inf else inf
-        found = seconds_within(plan, described, limit, clear=clear, cost=cost, tables=arrays, samples=samples)
-        least = least if found is None else min(least, found)
-        return found
+        if one is not None and one.proved:
+            least = min(least, one.seconds)
+        if progress is not None:
+            progress(one)
 
     return search(
-        space, seconds, chosen, budget_s=BUDGET_S if budget_s is None and trials is None else budget_s, trials=trials,
-        seed=seed, progress=progress, keep_interrupted=keep_interrupted,
+        space, seconds, chosen, guess=guess, trials=trials, seed=seed, progress=tried,
+        keep_interrupted=keep_interrupted, budget_s=BUDGET_S if budget_s is None and trials is None else budget_s,
     )  # fmt: skip

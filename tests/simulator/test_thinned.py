@@ -1,0 +1,125 @@
+"""A launch of many tiles by some of them: the time of all, and of few tiles nothing else than all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import pytest
+
+from tilelink import compiler
+from tilelink.compiler.samples import completed, draw
+from tilelink.errors import ProgressError
+from tilelink.lowering.bound import Bound
+from tilelink.planning.plan import make_plan
+from tilelink.planning.queue_order import with_queue_order
+from tilelink.simulator import seconds_by_few, simulate
+from tilelink.simulator.machine import load_machine
+from tilelink.simulator.sampled import Sample, launch_tensors
+from tilelink.simulator.thinned import thinned
+
+MACHINE = load_machine("8xH200")
+NEAR = 0.04
+"""Difference of the times of some tiles and of all, relative to the latter."""
+
+TEXT = """
+program moved(M, N, K):
+    x : in        [M, K]
+    w : in        [N, K]
+    p : symmetric [ranks, M, N]
+    y : out       [M, N]
+
+    compute product(s: ranks, i: M, j: N):
+        tile_push_data(p[rank, i, j] @ s, dot(x[i, :], w[j, :].T))
+        producer_tile_notify(p[rank, i, j] @ s)
+
+    compute add(i: M, j: N):
+        consumer_tile_wait(p[:, i, j])
+        y[i, j] = sum(p[:, i, j], axis=0)
+
+schedule persistent for moved:
+    product on sm, tile(i=64, j=64, k=64), order(s = rank + 1 step +1)
+    add     on sm, tile(i=32, j=64)
+
+schedule by_tile for moved:
+    product on sm, tile(i=64, j=64, k=64), order(s = rank + 1 step +1), program_per_tile
+    add     on sm, tile(i=32, j=64)
+
+schedule by_counter for moved:
+    product on sm, tile(i=64, j=64, k=64), order(s = rank + 1 step +1), dynamic
+    add     on sm(16), tile(i=32, j=64)
+
+schedule few for moved:
+    product on sm, tile(i=64, j=64, k=64), order(s = rank + 1 step +1)
+    add     on sm(4), tile(i=16, j=64)
+"""
+FORMS = ("persistent", "by_tile", "by_counter", "few")
+DIMS = {"M": 2048, "N": 2048, "K": 512}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    file: str
+    program: str
+    schedule: str
+    dims: dict[str, int]
+    ranks: int = 4
+
+
+ROWS = {"M": 1024, "F": 512, "H": 1024, "E": 8, "B": 24, "T": 128, "k": 2}
+CASES = [
+    *(Case(file="", program="moved", schedule=one, dims=DIMS) for one in FORMS),
+    Case(file="ag_gemm", program="ag_gemm", schedule="copy_engine", dims={"Ms": 2048, "N": 4096, "K": 1024}),
+    Case(file="benchmarks/check_cost.tl", program="moe_rs", schedule="gpu", dims=ROWS),
+]
+
+
+def bound_of(case: Case) -> tuple[Bound, Sample]:
+    module = compiler.load(case.file) if case.file else compiler.parse(TEXT)
+    program = module.program(case.program)
+    schedule = module.schedule(case.schedule, program)
+    bound = compiler.bound(
+        program, schedule, ranks=case.ranks, dims=case.dims, dtype="bf16", target=MACHINE.processor
+    )  # fmt: skip
+    return bound, draw(program, ranks=case.ranks, dims=case.dims, draws=1)[0]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.program}-{case.schedule}")
+def test_some_tiles_take_as_long_as_all(case: Case) -> None:
+    bound, sample = bound_of(case)
+    some = thinned(bound, {}, sample)
+    assert some is not None and (some.repeats > 0).sum() < some.tasks / 2
+    found = seconds_by_few(bound, MACHINE, inf, samples=[sample])
+    whole = with_queue_order(make_plan(bound))
+    samples = completed(whole, [sample], routing="uniform") if launch_tensors(bound) else ()
+    expected = simulate(whole, MACHINE, samples=samples).seconds
+    assert found is not None and abs(found / expected - 1) < NEAR, (found, expected)
+
+
+def test_what_takes_longer_than_a_limit_is_not_said() -> None:
+    bound, sample = bound_of(CASES[0])
+    whole = seconds_by_few(bound, MACHINE, inf, samples=[sample])
+    assert whole is not None and seconds_by_few(bound, MACHINE, whole * 0.9, samples=[sample]) == inf
+    assert seconds_by_few(bound, MACHINE, whole * 1.1, samples=[sample]) == whole
+
+
+def test_few_tiles_are_all_simulated() -> None:
+    bound, sample = bound_of(Case(file="", program="moved", schedule="persistent", dims={"M": 64, "N": 64, "K": 64}))
+    assert thinned(bound, {}, sample) is None and seconds_by_few(bound, MACHINE, inf, samples=[sample]) is None
+
+
+STUCK = """
+schedule late for moved:
+    add     on sm, tile(i=32, j=64)
+    product in add epilogue, tile(i=32, j=64, k=64)
+"""
+
+
+def test_some_tiles_wait_for_ever_where_all_do() -> None:
+    module = compiler.parse(TEXT + STUCK)
+    program = module.program("moved")
+    bound = compiler.bound(
+        program, module.schedule("late", program), ranks=4, dims=DIMS, dtype="bf16", target=MACHINE.processor
+    )  # fmt: skip
+    with pytest.raises(ProgressError):
+        seconds_by_few(bound, MACHINE, inf, samples=[{}])
