@@ -46,7 +46,8 @@ from tilelink.cli.options import (
 from tilelink.compiler import simulation
 from tilelink.compiler.samples import DRAWS
 from tilelink.simulator import Simulated
-from tilelink.simulator.causes import few_sms
+from tilelink.simulator.causes import idle_sms, path_of
+from tilelink.simulator.critical_path import critical_path
 from tilelink.simulator.html import save_page
 from tilelink.simulator.machine import load_machine
 from tilelink.simulator.small_copies import small_copies
@@ -128,9 +129,10 @@ def _print(result: Simulated, head: dict[str, Any], as_json: bool) -> None:
     seconds = (bound.seconds, bound.compute, bound.transfer)
     whole, compute, transfer = (_us(s) if s * US >= 0.1 or not s else f"{s * US:.1g}" for s in seconds)
     write(f"bound {whole} us (compute {compute}, transfer {transfer})")
-    for remark in (*small_copies(result), *few_sms(result)):
+    for remark in (*small_copies(result), *idle_sms(result)):
         write(remark)
     _print_ranks(result)
+    write(path_of(result))
 
 
 def _print_ranks(result: Simulated) -> None:
@@ -165,6 +167,10 @@ def _values(result: Simulated) -> dict[str, Any]:
             "transfer": result.bound.transfer,
         },
         "breakdown": [breakdown.parts() for breakdown in result.breakdowns],
-        "remarks": [*small_copies(result), *few_sms(result)],
+        "critical_path": [
+            {"stage": stage, "part": part, "seconds": found.seconds}
+            for (stage, part), found in critical_path(result).items()
+        ],
+        "remarks": [*small_copies(result), *idle_sms(result)],
         **({"draws": list(result.draws)} if result.draws else {}),
     }

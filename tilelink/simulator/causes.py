@@ -10,8 +10,10 @@ from tilelink.simulator.critical_path import LAUNCH, Part, critical_path
 from tilelink.simulator.result import Simulated
 
 US = 1e6
-FEW_SMS_SHARE = 0.5
-"""Part of a launch that a stage with few SMs takes, from which on it is said without being asked."""
+IDLE_SHARE = 0.5
+"""Part of a launch that a stage takes which leaves SMs idle, from which on it is said without being asked."""
+WAYS = {"sms": "try `on sm`", "tiles": "try smaller tiles"}
+"""What makes a stage faster that leaves SMs idle, by the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +46,8 @@ def cause_of(result: Simulated, launch: Launch | None = None, late: float = 0.0)
     launch = launch or launch_of(result)
     if launch.around >= AROUND_SHARE * (launch.seconds - late):
         return around_cause(launch, late)
-    whole, path = result.seconds - late, critical_path(result)
-    stages: dict[str, float] = {LAUNCH: -late}
-    for (stage, _), part in path.items():
-        stages[stage] = stages.get(stage, 0.0) + part.seconds
+    whole, path, stages = result.seconds - late, critical_path(result), _stages(result)
+    stages[LAUNCH] = stages.get(LAUNCH, 0.0) - late
     stage = max(stages, key=lambda name: stages[name])
     share = f"{100 * stages[stage] / whole:.0f} % of the time"
     if stage == LAUNCH:
@@ -77,11 +77,30 @@ def _copies(stage: str, own: Mapping[str, Part], share: str) -> str:
     return f"`{stage}` is {share}: {made.count:,} copies at {each:.1f} us and {others:,} flags"
 
 
-def few_sms(result: Simulated) -> list[str]:
-    """Return a remark if a stage to which the schedule gives few SMs takes most of a launch."""
+def idle_sms(result: Simulated) -> list[str]:
+    """Return a remark if a stage takes most of a launch to which the schedule gives few SMs, or few tiles."""
     cause = cause_of(result)
     kind, stage = cause.key
-    of_stage = sum(part.seconds for (name, _), part in critical_path(result).items() if name == stage)
-    if kind != "sms" or of_stage < FEW_SMS_SHARE * result.seconds:
+    if kind not in WAYS or _stages(result).get(stage, 0.0) < IDLE_SHARE * result.seconds:
         return []
-    return [f"{cause.text}: try `on sm`"]
+    return [f"{cause.text}: {WAYS[kind]}"]
+
+
+def path_of(result: Simulated) -> str:
+    """Return whose the critical path of a launch is, in words: stages, with what they do on it, and the launch."""
+    path, told = critical_path(result), list[str]()
+    whole = sum(part.seconds for part in path.values())
+    stages = _stages(result)
+    for stage in sorted(stages, key=lambda name: -stages[name]):
+        parts = {part: found.seconds for (name, part), found in path.items() if name == stage}
+        inside = ", ".join(f"{part} {100 * parts[part] / whole:.0f}" for part in sorted(parts, key=lambda p: -parts[p]))
+        told.append(f"{stage or 'launch'} {100 * stages[stage] / whole:.0f} %{f' ({inside})' if stage else ''}")
+    return f"critical path: {', '.join(told)}"
+
+
+def _stages(result: Simulated) -> dict[str, float]:
+    """Return stage -> its seconds of the critical path."""
+    stages: dict[str, float] = {}
+    for (stage, _), part in critical_path(result).items():
+        stages[stage] = stages.get(stage, 0.0) + part.seconds
+    return stages
