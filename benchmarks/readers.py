@@ -2,7 +2,7 @@
 """What the model finds for programs that readers wrote without schedules (tests/patterns/readers), beside the built-in.
 
 python benchmarks/readers.py OUT.json                     # searches, without a GPU
-python benchmarks/readers.py OUT.json FOLDER              # writes each program with the schedule found, as FOLDER/NAME.tl
+python benchmarks/readers.py OUT.json FOLDER              # writes each program and what was found, as FOLDER/NAME.tl
 
 `tilelink run FOLDER/NAME.tl -s found --device cuda --bench -n 2 --set ...` measures one on GPUs; FOLDER/run.sh has all.
 """
@@ -15,9 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
 if __package__ in (None, ""):
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tilelink import compiler
 from tilelink.cli.options import with_choices
@@ -25,6 +24,7 @@ from tilelink.errors import TileLinkError
 from tilelink.scheduling.schedule import Schedule
 from tilelink.tuning import rank
 
+ROOT = Path(__file__).resolve().parents[1]
 READERS = ROOT / "tests" / "patterns" / "readers"
 RANKS, MACHINE, TRIALS, US = 2, "8xH200", 60, 1e6
 SIZES: dict[str, dict[str, int | float]] = {
@@ -70,7 +70,7 @@ def write(results: list[dict[str, Any]], folder: Path) -> None:
     """Write the programs with what was found for each, and the commands that measure them."""
     lines = ["#!/bin/sh"]
     for one in results:
-        if one["best"] is None:
+        if not one["best"] or one["best"].startswith("schedule built_in"):
             continue
         text = (ROOT / one["file"]).read_text(encoding="utf-8")
         (folder / f"{one['program']}.tl").write_text(f"{text}\n{one['best']}\n", encoding="utf-8")
