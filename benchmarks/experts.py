@@ -4,7 +4,8 @@
     torchrun --nproc-per-node 2 benchmarks/experts.py --out experts.json
 
 A case is LAYER:TOKENS:ROUTING, as qwen3:8192+5000:zipf: expert parallel, the tokens of rank 0 and of rank 1, and so
-on; or LAYER/tp:TOKENS:ROUTING: tensor parallel, with the tokens of all ranks. ROUTING is uniform, zipf (popularity by
+on; or LAYER/tp:TOKENS:ROUTING: tensor parallel, with the tokens of all ranks; or losses:SEED: 200 steps of
+examples/10_mixture_of_experts.py. ROUTING is uniform, zipf (popularity by
 the power of -1.2 of the rank) or heavy: one expert has 40 % of the tokens.
 
 alone: the two products of the experts and what is between, of rows that are there and in order. exchange: the rows
@@ -19,11 +20,13 @@ With --beside NAME --folder FOLDER one other library stands beside (benchmarks/e
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import Any
 
 if __package__ in (None, ""):
@@ -38,6 +41,7 @@ import torch
 import torch.distributed as dist
 import triton
 import triton.language as tl
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import silu
 
 from benchmarks import cases
@@ -46,7 +50,8 @@ from benchmarks.measure import ALLOWED, Session, Variant, relative_error
 from benchmarks.tables import table, us
 from tilelink import ops
 
-FILE = Path(ops.__file__).parents[1] / "programs" / "sort_by_expert.tl"
+ROOT = Path(__file__).resolve().parents[1]
+FILE = Path(ops.__file__).parents[1] / "programs" / "moe.tl"
 POOL = 4
 """Routings, with data of their own, that samples take in turn."""
 FEW, CHECKED = 512, 32
@@ -68,7 +73,9 @@ CASES = (
 )  # fmt: skip
 ALONE, EXCHANGE, KNOWN, FOUND, OURS = "alone", "exchange", "NCCL known", "NCCL found", "ours"
 KINDS = {ALONE: "gemm", EXCHANGE: "transfer", KNOWN: "pair", FOUND: "pair", OURS: "ours"}
-GRADED = ", with gradients"
+GRADED, BACKWARD = ", with gradients", ", backward"
+WORK = {"": 1, GRADED: 3, BACKWARD: 2}
+"""Products of a way, in those of forward."""
 
 _grouped_mm: Any = torch._grouped_mm  # type: ignore[attr-defined]
 Tensor = torch.Tensor
@@ -176,6 +183,28 @@ class Weighted(torch.autograd.Function):
         return dy, dw, None, None
 
 
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, ranks: int) -> Tensor:
+        ctx.ranks = ranks
+        return gathered(own, ranks)
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> Any:  # type: ignore[override]
+        return scattered(given.contiguous(), ctx.ranks), None
+
+
+class Scattered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, parts: Tensor, ranks: int) -> Tensor:
+        ctx.ranks = ranks
+        return scattered(parts, ranks)
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> Any:  # type: ignore[override]
+        return gathered(given.contiguous(), ctx.ranks), None
+
+
 class Permuted(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor) -> Tensor:
@@ -198,6 +227,18 @@ class Exchanged(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, given: Tensor) -> Any:  # type: ignore[override]
         return exchanged(given.contiguous(), *ctx.counts), None, None
+
+
+def gathered(own: Tensor, ranks: int) -> Tensor:
+    out = own.new_empty(ranks * len(own), *own.shape[1:])
+    dist.all_gather_into_tensor(out, own)
+    return out
+
+
+def scattered(parts: Tensor, ranks: int) -> Tensor:
+    out = parts.new_empty(len(parts) // ranks, *parts.shape[1:])
+    dist.reduce_scatter_tensor(out, parts)
+    return out
 
 
 def exchanged(x: Tensor, send: list[int], receive: list[int]) -> Tensor:
@@ -386,18 +427,11 @@ class Case:
         back = Exchanged.apply(Permuted.apply(y, plan.back, plan.to_expert), plan.receive, plan.send)
         return Weighted.apply(back, weights, plan.order, plan.place)
 
-    def _gathered(self, own: Tensor) -> Tensor:
-        out = own.new_empty(self.ranks * len(own), *own.shape[1:])
-        dist.all_gather_into_tensor(out, own)
-        return out
-
     def _divided(self) -> Tensor:
-        x, ids, weights = (self._gathered(own) for own in (self.x, self.ids, self.weights))
+        x, ids, weights = (Gathered.apply(own, self.ranks) for own in (self.x, self.ids, self.weights))
         order, place, counts = by_expert(ids, self.layer.experts)
         y = self.mlp(Rows.apply(x, order, place), counts.cumsum(0).to(torch.int32))
-        out = torch.empty_like(self.x)
-        dist.reduce_scatter_tensor(out, Weighted.apply(y, weights, order, place))
-        return out
+        return Scattered.apply(Weighted.apply(y, weights, order, place), self.ranks)
 
     def unfused(self, found: bool = False) -> Tensor:
         if self.divided:
@@ -415,13 +449,22 @@ class Case:
 
     def graded(self, call: Callable[[], Tensor]) -> Tensor:
         """Run forward and backward, and return dx; gradients of weights stay in `grad`."""
+        self.forward(call)
+        return self.backward()
+
+    def forward(self, call: Callable[[], Tensor]) -> None:
+        """Run forward, and keep what backward needs."""
         operands = (self.x, self.weights, self.w13, self.w2)
         for one in operands:
             one.grad = None
             one.requires_grad_()
         with torch.enable_grad():
-            call().backward(self.dy)
-        for one in operands:
+            self.y = call()
+
+    def backward(self) -> Tensor:
+        self.y.backward(self.dy)
+        del self.y
+        for one in (self.x, self.weights, self.w13, self.w2):
             one.requires_grad_(False)
         assert self.x.grad is not None
         return self.x.grad
@@ -430,7 +473,7 @@ class Case:
         """The experts, of rows that are there."""
         plan = self.now.plan
         if plan is None:
-            x, ids = self._gathered(self.x), self._gathered(self.ids)
+            x, ids = gathered(self.x, self.ranks), gathered(self.ids, self.ranks)
             order, _, counts = by_expert(ids, self.layer.experts)
             rows, offsets = x.index_select(0, order // self.layer.chosen), counts.cumsum(0).to(torch.int32)
         else:
@@ -442,7 +485,7 @@ class Case:
         """The transfers, by NCCL."""
         plan = self.now.plan
         if plan is None:
-            full, out = self._gathered(self.x), torch.empty_like(self.x)
+            full, out = gathered(self.x, self.ranks), torch.empty_like(self.x)
 
             def both() -> Tensor:
                 dist.all_gather_into_tensor(full, self.x)
@@ -480,9 +523,9 @@ class Case:
         if beside is not None and not self.divided:
             yield beside[0], partial(self._beside, *beside)
         yield OURS, self._ours
-        if graded and not self.divided and not self.graph:
-            yield KNOWN + GRADED, partial(self._graded, KNOWN + GRADED, "pair", self.unfused)
-            yield OURS + GRADED, partial(self._graded, OURS + GRADED, "ours", self.ours)
+        for of, call in ((KNOWN, self.unfused), (OURS, self.ours)) if graded and not self.graph else ():
+            yield of + GRADED, partial(self._graded, of + GRADED, KINDS[of], call)
+            yield of + BACKWARD, partial(self._graded, of + BACKWARD, KINDS[of], call)
 
     def _variant(self, name: str, run: Callable[[], Tensor], checked: Callable[[], Tensor] | None) -> Variant:
         settle = None if checked is None else lambda y: y[: len(checked())]
@@ -532,7 +575,10 @@ class Case:
             error = float(relative_error(getattr(self, of).grad, expected))
             if error > ALLOWED_GRADIENT:
                 raise AssertionError(f"the gradient of {of} is off by {error:.2e}")
-        return Variant(name=name, kind=kind, run=lambda: self.graded(call),
+        prepare, run = None, partial(self.graded, call)
+        if name.endswith(BACKWARD):
+            prepare, run = partial(self.forward, call), self.backward
+        return Variant(name=name, kind=kind, run=run, prepare=prepare,
                        expected=lambda: self.now.expected[True], allowed=ALLOWED_GRADIENT)  # fmt: skip
 
 
@@ -553,6 +599,11 @@ def measured(case: Case, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def lines(case: dict[str, Any]) -> Iterator[str]:
+    if "losses" in case:
+        (orders, distance), (plain, _, own) = case["apart"], case["losses"]
+        yield f"{case['name']}: from {plain[0]:.4f} to {own[-1]:.4f}, plain {plain[-1]:.4f}"
+        yield f"    two orders of sums differ by {orders:.1e}, ours by {distance:.1e}"
+        return
     yield case["name"] + ": " + ", ".join(f"{row['name']} {us(row['us'])}" for row in case["rows"] if row["us"])
     for row in case["rows"]:
         if row["us"] is None:
@@ -561,38 +612,78 @@ def lines(case: dict[str, Any]) -> Iterator[str]:
             yield f"    {row['name']}: {row['held_bytes'] >> 20} MiB held, {row['peak_bytes'] >> 20} more while it runs"
 
 
+def cells_of(case: dict[str, Any], way: str, libraries: list[str]) -> tuple[list[str], float | None]:
+    """Return a row of the table, and how many times as fast ours is as the best of the others."""
+    step = {row["name"]: row["us"] for row in case["rows"] if row["us"]}
+    mine, alone = step.get(OURS + way), step.get(ALONE + way)
+    others = [step[one + way] for one in (KNOWN, *libraries) if one + way in step]
+    bound = max(alone, step[EXCHANGE]) if alone and EXCHANGE in step else None
+    faster = min(others) / mine if mine and others else None
+    rate = case["work"] * WORK[way] / mine / 1e6 if mine else None
+    shares = [mine / one if mine and one else None for one in (alone, bound)] + [faster]
+    memory = [
+        f"{row['held_bytes'] >> 20:,} + {row['peak_bytes'] >> 20:,}" for row in case["rows"] if "held_bytes" in row
+    ]
+    times = [step.get(one + way) for one in (ALONE, EXCHANGE, KNOWN, FOUND, *libraries, OURS)]
+    return [
+        case["name"] + way, *(us(one) if one else "-" for one in times), f"{rate:.0f}" if rate else "-",
+        *(f"{one:.2f}" if one else "-" for one in shares), "-" if way or not memory else memory[0],
+    ], faster  # fmt: skip
+
+
 def report(found: dict[str, Any], name: str) -> list[str]:
     """Return the section of a report in docs/results.md."""
-    machine, rows = found["machine"], list[tuple[str, ...]]()
-    libraries = [row["name"] for case in found["cases"] for row in case["rows"] if row["kind"] == "library"]
-    columns = (ALONE, EXCHANGE, KNOWN, FOUND, *dict.fromkeys(libraries), OURS)
-    for case in found["cases"]:
-        step = {row["name"]: row["us"] for row in case["rows"] if row["us"]}
-        for way in ("", GRADED) if any(one.endswith(GRADED) for one in step) else ("",):
-            cells = [us(step[one + way]) if one + way in step else "-" for one in columns]
-            mine, others = step.get(OURS + way), [step[one + way] for one in (KNOWN, *libraries) if one + way in step]
-            rate = case["work"] * (3 if way else 1) / mine / 1e6 if mine else None
-            shares = [f"{mine / step[ALONE]:.2f}" if mine and not way and ALONE in step else "-",
-                      f"{min(others) / mine:.2f}" if mine and others else "-"]  # fmt: skip
-            memory = [
-                f"{row['held_bytes'] >> 20:,} + {row['peak_bytes'] >> 20:,}"
-                for row in case["rows"]
-                if "held_bytes" in row
-            ]
-            rows.append(
-                (case["name"] + way, *cells, f"{rate:.0f}" if rate else "-", *shares, "-" if way else "".join(memory))
-            )
-    return [
-        f"## {name}", "",
-        f"Mixtures of experts on {found['ranks']} {machine['gpu']} (benchmarks/experts.py), bf16: LAYER:TOKENS of a "
-        "rank:ROUTING, or LAYER/tp: tensor parallel, with the tokens of all ranks. Microseconds of the slowest rank, "
-        f"medians of {found['samples']} samples, each with another routing; up to {FEW} tokens in CUDA graphs, but for "
-        f"`{FOUND}` and other libraries. `{ALONE}`: the experts' products, of rows that are there; `{EXCHANGE}`: the "
-        f"rows by NCCL. TFLOP/s of a rank, ours / {ALONE}, times as fast as the best of `{KNOWN}` and libraries, and "
-        f"MiB that ours holds, and takes while it runs. Driver {machine['driver']}, torch {machine['torch']}, triton "
-        f"{machine['triton']}, NCCL {machine['nccl']}.", "",
-        *table(("layer", *columns, "TFLOP/s", "/ alone", "x others", "MiB"), rows), "",
-    ]  # fmt: skip
+    machine, rows, gains = found["machine"], list[list[str]](), list[float]()
+    timed = [case for case in found["cases"] if "losses" not in case]
+    names = [row["name"] for case in timed for row in case["rows"] if row["kind"] == "library"]
+    libraries = list(dict.fromkeys(names))
+    for case in timed:
+        there = {row["name"] for row in case["rows"]}
+        for way in (one for one in WORK if OURS + one in there):
+            row, faster = cells_of(case, way, libraries)
+            rows.append(row)
+            gains += [faster] if faster else []
+    parts = [f"## {name}", ""]
+    if rows:
+        ways = (ALONE, EXCHANGE, KNOWN, FOUND, *libraries, OURS)
+        columns = ("layer", *ways, "TFLOP/s", "/ alone", "/ bound", "x others", "MiB")
+        parts += [
+            f"Mixtures of experts on {found['ranks']} {machine['gpu']} (benchmarks/experts.py), bf16: LAYER:TOKENS of "
+            "a rank:ROUTING, or LAYER/tp: tensor parallel, with the tokens of all ranks. Microseconds of the slowest "
+            f"rank, medians of {found['samples']} samples, each with another routing; up to {FEW} tokens in CUDA "
+            f"graphs, but for `{FOUND}` and other libraries. `{ALONE}`: the experts' products, of rows that are there; "
+            f"`{EXCHANGE}`: the rows by NCCL. TFLOP/s of a rank, ours / `{ALONE}`, ours / the slower of `{ALONE}` and "
+            f"`{EXCHANGE}`, times as fast as the best of `{KNOWN}` and libraries, and MiB that ours holds, and takes "
+            f"while it runs. Driver {machine['driver']}, torch {machine['torch']}, triton {machine['triton']}, NCCL "
+            f"{machine['nccl']}.", "",
+            *table(columns, rows), "",
+        ]  # fmt: skip
+    if len(gains) > 1:
+        parts += [f"In the geometric mean {geometric_mean(gains):.2f} times as fast as the best of the others.", ""]
+    trained = [case for case in found["cases"] if "losses" in case]
+    if trained:
+        orders, distance = (fmean(case["apart"][n] for case in trained) for n in (0, 1))
+        parts += [
+            f"examples/10_mixture_of_experts.py on {found['ranks']} {machine['gpu']}, {len(trained)} seeds: how far "
+            "the losses of all steps are apart in the mean, relative to the loss, those of two orders of sums in plain "
+            "torch, and ours from the nearer of them.", "",
+            *table(("seed", "first loss", "last, plain", "last, ours", "two orders", "ours"), [
+                (case["name"], f"{case['losses'][0][0]:.4f}", f"{case['losses'][0][-1]:.4f}",
+                 f"{case['losses'][2][-1]:.4f}", *(f"{one:.1e}" for one in case["apart"])) for case in trained
+            ]), "", f"All seeds: two orders {orders:.1e}, ours {distance:.1e}.", "",
+        ]  # fmt: skip
+    return parts
+
+
+def losses(session: Session, name: str) -> dict[str, Any]:
+    """The losses of a model with layers of experts: of plain torch, with another order of sums, and of ours."""
+    spec = importlib.util.spec_from_file_location("mixture", ROOT / "examples" / "10_mixture_of_experts.py")
+    assert spec and spec.loader
+    spec.loader.exec_module(example := importlib.util.module_from_spec(spec))
+    mesh = init_device_mesh(session.device.type, (session.ranks,), mesh_dim_names=("ep",))
+    with session.watchdog.step(name):
+        made = example.trained(mesh, int(name.partition(":")[2]))
+    return {"name": name, "losses": made, "apart": example.distances(*made)}
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -615,7 +706,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = cases.Run("experts", FILE, args, lambda _: [])
     run.session.sleep_cycles = SLEEP_CYCLES
     for name in args.cases:
-        case = measured(Case(run.session, name), args)
+        trained = name.startswith("losses:")
+        case = losses(run.session, name) if trained else measured(Case(run.session, name), args)
         run.add(case, lines(case))
         torch.cuda.empty_cache()
     run.end()

@@ -13,7 +13,7 @@ from copy import deepcopy
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 
@@ -83,6 +83,28 @@ def apart(one: list[float], other: list[float]) -> float:
     return sum(abs(a - b) / b for a, b in zip(one, other, strict=True)) / STEPS
 
 
+def trained(mesh: DeviceMesh, seed: int) -> tuple[list[float], ...]:
+    """The losses of plain torch, of plain torch with its sums in another order, and of experts over the ranks."""
+    ranks, rank = mesh.size(), mesh.get_rank()
+    torch.manual_seed(seed)
+    plain = nn.Sequential(*(Layer() for _ in range(LAYERS))).to(mesh.device_type)
+    turned, ours = deepcopy(plain), deepcopy(plain)
+    x, target = (torch.randn(ranks * ROWS, HIDDEN).to(mesh.device_type) for _ in range(2))
+    for layer in turned:
+        layer.experts.backwards = True  # type: ignore[union-attr]
+
+    parallelize_module(ours, mesh, {"*.experts": Experts()})
+
+    first = train(plain, x, target, len(x), 1, spread=False)
+    second = train(turned, x.flip(0), target.flip(0), len(x), ranks, spread=False)
+    return first, second, train(ours, x.chunk(ranks)[rank], target.chunk(ranks)[rank], len(x), 1, spread=True)
+
+
+def distances(first: list[float], second: list[float], found: list[float]) -> tuple[float, float]:
+    """How far plain losses are apart by the order of sums alone, and those of the ranks from the nearer plain ones."""
+    return apart(second, first), min(apart(found, first), apart(found, second))
+
+
 def main(rank: int, ranks: int) -> None:
     """One rank."""
     device = torch.device("cuda", rank) if GPU else torch.device("cpu")
@@ -92,19 +114,8 @@ def main(rank: int, ranks: int) -> None:
         torch.set_num_threads(1)
     dist.init_process_group("nccl" if GPU else "gloo", rank=rank, world_size=ranks, device_id=device if GPU else None)
     mesh = init_device_mesh(device.type, (ranks,), mesh_dim_names=("ep",))
-    torch.manual_seed(0)
-    plain = nn.Sequential(*(Layer() for _ in range(LAYERS))).to(device)
-    turned, ours = deepcopy(plain), deepcopy(plain)
-    x, target = (torch.randn(ranks * ROWS, HIDDEN).to(device) for _ in range(2))
-    for layer in turned:
-        layer.experts.backwards = True  # type: ignore[union-attr]
-
-    parallelize_module(ours, mesh["ep"], {"*.experts": Experts()})
-
-    first = train(plain, x, target, len(x), 1, spread=False)
-    second = train(turned, x.flip(0), target.flip(0), len(x), ranks, spread=False)
-    found = train(ours, x.chunk(ranks)[rank], target.chunk(ranks)[rank], len(x), 1, spread=True)
-    orders, distance = apart(second, first), min(apart(found, first), apart(found, second))
+    first, second, found = trained(mesh["ep"], 0)
+    orders, distance = distances(first, second, found)
     if rank == 0:
         print(f"from {first[0]:.6f} {STEPS} steps over {ranks} ranks lead to {found[-1]:.6f}, plain {first[-1]:.6f}")
         print(f"losses of two orders of sums differ by {orders:.1e} in the mean, these by {distance:.1e}")

@@ -91,10 +91,13 @@ def test_a_run_measures_unfused_layers_and_their_gradients(tmp_path: Path) -> No
             assert rows[name]["us"] > 0
             assert (rows[name]["error"] or 0.0) < measure.ALLOWED
         assert "NCCL found" not in rows or not divided
-        if not divided:
-            assert rows["NCCL known, with gradients"]["failure"] is None
+        for way in (", with gradients", ", backward"):
+            for of in ("NCCL known", "ours"):
+                assert rows[of + way]["failure"] is None
+                assert rows[of + way]["error"] < 2e-2
     assert found[0]["work"] > 0
-    assert sum(line.startswith("| tiny") for line in text) == 3
+    assert sum(line.startswith("| tiny") for line in text) == 6
+    assert text[-2].startswith("In the geometric mean ")
 
 
 if __name__ == "__main__":
