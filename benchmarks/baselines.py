@@ -152,7 +152,7 @@ def _pairs(case: Case, run: Callable[[], Any], outputs: tuple[torch.Tensor, ...]
 
 
 def captured(run: Callable[[], Any], warmups: int = 3) -> Callable[[], Any]:
-    """The same work in a CUDA graph."""
+    """The same work in a CUDA graph. What run refers to, which it reads and writes, lives as long as the result."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -164,7 +164,7 @@ def captured(run: Callable[[], Any], warmups: int = 3) -> Callable[[], Any]:
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         result = run()
 
-    def replay() -> Any:
+    def replay(_alive: Any = run) -> Any:
         graph.replay()
         return result
 

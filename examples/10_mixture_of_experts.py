@@ -22,7 +22,7 @@ from tilelink.parallel import Experts
 
 GPU = torch.cuda.is_available()
 ROWS, HIDDEN, INNER, EXPERTS, CHOICES, LAYERS = (1024, 256, 128, 16, 4, 2) if GPU else (48, 32, 16, 4, 2, 1)
-STEPS, RATE = 200, 0.1
+STEPS, RATE = 200, 2.0 if GPU else 0.1
 
 
 class Chosen(nn.Module):

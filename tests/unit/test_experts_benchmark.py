@@ -7,13 +7,16 @@ import json
 import os
 import subprocess
 import sys
+import weakref
+from functools import partial
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks import measure
+from benchmarks import baselines, measure
 from tests.unit.test_benchmarks import Clock
 from tests.unit.two_ranks import ROOT, free_port
 from tilelink.runtime.cuda import timing
@@ -44,6 +47,17 @@ def test_ranks_draw_other_tokens_of_the_same_popularity() -> None:
     assert not torch.equal(one, other)
     assert one.flatten().mode().values == other.flatten().mode().values
     assert one.flatten().mode().values != drawn(16, 4, 4000, "zipf", seed=3, own=0).flatten().mode().values
+
+
+def test_a_graph_keeps_what_it_reads_and_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "cuda", MagicMock())
+    operand = torch.ones(2)
+    alive = weakref.ref(operand)
+    replay = baselines.captured(partial(torch.sum, operand))
+    del operand
+    assert replay() == 2 and alive() is not None
+    del replay
+    assert alive() is None
 
 
 def run(arguments: list[str]) -> None:
