@@ -25,6 +25,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import gcd
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -44,14 +45,16 @@ import triton.language as tl
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import silu
 
+import tilelink
 from benchmarks import cases
 from benchmarks.baselines import captured
 from benchmarks.measure import ALLOWED, Session, Variant, relative_error
 from benchmarks.tables import table, us
 from tilelink import ops
+from tilelink.compiler import library_module
 
 ROOT = Path(__file__).resolve().parents[1]
-FILE = Path(ops.__file__).parents[1] / "programs" / "moe.tl"
+FILE, COMBINE = Path(ops.__file__).parents[1] / "programs" / "moe.tl", ROOT / "benchmarks" / "experts.tl"
 POOL = 4
 """Routings, with data of their own, that samples take in turn."""
 FEW, CHECKED = 512, 32
@@ -61,18 +64,27 @@ POWER, HEAVY = 1.2, 0.4
 SLEEP_CYCLES = 6_000_000
 """Three milliseconds, in which the host issues what has a dozen launches, as a graph would."""
 LAYERS = {
-    "qwen3": (128, 8, 2048, 768), "mixtral": (8, 2, 4096, 14336),
+    "qwen3": (128, 8, 2048, 768), "mixtral": (8, 2, 4096, 14336), "deepseek": (256, 8, 7168, 2048),
     **{f"e{e}k{k}h{h}": (e, k, h, i) for h, i in ((2048, 1536), (4096, 2048)) for e, k in ((8, 2), (32, 2), (32, 5))},
 }  # fmt: skip
-"""Experts, those of a token, hidden size, and size between: Qwen3-30B-A3B, Mixtral-8x7B, and shapes of papers."""
+"""Experts, those of a token, hidden size, and size between: Qwen3-30B-A3B, Mixtral-8x7B, DeepSeek-V3, and of papers."""
 CASES = (
     *(f"{layer}:{tokens}:{routing}" for layer in ("qwen3", "mixtral") for tokens in (8192, 128)
       for routing in ("uniform", "zipf")),
     *(f"{layer}:{more}" for layer in ("qwen3", "mixtral") for more in ("8192+5000:uniform", "8192:heavy")),
-    *(f"{layer}/tp:8192:uniform" for layer in LAYERS),
+    *(f"{layer}/tp:8192:uniform" for layer in LAYERS if layer != "deepseek"),
 )  # fmt: skip
 ALONE, EXCHANGE, KNOWN, FOUND, OURS = "alone", "exchange", "NCCL known", "NCCL found", "ours"
-KINDS = {ALONE: "gemm", EXCHANGE: "transfer", KNOWN: "pair", FOUND: "pair", OURS: "ours"}
+DISPATCH, COMBINED = "dispatch", "combine"
+KINDS = {
+    ALONE: "gemm",
+    EXCHANGE: "transfer",
+    DISPATCH: "transfer",
+    COMBINED: "transfer",
+    KNOWN: "pair",
+    FOUND: "pair",
+    OURS: "ours",
+}
 GRADED, BACKWARD = ", with gradients", ", backward"
 WORK = {"": 1, GRADED: 3, BACKWARD: 2}
 """Products of a way, in those of forward."""
@@ -513,7 +525,39 @@ class Case:
             made.append(captured(maker()) if graph else maker())
         return lambda: made[self.at % POOL]()
 
-    def variants(self, graded: bool, beside: tuple[str, str] | None) -> Iterator[tuple[str, Callable[[], Variant]]]:
+    def parts(self) -> Iterator[tuple[str, Callable[[], Variant]]]:
+        """Dispatch alone, and combine alone: what each choice returns is there, and the sums go back."""
+        layer, ranks, M = self.layer, self.ranks, max(self.tokens)
+        blocks, room = (-1, gcd(M * layer.chosen, 256)), ranks * M * layer.chosen + 1
+        dispatch = tilelink.op(library_module("moe_dispatch").program("moe_dispatch"), "gpu")
+        combine = tilelink.op(tilelink.load(str(COMBINE)).program("combined"), "gpu")
+
+        def dispatched() -> Any:
+            ids, weights = self.ids.view(blocks), self.weights.view(blocks)
+            first = 0 if self.divided else layer.local
+            return dispatch(self.x, ids, weights, E=layer.local, k=layer.chosen, T=room, first=first)
+
+        def combined() -> Callable[[], Tensor]:
+            told = dispatched()
+            place, scale = (one.view(ranks, M, -1).clone() for one in (told.place, told.scale))
+            starts, c = told.starts.clone(), torch.randn(room, layer.hidden, device=self.x.device, dtype=bf16)
+            c[starts[-1] - 1] = 0
+            sums = torch.zeros(ranks, M, layer.hidden, device=c.device)
+            for q in range(layer.chosen):
+                sums += scale[:, :, q, None] * c[place[:, :, q].long()]
+            dist.all_reduce(sums)
+            wanted.append(sums[self.session.rank].to(bf16))
+            return lambda: combine(starts, place, scale, c, E=layer.local)
+
+        wanted: list[Tensor] = []
+        yield DISPATCH, lambda: Variant(name=DISPATCH, kind="transfer", run=dispatched, settle=lambda made: made.xs,
+                                        expected=lambda: gathered(self.now.x, ranks))  # fmt: skip
+        yield COMBINED, lambda: Variant(name=COMBINED, kind="transfer", run=self.each(combined, False),
+                                        expected=lambda: wanted[self.at % POOL])  # fmt: skip
+
+    def variants(
+        self, graded: bool, parts: bool, beside: tuple[str, str] | None
+    ) -> Iterator[tuple[str, Callable[[], Variant]]]:
         yield ALONE, lambda: self._variant(ALONE, self.each(self.alone, self.graph), None)
         yield EXCHANGE, lambda: self._variant(EXCHANGE, self.each(self.exchange, self.graph), None)
         known = (lambda: self.each(lambda: self.unfused, True)) if self.graph else (lambda: self.unfused)
@@ -523,6 +567,8 @@ class Case:
         if beside is not None and not self.divided:
             yield beside[0], partial(self._beside, *beside)
         yield OURS, self._ours
+        if parts and len({*self.tokens}) == 1:
+            yield from self.parts()
         for of, call in ((KNOWN, self.unfused), (OURS, self.ours)) if graded and not self.graph else ():
             yield of + GRADED, partial(self._graded, of + GRADED, KINDS[of], call)
             yield of + BACKWARD, partial(self._graded, of + BACKWARD, KINDS[of], call)
@@ -586,7 +632,7 @@ def measured(case: Case, args: argparse.Namespace) -> dict[str, Any]:
     session = case.session
     session.watchdog.context(case.name)
     beside = (args.beside, args.folder) if args.beside else None
-    wanted = [own for own in case.variants(args.graded, beside) if not args.only or own[0] in args.only]
+    wanted = [own for own in case.variants(args.graded, args.parts, beside) if not args.only or own[0] in args.only]
     with torch.no_grad():
         built = [session.build(label, KINDS.get(label, "library"), builder) for label, builder in wanted]
         variants = [one for one in built if isinstance(one, Variant)]
@@ -612,7 +658,9 @@ def lines(case: dict[str, Any]) -> Iterator[str]:
             yield f"    {row['name']}: {row['held_bytes'] >> 20} MiB held, {row['peak_bytes'] >> 20} more while it runs"
 
 
-def cells_of(case: dict[str, Any], way: str, libraries: list[str]) -> tuple[list[str], float | None]:
+def cells_of(
+    case: dict[str, Any], way: str, ways: Sequence[str], libraries: list[str]
+) -> tuple[list[str], float | None]:
     """Return a row of the table, and how many times as fast ours is as the best of the others."""
     step = {row["name"]: row["us"] for row in case["rows"] if row["us"]}
     mine, alone = step.get(OURS + way), step.get(ALONE + way)
@@ -624,7 +672,7 @@ def cells_of(case: dict[str, Any], way: str, libraries: list[str]) -> tuple[list
     memory = [
         f"{row['held_bytes'] >> 20:,} + {row['peak_bytes'] >> 20:,}" for row in case["rows"] if "held_bytes" in row
     ]
-    times = [step.get(one + way) for one in (ALONE, EXCHANGE, KNOWN, FOUND, *libraries, OURS)]
+    times = [step.get(one + way) for one in ways]
     return [
         case["name"] + way, *(us(one) if one else "-" for one in times), f"{rate:.0f}" if rate else "-",
         *(f"{one:.2f}" if one else "-" for one in shares), "-" if way or not memory else memory[0],
@@ -637,25 +685,26 @@ def report(found: dict[str, Any], name: str) -> list[str]:
     timed = [case for case in found["cases"] if "losses" not in case]
     names = [row["name"] for case in timed for row in case["rows"] if row["kind"] == "library"]
     libraries = list(dict.fromkeys(names))
+    every = {row["name"] for case in timed for row in case["rows"]}
+    ways = (ALONE, EXCHANGE, *(one for one in (DISPATCH, COMBINED) if one in every), KNOWN, FOUND, *libraries, OURS)
     for case in timed:
         there = {row["name"] for row in case["rows"]}
-        for way in (one for one in WORK if OURS + one in there):
-            row, faster = cells_of(case, way, libraries)
+        for way in (one for one in WORK if not one or OURS + one in there):
+            row, faster = cells_of(case, way, ways, libraries)
             rows.append(row)
             gains += [faster] if faster else []
     parts = [f"## {name}", ""]
     if rows:
-        ways = (ALONE, EXCHANGE, KNOWN, FOUND, *libraries, OURS)
         columns = ("layer", *ways, "TFLOP/s", "/ alone", "/ bound", "x others", "MiB")
         parts += [
             f"Mixtures of experts on {found['ranks']} {machine['gpu']} (benchmarks/experts.py), bf16: LAYER:TOKENS of "
             "a rank:ROUTING, or LAYER/tp: tensor parallel, with the tokens of all ranks. Microseconds of the slowest "
             f"rank, medians of {found['samples']} samples, each with another routing; up to {FEW} tokens in CUDA "
             f"graphs, but for `{FOUND}` and other libraries. `{ALONE}`: the experts' products, of rows that are there; "
-            f"`{EXCHANGE}`: the rows by NCCL. TFLOP/s of a rank, ours / `{ALONE}`, ours / the slower of `{ALONE}` and "
-            f"`{EXCHANGE}`, times as fast as the best of `{KNOWN}` and libraries, and MiB that ours holds, and takes "
-            f"while it runs. Driver {machine['driver']}, torch {machine['torch']}, triton {machine['triton']}, NCCL "
-            f"{machine['nccl']}.", "",
+            f"`{EXCHANGE}`: the rows by NCCL, there and back; `{DISPATCH}` and `{COMBINED}`: these parts of ours. "
+            f"TFLOP/s of a rank, ours / `{ALONE}`, ours / the slower of `{ALONE}` and `{EXCHANGE}`, times as fast as "
+            f"the best of `{KNOWN}` and libraries, and MiB that ours holds, and takes while it runs. Driver "
+            f"{machine['driver']}, torch {machine['torch']}, triton {machine['triton']}, NCCL {machine['nccl']}.", "",
             *table(columns, rows), "",
         ]  # fmt: skip
     if len(gains) > 1:
@@ -691,6 +740,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--only", default="", help="names of ways, joined by ';'; all if it is empty")
     parser.add_argument("--graded", action="store_true", help="forward and backward too")
+    parser.add_argument("--parts", action="store_true", help="dispatch alone and combine alone too")
     parser.add_argument("--beside", choices=tuple(expert_libraries.LIBRARIES), help="another library")
     parser.add_argument("--folder", default="", help="its unpacked wheels")
     args = parser.parse_args(argv)

@@ -60,6 +60,25 @@ def test_a_graph_keeps_what_it_reads_and_writes(monkeypatch: pytest.MonkeyPatch)
     assert alive() is None
 
 
+def test_what_is_measured_alone_is_in_the_library() -> None:
+    from benchmarks import experts
+
+    own, library = experts.COMBINE.read_text(), experts.FILE.read_text()
+    stages, clauses = own[own.index("    compute") : own.index("schedule")].rstrip(), own.split("on sm_90:\n")[1]
+    assert stages in library and all(line in library for line in clauses.splitlines())
+
+
+def test_a_report_says_how_far_losses_are_apart() -> None:
+    from benchmarks import experts
+
+    cases = [
+        {"name": f"losses:{seed}", "losses": [[2.0, 1.5]] * 3, "apart": [1e-5, (1 + seed) * 1e-5]} for seed in (0, 1)
+    ]
+    text = "\n".join(experts.report({"cases": cases, "machine": {"gpu": "G"}, "ranks": 2}, "trained"))
+    assert "| losses:1 | 2.0000 | 1.5000 | 1.5000 | 1.0e-05 | 2.0e-05 |" in text
+    assert "All seeds: two orders 1.0e-05, ours 1.5e-05." in text and "Microseconds" not in text
+
+
 def run(arguments: list[str]) -> None:
     """One rank of a small run of some cases, with kernels in Triton's interpreter."""
     from benchmarks import experts
@@ -72,7 +91,7 @@ def run(arguments: list[str]) -> None:
     dist.init_process_group("gloo")
     assert dist.group.WORLD
     session = measure.Session(dist.group.WORLD, measure.Watchdog(120, dist.get_rank()), torch.device("cpu"))
-    args = experts.arguments(["--samples", "1", "--warmups", "0", "--graded", "--cases", ",".join(CASES)])
+    args = experts.arguments(["--samples", "1", "--warmups", "0", "--graded", "--parts", "--cases", ",".join(CASES)])
     found = [experts.measured(experts.Case(session, name), args) for name in args.cases]
     if session.rank == 0:
         machine = {"gpu": "G", "driver": "1", "torch": "2", "triton": "3", "nccl": "4"}
@@ -105,6 +124,8 @@ def test_a_run_measures_unfused_layers_and_their_gradients(tmp_path: Path) -> No
             assert rows[name]["us"] > 0
             assert (rows[name]["error"] or 0.0) < measure.ALLOWED
         assert "NCCL found" not in rows or not divided
+        for part in ("dispatch", "combine") if divided else ():
+            assert rows[part]["failure"] is None and rows[part]["error"] < measure.ALLOWED
         for way in (", with gradients", ", backward"):
             for of in ("NCCL known", "ours"):
                 assert rows[of + way]["failure"] is None
