@@ -111,18 +111,32 @@ def choose(x: Tensor, ids: Tensor, weights: Tensor, experts: int, layer: Layer) 
 
 def summed_over_ranks(parts: Tensor, group: ProcessGroup) -> Tensor:
     """Return the own part of the sum over ranks, [R n, ...] -> [n, ...], added up in their order."""
+    return summing_over_ranks(parts, group, later=False)()
+
+
+def summing_over_ranks(parts: Tensor, group: ProcessGroup, *, later: bool = True) -> Callable[[], Tensor]:
+    """Begin to exchange parts, and return what waits for them and adds them up, as `summed_over_ranks` does.
+
+    later: exchange them on a stream of the group's own, beside what comes next.
+    """
     ranks = group.size()
     if ranks == 1:
-        return parts
+        return lambda: parts
     every = torch.empty_like(parts)
-    dist.all_to_all_single(every, parts, group=group)
-    first, *rest = every.chunk(ranks)
-    if ranks == 2:
-        return first + rest[0]  # two are added up as they are, in f32
-    total = first.to(wide(parts.dtype), copy=True)
-    for one in rest:
-        total += one
-    return total.to(parts.dtype)
+    work: Any = dist.all_to_all_single(every, parts, group=group, async_op=later)
+
+    def end() -> Tensor:
+        if later:
+            work.wait()
+        first, *rest = every.chunk(ranks)
+        if ranks == 2:
+            return first + rest[0]  # two are added up as they are, in f32
+        total = first.to(wide(parts.dtype), copy=True)
+        for one in rest:
+            total += one
+        return total.to(parts.dtype)
+
+    return end
 
 
 def combine(rows: Tensor, chosen: Chosen, layer: Layer) -> Tensor:
@@ -233,8 +247,9 @@ def backward(
     if wanted[1]:
         own = torch.where(place < dweight.numel() - 1, dweight[place], 0)
         dweights = summed_over_ranks(own, layer.group)
-    if wanted[2]:
-        dw13 = grouped(dboth.t(), rows_of(chosen.x, chosen, layer), starts)
+    sums = None
     if wanted[0]:
-        dx = summed_over_ranks(combine(grouped(dboth, w13, starts), chosen, layer), layer.group)
-    return dx, dweights, dw13, dw2
+        sums = summing_over_ranks(combine(grouped(dboth, w13, starts), chosen, layer), layer.group)
+    if wanted[2]:  # rows are copied by short CTAs: the exchange has begun on all ranks before a product takes the SMs
+        dw13 = grouped(dboth.t(), rows_of(chosen.x, chosen, layer), starts)
+    return dx if sums is None else sums(), dweights, dw13, dw2
