@@ -20,10 +20,10 @@ Sizes = Sequence[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Solved:
-    """Dimensions, and for each the tensor that told it, or GIVEN."""
+    """Dimensions, and for each the tensor that gives it, or GIVEN."""
 
     dims: Mapping[str, Any]
-    told_by: Mapping[str, str]
+    given_by: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +48,19 @@ def solve(program: Program, sizes: Mapping[str, Sizes], given: Mapping[str, Any]
     """
     equations = list(_equations(program, sizes))
     known: dict[str, Any] = dict(given)
-    told_by = {name: GIVEN for name in known}
+    given_by = {name: GIVEN for name in known}
     progress = True
     while progress:
         progress = False
         for one in equations:
             unknown = [part.name for part in walk(one.extent) if isinstance(part, Param) and part.name not in known]
             if len(unknown) == 1 and (found := _inverse(one.extent, one.size, one, program, known, ranks)) is not None:
-                known[unknown[0]], told_by[unknown[0]] = found, one.tensor.name
+                known[unknown[0]], given_by[unknown[0]] = found, one.tensor.name
                 progress = True
     for one in equations:
-        _check(one, program, Solved(dims=known, told_by=told_by), sizes, ranks)
+        _check(one, program, Solved(dims=known, given_by=given_by), sizes, ranks)
     _require_all(program, known, equations)
-    return Solved(dims=known, told_by=told_by)
+    return Solved(dims=known, given_by=given_by)
 
 
 def extent(expr: Scalar, dims: Mapping[str, Any], ranks: int) -> Any:
@@ -127,13 +127,13 @@ def _check(one: _Equation, program: Program, found: Solved, sizes: Mapping[str, 
     if wanted == one.size:
         return
     names = list(dict.fromkeys(part.name for part in walk(one.extent) if isinstance(part, Param)))
-    others = [name for name in dict.fromkeys(found.told_by[name] for name in names) if name != one.tensor.name]
+    others = [name for name in dict.fromkeys(found.given_by[name] for name in names) if name != one.tensor.name]
     related = next((program.tensor(name).location for name in others if name != GIVEN), None)
     if isinstance(one.extent, Param) and others:
         message = f"{names[0]} of {program.name} is {wanted} in {others[0]} and {one.size} in {one.tensor.name}"
     else:
         message = f"axis {one.axis} of {one.tensor.name} of {program.name} is {one.size}, not {wanted}"
-    values = ", ".join(f"{name} is {found.dims[name]} in {found.told_by[name]}" for name in names)
+    values = ", ".join(f"{name} is {found.dims[name]} in {found.given_by[name]}" for name in names)
     declared = [_declared(program, name, sizes) for name in (*others, one.tensor.name) if name != GIVEN]
     hint = "; ".join([*([values] if not isinstance(one.extent, Param) and values else []), *declared])
     raise ShapeError(message, location=one.tensor.location, related=related, hint=hint)
@@ -149,10 +149,10 @@ def _require_all(program: Program, known: Mapping[str, Any], equations: Sequence
             continue
         what = "dimension" if param.kind == "dim" else "parameter"
         example = {"f32": "0.5", "bool": "True"}.get(param.kind, "64")
-        told = [one for one in equations if _unknown(one.extent, known) and _mentions(one.extent, param.name)]
+        naming = [one for one in equations if _unknown(one.extent, known) and _mentions(one.extent, param.name)]
         why = "no tensor that is given has it" if param.kind == "dim" else f"it is a number of kind {param.kind}"
-        if told:
-            why = f"{told[0].tensor.name} is declared {shape_text(told[0].tensor)}, which does not tell it"
+        if naming:
+            why = f"{naming[0].tensor.name} is declared {shape_text(naming[0].tensor)}, which does not tell it"
         message = f"{what} {param.name!r} of {program.name} is not known: {why}"
         location: Location | None = param.location or program.location
         raise BindingError(message, location=location, hint=f"give it in the call: {param.name}={example}")

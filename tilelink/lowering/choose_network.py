@@ -127,15 +127,15 @@ def _edges(bound: Bound, stage: BoundStage) -> list[_Edge]:
     ranks = np.repeat(np.arange(bound.ranks), stage.total)
     found: list[_Edge] = []
     for number, statement in enumerate(every):
-        told = np.flatnonzero(s.statement == number)
+        notifies = np.flatnonzero(s.statement == number)
         if isinstance(statement, Notify):
-            task, peer = s.task[told], s.peer[told]
+            task, peer = s.task[notifies], s.peer[notifies]
         else:
             rows = np.flatnonzero((a.statement == number) & (a.kind == _moved(statement)))
             task, peer = a.task[rows], a.peer[rows]
         away = bound.node_of(ranks[task - first_task[stage.name]]) != bound.node_of(peer)
-        executions = np.stack([s.task[told], s.position[told]], axis=1)
-        once = len(np.unique(executions, axis=0)) == len(told)
+        executions = np.stack([s.task[notifies], s.position[notifies]], axis=1)
+        once = len(np.unique(executions, axis=0)) == len(notifies)
         found.append(_Edge(remote=bool(away.any()), local=not away.all(), one_counter=once))
     return found
 
@@ -264,8 +264,8 @@ class _Carrying:
         first, far, near = self._put(move, edge, around)
         put = far[-1]
         assert isinstance(put, Transfer)
-        told = isinstance(follower, Notify) and follower.region == move.target and self._edge(1).remote
-        if not told:
+        notifies = isinstance(follower, Notify) and follower.region == move.target and self._edge(1).remote
+        if not notifies:
             self.number += 1
             self.pending = True
             return [*first, *self._chosen(move.target.rank, edge, far, near)], 1

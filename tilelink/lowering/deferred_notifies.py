@@ -111,5 +111,5 @@ def _carried(bound: Bound, stage: BoundStage) -> str | None:
     own = next((one for one in bound.source.stages if one.name == stage.name), None)
     if own is None or any(isinstance(s, Notify) for s in statements(stage.stage.body)):
         return None
-    told = (s.region.tensor for s in statements(own.body) if isinstance(s, Notify))
-    return next((name for name in told if bound.tensors[name].packed), None)
+    notified = (s.region.tensor for s in statements(own.body) if isinstance(s, Notify))
+    return next((name for name in notified if bound.tensors[name].packed), None)

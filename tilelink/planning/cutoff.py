@@ -172,16 +172,16 @@ class Cutoff:
         ranks, channels = self.whole.ranks, self.whole.channels
         result = {key: np.zeros((ranks, *grid.counts), np.int64) for key, grid in channels.items()}
         s, number = plan.signals, -1
-        told = s.kind == NOTIFY
+        notifies = s.kind == NOTIFY
         for stage in plan.bound.stages.values():
-            if [*_told_if(stage.stage.body, {name for one in self.repetitions for name in one.indices(stage)})]:
+            if [*_notified_if(stage.stage.body, {name for one in self.repetitions for name in one.indices(stage)})]:
                 return None
             for statement, around in _scoped(stage.stage.body, frozenset(stage.order)):
                 number += 1
                 key = _notified(statement)
                 if key is None:
                     continue
-                rows = np.flatnonzero(told & (s.statement == number))
+                rows = np.flatnonzero(notifies & (s.statement == number))
                 found = self._counted(plan, key[0], rows)
                 found = self._of_all(found, key[0], key[1], stage.name, around)
                 if found is None:
@@ -267,7 +267,7 @@ def _scoped(body: tuple[Statement, ...], around: frozenset[str]) -> Iterator[tup
                 pass
 
 
-def _told_if(body: tuple[Statement, ...], indices: set[str]) -> Iterator[Statement]:
+def _notified_if(body: tuple[Statement, ...], indices: set[str]) -> Iterator[Statement]:
     """Yield the statements that notify where a condition on some indices holds."""
     for one in statements(body):
         if isinstance(one, If) and indices & {e.name for e in walk(one.condition) if isinstance(e, Index)}:
@@ -309,10 +309,10 @@ class _Search:
         """Indices over segments, of which nothing is known but the order of their tiles."""
         for tensor in bound.tensors.values():
             self._extents |= {(tensor.name, dim): extent for dim, extent in enumerate(tensor.shape)}
-            self._other |= {(tensor.name, dim) for dim in _told_apart(tensor)}
+            self._other |= {(tensor.name, dim) for dim in _distinguished(tensor)}
         for stage in bound.stages.values():
             self._extents |= {(stage.name, name): extent for name, extent in stage.extents.items()}
-            self._other |= {(stage.name, name) for name in self._told_apart(stage)}
+            self._other |= {(stage.name, name) for name in self._distinguished(stage)}
         for tensor in bound.tensors.values():
             for expr in (tensor.decl.bound, *tensor.decl.defined):
                 self._visit(expr, tensor.name)
@@ -338,7 +338,7 @@ class _Search:
         found = (self._repetition(members) for members in groups.values() if not self._other & {*members})
         return [one for one in found if one is not None]
 
-    def _told_apart(self, stage: BoundStage) -> Iterator[str]:
+    def _distinguished(self, stage: BoundStage) -> Iterator[str]:
         """Yield the indices of a stage whose iterations are not alike, or not known to be."""
         bound = self._bound
         kernel = bound.kernel_of[stage.name]
@@ -514,7 +514,7 @@ class _Search:
         above, radix, name = digits
         if not (self._is_number(owner, name) and _is_radix(radix, self._extents[owner, name])):
             return None
-        return _Counted(index=(owner, name), outer=above, radix=radix)
+        return _Counted(index=(owner, name), above=above, radix=radix)
 
     def _ends(self, table: str) -> bool:
         """True if entries are nothing but that with which indices are compared, so that smaller ones do as well."""
@@ -628,7 +628,7 @@ def _is_radix(radix: int, extent: int) -> bool:
 
 def _kept(bound: Bound, members: set[Member]) -> int:
     """Return how many blocks of a repetition two events are in, at most, of which one writes or notifies."""
-    most = telling = 0
+    most = notifying = 0
     roles = False
     for stage in bound.stages.values():
         own = frozenset(stage.order)
@@ -637,9 +637,9 @@ def _kept(bound: Bound, members: set[Member]) -> int:
             depth = sum((stage.name, name) in members for name in around)
             most = max(most, depth)
             if isinstance(statement, Store | Transfer | Notify):
-                telling = max(telling, depth)
+                notifying = max(notifying, depth)
             roles |= stage.roles is not None and depth > 0
-    return most * EVENTS if roles else most + telling
+    return most * EVENTS if roles else most + notifying
 
 
 def _names_places(bound: Bound, stage: BoundStage) -> bool:
@@ -659,7 +659,7 @@ def _only_read(tensor: BoundTensor) -> bool:
     return tensor.decl.space == "in" and tensor.decl.bound is None
 
 
-def _told_apart(tensor: BoundTensor) -> Iterator[int]:
+def _distinguished(tensor: BoundTensor) -> Iterator[int]:
     """Yield the dimensions along which elements of a tensor are not alike."""
     decl, own = tensor.decl, {tensor.steps[0]} if tensor.steps is not None else set[int]()
     entries = decl.bound is not None and (decl.space != "in" or {*decl.properties} - {"replicated"})

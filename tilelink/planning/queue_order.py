@@ -59,8 +59,8 @@ def _keeps_order(copies: OwnCopies, in_queues: HappensBefore) -> bool:
     queued, first = (apart(one) for one in (plan, copies.first))
     alone, first = apart(plan), HappensBefore(plan=apart(copies.first))
     queued = in_queues if alone is plan else HappensBefore(plan=alone)
-    told = np.flatnonzero((s.kind == NOTIFY) & np.isin(plan.event(s.task, s.position), copies.events))
-    earliest = queued.after_counters(set(plan.counters[told].tolist()))
+    notifies = np.flatnonzero((s.kind == NOTIFY) & np.isin(plan.event(s.task, s.position), copies.events))
+    earliest = queued.after_counters(set(plan.counters[notifies].tolist()))
     reached = queued.key(a.task, a.position) >= earliest[queued.plan.worker[a.task]]
     overtaken = np.flatnonzero(np.isin(number, copies.overtaken))
     for tensor in np.unique(a.tensor[overtaken]).tolist():

@@ -288,5 +288,5 @@ def _has_rows(uses: _Uses, tensor: BoundTensor | None, dim: int, extents: set[in
     if tensor.fragments or tensor.packed or (tensor.steps is not None and tensor.steps[0] == dim):
         return False
     grids = [grid for key, grid in uses.bound.channels.items() if key[0] == tensor.name]
-    told = [region.coords[dim] for region in uses.signals if region.tensor == tensor.name]
-    return all(grid.counts[dim] == 1 for grid in grids) or all(isinstance(one, Whole) for one in told)
+    notified = [region.coords[dim] for region in uses.signals if region.tensor == tensor.name]
+    return all(grid.counts[dim] == 1 for grid in grids) or all(isinstance(one, Whole) for one in notified)

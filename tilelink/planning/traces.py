@@ -194,9 +194,9 @@ def receives(plan: Plan) -> Ints:
 
 def most_spans(plan: Plan) -> int:
     """Return the maximum number of trace events of one program in one launch, with the waits before its tiles."""
-    told = ~plan.by_words
+    counted = ~plan.by_words
     each = np.bincount(np.concatenate([receives(plan), plan.transfers.task]).astype(np.int64), minlength=plan.tasks) + 1
-    np.add.at(each, plan.signals.task[told], plan.channel_counts[told])
+    np.add.at(each, plan.signals.task[counted], plan.channel_counts[counted])
     programs = np.zeros(len(plan.workers), np.int64)
     np.add.at(programs, plan.worker, each)
     most = int(programs.max(initial=0))

@@ -217,7 +217,7 @@ class Walker:
             hint = "notify and wait: a read of what is written comes after the write, one of what was there before it"
             raise OrderingError(message, location=region.location, hint=hint)
 
-    def _told(self, kind: str, region: Region) -> None:
+    def _notified(self, kind: str, region: Region) -> None:
         """Keep what a waiter for this notify knows."""
         where = boxes.index(self._signalled(region, "notifies"))
         self.memory.races.told(self.seen, (self.owner(region), region.tensor, kind), where)
@@ -337,7 +337,7 @@ class Walker:
                 case Notify(kind=kind, region=region):
                     if self.there:
                         self.box(region, "notifies")
-                    self._told(kind, region)
+                    self._notified(kind, region)
                     self._signal(self.memory.arrived, kind, region)
                 case If(condition=condition, then=then, orelse=orelse) if self.there or any(_signals((*then, *orelse))):
                     chosen = yield from self._once_written(lambda scalar=condition: self.number(scalar))
@@ -397,7 +397,7 @@ class Walker:
             case Store(region=region, value=value) | Transfer(target=region, source=value):
                 self.write(region, evaluator(value))
                 if isinstance(statement, Transfer) and statement.signal is not None:
-                    self._told(statement.signal, region)
+                    self._notified(statement.signal, region)
                     self._mark(self.memory.arrived, statement.signal, region, "notifies")
             case Barrier() | NetworkFence() | NetworkQuiet():
                 pass  # a task is one thread here, and what it writes is there at once

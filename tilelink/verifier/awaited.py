@@ -49,9 +49,9 @@ class Awaited:
                 break
             rows = part.rows[reads]
             met = meetings(part, reads[self._waited(rows, key)[2]])
-            told = self._all_notified(met.write, met.others[met.starts[met.box]], key)
+            notified = self._all_notified(met.write, met.others[met.starts[met.box]], key)
             missed = np.zeros(len(met.starts) - 1, bool)
-            missed[met.box[~told]] = True
+            missed[met.box[~notified]] = True
             found.append(met.others[~np.repeat(missed, np.diff(met.starts))])
             reads = reads[~np.isin(rows, found[-1])]
         return np.concatenate([part.rows[:0], *found])

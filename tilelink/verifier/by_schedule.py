@@ -64,12 +64,12 @@ def _found(plan: Plan) -> Iterator[Scheduled]:
     for those that they make."""
     a, order = plan.accesses, Orders(plan)
     own = {tensor.name for tensor in plan.bound.source.tensors} - _unsignalled(plan)
-    told = np.zeros(len(a.task), bool) if order.families is None else order.families.after((SIGNALS, PLACE, APART))
-    left = plan.touching(np.unique(a.tensor[(a.kind == READ) & ~told]))
+    settled = np.zeros(len(a.task), bool) if order.families is None else order.families.after((SIGNALS, PLACE, APART))
+    left = plan.touching(np.unique(a.tensor[(a.kind == READ) & ~settled]))
     for part in parts(plan, left & ~of_tensors(plan, "in", "table", "inout", "kept")):
         if part.name not in own:
             continue
-        known = np.concatenate([order.awaited.after_all(part), part.every[told[part.every]]])
+        known = np.concatenate([order.awaited.after_all(part), part.every[settled[part.every]]])
         writes, reads = pairs(part, READ, without=known)
         apart = np.flatnonzero(a.task[writes] != a.task[reads])
         writes, reads = writes[apart], reads[apart]

@@ -157,11 +157,11 @@ def in_turn(part: Cutoff, plan: Plan) -> bool:
         return True
     number, nowhere = len(bound.kernels), np.iinfo(np.int64).max
     place, kernel = _places(plan)[s.task], plan.task_kernels[s.task]
-    told, waits = np.flatnonzero(s.kind == NOTIFY), np.flatnonzero(s.kind == WAIT)
+    notifies, waits = np.flatnonzero(s.kind == NOTIFY), np.flatnonzero(s.kind == WAIT)
     counters = bound.ranks * plan.channels
     last, first = np.full(number * counters, -1), np.full(number * counters, nowhere)
-    deferred = np.where(s.later[told] > 0, nowhere - 1, place[told])
-    np.maximum.at(last, kernel[told] * counters + plan.counters[told], deferred)
+    deferred = np.where(s.later[notifies] > 0, nowhere - 1, place[notifies])
+    np.maximum.at(last, kernel[notifies] * counters + plan.counters[notifies], deferred)
     waits = waits[np.argsort(place[waits], kind="stable")]
     waits = waits[distinct_rows([kernel[waits], plan.counters[waits], s.box[waits]])[0]]  # the first ones
     rows, channels = plan.each_channel(waits)
@@ -213,11 +213,13 @@ def in_rounds(part: Cutoff, plan: Plan) -> bool:
         return False
     of_task, before, last = numbered
     s, ranks = plan.signals, bound.ranks
-    told = np.flatnonzero(s.kind == NOTIFY)
-    node = of_task[s.task[told]]
-    node = np.where(s.later[told] > 0, last[plan.task_kernels[s.task[told]], plan.task_ranks[s.task[told]]], node)
+    notifies = np.flatnonzero(s.kind == NOTIFY)
+    node = of_task[s.task[notifies]]
+    node = np.where(
+        s.later[notifies] > 0, last[plan.task_kernels[s.task[notifies]], plan.task_ranks[s.task[notifies]]], node
+    )
     rounds = int(last.max(initial=-1)) + 1
-    counter = rounds + plan.counters[told]
+    counter = rounds + plan.counters[notifies]
     boxes = rounds + ranks * plan.channels
     awaited = np.flatnonzero(s.kind == WAIT)
     boxed = s.box[awaited] > 0

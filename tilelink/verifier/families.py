@@ -176,7 +176,7 @@ class Families:
         if self._meet_nowhere(tensor, write, read):
             return APART
         grids = [(key, grid) for key, grid in self._bound.channels.items() if not self._bound.tensors[key[0]].packed]
-        if any(key[0] == tensor.name and self._told(tensor, grid, write, read) for key, grid in grids):
+        if any(key[0] == tensor.name and self._notifies(tensor, grid, write, read) for key, grid in grids):
             return SIGNALS
         if any(self._common(tensor, grid, write, read) for _, grid in grids):
             return SIGNALS
@@ -203,7 +203,7 @@ class Families:
         known = [*question.domain(write), *question.domain(read)]
         return question.refutes([*known, negated(question.same_rank())])
 
-    def _told(self, tensor: BoundTensor, grid: ChannelGrid, write: _Access, read: _Access) -> bool:
+    def _notifies(self, tensor: BoundTensor, grid: ChannelGrid, write: _Access, read: _Access) -> bool:
         """True if the channel of each element that both access is notified after the write, and awaited before the
         read."""
         return all(
@@ -276,13 +276,13 @@ class Families:
             if place.number in self._without:
                 continue
             match place.statement:
-                case Notify(kind=told, region=region) if access.kind == WRITE:
+                case Notify(kind=notified, region=region) if access.kind == WRITE:
                     good = own.before(place) and self._in_queue(own, place)
-                case Wait(kind=told, region=region) if access.kind == READ:
+                case Wait(kind=notified, region=region) if access.kind == READ:
                     good = place.before(own) and not self._bound.is_placed(own.stage.name, place.statement)
                 case _:
                     continue
-            if good and (region.tensor, told) == (grid.tensor, grid.kind):
+            if good and (region.tensor, notified) == (grid.tensor, grid.kind):
                 yield place
 
     def _in_queue(self, write: _Place, notify: _Place) -> bool:
@@ -458,13 +458,13 @@ class _Question:
         self, write: tuple[_Access, _Place], read: tuple[_Access, _Place], grid: ChannelGrid
     ) -> Iterator[list[Formula]]:
         """Yield what makes a notify and a wait signals for one channel, for each pair of witnesses that is tried."""
-        told, awaited = self._map(write[1]), self._map(read[1])
+        notified, awaited = self._map(write[1]), self._map(read[1])
         for own, there in self._witnesses(*read):
             rank = _named(awaited.rank, own)
             for names, here in self._witnesses(*write, rank) if rank is not None else ():
                 assert rank is not None
-                wanted: list[Formula | None] = [*there, *here, self._equal(told.rank, names, rank)]
-                ranges = zip(told.channel_range(grid), awaited.channel_range(grid), grid.counts, strict=True)
+                wanted: list[Formula | None] = [*there, *here, self._equal(notified.rank, names, rank)]
+                ranges = zip(notified.channel_range(grid), awaited.channel_range(grid), grid.counts, strict=True)
                 for one, other, count in ranges:
                     if count > 1:  # each range has a channel, and they overlap
                         ends = [(one.low, names, other.high, own), (other.low, own, one.high, names)]

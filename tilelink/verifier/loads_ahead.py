@@ -100,11 +100,11 @@ def _of_entries(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals of entries that only a later wait of a tile orders: the loader hands them on after the first."""
     bound = plan.bound
     every = [one for one in bound.stages.values() if one.roles is not None and one.roles.numbers is not None]
-    told = {one.name: written_tables(bound, one) for one in every}
-    rest = [one.stage.body[bound.first_waits(one.name) :] for one in every if told[one.name]]
+    written = {one.name: written_tables(bound, one) for one in every}
+    rest = [one.stage.body[bound.first_waits(one.name) :] for one in every if written[one.name]]
     later = [s for body in rest for s in statements(body) if isinstance(s, Wait)]
     if later:
-        yield from _without_waits(plan, order, later, told, HANDED, HANDED_HINT)
+        yield from _without_waits(plan, order, later, written, HANDED, HANDED_HINT)
 
 
 def _without_waits(

@@ -94,8 +94,8 @@ def _signals(plan: Plan, rank: Ints, puts: Puts) -> Iterator[NetworkError]:
         message = f"notifies {tensor} channel {list(cell)} of rank {s.peer[row]}, on another node, by its address"
         hint = "a signal between nodes is one of the network: by_network, or put with its data"
         yield refuse(NetworkError, plan, message, task=int(s.task[row]), statement=int(s.statement[row]), hint=hint)
-    told = puts.statements[s.statement] & (s.kind == NOTIFY) if len(s.task) else np.zeros(0, bool)
-    rows = np.flatnonzero(told)
+    notifies = puts.statements[s.statement] & (s.kind == NOTIFY) if len(s.task) else np.zeros(0, bool)
+    rows = np.flatnonzero(notifies)
     events = np.stack([s.task[rows], s.statement[rows], s.position[rows]], axis=1)
     _, first, count = np.unique(events, axis=0, return_index=True, return_counts=True)
     for at, number in zip(first[count > 1][:1].tolist(), count[count > 1][:1].tolist(), strict=True):
@@ -108,13 +108,13 @@ def _signals(plan: Plan, rank: Ints, puts: Puts) -> Iterator[NetworkError]:
 def _shared(plan: Plan, puts: Puts) -> Iterator[NetworkError]:
     """Yield a refusal of a counter that is added to by the network and from inside its node."""
     s = plan.signals
-    told = np.flatnonzero(s.kind == NOTIFY)
-    carried = puts.by_network[told]
-    _, counter = np.unique(np.stack([s.peer[told], s.channel[told]]), axis=1, return_inverse=True)
+    notifies = np.flatnonzero(s.kind == NOTIFY)
+    carried = puts.by_network[notifies]
+    _, counter = np.unique(np.stack([s.peer[notifies], s.channel[notifies]]), axis=1, return_inverse=True)
     counter = counter.ravel()
     both = np.intersect1d(counter[carried], counter[~carried])
     for one in both[:1]:
-        row, near = (told[(counter == one) & mask][0] for mask in (carried, ~carried))
+        row, near = (notifies[(counter == one) & mask][0] for mask in (carried, ~carried))
         tensor, _, cell = plan.channel_name(int(s.channel[row]))
         message = (
             f"notifies {tensor} channel {list(cell)} of rank {s.peer[row]} by the network, and "
@@ -197,10 +197,10 @@ def _unfinished(plan: Plan, puts: Puts) -> Iterator[NetworkError]:
     n = plan.network
     rows = np.flatnonzero(n.kind == QUIET)
     np.maximum.at(last, plan.worker[n.task[rows]], plan.key(n.task[rows], n.position[rows]))
-    told = np.flatnonzero(puts.by_network)
-    task = np.concatenate([a.task[puts.rows], s.task[told]])
-    position = np.concatenate([a.position[puts.rows], s.position[told]])
-    statement = np.concatenate([a.statement[puts.rows], s.statement[told]])
+    notifies = np.flatnonzero(puts.by_network)
+    task = np.concatenate([a.task[puts.rows], s.task[notifies]])
+    position = np.concatenate([a.position[puts.rows], s.position[notifies]])
+    statement = np.concatenate([a.statement[puts.rows], s.statement[notifies]])
     worker = plan.worker[task]
     late = ~quiet[worker] & (plan.key(task, position) > last[worker])
     for row in np.flatnonzero(late)[:1]:

@@ -132,8 +132,8 @@ def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
     ranks, count = plan.bound.ranks, len(plan.bound.tensors)
     key = (s.task[rows] * ranks + s.peer[rows]) * count + plan.channel_tensors[s.channel[rows]]
     last: dict[int, int] = {}
-    for k, told in zip(key.tolist(), plan.key(s.task[rows], s.position[rows]).tolist(), strict=True):
-        last[k] = max(told, last.get(k, told))
+    for k, notified in zip(key.tolist(), plan.key(s.task[rows], s.position[rows]).tolist(), strict=True):
+        last[k] = max(notified, last.get(k, notified))
     wanted = (a.task[far] * ranks + a.peer[far]) * count + a.tensor[far]
     keys = plan.key(a.task[far], a.position[far]).tolist()
     puts = Puts(plan=plan)
@@ -153,10 +153,10 @@ def _followed(plan: Plan, puts: Puts, row: int, last: int) -> bool:
     """True if a signal of the output follows the write of a put. last: key of its last notify there by the task."""
     a, s = plan.accesses, plan.signals
     put = puts.at(int(a.task[row]), int(a.position[row]))
-    told = np.fromiter(puts.carriers(put), np.int64)
-    same = (s.task[told] == a.task[row]) & (plan.channel_tensors[s.channel[told]] == a.tensor[row])
+    notified = np.fromiter(puts.carriers(put), np.int64)
+    same = (s.task[notified] == a.task[row]) & (plan.channel_tensors[s.channel[notified]] == a.tensor[row])
     quiet = puts.quiet_after(put)
-    return bool((same & (s.peer[told] == a.peer[row])).any()) or (quiet is not None and quiet < last)
+    return bool((same & (s.peer[notified] == a.peer[row])).any()) or (quiet is not None and quiet < last)
 
 
 def _check_reads(part: TensorAccesses, order: Orders) -> Iterator[VerificationError]:

@@ -388,8 +388,8 @@ def _waits_for(plan: Plan, kernel: Kernel, other: Kernel) -> bool:
     s, kernels = plan.signals, plan.task_kernels[plan.signals.task]
     numbers = [plan.bound.kernels.index(one) for one in (kernel, other)]
     awaited = plan.counters[(s.kind == WAIT) & (kernels == numbers[0])]
-    told = plan.counters[(s.kind != WAIT) & (kernels == numbers[1])]
-    return bool(np.isin(awaited, told).any())
+    notified = plan.counters[(s.kind != WAIT) & (kernels == numbers[1])]
+    return bool(np.isin(awaited, notified).any())
 
 
 def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:

@@ -89,8 +89,11 @@ def _meetings(plan: Plan, unprotected: np.ndarray, happens: HappensBefore) -> It
     a, s = plan.accesses, plan.signals
     notify = np.flatnonzero(s.kind == NOTIFY)
     events = (a.task, a.position, a.peer, a.tensor, a.statement)
-    told = (s.task, s.position, s.peer, plan.channel_tensors[s.channel], s.statement)
-    both = [_of_peers(plan, unprotected, *events), _of_peers(plan, unprotected, *(column[notify] for column in told))]
+    notifies = (s.task, s.position, s.peer, plan.channel_tensors[s.channel], s.statement)
+    both = [
+        _of_peers(plan, unprotected, *events),
+        _of_peers(plan, unprotected, *(column[notify] for column in notifies)),
+    ]
     task, position, peer, tensor, statement = (np.concatenate(column) for column in zip(*both, strict=True))
     partners = _partners(plan, plan.task_ranks[a.task]) if len(task) else {}
     columns = [plan.task_kernels[task], plan.task_ranks[task], peer, tensor]

@@ -246,9 +246,9 @@ class _Seen:
         self.faults, self.guards = bool(walker.faults), walker.guards
         grid = bound.channels[tensor.name, kind]
         its = np.flatnonzero(a.tensor == tensor.number)
-        told = (s.channel >= base[tensor.name, kind]) & (s.channel < base[tensor.name, kind] + grid.count)
-        told, channels = channels_of(s, tuple(walker.boxes), np.flatnonzero(told))
-        s = replace(s.pick(told), channel=channels)
+        notifies = (s.channel >= base[tensor.name, kind]) & (s.channel < base[tensor.name, kind] + grid.count)
+        notifies, channels = channels_of(s, tuple(walker.boxes), np.flatnonzero(notifies))
+        s = replace(s.pick(notifies), channel=channels)
         self.accesses = a.pick(its)
         dims = len(tensor.shape)
         source, channel = _channels(self.accesses, grid, dims)
