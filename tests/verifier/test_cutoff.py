@@ -205,7 +205,7 @@ OTHER_ROWS = [
     ("down(e: E, r: T", "down(e: E - 1, r: T", False),
     ("blank on sm, tile(r=16, j=2048)", "blank on sm(1)", False),  # beside the kernel that reads
     ("c kernel_order", "hidden channel(I=128)", None),
-    ("hidden kernel_order", "hidden channel(I=128)", True),
+    ("hidden, c kernel_order", "hidden channel(I=128)\n    c kernel_order", True),
     ("parts[rank, i, j] @ p, sums", "parts[0, i, j] @ p, sums", False),
     ("c[place[p, i, q], j], axis=0)", "c[place[p, i, q] + 1, j], axis=0)", False),
     (
