@@ -1,10 +1,12 @@
 """The space of a program's schedules, the strategies that walk it, and what a search keeps."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
+from math import inf
 from random import Random
 from typing import Any
 
@@ -12,13 +14,22 @@ import pytest
 
 from tests.tiers import thorough
 from tilelink import compiler, schedule
-from tilelink.errors import BindingError, CostError, DtypeError, ScheduleError, SearchError, UnknownNameError
+from tilelink.errors import (
+    BindingError,
+    CostError,
+    DtypeError,
+    ProgressError,
+    ScheduleError,
+    SearchError,
+    UnknownNameError,
+)
 from tilelink.frontend.parser import parse_text
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.products import products
-from tilelink.ir.program import Program
+from tilelink.ir.program import Program, Stage, Wait
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import Bound
 from tilelink.lowering.carried import Carried, carried
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.order import ORDER
@@ -33,8 +44,13 @@ from tilelink.scheduling.schedule import Schedule
 from tilelink.search import STRATEGIES, Candidate, Found, Space, Tried, run, search, strategy
 from tilelink.search.knobs import Knob, knobs
 from tilelink.target import target
+from tilelink.tuning import distinct
 
 DIMS = {"Ms": 64, "N": 64, "K": 48}
+
+
+def without_waits(stage: Stage) -> Stage:
+    return replace(stage, body=tuple(s for s in stage.body if not isinstance(s, Wait)))
 
 
 def space_of(*names: str, dims: dict[str, int] = DIMS, machine: str = "cpu") -> Space:
@@ -292,6 +308,49 @@ def test_points_without_a_cost_are_counted() -> None:
     found = search(space_of("gemm_rs_slots"), lambda _: next(costs, None), strategy("random"), trials=25, seed=1)
     assert [one.seconds for one in found.tried] == [2.0, 1.0]
     assert found.refused[run.SLOWER] > 1 and sum(found.refused.values()) == 23
+
+
+def test_points_are_proved_that_are_better_than_all_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    guesses = iter([5.0, 7.0, 3.0, inf, 4.0, *[6.0] * 100])
+    asked = list[Bound]()
+
+    def proved(space: Space, bound: Bound) -> Plan | None:
+        asked.append(bound)
+        return plan_of(space, bound)
+
+    def costs(_: Plan) -> float:
+        raise AssertionError("a point that was guessed has its cost")
+
+    plan_of = Space.proved
+    monkeypatch.setattr(Space, "proved", proved)
+    guess = partial(next, guesses)
+    found = search(space_of("ag_gemm"), costs, strategy("random"), guess=lambda _: guess(), trials=25, seed=1)
+    assert [one.seconds for one in found.tried[:4]] == [5.0, 7.0, 3.0, 4.0]
+    assert [one.proved for one in found.tried[:4]] == [True, False, True, False] and len(asked) == 2
+    assert [one.seconds for one in found.ranking] == [3.0, 5.0] and len(found.rated) == len(found.tried) > 4
+    assert found.refused[run.SLOWER] == 1
+    assert [one.seconds for one in distinct(found, 2)] == [3.0, 4.0] and all(one.proved for one in distinct(found, 2))
+
+
+def test_what_is_refused_is_no_result_however_fast_it_is_guessed_to_be() -> None:
+    space = space_of("ag_gemm")
+    unsafe = replace(space.programs[0], stages=tuple(without_waits(one) for one in space.programs[0].stages))
+    found = search(
+        replace(space, programs=(unsafe,), refused=Counter[str]()), lambda _: 1.0, strategy("random"),
+        guess=lambda _: 1e-9, trials=5,
+    )  # fmt: skip
+    assert not found.tried and found.refused["OrderingError"] > 0, found.refused
+
+
+def test_a_guess_that_waits_for_ever_refuses_a_point_and_asks_again_of_a_declared_one() -> None:
+    def guess(_: Bound) -> float:
+        raise ProgressError("never ends")
+
+    declared = compiler.load("gemm_rs").schedules_of(compiler.load("gemm_rs").program("gemm_rs_slots"))[:1]
+    space = replace(space_of("gemm_rs_slots"), declared=tuple(declared), refused=Counter[str]())
+    space = replace(space, seeds=tuple(space.random(Random(0)) for _ in declared))
+    found = search(space, lambda _: 2.0, strategy("random"), guess=guess, trials=4)
+    assert [one.declared for one in found.tried] == [True] and found.refused["ProgressError"] > 0
 
 
 def test_a_plan_that_is_too_large_for_the_machine_is_a_refused_point(monkeypatch: pytest.MonkeyPatch) -> None:
