@@ -33,7 +33,9 @@ def test_it_prints_time_bound_and_a_row_for_each_rank(file: str) -> None:
     assert lines[1].startswith("predicted ")
     assert lines[2].startswith("bound ")
     assert lines[3].split() == ["rank", "us", "start-up", "work", "epilogue", "waiting", "copy", "tail"]
-    assert [line.split()[0] for line in lines[4:]] == ["0", "1", "2"]
+    assert [line.split()[0] for line in lines[4:-1]] == ["0", "1", "2"]
+    assert re.fullmatch(r"critical path: (\w+ \d+ %( \(\w+ \d+(, \w+ \d+)*\))?(, )?)+", lines[-1]), lines[-1]
+    assert {"send", "add"} & set(re.findall(r"(\w+) \d+ %", lines[-1]))
     total, *parts = (float(cell) for cell in lines[4].split()[1:])
     assert sum(parts) == pytest.approx(total, abs=0.4)
 
