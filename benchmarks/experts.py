@@ -692,7 +692,7 @@ def report(found: dict[str, Any], name: str) -> list[str]:
         for way in (one for one in WORK if not one or OURS + one in there):
             row, faster = cells_of(case, way, ways, libraries)
             rows.append(row)
-            gains += [faster] if faster else []
+            gains += [faster] if faster and not way else []
     parts = [f"## {name}", ""]
     if rows:
         columns = ("layer", *ways, "TFLOP/s", "/ alone", "/ bound", "x others", "MiB")
