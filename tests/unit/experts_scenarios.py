@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.functional import gelu, silu
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from tilelink import ops
@@ -139,8 +140,20 @@ def unequal() -> None:
         compare(case, tokens=12)
 
 
+class Called(TorchDispatchMode):
+    """Notes the operators of torch that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
 def frozen() -> None:
-    """Gradients of some operands alone."""
+    """Gradients of some operands alone, and no zeros for those of what backward keeps of forward."""
     case = Case(tokens=_tokens(5, 0))
     operands = case.operands()
     _, dx, dweights, *dw = case.plain()
@@ -150,8 +163,10 @@ def frozen() -> None:
         given = list(operands)
         given[place] = given[place].clone().requires_grad_()
         y = case.call(*given)
-        (made,) = torch.autograd.grad((y * case.drawn()[-1][rank]).sum(), [given[place]])
+        with Called() as called:
+            (made,) = torch.autograd.grad((y * case.drawn()[-1][rank]).sum(), [given[place]])
         close(made, gradient, case.dtype)
+        assert "aten.zeros.default" not in called.names and called.names
 
 
 def repeated() -> None:

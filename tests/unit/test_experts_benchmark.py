@@ -113,7 +113,7 @@ def test_a_run_measures_unfused_layers_and_their_gradients(tmp_path: Path) -> No
         )
         for rank in range(2)
     ]  # fmt: skip
-    said = [rank.communicate(timeout=200)[0] for rank in ranks]
+    said = [rank.communicate(timeout=400)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     found, text = json.loads(out.read_text())
     for case in found:

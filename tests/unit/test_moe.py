@@ -55,7 +55,7 @@ def layer(given: Layer, first: int, room: int | None = None, times: int = 1) -> 
     room = room or ranks * M * K + 1
     blocks = M * K // B
     dispatch = tilelink.compile(
-        tilelink.load("moe_dispatch").program("moe_dispatch"), ranks=ranks,
+        tilelink.load("moe_dispatch").program("moe_dispatch"), "moe_dispatch:gpu", ranks=ranks,
         dims={"M": M, "H": H, "E": E, "k": K, "B": B, "T": room, "first": first},
     )  # fmt: skip
     experts = tilelink.compile(

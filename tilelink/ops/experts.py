@@ -382,6 +382,7 @@ def _shapes(
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *operands, ctx.op, ctx.tokens, ctx.capacity, ctx.activation, ctx.keep, ctx.group, _ = inputs
+    ctx.set_materialize_grads(False)  # none depends on what is kept, whose gradients would be zeros as large as that
     ctx.save_for_backward(*operands, *output[1:])
 
 
