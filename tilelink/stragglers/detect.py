@@ -45,7 +45,9 @@ def find(evidence: Evidence) -> list[Found]:
     others = [one for one in every if one.kind not in ("host", "start")]
     causes = causes_of(evidence, hosts, sms=False) + causes_of(evidence, others, sms=True)
     causes = [one for one in causes if one.seconds > evidence.least * evidence.took and not _fast(evidence, one)]
-    if (rare := intermittent(evidence, hosts, others)) is not None:
+    known = {(one.suspect.kind, one.suspect.rank) for one in causes}
+    rare = intermittent(evidence, hosts, others)
+    if rare is not None and (rare.suspect.kind, rare.suspect.rank) not in known:  # what lasts is seldom worse by chance
         causes.append(rare)
     causes = [one for one in causes if _exceeds(evidence, one)]
     waited = late(evidence)
