@@ -1480,6 +1480,7 @@ program summed_twice(NB, B):
     a : local [NB, B] < 9
     c : local [NB, B] < 9
     y : out   [NB, B] i32
+    z : out   [NB, B] i32
 
     compute one(b: NB by 1):
         a[b, :] = cumsum(n[b, :], axis=0)
@@ -1488,6 +1489,9 @@ program summed_twice(NB, B):
         sums = cumsum(n[b, :], axis=0)
         c[b, :] = sums
         y[b, :] = sums
+
+    compute both(b: NB by 1):
+        z[b, :] = a[b, :] - c[b, :]
 """
 
 
@@ -1512,3 +1516,26 @@ def test_all_elements_of_a_tile_have_one_key(monkeypatch: pytest.MonkeyPatch) ->
         return len(asked)
 
     assert found(8) == found(32) > 0
+
+
+def test_entries_that_only_list_places_are_not_looked_at() -> None:
+    """Nobody asks what one of them is equal to, so that a long list costs nothing."""
+    text = """
+program scattered(NB, B):
+    n    : in    [NB, B] i32
+    spot : local [NB, B] < NB * B distinct
+    y    : out   [NB * B] i32
+
+    compute place(b: NB by 1):
+        spot[b, :] = b * B + cumsum(n[b, :], axis=0)
+
+    compute turn(b: NB by 1, j: B):
+        y[spot[b, j]] = 1
+"""
+    asked = text + "    compute also(b: NB by 1):\n        z[b] = y[spot[b, 0]]\n"
+    for program, known in (
+        (text, set[str]()),
+        (asked.replace("y    :", "z    : out   [NB] i32\n    y    :"), {"spot", "spot#"}),
+    ):
+        bound = compiler.bound(tilelink.parse(program).program(), dims={"NB": 2, "B": 8}, ranks=1)
+        assert {table for table, *_ in make_plan(bound).guards.copies} == known

@@ -9,11 +9,13 @@ from tests.verifier.dynamic import check
 from tilelink.compiler import parse_lowered
 from tilelink.errors import OrderingError, ReuseError, ScheduleError, StageError, TileLinkError, WordsError
 from tilelink.frontend.checker import check as check_program
-from tilelink.ir.program import Notify, Transfer, Wait
+from tilelink.ir.program import Notify, Statement, Transfer, Wait
 from tilelink.ir.visitor import received, statements, value_of
 from tilelink.lowering.bind import bind
-from tilelink.lowering.bound import Bound
+from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.listing import listing
+from tilelink.lowering.walk import Rows
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.target import CPU
 from tilelink.verifier import refusals, verify
@@ -71,6 +73,31 @@ def test_pushes_carry_their_signals_and_reads_wait_for_words(ranks: int) -> None
     done = make_plan(lowered)
     verify(done)
     assert not check(done, range(8))
+
+
+def test_the_pass_walks_what_has_to_do_with_words_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the loops of a kernel that sends words at its end, and not once more for each tensor that is sent."""
+    seen: list[str] = []
+    visit = Enumerator.visit
+
+    def watched(self: Enumerator, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
+        seen.append(type(statement).__name__)
+        visit(self, stage, number, statement, rows)
+
+    monkeypatch.setattr(Enumerator, "visit", watched)
+    send = """
+        acc = zeros(f32)
+        for (k: N by 1):
+            acc += x[i, k][:, None] * x[i, j]
+        tile_push_data(parts[rank, i, j] @ q, acc)
+        producer_tile_notify(parts[rank, i, j] @ q)
+        tile_push_data(other[rank, i, j] @ q, acc)
+        producer_tile_notify(other[rank, i, j] @ q)"""
+    add = WAIT + WAIT.replace("parts", "other") + SUM.replace("parts[s, i, j]", "parts[s, i, j] + other[s, i, j]")
+    lowered = bound(text(send, add, "low_latency, buffers 2\n    other low_latency, buffers 2"))
+    assert sorted(seen) == ["Assign"] + 2 * ["Notify"] + 2 * ["Transfer"] + 2 * ["Wait"]
+    assert [name for name, tensor in lowered.tensors.items() if tensor.packed] == ["parts", "other"]
+    verify(make_plan(lowered))
 
 
 def test_the_listing_is_read_back() -> None:

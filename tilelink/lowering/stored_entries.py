@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import islice, repeat
 from math import prod
 from typing import Any
@@ -22,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32
-from tilelink.ir.mapping import TileMap
+from tilelink.ir.mapping import TileMap, selects_many
 from tilelink.ir.program import Apply, Assign, For, FromScalar, Literal, Local, Read, Region, Statement, Value
 from tilelink.ir.scalar import Binary, Compare, Int, Logic, Lookup, Scalar, Whole, binary, const, walk
 from tilelink.ir.typing import ONE, Axis
-from tilelink.ir.visitor import local_names, statements
+from tilelink.ir.visitor import local_names, reads, stage_scalars, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.guards import Entry, Guards, settled
@@ -113,9 +114,34 @@ class StoredEntries:
     _where: dict[Entry, tuple[_Noted, int]] = field(default_factory=dict[Entry, "tuple[_Noted, int]"])
     """The first that was noted of an entry, and which of its entries it is."""
     _twice: set[Entry] = field(default_factory=set[Entry])
+    _later: list[tuple[Sequence[Entry], Callable[[], ValueKey | None], Columns]] = field(default_factory=list[Any])
+    """What `settle` notes: keys that nobody asks for are not made."""
 
     def __post_init__(self) -> None:
         self._origins = Origins.of(self.bound)
+
+    @cached_property
+    def _asked(self) -> frozenset[str]:
+        """The index tensors, and names, of which a single entry is an integer or a value, or bounds one.
+
+        Of the others tiles are lists of places, and nobody asks what an entry of a list is equal to.
+        """
+        found = set[str]()
+        for stage in self.bound.stages.values():
+            for expr in stage_scalars(stage.stage):
+                listed = isinstance(expr, Lookup) and selects_many(expr, stage.scalar_indices)
+                parts = (part for part in walk(expr) if not (listed and part is expr))
+                found |= {part.table for part in parts if isinstance(part, Lookup)}
+            every = (value_of(one) for one in statements(stage.stage.body))
+            found |= {region.tensor for value in every if value is not None for region in reads(value)}
+        for tensor in self.bound.tensors.values():
+            ends = (expr for expr in (tensor.decl.bound, *tensor.decl.defined) if expr is not None)
+            found |= {part.table for expr in ends for part in walk(expr) if isinstance(part, Lookup)}
+        return frozenset(found)
+
+    def _is_asked(self, stage: BoundStage, table: str) -> bool:
+        """True if it may matter what the entries are equal to that a stage writes, or names that are stored there."""
+        return table in self._asked or any(one in self._asked for one in self.bound.typing.stage(stage.name).locals)
 
     def assigned(self, stage: BoundStage, number: int, statement: Assign) -> None:
         """Take an assignment."""
@@ -130,6 +156,8 @@ class StoredEntries:
         boxes: Boxes,
     ) -> None:  # fmt: skip
         """Take a statement that writes entries. executions: those of it, none if a launch decides which there are."""
+        if not self._is_asked(stage, target.tensor):
+            return
         tensor = self.bound.tensors[target.tensor].decl
         tile_map = self.bound.tile_map(stage.name, target)
         lo, hi, peer = boxes(tile_map)
@@ -161,7 +189,7 @@ class StoredEntries:
                     origins[at] = sources.of(value, executions[row], element, names)
                 computed = [at for at, origin in enumerate(origins) if origin is None]
                 if columns is not None and computed:
-                    key = sources.key(value, executions[row], names, _differing(columns))
+                    key = partial(sources.key, value, executions[row], names, _differing(columns))
                     entries = [(stored, holder, places[at]) for at in computed]
                     self.note(entries, key, tuple([column[at] for at in computed] for column in columns))
             for place, origin in zip(places, origins, strict=True):
@@ -187,8 +215,11 @@ class StoredEntries:
 
     def settle(self) -> None:
         """Note which values are equal, after all stages: what is computed alike from equal values is equal too."""
+        for entries, key, columns in self._later:
+            self._note(entries, key(), columns)
+        self._later.clear()
         classes = self._equal()
-        while self._origins.merge(_stored(classes)):
+        while self._origins.merge(self._stored_elements(classes)):
             classes = self._equal()
         for number, entries in enumerate(classes):
             table, rank, place = entries[0]
@@ -212,8 +243,11 @@ class StoredEntries:
                     classes.setdefault(number, []).append(entry)
         return [entries for entries in classes.values() if len(entries) > 1]
 
-    def note(self, entries: Sequence[Entry], key: ValueKey | None, columns: Columns = ()) -> None:
+    def note(self, entries: Sequence[Entry], key: Callable[[], ValueKey | None], columns: Columns = ()) -> None:
         """Note the key of the value of whose elements entries are equal. columns: where these are, for the key."""
+        self._later.append((entries, key, columns))
+
+    def _note(self, entries: Sequence[Entry], key: ValueKey | None, columns: Columns) -> None:
         noted = _Noted(entries=entries, key=key or (), columns=columns)
         new: list[int] = []
         for number, entry in enumerate(entries):
@@ -230,6 +264,14 @@ class StoredEntries:
             noted = _Noted(entries=[entries[number] for number in new], key=key, columns=columns)
         self._noted.append(noted)
         self._where.update((entry, (noted, number)) for number, entry in enumerate(noted.entries))
+
+    def _stored_elements(self, classes: Sequence[Sequence[Entry]]) -> Iterator[list[Entry]]:
+        """Yield the elements in which equal values are stored, of tensors that other values are computed from."""
+        for entries in classes:
+            found = [(table[: -len(OF_STATEMENT)], rank, place) for table, rank, place in entries if _is_stored(table)]
+            stored = [one for one in found if one[0] in self._origins.watched]
+            if len(stored) > 1:
+                yield stored
 
     def _axes(self, stage: BoundStage, target: Region, value: Value) -> tuple[int, ...] | None:
         """Return the dimensions of a target along which a value has its axes, or None if it is stretched along some."""
@@ -367,22 +409,14 @@ class _Sources:
         self.entries.guards.ranges[table] = (MIN_INT32, MAX_INT32)
         entry = (at.task,) if one else (at.task, element.number)  # a tile is cut alike wherever it has these axes
         if one:
-            key = self.key(Local(name=name), at, names, (0,) * len(axes))
+            key = partial(self.key, Local(name=name), at, names, (0,) * len(axes))
             self.entries.note([(table, at.rank, entry)], key)
         elif element.places is not None and (id(version), at.number) not in self._tiles:
             self._tiles.add((id(version), at.number))
-            key = self.key(Local(name=name), at, names, _differing(element.places))
+            key = partial(self.key, Local(name=name), at, names, _differing(element.places))
             entries = [(table, at.rank, (at.task, number)) for number in range(element.of)]
             self.entries.note(entries, key, element.places)
         return Lookup(table=table, coords=tuple(map(const, (at.rank, *entry))), launch=True)
-
-
-def _stored(classes: Sequence[Sequence[Entry]]) -> Iterator[list[Entry]]:
-    """Yield the elements of index tensors in which equal values are stored."""
-    for entries in classes:
-        stored = [(table[: -len(OF_STATEMENT)], rank, place) for table, rank, place in entries if _is_stored(table)]
-        if len(stored) > 1:
-            yield stored
 
 
 def _is_stored(table: str) -> bool:

@@ -19,6 +19,12 @@ def looks_up(stage: Stage, name: str) -> bool:
     return any(isinstance(e, Lookup) and e.table == name for expr in stage_scalars(stage) for e in walk(expr))
 
 
+def names_in(stage: Stage) -> set[str]:
+    """Return the tensors that a stage accesses or signals, and those, and the names, that it uses as integers."""
+    named = (part.table for expr in stage_scalars(stage) for part in walk(expr) if isinstance(part, Lookup))
+    return {region.tensor for region in stage_regions(stage)} | {*named}
+
+
 def lists(bound: Bound, stage: BoundStage, name: str) -> Region | None:
     """Return a region of places that a tile of entries of a tensor lists, or None."""
     for region in stage_regions(stage.stage):

@@ -33,7 +33,7 @@ after:  comm send(q: ranks, i: M, j: N):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -66,10 +66,21 @@ from tilelink.lowering.clauses.clause import Clause, Numbers, Phase, TensorChoic
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import Enumerator
-from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, channels_of, number_channels, number_tasks
+from tilelink.lowering.events import (
+    NOTIFY,
+    READ,
+    WAIT,
+    WRITE,
+    Accesses,
+    Signals,
+    channels_of,
+    number_channels,
+    number_tasks,
+)
 from tilelink.lowering.guards import Guards
 from tilelink.lowering.transform import number_of
-from tilelink.lowering.words import begins_anywhere, exact_sizes, lists, looks_up
+from tilelink.lowering.walk import Rows
+from tilelink.lowering.words import begins_anywhere, exact_sizes, lists, looks_up, names_in
 from tilelink.scheduling.schedule import CopyEngine
 from tilelink.scheduling.words import SchedulePart
 
@@ -83,29 +94,59 @@ def _apply(bound: Bound) -> Bound:
     if not bound.capabilities.low_latency:
         return bound
     chosen = {part.name: part.at("low_latency") for part in bound.schedule.tensors if part[LOW_LATENCY]}
+    sent = {name for name in chosen if bound.ranks > 1 or any(tensor == name for tensor, _ in bound.channels)}
     for name, place in chosen.items():
-        if bound.ranks > 1 or any(tensor == name for tensor, _ in bound.channels):
-            bound = _with_words(bound, bound.tensors[name], place)
-            if "channel" in {clause.name for clause in said(bound.schedule.tensor(name))}:
-                bound = bound.leaving_out("channel", name, "each of its words carries a signal of its own")
-        else:
+        if name in sent:
+            _refuse(bound.tensors[name], place, _reasons(bound, bound.tensors[name]))
+    bound = _with_words(bound, {name: place for name, place in chosen.items() if name in sent})
+    for name in chosen:
+        if name not in sent:
             bound = bound.leaving_out(LOW_LATENCY.name, name, "nothing is sent on one rank")
+        elif "channel" in {clause.name for clause in said(bound.schedule.tensor(name))}:
+            bound = bound.leaving_out("channel", name, "each of its words carries a signal of its own")
     return bound
 
 
-def _with_words(bound: Bound, tensor: BoundTensor, location: Location | None) -> Bound:
-    _refuse(tensor, location, _reasons(bound, tensor))
-    ((_, kind),) = (key for key in bound.channels if key[0] == tensor.name)
-    seen = _Seen(bound, tensor, kind)
-    if seen.faults:  # the rule `coverage` refuses them, and has to see the signals that words would replace
+def _with_words(bound: Bound, chosen: Mapping[str, Location | None]) -> Bound:
+    """Return the bound program in which some tensors have words. chosen: where the schedule says so."""
+    if not chosen:
         return bound
-    _refuse(tensor, location, seen.looked_up_early())
-    carrying = _Carrying(tensor=tensor.name, kind=kind, carried=seen.carried)
+    walker = _Walk(bound, chosen)
+    if walker.faults:  # the rule `coverage` refuses them, and has to see the signals that words would replace
+        return bound
+    accesses, signals = walker.accesses(), walker.signals()
+    every = [_Seen(bound, walker, bound.tensors[name], accesses, signals) for name in chosen]
+    for seen in every:
+        _refuse(seen.tensor, chosen[seen.tensor.name], seen.looked_up_early())
+    carrying = _Carrying(every={seen.tensor.name: seen for seen in every})
     bodies = {name: carrying.body(stage.stage.body) for name, stage in bound.stages.items()}
-    packed = _packed(bound, tensor, seen)
-    swept_by = _reader(bound, tensor.name) if _may_leave_unsent(seen.accesses) else None
-    tensors = {**bound.tensors, tensor.name: replace(tensor, packed=packed, swept_by=swept_by)}
-    return _laid_out(with_bodies(replace(bound, tensors=tensors), bodies), tensor.name, kind, seen)
+    packed = {seen.tensor.name: replace(
+        seen.tensor,
+        packed=_packed(bound, seen),
+        swept_by=_reader(bound, seen.tensor.name) if _may_leave_unsent(seen.accesses) else None,
+    ) for seen in every}  # fmt: skip
+    result = with_bodies(replace(bound, tensors={**bound.tensors, **packed}), bodies)
+    for seen in every:
+        result = _laid_out(result, seen)
+    return result
+
+
+class _Walk(Enumerator):
+    """The executions of all statements that have to do with tensors that are sent, or with entries that are written."""
+
+    def __init__(self, bound: Bound, sent: Iterable[str]) -> None:
+        super().__init__(bound, number_tasks(bound)[0], number_channels(bound)[0], {})
+        self._sent = frozenset(sent)
+        for stage in bound.stages.values():
+            written = {_target(one) for one in statements(stage.stage.body)} & bound.entries.keys()
+            self._wholly = bool(written) or any(name not in bound.tensors for name in names_in(stage.stage))
+            self.stage(stage)
+
+    def _statement(self, stage: BoundStage, statement: Statement, rows: Rows) -> None:
+        if self._wholly or not self._sent.isdisjoint(names_in(replace(stage.stage, indices=(), body=(statement,)))):
+            super()._statement(stage, statement, rows)
+        else:
+            self._pass_over(stage, statements((statement,)))
 
 
 def _may_leave_unsent(a: Accesses) -> bool:
@@ -230,20 +271,16 @@ def _target(statement: Statement) -> str | None:
 class _Seen:
     """The accesses and signals of a tensor in all tiles.
 
-    accesses: of the tensor. guards: what a launch decides of them. carried: the pushes and reads that words can carry,
-    and the notifies and waits that they replace, by the numbers that the enumerator gives statements. A wait may be for
-    more than is read: a tile that is not there reads nothing, nor does a program that computes a part of a product.
-    faults: True if any statement of the program accesses what does not exist.
+    kind: of its signals. accesses: of the tensor. guards: what a launch decides of them. carried: the pushes and reads
+    that words can carry, and the notifies and waits that they replace, by the numbers that the enumerator gives
+    statements. A wait may be for more than is read: a tile that is not there reads nothing, nor does a program that
+    computes a part of a product.
     """
 
-    def __init__(self, bound: Bound, tensor: BoundTensor, kind: str) -> None:
-        first_task, _ = number_tasks(bound)
-        base, _ = number_channels(bound)
-        walker = Enumerator(bound, first_task, base, {})
-        for stage in bound.stages.values():
-            walker.stage(stage)
-        a, s = walker.accesses(), walker.signals()
-        self.faults, self.guards = bool(walker.faults), walker.guards
+    def __init__(self, bound: Bound, walker: Enumerator, tensor: BoundTensor, a: Accesses, s: Signals) -> None:
+        base = walker.channel_base
+        ((_, kind),) = (key for key in bound.channels if key[0] == tensor.name)
+        self.tensor, self.kind, self.guards = tensor, kind, walker.guards
         grid = bound.channels[tensor.name, kind]
         its = np.flatnonzero(a.tensor == tensor.number)
         notifies = (s.channel >= base[tensor.name, kind]) & (s.channel < base[tensor.name, kind] + grid.count)
@@ -274,13 +311,12 @@ class _Seen:
             self.carried |= set(number.tolist()) | set(s.statement[rows[used]].tolist())
         self.carried -= bad
         self._early = [walker.statements[number] for number in sorted(bad)]
-        self._name = tensor.name
         self.carried.update(_copies(walker.statements, set(self.carried)))
 
     def looked_up_early(self) -> Iterator[_Refused]:
         """Yield statements that look up entries and have not waited: later, nothing says that these are words."""
         for stage, statement in self._early:
-            if _target(statement) != self._name and not _read(statement, self._name):
+            if _target(statement) != self.tensor.name and not _read(statement, self.tensor.name):
                 reason = f"{stage} looks up entries of it and has not waited for them"
                 hint = "wait for what is looked up, before it and in the same tile"
                 yield _Refused(reason=reason, hint=hint, statement=statement)
@@ -354,11 +390,9 @@ class _ForPlace:
 
 @dataclass(kw_only=True)
 class _Carrying:
-    """Rewrites the bodies of all stages, in the order of the enumerator. carried: as in `_Seen`."""
+    """Rewrites the bodies of all stages, in the order of the enumerator. every: the tensors with words, by name."""
 
-    tensor: str
-    kind: str
-    carried: set[int]
+    every: Mapping[str, _Seen]
     number: int = 0
 
     def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
@@ -368,7 +402,7 @@ class _Carrying:
         return tuple(done)
 
     def _statement(self, statement: Statement) -> list[Statement]:
-        mine = self.number in self.carried
+        mine = {name: seen.kind for name, seen in self.every.items() if self.number in seen.carried}
         self.number += 1
         match statement:
             case If(then=then, orelse=orelse):
@@ -377,36 +411,35 @@ class _Carrying:
             case For(body=body):
                 inner = self.body(body)
                 return [replace(statement, body=inner)] if inner or not body else []
-            case Notify(region=region) | Wait(region=region) if mine and region.tensor == self.tensor:
+            case Notify(region=region) | Wait(region=region) if region.tensor in mine:
                 return []
-            case Assign(value=value):
-                return [replace(statement, value=self._received(value))] if mine else [statement]
-            case Store(value=value):
-                return [replace(statement, value=self._received(value))] if mine else [statement]
-            case Transfer():
-                return [self._moved(statement)] if mine else [statement]
+            case Assign(value=value) | Store(value=value) if mine:
+                return [replace(statement, value=_received(value, mine))]
+            case Transfer(source=source, target=target) if mine:
+                moved = replace(statement, source=_received(source, mine))
+                kind = mine.get(target.tensor)
+                return [moved if kind is None else replace(moved, mode="send", signal=kind)]
             case _:
                 return [statement]
 
-    def _received(self, value: Value) -> Value:
-        def on_value(one: Value) -> Value | None:
-            of_words = isinstance(one, Read) and one.region.tensor == self.tensor and one.region.rank is None
-            return replace(one, signal=self.kind) if of_words else None
 
-        return map_value(value, on_value)
+def _received(value: Value, kinds: Mapping[str, str]) -> Value:
+    """Return a value whose reads of words wait for them. kinds: of the signals of the tensors with words."""
 
-    def _moved(self, move: Transfer) -> Transfer:
-        """Return a transfer that sends if it writes the tensor, and receives if it reads it."""
-        moved = replace(move, source=self._received(move.source))
-        return replace(moved, mode="send", signal=self.kind) if move.target.tensor == self.tensor else moved
+    def on_value(one: Value) -> Value | None:
+        of_words = isinstance(one, Read) and one.region.rank is None and one.region.tensor in kinds
+        return replace(one, signal=kinds[one.region.tensor]) if of_words else None
+
+    return map_value(value, on_value)
 
 
 # Memory and channels -----------------------------------------------------------------------------------------------
 
 
-def _packed(bound: Bound, tensor: BoundTensor, seen: _Seen) -> int:
+def _packed(bound: Bound, seen: _Seen) -> int:
     """Return how many elements a word has: as many as fit, if every access begins with a word."""
-    a, last = seen.accesses, len(tensor.shape) - 1
+    tensor, a = seen.tensor, seen.accesses
+    last = len(tensor.shape) - 1
     if any(begins_anywhere(seen.guards.known[number], last) for number in np.unique(a.guard).tolist()):
         return 1
     blocks = [power_of_two(size) for size in _columns(bound, tensor.name)]
@@ -430,8 +463,9 @@ def _columns(bound: Bound, name: str) -> Iterator[int]:
                     yield 1 if span.kind == "point" else span.size
 
 
-def _laid_out(bound: Bound, tensor: str, kind: str, seen: _Seen) -> Bound:
+def _laid_out(bound: Bound, seen: _Seen) -> Bound:
     """Return the bound program with channels for the regions of a tensor, and its counters laid out anew."""
+    tensor, kind = seen.tensor.name, seen.kind
     shape, grid = bound.tensors[tensor].shape, bound.channels[tensor, kind]
     sizes = exact_sizes(seen.accesses.lo, seen.accesses.hi, shape)
     counts = tuple(-(-extent // size) for extent, size in zip(shape, sizes, strict=True))
