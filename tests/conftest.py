@@ -18,6 +18,9 @@ from tilelink import settings
 # Workers share few cores: threads of a matrix product only wait for one another. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A proof that was kept would hide what a test breaks.
+os.environ.setdefault("TILELINK_PROOFS", "0")
+
 # How long an example takes says how busy the machine is: no test of ours is about that.
 hypothesis.settings.register_profile("tilelink", deadline=None)
 hypothesis.settings.load_profile("tilelink")

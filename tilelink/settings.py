@@ -8,6 +8,7 @@ variable             meaning                                                   d
 TILELINK_CACHE       folder of generated sources and tuning results            XDG cache + tilelink
 TILELINK_DEADLINE    seconds that a wait may take before the run is ended      the runtime's own
 TILELINK_DUMP        folder for dumps of ranks whose launch hangs; 0: none       dumps in the cache
+TILELINK_PROOFS      0: each program is proved anew                            1
 TILELINK_CHECK       1: launches on GPUs check index tensors, and their order    0
 TILELINK_NVSHMEM     folder of NVSHMEM's device library, for several nodes     that of its wheel
 TILELINK_NODE_RANKS  ranks of a node, for operators                            those of a host
@@ -37,6 +38,7 @@ class Settings:
     dumps: folder for what ranks know of a launch that hangs; None to write nothing.
     nvshmem: folder that has NVSHMEM's device library, or its `lib`; None for that of the wheel.
     node_ranks: ranks of a node in groups of operators; None: those of a host.
+    proofs: a program that was proved safe before is not proved again.
     interpret: Triton interprets kernels on the CPU instead of compiling them.
     check: each launch on GPUs checks what its index tensors promise, for which the host waits; CPU ranks always do.
         Ranks compare what they launch, for which their GPUs wait.
@@ -49,6 +51,7 @@ class Settings:
     nvshmem: Path | None = None
     dumps: Path | None = None
     node_ranks: int | None = None
+    proofs: bool = True
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str] | None = None) -> "Settings":
@@ -66,6 +69,7 @@ class Settings:
             node_ranks=_count(variables, "TILELINK_NODE_RANKS"),
             interpret=_flag(variables, "TRITON_INTERPRET"),
             check=_flag(variables, "TILELINK_CHECK"),
+            proofs=_flag(variables, "TILELINK_PROOFS", "1"),
         )
 
 
@@ -191,8 +195,8 @@ def _count(variables: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _flag(variables: Mapping[str, str], name: str) -> bool:
-    text = variables.get(name, "").strip().lower()
+def _flag(variables: Mapping[str, str], name: str, default: str = "") -> bool:
+    text = variables.get(name, default).strip().lower()
     if text in _TRUE | _FALSE:
         return text in _TRUE
     raise SettingsError(f"{name} is {text!r}, which is neither on nor off", hint=f"write {name}=1 or {name}=0")

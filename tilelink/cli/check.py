@@ -37,11 +37,11 @@ from tilelink.cli.options import (
     with_choices,
     write,
 )
+from tilelink.compiler import proofs
 from tilelink.errors import Location, ScheduleError, TileLinkError, UnknownNameError
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
-from tilelink.verifier.by_schedule import by_schedule
 
 Strict = Annotated[bool, typer.Option("--strict", help="exit 1 if a schedule alone orders a read after a write")]
 TargetName = Annotated[
@@ -205,7 +205,7 @@ def _proved(
     return _Safe(
         tasks=plan.tasks,
         blocks=plan.stands_for_all,
-        scheduled=[str(one) for one in by_schedule(plan)],
+        scheduled=[str(one) for one in proofs.scheduled(plan, tables)],
         spilling=spilling_text(plan.bound),
         ineffective=ineffective_texts(plan.bound),
     )

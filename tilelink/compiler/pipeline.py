@@ -10,6 +10,7 @@ import numpy as np
 from tilelink.backend import store
 from tilelink.compiler.cpu import Kernel, Tensors
 from tilelink.compiler.modules import schedule_of
+from tilelink.compiler.proofs import proved
 from tilelink.errors import (
     AccountingError,
     BindingError,
@@ -31,7 +32,6 @@ from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
 from tilelink.target import Target
 from tilelink.target import target as named_target
-from tilelink.verifier.cutoff import safe_plan
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -140,7 +140,7 @@ def plan(
     tiles = numbers.ranks * sum(stage.total for stage in numbers.stages.values())
     say(f"planning {tiles:,} tiles")
     values = checked_tables(numbers, tables or {})
-    return safe_plan(numbers, values, lambda rule: say(f"the rule {rule} for {tiles:,} tiles"))
+    return proved(numbers, values, lambda rule: say(f"the rule {rule} for {tiles:,} tiles"))
 
 
 def checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:

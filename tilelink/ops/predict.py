@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 
 from tilelink.capabilities import has_warpgroups
 from tilelink.compiler import library_module
+from tilelink.compiler.proofs import proved
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
 from tilelink.lowering.bind import bind
@@ -24,7 +25,6 @@ from tilelink.scheduling.schedule import Schedule
 from tilelink.simulator import simulate
 from tilelink.simulator.machine import Machine, load_machine, shipped_machines
 from tilelink.target import Target
-from tilelink.verifier.cutoff import safe_plan
 
 TILES = 200_000
 """Largest number of tiles, over all ranks, that are simulated for one decision: a few seconds."""
@@ -160,7 +160,7 @@ def predicted_seconds(bound: Bound, machine: Machine) -> float | None:
 
 def _is_safe(bound: Bound) -> bool:
     with suppress(TileLinkError):
-        safe_plan(bound)
+        proved(bound)
         return True
     return False
 

@@ -249,11 +249,14 @@ class LaterPlan(Plan):
         cls,
         bound: Bound,
         thresholds: Mapping[tuple[str, str], Ints],
-        small: Plan,
+        small: Callable[[], Plan] | None,
         blocks: str,
         make: Callable[[], Plan],
     ) -> LaterPlan:
-        """Return the plan that `make` makes. small: its representative. blocks: those that it has, in words."""
+        """Return the plan that `make` makes.
+
+        small: makes its representative, if it is another one. blocks: those of it, in words.
+        """
         plan = cls.__new__(cls)
         (first_task, tasks), (base, channels) = number_tasks(bound), number_channels(bound)
         known = {"first_task": first_task, "tasks": tasks, "channel_base": base, "channels": channels}
@@ -262,7 +265,8 @@ class LaterPlan(Plan):
 
     @property
     def representative(self) -> Plan:
-        return vars(self).get("_small", self)
+        make = vars(self).get("_small")
+        return self if make is None else make()
 
     @property
     def stands_for_all(self) -> str:

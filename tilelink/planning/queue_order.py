@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tilelink.lowering.bound import Bound
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY, WRITE
 from tilelink.planning.any_program import apart
@@ -36,12 +37,18 @@ def with_queue_order(plan: Plan) -> Plan:
 
 def in_queue_order(plan: Plan, *, own_first: bool, waits_aside: bool) -> Plan:
     """Return the plan with an order of its copy engines, whether or not it is a safe one."""
+    overtaking = own_copies(plan).overtaking if own_first else np.zeros(0, np.int64)
+    bound = with_order(plan.bound, own_first=own_first, waits_aside=waits_aside)
+    return replace(plan, bound=bound, overtaking=overtaking)
+
+
+def with_order(bound: Bound, *, own_first: bool, waits_aside: bool) -> Bound:
+    """Return the bound program that says an order of its copy engines."""
     kernels = tuple(
         replace(kernel, own_copies_first=own_first, waits_aside=waits_aside) if kernel.on_copy_engine else kernel
-        for kernel in plan.bound.kernels
+        for kernel in bound.kernels
     )
-    overtaking = own_copies(plan).overtaking if own_first else np.zeros(0, np.int64)
-    return replace(plan, bound=replace(plan.bound, kernels=kernels), overtaking=overtaking)
+    return replace(bound, kernels=kernels)
 
 
 def _keeps_order(copies: OwnCopies, in_queues: HappensBefore) -> bool:

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from tilelink import compiler, files, generated
 from tilelink.artifact import Artifact, read_artifact
 from tilelink.backend import store
 from tilelink.compiler.cuda import gpu_artifact
+from tilelink.compiler.proofs import package
 from tilelink.errors import DataError, OutputError
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
@@ -66,18 +66,8 @@ class Point:
     def file(self) -> Path:
         """The file of the prepared program, for this version of the package."""
         texts = [str(self.program), str(self.schedule), self.dtype, repr(self.target), repr(self.deadlines)]
-        key = json.dumps([_package(), *texts, self.trace, self.ranks, self.nodes, sorted(self.dims.items())])
+        key = json.dumps([package(), *texts, self.trace, self.ranks, self.nodes, sorted(self.dims.items())])
         return settings().cache / "prepared" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
-
-
-@cache
-def _package() -> str:
-    """Return a hash of the package's files: another version generates other programs."""
-    root = Path(compiler.__file__).parents[1]
-    found = hashlib.sha256()
-    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".j2", ".lark")):
-        found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return found.hexdigest()
 
 
 def program_of(point: Point) -> Artifact:

@@ -36,7 +36,7 @@ from tilelink.lowering.walk import length
 from tilelink.planning.copy_queues import waits_are_free
 from tilelink.planning.cutoff import Cutoff, cutoff
 from tilelink.planning.plan import LaterPlan, Plan, make_plan
-from tilelink.planning.queue_order import in_queue_order, with_queue_order
+from tilelink.planning.queue_order import in_queue_order, with_order, with_queue_order
 from tilelink.verifier import BY_CUTOFF, RULES, verify
 from tilelink.verifier.ordering import Orders
 from tilelink.verifier.roles import roles
@@ -83,14 +83,54 @@ def by_small(part: Cutoff, tables: Mapping[str, NDArray[Any]] | None = None) -> 
     thresholds = part.thresholds(small)
     if thresholds is None or not all(one.holds(small) for one in part.repetitions) or not proved(part, small):
         return None
-    order = {"own_first": False, "waits_aside": False}
-    for kernel in small.bound.kernels:
-        if kernel.on_copy_engine:
-            order = {"own_first": kernel.own_copies_first, "waits_aside": kernel.waits_aside}
-    whole = replace(part.whole, kernels=small.bound.kernels)
-    return LaterPlan.of(
-        whole, thresholds, small, str(part), lambda: in_queue_order(make_plan(part.whole, tables), **order)
+    engines = [kernel for kernel in small.bound.kernels if kernel.on_copy_engine]
+    return _later(
+        part.whole,
+        tables,
+        thresholds=thresholds,
+        small=lambda: small,
+        blocks=str(part),
+        own_first=any(kernel.own_copies_first for kernel in engines),
+        waits_aside=any(kernel.waits_aside for kernel in engines),
     )
+
+
+def proved_before(
+    bound: Bound,
+    tables: Mapping[str, NDArray[Any]] | None,
+    *,
+    thresholds: Mapping[tuple[str, str], Ints],
+    blocks: str,
+    own_first: bool,
+    waits_aside: bool,
+) -> Plan:
+    """Return the plan of a bound program of which all of this was proved: its columns are made when they are asked for.
+
+    blocks: those that stand for all, in words; empty if the whole program was asked.
+    """
+
+    def small() -> Plan:
+        part = cutoff(bound)
+        assert part is not None
+        return with_queue_order(make_plan(part.small, tables, alone=True))
+
+    order = {"own_first": own_first, "waits_aside": waits_aside}
+    return _later(bound, tables, thresholds=thresholds, small=small if blocks else None, blocks=blocks, **order)
+
+
+def _later(
+    bound: Bound,
+    tables: Mapping[str, NDArray[Any]] | None,
+    *,
+    thresholds: Mapping[tuple[str, str], Ints],
+    small: Callable[[], Plan] | None,
+    blocks: str,
+    own_first: bool,
+    waits_aside: bool,
+) -> Plan:
+    order = {"own_first": own_first, "waits_aside": waits_aside}
+    whole = with_order(bound, **order)
+    return LaterPlan.of(whole, thresholds, small, blocks, lambda: in_queue_order(make_plan(bound, tables), **order))
 
 
 def proved(part: Cutoff, plan: Plan) -> bool:

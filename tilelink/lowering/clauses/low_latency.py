@@ -427,8 +427,9 @@ def _received(value: Value, kinds: Mapping[str, str]) -> Value:
     """Return a value whose reads of words wait for them. kinds: of the signals of the tensors with words."""
 
     def on_value(one: Value) -> Value | None:
-        of_words = isinstance(one, Read) and one.region.rank is None and one.region.tensor in kinds
-        return replace(one, signal=kinds[one.region.tensor]) if of_words else None
+        if not (isinstance(one, Read) and one.region.rank is None and one.region.tensor in kinds):
+            return None
+        return replace(one, signal=kinds[one.region.tensor])
 
     return map_value(value, on_value)
 
