@@ -94,6 +94,8 @@ def _of_messages(rng: random.Random, program: Program, entries: dict[str, dict[s
 
 
 def _of_tensor(rng: random.Random, tensor: Tensor) -> tuple[str, str]:
+    if tensor.space == "local" and rng.random() < 0.4:
+        return "kernel_order", "kernel_order"
     dims = [n.name.lower() for n in tensor.shape if isinstance(n, Param)]
     if dims and (not tensor.symmetric or rng.random() < 0.5):
         return "channel", f"channel({rng.choice(dims)}={rng.choice(TILES)})"

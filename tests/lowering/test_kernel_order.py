@@ -9,7 +9,7 @@ import torch
 
 import tilelink
 from tilelink import compiler
-from tilelink.errors import OrderingError, ScheduleError
+from tilelink.errors import CoverageError, OrderingError, ScheduleError
 from tilelink.ir.link import strip
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.visitor import statements
@@ -149,3 +149,45 @@ def test_a_tensor_without_signals_loses_none() -> None:
     program, schedule = made.program(), made.schedules[0]
     left_out = compiler.bound(program, schedule, ranks=2, dims=SIZES, dtype="f32", target=target("cpu")).left_out
     assert [(one.clause, one.part, one.reason) for one in left_out] == [("kernel_order", "x", "it has no signals")]
+
+
+OUTSIDE = """
+program outside(M = 8, N = 16):{table}
+    x : in    [M, N]
+    n : in    [M] < 4
+    h : local [M, N]
+    y : out   [M, N]
+
+    compute one(i: M by 1):
+        h[i, :] = x[i, :]
+        producer_tile_notify(h[i, :])
+
+    compute two(i: M by 1):
+        {wait}
+        y[i, :] = h[i, :]
+
+schedule one for outside:
+    h kernel_order
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "message"),
+    [
+        ("consumer_tile_wait(h[i + 1, :])", r"h\[8:9, 0:16\] reaches outside h"),
+        ("for (q: 2 by 1):\n            consumer_tile_wait(h[i + q, :])", r"h\[8:9, 0:16\] reaches outside h"),
+        ("if n[i] > 0:\n            consumer_tile_wait(h[i // n[0], :])", "divide"),
+    ],
+)
+def test_signals_outside_of_their_tensor_are_refused_as_with_any_schedule(wait: str, message: str) -> None:
+    made = tilelink.parse(OUTSIDE.format(wait=wait, table=""))
+    for schedule in (None, made.schedules[0]):
+        with pytest.raises(CoverageError, match=message):
+            tilelink.compile(made.program(), schedule, ranks=2, dims={"M": 8, "N": 16})
+
+
+def test_signals_that_a_table_places_are_kept_by_a_refusal() -> None:
+    table = "\n    to : table [M] < M"
+    made = tilelink.parse(OUTSIDE.format(wait="consumer_tile_wait(h[to[i], :])", table=table))
+    with pytest.raises(ScheduleError, match="kernel_order of a tensor whose signals a table places"):
+        compiler.bound(made.program(), made.schedules[0], ranks=2, dims={"M": 8, "N": 16})

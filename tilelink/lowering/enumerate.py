@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -41,6 +41,7 @@ from tilelink.ir.visitor import (
     read_unassigned,
     reads,
     received,
+    statements,
 )
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, distinct_rows, expand
@@ -587,6 +588,23 @@ class Enumerator(Walk):
 
     def transfers(self) -> Transfers:
         return Transfers.joined(self._transfers)
+
+
+class Partial(Enumerator):
+    """Collects what some statements of all stages do, and passes over others. The program has no tables."""
+
+    def __init__(self, bound: Bound, wanted: Callable[[str, Statement], bool]) -> None:
+        """wanted: of a stage, by its name, and a statement."""
+        super().__init__(bound, number_tasks(bound)[0], number_channels(bound)[0], {})
+        self._wanted = wanted
+        for stage in bound.stages.values():
+            self.stage(stage)
+
+    def _statement(self, stage: BoundStage, statement: Statement, rows: Rows) -> None:
+        if any(self._wanted(stage.name, one) for one in statements((statement,))):
+            super()._statement(stage, statement, rows)
+        else:
+            self._pass_over(stage, statements((statement,)))
 
 
 def _alike(value: int, like: Ints) -> Ints:

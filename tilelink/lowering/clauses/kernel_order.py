@@ -2,7 +2,8 @@
 
 What one kernel of a stream has written the next one reads: no counter has to say so again for each tile. This pass
 takes the notifies and waits of a tensor away. Nothing is taken on trust: the plan is made of what is left, and the
-rules refuse it where the order of kernels does not suffice, as between kernels of two streams, or tiles of one.
+rules refuse it where the order of kernels does not suffice, as between kernels of two streams, or tiles of one. Signals
+that name what is not there stay, so that they are refused as with any other schedule.
 
 before: compute widen(i: M, f: F):
             hidden[i, f] = silu(dot(x[i, :], up[f, :].T))
@@ -18,13 +19,16 @@ after:  compute widen(i: M, f: F):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.program import For, If, Notify, Program, Statement, Wait
-from tilelink.lowering.bound import Bound, with_bodies, with_channels
+from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import Bound, BoundStage, with_bodies, with_channels
 from tilelink.lowering.clauses.clause import Clause, Phase, switch
+from tilelink.lowering.enumerate import Partial
+from tilelink.lowering.words import names_in
 from tilelink.scheduling.words import SchedulePart
 
 
@@ -34,18 +38,33 @@ def _apply(bound: Bound) -> Bound:
     for name in sorted(names):
         if not any(tensor == name for tensor, _ in bound.channels):
             bound = bound.leaving_out(KERNEL_ORDER.name, name, "it has no signals")
-    if not names:
-        return bound
+    if any(_by_tables(bound, stage, names) for stage in bound.stages.values()):
+        place = next(part.at("kernel_order") for part in bound.schedule.tensors if part[KERNEL_ORDER])
+        hint = "take `kernel_order` away: where the table's entries are known, signals that they place are checked"
+        raise ScheduleError("kernel_order of a tensor whose signals a table places", location=place, hint=hint)
+    if not names or Partial(bound, lambda _, one: _is_signal(one, names)).faults:
+        return bound  # the rule `coverage` refuses signals outside of their tensor
     bodies = {name: tuple(_without(stage.stage.body, names)) for name, stage in bound.stages.items()}
     grids = {key: grid for key, grid in bound.channels.items() if key[0] not in names}
     return with_channels(with_bodies(bound, bodies), grids)
+
+
+def _is_signal(statement: Statement, names: Collection[str]) -> bool:
+    return isinstance(statement, Notify | Wait) and statement.region.tensor in names
+
+
+def _by_tables(bound: Bound, stage: BoundStage, names: Collection[str]) -> bool:
+    """True if a stage has signals of some tensors, and looks up a table."""
+    tables = {name for name, tensor in bound.tensors.items() if tensor.decl.space == "table"}
+    signals = any(_is_signal(one, names) for one in statements(stage.stage.body))
+    return bool(tables) and signals and not tables.isdisjoint(names_in(stage.stage))
 
 
 def _without(body: tuple[Statement, ...], names: set[str]) -> Iterator[Statement]:
     """Yield the statements without the signals of some tensors, and without loops and branches of those alone."""
     for statement in body:
         match statement:
-            case Notify(region=region) | Wait(region=region) if region.tensor in names:
+            case Notify() | Wait() if _is_signal(statement, names):
                 pass
             case If(then=then, orelse=orelse):
                 then, orelse = tuple(_without(then, names)), tuple(_without(orelse, names))

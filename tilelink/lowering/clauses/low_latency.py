@@ -65,7 +65,7 @@ from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, wi
 from tilelink.lowering.clauses.clause import Clause, Numbers, Phase, TensorChoices, said, switch
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
-from tilelink.lowering.enumerate import Enumerator
+from tilelink.lowering.enumerate import Partial
 from tilelink.lowering.events import (
     NOTIFY,
     READ,
@@ -74,12 +74,9 @@ from tilelink.lowering.events import (
     Accesses,
     Signals,
     channels_of,
-    number_channels,
-    number_tasks,
 )
 from tilelink.lowering.guards import Guards
 from tilelink.lowering.transform import number_of
-from tilelink.lowering.walk import Rows
 from tilelink.lowering.words import begins_anywhere, exact_sizes, lists, looks_up, names_in
 from tilelink.scheduling.schedule import CopyEngine
 from tilelink.scheduling.words import SchedulePart
@@ -111,7 +108,7 @@ def _with_words(bound: Bound, chosen: Mapping[str, Location | None]) -> Bound:
     """Return the bound program in which some tensors have words. chosen: where the schedule says so."""
     if not chosen:
         return bound
-    walker = _Walk(bound, chosen)
+    walker = _walked(bound, chosen)
     if walker.faults:  # the rule `coverage` refuses them, and has to see the signals that words would replace
         return bound
     accesses, signals = walker.accesses(), walker.signals()
@@ -131,22 +128,20 @@ def _with_words(bound: Bound, chosen: Mapping[str, Location | None]) -> Bound:
     return result
 
 
-class _Walk(Enumerator):
-    """The executions of all statements that have to do with tensors that are sent, or with entries that are written."""
+def _walked(bound: Bound, sent: Iterable[str]) -> Partial:
+    """Return all executions of statements that have to do with tensors that are sent, or with entries."""
+    sent = frozenset(sent)
+    stages = {stage.name: stage.stage for stage in bound.stages.values()}
+    wholly = {
+        name for name, stage in stages.items()
+        if {_target(one) for one in statements(stage.body)} & bound.entries.keys()
+        or names_in(stage) - bound.tensors.keys()
+    }  # fmt: skip
 
-    def __init__(self, bound: Bound, sent: Iterable[str]) -> None:
-        super().__init__(bound, number_tasks(bound)[0], number_channels(bound)[0], {})
-        self._sent = frozenset(sent)
-        for stage in bound.stages.values():
-            written = {_target(one) for one in statements(stage.stage.body)} & bound.entries.keys()
-            self._wholly = bool(written) or any(name not in bound.tensors for name in names_in(stage.stage))
-            self.stage(stage)
+    def wanted(stage: str, statement: Statement) -> bool:
+        return stage in wholly or not sent.isdisjoint(names_in(replace(stages[stage], indices=(), body=(statement,))))
 
-    def _statement(self, stage: BoundStage, statement: Statement, rows: Rows) -> None:
-        if self._wholly or not self._sent.isdisjoint(names_in(replace(stage.stage, indices=(), body=(statement,)))):
-            super()._statement(stage, statement, rows)
-        else:
-            self._pass_over(stage, statements((statement,)))
+    return Partial(bound, wanted)
 
 
 def _may_leave_unsent(a: Accesses) -> bool:
@@ -277,7 +272,7 @@ class _Seen:
     computes a part of a product.
     """
 
-    def __init__(self, bound: Bound, walker: Enumerator, tensor: BoundTensor, a: Accesses, s: Signals) -> None:
+    def __init__(self, bound: Bound, walker: Partial, tensor: BoundTensor, a: Accesses, s: Signals) -> None:
         base = walker.channel_base
         ((_, kind),) = (key for key in bound.channels if key[0] == tensor.name)
         self.tensor, self.kind, self.guards = tensor, kind, walker.guards
