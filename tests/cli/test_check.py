@@ -225,6 +225,24 @@ def test_sizes_that_a_program_names_are_not_said_to_be_chosen(tmp_path: Path) ->
     assert done.exit_code == 1 and "  sizes: M=80, N=48 (M chosen for you: --set M=NUMBER)" in done.stderr
 
 
+def test_other_sizes_are_said_dimension_by_dimension() -> None:
+    sizes = [word for one in ("B=3", "M=512", "K=256") for word in ("--set", one)]
+    chosen = ["benchmarks/check_cost.tl", "--program", "pipeline", "--schedule", "gpu", "--ranks", "2", *sizes]
+    given = ["--target", "sm_90", "--dtype", "bf16"]
+    done = check(*chosen, *given, "--sizes")
+    assert done.exit_code == 0
+    assert done.stdout.partition("  gpu with other sizes:\n")[2].splitlines() == [
+        "    B: 3 alone was asked",
+        "    M: any multiple of 128 from 384 on, with the others as they are",
+        "    K: 256 alone was asked",
+        "    ranks: 2 alone was asked",
+        "    what was not asked is proved when it is compiled: nothing runs without a proof",
+    ]
+    (program,) = json.loads(check(*chosen, *given, "--sizes", "--json").stdout)["programs"]
+    assert program["sizes"] == {"gpu": {"B": None, "M": {"of": 128, "least": 384}, "K": None, "ranks": None}}
+    assert "other sizes" not in check(*chosen, *given).stdout
+
+
 def test_show_says_its_defaults() -> None:
     lines = CliRunner().invoke(app, ["show", "--help"]).stdout.replace("│", " ").split()
     said = " ".join(lines)

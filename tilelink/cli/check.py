@@ -38,12 +38,16 @@ from tilelink.cli.options import (
     write,
 )
 from tilelink.compiler import proofs
+from tilelink.compiler.other_sizes import Multiples, dimensions, other_sizes
+from tilelink.data import plain
 from tilelink.errors import Location, ScheduleError, TileLinkError, UnknownNameError
 from tilelink.ir.program import Program
+from tilelink.lowering.bound import Bound
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
 
 Strict = Annotated[bool, typer.Option("--strict", help="exit 1 if a schedule alone orders a read after a write")]
+Sizes = Annotated[bool, typer.Option("--sizes", help="say for which other sizes and numbers of ranks the proof holds")]
 TargetName = Annotated[
     str | None,
     typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942  [default: each schedule's own, or cpu]"),
@@ -55,7 +59,8 @@ class _Safe:
     """A schedule with which a program is safe: the number of its tiles, and what is said of it, in words.
 
     scheduled: what it alone orders. ineffective: its clauses without effect on the target. spilling: the
-    sums that exceed the registers of a thread, or None. blocks: which blocks were proved for all, or none.
+    sums that exceed the registers of a thread, or None. blocks: which blocks were proved for all, or none. sizes: of
+    dimensions that may have others; None if that was not asked.
     """
 
     tasks: int
@@ -63,6 +68,7 @@ class _Safe:
     scheduled: list[str]
     spilling: str | None
     ineffective: list[str]
+    sizes: Mapping[str, Multiples] | None
 
 
 @dataclass(kw_only=True)
@@ -105,6 +111,7 @@ def check(
     dtype: Element = Dtype.f32,
     target: TargetName = None,
     strict: Strict = False,
+    sizes: Sizes = False,
     as_json: AsJson = False,
 ) -> None:
     """Prove programs safe with each of their schedules; exit 1 otherwise, with every mistake of the programs."""
@@ -128,7 +135,7 @@ def check(
                         say_grid(one, dims, ranks, nodes)
                     options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": on}
                     own = [scheduled for scheduled in named if on == (target or _target_of(scheduled))]
-                    plans = _safe(one, own, options, wrong, doing)
+                    plans = _safe(one, own, options, wrong, doing, sizes=sizes)
                     if text := _sizes(one, dims, sets or []):
                         chosen |= {(one.name, schedule_name(scheduled)): text for scheduled in own}
                     report.append(
@@ -143,6 +150,9 @@ def check(
                             "sums": {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums},
                             "scheduled": {name: safe.scheduled for name, safe in plans.items() if safe.scheduled},
                             "blocks": {name: safe.blocks for name, safe in plans.items() if safe.blocks},
+                            "sizes": {
+                                name: _plain(one, safe.sizes) for name, safe in plans.items() if safe.sizes is not None
+                            },
                             "ineffective": {name: safe.ineffective for name, safe in plans.items() if safe.ineffective},
                             "spilling": {name: safe.spilling for name, safe in plans.items() if safe.spilling},
                         }
@@ -170,10 +180,12 @@ def _safe(
     options: Mapping[str, Any],
     wrong: _Mistakes,
     doing: Callable[[str], None],
+    *,
+    sizes: bool,
 ) -> dict[str, _Safe]:
     """Return schedule name -> what is said of it, for those of some schedules with which a program is safe.
 
-    doing: called with what is done next.
+    doing: called with what is done next. sizes: True to ask for which others the proof holds.
     """
     found: dict[str, _Safe] = {}
     try:
@@ -183,14 +195,19 @@ def _safe(
         return found
     for scheduled in schedules:
         try:
-            found[schedule_name(scheduled)] = _proved(program, scheduled, options, doing)
+            found[schedule_name(scheduled)] = _proved(program, scheduled, options, doing, sizes=sizes)
         except TileLinkError as error:
             wrong.add(error, program.name, schedule_name(scheduled))
     return found
 
 
 def _proved(
-    program: Program, schedule: Schedule | None, options: Mapping[str, Any], doing: Callable[[str], None]
+    program: Program,
+    schedule: Schedule | None,
+    options: Mapping[str, Any],
+    doing: Callable[[str], None],
+    *,
+    sizes: bool,
 ) -> _Safe:
     """Prove a program with a schedule, and generate its source. Raises TileLinkError if either fails."""
 
@@ -202,13 +219,37 @@ def _proved(
     stage("generating its source")
     compiler.source_of(plan)
     stage("what its schedule alone orders")
+    ordered = [str(one) for one in proofs.scheduled(plan, tables)]
+    others: Mapping[str, Multiples] | None = None
+    if sizes:
+        stage("for which other sizes it holds")
+
+        def bound_with(changed: Mapping[str, int]) -> Bound:
+            return compiler.bound(program, schedule, **{**options, "dims": {**options["dims"], **changed}})
+
+        others = {} if tables else other_sizes(plan, bound_with)
     return _Safe(
         tasks=plan.tasks,
         blocks=plan.stands_for_all,
-        scheduled=[str(one) for one in proofs.scheduled(plan, tables)],
+        scheduled=ordered,
         spilling=spilling_text(plan.bound),
         ineffective=ineffective_texts(plan.bound),
+        sizes=others,
     )
+
+
+def _plain(program: Program, sizes: Mapping[str, Multiples]) -> dict[str, Any]:
+    """Return dimension -> for which sizes a proof holds, as JSON: null for the one at hand alone."""
+    return {name: plain(sizes[name]) if name in sizes else None for name in (*dimensions(program), "ranks")}
+
+
+def _sizes_texts(report: Mapping[str, Any], sizes: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is said of other sizes, dimension by dimension."""
+    numbers = {**report["dims"], "ranks": report["ranks"]}
+    for name, held in sizes.items():
+        alone = f"{numbers[name]} alone was asked"
+        yield f"{name}: {alone if held is None else f'{Multiples(**held)}, with the others as they are'}"
+    yield "what was not asked is proved when it is compiled: nothing runs without a proof"
 
 
 def _sizes(program: Program, dims: Mapping[str, Any], sets: Sequence[str]) -> str:
@@ -252,6 +293,10 @@ def _print(
                 write(f"  {added}: added to in any order; {differ}")
             for name, text in one["blocks"].items():
                 write(f"  {name}: {text} stand for any number of them")
+            for name, held in one["sizes"].items():
+                write(f"  {name} with other sizes:")
+                for text in _sizes_texts(one, held):
+                    write(f"    {text}")
             for said in (one["scheduled"], one["ineffective"]):
                 for text in dict.fromkeys(text for texts in said.values() for text in texts):
                     names = ", ".join(name for name, texts in said.items() if text in texts)

@@ -1,0 +1,72 @@
+"""For which other sizes a proof is said to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import tilelink
+from tilelink import compiler
+from tilelink.compiler.other_sizes import Multiples, dimensions, other_sizes
+from tilelink.planning.plan import make_plan
+from tilelink.planning.queue_order import with_queue_order
+from tilelink.verifier import verify
+
+SHIFTED = """
+program shifted(M, N, K):
+    x    : in        [M, N]
+    w    : in        [{w}]
+    left : symmetric [M, N]
+    y    : out       [M, N]
+
+    comm send(i: M, j: N):
+        tile_push_data(left[i, j] @ (rank + 1), x[i, j])
+        producer_tile_notify(left[i, j] @ (rank + 1))
+
+    compute add(i: M, j: N):
+        consumer_tile_wait(left[{rows}, j])
+        y[i, j] = x[i, j] + left[{rows}, j] * sum(w[:], axis=0)
+
+schedule tiled for shifted:
+    send on sm, tile(i=16, j=8)
+    add on sm, tile(i=8, j=8){more}
+    left channel(i=16, j=8)
+"""
+
+
+def found(rows: str = "i", more: str = "", w: str = "K", **dims: int) -> tuple[dict[str, Multiples], Any]:
+    module = tilelink.parse(SHIFTED.format(rows=rows, more=more, w=w))
+    sizes = {"M": 128, "N": 64, "K": 24, **dims}
+
+    def bound_with(changed: Mapping[str, int]) -> Any:
+        return compiler.bound(module.program(), module.schedules[0], ranks=3, dims={**sizes, **changed})
+
+    plan = compiler.plan(module.program(), module.schedules[0], ranks=3, dims=sizes)
+    assert dimensions(module.program()) == ["M", "N", *("K" for _ in w if w == "K")]
+    return other_sizes(plan, bound_with), bound_with
+
+
+def test_dimensions_whose_blocks_are_alike_may_have_other_sizes() -> None:
+    held, bound_with = found()
+    assert held == {"M": Multiples(of=16, least=48), "N": Multiples(of=8, least=24)}
+    assert [str(one) for one in held.values()] == ["any multiple of 16 from 48 on", "any multiple of 8 from 24 on"]
+    for name, sizes in held.items():
+        for size in (sizes.least, sizes.least + sizes.of, 7 * sizes.of):
+            verify(with_queue_order(make_plan(bound_with({name: size}))))  # all of its tiles are asked
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({"rows": "0"}, {"N"}),  # each tile waits for the first row
+        ({"more": ", order(j, i = rank step +1)"}, {"N"}),  # ranks begin with other rows
+        ({"w": "N"}, {"M"}),  # a tile takes all of it
+        ({"M": 120}, {"N"}),  # blocks end within tiles
+        ({"M": 32}, {"N"}),  # all blocks are looked at
+    ],
+)
+def test_others_are_not_named(changes: dict[str, Any], left: set[str]) -> None:
+    held, _ = found(**changes)
+    assert held.keys() == left

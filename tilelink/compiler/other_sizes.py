@@ -1,0 +1,121 @@
+"""For which other sizes a proof holds: a dimension of which a few blocks stood for all may have any number of them.
+
+That is proved of the lowered program (planning/cutoff.py), and which program a size gives is up to the passes. So a
+dimension is named if twice its size, and few blocks of it, give the small program that was proved, so that they differ
+in nothing but the number of blocks. The numbers of a size, as those of 32 bits, counters and resident programs, are
+looked at when it is compiled; so is every size that is not named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilelink.errors import TileLinkError
+from tilelink.ir.program import Program
+from tilelink.ir.scalar import Env, Param, Scalar, evaluate, walk
+from tilelink.ir.visitor import all_indices
+from tilelink.lowering.bound import Bound, with_channels
+from tilelink.lowering.listing import listing
+from tilelink.lowering.orders import TILE
+from tilelink.planning.cutoff import Cutoff, Repetition, cutoff
+from tilelink.planning.plan import Plan
+from tilelink.verifier.cutoff import by_small
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multiples:
+    """Sizes of a dimension: the multiples of a number, from the least one on."""
+
+    of: int
+    least: int
+
+    def __str__(self) -> str:
+        return f"any multiple of {self.of} from {self.least} on" if self.of > 1 else f"any number from {self.least} on"
+
+
+def other_sizes(plan: Plan, bound_with: Callable[[Mapping[str, int]], Bound]) -> dict[str, Multiples]:
+    """Return the dimensions of a verified plan's program whose size may be another one, the others being as they are.
+
+    bound_with: binds the program, which has no tables, with other values of some dimensions, in all else as it was.
+    """
+    part = cutoff(bound_with({}))
+    if part is None or (not plan.stands_for_all and by_small(part) is None):
+        return {}
+    found: dict[str, Multiples] = {}
+    for name, value in part.whole.numbers.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            continue
+        every = (sizes for one in _with(part, name) for sizes in _multiples(one, value))
+        held = next((sizes for sizes in every if _hold(part, name, value, sizes, bound_with)), None)
+        if held is not None:
+            found[name] = held
+    return found
+
+
+def _with(part: Cutoff, name: str) -> Iterator[Repetition]:
+    """Yield the repetitions with a dimension, or an index, whose extent a dimension of the program says."""
+    program = part.whole.source
+    named = {(tensor.name, dim) for tensor in program.tensors for dim, extent in enumerate(tensor.shape)
+             if _says(extent, name)}  # fmt: skip
+    named |= {(stage.name, decl.name) for stage in program.stages for decl in all_indices(stage)
+              if _says(decl.extent, name)}  # fmt: skip
+    yield from (one for one in part.repetitions if named & {*one.sizes})
+
+
+def _says(extent: Scalar, name: str) -> bool:
+    return any(isinstance(one, Param) and one.name == name for one in walk(extent))
+
+
+def _multiples(one: Repetition, value: int) -> Iterator[Multiples]:
+    """Yield the sizes that have whole blocks, and those that have whole parts of one block."""
+    many, few = one.parts
+    if one.count > one.kept and value % one.count == 0:
+        yield Multiples(of=value // one.count, least=value // one.count * (one.kept + 1))
+    if many > few and value % (one.count * many) == 0:
+        part = value // (one.count * many)
+        yield Multiples(of=part, least=part * one.kept * (few + 1))
+
+
+def _hold(
+    part: Cutoff, name: str, value: int, sizes: Multiples, bound_with: Callable[[Mapping[str, int]], Bound]
+) -> bool:
+    """True if the small program of some sizes is the one that was proved."""
+    with suppress(TileLinkError):
+        others = (cutoff(bound_with({name: size})) for size in {2 * value, sizes.least} - {value})
+        return all(other is not None and _same(part, other) for other in others)
+    return False
+
+
+def _same(one: Cutoff, other: Cutoff) -> bool:
+    """True if a small program is proved by another one: all that is asked of it is alike, whatever the sizes are."""
+    if any(one.rounds(stage) != other.rounds(stage) for stage in one.whole.stages):
+        return False
+    return _text(one.small) == _text(other.small)
+
+
+def _text(small: Bound) -> tuple[str, list[bytes]]:
+    """Return the text of a small program, with counters of its own, and the order of its tiles as numbers.
+
+    How many programs a kernel has is a number of a size: in the small program each tile on SMs has one of its own.
+    """
+    kernels = tuple(one if one.on_copy_engine else replace(one, programs=1) for one in small.kernels)
+    stages = {name: replace(stage, order={}) for name, stage in small.stages.items()}
+    tiles = [
+        np.asarray(evaluate(order, Env(rank=rank, ranks=small.ranks, params={}, indices={TILE.name: t}))).tobytes()
+        for stage in small.stages.values()
+        for rank, t in [(np.arange(small.ranks)[:, None], np.arange(stage.total))]
+        for order in stage.order.values()
+    ]
+    return listing(replace(with_channels(small, small.channels), numbers={}, stages=stages, kernels=kernels)), tiles
+
+
+def dimensions(program: Program) -> list[str]:
+    """Return the dimensions of a program's tensors and indices, in its order."""
+    extents = [extent for tensor in program.tensors for extent in tensor.shape]
+    extents += [decl.extent for stage in program.stages for decl in all_indices(stage)]
+    named = {one.name for extent in extents for one in walk(extent) if isinstance(one, Param)}
+    return [param.name for param in program.params if param.name in named]
