@@ -243,6 +243,26 @@ def test_other_sizes_are_said_dimension_by_dimension() -> None:
     assert "other sizes" not in check(*chosen, *given).stdout
 
 
+def test_roles_of_small_sizes_say_which_tiles_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "product.tl"
+    path.write_text("""program product(M, N, K):
+    x : in  [M, K]
+    w : in  [N, K]
+    y : out [M, N]
+
+    compute gemm(i: M, j: N):
+        y[i, j] = dot(x[i, :], w[j, :].T)
+
+schedule gpu for product on sm_90:
+    gemm on sm, tile(i=128, j=256, k=64), roles(consumers=2, buffers=4)
+""")
+    sizes = ["--set", "M=64", "--set", "N=256", "--set", "K=128"]
+    done = check(str(path), "--schedule", "gpu", "--dtype", "bf16", *sizes)
+    assert done.exit_code == 1
+    hint = "the tile i=128 is cut to 64, as M is 64: give larger sizes (--set), smaller tiles, or take `roles` away"
+    assert f"hint: {hint}\n" in done.stderr
+
+
 def test_show_says_its_defaults() -> None:
     lines = CliRunner().invoke(app, ["show", "--help"]).stdout.replace("│", " ").split()
     said = " ".join(lines)

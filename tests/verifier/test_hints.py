@@ -98,3 +98,30 @@ def test_what_is_written_elsewhere_is_named(target: str, hint: str) -> None:
         compiler.plan(program, None, ranks=3, dims={"M": 32, "N": 32})
     assert caught.value.related is not None and caught.value.related.line == 7
     assert re.match(hint, str(caught.value.hint))
+
+
+OUTPUT = """program halves(M):
+    x : in  [M // 2]
+    y : out [M // 2]
+
+    compute second(i: M // 2):
+        y[i] = x[i]
+"""
+READ = """program halves(M):
+    x : in    [M]
+    h : local [M]
+    y : out   [M]
+
+    compute first(q: M // 2):
+        h[0 + q] = x[0 + q]
+
+    compute second(i: M):
+        y[i] = h[i]
+"""
+
+
+@pytest.mark.parametrize(("text", "what"), [(OUTPUT, "second, which writes y,"), (READ, "first, which writes h,")])
+def test_sizes_that_leave_a_stage_nothing_to_do_are_named(text: str, what: str) -> None:
+    with pytest.raises(CoverageError) as found:
+        compiler.plan(compiler.parse(text).program(), ranks=2, dims={"M": 1})
+    assert re.fullmatch(f"{what} has no elements along [iq] with these sizes: give larger ones", found.value.hint or "")

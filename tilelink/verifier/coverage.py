@@ -14,6 +14,7 @@ from tilelink.errors import CoverageError, VerificationError
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import WRITE
 from tilelink.lowering.places import box
+from tilelink.lowering.transform import stage_writes
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import TensorAccesses, of_tensors, parts, rank_by_rank
 from tilelink.verifier.guarded import said, within_parts
@@ -52,7 +53,8 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
         for rank in range(plan.bound.ranks):
             if tensor.decl.space == "out" and tensor.on(rank) and (tensor.name, rank) not in touched:
                 message = f"output {tensor.name} of rank {rank} is never written"
-                yield CoverageError(message, location=tensor.decl.location, hint="write every element exactly once")
+                hint = _without_tiles(plan, tensor.name) or "write every element exactly once"
+                yield CoverageError(message, location=tensor.decl.location, hint=hint)
     yield from placed_writes(plan)
     yield from chosen_outputs(plan)
     yield from undefined_reads(plan)
@@ -100,7 +102,7 @@ def _written_instead(part: TensorAccesses, rank: int) -> tuple[int | None, str]:
     plan, a, name = part.plan, part.plan.accesses, part.name
     rows = np.flatnonzero((a.tensor == plan.bound.tensors[name].number) & (a.kind == WRITE))
     if not len(rows):
-        return None, f"no stage writes {name} at all: write it, or declare it as an input"
+        return None, _without_tiles(plan, name) or f"no stage writes {name} at all: write it, or declare it as an input"
     here = rows[a.peer[rows] == rank]
     if not len(here):
         one = rows[0]
@@ -109,6 +111,16 @@ def _written_instead(part: TensorAccesses, rank: int) -> tuple[int | None, str]:
     one = here[0]
     there = f"{name}{box(a.lo[one], a.hi[one], part.dims)} on rank {rank}"
     return int(a.statement[one]), f"{where(plan, int(a.task[one]))} writes {there}: check its indices"
+
+
+def _without_tiles(plan: Plan, name: str) -> str:
+    """Return a hint if a stage that writes a tensor in the text has nothing to do with these sizes; else nothing."""
+    for stage in plan.bound.stages.values():
+        none = [index for index, extent in stage.extents.items() if not extent]
+        if none and any(region.tensor == name for region in stage_writes(stage.stage)):
+            what = f"has no elements along {none[0]} with these sizes"
+            return f"{stage.name}, which writes {name}, {what}: give larger ones"
+    return ""
 
 
 def _entries_once(part: TensorAccesses) -> Iterator[VerificationError]:
