@@ -32,12 +32,18 @@ def with_queue_order(plan: Plan) -> Plan:
     first = not copies.conflict and _keeps_order(copies, queued)
     # A measured timeline has the waits in the order of the queue.
     aside = not plan.bound.capabilities.traced and waits_are_free(plan, queued)
-    return in_queue_order(plan, own_first=first, waits_aside=aside)
+    return _ordered(plan, copies.overtaking if first else None, own_first=first, waits_aside=aside)
 
 
 def in_queue_order(plan: Plan, *, own_first: bool, waits_aside: bool) -> Plan:
     """Return the plan with an order of its copy engines, whether or not it is a safe one."""
-    overtaking = own_copies(plan).overtaking if own_first else np.zeros(0, np.int64)
+    return _ordered(
+        plan, own_copies(plan).overtaking if own_first else None, own_first=own_first, waits_aside=waits_aside
+    )
+
+
+def _ordered(plan: Plan, overtaking: Ints | None, *, own_first: bool, waits_aside: bool) -> Plan:
+    overtaking = np.zeros(0, np.int64) if overtaking is None else overtaking
     bound = with_order(plan.bound, own_first=own_first, waits_aside=waits_aside)
     return replace(plan, bound=bound, overtaking=overtaking)
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Wait
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.columns import Ints, distinct_rows
+from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY, SUBSTEPS, WAIT, WRITE
 from tilelink.lowering.walk import length
 from tilelink.planning.copy_queues import waits_are_free
@@ -41,6 +41,7 @@ from tilelink.verifier import BY_CUTOFF, RULES, verify
 from tilelink.verifier.ordering import Orders
 from tilelink.verifier.roles import roles
 from tilelink.verifier.tiles import tiles
+from tilelink.verifier.turns import ends, waits_in_turn
 
 OF_WHOLE = {"tiles", "progress"}
 MANY = 1 << 14
@@ -180,58 +181,14 @@ def _by_kernels(plan: Plan) -> Plan:
 
 
 def in_turn(part: Cutoff, plan: Plan) -> bool:
-    """True if no wait of the whole program lasts for ever, for a wait is after all notifies that it is for in an order
-    of all tiles: kernel by kernel, and in a kernel by the places that tiles have in it. plan: of the small program.
+    """True if no wait of the whole program lasts for ever, as tiles are in turn (turns.py). plan: of the small program.
 
-    In that order a tile comes after those before it in its program, and after all of earlier kernels of its stream. So
-    the first wait of it that lasts for ever would wait for what has come, if all programs that wait fit on a rank.
     That is asked of each wait and each notify of one kernel, of which the small program has images with the same order
     if its stages have the same digits; and of kernels.
     """
-    bound, s = part.whole, plan.signals
-    loops = [loop for kernel in bound.kernels for loop in kernel.loops]
+    loops = [loop for kernel in part.whole.kernels for loop in kernel.loops]
     alike = all(part.digits(name) == part.digits(loop.stages[0]) for loop in loops for name in loop.stages)
-    if bound.coresident_throughout > bound.resident_programs or not alike:
-        return False
-    if not (s.kind == WAIT).any():
-        return True
-    number, nowhere = len(bound.kernels), np.iinfo(np.int64).max
-    place, kernel = _places(plan)[s.task], plan.task_kernels[s.task]
-    notifies, waits = np.flatnonzero(s.kind == NOTIFY), np.flatnonzero(s.kind == WAIT)
-    counters = bound.ranks * plan.channels
-    last, first = np.full(number * counters, -1), np.full(number * counters, nowhere)
-    deferred = np.where(s.later[notifies] > 0, nowhere - 1, place[notifies])
-    np.maximum.at(last, kernel[notifies] * counters + plan.counters[notifies], deferred)
-    waits = waits[np.argsort(place[waits], kind="stable")]
-    waits = waits[distinct_rows([kernel[waits], plan.counters[waits], s.box[waits]])[0]]  # the first ones
-    rows, channels = plan.each_channel(waits)
-    np.minimum.at(first, kernel[rows] * counters + s.peer[rows] * plan.channels + channels, place[rows])
-    last, first = last.reshape(number, -1), first.reshape(number, -1)
-    before = [(one, other) for one, a in enumerate(bound.kernels) for other, b in enumerate(bound.kernels)
-              if a.stream == b.stream and a.position < b.position]  # fmt: skip
-    for giver in range(number):
-        for taker in range(number):
-            both = (last[giver] >= 0) & (first[taker] < nowhere)
-            if giver != taker and both.any():
-                before.append((giver, taker))
-            elif giver == taker and (last[giver][both] >= first[taker][both]).any():
-                return False
-    one, other = np.array(before, np.int64).reshape(-1, 2).T
-    return _ends(number, one, other)
-
-
-def _places(plan: Plan) -> Ints:
-    """Return the place of each task in its kernel: programs take tiles, and the stages of a tile, in that order."""
-    places = np.zeros(plan.tasks, np.int64)
-    for kernel in plan.bound.kernels:
-        begin = 0
-        for loop in kernel.loops:
-            total = plan.bound.stages[loop.stages[0]].total
-            for number, name in enumerate(loop.stages):
-                at, own = plan.first_task[name], begin + np.arange(total) * len(loop.stages) + number
-                places[at : at + plan.bound.ranks * total] = np.tile(own, plan.bound.ranks)
-            begin += total * len(loop.stages)
-    return places
+    return alike and part.whole.coresident_throughout <= part.whole.resident_programs and waits_in_turn(plan)
 
 
 def in_rounds(part: Cutoff, plan: Plan) -> bool:
@@ -275,7 +232,7 @@ def in_rounds(part: Cutoff, plan: Plan) -> bool:
         (opened, of_task[s.task[awaited]]),
         (rounds + s.peer[rows] * plan.channels + channels, inside),
     ]
-    return _ends(total, *(np.concatenate(column) for column in zip(*edges, strict=True)))
+    return ends(total, *(np.concatenate(column) for column in zip(*edges, strict=True)))
 
 
 def _rounds(part: Cutoff, plan: Plan) -> tuple[Ints, tuple[Ints, Ints], Ints] | None:
@@ -315,22 +272,3 @@ def _rounds(part: Cutoff, plan: Plan) -> tuple[Ints, tuple[Ints, Ints], Ints] | 
                 pairs.append((last[other], first[number]))
     one, other = (np.concatenate(column) for column in zip(*pairs, strict=True))
     return of_task, (one, other), last
-
-
-def _ends(nodes: int, one: Ints, other: Ints) -> bool:
-    """True if a graph has no circle. Its edges lead from `one` to `other`."""
-    edges = np.unique(one * nodes + other)
-    one, other = np.divmod(edges, nodes)
-    left = np.bincount(other, minlength=nodes).tolist()
-    begins = np.searchsorted(one, np.arange(nodes + 1)).tolist()
-    after = other.tolist()
-    ready = [node for node in range(nodes) if not left[node]]
-    done = 0
-    while ready:
-        node = ready.pop()
-        done += 1
-        for at in after[begins[node] : begins[node + 1]]:
-            left[at] -= 1
-            if not left[at]:
-                ready.append(at)
-    return done == nodes

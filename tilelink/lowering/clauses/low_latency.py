@@ -278,29 +278,28 @@ class _Seen:
         self.tensor, self.kind, self.guards = tensor, kind, walker.guards
         grid = bound.channels[tensor.name, kind]
         its = np.flatnonzero(a.tensor == tensor.number)
-        notifies = (s.channel >= base[tensor.name, kind]) & (s.channel < base[tensor.name, kind] + grid.count)
-        notifies, channels = channels_of(s, tuple(walker.boxes), np.flatnonzero(notifies))
-        s = replace(s.pick(notifies), channel=channels)
+        of_tensor = (s.channel >= base[tensor.name, kind]) & (s.channel < base[tensor.name, kind] + grid.count)
         self.accesses = a.pick(its)
         dims = len(tensor.shape)
         source, channel = _channels(self.accesses, grid, dims)
         # (task, rank, channel) -> numbers; of accesses with several channels there is one row for each
         keys = (self.accesses.task[source] * bound.ranks + self.accesses.peer[source]) * grid.count + channel
-        signal_keys = (s.task * bound.ranks + s.peer) * grid.count + s.channel - base[tensor.name, kind]
         self.carried: set[int] = set()
         bad = set[int]()
         guard = self.accesses.guard[source]
         for_place = _ForPlace(walker.guards)
         for access, signal in ((WRITE, NOTIFY), (READ, WAIT)):
-            rows = np.flatnonzero(s.kind == signal)
+            # only the columns that are asked for: a wait for a place may be for very many channels
+            rows, channels = channels_of(s, tuple(walker.boxes), np.flatnonzero(of_tensor & (s.kind == signal)))
+            signal_keys = (s.task[rows] * bound.ranks + s.peer[rows]) * grid.count + channels - base[tensor.name, kind]
             mine = self.accesses.kind[source] == access
             at = self.accesses.position[source]
             # a notify comes after the push, a wait before the read: the last one, or the first one, decides
             sign = 1 if signal == NOTIFY else -1
             own = keys[mine], sign * at[mine], guard[mine]
-            told_of = signal_keys[rows], sign * s.position[rows], s.guard[rows]
-            covered = _reached(own, told_of, lambda access, one: for_place(one, access))
-            used = _reached(_backwards(told_of), _backwards(own), for_place)
+            events = signal_keys, sign * s.position[rows], s.guard[rows]
+            covered = _reached(own, events, lambda access, one: for_place(one, access))
+            used = _reached(_backwards(events), _backwards(own), for_place)
             number = self.accesses.statement[source[mine]]
             bad |= set(number[~covered].tolist())
             self.carried |= set(number.tolist()) | set(s.statement[rows[used]].tolist())

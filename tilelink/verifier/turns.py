@@ -1,0 +1,86 @@
+"""Progress where tiles are in turn: an order of all tiles in which each wait comes after all that it waits for.
+
+It is that of kernels, in which one comes after those that it waits for and after earlier ones of its stream, and in a
+kernel that of the places of tiles. A tile then comes after those before it in its program, whichever that is, and after
+all of earlier kernels of its stream. So the first wait of it that lasts for ever would wait for what has come, if all
+programs that wait fit on a rank. Most programs have such an order, and it is read off columns; of others the rule
+`progress` runs all programs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilelink.lowering.columns import Ints, distinct_rows
+from tilelink.lowering.events import NOTIFY, WAIT
+from tilelink.planning.plan import Plan
+
+
+def in_turn(plan: Plan) -> bool:
+    """True if no wait of a plan lasts for ever, as tiles are in turn. It has the columns of its bound program."""
+    bound = plan.bound
+    plain = plan.as_enumerated and bound.nodes == 1 and not any(tensor.packed for tensor in bound.tensors.values())
+    return plain and bound.coresident_throughout <= bound.resident_programs and waits_in_turn(plan)
+
+
+def waits_in_turn(plan: Plan) -> bool:
+    """True if each wait comes after all notifies that it is for, kernel by kernel and by the places of tiles."""
+    bound, s = plan.bound, plan.signals
+    if not (s.kind == WAIT).any():
+        return True
+    number, nowhere = len(bound.kernels), np.iinfo(np.int64).max
+    place, kernel = _places(plan)[s.task], plan.task_kernels[s.task]
+    told, waits = np.flatnonzero(s.kind == NOTIFY), np.flatnonzero(s.kind == WAIT)
+    counters = bound.ranks * plan.channels
+    last, first = np.full(number * counters, -1), np.full(number * counters, nowhere)
+    deferred = np.where(s.later[told] > 0, nowhere - 1, place[told])
+    np.maximum.at(last, kernel[told] * counters + plan.counters[told], deferred)
+    waits = waits[np.argsort(place[waits], kind="stable")]
+    waits = waits[distinct_rows([kernel[waits], plan.counters[waits], s.box[waits]])[0]]  # the first ones
+    rows, channels = plan.each_channel(waits)
+    np.minimum.at(first, kernel[rows] * counters + s.peer[rows] * plan.channels + channels, place[rows])
+    last, first = last.reshape(number, -1), first.reshape(number, -1)
+    before = [(one, other) for one, a in enumerate(bound.kernels) for other, b in enumerate(bound.kernels)
+              if a.stream == b.stream and a.position < b.position]  # fmt: skip
+    for giver in range(number):
+        for taker in range(number):
+            both = (last[giver] >= 0) & (first[taker] < nowhere)
+            if giver != taker and both.any():
+                before.append((giver, taker))
+            elif giver == taker and (last[giver][both] >= first[taker][both]).any():
+                return False
+    one, other = np.array(before, np.int64).reshape(-1, 2).T
+    return ends(number, one, other)
+
+
+def _places(plan: Plan) -> Ints:
+    """Return the place of each task in its kernel: programs take tiles, and the stages of a tile, in that order."""
+    places = np.zeros(plan.tasks, np.int64)
+    for kernel in plan.bound.kernels:
+        begin = 0
+        for loop in kernel.loops:
+            total = plan.bound.stages[loop.stages[0]].total
+            for number, name in enumerate(loop.stages):
+                at, own = plan.first_task[name], begin + np.arange(total) * len(loop.stages) + number
+                places[at : at + plan.bound.ranks * total] = np.tile(own, plan.bound.ranks)
+            begin += total * len(loop.stages)
+    return places
+
+
+def ends(nodes: int, one: Ints, other: Ints) -> bool:
+    """True if a graph has no circle. Its edges lead from `one` to `other`."""
+    edges = np.unique(one * nodes + other)
+    one, other = np.divmod(edges, nodes)
+    left = np.bincount(other, minlength=nodes).tolist()
+    begins = np.searchsorted(one, np.arange(nodes + 1)).tolist()
+    after = other.tolist()
+    ready = [node for node in range(nodes) if not left[node]]
+    done = 0
+    while ready:
+        node = ready.pop()
+        done += 1
+        for at in after[begins[node] : begins[node + 1]]:
+            left[at] -= 1
+            if not left[at]:
+                ready.append(at)
+    return done == nodes
