@@ -37,13 +37,13 @@ def assigns_in_launch(kernel: Kernel) -> bool:
 def of_any_program(plan: Plan) -> NDArray[np.bool_]:
     """Return which tasks a launch assigns to programs."""
     kernels = np.array([assigns_in_launch(kernel) for kernel in plan.bound.kernels], bool)
-    return kernels[np.array([n for n, _, _ in plan.workers], np.int64)[plan.worker]]
+    return kernels[plan.task_kernels]
 
 
 def taken(plan: Plan) -> NDArray[np.bool_]:
     """Return which tasks are of kernels whose programs take tiles by a counter."""
     kernels = np.array([kernel.dynamic for kernel in plan.bound.kernels], bool)
-    return kernels[np.array([n for n, _, _ in plan.workers], np.int64)[plan.worker]]
+    return kernels[plan.task_kernels]
 
 
 def apart(plan: Plan) -> Plan:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.events import NOTIFY, WAIT, WRITE, Accesses
 from tilelink.planning.happens_before import HappensBefore
-from tilelink.planning.plan import Plan
+from tilelink.planning.plan import Plan, worker_columns
 from tilelink.planning.steps import in_memory
 
 Bools = NDArray[np.bool_]
@@ -83,7 +83,8 @@ def own_copies(plan: Plan) -> OwnCopies:
 def _queue_events(plan: Plan) -> tuple[Ints, Ints, Bools, Bools, Bools]:
     """Return (task, position, is a copy, is a wait, is a copy within its rank) of all that copy engines do."""
     s, a = plan.signals, plan.accesses
-    queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.workers], dtype=bool)
+    engines = np.array([kernel.on_copy_engine for kernel in plan.bound.kernels], bool)
+    queued = engines[worker_columns(plan.workers)[0]]
     there = (a.kind == WRITE) & (a.lo < a.hi).all(axis=1)  # by transfers and by stores; an empty copy is none
     moved = np.flatnonzero(queued[plan.worker[a.task]] & there)
     signalled = np.flatnonzero(queued[plan.worker[s.task]])
@@ -98,9 +99,9 @@ def _queue_events(plan: Plan) -> tuple[Ints, Ints, Bools, Bools, Bools]:
 
 def _columns(plan: Plan, task: Ints) -> tuple[Ints, Ints]:
     """Return the positions of the kernels on their streams and the ranks of tasks."""
-    columns = [(plan.bound.kernels[number].position, rank) for number, rank, _ in plan.workers]
-    position, rank = np.array(columns, np.int64).reshape(-1, 2)[plan.worker[task]].T
-    return position, rank
+    position = np.array([kernel.position for kernel in plan.bound.kernels], np.int64)
+    kernels, ranks, _ = worker_columns(plan.workers)
+    return position[kernels[plan.worker[task]]], ranks[plan.worker[task]]
 
 
 def _queue_order(plan: Plan, task: Ints, position: Ints) -> Ints:
@@ -160,7 +161,8 @@ def waits_are_free(plan: Plan, order: HappensBefore | None = None) -> bool:
     entries after it for ever, even if they were issued before it.
     """
     signals, channel = plan.signals, plan.counters
-    queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.workers], dtype=bool)
+    engines = np.array([kernel.on_copy_engine for kernel in plan.bound.kernels], bool)
+    queued = engines[worker_columns(plan.workers)[0]]
     by_queue = queued[plan.worker[signals.task]]
     awaited = np.unique(channel[by_queue & (signals.kind == WAIT)])
     if not len(awaited):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import is_
 from typing import Any
 
@@ -41,6 +41,12 @@ BEFORE_ALL = 1 << 62
 
 
 _NONE = np.zeros(0, np.int64)
+
+
+@lru_cache(maxsize=4)
+def worker_columns(workers: tuple[tuple[int, int, int], ...]) -> Ints:
+    """Return kernels, ranks and programs of workers, [3, workers]. Plans that are made of one another share them."""
+    return np.array(workers, np.int64).reshape(-1, 3).T.copy()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,12 +180,12 @@ class Plan:
     @cached_property
     def task_ranks(self) -> Ints:
         """task -> the rank that runs it."""
-        return np.array([rank for _, rank, _ in self.workers], np.int64)[self.worker]
+        return worker_columns(self.workers)[1][self.worker]
 
     @cached_property
     def task_kernels(self) -> Ints:
         """task -> the number of its kernel."""
-        return np.array([number for number, _, _ in self.workers], np.int64)[self.worker]
+        return worker_columns(self.workers)[0][self.worker]
 
     @cached_property
     def counters(self) -> Ints:
