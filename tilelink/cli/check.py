@@ -225,7 +225,8 @@ def _proved(
         stage("for which other sizes it holds")
 
         def bound_with(changed: Mapping[str, int]) -> Bound:
-            return compiler.bound(program, schedule, **{**options, "dims": {**options["dims"], **changed}})
+            given: dict[str, Any] = {**options, "dims": {**options["dims"], **changed}}
+            return compiler.bound(program, schedule, **given)
 
         others = {} if tables else other_sizes(plan, bound_with)
     return _Safe(

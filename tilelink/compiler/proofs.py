@@ -127,7 +127,7 @@ def _kept(kind: type[T], file: Path) -> T | None:
         if not file.exists():
             return None
         if why := files.distrusted(file):
-            raise DataError(f"{file} is not used: {why}")
+            raise DataError(f"{file} is not used: {why}", hint=files.OWN)
         return checked(kind, read_json(file), str(file))
     except (DataError, OSError) as error:
         _log.warning("%s", error)

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from math import prod
 
 from tilelink.errors import EmitError, Location, ScheduleError, TileSizeError
+from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import F8, Assign, Cast, Read, Store, Transfer
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping, Typing
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.visitor import all_indices, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.transform import number_of
@@ -121,3 +122,15 @@ def length(bound: Bound, stage: BoundStage, axis: Axis) -> int:
     if axis.index is not None:
         return stage.tiles[axis.index]
     return number_of(axis.dim, bound.numbers, bound.ranks) if axis.dim is not None else 1
+
+
+def cut_tiles(bound: Bound, stage: BoundStage, written: str) -> Iterator[str]:
+    """Yield which tiles of the schedule are larger than their dimensions, so that the stage has smaller ones.
+
+    written: the stage of the schedule that it was made from.
+    """
+    decls = {decl.name: decl for one in bound.source.stages if one.name == stage.name for decl in all_indices(one)}
+    for name, size in bound.schedule.stage(written)[TILE]:
+        if stage.tiles.get(name, size) < size:
+            why = f", as {print_scalar(decls[name].extent)} is {stage.extents[name]}" if name in decls else ""
+            yield f"the tile {name}={size} is cut to {stage.tiles[name]}{why}"

@@ -21,7 +21,6 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.settings import settings
 
 FILE = "tuning.jsonl"
-OWN = "the file and the folders on the way to it must be yours or root's, and no other user may write to them"
 _log = logging.getLogger("tilelink.tuning")
 
 
@@ -106,7 +105,7 @@ class Database:
     def require_own(self) -> None:
         """Raise OutputError if the file would not be read again, since other users may write to it."""
         if why := self._distrusted():
-            raise OutputError(f"{self.path} cannot be written: {why}", hint=OWN)
+            raise OutputError(f"{self.path} cannot be written: {why}", hint=files.OWN)
 
     def find(self, key: Key) -> Record | None:
         """Return the last record of a key, or None."""
@@ -115,7 +114,7 @@ class Database:
     def records(self) -> list[Record]:
         """Return all records in the order in which they were stored."""
         if why := self._distrusted():
-            _warn(f"{self.path} is not used: {why}; {OWN}")
+            _warn(f"{self.path} is not used: {why}; {files.OWN}")
             return []
         try:
             lines = files.read(self.path).splitlines()

@@ -32,7 +32,6 @@ from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
 from tilelink.target import Target
-from tilelink.tuning.database import OWN
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -98,7 +97,7 @@ def kept(point: Point) -> Artifact | None:
     """
     try:
         if why := files.distrusted(point.file):
-            raise DataError(f"{point.file} is not used: {why}", hint=OWN)
+            raise DataError(f"{point.file} is not used: {why}", hint=files.OWN)
         if not point.file.exists():
             return None
         artifact = read_artifact(point.file)

@@ -42,27 +42,26 @@ those of plain Triton, as without the clause.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
 from tilelink.capabilities import has_warpgroups
 from tilelink.errors import ScheduleError, did_you_mean
-from tilelink.ir.printer import print_scalar
 from tilelink.ir.products import products
 from tilelink.ir.program import For, Program, Read, Stage, Wait
 from tilelink.ir.typing import StageTyping
-from tilelink.ir.visitor import all_indices, statements, values
+from tilelink.ir.visitor import statements, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, with_bodies
 from tilelink.lowering.carried import carried, row_sums
 from tilelink.lowering.choose_network import sends
 from tilelink.lowering.clauses.clause import Choices, Clause, Phase, Ties, divides, said
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
-from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.fragments import with_fragments
 from tilelink.lowering.iterations import loop_of
+from tilelink.lowering.limits import cut_tiles
 from tilelink.lowering.masks import masks_of
 from tilelink.lowering.prefetched import prefetched
 from tilelink.lowering.reason import place_of, reason_at
@@ -193,22 +192,13 @@ def _refusal(bound: Bound, stage: BoundStage, reason: str, *, tiles: bool) -> Sc
     hint = f"it is taken for {form}: change that, or take `roles` away; {ways}"
     if "are f32, " in reason and _of_no_type(bound, stage):
         hint = f'--dtype bf16 (in Python dtype="bf16"), or {hint}'
-    if tiles and (cut := [*_cut_tiles(bound, stage)]):
+    if tiles and (cut := [*cut_tiles(bound, stage, _written(bound, stage.name))]):
         hint = f"{' and '.join(cut)}: give larger sizes (--set), smaller tiles, or take `roles` away"
     elif tiles and (sizes := ", ".join(f"{n}={stage.tiles[n]}" for n in stage.tiles if n not in stage.scalar_indices)):
         hint = f"{hint}; its tiles have {sizes}"
     location = bound.schedule.stage(_written(bound, stage.name)).at("roles")
     message = f"{stage.name} cannot have roles: {reason}"
     return ScheduleError(message, location=location, related=place_of(reason), hint=hint)
-
-
-def _cut_tiles(bound: Bound, stage: BoundStage) -> Iterator[str]:
-    """Yield which tiles of the schedule are larger than their dimensions, so that the stage has smaller ones."""
-    decls = {decl.name: decl for one in bound.source.stages if one.name == stage.name for decl in all_indices(one)}
-    for name, size in bound.schedule.stage(_written(bound, stage.name))[TILE]:
-        if stage.tiles.get(name, size) < size:
-            why = f", as {print_scalar(decls[name].extent)} is {stage.extents[name]}" if name in decls else ""
-            yield f"the tile {name}={size} is cut to {stage.tiles[name]}{why}"
 
 
 def _with_shared_rings(bound: Bound) -> Bound:
