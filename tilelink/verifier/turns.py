@@ -30,11 +30,11 @@ def waits_in_turn(plan: Plan) -> bool:
         return True
     number, nowhere = len(bound.kernels), np.iinfo(np.int64).max
     place, kernel = _places(plan)[s.task], plan.task_kernels[s.task]
-    told, waits = np.flatnonzero(s.kind == NOTIFY), np.flatnonzero(s.kind == WAIT)
+    notifies, waits = np.flatnonzero(s.kind == NOTIFY), np.flatnonzero(s.kind == WAIT)
     counters = bound.ranks * plan.channels
     last, first = np.full(number * counters, -1), np.full(number * counters, nowhere)
-    deferred = np.where(s.later[told] > 0, nowhere - 1, place[told])
-    np.maximum.at(last, kernel[told] * counters + plan.counters[told], deferred)
+    deferred = np.where(s.later[notifies] > 0, nowhere - 1, place[notifies])
+    np.maximum.at(last, kernel[notifies] * counters + plan.counters[notifies], deferred)
     waits = waits[np.argsort(place[waits], kind="stable")]
     waits = waits[distinct_rows([kernel[waits], plan.counters[waits], s.box[waits]])[0]]  # the first ones
     rows, channels = plan.each_channel(waits)
