@@ -36,6 +36,16 @@ def test_what_is_computed_is_zero_beyond_the_contracted_axis(k: int) -> None:
     assert "tl.where" not in rendered("x[0, i, :]", "w[0, :, j]", k, "f32")
 
 
+@pytest.mark.parametrize(("dtype", "number"), [("bf16", "0.0"), ("f32", "0.0"), ("bf16", "1.0")])
+def test_a_load_leaves_out_what_a_condition_leaves_out_of_a_product(dtype: str, number: str) -> None:
+    """A choice between a region and 0 is of the region's type: the product is not one of f32."""
+    source = rendered("exp(x[1, i, :])", f"where((pos(j) < 100)[None, :], w[0, :, j], {number})", 104, dtype)
+    (load,) = re.findall(r"w_tile = tl\.load\(.*, mask=(.*), other=0\)", source)
+    assert ("tl.arange(0, 64)) < 100" in load) == (number == "0.0")
+    (operand,) = re.findall(r"tiles\.dot\(.*, (\w+), acc\)", source) or [""]
+    assert (operand == "w_tile") == (number == "0.0")
+
+
 @pytest.mark.parametrize(
     ("left", "right"),
     [

@@ -325,7 +325,7 @@ class _IterationValues(ValueEmitter):
             self.like, self.first, self.loaded = like, "", known
         return found
 
-    def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices) -> Tile:
+    def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices, raw: bool) -> Tile:
         if (number := number_of(value)) is not None:
             return Tile(text=_literal(number), dtype="f32")
         axes = self.addresses.typing.type_of(value).axes
@@ -333,7 +333,7 @@ class _IterationValues(ValueEmitter):
             return Tile(text=self.addresses.scalar(expression, LEVEL["*"]), dtype="i32")
         if op == "exp2":
             return Tile(text=f"gl.exp2({self.lower(args[0], slices).text})", dtype="f32", axes=axes)
-        return super()._apply(value, op, args, slices)
+        return super()._apply(value, op, args, slices, raw)
 
 
 def _literal(number: float) -> str:

@@ -39,7 +39,7 @@ from tilelink.ir.program import (
     WholePositions,
 )
 from tilelink.ir.scalar import Ranks, Scalar, binary, const
-from tilelink.ir.typing import COMPARISONS, ELEMENT, ONE, Axis, arithmetic_dtype, product_dtype
+from tilelink.ir.typing import COMPARISONS, ELEMENT, ONE, Axis, arithmetic_dtype, is_zero, product_dtype
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
@@ -128,7 +128,7 @@ class ValueEmitter:
                 kind = COMPUTED.get(dtype, dtype)
                 return Tile(text=literal(OF_DTYPE[kind](number)), dtype=kind)
             case Apply(op=op, args=args):
-                return self._apply(value, op, args, slices)
+                return self._apply(value, op, args, slices, raw)
             case Dot():
                 return self._dot(value, slices)
             case Reduce(op="argmax" | "argmin"):
@@ -215,7 +215,13 @@ class ValueEmitter:
         raise EmitError("a softmax state is used by its name", location=value.location, hint="state = attend(...)")
 
     def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
+        return self._read_where(value, slices, raw, None)
+
+    def _read_where(self, value: Read, slices: Slices, raw: bool, where: str | None) -> Tile:
+        """where: a condition of the elements that are read, all if it is None. Others are 0."""
         block = self.addresses.region(value.region, slices, load=True)
+        if where is not None:
+            block = replace(block, mask=both([one for one in (block.mask, where) if one]))
         name = self.addresses.writer.name(value.region.tensor + "_tile")
         tensor = self.addresses.bound.tensors[value.region.tensor]
         other = "0.0" if tensor.dtype in F8 else "0"
@@ -254,12 +260,16 @@ class ValueEmitter:
         name = self.addresses.writer.let(self.addresses.writer.name(stem), tile.text)
         return Tile(text=name, dtype=tile.dtype, axes=tile.axes)
 
-    def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices) -> Tile:
+    def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices, raw: bool) -> Tile:
+        kind = self.addresses.typing.type_of(value)
+        if raw and self._is_masked_read(value):  # a load leaves out what a product does not take
+            where = truth(self.lower(args[0], self.of_operand(args[0], slices)))
+            return self._read_where(args[1], slices, raw, aligned(where, len(kind.axes)))  # type: ignore[arg-type]
         tiles = [self.lower(a, self.of_operand(a, slices)) for a in args]
         if op not in COMPARISONS and not any(t.axes for t in tiles):  # Python's arithmetic differs
             tiles = [in_kernel(t) if isinstance(a, CONSTANT) else t for a, t in zip(args, tiles, strict=True)]
-        dtype = self.dtype(self.addresses.typing.type_of(value).dtype)
-        dtype = COMPUTED.get(dtype, dtype)
+        narrow = self.dtype(kind.dtype)
+        dtype = COMPUTED.get(narrow, narrow)
         tiles = as_operands(op, dtype, tiles)
         size = max(len(t.axes) for t in tiles)
         axes = max((t.axes for t in tiles), key=len)
@@ -274,7 +284,16 @@ class ValueEmitter:
             return Tile(text=text, dtype=dtype, axes=axes)
         if op in INFIX:
             return Tile(text=f"({texts[0]} {INFIX[op]} {texts[1]})", dtype=dtype, axes=axes)
-        return Tile(text=f"{FUNCTIONS[op]}({', '.join(texts)})", dtype=dtype, axes=axes)
+        tile = Tile(text=f"{FUNCTIONS[op]}({', '.join(texts)})", dtype=dtype, axes=axes)
+        return self._cast(tile, narrow) if raw and narrow != dtype else tile
+
+    def _is_masked_read(self, value: Value) -> bool:
+        """True for `where(condition, region, 0)`, whose condition says which elements of the region are needed."""
+        if not isinstance(value, Apply) or value.op != "where":
+            return False
+        _, read, other = value.args
+        same = isinstance(read, Read) and read.signal is None and is_zero(other)
+        return same and self.addresses.typing.type_of(read) == self.addresses.typing.type_of(value)
 
     def of_operand(self, value: Value, slices: Slices) -> Slices:
         """Return the slices of a broadcast value that apply to its operand."""
@@ -361,7 +380,8 @@ class ValueEmitter:
         """Lower a value that is zero beyond the end of an axis. A read is zero there already."""
         tile = self.lower(value, slices, raw=True)
         inner = value.value if isinstance(value, Transpose) else value
-        return tile if isinstance(inner, Read) else self._masked(tile, position, slices, "0.0")
+        there = isinstance(inner, Read) or self._is_masked_read(inner)
+        return tile if there else self._masked(tile, position, slices, "0.0")
 
     def _box(self, value: Value, position: int, slices: Slices) -> Tile | None:
         """Return a read operand, transposed or not, that a descriptor can load, or None. A product asks for no axes."""

@@ -255,8 +255,9 @@ class StageTyping:
             return Type(dtype="bool", axes=axes)
         if op in INTEGER_OPS:
             return Type(dtype=_integer_dtype(value, op, kinds), axes=axes)
-        numbers = kinds[1:] if op == "where" else kinds
-        return Type(dtype=arithmetic_dtype(*(k.dtype for k in numbers)) if op in OF_INTEGERS else "f32", axes=axes)
+        if op == "where":
+            return Type(dtype=_chosen_dtype(args[1:], [kind.dtype for kind in kinds[1:]]), axes=axes)
+        return Type(dtype=arithmetic_dtype(*(k.dtype for k in kinds)) if op in OF_INTEGERS else "f32", axes=axes)
 
     def _broadcast(self, left: tuple[Axis, ...], right: tuple[Axis, ...], value: Value) -> tuple[Axis, ...]:
         try:
@@ -298,6 +299,17 @@ def arithmetic_dtype(*dtypes: str) -> str:
     if not all(dtype in INTEGERS for dtype in dtypes):
         return "f32"
     return "i64" if "i64" in dtypes else "i32"
+
+
+def _chosen_dtype(values: Iterable[Value], dtypes: Iterable[str]) -> str:
+    """Return the dtype of one of some values: that of 16 bits that they have, of which 0 is a number too."""
+    found = [kind for one, kind in zip(values, dtypes, strict=True) if not is_zero(one)]
+    return found[0] if len(set(found)) == 1 and found[0] in (ELEMENT, "f16", "bf16") else arithmetic_dtype(*dtypes)
+
+
+def is_zero(value: Value) -> bool:
+    """True if a value is the number 0."""
+    return isinstance(value, Literal) and value.value == 0
 
 
 def sum_dtype(left: str, right: str) -> str:
