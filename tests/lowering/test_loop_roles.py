@@ -223,6 +223,14 @@ def test_consumers_store_a_number_of_each_row_before_they_hand_the_tile_over() -
     assert 0 < printed.index("wait(vs[") < printed.index("s1 = dot(")
 
 
+@pytest.mark.parametrize("roles", ["consumers=2, buffers=4", "consumers=2, buffers=2, in_flight=1"])
+def test_a_number_of_each_row_has_a_place_where_a_loop_had_no_iteration(roles: str) -> None:
+    """Triton knows no name of what a loop or a branch computes after it."""
+    made = bound(ROWS.replace(FOR, PART).replace("[s,", "[0,"), roles=roles)
+    source = emit(made, make_plan(made).thresholds).text
+    assert "rows = PART * CONSUMER_ROWS + roles.rows(like)" in source and "like = roles.filled(" in source
+
+
 def test_a_number_that_a_sum_of_rows_is_multiplied_with_has_no_layout() -> None:
     made = bound(DECAY)
     source = emit(made, make_plan(made).thresholds).text

@@ -393,21 +393,21 @@ class LoopConsumer(Consumer):
         vacant = [step for step in shared.kept.reader.steps if step.word == ARRIVE]
         tensors = self.values.addresses.bound.tensors
         early = all(tensors[region.tensor].constant for s in tile.vectors for region in reads(s.value))
+        peeled, iterations, start = bool(steps.last), shared.range, "0"
+        some = iterations is None or iterations.nonempty
+        after = bool(tile.stored) and not (peeled and some)  # products of the loop have no names after it
         if early:
-            self._vectors()
+            self._vectors(after)
         for step in ready:
             self.synchronize(step, KEPT_POSITION)
         if not early:  # all signals of the tile have come: the loader has loaded what is kept after them
-            self._vectors()
-        peeled = bool(steps.last)
-        iterations, start = shared.range, "0"
+            self._vectors(after)
         stop = shared.number(shared.iterations, "ITERATIONS") if iterations is None else ""
         if iterations is not None:
             start = self._scaled(iterations.start, iterations.inner)
             start = start if start.isdigit() else writer.let(writer.name("start"), start)
             stop = writer.let(writer.name("stop"), self._scaled(iterations.stop, iterations.inner))
         each = writer.name("number")
-        some = iterations is None or iterations.nonempty
         with ExitStack() as branch:
             if not some and peeled:
                 branch.enter_context(writer.block(nodes.Branch(condition=f"{start} < {stop}")))
@@ -430,11 +430,12 @@ class LoopConsumer(Consumer):
             writer.let(name, f"roles.whole_sums({name}, {shared.block})")
         self._results(tile.after)
 
-    def _vectors(self) -> None:
-        """Lower what is computed once a tile, and the extremes that conditions of masks name."""
+    def _vectors(self, like: bool) -> None:
+        """Lower what is computed once a tile, and the extremes that conditions of masks name. like: what has the shape
+        of products is needed in any case."""
         tile, writer, iterations, shared = self.loop.tile, self.writer, self.iterations, self.loop
         stage, bound = self.values.addresses.stage, self.values.addresses.bound
-        if tile.loaded or tile.vectors:
+        if tile.loaded or tile.vectors or like:
             iterations.like = writer.let(writer.name("like"), f"roles.filled(0.0, {shared.rows}, {shared.block})")
         iterations.tile_like = iterations.like
         for statement in tile.vectors:
@@ -599,7 +600,8 @@ class LoopConsumer(Consumer):
     def _vector(self, store: Store) -> None:
         """Store a number for each row in memory."""
         shared, addresses, region = self.loop, self.loop.addresses, store.region
-        places = ConsumerValueEmitter(addresses=addresses, shared=shared, parts=[shared.tile.scores])
+        like = self.iterations.tile_like or shared.tile.scores
+        places = ConsumerValueEmitter(addresses=addresses, shared=shared, parts=[like])
         pointers, mask = places.pointers(region, None, load=False)
         tile, dtype = self.iterations.lower(store.value, {}), TRITON[addresses.bound.tensors[region.tensor].dtype]
         value = tile.text if TRITON[tile.dtype] == dtype else f"{self.values.named(tile).text}.to({dtype})"
