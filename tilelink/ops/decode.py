@@ -10,13 +10,14 @@ import torch
 from torch.distributed import ProcessGroup
 
 from tilelink import compiler
+from tilelink.compiler.modules import DEFAULT
 from tilelink.errors import BindingError, DtypeError, ShapeError
 from tilelink.ops import torch_attention, unfused
 from tilelink.ops.consensus import check_alike_once
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
 from tilelink.ops.groups import Group, group_named, members_of, name_of
 from tilelink.ops.operators import UNFUSED
-from tilelink.ops.own import Op, op
+from tilelink.ops.own import Op, op_of
 from tilelink.ops.sms import target_of
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
@@ -49,8 +50,9 @@ def decode_attention(
     -> the results, of q's shape, on all ranks; with return_lse also the logs of the sums of exponentials, of q's shape
     without depth, in f32. Where no rank has a key they are 0 and -inf.
 
-    scale: of products, 1 / sqrt(depth) if it is None. schedule: of the library's program, or "unfused" for torch's
-    products and the group's collectives.
+    scale: of products, 1 / sqrt(depth) if it is None. schedule: of decode_attention, which cuts sequences, or of
+    decode_attention_whole ("decode_attention_whole:gpu"), or "unfused" for torch's products and the group's
+    collectives.
 
     Lengths, pages and queries may change between replays of a CUDA graph: the GPU cuts each sequence into parts by its
     length. bf16 and f16 with heads of 64, 128 or 256 run by a generated kernel, others unfused. There are no gradients.
@@ -112,20 +114,21 @@ def _check(q: Tensor, k: Tensor, v: Tensor, pages: Tensor, lengths: Tensor) -> N
             raise DtypeError(f"{name} is {one.dtype} on {one.device}", hint=f"it is torch.int32 on {q.device}")
 
 
-def _chosen(q: Tensor, k: Tensor) -> str:
-    """Return the schedule of a call that names none, "" for the program's own. q: as `_run` takes it."""
+def _chosen(q: Tensor, k: Tensor, parts: int) -> str:
+    """Return the schedule of a call that names none, with its program. q: as `_run` takes it."""
     if q.dtype not in (torch.bfloat16, torch.float16):
         return UNFUSED
+    program = PROGRAM if parts > 1 else WHOLE
     if not q.is_cuda:
-        return ""
+        return f"{program}:{DEFAULT}"
     page, depth, queries = k.shape[1], q.shape[-1], q.shape[2]
     if page % 16 or page & (page - 1) or depth not in DEPTHS or queries > MOST_QUERIES:
         return UNFUSED
     if depth > 128:
-        return "gpu_deep"
+        return f"{program}:gpu_deep"
     if page <= SMALL_PAGE:
-        return "gpu_small"
-    return "gpu" if q.shape[0] > 1 else "gpu_few"
+        return f"{program}:gpu_small"
+    return f"{program}:gpu" if q.shape[0] > 1 else f"{PROGRAM}:gpu_few"
 
 
 def _most_parts(batch: int, heads: int, pages: int, sms: int) -> int:
@@ -165,22 +168,20 @@ def _run(
     said = (f"{q.dtype}", f"scale {scale}", f"caches {list(k.shape)}", f"pages {list(pages.shape)}", schedule)
     said = (*said, "lengths of queries" if seen is not None else "lengths")
     check_alike_once(PROGRAM, said, q, members)
-    schedule = schedule or _chosen(q, k)
+    sms = (target_of(members) or current_target(members)).sms if q.is_cuda else CPU_SMS
+    parts = _most_parts(q.shape[0], q.shape[1], pages.shape[1], sms)
+    schedule = schedule or _chosen(q, k, parts)
     if schedule == UNFUSED:
         return _unfused(q, k, v, pages, lengths, seen, scale, members)
     if not q.is_cuda:  # kernels on GPUs clamp entries as they read them; launches on CPU ranks refuse such ones
         pages, lengths = pages.clamp(0, k.shape[0] - 1), lengths.clamp(0, pages.shape[1] * k.shape[1])
-    sms = (target_of(members) or current_target(members)).sms if q.is_cuda else CPU_SMS
-    kernel = _operator(schedule, _most_parts(q.shape[0], q.shape[1], pages.shape[1], sms))
+    kernel = _operator(schedule, parts)
     return tuple(kernel(q, k, v, pages, lengths, seen, scale=scale, group=members))
 
 
 @cache
 def _operator(schedule: str, parts: int) -> Op:
-    module = compiler.load(PROGRAM)
-    if parts == 1 and schedule != "gpu_few":
-        return op(module.program(WHOLE), schedule or None)
-    return op(module.program(PROGRAM), schedule or None, L=parts)
+    return op_of(compiler.load(PROGRAM), (PROGRAM, WHOLE), schedule, L=parts)
 
 
 def _shapes(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:

@@ -582,6 +582,21 @@ def op(
     return _known.by_parts[parts]
 
 
+def op_of(module: compiler.Module, programs: tuple[str, ...], schedule: str, **fixed: Any) -> Op:
+    """Return one of some programs of a module as an operator. schedule: as `schedule_text` has it, "" for the defaults:
+    "program:name" or a text says which of them, and otherwise it is the first one. fixed: what that has of it."""
+    name, way = programs[0], None
+    if schedule.startswith("schedule "):
+        way = compiler.parse(schedule).schedules[0]
+        name = way.program if way.program in programs else name
+    elif schedule:
+        of, _, way = schedule.rpartition(":")
+        name, way = (of, way) if of in programs else (name, schedule)
+    program = module.program(name)
+    there = {one.name for one in program.params}
+    return op(program, way, **{size: value for size, value in fixed.items() if size in there})
+
+
 def _check_program(program: Program, signature: Signature) -> None:
     """Raise BindingError for a program that is no function on tensors, the same on all ranks."""
     if not signature.inputs:
