@@ -26,7 +26,7 @@ from torch.distributed.tensor import parallel as stock
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from tilelink import ops, parallel
-from tilelink.errors import BindingError, RankError, ShapeError
+from tilelink.errors import BindingError, RankError, ShapeError, UnknownNameError
 from tilelink.parallel import overlap as overlap_module
 from tilelink.parallel import products
 from tilelink.parallel.overlap import KEPT
@@ -270,10 +270,10 @@ def without_gradients() -> None:
 def spread_rows() -> None:
     """A block whose rows are in zigzag over ranks has the losses and gradients of one process with all rows."""
     over, rank = mesh(), dist.get_rank()
-    for traced in (False, True):
+    for traced, method in ((False, "all_gather"), (True, "all_gather"), (False, "ulysses")):
         torch.manual_seed(3)
         alone = Attention()
-        ours = parallel_to(deepcopy(alone), over)
+        ours = parallel_to(deepcopy(alone), over, method)
         x = torch.randn(BATCH, ROWS, HIDDEN, generator=torch.Generator().manual_seed(5))
         mine = ops.zigzag(x, over.size(), rank, 1).requires_grad_()
         whole = x.clone().requires_grad_()
@@ -285,6 +285,8 @@ def spread_rows() -> None:
         for one, other in zip(ours.parameters(), alone.parameters(), strict=True):
             dist.all_reduce(one.grad)
             torch.testing.assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-4)
+    with pytest.raises(UnknownNameError, match="no method 'rings'"):
+        parallel_to(Attention(), over, "rings")(x)
     q = torch.randn(1, 2, 4, 8)
     with pytest.raises(BindingError, match="attention over ranks has a mask"):
         parallel_to(Masked(), over)(q)
@@ -299,8 +301,8 @@ class Masked(nn.Module):
         return nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
 
-def parallel_to(module: nn.Module, over: DeviceMesh) -> Any:
-    return stock.parallelize_module(module, over, parallel.ContextParallel())
+def parallel_to(module: nn.Module, over: DeviceMesh, method: str = "all_gather") -> Any:
+    return stock.parallelize_module(module, over, parallel.ContextParallel(method))
 
 
 def layouts() -> None:

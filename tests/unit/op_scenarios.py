@@ -20,8 +20,9 @@ from tests.own_programs import FORWARD, MODULE, SEND_BACK, weight_gradient
 from tests.unit.ops_scenarios import every, main, near
 from tilelink import compiler, ops
 from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, UnknownNameError
+from tilelink.ops import decode, reference_launch
 from tilelink.ops import own as own_module
-from tilelink.ops import reference_launch
+from tilelink.ops.custom import schedule_text
 
 Tensor = torch.Tensor
 MS, N, K = 6, 5, 8
@@ -647,6 +648,56 @@ def attended_by_other_methods() -> None:
         ops.attention(q, q, q, method="rings")
 
 
+def attended_in_documents() -> None:
+    """Rows see their own documents alone, of which some are empty and the last one has no end of its own."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for causal, dtype, ways in (
+        (True, torch.bfloat16, {}), (True, torch.float32, {"schedule": "unfused"}), (False, torch.float32, {}),
+        (True, torch.float32, {"method": "ulysses"}), (False, torch.bfloat16, {"method": "ulysses"}),
+    ):  # fmt: skip
+        rows = 14 * ranks
+        edges = torch.tensor([0, 5, 5, 7, rows // 2 + 1, rows - 3], dtype=torch.int32)
+        of_row = torch.searchsorted(edges[1:], torch.arange(rows), right=True)
+        seen = of_row[:, None] == of_row
+        seen = seen & torch.ones_like(seen).tril() if causal else seen
+        whole = [every(2, heads, rows, 8, seed=n, dtype=dtype)[0] for n, heads in enumerate((4, 2, 2, 4))]
+        of_all = [one.float().clone().requires_grad_() for one in whole[:3]]
+        wanted = torch.nn.functional.scaled_dot_product_attention(
+            of_all[0], of_all[1], of_all[2], seen, enable_gqa=True, scale=0.3
+        )
+        wanted.backward(whole[3].float())
+
+        def own(x: Tensor, causal: bool = causal) -> Tensor:
+            return ops.zigzag(x, ranks, rank) if causal else x.chunk(ranks, 2)[rank]
+
+        mine = [own(one).clone().requires_grad_() for one in whole[:3]]
+        found = ops.attention(*mine, is_causal=causal, scale=0.3, cu_seqlens=edges, **ways)
+        near(found, own(wanted.detach()), f"{causal} {dtype} {ways}")
+        found.backward(own(whole[3]))
+        for name, one, other in zip("qkv", mine, of_all, strict=True):
+            near(cast(Tensor, one.grad), own(cast(Tensor, other.grad)), f"d{name} {causal} {dtype} {ways}")
+        traced = torch.compile(
+            partial(ops.attention, is_causal=causal, scale=0.3, **ways), fullgraph=True, backend="aot_eager"
+        )
+        again = [one.detach().requires_grad_() for one in mine]
+        traced(*again, cu_seqlens=edges).backward(own(whole[3]))
+        for one, other in zip(again, mine, strict=True):
+            near(cast(Tensor, one.grad), cast(Tensor, other.grad), f"compiled {causal} {dtype} {ways}")
+    q, some = torch.randn(1, 2, 6, 16), torch.zeros(2 + rank, dtype=torch.int32)
+    with pytest.raises(ShapeError, match="calls attention with"):
+        ops.attention(q, q, q, is_causal=True, cu_seqlens=some)
+    for documents, error, text in (
+        (some[None], ShapeError, r"cu_seqlens is \[1, "), (some[:0], ShapeError, r"cu_seqlens is \[0\]"),
+        (some.long(), DtypeError, "cu_seqlens is torch.int64"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=text):
+            ops.attention(q, q, q, cu_seqlens=documents)
+    with pytest.raises(BindingError, match="a ring has no documents"):
+        ops.attention(q, q, q, method="ring", cu_seqlens=some)
+    with pytest.raises(BindingError, match="gpu_roles has documents without a mask"):
+        ops.attention(q, q, q, schedule="gpu_roles", cu_seqlens=some[:2])
+
+
 def attended_in_f64() -> None:
     """Attention of f64 is as exact as torch's, with its gradients; of nothing it is nothing."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -688,7 +739,7 @@ def attended_oddly() -> None:
             near(cast(Tensor, one.grad), cast(Tensor, other.grad), "permuted")
         group = dist.group.WORLD.group_name  # type: ignore[union-attr]
         flat = [one[0].unsqueeze(1) if n == 0 else one[0] for n, one in enumerate(graded)]
-        torch.library.opcheck(torch.ops.tilelink.attention.default, (*flat, 0.25, group, ""))
+        torch.library.opcheck(torch.ops.tilelink.attention.default, (*flat, None, 0.25, group, ""))
     q = torch.randn(1, 2, 10, 16)  # first calls with such sizes, which ranks compare
     unlike: dict[str, Any]
     for unlike in ({"scale": 1.0 + rank}, {"is_causal": rank > 0}, {"schedule": "unfused" if rank else None}):
@@ -707,6 +758,10 @@ def attended_compiled() -> None:
     traced = torch.compile(partial(ops.attention, is_causal=True), fullgraph=True, backend="aot_eager")
     found = traced(q, k, v)
     near(found, wanted.detach(), "traced")
+    own = tilelink.schedule(compiler.load("ag_attention").program("zigzag_attention")).tile("attn", i=2)
+    near(ops.attention(q, k, v, is_causal=True, schedule=own), wanted.detach(), "by a schedule")
+    with pytest.raises(BindingError, match="is for zigzag_attention"):
+        ops.attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), schedule=own)
     (dq,) = torch.autograd.grad(wanted.sum(), q)
     (traced_dq,) = torch.autograd.grad(found.sum(), q)
     near(traced_dq, dq, "traced gradient")
@@ -797,6 +852,12 @@ def decoded() -> None:
         wanted = one.wanted(0.25)[0]
         one.forget()
         near(ops.decode_attention(*one.own, schedule=way), wanted, f"{dtype} {way}, with no number where no key is")
+    module, given = compiler.load(decode.PROGRAM), Cached(torch.float32)
+    for name in (decode.PROGRAM, decode.WHOLE):  # a schedule says which program, and a name is one of the first
+        own = tilelink.schedule(module.program(name)).tile("merge", g=2)
+        near(ops.decode_attention(*given.own, schedule=own), given.wanted(0.25)[0], f"by a schedule of {name}")
+        assert decode._operator(schedule_text(own), 3).program.name == name
+    assert decode._operator("gpu", 1).program.name == decode.PROGRAM
     q, k, v, pages, lengths = one.own
     many = ops.decode_attention(*(torch.cat([x] * 4) if x is q else x for x in (q, k, v)), *[
         torch.cat([x] * 4) for x in (pages, lengths)

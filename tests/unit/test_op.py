@@ -22,8 +22,10 @@ from tests.unit.two_ranks import ROOT, run_on_ranks, run_on_two_ranks
 from tilelink import compiler
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
-from tilelink.ops import context_parallel
+from tilelink.ops import context_parallel, torch_attention
 from tilelink.ops.torch_attention import CUDNN, FLASH, kernel_for
+
+Tensor = torch.Tensor
 
 SCENARIOS = {
     "calls": ("results", "library", "out", "in_place", "groups", "tables", "mistakes", "odd_tensors", "kernels"),
@@ -40,9 +42,34 @@ def test_on_two_ranks(kind: str) -> None:
     run_on_two_ranks("tests.unit.op_scenarios", SCENARIOS[kind])
 
 
+@pytest.mark.parametrize("rows", [slice(4), slice(8)])
+def test_gradients_by_cudnn_are_of_dense_tensors(rows: slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch keeps a plan by the strides of queries, keys and values: results and gradients have no other ones."""
+    given: list[tuple[Tensor, ...]] = []
+
+    def kernel(do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, *_: Any, **named: Any) -> tuple[Tensor, ...]:
+        given.append((do, q, o))
+        return q, k, v
+
+    stand_in = SimpleNamespace(_scaled_dot_product_cudnn_attention_backward=kernel)
+    monkeypatch.setattr(torch_attention, "aten", stand_in)
+    monkeypatch.setattr(torch_attention, "kernel_for", lambda _: CUDNN)
+    q, o, k = torch.randn(2, 3, 8, 16), torch.randn(2, 3, 8, 16), torch.randn(2, 8, 16)
+    do = torch.randn(2, 3, 16, 16)[:, :, :8]
+    lse = q[..., 0]
+    q, o, lse, do = (x[:, :, rows] for x in (q, o, lse, do))
+    torch_attention.gradients(q, k, k, o, lse, do, 1.0, False)
+    assert all(x.is_contiguous() for x in given[0])
+
+
 def test_attention_by_heads_and_in_a_ring() -> None:
     """On three ranks, which do not divide most numbers of heads, and of which a ring has a direction."""
     run_on_ranks("tests.unit.op_scenarios", ("attended_by_other_methods",), 3)
+
+
+def test_attention_within_documents() -> None:
+    """On three ranks, whose chunks documents do not end with."""
+    run_on_ranks("tests.unit.op_scenarios", ("attended_in_documents", "attended"), 3)
 
 
 @pytest.mark.parametrize(

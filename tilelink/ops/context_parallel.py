@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink import compiler
@@ -17,11 +18,12 @@ from tilelink.capabilities import has_warpgroups
 from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import torch_attention, unfused
 from tilelink.ops.consensus import check_alike_once
-from tilelink.ops.custom import Declaration, declare, is_direct, schedule_text
+from tilelink.ops.custom import Declaration, declare_graded, is_direct, schedule_text
 from tilelink.ops.groups import Group, group_named, members_of, name_of
 from tilelink.ops.operators import UNFUSED
-from tilelink.ops.own import Op, op
-from tilelink.ops.ring import ring
+from tilelink.ops.own import Op, op_of
+from tilelink.ops.ring import Part, exchanged, parts, ring
+from tilelink.ops.torch_attention import edges_of
 from tilelink.ops.ulysses import ulysses
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
@@ -37,16 +39,16 @@ LARGEST_SCALE = 1e6
 FLAT = 4
 """Dimensions of queries without chunks, [H, G, M, D]; in zigzag they are [H, G, 2, N, B, D]."""
 
-GATHER = "all_gather"
-METHODS: dict[str, Any] = {GATHER: None, "ulysses": ulysses, "ring": ring}
-"""Ways of attention over ranks, and what computes those that have no kernel."""
+GATHER, ULYSSES, RING = "all_gather", "ulysses", "ring"
+METHODS = (GATHER, ULYSSES, RING)
+"""Ways of attention over ranks. The first one alone has kernels."""
 
 Tensor = torch.Tensor
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None, group: Group = None,
-    method: str = GATHER, schedule: Schedule | str | None = None,
+    method: str = GATHER, cu_seqlens: Tensor | None = None, schedule: Schedule | str | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention of the own rows to the keys and values of all ranks.
 
@@ -63,17 +65,22 @@ def attention(
     keep two buffers of all ranks' keys and two of their values in symmetric memory, each [ranks, batch * key heads,
     rows, depth].
 
+    cu_seqlens: where documents begin that are packed one after the other in the sequence, and where the last one ends,
+    [documents + 1], i32, the same on all ranks, as flash_attn_varlen_func takes it: rows see keys of their own document
+    alone. Some may have no row, and rows after the last one are one more. With is_causal they run by a kernel.
+
     Gradients are those of the sum of all ranks' losses, and computed unfused: backward gathers all keys and values
-    again, and holds their gradients in f32 until those are scattered.
+    again, attends to its own ones meanwhile, and sends the gradients of those of a rank while it computes others. They
+    are added up in f32. Those of documents are added up on each rank before they are scattered.
 
     method: "all_gather", as above; or by the group's collectives and torch's attention, with the same rows and results:
     "ulysses", where each rank attends in some heads to the whole sequence, between two exchanges, and keeps what it was
     sent for backward; or "ring", where keys and values go from rank to rank and results are added up in f32, so that a
-    rank never holds more than its own keys and those of another one.
+    rank never holds more than its own keys and those of another one. A ring takes no documents.
 
     Raises ShapeError and DtypeError for tensors that do not fit, and UnknownNameError for a schedule that there is not.
     """
-    _check(q, k, v, is_causal)
+    _check(q, k, v, is_causal, cu_seqlens)
     factor: float = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if method not in METHODS:
         raise UnknownNameError(f"no method {method!r}", hint=f"there are {', '.join(METHODS)}")
@@ -84,17 +91,22 @@ def attention(
     if method != GATHER:
         if schedule not in (None, UNFUSED):
             raise BindingError(f"{method} has a schedule", hint=f"give none: it has no kernel, as {GATHER} has")
-        return METHODS[method](q, k, v, factor, is_causal, name_of(members_of(group)))
+        name = name_of(members_of(group))
+        if method == ULYSSES:
+            return ulysses(q, k, v, cu_seqlens, factor, is_causal, name)
+        if cu_seqlens is not None:
+            raise BindingError("a ring has no documents", hint=f"leave method out, or take {ULYSSES!r}")
+        return ring(q, k, v, factor, is_causal, name)
     heads, groups = k.shape[0] * k.shape[1], q.shape[1] // k.shape[1]
     rows, depth = q.shape[2:]
     # In zigzag two chunks of whole blocks, or, where there are none, of one block each.
     block = BLOCK if rows // 2 % BLOCK == 0 else rows // 2
-    parts = (2, rows // 2 // block, block) if is_causal else (rows,)
-    queries = q.reshape(heads, groups, *parts, depth)
-    keys, values = (one.reshape(heads, *parts, depth) for one in (k, v))
+    shape = (2, rows // 2 // block, block) if is_causal else (rows,)
+    queries = q.reshape(heads, groups, *shape, depth)
+    keys, values = (one.reshape(heads, *shape, depth) for one in (k, v))
     text = schedule_text(schedule)
     call = _run if is_direct((q, k, v)) else _attention
-    return call(queries, keys, values, factor, name_of(members_of(group)), text)[0].reshape(q.shape)
+    return call(queries, keys, values, cu_seqlens, factor, name_of(members_of(group)), text)[0].reshape(q.shape)
 
 
 def zigzag(x: Tensor, ranks: int, rank: int, dim: int = 2) -> Tensor:
@@ -116,7 +128,7 @@ def from_zigzag(parts: list[Tensor], dim: int = 2) -> Tensor:
     return torch.cat((*first, *reversed(last)), dim)
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, documents: Tensor | None) -> None:
     for name, one in (("q", q), ("k", k), ("v", v)):
         if one.dim() != 4:
             raise ShapeError(f"{name} is {list(one.shape)}", hint="it is [batch, heads, rows, depth]")
@@ -134,6 +146,12 @@ def _check(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> None:
         raise ShapeError(f"{heads} heads share {k.shape[1]} heads of keys", hint="as many each: give a multiple")
     if is_causal and rows % 2:
         raise ShapeError(f"{rows} rows are no two chunks", hint="a rank has two chunks of as many rows: see zigzag")
+    if documents is not None:
+        if documents.dim() != 1 or not len(documents):
+            raise ShapeError(f"cu_seqlens is {list(documents.shape)}", hint="it is [documents + 1]")
+        if documents.dtype != torch.int32 or documents.device != q.device:
+            what = f"cu_seqlens is {documents.dtype} on {documents.device}"
+            raise DtypeError(what, hint=f"it is torch.int32 on {q.device}")
 
 
 def _chosen(q: Tensor) -> str:
@@ -165,23 +183,31 @@ def _has_roles(device: torch.device) -> bool:
 class _Part:
     """Rows of a rank, keys of the sequence that they see, and whether only those up to the row.
 
-    more: True if the rows see keys of an earlier part, too.
+    documents: as of `torch_attention`. more: True if the rows see keys of an earlier part, too.
     """
 
     rows: slice
     keys: slice
     masked: bool
+    documents: torch_attention.Documents | None = None
     more: bool = False
 
 
-def _parts(q: Tensor, keys: int, group: ProcessGroup) -> list[_Part]:
-    """Return the parts of a rank. keys: of the sequence."""
+def _parts(q: Tensor, keys: int, documents: Tensor | None, group: ProcessGroup) -> list[_Part]:
+    """Return the parts of a rank. keys: of the sequence. documents: where they begin in it."""
+    own, edges = keys // group.size(), None if documents is None else edges_of(documents, keys)
     if q.dim() == FLAT:
-        return [_Part(rows=slice(None), keys=slice(keys), masked=False)]
-    size = keys // (2 * group.size())
+        begin = own * group.rank()
+        packed = None if edges is None else ((edges - begin).clamp(0, own), edges)
+        return [_Part(rows=slice(own), keys=slice(keys), masked=False, documents=packed)]
+    size = own // 2
     found: list[_Part] = []
     for number, chunk in enumerate((group.rank(), 2 * group.size() - 1 - group.rank())):
         rows, start = slice(number * size, (number + 1) * size), chunk * size
+        if edges is not None:
+            packed = ((edges - start).clamp(0, size), edges.clamp(max=start + size))
+            found.append(_Part(rows=rows, keys=slice(start + size), masked=True, documents=packed))
+            continue
         found.append(_Part(rows=rows, keys=slice(start, start + size), masked=True))
         if chunk:
             found.append(_Part(rows=rows, keys=slice(start), masked=False, more=True))
@@ -208,7 +234,9 @@ def _own(x: Tensor, like: Tensor, group: ProcessGroup) -> Tensor:
     return unfused.reduce_scatter(every, group).reshape(like.shape)
 
 
-def _unfused(q: Tensor, k: Tensor, v: Tensor, scale: float, group: ProcessGroup) -> tuple[Tensor, Tensor]:
+def _unfused(
+    q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, scale: float, group: ProcessGroup
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The attention of a rank to gathered keys, as the generated kernel takes and returns it."""
     keys, values = _sequence(k, group), _sequence(v, group)
     queries = q.reshape(*q.shape[:2], -1, q.shape[-1])
@@ -216,10 +244,10 @@ def _unfused(q: Tensor, k: Tensor, v: Tensor, scale: float, group: ProcessGroup)
         queries.new_empty(queries.shape),
         queries.new_empty(queries.shape[:-1], dtype=torch_attention.wide(q.dtype)),
     )
-    for part in _parts(q, keys.shape[1], group):
+    for part in _parts(q, keys.shape[1], documents, group):
         rows = part.rows
         own, sums = torch_attention.attend(
-            queries[:, :, rows], keys[:, part.keys], values[:, part.keys], scale, part.masked
+            queries[:, :, rows], keys[:, part.keys], values[:, part.keys], scale, part.masked, part.documents
         )
         if part.more:
             total = torch.logaddexp(lse[:, :, rows], sums)
@@ -230,84 +258,176 @@ def _unfused(q: Tensor, k: Tensor, v: Tensor, scale: float, group: ProcessGroup)
 
 
 def _gradients(
-    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, scale: float, group: str
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, documents: Tensor | None, scale: float,
+    group: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of the own rows, and of the own keys and values, which all ranks see."""
-    members = group_named(group)
-    keys, values = _sequence(k, members), _sequence(v, members)
-    queries, results, given = (one.reshape(*q.shape[:2], -1, q.shape[-1]) for one in (q, o, do))
+    members, flat = group_named(group), (*q.shape[:2], -1, q.shape[-1])
+    queries, results, given = (one.reshape(flat) for one in (q, o, do))
     sums = lse.reshape(queries.shape[:-1])
+    if documents is None:
+        keys, values = (one.reshape(len(k), -1, k.shape[-1]) for one in (k, v))
+        rank = _Rank(queries, torch.stack((keys, values)), results, sums, given, scale, q.dim() != FLAT, members)
+        dq, dk, dv = rank.gradients()
+        return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
+    keys, values = _sequence(k, members), _sequence(v, members)
     dq = queries.new_empty(queries.shape)
     dk, dv = (torch.zeros_like(one, dtype=torch_attention.wide(k.dtype)) for one in (keys, values))
-    for part in _parts(q, keys.shape[1], members):
+    for part in _parts(q, keys.shape[1], documents, members):
         rows, seen = part.rows, part.keys
-        made = torch_attention.gradients(
+        dq[:, :, rows], of_keys, of_values = torch_attention.gradients(
             queries[:, :, rows], keys[:, seen], values[:, seen], results[:, :, rows], sums[:, :, rows],
-            given[:, :, rows], scale, part.masked,
+            given[:, :, rows], scale, part.masked, part.documents,
         )  # fmt: skip
-        dq[:, :, rows] = dq[:, :, rows] + made[0] if part.more else made[0]
-        dk[:, seen] += made[1]
-        dv[:, seen] += made[2]
+        dk[:, seen] += of_keys
+        dv[:, seen] += of_values
     dk, dv = (_own(one, k, members).to(k.dtype) for one in (dk, dv))
     return dq.reshape(q.shape), dk, dv
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """Rows of a rank in backward, [H, G, M, D], and its keys and values, held [2, H, M, D]."""
+
+    q: Tensor
+    held: Tensor
+    o: Tensor
+    lse: Tensor
+    do: Tensor
+    scale: float
+    is_causal: bool
+    group: ProcessGroup
+    dense: dict[tuple[int, int], tuple[Tensor, ...]] = field(default_factory=dict)
+
+    def gradients(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of the rows, and of the keys and values.
+
+        Some of those of own keys are computed while other keys come, and the others while the last gradients leave. In
+        each step every rank computes for another one, and sends it what is of its keys, rounded as they are.
+        """
+        ranks, rank = self.group.size(), self.group.rank()
+        every = self.held.new_empty((ranks, *self.held.shape))
+        coming = dist.all_gather_into_tensor(every.flatten(0, 1), self.held, self.group, async_op=True)
+        dq = torch.zeros(self.q.shape, dtype=torch_attention.wide(self.q.dtype), device=self.q.device)
+        mine = [torch.zeros_like(one, dtype=dq.dtype) for one in self.held]
+        first, *rest = self._parts(rank)
+        self._own(first, dq, mine)
+        coming.wait()  # type: ignore[union-attr]
+        taken, leaving, pending = list[tuple[slice, list[Tensor]]](), list[list[Tensor]](), list[Any]()
+        for step in range(1, ranks):
+            source, other = (rank - step) % ranks, (rank + step) % ranks
+            (part,) = self._parts(source)
+            made = self._made(part, every[source], dq)
+            leaving.append([one.to(self.held.dtype).contiguous() for one in made])  # in use until all has left
+            (_, seen, _), of_other = parts(self.q.shape[2], other, rank, self.is_causal)[0], mine[0]
+            taken.append((seen, [torch.empty_like(of_other[:, seen], dtype=self.held.dtype) for _ in range(2)]))
+            pending += exchanged(leaving[-1], -step, taken[-1][1], step, self.group)
+        for part in rest:
+            self._own(part, dq, mine)
+        for one in pending:
+            one.wait()
+        for seen, more in taken:
+            for one, other in zip(mine, more, strict=True):
+                one[:, seen] += other
+        dk, dv = (one.to(self.held.dtype) for one in mine)
+        return dq.to(self.q.dtype), dk, dv
+
+    def _parts(self, source: int) -> list[Part]:
+        """Return the parts with keys of a rank, those with own keys in two or more."""
+        rows = self.q.shape[2]
+        if source != self.group.rank() or self.is_causal:
+            return parts(rows, self.group.rank(), source, self.is_causal)
+        half = (rows + 1) // 2
+        return [(some, slice(rows), False) for some in (slice(half), slice(half, rows)) if some.start != rows]
+
+    def _dense(self, rows: slice) -> tuple[Tensor, ...]:
+        """Return some rows of queries, results, log-sums and gradients, densely: several parts take them."""
+        name = rows.start or 0, rows.stop
+        if name not in self.dense:
+            self.dense[name] = tuple(one[:, :, rows].contiguous() for one in (self.q, self.o, self.lse, self.do))
+        return self.dense[name]
+
+    def _own(self, part: Part, dq: Tensor, dkv: list[Tensor]) -> None:
+        """Add the gradients of a part with own keys to those of its rows, and of its keys and values."""
+        for one, more in zip(dkv, self._made(part, self.held, dq), strict=True):
+            one[:, part[1]] += more
+
+    def _made(self, part: Part, held: Tensor, dq: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the gradients of a part's rows, and return those of its keys and values."""
+        rows, seen, masked = part
+        q, o, lse, do = self._dense(rows)
+        keys, values = held[:, :, seen]
+        more, dk, dv = torch_attention.gradients(q, keys, values, o, lse, do, self.scale, masked)
+        dq[:, :, rows] += more
+        return dk, dv
 
 
 # The operator ------------------------------------------------------------------------------------------------
 
 
-def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, group: str, schedule: str) -> tuple[Tensor, Tensor]:
+def _run(
+    q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, scale: float, group: str, schedule: str
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     members, causal = group_named(group), q.dim() != FLAT
     said = (f"{q.dtype}", f"scale {scale}", "a mask" if causal else "no mask", f"keys {list(k.shape)}", schedule)
+    if documents is not None:
+        said = (*said, f"documents {list(documents.shape)}")
     check_alike_once("attention", said, q, members)
     if causal and not 0 < scale < LARGEST_SCALE:  # kernels put the mask's number in before they scale
         if schedule not in ("", UNFUSED):
             raise BindingError(f"schedule {schedule} has a scale of {scale:g}", hint="one above 0, or no schedule")
         schedule = UNFUSED
+    if documents is not None and not causal:
+        if schedule not in ("", UNFUSED):
+            what = f"schedule {schedule} has documents without a mask"
+            raise BindingError(what, hint="give is_causal=True, or no schedule")
+        schedule = UNFUSED
     schedule = schedule or _chosen(q)
     if schedule == UNFUSED:
-        return _unfused(q, k, v, scale, members)
-    return tuple(
-        _operator("ag_attention" if q.dim() == FLAT else "zigzag_attention", schedule)(
-            q, k, v, scale=scale, group=group
-        )
-    )
+        return _unfused(q, k, v, documents, scale, members)
+    if documents is None:
+        kernel = _operator("zigzag_attention" if causal else "ag_attention", schedule)
+        return tuple(kernel(q, k, v, scale=scale, group=group))
+    since, first = _begins(documents, q, members)
+    return tuple(_operator("document_attention", schedule)(q, k, v, since, first, scale=scale, group=group))
+
+
+def _begins(documents: Tensor, q: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
+    """Return the first key that each of the own rows sees, [2, N, B], and the block of the first one of each block."""
+    shape = q.shape[2:-1]
+    places = _places(prod(shape) // 2, group.size(), group.rank(), q.device).view(shape)
+    edges = edges_of(documents, places.numel() * group.size())
+    since = edges[torch.searchsorted(edges[1:], places, right=True)]
+    return since, since[..., 0] // shape[-1]
+
+
+@cache
+def _places(rows: int, ranks: int, rank: int, device: torch.device) -> Tensor:
+    """Return where the own rows are in the sequence: those of two chunks of so many rows."""
+    begins = torch.tensor([[rank * rows], [(2 * ranks - 1 - rank) * rows]], device=device)
+    return (begins + torch.arange(rows, device=device)).int()
 
 
 @cache
 def _operator(program: str, schedule: str) -> Op:
-    return op(compiler.load(FILE).program(program), schedule or None)
+    return op_of(compiler.load(FILE), (program,), schedule)
 
 
-def _shapes(q: Tensor, k: Tensor, v: Tensor, scale: float, group: str, schedule: str) -> tuple[Tensor, Tensor]:
-    return q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *operands, ctx.scale, ctx.group, _ = inputs
-    ctx.save_for_backward(*operands, *output)
-
-
-def _backward(ctx: Any, do: Tensor, dlse: Tensor) -> tuple[Any, ...]:
-    # `attention` returns no log-sums, so that none depends on them: dlse is zero.
-    return *_backwards(*ctx.saved_tensors, do, ctx.scale, ctx.group), None, None, None
-
-
-_backwards = declare(
-    Declaration(
-        name="tilelink::attention_backward",
-        schema="(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor do, float scale, str group)"
-        " -> (Tensor, Tensor, Tensor)",
-        run=_gradients,
-        shapes=lambda q, k, v, *_: tuple(one.new_empty(one.shape) for one in (q, k, v)),
-    )
-)
-_attention = declare(
+_attention = declare_graded(
     Declaration(
         name="tilelink::attention",
-        schema="(Tensor q, Tensor k, Tensor v, float scale, str group, str schedule) -> (Tensor, Tensor)",
+        schema="(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens, float scale, str group, str schedule)"
+        " -> (Tensor, Tensor)",
         run=_run,
-        shapes=_shapes,
-        keep=_keep,
-        backward=_backward,
-    )
+        shapes=lambda q, *_: (q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))),
+    ),
+    Declaration(
+        name="tilelink::attention_backward",
+        schema="(Tensor do, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? cu_seqlens, float scale,"
+        " str group) -> (Tensor, Tensor, Tensor)",
+        run=_gradients,
+        shapes=lambda _, *operands: tuple(one.new_empty(one.shape) for one in operands[:3]),
+    ),
+    # `attention` returns no log-sums, so that none depends on them.
+    lambda inputs, outputs: ((*inputs[:3], *outputs, inputs[3]), inputs[4:6]),
 )

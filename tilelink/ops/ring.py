@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from tilelink.ops import torch_attention
 from tilelink.ops.consensus import check_alike_once
-from tilelink.ops.custom import Declaration, declare
+from tilelink.ops.custom import Declaration, declare_graded
 from tilelink.ops.groups import group_named
 
 Tensor = torch.Tensor
@@ -28,7 +28,7 @@ def ring(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: 
     return _ring(queries, keys, values, scale, is_causal, group)[0].reshape(q.shape)
 
 
-def _parts(rows: int, rank: int, source: int, is_causal: bool) -> list[Part]:
+def parts(rows: int, rank: int, source: int, is_causal: bool) -> list[Part]:
     """Return the parts of the own rows that see keys of a rank. In zigzag there are as many steps of work from each."""
     whole, early, late = slice(rows), slice(rows // 2), slice(rows // 2, rows)
     if not is_causal:
@@ -40,12 +40,16 @@ def _parts(rows: int, rank: int, source: int, is_causal: bool) -> list[Part]:
 
 def _passed(held: list[Tensor], group: ProcessGroup) -> tuple[list[Tensor], list[Any]]:
     """Send tensors to the next rank, and return what comes from the one before, with what has to be waited for."""
-    ranks, rank = dist.get_process_group_ranks(group), group.rank()
-    after, before = ranks[(rank + 1) % len(ranks)], ranks[rank - 1]
     coming = [torch.empty_like(one) for one in held]
-    sent = [dist.P2POp(dist.isend, one, after, group) for one in held]
-    taken = [dist.P2POp(dist.irecv, one, before, group) for one in coming]
-    return coming, dist.batch_isend_irecv([*sent, *taken])
+    return coming, exchanged(held, 1, coming, -1, group)
+
+
+def exchanged(sent: list[Tensor], to: int, taken: list[Tensor], source: int, group: ProcessGroup) -> list[Any]:
+    """Send tensors so many ranks on, and fill others from a rank so many on. Return what is to be waited for."""
+    ranks, rank = dist.get_process_group_ranks(group), group.rank()
+    after, before = (ranks[(rank + step) % len(ranks)] for step in (to, source))
+    leaving = [dist.P2POp(dist.isend, one, after, group) for one in sent]
+    return dist.batch_isend_irecv([*leaving, *(dist.P2POp(dist.irecv, one, before, group) for one in taken)])
 
 
 def _steps(k: Tensor, v: Tensor, group: ProcessGroup) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -68,7 +72,7 @@ def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: 
     o = torch.zeros(q.shape, dtype=torch_attention.wide(q.dtype), device=q.device)
     lse = torch.full(q.shape[:-1], float("-inf"), dtype=o.dtype, device=q.device)
     for source, keys, values in _steps(k, v, members):
-        for rows, seen, masked in _parts(q.shape[2], members.rank(), source, is_causal):
+        for rows, seen, masked in parts(q.shape[2], members.rank(), source, is_causal):
             part, sums = torch_attention.attend(q[:, :, rows], keys[:, seen], values[:, seen], scale, masked)
             total = torch.logaddexp(lse[:, :, rows], sums)
             old, new = (torch.exp(one - total).unsqueeze(-1) for one in (lse[:, :, rows], sums))
@@ -78,7 +82,7 @@ def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: 
 
 
 def _gradients(
-    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, scale: float, is_causal: bool, group: str
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, scale: float, is_causal: bool, group: str
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients. Those of keys and values follow them round the ring, in f32, a step behind."""
     members, sums = group_named(group), torch_attention.wide(q.dtype)
@@ -86,7 +90,7 @@ def _gradients(
     following, pending = list[Tensor](), list[Any]()
     for source, keys, values in _steps(k, v, members):
         added = [torch.zeros(one.shape, dtype=sums, device=q.device) for one in (keys, values)]
-        for rows, seen, masked in _parts(q.shape[2], members.rank(), source, is_causal):
+        for rows, seen, masked in parts(q.shape[2], members.rank(), source, is_causal):
             made = torch_attention.gradients(
                 q[:, :, rows], keys[:, seen], values[:, seen], o[:, :, rows], lse[:, :, rows], do[:, :, rows], scale,
                 masked,
@@ -106,32 +110,19 @@ def _gradients(
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *operands, ctx.scale, ctx.is_causal, ctx.group = inputs
-    ctx.save_for_backward(*operands, *output)
-
-
-def _backward(ctx: Any, do: Tensor, dlse: Tensor) -> tuple[Any, ...]:
-    found = _ring_gradients(*ctx.saved_tensors, do, ctx.scale, ctx.is_causal, ctx.group)
-    return *found, None, None, None
-
-
-_ring_gradients = declare(
-    Declaration(
-        name="tilelink::ring_attention_backward",
-        schema="(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor do, float scale, bool is_causal, str group)"
-        " -> (Tensor, Tensor, Tensor)",
-        run=_gradients,
-        shapes=lambda q, k, v, *_: tuple(one.new_empty(one.shape) for one in (q, k, v)),
-    )
-)
-_ring = declare(
+_ring = declare_graded(
     Declaration(
         name="tilelink::ring_attention",
         schema="(Tensor q, Tensor k, Tensor v, float scale, bool is_causal, str group) -> (Tensor, Tensor)",
         run=_run,
         shapes=lambda q, *_: (q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))),
-        keep=_keep,
-        backward=_backward,
-    )
+    ),
+    Declaration(
+        name="tilelink::ring_attention_backward",
+        schema="(Tensor do, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, float scale, bool is_causal, str group)"
+        " -> (Tensor, Tensor, Tensor)",
+        run=_gradients,
+        shapes=lambda _, *operands: tuple(one.new_empty(one.shape) for one in operands[:3]),
+    ),
+    lambda inputs, outputs: ((*inputs[:3], *outputs), inputs[3:]),
 )

@@ -2,7 +2,8 @@
 """Attention of some rows to some keys with its log-sums, and its gradients, by the fastest of torch's kernels.
 
 Queries are [H, G, M, D] and keys and values [H, S, D]: G heads of queries share one of keys. masked: the rows are those
-of the keys, and see them up to their own.
+of the keys, and see them up to their own. documents: where each document begins among the rows, and among the keys, and
+where the last one ends, i32: rows see keys of theirs, and if they are masked, they are the last ones of these.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 Tensor = torch.Tensor
+Documents = tuple[Tensor, Tensor]
 aten: Any = torch.ops.aten
 CUDNN, FLASH = "cudnn", "flash"
 DEEPEST = 256
@@ -31,12 +33,27 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, masked: bool) -> tuple[Tensor, Tensor]:
+def edges_of(documents: Tensor, keys: int) -> Tensor:
+    """Return where documents begin in a sequence, and its end, as `ops.attention` is told by its cu_seqlens."""
+    edges = torch.nn.functional.pad(documents[1:].clamp(0, keys), (1, 1))
+    edges[-1] = keys
+    return edges
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, masked: bool, documents: Documents | None = None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the result [H, G, M, D] and the log-sums [H, G, M] in `wide`."""
     kind = kernel_for(q)
     if not kind:
-        weights, lse = _weights(q, k, scale, masked, None)
+        weights, lse = _weights(q, k, scale, masked, documents, None)
         return torch.einsum("hgms,hsd->hgmd", weights, v.to(weights.dtype)).to(q.dtype), lse
+    if documents is not None:
+        packed = (one.transpose(0, 1) for one in (q.flatten(0, 1), k, v))
+        o, lse = aten._flash_attention_forward(
+            *packed, *documents, q.shape[2], k.shape[1], 0.0, masked, False, scale=scale
+        )[:2]
+        return o.transpose(0, 1).reshape(q.shape), lse.reshape(q.shape[:-1])
     queries, keys, values = q.flatten(0, 1)[None], k[None], v[None]
     if kind == CUDNN:
         o, lse = aten._scaled_dot_product_cudnn_attention(
@@ -50,15 +67,28 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, masked: bool) -> tuple
 
 
 def gradients(
-    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, scale: float, masked: bool
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, scale: float, masked: bool,
+    documents: Documents | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of q, k and v. o, lse: of the rows and all keys that they see, these and others."""
     kind = kernel_for(q)
     if not kind:
-        return _computed(q, k, v, o, lse, do, scale, masked)
-    given, queries, results, sums = (one.flatten(0, 1)[None].contiguous() for one in (do, q, o, lse))
+        return _computed(q, k, v, o, lse, do, scale, masked, documents)
     seed = torch.zeros((), dtype=torch.int64, device=q.device)
     rows, seen = q.shape[2], k.shape[1]
+    if documents is not None:
+        given, queries, keys, values, results = (
+            one.transpose(0, 1) for one in (do.flatten(0, 1), q.flatten(0, 1), k, v, o.flatten(0, 1))
+        )
+        made = aten._flash_attention_backward(
+            given, queries, keys, values, results, lse.flatten(0, 1).contiguous(), *documents, rows, seen, 0.0, masked,
+            seed, seed, scale=scale,
+        )  # fmt: skip
+        dq, dk, dv = (one.transpose(0, 1) for one in made)
+        return dq.reshape(q.shape), dk, dv
+    # torch keeps cuDNN's plans by the strides of q, k and v alone, and a plan for other strides of o and do would read
+    # wrong elements: all are dense, as they are for other callers with a dense q.
+    given, queries, results, sums = (one.flatten(0, 1)[None].contiguous() for one in (do, q, o, lse))
     if kind == CUDNN:
         dq, dk, dv = aten._scaled_dot_product_cudnn_attention_backward(
             given, queries, k[None], v[None], results, sums.unsqueeze(-1), seed, seed, None, None, None, rows, seen,
@@ -79,20 +109,31 @@ def _repeated(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return (k, v) if groups == 1 else (k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1))
 
 
-def _weights(q: Tensor, k: Tensor, scale: float, masked: bool, lse: Tensor | None) -> tuple[Tensor, Tensor]:
+def _weights(
+    q: Tensor, k: Tensor, scale: float, masked: bool, documents: Documents | None, lse: Tensor | None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     sums = wide(q.dtype)
     scores = torch.einsum("hgmd,hsd->hgms", q.to(sums), k.to(sums)) * scale
+    rows, keys = (torch.arange(size, device=q.device) for size in scores.shape[-2:])
+    if documents is not None:
+        of_row, of_key = (
+            torch.searchsorted(begins[1:], one, right=True, out_int32=True)
+            for begins, one in zip(documents, (rows, keys), strict=True)
+        )
+        scores.masked_fill_(of_row[:, None] != of_key, float("-inf"))
+        ends = [begins[1:][of_row] for begins in documents]
+        rows += ends[1] - ends[0]  # its last row sees its last key
     if masked:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        scores.masked_fill_(later, float("-inf"))
+        scores.masked_fill_(rows[:, None] < keys, float("-inf"))
     lse = torch.logsumexp(scores, -1) if lse is None else lse
     return torch.exp(scores - lse.unsqueeze(-1)), lse
 
 
 def _computed(
-    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, scale: float, masked: bool
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, scale: float, masked: bool,
+    documents: Documents | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    weights, _ = _weights(q, k, scale, masked, lse)
+    weights, _ = _weights(q, k, scale, masked, documents, lse)
     q, k, v, o, do = (one.to(weights.dtype) for one in (q, k, v, o, do))
     dv = torch.einsum("hgms,hgmd->hsd", weights, do)
     own = (do * o).sum(-1, keepdim=True)

@@ -13,19 +13,21 @@ from torch.distributed import ProcessGroup
 
 from tilelink.ops import torch_attention
 from tilelink.ops.consensus import check_alike_once
-from tilelink.ops.custom import Declaration, declare
+from tilelink.ops.custom import Declaration, declare_graded
 from tilelink.ops.groups import group_named
 
 Tensor = torch.Tensor
 
 
-def ulysses(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: str) -> Tensor:
+def ulysses(
+    q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, scale: float, is_causal: bool, group: str
+) -> Tensor:  # fmt: skip
     """The attention of `ops.attention`, whose tensors and result these are.
 
     Heads of queries are divided as evenly as may be. A rank is sent the heads of keys that its queries share, and
-    several ranks may be sent the same.
+    several ranks may be sent the same. documents: where they begin in the sequence.
     """
-    return _ulysses(q, k, v, scale, is_causal, group)[0]
+    return _ulysses(q, k, v, documents, scale, is_causal, group)[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,18 +79,30 @@ def _to_rows(x: Tensor, counts: list[int], is_causal: bool, group: ProcessGroup)
 
 def _in_order(x: Tensor, is_causal: bool) -> Tensor:
     """Return [batch, heads, rows of the sequence, depth] of what each rank has, [ranks, heads, batch, rows, depth]."""
-    if is_causal:
-        early, late = x.unflatten(3, (2, -1)).unbind(3)
-        x = torch.cat((early, late.flip(0)))
-    return x.permute(2, 1, 0, 3, 4).flatten(2, 3)
+    made = x.new_empty((x.shape[2], x.shape[1], x.shape[0] * x.shape[3], x.shape[4]))
+    for of_rank, part in zip(_ranks(made, x.shape[0], is_causal), x.unbind(), strict=True):
+        of_rank.copy_(_chunks(part.transpose(0, 1), is_causal))
+    return made
 
 
 def _by_rank(x: Tensor, ranks: int, is_causal: bool) -> Tensor:
     """Return [ranks, heads, batch, rows, depth]: the inverse of `_in_order`."""
+    made = x.new_empty((ranks, x.shape[1], x.shape[0], x.shape[2] // ranks, x.shape[3]))
+    for of_rank, part in zip(_ranks(x, ranks, is_causal), made.unbind(), strict=True):
+        _chunks(part.transpose(0, 1), is_causal).copy_(of_rank)
+    return made
+
+
+def _ranks(x: Tensor, ranks: int, is_causal: bool) -> list[Tensor]:
+    """Return the rows of each rank in a sequence, as `_chunks` has them."""
     if not is_causal:
-        return x.unflatten(2, (ranks, -1)).permute(2, 1, 0, 3, 4)
-    chunks = x.unflatten(2, (2 * ranks, -1)).permute(2, 1, 0, 3, 4)
-    return torch.cat((chunks[:ranks], chunks[ranks:].flip(0)), 3)
+        return [*x.unflatten(2, (ranks, -1)).unbind(2)]
+    chunks = x.unflatten(2, (2 * ranks, -1))
+    return [chunks[:, :, rank :: 2 * (ranks - rank) - 1][:, :, :2] for rank in range(ranks)]
+
+
+def _chunks(rows: Tensor, is_causal: bool) -> Tensor:
+    return rows.unflatten(2, (2, -1)) if is_causal else rows
 
 
 def _by_key_heads(first: int, last: int, shared: int) -> list[tuple[slice, slice]]:
@@ -104,11 +118,13 @@ def _by_key_heads(first: int, last: int, shared: int) -> list[tuple[slice, slice
 
 
 def _run(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: str
+    q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, scale: float, is_causal: bool, group: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the result, and what backward takes: operands, results and log-sums of the own heads in all rows."""
     members = group_named(group)
     said = (f"{q.dtype}", f"scale {scale}", "a mask" if is_causal else "no mask", f"keys {list(k.shape)}", "by heads")
+    if documents is not None:
+        said = (*said, f"documents {list(documents.shape)}")
     check_alike_once("attention", said, q, members)
     division = _divided(q.shape[1], k.shape[1], members.size())
     sent = torch.cat([
@@ -119,10 +135,19 @@ def _run(
     mine = _to_heads(sent, division.operands, is_causal, members)
     results = mine.new_empty((mine.shape[0], division.results[members.rank()], *mine.shape[2:]))
     lse = torch.empty(results.shape[:-1], dtype=torch_attention.wide(q.dtype), device=q.device)
+    packed = _packed(documents, mine)
     for heads, queries, keys, values in _groups(mine, division, members.rank()):
-        o, sums = torch_attention.attend(queries, keys, values, scale, is_causal)
+        o, sums = torch_attention.attend(queries, keys, values, scale, is_causal, packed)
         results[:, heads], lse[:, heads] = (one.unflatten(0, (q.shape[0], -1)).flatten(1, 2) for one in (o, sums))
     return _to_rows(results, division.results, is_causal, members).contiguous(), mine, results, lse
+
+
+def _packed(documents: Tensor | None, mine: Tensor) -> torch_attention.Documents | None:
+    """Return the documents of rows and of keys, which are both the whole sequence."""
+    if documents is None:
+        return None
+    edges = torch_attention.edges_of(documents, mine.shape[2])
+    return edges, edges
 
 
 def _groups(mine: Tensor, division: _Division, rank: int) -> list[tuple[slice, Tensor, Tensor, Tensor]]:
@@ -140,8 +165,8 @@ def _groups(mine: Tensor, division: _Division, rank: int) -> list[tuple[slice, T
 
 
 def _gradients(
-    do: Tensor, mine: Tensor, results: Tensor, lse: Tensor, scale: float, is_causal: bool, heads: int, of_keys: int,
-    group: str,
+    do: Tensor, mine: Tensor, results: Tensor, lse: Tensor, documents: Tensor | None, scale: float, is_causal: bool,
+    group: str, heads: int, of_keys: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of the own rows. Those of a head of keys that several ranks have are added up in f32."""
     members, batch = group_named(group), mine.shape[0]
@@ -149,10 +174,13 @@ def _gradients(
     given, made = _to_heads(do, division.results, is_causal, members), torch.empty_like(mine)
     dqueries, dkeys, dvalues = _split(made, division, members.rank())
     first, begin = division.queries[members.rank()][0], division.keys[members.rank()][0]
+    packed = _packed(documents, mine)
     for own, queries, keys, values in _groups(mine, division, members.rank()):
         o, of_group = (one[:, own].reshape(queries.shape) for one in (results, given))
         sums = lse[:, own].reshape(queries.shape[:-1])
-        dq, dk, dv = torch_attention.gradients(queries, keys, values, o, sums, of_group, scale, is_causal)
+        dq, dk, dv = torch_attention.gradients(
+            queries, keys, values, o, sums, of_group, scale, is_causal, packed
+        )  # fmt: skip
         dqueries[:, own] = dq.unflatten(0, (batch, -1)).flatten(1, 2)
         seen = slice((own.start + first) // division.shared - begin, -(-(own.stop + first) // division.shared) - begin)
         dkeys[:, seen], dvalues[:, seen] = (one.unflatten(0, (batch, -1)) for one in (dk, dv))
@@ -176,8 +204,8 @@ def _split(x: Tensor, division: _Division, rank: int) -> tuple[Tensor, ...]:
     return x.split((last - first, end - begin, end - begin), 1)
 
 
-def _shapes(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: str) -> tuple[Tensor, ...]:
-    members = group_named(group)
+def _shapes(q: Tensor, k: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    members = group_named(rest[-1])
     division, rows = _divided(q.shape[1], k.shape[1], members.size()), q.shape[2] * members.size()
     own, all_operands = division.results[members.rank()], division.operands[members.rank()]
     batch, depth = q.shape[0], q.shape[-1]
@@ -185,40 +213,28 @@ def _shapes(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, grou
     return q.new_empty(q.shape), mine, results, q.new_empty((batch, own, rows), dtype=torch_attention.wide(q.dtype))
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, _, ctx.scale, ctx.is_causal, ctx.group = inputs
-    ctx.heads, ctx.of_keys = q.shape[1], k.shape[1]
-    ctx.save_for_backward(*output[1:])
-
-
-def _backward(ctx: Any, do: Tensor, *others: Tensor) -> tuple[Any, ...]:
-    found = _ulysses_gradients(do, *ctx.saved_tensors, ctx.scale, ctx.is_causal, ctx.heads, ctx.of_keys, ctx.group)
-    return *found, None, None, None
-
-
 def _gradient_shapes(do: Tensor, mine: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, rows, depth = do.shape
-    keys = (batch, rest[-2], rows, depth)
+    keys = (batch, rest[-1], rows, depth)
     return do.new_empty((batch, heads, rows, depth)), do.new_empty(keys), do.new_empty(keys)
 
 
-_ulysses_gradients = declare(
-    Declaration(
-        name="tilelink::ulysses_attention_backward",
-        schema="(Tensor do, Tensor mine, Tensor results, Tensor lse, float scale, bool is_causal, int heads,"
-        " int of_keys, str group) -> (Tensor, Tensor, Tensor)",
-        run=_gradients,
-        shapes=_gradient_shapes,
-    )
-)
-_ulysses = declare(
+_ulysses = declare_graded(
     Declaration(
         name="tilelink::ulysses_attention",
-        schema="(Tensor q, Tensor k, Tensor v, float scale, bool is_causal, str group)"
+        schema="(Tensor q, Tensor k, Tensor v, Tensor? documents, float scale, bool is_causal, str group)"
         " -> (Tensor, Tensor, Tensor, Tensor)",
         run=_run,
         shapes=_shapes,
-        keep=_keep,
-        backward=_backward,
-    )
-)
+    ),
+    Declaration(
+        name="tilelink::ulysses_attention_backward",
+        schema="(Tensor do, Tensor mine, Tensor results, Tensor lse, Tensor? documents, float scale, bool is_causal,"
+        " str group, int heads, int of_keys) -> (Tensor, Tensor, Tensor)",
+        run=_gradients,
+        shapes=_gradient_shapes,
+    ),
+    lambda inputs, outputs: (
+        (*outputs[1:], inputs[3]), (*inputs[4:], inputs[0].shape[1], inputs[1].shape[1])
+    ),
+)  # fmt: skip

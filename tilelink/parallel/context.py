@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from tilelink import ops
 from tilelink.errors import BindingError
+from tilelink.ops.context_parallel import GATHER
 from tilelink.ops.groups import group_of
 
 
@@ -31,12 +32,17 @@ class ContextParallel(ParallelStyle):
     mask or a dropout, and what `ops.attention` raises.
     """
 
+    def __init__(self, method: str = GATHER) -> None:
+        """method: as `tilelink.ops.attention` takes it."""
+        super().__init__()
+        self._method = method
+
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group = group_of(device_mesh).group_name
         inner = module.forward
 
         def forward(*args: Any, **named: Any) -> Any:
-            with _Spread(group):
+            with _Spread(group, self._method):
                 return inner(*args, **named)
 
         module.forward = forward
@@ -46,24 +52,26 @@ class ContextParallel(ParallelStyle):
 class _Spread(TorchFunctionMode):
     """Attention to keys of all ranks of a group, in place of that to own keys."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, method: str) -> None:
         super().__init__()
-        self._group = group
+        self._chosen = group, method
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func is not scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
-        return _attention(self._group, *args, **(kwargs or {}))
+        return _attention(self._chosen, *args, **(kwargs or {}))
 
 
 def _attention(
-    group: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    chosen: tuple[str, str], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     if attn_mask is not None or dropout_p:
         what = "a mask" if attn_mask is not None else "a dropout"
         hint = "is_causal=True, or no mask: keys of other ranks have no place in one"
         raise BindingError(f"attention over ranks has {what}", hint=hint)
-    return ops.attention(query, key, value, is_causal=is_causal, scale=scale, group=group)
+    group, method = chosen
+    return ops.attention(query, key, value, is_causal=is_causal, scale=scale, group=group, method=method)
