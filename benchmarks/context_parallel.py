@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,22 @@ from benchmarks.decode import lines, steps_of
 from benchmarks.measure import Session, Variant
 from benchmarks.tables import table, us
 from tilelink import ops
+from tilelink.ops.context_parallel import GATHER
 from tilelink.ops.operators import UNFUSED
 
 FILE = Path(tilelink.__file__).parent / "programs" / "ag_attention.tl"
 KEY_HEADS = 8
 CASES = (
     ("causal", 64, 4096, 128), ("causal", 32, 8192, 128), ("causal", 32, 16384, 128), ("causal", 64, 4096, 64),
-    ("whole", 16, 4096, 128), ("whole", 16, 8192, 128), ("causal", 16, 4096, 128),
+    ("whole", 16, 4096, 128), ("whole", 16, 8192, 128), ("causal", 16, 4096, 128), ("packed", 32, 8192, 128),
+    ("packed", 32, 16384, 128),
 )  # fmt: skip
-"""Whether rows see only those before them, heads of queries, rows of a rank, and elements of a head."""
-THERE, PAIR, OURS = "keys are there", "NCCL and torch", "ours"
-KINDS = {THERE: "transfer", PAIR: "pair", OURS: "ours"}
+"""Whether rows see only those before them, in documents or not, heads of queries, rows of a rank, and elements of a
+head."""
+DOCUMENTS = 12
+"""Documents of drawn lengths that are packed into a sequence."""
+THERE, PAIR, OURS, RING, ULYSSES = "keys are there", "NCCL and torch", "ours", "ring", "ulysses"
+KINDS = {THERE: "transfer", PAIR: "pair", OURS: "ours", RING: "ours", ULYSSES: "ours"}
 WAYS = ("", ", with gradients")
 
 Tensor = torch.Tensor
@@ -51,8 +57,12 @@ class Case:
     """The tensors of a rank."""
 
     def __init__(self, session: Session, how: str, heads: int, rows: int, depth: int) -> None:
-        self.session, self.causal, self.rows = session, how == "causal", rows
-        self.work = 4 * heads * depth * rows * rows * session.ranks * (0.5 if self.causal else 1)
+        self.session, self.causal, self.rows = session, how != "whole", rows
+        keys, drawn = rows * session.ranks, torch.rand(DOCUMENTS - 1, generator=torch.Generator().manual_seed(5))
+        self.edges = [0, *(sorted((drawn * keys).int().tolist()) if how == "packed" else ()), keys]
+        self.documents = torch.tensor(self.edges, dtype=torch.int32, device=session.device) if how == "packed" else None
+        pairs = sum((end - begin) ** 2 for begin, end in pairwise(self.edges)) / session.ranks
+        self.work = 4 * heads * depth * pairs * (0.5 if self.causal else 1)
 
         def made(*shape: int) -> Tensor:
             return torch.empty(1, *shape, depth, device=session.device, dtype=torch.bfloat16)
@@ -73,12 +83,15 @@ class Case:
             return
         size, rank, ranks = self.rows // 2, self.session.rank, self.session.ranks
         for part, chunk in enumerate((rank, 2 * ranks - 1 - rank)):
-            mine = q[:, :, part * size : (part + 1) * size]
-            own = slice(chunk * size, (chunk + 1) * size)
-            yield scaled_dot_product_attention(mine, k[:, :, own], v[:, :, own], is_causal=True, enable_gqa=True)
-            if chunk:
-                before = slice(chunk * size)
-                yield scaled_dot_product_attention(mine, k[:, :, before], v[:, :, before], enable_gqa=True)
+            for begin, end in pairwise(self.edges):
+                first, last = max(begin, chunk * size), min(end, (chunk + 1) * size)
+                if first >= last:
+                    continue
+                at = (part - chunk) * size
+                mine, own, before = q[:, :, at + first : at + last], slice(first, last), slice(begin, first)
+                yield scaled_dot_product_attention(mine, k[:, :, own], v[:, :, own], is_causal=True, enable_gqa=True)
+                if begin < first:
+                    yield scaled_dot_product_attention(mine, k[:, :, before], v[:, :, before], enable_gqa=True)
 
     def _there(self, graded: bool) -> Tensor:
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), torch.set_grad_enabled(graded):
@@ -88,10 +101,12 @@ class Case:
                 torch.autograd.backward(parts, [self.do[:, :, : one.shape[2]] for one in parts])
             return parts[0]
 
-    def _call(self, schedule: str | None, graded: bool) -> Tensor:
+    def _call(self, schedule: str | None, graded: bool, method: str = GATHER) -> Tensor:
         with torch.set_grad_enabled(graded):
             q, k, v = (one.detach().requires_grad_(graded) for one in (self.q, self.k, self.v))
-            o = ops.attention(q, k, v, is_causal=self.causal, schedule=schedule)
+            o = ops.attention(
+                q, k, v, is_causal=self.causal, schedule=schedule, method=method, cu_seqlens=self.documents
+            )  # fmt: skip
             if graded:
                 o.backward(self.do)
             return o.detach()
@@ -100,8 +115,11 @@ class Case:
         for graded, way in zip((False, True), WAYS, strict=True):
             calls = {
                 THERE: partial(self._there, graded), PAIR: partial(self._call, UNFUSED, graded),
-                OURS: partial(self._call, None, graded),
+                OURS: partial(self._call, None, graded), RING: partial(self._call, None, graded, RING),
+                ULYSSES: partial(self._call, None, graded, ULYSSES),
             }  # fmt: skip
+            if self.documents is not None:
+                del calls[RING]
             for kind, call in calls.items():
                 yield kind + way, partial(self._variant, kind + way, KINDS[kind], call)
 
@@ -125,30 +143,33 @@ def measured(case: Case, name: str, args: argparse.Namespace) -> dict[str, Any]:
 def report(found: dict[str, Any], name: str) -> list[str]:
     """Return the section of a report in docs/results.md."""
     machine, rows = found["machine"], list[tuple[str, ...]]()
+    kinds = [one for one in KINDS if any(one in steps_of(case) for case in found["cases"])]
+    packed = any(case["name"].startswith("packed") for case in found["cases"])
     for case in found["cases"]:
         for way in WAYS:
             step = {one: value for one, value in steps_of(case).items() if one.endswith(way) or not way}
-            there, pair, ours = (step.get(one + way) for one in (THERE, PAIR, OURS))
-            cells = [us(one) if one else "-" for one in (there, pair, ours)]
+            there, pair, ours, *others = (step.get(one + way) for one in kinds)
+            cells = [us(one) if one else "-" for one in (there, pair, ours, *others)]
             shares = [f"{ours / there:.2f}" if there and ours else "-", f"{pair / ours:.2f}" if pair and ours else "-"]
             rate = f"{case['work'] / ours / 1e6:.0f}" if ours and not way else "-"
             rows.append((case["name"] + way, *cells, rate, *shares))
     return [
         f"## {name}", "",
         f"Attention over {found['ranks']} {machine['gpu']} (benchmarks/context_parallel.py), bf16, {KEY_HEADS} heads "
-        "of keys; causal attention is in zigzag. Microseconds of the slowest rank, launched eagerly; "
-        f"medians of {found['samples']} samples; driver {machine['driver']}, torch {machine['torch']}, triton "
-        f"{machine['triton']}. `{THERE}` is cuDNN's attention to keys of all ranks, without any transfer; `{PAIR}` "
-        "gathers them first. Gradients are computed by cuDNN in all. TFLOP/s of a rank, ours / keys are there, and how "
-        "many times as fast as NCCL and torch.", "",
-        *table(("attention", THERE, PAIR, OURS, "TFLOP/s", "/ there", "x pair"), rows), "",
+        "of keys; causal attention is in zigzag"
+        f"{f', packed is causal in {DOCUMENTS} documents of drawn lengths' if packed else ''}. Microseconds of the "
+        f"slowest rank, launched eagerly; medians of {found['samples']} samples; driver {machine['driver']}, torch "
+        f"{machine['torch']}, triton {machine['triton']}. `{THERE}` is cuDNN's attention to keys of all ranks, without "
+        f"any transfer; `{PAIR}` gathers them first. Gradients are computed by cuDNN in all. TFLOP/s of a rank, ours / "
+        "keys are there, and how many times as fast as NCCL and torch.", "",
+        *table(("attention", *kinds, "TFLOP/s", "/ there", "x pair"), rows), "",
     ]  # fmt: skip
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = cases.parser(__doc__, samples=15)
     parser.add_argument("--cases", default=",".join("x".join(map(str, one)) for one in CASES),
-                        help="HOWxHEADSxROWSxDEPTH, where HOW is causal or whole")  # fmt: skip
+                        help="HOWxHEADSxROWSxDEPTH, where HOW is causal, whole or packed")  # fmt: skip
     args = parser.parse_args(argv)
     args.cases = [(how, *map(int, sizes)) for how, *sizes in (one.split("x") for one in args.cases.split(","))]
     return args

@@ -17,13 +17,15 @@ experts_train, experts_decode, experts_losses: the same of blocks with a mixture
 the ranks: by the style `tilelink.parallel.Experts`, or by NCCL, which exchanges rows in training (the host waits for
 their counts) and in decoding gathers all tokens, so that a graph holds it. In decoding each rank has requests of its
 own and all of attention.
+
+context_losses: the small model whose rows are spread over the ranks, by each method of `ContextParallel`.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,9 +48,10 @@ from benchmarks.experts import Exchanged, Gate, Permuted, Rows, Weighted, by_exp
 from benchmarks.measure import Variant
 from benchmarks.tables import table
 from tilelink import ops, parallel
+from tilelink.ops.context_parallel import METHODS
 
 FILE = Path(ops.__file__).parents[1] / "programs" / "ag_gemm_gathered.tl"
-PARTS = ("train", "decode", "losses", "experts_train", "experts_decode", "experts_losses")
+PARTS = ("train", "decode", "losses", "experts_train", "experts_decode", "experts_losses", "context_losses")
 LLAMA_8B = {"hidden": 4096, "inner": 14336, "heads": 32, "kv": 8, "layers": 8}
 QWEN3_30B = {"hidden": 2048, "inner": 768, "heads": 32, "kv": 4, "layers": 4, "experts": 128, "chosen": 8}
 SMALL = {"hidden": 1024, "inner": 2816, "heads": 8, "kv": 4, "layers": 4}
@@ -405,49 +408,73 @@ def tokens_of(step: int, device: Any) -> tuple[Tensor, Tensor]:
 
 def losses(run: cases.Run, args: Any, mesh: DeviceMesh, experts: bool = False) -> dict[str, Any]:
     """The losses of a small model that is trained, alone on a GPU and in two ways on all, for each of several seeds."""
-    sizes, made = SMALL_EXPERTS if experts else SMALL, list[dict[str, list[float]]]()
+    ways = {"one GPU": None, "NCCL": stock, "TileLink": parallel}
+    calls = {name: partial(_trained, run, args, mesh, of, SMALL_EXPERTS if experts else SMALL)
+             for name, of in ways.items()}  # fmt: skip
+    part, label = ("experts_losses", " with experts") if experts else ("losses", "")
+    return _of_seeds(run, args, calls, part, label)
+
+
+def context_losses(run: cases.Run, args: Any, mesh: DeviceMesh) -> dict[str, Any]:
+    """The losses of a small model that is trained, alone on a GPU and with its rows spread over all."""
+    calls = {"one GPU": partial(_trained, run, args, mesh, None, SMALL)}
+    calls |= {method: partial(_trained, run, args, mesh, method, SMALL) for method in METHODS}
+    return _of_seeds(run, args, calls, "context_losses", " with rows spread over ranks")
+
+
+def _of_seeds(
+    run: cases.Run, args: Any, calls: dict[str, Callable[[int], list[float]]], part: str, label: str
+) -> dict[str, Any]:  # fmt: skip
+    made: list[dict[str, list[float]]] = []
     for seed in range(args.seeds):
         made.append({})
-        for name, of in (("one GPU", None), ("NCCL", stock), ("TileLink", parallel)):
+        for name, call in calls.items():
             begin = time.monotonic()
-            made[-1][name] = _trained(run, args, mesh, of, sizes, seed)
+            made[-1][name] = call(seed)
             taken = f"{name}, seed {seed}: {args.steps} steps in {time.monotonic() - begin:.1f} s"
             print(taken, flush=True) if run.rank == 0 else None
     apart = {
         name: {
             of: sum(distances(one["one GPU"], one[name])[of] for one in made) / len(made) for of in ("mean", "most")
         }
-        for name in ("NCCL", "TileLink")
-    }
-    part, label = ("experts_losses", " with experts") if experts else ("losses", "")
+        for name in calls if name != "one GPU"
+    }  # fmt: skip
     name = f"losses of {args.steps} steps{label}, {args.seeds} seeds"
     return {"part": part, "name": name, "rows": [], "losses": made, "apart": apart}
 
 
 def _trained(run: cases.Run, args: Any, mesh: DeviceMesh, of: Any, sizes: dict[str, int], seed: int) -> list[float]:
-    device = run.session.device
+    """of: the package whose styles the model has, or how its rows are spread over ranks; None for one GPU."""
+    device, spread = run.session.device, of in METHODS
+    own = partial(ops.zigzag, ranks=dist.get_world_size(), rank=run.rank) if spread else lambda x, dim: x
     torch.manual_seed(seed)
     with torch.device(device):
         model = Model(sizes, VOCABULARY)
-    if of is not None:
+    if spread:
+        for layer in model.layers:
+            stock.parallelize_module(layer, mesh, {"attention": parallel.ContextParallel(of)})
+    elif of is not None:
         parallelized(model, mesh, of, spread=True)
     # Gradients of parameters that all ranks have come from the own rows alone.
     plain = [p for p in model.parameters() if not isinstance(p, DTensor)] if of is not None else []
-    plain = [p for p in plain if p.dim() == 2]
-    angles = angles_of(LOSS_ROWS, HEAD, device)
+    plain = [p for p in plain if p.dim() == 2 or spread]
+    angles = own(angles_of(LOSS_ROWS, HEAD, device), dim=0)
     optimizer, seen = torch.optim.AdamW(model.parameters(), lr=3e-4, foreach=False), []
     for step in range(args.steps):
-        tokens, following = tokens_of(step + 1000 * seed, device)
+        tokens, following = (own(one, dim=1) for one in tokens_of(step + 1000 * seed, device))
         with torch.autocast(device.type, torch.bfloat16):
             scores = model(tokens, angles)
         loss = nn.functional.cross_entropy(scores.float().flatten(0, 1), following.flatten())
         loss.backward()
         for one in plain:
-            dist.all_reduce(one.grad)
+            dist.all_reduce(one.grad, dist.ReduceOp.AVG if spread else dist.ReduceOp.SUM)
         optimizer.step()
         optimizer.zero_grad()
         seen.append(loss.detach())
-    return torch.stack(seen).tolist()
+    made = torch.stack(seen)
+    if spread:
+        dist.all_reduce(made, dist.ReduceOp.AVG)
+    return made.tolist()
 
 
 def distances(one: Sequence[float], other: Sequence[float]) -> dict[str, float]:
@@ -533,6 +560,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     for name, calls in list(wanted.items()):
         wanted[f"experts_{name}"] = [partial(call, experts=True) for call in calls]
+    wanted["context_losses"] = [partial(context_losses, run, args, mesh)]
     for part in args.parts.split(","):
         for one in wanted[part]:
             begin = time.monotonic()
