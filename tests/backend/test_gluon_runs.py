@@ -225,6 +225,9 @@ CASES = {
     "8-bit floats": Case(made=lambda: narrow.bound(value=f"{narrow.SCALED} + z[i, j, 1]", buffers=2)),
     "tiles that a launch cuts": Case(made=lambda: cut([0, 100, 101, 301]), stage="product", near=2e-2),
     "tiles of which a launch has some": Case(made=lambda: cut([0, 0, 256, 256], "j, e, r"), stage="product", near=2e-2),
+    "scaled products of rows that a launch cuts": Case(
+        made=lambda: counted.scaled([0, 100, 101, 301]), stage="product", near=2e-2
+    ),
     "counts that peers tell": Case(
         made=lambda: (received_ranges.bound(), received_ranges.inputs()), stage="up"
     ),

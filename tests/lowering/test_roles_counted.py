@@ -10,6 +10,7 @@ import torch
 
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
+from tilelink.backend.emit import emit
 from tilelink.errors import RolesError, ScheduleError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
@@ -83,6 +84,75 @@ def test_roles_compute_the_rows_of_a_launch(order: str, starts: list[int]) -> No
     found, _ = run_roles(made, given)
     for rank in range(2):
         assert torch.equal(found[rank]["y"][: starts[-1]], wanted[rank]["y"][: starts[-1]])
+
+
+SCALED = """program scaled(T, N, E, P, B):
+    starts : in    [E + 1] <= T offsets
+    x      : in    [T[: starts[E]], P * B]
+    s      : in    [P, T] f32
+    w      : in    [E, N, P * B]
+    v      : in    [E, P] f32
+    u      : local [P, T] f32
+    y      : out   [T[: starts[E]], N]
+
+    compute scale(e: E, r: T[starts[e] : starts[e + 1]], p: P by 1):
+        u[p, r] = s[p, r] * 2.0
+
+    compute product(e: E, r: T[starts[e] : starts[e + 1]], j: N):
+        total = zeros(f32)
+        for (p: P by 1):
+            part = dot(x[r, p * B : (p + 1) * B], w[e, j, p * B : (p + 1) * B].T)
+            total += part * (u[p, r] * v[e, p])[:, None]
+        y[r, j] = total
+
+schedule one for scaled:
+    scale on sm, tile(r=64)
+    product on sm, tile(r=128, j=128, k=64), order(e, r, j), roles(consumers=2, buffers=4)
+    u kernel_order
+"""
+
+
+def scaled(starts: list[int]) -> tuple[Bound, list[dict[str, torch.Tensor]]]:
+    """Return a loop that scales products of rows that a launch cuts, by what a kernel before wrote, and inputs."""
+    module = compiler.parse(SCALED, "scaled.tl")
+    dims = {"T": 384, "N": 256, "E": 3, "P": 3, "B": 64}
+    made = compiler.bound(
+        module.program(), module.schedules[0], ranks=2, dims=dims, dtype="bf16", target=replace(target("sm_90"), sms=6)
+    )
+    given = torch.Generator().manual_seed(5)
+
+    def numbers(*shape: int) -> torch.Tensor:
+        return torch.randint(-2, 3, shape, generator=given).to(torch.bfloat16)
+
+    offsets = torch.tensor(starts, dtype=torch.int32)
+    inputs = [
+        {
+            "starts": offsets, "x": numbers(384, 192), "s": numbers(3, 384).float(), "w": numbers(3, 256, 192),
+            "v": numbers(3, 3).float(),
+        }
+        for _ in range(2)
+    ]  # fmt: skip
+    return made, inputs
+
+
+@pytest.mark.parametrize("starts", [[0, 0, 0, 0], [0, 1, 130, 384], [0, 100, 101, 301]])
+def test_a_loop_scales_products_of_the_rows_of_a_launch(starts: list[int]) -> None:
+    made, given = scaled(starts)
+    verify(make_plan(made))
+    wanted = reference(made.source, given, made.numbers, dtype="bf16")
+    found, _ = run_roles(made, given)
+    for rank in range(2):
+        assert torch.allclose(
+            found[rank]["y"][: starts[-1]].float(), wanted[rank]["y"][: starts[-1]].float(), rtol=2e-2, atol=2e-2
+        )
+
+
+def test_scales_that_kernels_before_have_written_are_loaded_an_iteration_ahead() -> None:
+    """Those that a wait of the iteration is for are loaded in it: tests/lowering/test_roles_summed.py."""
+    made, _ = scaled([0, 1, 130, 384])
+    source = emit(made, make_plan(made).thresholds).text
+    consumer = source[source.index("def _product_consumer") : source.index("def _product_storer")]
+    assert consumer.index("gl.load(u") < consumer.index("roles.wait(full")
 
 
 def test_roles_that_would_store_rows_that_are_not_there_are_refused() -> None:

@@ -35,7 +35,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Index, walk
-from tilelink.ir.visitor import value_of, values
+from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import computes_with_places
 from tilelink.lowering.iterations import loop_of
@@ -568,8 +568,12 @@ class Consumer(RoleEmitter):
         """
         values, writer = self.values, self.writer
         assert isinstance(values, ConsumerValueEmitter)
-        tensors, count = values.addresses.bound.tensors, summed.count(values.addresses.stage)
-        early = all(tensors[region.tensor].constant for region in summed.reads) and summed.reads_alone and count > 1
+        bound, stage = values.addresses.bound, values.addresses.stage
+        count, kernel = summed.count(stage), bound.kernel_of[stage.name]
+        body = [s for name in kernel.stage_names for s in statements(bound.stages[name].stage.body)]
+        waits = any(isinstance(s, Wait) for s in body)  # without any, kernels before have written what others write
+        there = not waits or all(bound.tensors[region.tensor].constant for region in summed.reads)
+        early = there and summed.reads_alone and count > 1
         product, number, now = writer.name("product"), writer.name("number"), dict[Region, str]()
         if early:
             with writer.apart():

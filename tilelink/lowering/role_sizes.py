@@ -505,7 +505,8 @@ def _read_reason(bound: Bound, stage: BoundStage, region: Region, shapes: Sequen
         return reason_at(region, f"it computes with {region.tensor}, which holds {tensor.dtype}")
     tiled = [span for span in spans if span.kind != "point"]
     plain = all(
-        span.kind == "whole" or (span.kind == "tile" and span.gather is None and _ends_with_index(stage, span))
+        span.kind == "whole"
+        or (span.kind == "tile" and span.gather is None and (span.counted or _ends_with_index(stage, span)))
         for span in tiled
     )
     if not plain or [span.index for span in tiled] not in shapes:
