@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 Tensors = Mapping[str, torch.Tensor]
 
 
+_SENT_AS_BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
+"""Types that torch cannot pickle for other ranks."""
+
+
 class ReferenceLaunch:
     """Stands for a kernel where there is no GPU: every rank has the inputs of all, and computes what it gets of them.
 
@@ -54,9 +58,15 @@ class ReferenceLaunch:
         if out or in_place:
             read = {name: value for name, value in own.items() if name not in in_place}
             check_apart({**in_place, **(out or {})}, read, torch.empty(0))
-        every = gathered(self._program.name, self._what, self._group, own)
+        bytes_of = {name: one.view(torch.uint8) for name, one in own.items() if one.dtype in _SENT_AS_BYTES}
+        every = gathered(self._program.name, self._what, self._group, {**own, **bytes_of})
         complete = [
-            {**given, **{name: table[rank] for name, table in self._tables.items()}} for rank, given in enumerate(every)
+            {
+                **given,
+                **{name: given[name].view(own[name].dtype) for name in bytes_of},
+                **{name: table[rank] for name, table in self._tables.items()},
+            }
+            for rank, given in enumerate(every)
         ]
         made = compiler.reference(self._program, complete, dims=self._dims, dtype=self._dtype)[self._group.rank()]
         for name, value in {**in_place, **(out or {})}.items():
