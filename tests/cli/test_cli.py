@@ -87,7 +87,7 @@ def test_check_refuses_what_is_unsafe(tmp_path: Path) -> None:
         (("check", "tests"), "tests is a folder"),
         (("check", "examples/01_neighbour_sum.py"), "is Python, not a text of programs"),
         (("check", "FILE", "--set", "M=1e20"), "below 2**31"),
-        (("check", "FILE", "--set", "M=200000000"), "a plan holds 4,194,304 tiles"),
+        (("check", "FILE", "--set", "M=200000000"), "a plan holds 8,388,608 tiles"),
         (("check", "FILE", "--set", "M"), "--set M sets nothing"),
         (("check", "FILE", "--set", "M=yes"), "true or false for a bool"),
         (("check", "FILE", "--set", "Q=3"), "no parameter 'Q'"),

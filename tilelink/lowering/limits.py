@@ -17,8 +17,8 @@ from tilelink.lowering.transform import number_of
 
 MAX_RANKS = 1 << 16
 """Largest number of ranks, which is more than any machine has. Rules look at some of them one by one."""
-MAX_TILES = 1 << 22
-"""Largest number of tiles of all ranks. Such a plan takes minutes and gigabytes."""
+MAX_TILES = 1 << 23
+"""Largest number of tiles of all ranks. Such a plan takes minutes and gigabytes, if no few blocks stand for all."""
 MAX_CHANNELS = 1 << 26
 MAX_DIMENSIONS = 16
 """Largest number of dimensions of a tensor. Proofs look at all corners of a box: twice as many for each dimension."""
