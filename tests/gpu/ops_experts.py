@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import silu
 
+from benchmarks.expert_libraries import in_blocks
 from tests.gpu.lockstep import Checks, together
 from tests.gpu.ops_scenarios import near, random
 from tilelink import ops
@@ -173,6 +174,35 @@ def _many(kind: str, checks: Checks) -> None:
             near(layer.call(*layer.operands(), **options), layer.wanted()[0], checks, f"many tokens, {seed}, {options}")
 
 
+def _scaled(kind: str, checks: Checks) -> None:
+    """Weights of 8 bits with scales, beside plain torch with the same values: few tokens, many, and unfused."""
+    for tokens, ways in ((16, (None, "moe_decode:gpu")), (1024, (None, "moe:gpu")), (ROWS, (None, "unfused"))):
+        layer = Layer(kind, [tokens] * dist.get_world_size())
+        made = [in_blocks(one) for one in (layer.w13, layer.w2)]
+        layer.w13, layer.w2 = (
+            (q.float() * scale.repeat_interleave(128, 1).repeat_interleave(128, 2)).to(layer.w13.dtype)
+            for q, scale in made
+        )
+        ranks, rank = dist.get_world_size(), layer.rank
+        (w13, s13), (w2, s2) = made
+        if kind == "moe":
+            w13, s13 = (one.unflatten(1, (2, -1)).chunk(ranks, 2)[rank].flatten(1, 2) for one in (w13, s13))
+            w2, s2 = (one.chunk(ranks, 2)[rank] for one in (w2, s2))
+        else:
+            w13, s13, w2, s2 = (one.chunk(ranks)[rank] for one in (w13, s13, w2, s2))
+        w13, s13, w2, s2 = (one.contiguous() for one in (w13, s13, w2, s2))
+        for seed in range(3):
+            layer.draw(seed, seed if seed else None)
+            for schedule in (way for way in ways if kind != "moe" or way != "moe_decode:gpu"):
+                x, ids, weights, *_ = layer.operands()
+                with torch.no_grad():
+                    y = layer.call(x, ids, weights, w13, w2, w13_scale=s13, w2_scale=s2, schedule=schedule)
+                wanted = layer.wanted()[0]
+                error = float((y.float() - wanted).norm() / wanted.norm().clamp(min=1e-9))
+                checks.expect(error < 6e-2, f"{tokens} tokens, {seed}, {schedule}: off by {error}")
+
+
 BODIES: dict[str, Callable[[str, Checks], None]] = {
     "gradients": _gradients, "graphs": _graphs, "room": _room, "few": _few, "many": _many,
+    "scaled": _scaled,
 }  # fmt: skip

@@ -18,12 +18,15 @@ SCENARIOS = {
     "checks": (2, ("capacity", "few", "many", "mistakes")),
     "compiled": (2, ("traced",)),
     "three ranks": (3, ("results", "unequal", "capacity")),
+    "scales": (2, ("scaled", "scaled_mistakes")),
+    "scales, three ranks": (3, ("scaled",)),
+    "scales, five ranks": (5, ("scaled",)),
     "one rank": (1, ("results", "capacity")),
 }
 """Numbers of ranks, and what they do."""
 
 
-@thorough(unless=lambda kind: kind != "one rank")
+@thorough(unless=lambda kind: kind not in ("one rank", "scales, five ranks"))
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_ranks(kind: str) -> None:
     ranks, scenarios = SCENARIOS[kind]

@@ -33,10 +33,13 @@ from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import Op
 from tilelink.ops.own import op as own_op
 from tilelink.ops.predict import machine_of
+from tilelink.ops.specialization import name_of_type
 from tilelink.ops.torch_experts import ACTIVATIONS, Chosen, Layer
 from tilelink.runtime.cuda.device import current_target
 
 Tensor = torch.Tensor
+Operands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
+"""x, ids, weights, w13, w2, and the scales of w13 and w2, or None."""
 EXPERTS, SLICES = "expert_parallel", "moe"
 """Operators: a rank has whole experts, or a slice of every expert."""
 FEW, GPU = "moe_decode", "gpu"
@@ -47,6 +50,9 @@ BLOCK = 64
 """Elements of which sizes of their schedules for GPUs are multiples."""
 BLOCK_OF_CHOICES = 256
 """Choices that one tile counts."""
+FEW_SCALED = "moe_decode_f8"
+"""The program for few tokens whose weights have scales. Those for many are `quantised_rows` and `moe_experts_f8`."""
+QUANTISED, SCALED = torch_experts.QUANTISED, torch_experts.SCALED
 WIDE = 4096
 """Inner elements from which weights of an expert stay while its rows pass."""
 FEW_SCHEDULES = {12.0: GPU, 45.0: f"{GPU}_64", inf: f"{GPU}_128"}
@@ -54,15 +60,20 @@ FEW_SCHEDULES = {12.0: GPU, 45.0: f"{GPU}_64", inf: f"{GPU}_128"}
 
 
 def expert_parallel(
-    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, group: Group = None,
-    tokens: int | None = None, capacity: int | None = None, activation: str = "silu", recompute: bool = False,
-    schedule: str | None = None,
+    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, w13_scale: Tensor | None = None,
+    w2_scale: Tensor | None = None, group: Group = None, tokens: int | None = None, capacity: int | None = None,
+    activation: str = "silu", recompute: bool = False, schedule: str | None = None,
 ) -> Tensor:  # fmt: skip
     """Experts of all ranks for the own tokens: x [M, H] -> [M, H], the weighted sum of the k experts of each token.
 
     An expert is w2 (activation(gate x) * up x). Each of the R ranks has E of them: w13 [E, 2 I, H], gate before up, and
     w2 [E, H, I]. ids [M, k], int32 or int64, are numbers from 0 to R E - 1, those of rank r from r E on; -1, and what
     else is no such number, is skipped. weights [M, k] are of any floating type, and taken in f32.
+
+    w13_scale [E, 2 I / 128, H / 128], w2_scale [E, H / 128, I / 128], both in f32: w13 and w2 are float8_e4m3fn, with a
+    scale for each 128 x 128 elements. Tokens, which travel so, and what is between the products are quantised to the
+    same type, with a scale for each 128 elements of a row. x has another floating type, and so has the result; there
+    are no gradients. H and I are multiples of 128.
 
     tokens: ranks give different numbers of tokens, also none, up to this one, the same on all ranks; None: all give as
     many. capacity: how many choices the experts of a rank have memory for, None: all of all ranks, R M k. Choices
@@ -72,7 +83,8 @@ def expert_parallel(
 
     A sum is added up over the choices of each rank, in their order, and then over ranks, in theirs: results do not
     depend on the time of anything. The host never waits, so a CUDA graph holds a call, with another routing in each
-    replay. f16, f32 and f64 run by products for which the host waits.
+    replay. f16, f32 and f64 run by products for which the host waits. Unfused, weights with scales take memory for all
+    of them in the type of x.
 
     Gradients are those of the sum of all ranks' losses: of x, of the weights of choices, of w13 and w2. recompute:
     backward takes the first product again, else [T, 2 I] of it is kept, T being the capacity.
@@ -80,31 +92,35 @@ def expert_parallel(
     Raises ShapeError, DtypeError and BindingError for what does not fit, on all ranks RankError or ShapeError if their
     first calls differ, CapacityError after a call with more choices than there was room for.
     """
-    return _call(EXPERTS, x, ids, weights, w13, w2, group, tokens, capacity, activation, recompute, schedule)
+    operands = x, ids, weights, w13, w2, w13_scale, w2_scale
+    return _call(EXPERTS, operands, group, tokens, capacity, activation, recompute, schedule)
 
 
 def moe(
-    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, group: Group = None,
-    tokens: int | None = None, activation: str = "silu", recompute: bool = False, schedule: str | None = None,
+    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, w13_scale: Tensor | None = None,
+    w2_scale: Tensor | None = None, group: Group = None, tokens: int | None = None, activation: str = "silu",
+    recompute: bool = False, schedule: str | None = None,
 ) -> Tensor:  # fmt: skip
     """As `expert_parallel`, but each rank has a slice of every expert, of I of the inner features: tensor parallelism.
 
     x [M, H], ids [M, k] from 0 to E - 1, weights [M, k], w13 [E, 2 I, H], gate before up, w2 [E, H, I] -> [M, H].
     """
-    return _call(SLICES, x, ids, weights, w13, w2, group, tokens, None, activation, recompute, schedule)
+    operands = x, ids, weights, w13, w2, w13_scale, w2_scale
+    return _call(SLICES, operands, group, tokens, None, activation, recompute, schedule)
 
 
 def _call(
-    op: str, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, group: Group, tokens: int | None,
-    capacity: int | None, activation: str, recompute: bool, schedule: str | None,
+    op: str, operands: Operands, group: Group, tokens: int | None, capacity: int | None, activation: str,
+    recompute: bool, schedule: str | None,
 ) -> Tensor:  # fmt: skip
-    operands, members = (x, ids, weights, w13, w2), members_of(group)
-    options = (op, tokens, capacity, activation)
-    text = schedule or ""
-    if not all(isinstance(one, torch.Tensor) for one in operands) or is_direct(operands):
+    members, options, text = members_of(group), (op, tokens, capacity, activation), schedule or ""
+    given = [*operands[:5], *(one for one in operands[5:] if one is not None)]
+    if not all(isinstance(one, torch.Tensor) for one in given) or is_direct(operands):
         return _run(*operands, *options, False, name_of(members), text)[0]
-    keep = is_differentiated(operands) and not recompute
-    return _experts(*operands, *options, keep, name_of(members), text)[0]
+    differentiated = is_differentiated(operands)
+    if differentiated and len(given) > 5:
+        raise BindingError(f"{op} with scales has no gradients", hint="call it in torch.no_grad()")
+    return _experts(*operands, *options, differentiated and not recompute, name_of(members), text)[0]
 
 
 # Checks ------------------------------------------------------------------------------------------------------
@@ -124,6 +140,7 @@ class _Sizes:
     k: int
     E: int
     inner: int
+    scaled: bool
     dtype: torch.dtype
     device: torch.device
 
@@ -140,26 +157,38 @@ class _Sizes:
         return (
             f"{self.rows} rows" if self.tokens is None else f"tokens={self.tokens}", f"rows of {self.H}",
             f"{self.dtype} on {self.device.type}", f"{self.k} choices", f"{self.E} experts of {self.inner}",
+            "scales" if self.scaled else "no scales",
             f"capacity={self.capacity}", self.activation, self.schedule or "no schedule",
         )  # fmt: skip
 
 
 def _checked(
-    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, op: str, tokens: int | None,
-    capacity: int | None, activation: str, schedule: str,
+    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, w13_scale: Tensor | None,
+    w2_scale: Tensor | None, op: str, tokens: int | None, capacity: int | None, activation: str, schedule: str,
 ) -> _Sizes:  # fmt: skip
     """Return the sizes of a call. Raises ShapeError, DtypeError, BindingError or UnknownNameError for a wrong one."""
     dims = {"x": "M H", "ids": "M k", "weights": "M k", "w13": "E 2I H", "w2": "E H I"}
-    for (name, names), one in zip(dims.items(), (x, ids, weights, w13, w2), strict=True):
+    given: dict[str, Any] = dict(zip(dims, (x, ids, weights, w13, w2), strict=True))
+    if scaled := w13_scale is not None or w2_scale is not None:
+        dims |= {"w13_scale": "E 2I/128 H/128", "w2_scale": "E H/128 I/128"}
+        given |= {"w13_scale": w13_scale, "w2_scale": w2_scale}
+    for name, names in dims.items():
+        one = given[name]
         if not isinstance(one, torch.Tensor):
             raise DtypeError(f"{name} of {op} is a {type(one).__name__}", hint="operands are torch tensors")
         if one.dim() != len(names.split()):
             raise ShapeError(f"{name} of {op} is {list(one.shape)}", hint=f"it is [{names.replace(' ', ', ')}]")
         if one.device != x.device:
             raise DtypeError(f"{name} of {op} is on {one.device}, x on {x.device}", hint="all lie on one device")
-    for name, one in (("w13", w13), ("w2", w2)):
-        if one.dtype != x.dtype:
-            raise DtypeError(f"{name} of {op} is {one.dtype}, x {x.dtype}", hint="both weights have the dtype of x")
+    of_weights, hint = x.dtype, f"both weights have the dtype of x, or are {QUANTISED}, with w13_scale and w2_scale"
+    if scaled:
+        of_weights, hint = QUANTISED, f"weights with scales are {QUANTISED}, their scales torch.float32"
+    types = {"w13": of_weights, "w2": of_weights, "w13_scale": torch.float32, "w2_scale": torch.float32}
+    for name in (one for one in types if one in given):
+        if given[name].dtype != types[name]:
+            raise DtypeError(f"{name} of {op} is {given[name].dtype}, x {x.dtype}", hint=hint)
+    if x.dtype == QUANTISED:
+        raise DtypeError(f"x of {op} is {x.dtype}", hint="tokens are quantised here: give them in torch.bfloat16")
     if not x.dtype.is_floating_point or not weights.dtype.is_floating_point:
         what = f"x of {op} is {x.dtype}, weights {weights.dtype}"
         raise DtypeError(what, hint="both are of floating types")
@@ -167,10 +196,16 @@ def _checked(
         raise DtypeError(f"ids of {op} are {ids.dtype}", hint="they are torch.int32 or torch.int64")
     (M, H), k, E, inner = x.shape, ids.shape[1], w13.shape[0], w2.shape[2]
     wanted = {"ids": [M, k], "weights": [M, k], "w13": [E, 2 * inner, H], "w2": [E, H, inner]}
-    for (name, shape), one in zip(wanted.items(), (ids, weights, w13, w2), strict=True):
-        if list(one.shape) != shape:
+    if scaled:
+        if H % SCALED or inner % SCALED:
+            text = f"{op} with scales has rows of {H}, and experts of {inner} inner features"
+            raise ShapeError(text, hint=f"a scale is for {SCALED} x {SCALED} elements: both are multiples of {SCALED}")
+        blocks = H // SCALED, inner // SCALED
+        wanted |= {"w13_scale": [E, 2 * blocks[1], blocks[0]], "w2_scale": [E, *blocks]}
+    for name, shape in wanted.items():
+        if list(given[name].shape) != shape:
             hint = f"next to the others it is {shape}: x is [M, H], ids [M, k], w13 [E, 2 I, H], w2 [E, H, I]"
-            raise ShapeError(f"{name} of {op} is {list(one.shape)}", hint=hint)
+            raise ShapeError(f"{name} of {op} is {list(given[name].shape)}", hint=hint)
     if not (H and k and E and inner):
         hint = "one choice, expert and feature or more; tokens may be none, with tokens="
         raise ShapeError(f"w2 of {op} is {list(w2.shape)}, for {k} choices", hint=hint)
@@ -191,7 +226,7 @@ def _checked(
         raise BindingError(f"{program} has no activation {activation!r}", hint=f"silu, or {UNFUSED!r}")
     return _Sizes(
         op=op, rows=M, tokens=tokens, capacity=capacity, activation=activation, schedule=schedule, H=H, k=k, E=E,
-        inner=inner, dtype=x.dtype, device=x.device,
+        inner=inner, scaled=scaled, dtype=x.dtype, device=x.device,
     )  # fmt: skip
 
 
@@ -279,18 +314,23 @@ def _agreed(sizes: _Sizes | None, refusal: TileLinkError | None, op: str, group:
 
 
 def _run(
-    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, op: str, tokens: int | None,
-    capacity: int | None, activation: str, keep: bool, group: str, schedule: str,
+    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, w13_scale: Tensor | None,
+    w2_scale: Tensor | None, op: str, tokens: int | None, capacity: int | None, activation: str, keep: bool,
+    group: str, schedule: str,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return y, and what backward needs of `Chosen` and of the first product; without elements unless `keep`."""
     members = group_named(group)
-    kind = _kind((x, ids, weights, w13, w2), (op, tokens, capacity, activation), members, schedule)
+    operands = x, ids, weights, w13, w2, w13_scale, w2_scale
+    kind = _kind(operands, (op, tokens, capacity, activation), members, schedule)
     sizes, layer = kind.sizes, kind.layer
     padded = _padded(sizes, x, ids, weights)
     kind.watch.check(sizes)
     if kind.way != UNFUSED and not keep:
-        y = _by_kernels(kind, *padded, w13.unflatten(1, (2, -1)), w2)
+        y = _by_kernels(kind, *padded, *operands[3:])
         return y[: sizes.rows].contiguous(), *_nothing(x)
+    if w13_scale is not None and w2_scale is not None:
+        padded = torch_experts.rounded(padded[0]), *padded[1:]
+        w13, w2 = torch_experts.unscaled(w13, w13_scale, x.dtype), torch_experts.unscaled(w2, w2_scale, x.dtype)
     chosen, needed = torch_experts.choose(*padded, sizes.E, layer)
     if capacity is not None:
         kind.watch.see(needed)
@@ -311,31 +351,50 @@ def _kept_types(x: Tensor) -> tuple[torch.dtype, ...]:
     return x.dtype, torch_experts.wide(x.dtype), torch.int32, torch.int32, torch.int32, x.dtype
 
 
-def _by_kernels(kind: _Kind, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
-    """Return y of a call by programs of the library: x [M, H], ids and weights [M, k], w13 [E, 2, I, H], w2."""
+def _by_kernels(
+    kind: _Kind, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, w13_scale: Tensor | None,
+    w2_scale: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Return y [M, H] of a call by programs of the library: x [M, H], ids and weights [M, k], others as of the call."""
     sizes, group = kind.sizes, kind.layer.group
     name, _, schedule = kind.way.partition(":")
     ids, weights = ids.int().contiguous(), weights.float().contiguous()
+    of_experts, blocks = [w13.unflatten(1, (2, -1)), w2], dict[str, Any]()
+    if w13_scale is not None and w2_scale is not None:
+        blocks["B"] = SCALED
+        of_experts = [of_experts[0], w13_scale.unflatten(1, (2, -1)), w2, w2_scale]
     if name == FEW:
-        return _program(FEW, schedule)(x, ids, weights, w13, w2, group=group)
+        program = _program(FEW_SCALED if blocks else FEW, schedule)
+        return program(x.unflatten(1, (-1, SCALED)) if blocks else x, ids, weights, *of_experts, group=group, **blocks)
+    sent, units = x, list[Tensor]()
+    if blocks:  # bytes travel as larger elements
+        quantised = _program("quantised_rows", schedule and GPU)(x, group=group, **blocks)
+        sent, units = quantised.q.flatten(1).view(torch.float32), [quantised.unit]
     ranks, (M, k), room = group.size(), ids.shape, sizes.room(group.size()) + 1
-    blocks = (-1, gcd(M * k, BLOCK_OF_CHOICES))
+    of_choices = (-1, gcd(M * k, BLOCK_OF_CHOICES))
     first = sizes.E if sizes.op == EXPERTS else 0
     made = _program("moe_dispatch", schedule and GPU)(
-        x, ids.view(blocks), weights.view(blocks), E=sizes.E, k=k, T=room, first=first, group=group
+        sent, ids.view(of_choices), weights.view(of_choices), E=sizes.E, k=k, T=room, first=first, group=group
     )
     if sizes.capacity is not None:
         dist.all_reduce(made.found, dist.ReduceOp.MAX, group=group)
         kind.watch.see(made.found)
     place, scale = (one.view(ranks, M, k) for one in (made.place, made.scale))
-    xs, rows = made.xs.view(ranks * M, -1), made.rows.view(-1)[:room]
-    return _program("moe_experts", schedule)(xs, made.starts, rows, place, scale, w13, w2, group=group)
+    xs, chosen = made.xs.view(ranks * M, -1), (made.starts, made.rows.view(-1)[:room], place, scale)
+    if not blocks:
+        return _program("moe_experts", schedule)(xs, *chosen, *of_experts, group=group)
+    program, rows = _program("moe_experts_f8", schedule, name_of_type(x.dtype)), (-1, SCALED)
+    of_experts = [w13.unflatten(1, rows), w13_scale, w2.unflatten(1, rows), w2_scale]
+    return program(xs.view(QUANTISED), *units, *chosen, *of_experts, group=group, **blocks).flatten(1)
 
 
 @cache
-def _program(name: str, schedule: str) -> Op:
-    """Return a program of the library with a schedule, "" for the default one, as a function."""
-    return own_op(library_module(name).program(name), schedule or None)
+def _program(name: str, schedule: str, dtype: str | None = None) -> Op:
+    """Return a program of the library with a schedule, "" for the default one, as a function.
+
+    dtype: the element type where no input has it.
+    """
+    return own_op(library_module(name).program(name), schedule or None, dtype=dtype)
 
 
 def _chosen(sizes: _Sizes, x: Tensor, group: ProcessGroup) -> str:
@@ -357,7 +416,7 @@ def _chosen(sizes: _Sizes, x: Tensor, group: ProcessGroup) -> str:
 
 def _layer(sizes: _Sizes, group: ProcessGroup) -> Layer:
     first = group.rank() * sizes.E if sizes.op == EXPERTS else 0
-    return Layer(group=group, first=first, activation=sizes.activation, capacity=sizes.capacity)
+    return Layer(group=group, first=first, activation=sizes.activation, capacity=sizes.capacity, rounded=sizes.scaled)
 
 
 def _padded(sizes: _Sizes, x: Tensor, ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -368,10 +427,12 @@ def _padded(sizes: _Sizes, x: Tensor, ids: Tensor, weights: Tensor) -> tuple[Ten
 
 
 def _shapes(
-    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, op: str, tokens: int | None,
-    capacity: int | None, activation: str, keep: bool, group: str, schedule: str,
+    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, w13_scale: Tensor | None,
+    w2_scale: Tensor | None, op: str, tokens: int | None, capacity: int | None, activation: str, keep: bool,
+    group: str, schedule: str,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    sizes, ranks = _checked(x, ids, weights, w13, w2, op, tokens, capacity, activation, schedule), size_of(group)
+    operands, ranks = (x, ids, weights, w13, w2, w13_scale, w2_scale), size_of(group)
+    sizes = _checked(*operands, op, tokens, capacity, activation, schedule)
     every, room = ranks * sizes.padded, sizes.room(ranks)
     shapes = (
         (every, sizes.H), (every, sizes.k), (sizes.E + 1,), (room + 1,), (every, sizes.k), (room + 1, 2 * sizes.inner),
@@ -381,7 +442,7 @@ def _shapes(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *operands, ctx.op, ctx.tokens, ctx.capacity, ctx.activation, ctx.keep, ctx.group, _ = inputs
+    *operands, _, _, ctx.op, ctx.tokens, ctx.capacity, ctx.activation, ctx.keep, ctx.group, _ = inputs
     ctx.set_materialize_grads(False)  # none depends on what is kept, whose gradients would be zeros as large as that
     ctx.save_for_backward(*operands, *output[1:])
 
@@ -394,7 +455,7 @@ def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Any, ...]:
         ctx.group,
     )  # fmt: skip
     made = [one if want else None for one, want in zip((dx, *others), wanted, strict=True)]
-    return made[0], None, *made[1:], *[None] * 7
+    return made[0], None, *made[1:], *[None] * 9
 
 
 def _gradients(
@@ -402,7 +463,7 @@ def _gradients(
     weights_of_all: Tensor, starts: Tensor, order: Tensor, place: Tensor, both: Tensor, op: str, tokens: int | None,
     capacity: int | None, activation: str, keep: bool, wanted: list[bool], group: str,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    kind = _kind((x, ids, weights, w13, w2), (op, tokens, capacity, activation), group_named(group), "")
+    kind = _kind((x, ids, weights, w13, w2, None, None), (op, tokens, capacity, activation), group_named(group), "")
     sizes, layer = kind.sizes, kind.layer
     chosen = Chosen(of_all, weights_of_all, starts, order, place)
     if not keep:
@@ -437,7 +498,8 @@ _backwards = declare(
 _experts = declare(
     Declaration(
         name="tilelink::experts",
-        schema=f"({_OPERANDS}, {_OPTIONS}, str group, str schedule) -> ({', '.join(['Tensor'] * (1 + len(_KEPT)))})",
+        schema=f"({_OPERANDS}, Tensor? w13_scale, Tensor? w2_scale, {_OPTIONS}, str group, str schedule)"
+        f" -> ({', '.join(['Tensor'] * (1 + len(_KEPT)))})",
         run=_run,
         shapes=_shapes,
         keep=_keep,

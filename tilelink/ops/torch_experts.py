@@ -38,16 +38,22 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]]
     "gelu": (torch.nn.functional.gelu, aten.gelu_backward.grad_input),
 }
 """Activations with their gradients."""
+QUANTISED, SCALED = torch.float8_e4m3fn, 128
+"""The type of weights with scales, and the elements, along rows and columns, of which one scale is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """The constants of a layer. first: the number of the own first expert. capacity: see `ops`."""
+    """The constants of a layer.
+
+    first: the number of the own first expert. capacity: see `ops`. rounded: hidden rows are, as `rounded` does it.
+    """
 
     group: ProcessGroup
     first: int
     activation: str
     capacity: int | None = None
+    rounded: bool = False
 
 
 class Chosen(NamedTuple):
@@ -207,8 +213,22 @@ def gated_gradients(
 def forward(w13: Tensor, w2: Tensor, layer: Layer, chosen: Chosen) -> tuple[Tensor, Tensor]:
     """Return y [M, H], and gate and up of each choice [T + 1, 2 I]."""
     both = first_product(w13, chosen, layer)
-    rows = grouped(gated(both, weights_of(chosen), chosen, layer), w2.transpose(1, 2), chosen.starts)
+    hidden = gated(both, weights_of(chosen), chosen, layer)
+    rows = grouped(rounded(hidden) if layer.rounded else hidden, w2.transpose(1, 2), chosen.starts)
     return summed_over_ranks(combine(rows, chosen, layer), layer.group), both
+
+
+def rounded(x: Tensor) -> Tensor:
+    """Return [M, K] as it is after quantisation, with a scale for each `SCALED` elements of a row."""
+    blocks = x.float().unflatten(1, (-1, SCALED))
+    scale = blocks.abs().amax(2, keepdim=True).clamp(1e-12) / torch.finfo(QUANTISED).max
+    return ((blocks / scale).to(QUANTISED).float() * scale).flatten(1).to(x.dtype)
+
+
+def unscaled(w: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return weights [E, N, K] times their scales [E, N / SCALED, K / SCALED]."""
+    blocks = w.float().unflatten(2, (-1, SCALED)).unflatten(1, (-1, SCALED))
+    return blocks.mul_(scale[:, :, None, :, None]).flatten(3).flatten(1, 2).to(dtype)
 
 
 def weights_of(chosen: Chosen) -> Tensor:
