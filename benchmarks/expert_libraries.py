@@ -36,6 +36,19 @@ def preload(name: str, folder: str) -> None:
         sys.path[:0] = [f"{folder}/tt"]
 
 
+def in_blocks(w: Any) -> tuple[Any, Any]:
+    """Return weights [E, N, K] in fp8, and their scales for 128 x 128 elements, [E, N / 128, K / 128] in f32."""
+    import torch
+
+    made, scales = torch.empty_like(w, dtype=torch.float8_e4m3fn), list[Any]()
+    for one, out in zip(w, made, strict=True):  # one after the other, for f32 takes four times as much memory
+        blocks = one.float().unflatten(1, (-1, 128)).unflatten(0, (-1, 128))
+        scale = blocks.abs().amax((1, 3), keepdim=True).clamp(1e-4) / 448
+        out.copy_((blocks / scale).to(out.dtype).flatten(2).flatten(0, 1))
+        scales.append(scale[:, 0, :, 0])
+    return made, torch.stack(scales)
+
+
 def minimal_async_ep(folder: str, case: Any) -> Layer:
     """torchtitan's: kernels in stock Triton over symmetric memory, and torch's grouped products."""
     import torch
@@ -120,16 +133,7 @@ def deep_gemm_mega(folder: str, case: Any) -> Layer:
     import deep_gemm  # type: ignore[import-not-found]
 
     layer, device, most = case.layer, case.session.device, max(case.tokens)
-
-    def in_blocks(w: Any) -> tuple[Any, Any]:
-        experts, a, b = w.shape
-        blocks = w.float().view(experts, a // 128, 128, b // 128, 128)
-        scale = blocks.abs().amax((2, 4), keepdim=True).clamp(1e-4) / 448
-        return (blocks / scale).to(torch.float8_e4m3fn).view_as(w), scale.view(experts, a // 128, b // 128)
-
-    each = [(in_blocks(case.w13[e : e + 1]), in_blocks(case.w2[e : e + 1])) for e in range(len(case.w13))]
-    joined = [tuple(torch.cat([one[n][m] for one in each]).contiguous() for m in (0, 1)) for n in (0, 1)]
-    w13, w2 = deep_gemm.transform_weights_for_mega_moe_sm90(*joined)
+    w13, w2 = deep_gemm.transform_weights_for_mega_moe_sm90(in_blocks(case.w13), in_blocks(case.w2))
     buffer = deep_gemm.get_symm_buffer_for_sm90_mega_moe(
         case.session.group, layer.experts, most, layer.chosen, layer.hidden, layer.inner
     )

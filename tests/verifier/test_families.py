@@ -123,6 +123,7 @@ UNDECIDED = {
     "decode_attention": {"part", "sums", "parts", "every"},
     "decode_attention_whole": {"parts", "every"},
     "moe_decode": {"share", "sent", "scale", "parts", "chosen", "before", "mark"},
+    "moe_decode_f8": {"share", "sent", "unit", "scale", "parts", "chosen", "before", "mark"},
     # entries of index tensors
     "gated_expert_parallel": {"owner", "count"},
     "two_level_expert_parallel": {"near"},
