@@ -422,3 +422,17 @@ def test_the_programs_of_the_language_page_run() -> None:
         inputs = random_inputs(program, ranks=4, dims=dims, dtype="f32", launches=1)[0]
         outputs, expected = kernel(inputs), kernel.reference(inputs)
         assert relative_error(*compared(outputs, expected, "y")) < 1e-5
+
+
+def test_positions_of_a_coordinate_or_a_group_are_its_places() -> None:
+    text = """program places(M) over attention = ranks[0 : 1], experts = ranks[1 :]:
+    ids : in  [M] i32 from 0 to 2 on attention
+    y   : out [experts] i32 on attention
+
+    compute count() on attention:
+        y[:] = sum(i32(ids[:][:, None] == pos(experts)[None, :]), axis=0)
+"""
+    program = tilelink.parse(text).program()
+    ids = torch.tensor([0, 2, 2, 1, 2], dtype=torch.int32)
+    outputs = tilelink.compile(program, ranks=4, dims={"M": 5})([{"ids": ids}, {}, {}, {}])
+    assert outputs[0]["y"].tolist() == [1, 1, 3]

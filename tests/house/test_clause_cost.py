@@ -50,6 +50,7 @@ EXCEPTIONS: Mapping[str, Mapping[str, str]] = {
         "lowering.orders": SHARED,
         "search.knobs": SEARCHED,
     },
+    "lockstep": {},
     "serpentine": {},
     "num_warps": {"lowering.bind": SETTLED, "search.knobs": SEARCHED},
     "num_stages": {"lowering.bind": SETTLED, "search.knobs": SEARCHED},

@@ -68,9 +68,10 @@ def sizes(case: Case) -> dict[str, Any]:
 def test_passes_of_clauses_stand_where_the_clauses_say() -> None:
     """The whole order, which each pass relies on as its clause or its line in `passes` says."""
     assert NAMES == [
-        "bind", "merge_copies", "tma_copy", "kernel_order", "kernels", "serpentine", "flatten", "split_k_tail",
-        "halve_tail", "backfill", "program_per_tile", "loops", "low_latency", "transport", "sink_waits", "roles",
-        "barriers", "defer_notify", "dynamic", "boxes", "loop_forms", "compact", "issue_order", "protocol",
+        "bind", "merge_copies", "tma_copy", "kernel_order", "kernels", "lockstep", "serpentine", "flatten",
+        "split_k_tail", "halve_tail", "backfill", "program_per_tile", "loops", "low_latency", "transport",
+        "sink_waits", "roles", "barriers", "defer_notify", "dynamic", "boxes", "loop_forms", "compact",
+        "issue_order", "protocol",
     ]  # fmt: skip
     own = [switch(phase.name.lower(), manual="", apply=lambda bound: bound, phase=phase) for phase in Phase]
     idle = switch("idle", manual="")

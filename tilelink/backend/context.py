@@ -197,7 +197,10 @@ class CallArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelContext:
-    """A kernel, or the function of a copy queue. template: name of its template in templates/kernels."""
+    """A kernel, or the function of a copy queue. template: name of its template in templates/kernels.
+
+    steps: how often its loops follow one another, each time over the tiles of a step.
+    """
 
     name: str
     template: str
@@ -210,6 +213,7 @@ class KernelContext:
     """Modules of the users' functions that it calls."""
     tma_copy: TmaCopyContext | None = None
     roles: RolesContext | None = None
+    steps: int = 1
 
     @property
     def gluon(self) -> bool:

@@ -28,7 +28,7 @@ FRAME = frozenset(
         "handshake_block",
     }
     | {"first_program", "num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles"}
-    | {"next_tile", "tile_counter"}
+    | {"next_tile", "tile_counter", "lockstep"}
     | {"triton_dist", "libshmem_device", "tilelink", "slice", "min", "max", "trace_track"}
     | {"gl", "gluon", "tma_copy", "tma_smem", "tma_barriers", "tma_box", "tma_moved"}
     | {"roles", "left_ring", "right_ring", "result_ring", "kept_ring", "streamed_ring", "kept_phase", "PART"}

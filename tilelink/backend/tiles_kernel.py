@@ -35,6 +35,7 @@ def tiles_kernel(frame: Frame) -> KernelContext:
         loops=loops,
         call_arguments=frame.dialect.call_arguments(),
         user_modules=frozenset(modules),
+        steps=frame.kernel.steps,
     )
 
 
@@ -46,6 +47,10 @@ def _loop(frame: Frame, loop: Loop, descriptors: Descriptors, modules: set[str])
     for name in loop.stages:
         _tile(frame, frame.bound.stages[name], writer, descriptors, modules, held)
     first, step = tile_range(kernel, loop, walked.total if walked else total)
+    if loop.each:
+        begin, few = f"lockstep * {loop.each}", stage.total < kernel.steps * loop.each
+        first, end = f"{begin} + {first}", f"{begin} + {loop.each}"
+        total = f"tl.minimum({end}, {total})" if few else end
     before, after = (held.before, held.after) if held else ((), ())
     if len(kernel.loops) > 1:
         before = (Comment(text=comment(tiles_text(kernel, loop))), *before)

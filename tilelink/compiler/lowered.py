@@ -198,8 +198,8 @@ class _Reader:
             self._check_words(number, "loop", own)
             self.last.tiles.append((number, int(loop["tiles"]), stages[0]))
             first, begin = (self._int(number, own, name) if name in own else 0 for name in ("first", "begin"))
-            width = self._int(number, own, "width") if "width" in own else None
-            self.last.loops.append(Loop(stages=stages, first=first, begin=begin, width=width))
+            width, each = (self._int(number, own, name) if name in own else None for name in ("width", "each"))
+            self.last.loops.append(Loop(stages=stages, first=first, begin=begin, width=width, each=each))
         elif (compact := _COMPACT.match(text)) and self.last and self.last.loops:
             self.last.compact.append((number, self._properties(number, compact["rest"]), {}))
         elif (numbered := _NUMBERED.match(text)) and self.last and self.last.compact:
@@ -642,7 +642,7 @@ class _Reader:
             raise self.error(number, f"{word} has two values", "give each property one")
 
     def _check_words(self, number: int, kind: str, own: Properties) -> None:
-        known = _WORDS.get(kind, ("first", "begin", "width"))
+        known = _WORDS.get(kind, ("first", "begin", "width", "each"))
         if unknown := [word for word in own if word not in known]:
             hint = did_you_mean(unknown[0], known, f"one of {', '.join(known)}")
             raise self.error(number, f"unknown property {unknown[0]!r}", hint)

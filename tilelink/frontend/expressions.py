@@ -317,6 +317,8 @@ class Scope(IntegerScope):
         index = node.args[0]
         if isinstance(index, ast.Name) and (index.id in self.params or index.id == "ranks"):
             return WholePositions(dim=self.scalar(index), location=self.location(node))
+        if isinstance(index, ast.Name) and index.id in self.axes:
+            return WholePositions(dim=self.axes[index.id].size, location=self.location(node))
         if isinstance(index, ast.BinOp):  # as of `let W = N + 1`
             size = self.scalar(index)
             if all(isinstance(part, Binary | Int | ParamRef | Ranks) for part in walk(size)):

@@ -300,6 +300,7 @@ class Loop:
     tile less of the loops before are the first to have one of this loop.
     begin, width: where only `width` programs have tiles of it, from program `begin` on, tile t is that of program
     begin + t % width.
+    each: tiles of a step, where the loops of a kernel take turns: tile t is number t % each of step t // each.
     compact: numbers for the tiles that a launch has, if they alone are assigned to programs: the one with number n to
     program n % programs. Without it, or where nothing says what a launch has, tiles have the numbers of their order.
     """
@@ -309,6 +310,7 @@ class Loop:
     begin: int = 0
     width: int | None = None
     compact: Compact | None = None
+    each: int | None = None
 
     def taking(self, programs: int) -> int:
         """Return the number of a kernel's programs that execute tiles of it in turn."""

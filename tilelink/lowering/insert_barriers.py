@@ -304,7 +304,8 @@ def pending_at(bound: Bound, stage: str, scratch: frozenset[str]) -> Pending:
     kernel = bound.kernel_of[stage]
     last = next(n for n, loop in enumerate(kernel.loops) if stage in loop.stages)
     parts = _RepeatedRegions(ranks=bound.ranks)
-    for number, loop in enumerate(kernel.loops[: last + 1]):
+    before = kernel.loops if kernel.steps > 1 else kernel.loops[: last + 1]  # all loops come before a further step
+    for number, loop in enumerate(before):
         for earlier in (bound.stages[name] for name in loop.stages):
             parts.note(
                 earlier.stage.body, {decl.name: earlier.count(decl.name) for decl in earlier.stage.indices}, number

@@ -217,6 +217,14 @@ def _order(bound: Bound, stage: BoundStage) -> Iterator[Misfit]:
             yield Misfit(kind="stage", part=stage.name, message=message, hint=f"{index} is one of 0 to {count - 1}")
 
 
+def _in_steps(bound: Bound, kernel: Kernel, loop: Loop) -> bool:
+    """True if the kernel of a loop can go through it in steps: they have all tiles, and nothing ties tiles together."""
+    stages = [bound.stages[name] for name in loop.stages]
+    other = any(one.flatten or one.roles or one.tma_copy or one.notified_in is not None for one in stages)
+    other |= kernel.dynamic or kernel.program_per_tile or kernel.on_copy_engine or loop.width is not None
+    return not other and loop.compact is None and kernel.steps * max(0, loop.each or 0) >= stages[0].total
+
+
 def _loop(bound: Bound, kernel: Kernel, loop: Loop) -> Iterator[Misfit]:
     for name in loop.stages:
         if misplaced(bound, kernel, loop, bound.stages[name]):
@@ -226,6 +234,10 @@ def _loop(bound: Bound, kernel: Kernel, loop: Loop) -> Iterator[Misfit]:
             hint = "remove notified_in, notified_product and notified_step: it notifies at the end of a tile"
             yield Misfit(kind="stage", part=name, message=message, hint=hint)
     tiles = [bound.stages[name].total for name in loop.stages]
+    if (kernel.steps, loop.each) != (1, None) and not _in_steps(bound, kernel, loop):
+        message = f"{loop.stages[0]} does not have its {tiles[0]} tiles in {kernel.steps} steps of {loop.each}"
+        hint = "steps 1 and loops without `each`, or as many steps as tiles need in turn"
+        yield Misfit(kind="kernel", part=kernel.name, message=message, hint=hint)
     if len(set(tiles)) > 1:
         message = f"{', '.join(loop.stages)} of one loop have {', '.join(map(str, tiles))} tiles"
         yield Misfit(kind="kernel", part=kernel.name, message=message, hint="stages of one loop have as many tiles")

@@ -102,6 +102,7 @@ def _loop(bound: Bound, loop: Loop) -> str:
     text = f"for tile in range({bound.stages[loop.stages[0]].total}): {', '.join(loop.stages)}"
     where = [*_said(f"first {loop.first}", loop.first != 0), *_said(f"begin {loop.begin}", loop.begin != 0)]
     where += _said(f"width {loop.width}", loop.width is not None)
+    where += _said(f"each {loop.each}", loop.each is not None)
     return f"{text}; {_joined(where)}" if where else text
 
 

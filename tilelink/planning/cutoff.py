@@ -238,6 +238,8 @@ def cutoff(bound: Bound) -> Cutoff | None:
     """Return a program with the blocks that stand for all; None if it has no repetition of more."""
     if bound.nodes > 1 or any(tensor.packed for tensor in bound.tensors.values()):
         return None  # words and the network order other things than accesses
+    if any(kernel.steps > 1 for kernel in bound.kernels):
+        return None  # tiles of a step are counted, and a kernel has no one order of whole loops
     high = {member for one in _Search(bound).repetitions() for member in one.sizes}
     search = _Search(bound, high)
     found = search.repetitions()

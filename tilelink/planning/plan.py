@@ -370,12 +370,15 @@ def _place(
     bound: Bound, kernel: Kernel, base: int, first_task: Mapping[str, int], worker: Ints, sequence: Ints
 ) -> None:
     ranks = np.arange(bound.ranks)[:, None]
-    before = 0
-    for loop in kernel.loops:
-        total, taking = bound.stages[loop.stages[0]].total, loop.taking(kernel.programs)
+    totals = [bound.stages[loop.stages[0]].total for loop in kernel.loops]
+    eaches = [loop.each or max(1, total) for loop, total in zip(kernel.loops, totals, strict=True)]
+    turns = [-(-each // loop.taking(kernel.programs)) * len(loop.stages)
+             for loop, each in zip(kernel.loops, eaches, strict=True)]  # fmt: skip
+    for number, (loop, total, each) in enumerate(zip(kernel.loops, totals, eaches, strict=True)):
         t = np.arange(total)[None, :]
+        own = (t % each // loop.taking(kernel.programs)) * len(loop.stages)
+        before = t // each * sum(turns) + sum(turns[:number])
         for place, name in enumerate(loop.stages):
             where = first_task[name] + ranks * total + t
             worker[where] = base + ranks * kernel.programs + loop.program(t, kernel.programs)
-            sequence[where] = before + (t // taking) * len(loop.stages) + place
-        before += -(-total // taking) * len(loop.stages)
+            sequence[where] = before + own + place

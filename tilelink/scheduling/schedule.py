@@ -216,6 +216,10 @@ class Schedule:
         """Return the schedule with programs that take the tiles of a stage by a counter, or in turn."""
         return self._say(stage, "dynamic", on)
 
+    def lockstep(self, stage: str, index: str | None) -> Schedule:
+        """Let the stages of the stage's kernel go through an index together, step by step; None: each on its own."""
+        return self._say(stage, "lockstep", index)
+
     def serpentine(self, stage: str, on: bool = True) -> Schedule:
         """Let each second row or group of the stage's tiles run backwards."""
         return self._say(stage, "serpentine", on)

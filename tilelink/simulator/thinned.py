@@ -58,7 +58,12 @@ class ThinnedPlan(SampledPlan):
 
 
 def thinned(bound: Bound, tables: Mapping[str, NDArray[Any]], sample: Sample) -> ThinnedPlan | None:
-    """Return the plan of some tiles of a launch, or None if it has few of them, or a statement with a fault."""
+    """Return the plan of some tiles of a launch, or None if it has few of them, or a statement with a fault.
+
+    None too for kernels that go through steps: a tile of one step must not stand for one of another.
+    """
+    if any(kernel.steps > 1 for kernel in bound.kernels):
+        return None
     if bound.ranks * sum(stage.total * _executions(stage) for stage in bound.stages.values()) <= MANY:
         return None
     whole = _without_events(bound)

@@ -54,16 +54,18 @@ def waits_in_turn(plan: Plan) -> bool:
 
 
 def _places(plan: Plan) -> Ints:
-    """Return the place of each task in its kernel: programs take tiles, and the stages of a tile, in that order."""
+    """Return the place of each task in its kernel: programs take tiles, and the stages of a tile, in that order, and
+    go step by step where loops take turns."""
     places = np.zeros(plan.tasks, np.int64)
     for kernel in plan.bound.kernels:
-        begin = 0
-        for loop in kernel.loops:
-            total = plan.bound.stages[loop.stages[0]].total
+        totals = [plan.bound.stages[loop.stages[0]].total for loop in kernel.loops]
+        sizes = [(loop.each or total) * len(loop.stages) for loop, total in zip(kernel.loops, totals, strict=True)]
+        for at_loop, (loop, total) in enumerate(zip(kernel.loops, totals, strict=True)):
+            step, tile = np.divmod(np.arange(total), loop.each or max(1, total))
+            begin = step * sum(sizes) + sum(sizes[:at_loop])
             for number, name in enumerate(loop.stages):
-                at, own = plan.first_task[name], begin + np.arange(total) * len(loop.stages) + number
+                at, own = plan.first_task[name], begin + tile * len(loop.stages) + number
                 places[at : at + plan.bound.ranks * total] = np.tile(own, plan.bound.ranks)
-            begin += total * len(loop.stages)
     return places
 
 

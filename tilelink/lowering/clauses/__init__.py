@@ -28,6 +28,7 @@ from tilelink.lowering.clauses.dynamic import DYNAMIC
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.kernel_order import KERNEL_ORDER
+from tilelink.lowering.clauses.lockstep import LOCKSTEP
 from tilelink.lowering.clauses.low_latency import LOW_LATENCY
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
@@ -47,7 +48,7 @@ __all__ = [
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (
-    RESOURCE, DIRECTION, TILE, ORDER, SERPENTINE, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, HALVE_TAIL,
+    RESOURCE, DIRECTION, TILE, ORDER, LOCKSTEP, SERPENTINE, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, HALVE_TAIL,
     BACKFILL, DEFER_NOTIFY, TMA_COPY, ROLES, PROGRAM_PER_TILE, DYNAMIC, CHANNEL, BUFFERS, SLOTS, LOW_LATENCY,
     KERNEL_ORDER,
 )  # fmt: skip
