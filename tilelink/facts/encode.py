@@ -10,8 +10,10 @@ result overflows: that is asked of the program before (verifier/coverage.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 
 from tilelink.facts.linear import ONE, All, Formula, Sum, at_least, either, equal, less, negated, plus
 from tilelink.ir.intervals import Bounds
@@ -25,8 +27,13 @@ from tilelink.ir.scalar import (
     Lookup,
     Scalar,
     at_launch,
+    const,
     rewrite,
+    walk,
 )
+
+MOST = 4096
+"""Entries of which one, at a place that a launch decides, may be any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +64,8 @@ class Encoder:
         self._supposed: set[Hashable] = set()
         """Entries that nothing but bounds of others name so far: a program may leave them unwritten."""
         self._in_bound = False
+        self._limits: list[Lookup] = []
+        """Entries that bound others."""
         self.axioms: list[Formula] = []
 
     def variable(self, key: Hashable) -> Sum:
@@ -167,8 +176,27 @@ class Encoder:
             bound = self._bound(entry.lookup)
             if bound is not None:
                 self._in_bound = True
-                self.axioms.append(less(entry.value, self.sum(self._resolve(bound))))
+                limit = self._resolve(bound)
+                self.axioms.append(less(entry.value, self.sum(limit)))
+                self._limits += [part for part in walk(limit) if isinstance(part, Lookup)]
                 self._in_bound = False
+
+    def _one_of(self, lookup: Lookup) -> Iterator[Formula]:
+        """Yield that an entry at a place that a launch decides is what the one there is equal to.
+
+        Entries at known places are told, or computed alike: that is asked of those whose values the question names.
+        """
+        coords = [c for c in lookup.coords if isinstance(c, Scalar)]
+        ends = [self._bounds.of(c) for c in coords]
+        if all(isinstance(c, Int) for c in coords) or prod(high - low + 1 for low, high in ends) > MOST:
+            return
+        named = {entry.lookup for entry in self._entries}
+        for numbers in product(*(range(low, high + 1) for low, high in ends)):
+            one = replace(lookup, coords=tuple(map(const, numbers)))
+            value = self._resolve(one)
+            if value != one and all(part in named for part in walk(value) if isinstance(part, Lookup)):
+                there = [equal(self.sum(c), {ONE: at} if at else {}) for c, at in zip(coords, numbers, strict=True)]
+                yield _if(there, equal(self.sum(lookup), self.sum(value)))
 
     def _bound(self, entry: Lookup) -> Scalar | None:
         tensor, (rank, *coords) = self._tensors.get(entry.table), entry.coords
@@ -190,7 +218,7 @@ class Encoder:
 
     def promised(self) -> list[Formula]:
         """Return what index tensors promise of all pairs of entries that are named, and that there are."""
-        found: list[Formula] = []
+        found = [one for limit in self._limits for one in self._one_of(limit)]
         for number, entry in enumerate(self._entries):
             words = self._words(entry.lookup.table) if entry.key not in self._supposed else frozenset[str]()
             if "offsets" in words and len(entry.coords) > 1:

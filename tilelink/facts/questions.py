@@ -101,4 +101,5 @@ class Facts:
 
 
 def _impossible(encoder: Encoder, formulas: list[Formula]) -> bool:
-    return refuted(All((*formulas, *encoder.axioms, *encoder.promised())))
+    promised = encoder.promised()  # which may name minima and maxima, of which axioms say what they are
+    return refuted(All((*formulas, *encoder.axioms, *promised)))
