@@ -44,8 +44,10 @@ def test_the_descriptions_are_those_of_the_page() -> None:
 
 @each
 def test_a_pattern_computes_what_plain_torch_does(pattern: Pattern) -> None:
-    truth, program = TRUTHS[pattern.program], tilelink.load(str(ROOT / pattern.file)).program(pattern.program)
-    kernel = tilelink.compile(program, ranks=truth.ranks, dims=truth.dims)
+    truth, module = TRUTHS[pattern.program], tilelink.load(str(ROOT / pattern.file))
+    program = module.program(pattern.program)
+    own = next((one for one in module.schedules_of(program) if one.name == "default"), None)
+    kernel = tilelink.compile(program, own, ranks=truth.ranks, dims=truth.dims)
     (inputs,) = random_inputs(program, ranks=truth.ranks, dims=truth.dims, dtype="f32", launches=1, seed=1)
     truth.given(inputs)
     outputs, wanted = kernel(inputs), truth.outputs(inputs)

@@ -139,6 +139,39 @@ def m2n_ping_pong(inputs: Ranks) -> Ranks:
     return [{"y": combined(one)} for one in inputs[:2]] + [{} for _ in experts]
 
 
+@case(5, L=2, U=2, M=3, K=16, H=2, G=2, D=16, P=5, T=16, S=2, E=2, k=2, I=12, scale=SCALE, A=2, B=2)
+def m2n_layers(inputs: Ranks) -> Ranks:
+    experts = inputs[2:]
+
+    def attention(one: dict[str, Tensor], layer: int, u: int, h: Tensor) -> Tensor:
+        made = h.clone()
+        for i in range(len(h)):
+            held = int(one["length"][u, i])
+            keys, vals = (one[name][layer, one["pages"][u, i].long()].flatten(0, 1)[:held] for name in ("keys", "vals"))
+            for b in range(keys.shape[1]):
+                queries = one["wq"][layer, b] @ h[i]
+                seen = (queries @ keys[:, b].T * SCALE).softmax(-1) @ vals[:, b]
+                made[i] += torch.einsum("gkd,gd->k", one["wo"][layer, b], seen)
+        return made
+
+    def mixed(layer: int, a: Tensor, gate: Tensor) -> Tensor:
+        share, chosen = (a @ gate.T).softmax(-1).topk(2, -1)
+        made = a.clone()
+        for i, c in torch.cartesian_prod(torch.arange(len(a)), torch.arange(2)).tolist():
+            owner, own = divmod(int(chosen[i, c]), 2)
+            gated, up = experts[owner]["w13"][layer, own] @ a[i]
+            made[i] += share[i, c] * (experts[owner]["w2"][layer, own] @ (silu(gated) * up))
+        return made
+
+    def through(one: dict[str, Tensor], u: int) -> Tensor:
+        h = one["x"][u]
+        for layer in range(2):
+            h = mixed(layer, attention(one, layer, u, h), one["gate"][layer])
+        return h
+
+    return [{"y": torch.stack([through(one, u) for u in range(2)])} for one in inputs[:2]] + [{} for _ in experts]
+
+
 def attended(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
     """Attention of [.., m, d] to [.., n, d], of all pairs or of those that are seen, [m, n]."""
     scores = q @ k.transpose(-1, -2) * SCALE
