@@ -370,3 +370,39 @@ def test_a_clause_that_is_left_out_is_said_with_the_reason(clause: str, tmp_path
     done = check(str(file), "-s", "named", "--target", "sm_90", "--dtype", "bf16")
     assert done.exit_code == 0, done.stderr
     assert f"  with named, without effect on sm_90 with these sizes: {LEFT_OUT[clause]}" in done.stdout
+
+
+HELD = """program held(M, N):
+    x   : in        [M, N]
+    got : symmetric [ranks, M, N]
+    sums : local    [2, M, N] f32
+    y   : out       [M, N]
+
+    comm send(p: ranks, i: M):
+        tile_push_data(got[rank, i, :] @ p, x[i, :])
+
+    compute add(i: M, j: N):
+        sums[0, i, j] = sum(f32(got[:, i, j]), axis=0)
+        y[i, j] = sums[0, i, j]
+
+schedule two for held:
+    send tile(i=16)
+    add tile(i=16, j=32)
+    got buffers 2
+
+schedule three for held like two:
+    got buffers 3
+"""
+
+
+def test_the_memory_of_a_rank_is_said(tmp_path: Path) -> None:
+    """Buffers of what peers write, the counters, and local tensors: not what the caller gives and takes."""
+    path = tmp_path / "held.tl"
+    path.write_text(HELD)
+    sizes = ("--ranks", "3", "--dtype", "bf16", "--set", "M=16", "N=32", "--json")
+    (report,) = json.loads(check(str(path), *sizes).stdout)["programs"]
+    two, three = report["memory"]["two"], report["memory"]["three"]
+    assert two["local"] == three["local"] == 2 * 16 * 32 * 4
+    one, counters = 3 * 16 * 32 * 2, two["symmetric"] - 2 * 3 * 16 * 32 * 2
+    assert 0 < counters < 200 and counters % 4 == 0
+    assert one < three["symmetric"] - two["symmetric"] < one + counters  # a buffer, with the counters of its own

@@ -58,12 +58,13 @@ TargetName = Annotated[
 class _Safe:
     """A schedule with which a program is safe: the number of its tiles, and what is said of it, in words.
 
-    scheduled: what it alone orders. ineffective: its clauses without effect on the target. spilling: the
-    sums that exceed the registers of a thread, or None. blocks: which blocks were proved for all, or none. sizes: of
-    dimensions that may have others; None if that was not asked.
+    memory: bytes that a rank holds, symmetric and local. scheduled: what it alone orders. ineffective: its clauses
+    without effect on the target. spilling: the sums that exceed the registers of a thread, or None. blocks: which
+    blocks were proved for all, or none. sizes: of dimensions that may have others; None if that was not asked.
     """
 
     tasks: int
+    memory: Mapping[str, int]
     blocks: str
     scheduled: list[str]
     spilling: str | None
@@ -147,6 +148,7 @@ def check(
                             "dtype": dtype.value,
                             "target": on,
                             "tasks": {name: safe.tasks for name, safe in plans.items()},
+                            "memory": {name: safe.memory for name, safe in plans.items()},
                             "sums": {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums},
                             "scheduled": {name: safe.scheduled for name, safe in plans.items() if safe.scheduled},
                             "blocks": {name: safe.blocks for name, safe in plans.items() if safe.blocks},
@@ -231,6 +233,7 @@ def _proved(
         others = {} if tables else other_sizes(plan, bound_with)
     return _Safe(
         tasks=plan.tasks,
+        memory=plan.bound.memory,
         blocks=plan.stands_for_all,
         scheduled=ordered,
         spilling=spilling_text(plan.bound),

@@ -318,6 +318,8 @@ class Loop:
 
     def program(self, tile: Ints, programs: int) -> Ints:
         """Return the program of a kernel that executes each of some tiles."""
+        if self.each:
+            tile = tile % self.each
         return self.begin + tile % self.width if self.width else (self.first + tile) % programs
 
 
@@ -341,6 +343,8 @@ class Kernel:
     """Waits that every peer has entered launch e (it reads their inputs)."""
     programs_per_cta: int = 1
     """Programs that share an SM."""
+    steps: int = 1
+    """Steps, in each of which its loops have `each` tiles, one loop after the other (lowering/clauses/lockstep.py)."""
     issue_index: int = 0
     """Its place in the order in which the host issues the kernels on SMs (lowering/issue_order.py)."""
     program_per_tile: bool = False
@@ -436,6 +440,17 @@ class Bound:
     def typing(self) -> Typing:
         """Return the types of the program."""
         return infer(self.program, lowered=True)
+
+    @cached_property
+    def memory(self) -> Mapping[str, int]:
+        """The bytes that a rank holds besides what its caller gives and takes: in symmetric memory, which is allocated
+        on all ranks alike, with the counters of signals; and in local memory. A launch decides nothing of them."""
+        found = {"symmetric": self.pad_size * 4, "local": 0}
+        for tensor in self.tensors.values():
+            if tensor.decl.symmetric or tensor.decl.space in ("local", "kept"):
+                kind = "symmetric" if tensor.decl.symmetric else "local"
+                found[kind] += tensor.buffers * prod(tensor.memory) * tensor.item
+        return found
 
     @cached_property
     def on_sms(self) -> Sequence[Kernel]:
