@@ -258,7 +258,7 @@ def test_of_distinct_entries_below_the_end_all_tiles_of_segments_are_asked() -> 
 
 def test_a_dimension_without_elements_has_no_channels() -> None:
     program = tilelink.parse(PLACED_ROWS).program("moe_dispatch")
-    with pytest.raises(VerificationError, match="no stage writes spot at all"):
+    with pytest.raises(VerificationError, match="find, which writes spot, has no elements along b"):
         tilelink.plan(program, ranks=3, dims={"M": 24, "H": 32, "E": 3, "k": 2, "B": 64, "T": 96, "first": 3})
 
 
@@ -592,7 +592,7 @@ WRONG: dict[str, tuple[object, str, Any]] = {
     "blocks of one event": (cutoffs, "_kept", lambda *args, own=cutoffs._kept: own(*args) - 1),
     "blocks within tiles": (cutoffs, "lcm", lambda *_: 1),
     "conditions on numbers of blocks": (Search, "_visit", _without_numbers),
-    "tables that are alike": (cutoffs, "_told_apart", lambda _: ()),
+    "tables that are alike": (cutoffs, "_distinguished", lambda _: ()),
     "a notify more": (Cutoff, "_counted", _one_more),
     "as many notifies as of few tiles": (Cutoff, "_of_all", _as_many),
     "digits that carry": (cutoffs, "_is_radix", lambda *_: True),
@@ -602,7 +602,7 @@ WRONG: dict[str, tuple[object, str, Any]] = {
     "rows with numbers": (segment_tiles, "_names_row", lambda *_: True),
     "progress not asked": (proofs, "in_rounds", lambda *_: True),
     "places of tiles not asked": (proofs, "in_turn", lambda *_: True),
-    "rounds in any order": (proofs, "_ends", lambda *_: True),
+    "rounds in any order": (proofs, "ends", lambda *_: True),
     "tiles in any order": (cutoffs, "in_any_order", lambda *_: True),
     "rules not asked": (proofs, "RULES", {}),
 }
