@@ -68,12 +68,50 @@ def test_the_lowered_program_has_the_forms_and_kernels_follow_them() -> None:
 
 @pytest.mark.parametrize(
     "loops",
-    [("unrolled", "plain"), ("unrolled", "ahead 2"), ("unrolled",), ("together", "in order"), ("some", "new form")],
+    [("unrolled", "plain"), ("unrolled", "ahead 2"), ("unrolled",), ("together", "in order"), ("ahead", "in order")],
     ids=["out of order", "ahead of stores", "one form for two loops", "no notify", "an unknown form"],
 )
 def test_forms_that_kernels_cannot_have_are_refused(loops: tuple[str, ...]) -> None:
-    with pytest.raises(EmitError, match=r"a loop of add has no form|loops inside of tiles|other statements than"):
+    with pytest.raises(EmitError, match=r"a loop of add has no form|loops inside of tiles|not one of notifies"):
         source(pull(*loops))
+
+
+NOTIFY = """program announce(M, N):
+    x : in [M, N]
+    z : symmetric [ranks, M, N]
+    y : out [M, N]
+
+    comm send(i: M):
+        for (q: ranks):
+            tile_push_data(z[rank, i, :] @ q, x[i, :])
+        for (q: ranks):
+            producer_tile_notify(z[rank, i, :] @ q)
+
+    compute add(i: M, j: N):
+        consumer_tile_wait(z[:, i, j])
+        y[i, j] = sum(z[:, i, j], axis=0)
+
+schedule fine for announce:
+    send on sm, tile(i=16)
+    add on sm, tile(i=16, j=64)
+    z channel(i=16, j={columns})
+"""
+
+
+@pytest.mark.parametrize("columns", [256, 64])
+def test_notifies_of_several_counters_are_not_made_together(columns: int) -> None:
+    module = compiler.parse(NOTIFY.format(columns=columns))
+    sizes = {"M": 64, "N": 256}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims=sizes, target="sm_90")
+    loops = made.stages["send"].loops
+    assert loops[-1] == ("together" if columns == 256 else "in order")
+    other = replace(made.stages["send"], loops=(*loops[:-1], "together"))
+    both = replace(made, stages={**made.stages, "send": other})
+    if columns == 256:
+        assert "notify_each(" in source(both)
+    else:  # all but the first one would be left out
+        with pytest.raises(EmitError, match="not one of notifies, of a counter each"):
+            source(both)
 
 
 MULTIPLY = """program multiply(M, N, K):

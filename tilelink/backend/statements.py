@@ -52,9 +52,10 @@ from tilelink.lowering.loop_forms import (
     IN_ORDER,
     TOGETHER,
     UNROLLED,
-    Loop,
+    TileLoop,
     forms_of,
     is_sequential,
+    may_notify_together,
     notified_together,
 )
 from tilelink.lowering.messages import axes, message_axes
@@ -94,7 +95,7 @@ class StatementEmitter:
         self.last = frozenset(map(id, last_waits(addresses.stage.stage.body)))
 
     @cached_property
-    def _forms(self) -> Mapping[Loop, str]:
+    def _forms(self) -> Mapping[TileLoop, str]:
         return forms_of(self.values.addresses.bound, self.values.addresses.stage)
 
     @property
@@ -300,7 +301,7 @@ class StatementEmitter:
 
     def _form(self, loop: For) -> str:
         """Return the form of a loop. Raises EmitError for one that was decided for other statements."""
-        form = self._forms.get(Loop(loop=loop, inner=self.inside > 1))
+        form = self._forms.get(TileLoop(loop=loop, inner=self.inside > 1))
         if form is None or (is_sequential(loop) and form not in (IN_ORDER, UNROLLED, TOGETHER)):
             stage = self.values.addresses.stage.name
             hint = "emit what all passes return: the pass `loop_forms` decides in which form loops are executed"
@@ -554,8 +555,9 @@ class StatementEmitter:
     def _notify_together(self, loop: For) -> None:
         """Emit a loop as one notify of many counters, with a vector in place of its index."""
         notified, addresses = notified_together(loop), self.values.addresses
-        if notified is None:
-            raise EmitError("a loop of other statements than a notify", location=loop.location, hint="emit it in order")
+        if notified is None or not may_notify_together(addresses.bound, addresses.stage, loop):
+            what = "a loop that is not one of notifies, of a counter each, that one instruction can make"
+            raise EmitError(what, location=loop.location, hint="emit it in order")
         notify, condition = notified
         count = addresses.stage.count(loop.indices[0].name)
         tile_map = addresses.bound.tile_map(addresses.stage.name, notify.region)

@@ -11,6 +11,7 @@ after:  stage total: on sm, ..., loops[unrolled, in order]
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -54,10 +55,11 @@ TOGETHER_COUNT = 32
 PLAIN, UNROLLED, IN_ORDER, TOGETHER, AHEAD = "plain", "unrolled", "in order", "together", "ahead"
 """Forms of loops: as the compiler likes; written out; one iteration after the other; one instruction that makes the
 notifies of all iterations; with the loads of so many iterations in flight (`ahead 3`)."""
+FORM = re.compile(rf"{PLAIN}|{UNROLLED}|{IN_ORDER}|{TOGETHER}|{AHEAD} [1-9]\d*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loop:
+class TileLoop:
     """A loop in a tile of a stage. inner: True if it is inside of another one."""
 
     loop: For
@@ -74,7 +76,7 @@ def decide_loops(bound: Bound) -> Bound:
     return replace(bound, stages=stages)
 
 
-def loops_of(bound: Bound, stage: BoundStage) -> Collection[Loop]:
+def loops_of(bound: Bound, stage: BoundStage) -> Collection[TileLoop]:
     """Return the loops that kernels of a stage have, in the order of its statements: those that are alike are one.
 
     A tile or an iteration that is not there makes its signals alone, in loops of their own. Of a loop over several
@@ -89,11 +91,14 @@ def loops_of(bound: Bound, stage: BoundStage) -> Collection[Loop]:
     return dict.fromkeys(found)
 
 
-def forms_of(bound: Bound, stage: BoundStage) -> Mapping[Loop, str]:
+def forms_of(bound: Bound, stage: BoundStage) -> Mapping[TileLoop, str]:
     """Return the form of each loop. Raises EmitError for a stage that has others than when they were decided."""
-    loops = loops_of(bound, stage)
+    loops, message = loops_of(bound, stage), ""
     if stage.loops and len(stage.loops) != len(loops):
         message = f"stage {stage.name} has {len(loops)} loops inside of tiles, and forms of {len(stage.loops)}"
+    if unknown := [form for form in stage.loops if not FORM.fullmatch(form)]:
+        message = f"loops inside of tiles of stage {stage.name} have no form {unknown[0]!r}"
+    if message:
         raise EmitError(message, location=stage.stage.location, hint="emit what all passes return")
     return dict(zip(loops, stage.loops or (PLAIN,) * len(loops), strict=True))
 
@@ -102,7 +107,7 @@ def _signals(bound: Bound, stage: BoundStage, body: tuple[Statement, ...]) -> tu
     return only_signals(body, lambda wait: bound.is_placed(stage.name, wait))
 
 
-def _loops(bound: Bound, stage: BoundStage, body: tuple[Statement, ...], inner: bool) -> Iterator[Loop]:
+def _loops(bound: Bound, stage: BoundStage, body: tuple[Statement, ...], inner: bool) -> Iterator[TileLoop]:
     for statement in body:
         match statement:
             case If(then=then, orelse=orelse):
@@ -113,8 +118,8 @@ def _loops(bound: Bound, stage: BoundStage, body: tuple[Statement, ...], inner: 
                 pass
 
 
-def _nest(bound: Bound, stage: BoundStage, loop: For, inner: bool) -> Iterator[Loop]:
-    yield Loop(loop=loop, inner=inner)
+def _nest(bound: Bound, stage: BoundStage, loop: For, inner: bool) -> Iterator[TileLoop]:
+    yield TileLoop(loop=loop, inner=inner)
     at = next((n for n, decl in enumerate(loop.indices) if decl.name in stage.parts), None)
     body = loop.body
     if at is not None:
@@ -123,11 +128,11 @@ def _nest(bound: Bound, stage: BoundStage, loop: For, inner: bool) -> Iterator[L
     yield from _loops(bound, stage, body, True)
 
 
-def _form(bound: Bound, stage: BoundStage, one: Loop) -> str:
+def _form(bound: Bound, stage: BoundStage, one: TileLoop) -> str:
     """Return the form of a loop."""
     loop, (first, *more) = one.loop, one.loop.indices
     whole = not more and first.name not in stage.parts
-    if whole and _may_notify_together(bound, stage, loop):
+    if whole and may_notify_together(bound, stage, loop):
         return TOGETHER
     if whole and _is_short(bound, stage, loop):
         return UNROLLED
@@ -202,9 +207,9 @@ def notified_together(loop: For) -> tuple[Notify, Scalar | None] | None:
     return (notify, condition) if notify.region.rank is not None else None
 
 
-def _may_notify_together(bound: Bound, stage: BoundStage, loop: For) -> bool:
+def may_notify_together(bound: Bound, stage: BoundStage, loop: For) -> bool:
     """True if one instruction can make the notifies of all iterations of a loop, each of one counter."""
-    found = notified_together(loop)
+    found = notified_together(loop) if len(loop.indices) == 1 else None
     if found is None or not bound.capabilities.notifies_together:
         return False
     region, kind = found[0].region, found[0].kind
