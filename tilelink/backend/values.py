@@ -262,9 +262,9 @@ class ValueEmitter:
 
     def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices, raw: bool) -> Tile:
         kind = self.addresses.typing.type_of(value)
-        if raw and self._is_masked_read(value):  # a load leaves out what a product does not take
+        if raw and (read := self._masked_read(value)) is not None:  # a load leaves out what a product does not take
             where = truth(self.lower(args[0], self.of_operand(args[0], slices)))
-            return self._read_where(args[1], slices, raw, aligned(where, len(kind.axes)))  # type: ignore[arg-type]
+            return self._read_where(read, slices, raw, aligned(where, len(kind.axes)))
         tiles = [self.lower(a, self.of_operand(a, slices)) for a in args]
         if op not in COMPARISONS and not any(t.axes for t in tiles):  # Python's arithmetic differs
             tiles = [in_kernel(t) if isinstance(a, CONSTANT) else t for a, t in zip(args, tiles, strict=True)]
@@ -287,13 +287,15 @@ class ValueEmitter:
         tile = Tile(text=f"{FUNCTIONS[op]}({', '.join(texts)})", dtype=dtype, axes=axes)
         return self._cast(tile, narrow) if raw and narrow != dtype else tile
 
-    def _is_masked_read(self, value: Value) -> bool:
-        """True for `where(condition, region, 0)`, whose condition says which elements of the region are needed."""
+    def _masked_read(self, value: Value) -> Read | None:
+        """Return the read of `where(condition, region, 0)`, whose condition says which elements are needed, or None."""
         if not isinstance(value, Apply) or value.op != "where":
-            return False
+            return None
         _, read, other = value.args
-        same = isinstance(read, Read) and read.signal is None and is_zero(other)
-        return same and self.addresses.typing.type_of(read) == self.addresses.typing.type_of(value)
+        if not isinstance(read, Read) or read.signal is not None or not is_zero(other):
+            return None
+        typing = self.addresses.typing
+        return read if typing.type_of(read) == typing.type_of(value) else None
 
     def of_operand(self, value: Value, slices: Slices) -> Slices:
         """Return the slices of a broadcast value that apply to its operand."""
@@ -380,7 +382,7 @@ class ValueEmitter:
         """Lower a value that is zero beyond the end of an axis. A read is zero there already."""
         tile = self.lower(value, slices, raw=True)
         inner = value.value if isinstance(value, Transpose) else value
-        there = isinstance(inner, Read) or self._is_masked_read(inner)
+        there = isinstance(inner, Read) or self._masked_read(inner) is not None
         return tile if there else self._masked(tile, position, slices, "0.0")
 
     def _box(self, value: Value, position: int, slices: Slices) -> Tile | None:
