@@ -424,8 +424,8 @@ class _Builder:
 
     def _looks(self, plan: ThinnedPlan) -> None:
         """Add what waits take that find their counter full, and those of tiles for which others stand."""
-        s, ranks = plan.signals.pick(plan.signals.kind == WAIT), np.array([rank for _, rank, _ in plan.workers])
+        s = plan.signals.pick(plan.signals.kind == WAIT)
         s = s.pick(plan.repeats[s.task] > 1)
         for some, share in ((plan.passed, 1.0), (s, 1 - 1 / plan.repeats[s.task])):
-            look = np.array([kind.wait for kind in self.kinds])[self.kind_of[ranks[plan.worker[some.task]]]]
+            look = np.array([kind.wait for kind in self.kinds])[self.kind_of[plan.task_ranks[some.task]]]
             self.operations.append(_operations(COMPUTE, some.task, some.position, sub=1, overhead=look * share))

@@ -25,7 +25,7 @@ from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import NOTIFY, SUBSTEPS, WAIT, Signals, number_channels, number_tasks
 from tilelink.lowering.walk import Rows, Walk, length
 from tilelink.planning.copy_queues import own_copies
-from tilelink.planning.plan import Plan, count_thresholds, workers_of
+from tilelink.planning.plan import Plan, count_thresholds, worker_columns, workers_of
 from tilelink.planning.queue_order import in_queue_order
 from tilelink.simulator.sampled import Sample, SampledPlan, Sampler, taken_tiles
 
@@ -74,13 +74,13 @@ def thinned(bound: Bound, tables: Mapping[str, NDArray[Any]], sample: Sample) ->
     kept = _Kept(whole)
     base = whole.channel_base
     stay = _Staying(bound, whole.first_task, base, entries, kept.repeats)
-    tell = _Notifies(bound, whole.first_task, base, entries, kept.repeats)
+    notify = _Notifies(bound, whole.first_task, base, entries, kept.repeats)
     for stage in bound.stages.values():
         stay.stage(stage)
-        tell.stage(stage)
-    if stay.faults or tell.faults:
+        notify.stage(stage)
+    if stay.faults or notify.faults:
         return None
-    signals, passed = _joined(whole, kept, stay.signals(), tell.signals())
+    signals, passed = _joined(whole, kept, stay.signals(), notify.signals())
     number = np.full(len(whole.workers), -1)
     number[kept.workers] = np.arange(len(kept.workers))
     known = {name: value for name, value in vars(whole).items() if name in Plan.__dataclass_fields__}
@@ -142,13 +142,12 @@ class _Kept:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._program = np.array([program for _, _, program in plan.workers], np.int64)
+        kernel_of, _, self._program = worker_columns(plan.workers)
         self.by = np.arange(plan.tasks)
         self.repeats = np.ones(plan.tasks, np.int64)
         self.load = np.ones(plan.tasks)
         places: list[float] = []
         stay = np.ones(len(plan.workers), bool)
-        kernel_of = np.array([number for number, _, _ in plan.workers], np.int64)
         for number, kernel in enumerate(plan.bound.kernels):
             programs = self._programs(kernel)
             places.append(kernel.programs / len(programs))
@@ -259,19 +258,19 @@ class _Notifies(_Staying):
             self._pass_over(stage, inside)
 
 
-def _joined(plan: Plan, kept: _Kept, own: Signals, told: Signals) -> tuple[Signals, Signals]:
+def _joined(plan: Plan, kept: _Kept, own: Signals, notifies: Signals) -> tuple[Signals, Signals]:
     """Return the waits of tasks that stay and the notifies of what stands for all, and the waits that find all done.
 
-    own: the signals of tasks that stay. told: the notifies of all.
+    own: the signals of tasks that stay. notifies: the notifies of all.
     """
     waits = own.pick(own.kind == WAIT)
     counters = plan.bound.ranks * max(plan.channels, 1)
-    counter = told.peer * plan.channels + told.channel
+    counter = notifies.peer * plan.channels + notifies.channel
     awaited = np.zeros(counters, bool)
     awaited[waits.peer * plan.channels + waits.channel] = True
-    notes = told.pick(awaited[counter] | (kept.repeats[told.task] > 0))
-    counter = notes.peer * plan.channels + notes.channel
-    task = kept.by[notes.task]
+    notifies = notifies.pick(awaited[counter] | (kept.repeats[notifies.task] > 0))
+    counter = notifies.peer * plan.channels + notifies.channel
+    task = kept.by[notifies.task]
     # Counters that the same tasks fill, by sums of random numbers of these.
     grid = np.zeros(max(plan.channels, 1), np.int64)
     for place, key in enumerate(plan.bound.channels):
@@ -286,22 +285,21 @@ def _joined(plan: Plan, kept: _Kept, own: Signals, told: Signals) -> tuple[Signa
         first, which = distinct_rows([sums[used], rank, grid[used % max(plan.channels, 1)]])
         one[used] = used[first][which]
     # Of a task's notifies for a counter the last one counts.
-    order = np.lexsort((notes.position, one[counter], task))
+    order = np.lexsort((notifies.position, one[counter], task))
     key = task[order] * counters + one[counter][order]
     last = order[np.append(key[1:] != key[:-1], True)] if len(key) else order
-    notes = replace(notes, task=task).pick(last)
-    notes = _on(plan, notes, one[counter[last]])
+    notifies = replace(notifies, task=task).pick(last)
+    notifies = _on(plan, notifies, one[counter[last]])
     waits = _on(plan, waits, one[waits.peer * plan.channels + waits.channel])
-    queued = np.array([plan.bound.kernels[n].on_copy_engine for n, _, _ in plan.workers], bool)
-    worker = plan.worker[waits.task]
+    worker, kernel = plan.worker[waits.task], plan.task_kernels[waits.task]
     order = np.lexsort((waits.position, plan.sequence[waits.task], worker))
     key = worker[order] * counters + (waits.peer * plan.channels + waits.channel)[order]
     earliest = np.zeros(len(order), bool)
     earliest[order[np.unique(key, return_index=True)[1]]] = True
-    taken = np.array([kernel.dynamic for kernel in plan.bound.kernels], bool)
-    free = taken[np.array([n for n, _, _ in plan.workers], np.int64)[worker]]  # a launch decides what comes first
-    passed = ~earliest & ~queued[worker] & ~free
-    return Signals.joined([waits.pick(~passed), notes]), waits.pick(passed)
+    # Of copy engines all stay, and of kernels whose programs take tiles by a counter a launch decides what comes first.
+    all_stay = np.array([one.on_copy_engine or one.dynamic for one in plan.bound.kernels], bool)
+    passed = ~earliest & ~all_stay[kernel]
+    return Signals.joined([waits.pick(~passed), notifies]), waits.pick(passed)
 
 
 def _on(plan: Plan, signals: Signals, counter: Ints) -> Signals:
@@ -315,19 +313,19 @@ def _in_queue_order(plan: ThinnedPlan) -> ThinnedPlan:
     if not any(kernel.on_copy_engine for kernel in bound.kernels):
         return plan
     by_queue = {name for kernel in bound.kernels if kernel.on_copy_engine for name in kernel.stage_names}
-    tells: dict[str, set[int]] = {name: set() for name in bound.stages}
+    notifies: dict[str, set[int]] = {name: set() for name in bound.stages}
     waits: dict[str, set[int]] = {name: set() for name in bound.stages}
     names = [name for name, _ in plan.statements]
-    for kind, found in ((NOTIFY, tells), (WAIT, waits)):
+    for kind, found in ((NOTIFY, notifies), (WAIT, waits)):
         rows = plan.signals.kind == kind
         pairs = plan.signals.statement[rows] * len(bound.tensors) + plan.channel_tensors[plan.signals.channel[rows]]
         for statement, tensor in (divmod(pair, len(bound.tensors)) for pair in np.unique(pairs).tolist()):
             found[names[statement]].add(tensor)
     after = set(by_queue)  # stages that wait, through others, for what a queue notifies
-    while more := {n for n in waits if n not in after and any(waits[n] & tells[other] for other in after)}:
+    while more := {n for n in waits if n not in after and any(waits[n] & notifies[other] for other in after)}:
         after |= more
     awaited = set[int]().union(*(waits[name] for name in by_queue))
-    aside = not bound.capabilities.traced and not any(awaited & tells[name] for name in after)
+    aside = not bound.capabilities.traced and not any(awaited & notifies[name] for name in after)
     first = bound.schedule.reuse_wait and not own_copies(plan).conflict
     found = in_queue_order(plan, own_first=first, waits_aside=aside)
     assert isinstance(found, ThinnedPlan)
