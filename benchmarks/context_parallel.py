@@ -42,8 +42,8 @@ CASES = (
     ("whole", 16, 4096, 128), ("whole", 16, 8192, 128), ("causal", 16, 4096, 128), ("packed", 32, 8192, 128),
     ("packed", 32, 16384, 128),
 )  # fmt: skip
-"""Whether rows see only those before them, in documents or not, heads of queries, rows of a rank, and elements of a
-head."""
+"""The keys that rows see (those before them, all, or those before them in their document), heads of queries, rows of a
+rank, and elements of a head."""
 DOCUMENTS = 12
 """Documents of drawn lengths that are packed into a sequence."""
 THERE, PAIR, OURS, RING, ULYSSES = "keys are there", "NCCL and torch", "ours", "ring", "ulysses"

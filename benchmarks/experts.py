@@ -538,9 +538,9 @@ class Case:
             return dispatch(self.x, ids, weights, E=layer.local, k=layer.chosen, T=room, first=first)
 
         def combined() -> Callable[[], Tensor]:
-            told = dispatched()
-            place, scale = (one.view(ranks, M, -1).clone() for one in (told.place, told.scale))
-            starts, c = told.starts.clone(), torch.randn(room, layer.hidden, device=self.x.device, dtype=bf16)
+            made = dispatched()
+            place, scale = (one.view(ranks, M, -1).clone() for one in (made.place, made.scale))
+            starts, c = made.starts.clone(), torch.randn(room, layer.hidden, device=self.x.device, dtype=bf16)
             c[starts[-1] - 1] = 0
             sums = torch.zeros(ranks, M, layer.hidden, device=c.device)
             for q in range(layer.chosen):

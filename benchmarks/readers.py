@@ -1,5 +1,5 @@
 # pyright: basic
-"""What the model finds for programs that readers wrote without schedules (tests/patterns/readers), beside the built-in.
+"""Schedules that a search finds for programs without any (tests/patterns/readers), beside the built-in ones.
 
 python benchmarks/readers.py OUT.json                     # searches, without a GPU
 python benchmarks/readers.py OUT.json FOLDER              # writes each program and what was found, as FOLDER/NAME.tl

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 OWN = "the file and the folders on the way to it must be yours or root's, and no other user may write to them"
-"""What to do about a file that is `distrusted`, as a hint."""
+"""The hint about a file that is `distrusted`."""
 MAX_BYTES = 2**28
 """Maximum size of a file that is read."""
 _CHUNK = 2**20

@@ -274,7 +274,7 @@ ranks: Ranks = Ranks()
 
 
 class Entries(TypedDict, total=False):
-    """What may be said of the entries of an index tensor (`input`), and of its ranks."""
+    """Promises of the entries of an index tensor (`input`), and its ranks."""
 
     distinct: builtins.bool
     rising: builtins.bool

@@ -39,7 +39,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What is kept of a verified plan. blocks: those that stand for all, in words. thresholds: grid by grid."""
+    """The part of a verified plan that is kept.
+
+    blocks: those that stand for all, in words. thresholds: grid by grid.
+    """
 
     blocks: str
     own_copies_first: bool
@@ -59,7 +62,7 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class _Order:
-    """What a schedule alone orders."""
+    """The reads after writes that a schedule alone orders."""
 
     found: tuple[Scheduled, ...]
 

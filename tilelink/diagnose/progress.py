@@ -24,7 +24,7 @@ from tilelink.planning.plan import Plan
 
 Bools = NDArray[np.bool_]
 Node = tuple[str, int]
-"""What waits: ("program", worker), ("begin", rank) before its kernels, ("end", rank) after them."""
+"""A part of a launch that waits: ("program", worker), ("begin", rank) before its kernels, ("end", rank) after them."""
 
 
 class Progress:
@@ -57,7 +57,7 @@ class Progress:
         self.lower = np.zeros(len(self.scripts), np.int64)
         """worker -> the signals that it has come through, at least."""
         self.blocked: dict[Node, str] = {}
-        """What waits, and why: "signal", "launch", "kernel" (before it), "taken" (its program, by another tile)."""
+        """Node -> why it waits: "signal", "launch", "kernel" (before it), "taken" (its program, by another tile)."""
         self.reported = dict(self._reported())
         self.beyond = {w: wait for w, (row, wait) in self.reported.items() if wait.expected > self.target(row)}
         """worker -> its wait, if that is for more notifies than the plan has."""

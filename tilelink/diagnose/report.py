@@ -17,7 +17,7 @@ SAID = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Root:
-    """What holds a launch up.
+    """A cause that holds a launch up.
 
     kind: "differs" (other programs), "promise", "died", "silent" (no dump), "not begun", "late", "lost" (a notify),
     "beyond" (a wait for more than there is), "circle".
@@ -80,7 +80,7 @@ def report_of(waits: Waits) -> Report:
 
 
 class _Words:
-    """What a graph of waits has, in words."""
+    """Nodes and causes of a graph of waits, in words."""
 
     def __init__(self, waits: Waits) -> None:
         self.waits, self.run, self.plan = waits, waits.run, waits.plan

@@ -15,14 +15,14 @@ from tilelink.lowering.events import NOTIFY
 CERTAIN = ("died", "promise")
 """Kinds of causes that ranks know of by themselves; what else is late may be so because of them."""
 Key = tuple[Any, ...]
-"""What tells causes apart: the kind and the rank, or the counter."""
+"""The identity of a cause: its kind and its rank, or its counter."""
 STRENGTH = {"beyond": 2, "silent": 2, "not begun": 1, "late": 1}
 """Kind -> how likely it is the root, of causes for which equally many wait."""
 
 
 @dataclass(kw_only=True)
 class Cause:
-    """What holds waits up. kind: as of `Root`. rows: the missing notifies that it has, or some of which are.
+    """A cause that holds waits up. kind: as of `Root`. rows: the missing notifies that it has, or some of which are.
 
     counter: of a lost notify. launch: that a rank has not begun. worker: of a wait for more than there is.
     """
@@ -36,7 +36,7 @@ class Cause:
 
 
 class Waits:
-    """What waits, for what that is, and what is at the end.
+    """The graph of waits, and the causes at its ends.
 
     whole: False if other ranks may have seen more, so that none of them is taken for dead.
     """

@@ -1,4 +1,4 @@
-"""What consumers of a stage with roles load before they need it, next to a product (lowering/clauses/roles.py).
+"""Tensors that consumers of a stage with roles load before they need them (lowering/clauses/roles.py).
 
 While the last buffer of a tile is multiplied, they start to load the first piece of a tile that they compute with, and
 all pieces of a vector along its columns; further pieces of a tile while they compute the one before.

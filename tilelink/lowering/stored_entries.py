@@ -115,7 +115,7 @@ class StoredEntries:
     """The first that was noted of an entry, and which of its entries it is."""
     _twice: set[Entry] = field(default_factory=set[Entry])
     _later: list[tuple[Sequence[Entry], Callable[[], ValueKey | None], Columns]] = field(default_factory=list[Any])
-    """What `settle` notes: keys that nobody asks for are not made."""
+    """Entries that `settle` notes: keys that nobody asks for are not made."""
 
     def __post_init__(self) -> None:
         self._origins = Origins.of(self.bound)

@@ -13,7 +13,7 @@ US = 1e6
 IDLE_SHARE = 0.5
 """Part of a launch that a stage takes which leaves SMs idle, from which on it is said without being asked."""
 WAYS = {"sms": "try `on sm`", "tiles": "try smaller tiles"}
-"""What makes a stage faster that leaves SMs idle, by the cause."""
+"""Cause -> the way to make a stage faster that leaves SMs idle."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +88,14 @@ def idle_sms(result: Simulated) -> list[str]:
 
 def path_of(result: Simulated) -> str:
     """Return whose the critical path of a launch is, in words: stages, with what they do on it, and the launch."""
-    path, told = critical_path(result), list[str]()
+    path, said = critical_path(result), list[str]()
     whole = sum(part.seconds for part in path.values())
     stages = _stages(result)
     for stage in sorted(stages, key=lambda name: -stages[name]):
         parts = {part: found.seconds for (name, part), found in path.items() if name == stage}
         inside = ", ".join(f"{part} {100 * parts[part] / whole:.0f}" for part in sorted(parts, key=lambda p: -parts[p]))
-        told.append(f"{stage or 'launch'} {100 * stages[stage] / whole:.0f} %{f' ({inside})' if stage else ''}")
-    return f"critical path: {', '.join(told)}"
+        said.append(f"{stage or 'launch'} {100 * stages[stage] / whole:.0f} %{f' ({inside})' if stage else ''}")
+    return f"critical path: {', '.join(said)}"
 
 
 def _stages(result: Simulated) -> dict[str, float]:

@@ -21,7 +21,7 @@ from tilelink.simulator.script import AWAIT, COMPUTE, FAR, MOVE, SIGNAL, Floats,
 from tilelink.simulator.thinned import places_of, repeats_of
 
 NEARLY = 1e-6
-"""What a number of programs may lack to a whole one, where each stands for several."""
+"""Rounding error of numbers of programs, where each stands for several."""
 
 RESUME, ARRIVE, LEAVE, BEGIN, PART, STORED = range(6)
 """Events: a worker resumes; a notify reaches its counter; a port finishes a transfer; a transfer begins; a transfer
