@@ -1539,3 +1539,37 @@ program scattered(NB, B):
     ):
         bound = compiler.bound(tilelink.parse(program).program(), dims={"NB": 2, "B": 8}, ranks=1)
         assert {table for table, *_ in make_plan(bound).guards.copies} == known
+
+
+ASSIGNED_AGAIN = """
+program assigned_again(M = 8, K = 4):
+    g : in    [2, K] < 3
+    x : in    [M]
+    n : local [1] <= M
+    m : local [1] <= M
+    h : local [M]
+    y : out   [M[:m[0]]]
+
+    compute count(e: 1 by 1):
+        v = sum(g[0, :], axis=0)
+        n[e] = {value}
+        v = sum(g[{second}, :], axis=0)
+        m[e] = {value}
+
+    compute fill(i: M[:n[0]]):
+        h[i] = x[i]
+
+    compute use(i: M[:m[0]]):
+        y[i] = h[i]
+"""
+
+
+@pytest.mark.parametrize("value", ["v", "maximum(v, 2)"])
+def test_a_name_that_is_assigned_again_is_another_value(value: str) -> None:
+    for second in (0, 1):
+        program = link(tilelink.parse(ASSIGNED_AGAIN.format(value=value, second=second)).program())
+        if second == 0:
+            tilelink.plan(program, ranks=1, dims={"M": 8, "K": 4})
+        else:
+            with pytest.raises(CoverageError, match=r"reads h of rank 0, which rank 0, fill tile .* writes up to"):
+                tilelink.plan(program, ranks=1, dims={"M": 8, "K": 4})

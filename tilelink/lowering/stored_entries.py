@@ -107,7 +107,8 @@ class StoredEntries:
 
     bound: Bound
     guards: Guards
-    _names: dict[str, _Version] = field(default_factory=dict[str, "_Version"])
+    _names: Mapping[str, _Version] = field(default_factory=dict[str, "_Version"])
+    """Names of a stage, so far. Each assignment makes another mapping: keys are made later, of names as they were."""
     _stage: str = ""
     _origins: Origins = field(init=False)
     _noted: list[_Noted] = field(default_factory=list[_Noted])
@@ -149,7 +150,8 @@ class StoredEntries:
             self._stage, self._names = stage.name, {}
         always = any(statement is one for one in stage.stage.body)
         value = statement.value if always else None
-        self._names[statement.name] = _Version(statement=number, value=value, before=dict(self._names))
+        version = _Version(statement=number, value=value, before=self._names)
+        self._names = {**self._names, statement.name: version}
 
     def written(
         self, stage: BoundStage, statement: Statement, target: Region, value: Value, executions: list[Execution],
