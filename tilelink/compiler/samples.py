@@ -60,7 +60,8 @@ def completed(
 ) -> list[dict[str, Ints]]:
     """Return launches with the index tensors that a plan's program tells and computes besides.
 
-    Those that are told are what they copy. Those that are computed are drawn like given ones.
+    Those that are told are what they copy. Those that are computed are drawn like given ones, and so are lists of
+    places of which no entry is read alone (lowering/stored_entries.py).
     """
     bound = plan.bound
     kind = routing if isinstance(routing, str) and Path(routing).suffix not in RECORDED else "uniform"
