@@ -48,6 +48,28 @@ def found(rows: str = "i", more: str = "", w: str = "K", **dims: int) -> tuple[d
     return other_sizes(plan, bound_with), bound_with
 
 
+FOLDED = {
+    "a loop": (
+        "y[i, j] = x[i, j] +",
+        "total = x[i, j]\n        for (u: M // 512):\n            total += x[i, j]\n        y[i, j] = total +",
+    ),
+    "a rank": ("left[i, j] @ (rank + 1), x", "left[i, j] @ (rank + 1 + M // 512), x"),
+    "a condition": (
+        "        producer_tile_notify(left",
+        "        if (M // 16) % 5 // 4 == 0:\n            producer_tile_notify(left",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOLDED)
+def test_a_dimension_whose_quotient_decides_something_is_not_named(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes that are looked at have the same quotient, and others have not."""
+    old, new = FOLDED[what]
+    assert old in SHIFTED
+    monkeypatch.setitem(globals(), "SHIFTED", SHIFTED.replace(old, new))
+    assert set(found()[0]) == {"N"}
+
+
 def test_dimensions_whose_blocks_are_alike_may_have_other_sizes() -> None:
     held, bound_with = found()
     assert held == {"M": Multiples(of=16, least=48), "N": Multiples(of=8, least=24)}

@@ -187,7 +187,7 @@ def test_without_tracing_nothing_of_it_is_in_the_source(case: Any, monkeypatch: 
 def one_by_one(plan: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """The source in stock Triton of what was lowered to be traced, with a line for each notify."""
     with monkeypatch.context() as patched:
-        patched.setitem(emitter.DIALECTS, "traced", Dialect(notifies_together=False, waits_together=False))
+        patched.setitem(emitter.DIALECTS, "traced", Dialect(waits_together=False))
         return emit(plan.bound, plan.thresholds).text
 
 

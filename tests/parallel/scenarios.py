@@ -246,11 +246,56 @@ def gathered_once() -> None:
             assert asked.count("ag_gemm_gathered") == gathers + 4 and asked.count("gemm_rs") == gathers + 4, asked
             asked.clear()
     left = net[0].attention.wq._together
-    assert (left.x, left.made, left.within) == (None, [], False)
+    assert (left.x, left.made) == (None, [])
     net[0].attention.wv.forward = raising
     with pytest.raises(ArithmeticError):
         net(x)
-    assert (left.x, left.made, left.within) == (None, [], False)
+    assert (left.x, left.made) == (None, [])
+
+
+class Modes(nn.Module):
+    """Layers at the same rows that are called in different modes, and recomputed alone."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.wq, self.wk = kind, *(nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "one is recomputed":
+            return recomputed(self.wq, x, use_reentrant=False) * self.wk(x)
+        if self.kind == "all are recomputed":
+            return recomputed(lambda x: self.wq(x) * self.wk(x), x, use_reentrant=False)
+        modes: Any = {"no_grad": torch.no_grad, "autocast": lambda: torch.autocast("cpu", torch.bfloat16)}
+        with modes.get(self.kind, nullcontext)():
+            q = self.wq(x)
+        if self.kind == "changed":
+            with torch.no_grad():
+                x.mul_(2)
+        return q * self.wk(x)
+
+
+def in_other_modes() -> None:
+    """Layers together have the results and gradients of layers apart, whatever mode each is called in."""
+    over = mesh()
+    layouts: Any = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
+    x, _ = inputs(True, over)
+    for kind in ("plain", "no_grad", "autocast", "changed", "one is recomputed", "all are recomputed"):
+        seen = []
+        for names in ((), ("wk", "wq")):
+            torch.manual_seed(3)
+            prepared = parallel.PrepareModuleInput(together=names, **layouts)
+            plan: Any = {"": prepared, "wq": parallel.Colwise(), "wk": parallel.Colwise()}
+            net = stock.parallelize_module(Modes(kind), over, plan)
+            given = x.clone().requires_grad_(kind != "changed")
+            with torch.no_grad() if kind == "changed" else nullcontext():
+                y = net(given)
+            if kind != "changed":
+                y.float().square().sum().backward()
+            gradients = [p.grad.to_local() for p in net.parameters() if p.grad is not None]
+            seen.append((y, *gradients, *(() if given.grad is None else (given.grad,))))
+        assert len(seen[0]) == len(seen[1]), kind
+        for one, other in zip(*seen, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5, msg=lambda m, k=kind: f"{k}: {m}")
 
 
 def raising(x: Any) -> Any:
@@ -560,6 +605,13 @@ def dtensors() -> None:
     for call, said in wrongs:
         with pytest.raises(BindingError, match=rf"(?s){said}"):
             call()
+    uneven = distribute_tensor(w[: 4 * ranks - 1], over, shard)
+    for call, name in ((lambda: ops.ag_gemm(a, uneven), "w"), (lambda: ops.ag_gemm(uneven, b), "x")):
+        with pytest.raises(ShapeError, match=rf"(?s){name} of ag_gemm is \[{4 * ranks - 1}, .* pad it"):
+            call()
+    two = distribute_tensor(x, mesh(1, ranks, names=("dp", "tp")), [Replicate(), Shard(0)])
+    with pytest.raises(RankError, match="the mesh has 2 dimensions"):
+        ops.all_gather(two)
 
 
 def mistakes() -> None:
@@ -594,6 +646,12 @@ def mistakes() -> None:
     net = stock.parallelize_module(MLP(), over, {"": joined, "w1": parallel.Colwise(), "w2": parallel.Rowwise()})
     with pytest.raises(BindingError, match=r"(?s)'w2' of MLP is a RowsLinear.*ColwiseParallel"):
         net(torch.ones(ROWS, HIDDEN))
+    absent = parallel.PrepareModuleInput(together=("w1", "w4"), **layouts)
+    net = stock.parallelize_module(MLP(), over, {"": absent, "w1": parallel.Colwise()})
+    with pytest.raises(BindingError, match="'w4' of MLP is nothing"):
+        net(torch.ones(ROWS, HIDDEN))
+    with pytest.raises(BindingError, match=r"(?s)together is 'w1'.*a tuple of names"):
+        parallel.PrepareModuleInput(together="w1", **layouts)
 
 
 def explained() -> None:

@@ -2,8 +2,9 @@
 
 That is proved of the lowered program (planning/cutoff.py), and which program a size gives is up to the passes. So a
 dimension is named if twice its size, and few blocks of it, give the small program that was proved, so that they differ
-in nothing but the number of blocks. The numbers of a size, as those of 32 bits, counters and resident programs, are
-looked at when it is compiled; so is every size that is not named.
+in nothing but the number of blocks. Two sizes do not show what passes fold by quotients, remainders or minima of a
+size, which may be alike for those two alone: such a dimension is not named. The numbers of a size, as those of 32 bits,
+counters and resident programs, are looked at when it is compiled; so is every size that is not named.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
-from tilelink.ir.scalar import Env, Param, Scalar, evaluate, walk
-from tilelink.ir.visitor import all_indices
+from tilelink.ir.scalar import Binary, Env, Param, Scalar, evaluate, walk
+from tilelink.ir.visitor import all_indices, stage_scalars
 from tilelink.lowering.bound import Bound, with_channels
 from tilelink.lowering.listing import listing
 from tilelink.lowering.orders import TILE
@@ -47,7 +48,7 @@ def other_sizes(plan: Plan, bound_with: Callable[[Mapping[str, int]], Bound]) ->
         return {}
     found: dict[str, Multiples] = {}
     for name, value in part.whole.numbers.items():
-        if not isinstance(value, int) or isinstance(value, bool):
+        if not isinstance(value, int) or isinstance(value, bool) or _is_folded(part.whole.source, name):
             continue
         every = (sizes for one in _with(part, name) for sizes in _multiples(one, value))
         held = next((sizes for sizes in every if _hold(part, name, value, sizes, bound_with)), None)
@@ -64,6 +65,15 @@ def _with(part: Cutoff, name: str) -> Iterator[Repetition]:
     named |= {(stage.name, decl.name) for stage in program.stages for decl in all_indices(stage)
               if _says(decl.extent, name)}  # fmt: skip
     yield from (one for one in part.repetitions if named & {*one.sizes})
+
+
+def _is_folded(program: Program, name: str) -> bool:
+    """True if a quotient, a remainder, a minimum or the like of a dimension decides something of a program."""
+    extents = [extent for tensor in program.tensors for extent in tensor.shape]
+    extents += [decl.extent for stage in program.stages for decl in all_indices(stage)]
+    every = [*extents, *(one for stage in program.stages for one in stage_scalars(stage))]
+    nodes = (node for one in every for node in walk(one))
+    return any(isinstance(node, Binary) and node.op not in "+-*" and _says(node, name) for node in nodes)
 
 
 def _says(extent: Scalar, name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from tilelink.errors import BindingError
+from tilelink.errors import BindingError, ShapeError
 from tilelink.ops.groups import group_of, members_of, name_of
 
 SUMMED, WHOLE = "summed", "whole"
@@ -59,9 +59,10 @@ def _placed(operator: Any, given: dict[str, Any], operands: dict[str, Placed], r
         hint = "make it a DTensor by DTensor.from_local or distribute_tensor, or give to_local() of the others"
         raise BindingError(f"{' and '.join(plain)} of {op} is no DTensor, and others are", hint=hint)
     mesh = given[next(iter(operands))].device_mesh
+    group = group_of(mesh)
     others = [name for name in operands if given[name].device_mesh != mesh]
     named = options.get("group")
-    if others or (named is not None and name_of(members_of(named)) != group_of(mesh).group_name):
+    if others or (named is not None and name_of(members_of(named)) != group.group_name):
         where = f"{others[0]} of {op} is" if others else f"the group of {op} is not that of its DTensors, which are"
         raise BindingError(f"{where} on another mesh", hint="one mesh, and `group` left out")
 
@@ -73,9 +74,12 @@ def _placed(operator: Any, given: dict[str, Any], operands: dict[str, Placed], r
         if found != wanted and not (isinstance(found, Replicate) and isinstance(wanted, Shard)):
             hint = f"give {name}.redistribute(placements=[{wanted!r}])"
             raise BindingError(f"{name} of {op} is {found!r}, and it takes {wanted!r}", hint=hint)
+        if isinstance(placed, int) and (placed >= one.dim() or one.shape[placed] % mesh.size()):
+            what = f"{name} of {op} is {list(one.shape)}, and is spread along dimension {placed} on {mesh.size()} ranks"
+            raise ShapeError(what, hint="pad it to a multiple of the ranks")
         local[name] = (one if found == wanted else one.redistribute(placements=(wanted,))).to_local()
 
-    made = operator(**local, **{**options, "group": group_of(mesh)})
+    made = operator(**local, **{**options, "group": group})
     if result == WHOLE and torch.is_grad_enabled():
         # An operator's gradients are those of the sum of all ranks' losses, and a DTensor has one loss.
         made = _OneLoss.apply(made, mesh.size())

@@ -7,7 +7,7 @@ placements. What has no operator here, such as an embedding, is left to torch's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -61,7 +61,7 @@ class _Columns:
             if not isinstance(x.placements[0], Shard) or _is_columns(x.placements[0], x.dim()):
                 x = x.redistribute(placements=(Replicate(),))
             given = x.placements[0]
-            if self._together is not None and self._together.within and isinstance(given, Shard):
+            if self._together is not None and isinstance(given, Shard):
                 y = self._together.product(self, x, _dim(given, x.dim()))
                 return _result(y, Shard(y.dim() - 1), mesh, placed)
             # Several products of one x are one sum of gradients, as with torch's style.
@@ -80,7 +80,7 @@ class _Together:
 
     def __init__(self, module: nn.Module, names: tuple[str, ...]) -> None:
         self.module, self.names, self.layers = module, names, list[Any]()
-        self.within, self.x, self.made = False, None, list[Any]()
+        self.x, self.state, self.made = None, None, list[Any]()
 
     def begin(self, *_: Any) -> None:
         """Before the module's forward. Its children get their styles after it, so they are looked for here."""
@@ -88,30 +88,45 @@ class _Together:
             self.layers = [_child(self.module, name) for name in self.names]
             for layer in self.layers:
                 layer._together = self
-        self.within, self.x, self.made = True, None, []
+        self.end()
 
     def end(self, *_: Any) -> None:
-        self.within, self.x, self.made = False, None, []
+        self.x, self.state, self.made = None, None, []
 
     def product(self, layer: Any, x: Any, dim: int | None) -> Tensor:
-        at = next(n for n, one in enumerate(self.layers) if one is layer)
-        if self.x is not x or self.made[at] is None:
-            weights, biases = [_own(one.weight) for one in self.layers], [_own(one.bias) for one in self.layers]
-            rows, *weights = _autocast(x.to_local(), *weights)
-            y = products.columns(rows, tuple(weights), None, layer._placed.group, dim)
-            parts = y.split([one.shape[0] for one in weights], -1)
-            added = [y if b is None else y + b.to(y.dtype) for y, b in zip(parts, biases, strict=True)]
-            self.x, self.made = x, added
+        """Return the result of a layer for rows x. The first layer at them computes for all."""
+        at, state = next(n for n, one in enumerate(self.layers) if one is layer), self._state(x)
+        if self.x is not x:
+            self.x, self.state, self.made = x, state, list(self._products(x, self.layers, dim))
+        if self.state != state or self.made[at] is None:  # in another mode, or once more
+            (y,) = self._products(x, [layer], dim)
+            return y
         y, self.made[at] = self.made[at], None
         return y
+
+    @staticmethod
+    def _products(x: Any, layers: list[Any], dim: int | None) -> Iterator[Tensor]:
+        rows, *weights = _autocast(x.to_local(), *(_own(one.weight) for one in layers))
+        y = products.columns(rows, tuple(weights), None, layers[0]._placed.group, dim)
+        for layer, part in zip(layers, y.split([one.shape[0] for one in weights], -1), strict=True):
+            yield part if layer.bias is None else part + _own(layer.bias).to(part.dtype)
+
+    def _state(self, x: Any) -> Any:
+        """What the results depend on beside x itself: a layer that is called with other ones computes alone."""
+        device = x.device.type
+        modes = (torch.is_grad_enabled(), torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        if torch.compiler.is_compiling():
+            return modes  # a graph has no versions
+        return modes, [one._version for one in (x, *(layer.weight for layer in self.layers))]
 
 
 def _child(module: nn.Module, name: str) -> Any:
     """Return a layer that is named in `together`, after styles were applied."""
-    layer: Any = module.get_submodule(name)
+    layer: Any = dict(module.named_modules()).get(name)
     if not isinstance(layer, _Columns):
         hint = "name linear layers of the module that have the style ColwiseParallel of tilelink.parallel"
-        raise BindingError(f"{name!r} of {type(module).__name__} is a {type(layer).__name__}", hint=hint)
+        what = "nothing" if layer is None else f"a {type(layer).__name__}"
+        raise BindingError(f"{name!r} of {type(module).__name__} is {what}", hint=hint)
     return layer
 
 
@@ -379,13 +394,17 @@ class PrepareModuleInput(stock.PrepareModuleInput):
     use_local_output=True they are gathered before the module, as by torch's.
 
     together: names of linear layers in the module, of style `Colwise`, that take the same rows. They are one product,
-    which gathers once and in backward scatters once; weights are copied next to each other for it.
-    Raises BindingError at the first call for names of other layers.
+    which gathers once and in backward scatters once; weights are copied next to each other for it. Results are columns
+    of one tensor: `reshape` and splits of the last dimension take them, a `view` across rows does not.
+    Raises BindingError for a name in place of several, and at the first call for names of other layers.
     """
 
     def __init__(self, *, together: Sequence[str] = (), **layouts: Any) -> None:
         """layouts: as torch's style takes them."""
         super().__init__(**layouts)
+        if isinstance(together, str):
+            hint = f"give a tuple of names, as ({together!r}, ...)"
+            raise BindingError(f"together is {together!r}", hint=hint)
         self.together = tuple(together)
         if not self.use_local_output and self.input_layouts is not None:
             assert self.desired_input_layouts is not None
