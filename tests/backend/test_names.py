@@ -27,7 +27,7 @@ STEMS = (
     r"acc|k|c|v|offs|offs_\w+|\w+_tile|\w+_remote|channel|end_\w+|start_\w+|held|held_tile|total|pad|step|box|number|row|column"
     r"|best|place|rising|top|sums|first_\w+|segment|within|there|ends"
     r"|buffer|phase|previous|result_buffer|result_phase|iteration|part|piece|pieces|rows|columns|offsets|\w+_pointers|\w+_next"
-    r"|like|product|\w+_pieces|tile_buffer|tile_phase|before|operand|later|later_phase|start|stop|\w+_awaited"
+    r"|like|product|following|whole|most_\w+|least_\w+|\w+_pieces|tile_buffer|tile_phase|before|operand|later|later_phase|start|stop|\w+_awaited"
 )
 NUMBERED = re.compile(rf"({STEMS})|.*_[0-9]+|.*_boxes_[0-9]+x[0-9]+(_swizzled)?(_at_[0-9]+)?|THRESHOLDS_.*")
 """Temporaries, which a writer keeps apart from the names of users, and names that tell what they are by themselves."""

@@ -234,8 +234,8 @@ def test_every_two_clauses_that_do_not_replace_each_other_come_together() -> Non
     assert len(found) > 250 and pair_case(7) == pair_case(7)
 
 
-@pytest.mark.parametrize("pairs", [14, pytest.param(24, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("pairs", [28, pytest.param(60, marks=pytest.mark.thorough)])
 def test_a_sample_of_pairs_is_refused_or_right(pairs: int) -> None:
     verdicts = [judge(pair_case(number)) for number in range(pairs)]
     assert not [f"{v}\n{v.case}" for v in verdicts if v.outcome == "wrong"]
-    assert sum(v.outcome == "right" for v in verdicts) >= pairs // 12  # most do not fit together
+    assert sum(v.outcome == "right" for v in verdicts) >= pairs // 24  # most do not fit together

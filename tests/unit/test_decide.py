@@ -363,7 +363,7 @@ def test_what_is_not_safe_is_not_the_best_way(monkeypatch: pytest.MonkeyPatch) -
         if bound.source == best.program:
             raise VerificationError("not safe")
 
-    monkeypatch.setattr(predict, "safe_plan", refuse)
+    monkeypatch.setattr(predict, "proved", refuse)
     left = [way.seconds for way in others if way.program != best.program]
     assert left and fused_candidates(asked, machine)[0].seconds == left[0]
 
