@@ -119,7 +119,8 @@ def tiles_of(rng: random.Random, program: Program, stage: Stage, sizes: Sequence
     for region in stage_regions(stage):
         dims = zip(region.coords, program.tensor(region.tensor).shape, strict=False)
         names += [n.name.lower() for c, n in dims if isinstance(c, Whole) and isinstance(n, Param)]
-    chosen = [n for n in dict.fromkeys(names) if rng.random() < 0.7] or names[:1] or [d.name for d in stage.indices][:1] or ["i"]
+    names = names or [d.name for d in stage.indices] or ["i"]
+    chosen = [n for n in dict.fromkeys(names) if rng.random() < 0.7] or names[:1]
     return f"tile({', '.join(f'{n}={rng.choice(sizes)}' for n in chosen)})"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -36,7 +37,7 @@ SIZES = (
 MACHINE = load_machine("8xH200")
 
 
-def subjects(*, ranks: tuple[int, ...] = (2, 4), programs: tuple[str, ...] = ()) -> list[Choices | Schedules]:
+def subjects(*, ranks: tuple[int, ...] = (2, 4), programs: tuple[str, ...] = ()) -> list[Any]:
     vary = Vary(ranks=ranks, dtypes=("bf16",))
     return subjects_of(Target(names=(KINDS,), programs=programs, sets=SIZES, vary=vary), base_of, tables_of)
 

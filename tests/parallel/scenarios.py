@@ -291,8 +291,8 @@ def in_other_modes() -> None:
                 y = net(given)
             if kind != "changed":
                 y.float().square().sum().backward()
-            gradients = [p.grad.to_local() for p in net.parameters() if p.grad is not None]
-            seen.append((y, *gradients, *(() if given.grad is None else (given.grad,))))
+            gradients: list[Any] = [p.grad for p in net.parameters() if p.grad is not None]
+            seen.append((y, *(one.to_local() for one in gradients), *(() if given.grad is None else (given.grad,))))
         assert len(seen[0]) == len(seen[1]), kind
         for one, other in zip(*seen, strict=True):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5, msg=lambda m, k=kind: f"{k}: {m}")
@@ -593,7 +593,8 @@ def dtensors() -> None:
             torch.testing.assert_close(y.full_tensor(), expected.detach())
             for result in (y, expected):
                 result.square().sum().backward()
-            for one, other in zip(spread, alone, strict=True):
+            pairs: Any = zip(spread, alone, strict=True)
+            for one, other in pairs:
                 torch.testing.assert_close(one.grad.full_tensor(), other.grad, msg=lambda m, o=op: f"{o}: {m}")
     a, b = (distribute_tensor(one, over, shard) for one in (x, w))
     wrongs: Any = (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulator.cases import H200S, IDEAL, SCALE, SHIFT, planned
-from tests.simulator.test_properties import cases, run
+from tests.simulator.test_properties import cases, planned_with_launches
 from tests.tiers import one_in, thorough
 from tilelink.simulator import Simulated, simulate
 
@@ -81,7 +81,12 @@ def test_the_busiest_link() -> None:
 @thorough(unless=lambda name: one_in(4, name))
 @pytest.mark.parametrize("name", list(dict.fromkeys(program.name for program, schedule in cases() if schedule)))
 def test_it_is_the_same_for_every_schedule(name: str) -> None:
-    first, *others = (run(*case).bound for case in cases() if case[0].name == name)
+    first, *others = (planned_with_launches(*case) for case in cases() if case[0].name == name)
     assert others
-    for bound in others:
-        assert (bound.compute, bound.transfer) == pytest.approx((first.compute, first.transfer))
+    found = simulate(**first, machine=H200S).bound
+    for one in others:
+        bound = simulate(**one, machine=H200S).bound
+        assert bound.transfer == pytest.approx(found.transfer)
+        masked = any(stage.masks for stage in one["plan"].bound.stages.values())
+        # Roles leave out masks where all of a tile is seen: less is computed, but the products.
+        assert bound.compute == pytest.approx(found.compute, rel=0.2 if masked else 1e-6)

@@ -126,6 +126,7 @@ UNDECIDED = {
     "moe_decode_f8": {"share", "sent", "unit", "scale", "parts", "chosen", "before", "mark"},
     # entries of index tensors
     "gated_expert_parallel": {"owner", "count"},
+    "moe_rows_dispatch": {"count", "list"},
     "two_level_expert_parallel": {"near"},
     # read before it is written in place
     "momentum": {"v"},

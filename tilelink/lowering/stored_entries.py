@@ -57,6 +57,9 @@ is stored in an index tensor: the tensor, this, and nothing."""
 Boxes = Callable[[TileMap], tuple[Ints, Ints, Ints]]
 """The elements of an access and their rank, in each of the executions of a statement."""
 
+SHORT = 1 << 10
+"""Entries of an index tensor that are compared, whoever asks for them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
@@ -141,8 +144,12 @@ class StoredEntries:
         return frozenset(found)
 
     def _is_asked(self, stage: BoundStage, table: str) -> bool:
-        """True if it may matter what the entries are equal to that a stage writes, or names that are stored there."""
-        return table in self._asked or any(one in self._asked for one in self.bound.typing.stage(stage.name).locals)
+        """True if it may matter what the entries are equal to that a stage writes, or names that are stored there.
+
+        Those of a short list are compared too, which costs little: the simulator draws equal ones alike.
+        """
+        asked = table in self._asked or any(one in self._asked for one in self.bound.typing.stage(stage.name).locals)
+        return asked or prod(self.bound.tensors[table].shape) <= SHORT
 
     def assigned(self, stage: BoundStage, number: int, statement: Assign) -> None:
         """Take an assignment."""

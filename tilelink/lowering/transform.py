@@ -39,6 +39,7 @@ from tilelink.ir.scalar import (
     Compare,
     Env,
     Index,
+    Int,
     Lookup,
     Param,
     Rank,
@@ -301,6 +302,12 @@ def _concrete_stage(program: Program, stage: Stage, scalars: frozenset[str], num
             return Literal(value=numbers[value.scalar.name])
         return None
 
+    def on_folded(value: Value) -> Value | None:
+        # What sizes fold to a number prints as one, and is read back as one.
+        if isinstance(value, FromScalar) and isinstance(value.scalar, Int):
+            return Literal(value=value.scalar.value, location=value.location)
+        return None
+
     body = map_values(stage.body, on_value)
     ends = {d.name: (map_index(d, change).start, map_index(d, change).stop) for d in all_indices(stage)}
     kept = {
@@ -308,6 +315,7 @@ def _concrete_stage(program: Program, stage: Stage, scalars: frozenset[str], num
         for d in all_indices(stage)
     }
     body = map_loops(map_regions(map_scalars(body, change), on_region), lambda d: kept[d.name])
+    body = map_values(body, on_folded)
     return replace(stage, indices=tuple(kept[d.name] for d in stage.indices), body=body)
 
 

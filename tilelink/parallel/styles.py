@@ -80,7 +80,9 @@ class _Together:
 
     def __init__(self, module: nn.Module, names: tuple[str, ...]) -> None:
         self.module, self.names, self.layers = module, names, list[Any]()
-        self.x, self.state, self.made = None, None, list[Any]()
+        self.x: Any = None
+        self.state: Any = None
+        self.made: list[Any] = []
 
     def begin(self, *_: Any) -> None:
         """Before the module's forward. Its children get their styles after it, so they are looked for here."""
