@@ -24,6 +24,7 @@ from tilelink.ir.scalar import Index, Int, Lookup
 from tilelink.lowering.events import NOTIFY, WAIT
 from tilelink.lowering.guards import families_of
 from tilelink.planning.plan import Plan
+from tilelink.planning.segment_tiles import segments_of
 from tilelink.planning.traces import most_spans, planned_events
 from tilelink.verifier import refusals, undefined_reads
 from tilelink.verifier.awaited import Awaited
@@ -148,6 +149,10 @@ def test_reads_at_places_are_settled_as_each_pair_is(case: Case) -> None:
 @thorough(unless=lambda case: one_in(2, case.name))
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_families_of_reads_are_refused_as_their_members(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    if segments_of(case.plan().bound):
+        # Rows that a launch packs are written by several stages' tiles together, which no pair of accesses shows:
+        # tests/verifier/test_cutoff.py has their mutants.
+        pytest.skip("rows of segments are read by place")
     monkeypatch.setattr(undefined_reads, "FEW", 0)
     for what, plan in plans(case):
         assert next(map(str, undefined_reads.undefined_reads(plan)), None) == left_undefined(plan), what
