@@ -188,6 +188,8 @@ class _Kept:
         """Choose the tasks of a stage that stay, and the one that stands for each."""
         plan, stage, tasks = self._plan, self._plan.bound.stages[name], self._tasks(name)
         loop = next(one for one in kernel.loops if name in one.stages)
+        if not len(tasks):  # a stage that sizes or a schedule leave no tiles
+            return
         turn = (tasks - tasks[0]) % stage.total // loop.taking(kernel.programs)
         if loop.compact is not None:
             turn = plan.sequence[tasks]
