@@ -114,7 +114,7 @@ class _Together:
             yield part if layer.bias is None else part + _own(layer.bias).to(part.dtype)
 
     def _state(self, x: Any) -> Any:
-        """What the results depend on beside x itself: a layer that is called with other ones computes alone."""
+        """The modes and versions that results depend on beside x: a layer called with other ones computes alone."""
         device = x.device.type
         modes = (torch.is_grad_enabled(), torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         if torch.compiler.is_compiling():
