@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import HashStore  # pyright: ignore
 
 from tilelink import ops
 from tilelink.errors import SearchError
@@ -34,7 +33,7 @@ VARY = Vary(ranks=(1,), dtypes=("f32",), launches=("eager",))
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
     yield
     ops.clear()
     dist.destroy_process_group()

@@ -144,7 +144,7 @@ def test_which_pairs_of_the_library_are_left_to_enumeration() -> None:
             if reason is None:
                 open_pairs.setdefault(program.name, set()).add(pair.tensor)
     assert open_pairs == UNDECIDED
-    assert answered[None] <= 0.15 * answered.total(), answered  # most of them are words, in each of many schedules
+    assert answered[None] <= 0.17 * answered.total(), answered  # most of them are words, in each of many schedules
 
 
 @cache
