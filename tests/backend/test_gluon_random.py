@@ -22,7 +22,7 @@ from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.errors import ScheduleError, VerificationError
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.role_statements import loaded_addends
+from tilelink.lowering.role_bodies import loaded_tiles
 from tilelink.planning.plan import make_plan
 from tilelink.target import target
 from tilelink.verifier import verify
@@ -125,7 +125,7 @@ def test_accepted_stages_compute_what_was_lowered(first: int) -> None:
         except (ScheduleError, VerificationError):
             continue
         accepted += 1
-        loaded += bool(loaded_addends(made, made.stages["gemm"]))
+        loaded += bool(loaded_tiles(made, made.stages["gemm"]))
         alone += "alone" in made.stages
         split += "gemm_sums" in made.stages
         final = in_memory(made, machine_after(made, whole_numbers(made)).tensors)

@@ -18,7 +18,8 @@ import torch
 from tests.lowering.interpreter import Machine, Program, Tile, _program
 from tilelink.ir.program import Notify, Region, Statement, Wait
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.role_statements import consumer_waits, late_waits, multiplies
+from tilelink.lowering.role_bodies import consumer_waits
+from tilelink.lowering.role_statements import late_waits, multiplies
 from tilelink.lowering.straight_epilogue import after_product
 from tilelink.reference.walker import Task
 
@@ -150,7 +151,7 @@ class RolesMachine(Machine):
         for at, (stage, _) in enumerate(self.own(kernel, rank, number)):
             yield Computed(results=products, number=at)  # type: ignore[misc]
             rest = stage.stage.body[len(_loaded(stage)) if multiplies(stage) else 0 :]
-            yield from products[at].statements(consumer_waits(stage))
+            yield from products[at].statements(consumer_waits(self.bound, stage))
             yield from products[at].statements(tuple(s for s in rest if not isinstance(s, Notify | Wait)))
             results.append(products[at])
 

@@ -13,7 +13,8 @@ from tilelink.errors import RolesError, ScheduleError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
 from tilelink.lowering.rings import of_tile, taken
-from tilelink.lowering.role_statements import consumer_waits, loaded_addends, multiplies
+from tilelink.lowering.role_bodies import consumer_waits, loaded_tiles
+from tilelink.lowering.role_statements import multiplies
 from tilelink.planning.plan import make_plan
 from tilelink.target import target
 from tilelink.verifier import refusals, verify
@@ -88,7 +89,7 @@ def test_they_have_the_rings_of_tiles_with_a_product(j: int) -> None:
     assert multiplies(product) and not multiplies(sums)
     assert product.roles is not None and sums.roles is not None
     assert (sums.roles.products, sums.roles.columns, sums.roles.pieces, sums.roles.addends) == (0, 128, 2, 2)
-    assert [region.tensor for region in loaded_addends(made, sums)] == ["r", "p"] and consumer_waits(sums) == ()
+    assert [region.tensor for region in loaded_tiles(made, sums)] == ["r", "p"] and consumer_waits(made, sums) == ()
     operands = sums.roles.operands
     assert (operands.buffers, operands.barriers) == (product.roles.operands.buffers, product.roles.operands.barriers)
     assert taken(operands.writer, 0) == len({place for place, _ in of_tile(operands.writer, 0)}) == 4
@@ -112,7 +113,7 @@ def looped() -> Bound:
 
 def test_loops_over_numbers_are_unrolled() -> None:
     made = looped()
-    assert [region.tensor for region in loaded_addends(made, made.stages["sums"])] == ["o", "o", "o", "r", "p"]
+    assert [region.tensor for region in loaded_tiles(made, made.stages["sums"])] == ["o", "o", "o", "r", "p"]
     assert_roles_change_nothing(made, ("y", "z", "t"))
 
 
@@ -187,7 +188,7 @@ def test_a_loader_waits_ahead_of_consumers_that_wait(ranks: int) -> None:
     sizes, on = {"Ms": 128, "N": 256, "K": 64}, replace(target("sm_90"), sms=9)
     schedule = module.schedule("h200_roles_few", program)
     made = compiler.bound(program, schedule, ranks=ranks, dims=sizes, dtype="bf16", target=on)
-    assert bool(consumer_waits(made.stages["own"])) is (ranks == 8)
+    assert bool(consumer_waits(made, made.stages["own"])) is (ranks == 8)
     assert_roles_change_nothing(made, ("y",))
 
 

@@ -22,7 +22,8 @@ from tilelink.ir.scalar import RANK, Index, Scalar, add, binary, const
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
-from tilelink.lowering.role_statements import consumer_waits, late_waits, loaded_addends, results_of
+from tilelink.lowering.role_bodies import consumer_waits, loaded_tiles
+from tilelink.lowering.role_statements import late_waits, results_of
 from tilelink.planning.plan import make_plan
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs
@@ -107,8 +108,8 @@ def test_the_epilogue_of_the_lowered_program_is_straight(dtype: str) -> None:
     assert not any(isinstance(s, For | If | Barrier) for s in statements(body))
     assert [n for n, s in enumerate(body) if isinstance(s, Wait)] == [1, 3]
     assert late_waits(stage) == (body[1], body[3])
-    assert consumer_waits(stage) == (late_waits(stage) if dtype else ())
-    assert [region.tensor for region in loaded_addends(made, stage)] == ([] if dtype else ["parts", "parts", "r"])
+    assert consumer_waits(made, stage) == (late_waits(stage) if dtype else ())
+    assert [region.tensor for region in loaded_tiles(made, stage)] == ([] if dtype else ["parts", "parts", "r"])
     assert [region.tensor for region in results_of(stage)] == ["c", "g", "g", "g"]
     assert set(stage.tiles) == {"i", "j"}  # the loops are gone
     assert stage.roles is not None
@@ -446,7 +447,7 @@ def beside(first: str = "", second: str = "", result: str = "") -> Bound:
 def test_who_loads_a_tile_in_one_stage_says_nothing_of_another_stage() -> None:
     """Consumers of `first` wait for p and read it, as q has f32. The loader of `gemm` waits for it and loads it."""
     made = beside()
-    assert [len(loaded_addends(made, made.stages[name])) for name in ("first", "gemm")] == [0, 1]
+    assert [len(loaded_tiles(made, made.stages[name])) for name in ("first", "gemm")] == [0, 1]
     verify(make_plan(made))
 
 
@@ -502,7 +503,7 @@ def test_consumers_wait_themselves_for_a_vector_that_a_peer_writes(vector: str, 
     sizes = {"M": 256, "N": 128, "K": 128}
     plan = compiler.plan(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
     stage = plan.bound.stages["gemm"]
-    assert len(late_waits(stage)) == 1 and bool(loaded_addends(plan.bound, stage)) is loads
+    assert len(late_waits(stage)) == 1 and bool(loaded_tiles(plan.bound, stage)) is loads
     source = emit(plan.bound, plan.thresholds).text
     consumer = source.partition("def _gemm_consumer(")[2].partition("@gluon")[0]
     assert (consumer.find("dl.wait(") < consumer.index("gl.load(")) and ("dl.wait(" in consumer) is not loads

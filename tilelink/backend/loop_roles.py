@@ -46,6 +46,7 @@ from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.iterations import Range, loop_of, range_of
 from tilelink.lowering.masks import expression_of, extremes_of
 from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, LOAD, Ring, Step, parts_of
+from tilelink.lowering.role_bodies import RoleBody
 
 REDUCTIONS = {"sum": "roles.row_sum", "max": "roles.row_max", "min": "roles.row_min"}
 PART_COLUMNS = 64
@@ -128,10 +129,10 @@ class LoopLoader(Loader):
         assert isinstance(self.shared, LoopShared)
         return self.shared
 
-    def tile(self, body: tuple[Statement, ...]) -> None:
+    def tile(self, body: RoleBody) -> None:
         tile, writer, stage = self.loop.tile, self.writer, self.values.addresses.stage
         constants, addresses = self.values.addresses.constants, self.values.addresses
-        for wait in tile.waits:
+        for wait in (s for s in body if isinstance(s, Wait)):
             self._ordered(wait)
         iteration, before = writer.let(writer.name("iteration"), "0"), writer.let(writer.name("before"), "0")
         skipped = repeated(addresses.bound, stage, tile) if self.loop.roles.skips_repeated_waits else ()
@@ -379,7 +380,7 @@ class LoopConsumer(Consumer):
         assert isinstance(self.values, _IterationValues)
         return self.values
 
-    def tile(self, body: tuple[Statement, ...]) -> None:
+    def tile(self, body: RoleBody) -> None:
         tile, writer, shared = self.loop.tile, self.writer, self.loop
         stage = self.values.addresses.stage
         self.sums = {name: one for name, one in row_sums(tile).items() if name in stage.row_sums}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Self
 
 from tilelink.backend import nodes
@@ -21,12 +22,11 @@ from tilelink.backend.tma_copy import corner
 from tilelink.backend.values import ValueEmitter
 from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
-from tilelink.ir.products import operand_region, products_of
+from tilelink.ir.products import operand_region
 from tilelink.ir.program import (
     ITEM_BYTES,
     Assign,
     FromScalar,
-    Full,
     Notify,
     Region,
     Statement,
@@ -41,11 +41,11 @@ from tilelink.lowering.carried import computes_with_places
 from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.rings import (
     AWAIT,
+    CONSUMER,
     EXPECT,
     FENCE,
     FILL,
     LOAD,
-    LOADER,
     MULTIPLY,
     SUM,
     TAKE,
@@ -54,15 +54,8 @@ from tilelink.lowering.rings import (
     parts_of,
     right_operand,
 )
-from tilelink.lowering.role_statements import (
-    consumer_waits,
-    entries_of,
-    loaded_addends,
-    read_addends,
-    results_of,
-    role_of,
-    written_tables,
-)
+from tilelink.lowering.role_bodies import Executed, LoadTiles, RoleBody, loaded_tiles, read_by_consumers, role_bodies
+from tilelink.lowering.role_statements import entries_of, results_of, written_tables
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 from tilelink.lowering.summed import SummedProduct, summed_of, summed_product
 
@@ -108,17 +101,16 @@ class RingPositions:
 
 def uses_indices(bound: Bound, stage: BoundStage) -> bool:
     """True if what consumers of a stage compute depends on the position of the tile."""
-    read = None if stage.has_loop else read_addends(bound, stage)
-    found = [value for s in stage.stage.body if (value := value_of(s)) is not None]
-    numbers = [one.scalar for value in found for one in values(value) if isinstance(one, FromScalar)]
-    if stage.roles is not None and stage.roles.kept is not None:
+    if stage.has_loop:
         return computes_with_places(loop_of(stage))
-    summed = summed_of(stage)
-    if summed is not None and summed.scaled:
+    body, summed = role_bodies(bound, stage)[CONSUMER], summed_of(stage)
+    if (summed is not None and summed.scaled) or any(isinstance(s, Wait) for s in body):
         return True
+    found = [value for s in body if not isinstance(s, LoadTiles) and (value := value_of(s)) is not None]
+    numbers = [one.scalar for value in found for one in values(value) if isinstance(one, FromScalar)]
     placed = any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
     direct = stage.roles is not None and stage.roles.direct
-    return placed or direct or bool(read or consumer_waits(stage) or stage.parts)
+    return placed or direct or bool(read_by_consumers(bound, stage) or stage.parts)
 
 
 @dataclass(kw_only=True)
@@ -141,23 +133,21 @@ class RoleEmitter(StatementEmitter):
         """Return the positions of the role in its rings."""
         raise NotImplementedError
 
-    def body(self, body: tuple[Statement, ...]) -> None:
-        """Lower what the role executes of a tile: its signals also if a launch has no such tile."""
-        counted = [decl.name for decl in self.values.addresses.stage.stage.indices if decl.counted]
-        handed = self.shared.roles.numbers
-        if not counted and handed is None:
-            self.tile(body)
-            return
-        before, middle, after = self.divided(body)
-        self.signals(before)
+    def body(self, body: RoleBody) -> None:
+        """Lower the body of the role: its signals also if a launch has no such tile."""
+        addresses, handed = self.values.addresses, self.shared.roles.numbers
+        counted = [decl.name for decl in addresses.stage.stage.indices if decl.counted]
+        waits = [*takewhile(lambda s: isinstance(s, Wait), body)][: addresses.bound.first_waits(addresses.stage.name)]
+        before = len(waits) if counted or handed is not None else 0
+        end = len(body) - (sum(isinstance(s, Notify) for s in body) if counted else 0)
+        self._each(body[:before])
         if handed is not None:
             self._numbers(handed)
-        if not counted:
-            self.tile((*middle, *after))
-            return
-        with self.writer.block(nodes.Branch(condition=self.is_there(counted))):
-            self.tile(middle)
-        self.signals(after)
+        with ExitStack() as there:
+            if counted:
+                there.enter_context(self.writer.block(nodes.Branch(condition=self.is_there(counted))))
+            self.tile(body[before:end])
+        self._each(body[end:])
 
     def _numbers(self, ring: Ring) -> None:
         """Hand on the entries that the tile looks up, or take them: the loader reads them after the tile's waits."""
@@ -187,13 +177,11 @@ class RoleEmitter(StatementEmitter):
             unreadable = frozenset(written_tables(addresses.bound, addresses.stage))
             addresses.scalar = replace(addresses.scalar, unreadable=unreadable)
 
-    def signals(self, body: tuple[Statement, ...]) -> None:
-        """Lower waits or notifies around a tile that need not be there."""
-        for statement in body:
-            self.statement(statement)
+    def tile(self, body: RoleBody) -> None:
+        """Lower what the role executes of a tile that is there, or of all tiles."""
+        self._each(body)
 
-    def tile(self, body: tuple[Statement, ...]) -> None:
-        """Lower statements of a tile that is there, or of all tiles."""
+    def _each(self, body: RoleBody) -> None:
         for statement in body:
             self.statement(statement)
 
@@ -202,8 +190,8 @@ class RoleEmitter(StatementEmitter):
         own = position.buffer, position.phase
         self.writer.call("roles.following", *own, buffers, to=", ".join(own))
 
-    def statement(self, statement: Statement) -> None:
-        """Lower a statement of the tile, or nothing if it is that of another role."""
+    def statement(self, statement: Executed) -> None:
+        """Lower a statement of the role's body."""
         raise NotImplementedError
 
     def over(self, summed: SummedProduct) -> list[nodes.Loop]:
@@ -258,17 +246,15 @@ class Loader(RoleEmitter):
     def position(self) -> RingPosition:
         return self.positions.operands
 
-    def statement(self, statement: Statement) -> None:
+    def statement(self, statement: Executed) -> None:
         stage = self.values.addresses.stage
-        sliced = sliced_product(stage, statement)
-        if isinstance(statement, Wait):
-            if role_of(stage, statement) == LOADER:
-                self._ordered(statement)
-        elif sliced is not None:
-            self.loaded = True
+        if isinstance(statement, LoadTiles):
+            self._load_tiles(statement.regions)
+        elif isinstance(statement, Wait):
+            self._ordered(statement)
+        elif (sliced := sliced_product(stage, statement)) is not None:
             self._loads(sliced)
         elif (summed := summed_product(stage, statement)) is not None:
-            self.loaded = True
             self.comment(statement)
             with ExitStack() as loops:
                 for over in self.over(summed):
@@ -277,15 +263,14 @@ class Loader(RoleEmitter):
                     self._ordered(wait)
                 self.comment(summed.statement)
                 self._loads(None)
-        elif products_of(value_of(statement)):
+        else:
             self.comment(statement)
             if not self.loaded:  # the operands of all products are loaded together
-                self.loaded = True
                 self._loads(None)
 
     def _loads(self, sliced: SlicedProduct | None) -> None:
         """Load the operands of a product, each slice after its waits."""
-        shared, position, addresses = self.shared, self.position, self.values.addresses
+        shared, position, addresses, self.loaded = self.shared, self.position, self.values.addresses, True
         corners = {} if sliced else self._corners()
         ahead = self._slices()
         k = self.writer.name("k")
@@ -303,16 +288,9 @@ class Loader(RoleEmitter):
                     self.synchronize(step, position)
             self.advance(position, shared.buffers)
 
-    def tile(self, body: tuple[Statement, ...]) -> None:
-        super().tile(body)
-        self._load_addends()
-
-    def _load_addends(self) -> None:
+    def _load_tiles(self, regions: Sequence[Region]) -> None:
         """Load the tiles that are computed with next to the product, piece by piece."""
         shared, writer, addresses, position = self.shared, self.writer, self.values.addresses, self.position
-        regions = loaded_addends(addresses.bound, addresses.stage)
-        if not regions:
-            return
         corners = [corner(addresses, region, load=True) for region in regions]
         boxes = [shared.addend(region) for region in regions]
         piece = writer.name("piece")
@@ -387,7 +365,7 @@ class Consumer(RoleEmitter):
             values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, positions=positions
         )
         if not shared.addresses.stage.has_loop:
-            values.to_take = loaded_addends(shared.addresses.bound, shared.addresses.stage)
+            values.to_take = loaded_tiles(shared.addresses.bound, shared.addresses.stage)
             values.take = made.take
         return made
 
@@ -403,25 +381,20 @@ class Consumer(RoleEmitter):
     def position(self) -> RingPosition:
         return self.positions.operands
 
-    def signals(self, body: tuple[Statement, ...]) -> None:
-        """Lower nothing: the loader and the storer have the signals around a tile."""
-
-    def tile(self, body: tuple[Statement, ...]) -> None:
+    def tile(self, body: RoleBody) -> None:
         """Lower the product of a tile, and then what is computed with it, piece by piece.
 
         A thread has few registers besides its part of the product, so that no piece is computed before it is needed.
         """
         shared, writer, stage = self.shared, self.writer, self.values.addresses.stage
-        rest = [s for s in body if not isinstance(s, Wait | Notify) and not _is_zero(s)]
-        first = next(n for n, s in enumerate(rest) if isinstance(s, Store | Transfer))
-        rest = rest[: first + 1]  # all stores are of the same result
+        rest = [s for s in body if not isinstance(s, Wait | LoadTiles)]
         if not shared.dots:
             self._compute(rest)
             return
         product = sliced_product(stage, rest[0]) or summed_product(stage, rest[0])
         self.comment(rest[0])
         acc = writer.name(product.name if product else "acc")
-        late = consumer_waits(stage)
+        late = [s for s in body if isinstance(s, Wait)]
         fetched = self.multiply(acc, fetch=not late)
         for wait in late:
             self._ordered(wait)
@@ -480,7 +453,7 @@ class Consumer(RoleEmitter):
         self.advance(position, shared.buffers)
         return name
 
-    def statement(self, statement: Statement) -> None:
+    def statement(self, statement: Executed) -> None:
         match statement:
             case Assign(name=name, value=value):
                 self._assign(name, value)
@@ -492,7 +465,7 @@ class Consumer(RoleEmitter):
     def _fetch(self) -> Mapping[Region, Prefetch]:
         """Start to load what is computed with the product of a tile. Return the tiles of which more pieces follow."""
         shared, addresses = self.shared, self.values.addresses
-        read = read_addends(addresses.bound, addresses.stage)
+        read = read_by_consumers(addresses.bound, addresses.stage)
         if not read:
             return {}
         assert isinstance(self.values, ConsumerValueEmitter)
@@ -546,7 +519,7 @@ class Consumer(RoleEmitter):
         shared, writer = self.shared, self.writer
         k, product = writer.name("k"), writer.name("product")
         addresses = self.values.addresses
-        last = fetch and bool(read_addends(addresses.bound, addresses.stage))
+        last = fetch and bool(read_by_consumers(addresses.bound, addresses.stage))
         if shared.steps > last:
             end = f"{shared.inner} - {shared.block}" if last else shared.inner
             over = f"range(0, {end}, {shared.block})" if shared.summed is None else f"range(0, {shared.steps - last})"
@@ -688,8 +661,3 @@ class Consumer(RoleEmitter):
                 continue
             pointers, mask = self.values.pointers(one, self.values.piece, load=False)
             self.writer.call("roles.store_rows", pointers, value, mask=mask or None)
-
-
-def _is_zero(statement: Statement) -> bool:
-    """True for the start of a product of slices."""
-    return isinstance(statement, Assign) and isinstance(statement.value, Full)

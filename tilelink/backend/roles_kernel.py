@@ -17,10 +17,10 @@ from tilelink.backend.roles_shared import Shared
 from tilelink.backend.storer import Storer
 from tilelink.ir.program import Wait
 from tilelink.ir.visitor import statements
-from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER, Roles, widest_of
-from tilelink.lowering.role_statements import consumer_waits, read_addends, results_of
+from tilelink.lowering.role_bodies import read_by_consumers, role_bodies
+from tilelink.lowering.role_statements import results_of
 from tilelink.lowering.summed import summed_of
 
 
@@ -32,7 +32,7 @@ def roles_kernel(frame: Frame) -> KernelContext:
     widest = next(stage for stage in frame.usage.stages if stage.roles == roles)
     loader, consumer = (LoopLoader, LoopConsumer) if roles.kept else (Loader, Consumer)
     loops = {
-        name: tuple(_role(frame, role, roles, boxes, far))
+        name: tuple(_role(frame, name, role, roles, boxes, far))
         for name, role in ((LOADER, loader), (CONSUMER, consumer), (STORER, Storer))
     }
     shared = _shared(frame.tile_head(widest, frame.writer()), roles, roles, boxes, far)
@@ -56,6 +56,7 @@ def roles_kernel(frame: Frame) -> KernelContext:
 
 def _role(
     frame: Frame,
+    name: str,
     role: type[Loader | Consumer | Storer],
     widest: Roles,
     boxes: dict[str, Boxes],
@@ -72,11 +73,13 @@ def _role(
         stage = frame.bound.stages[loop.stages[0]]
         if not stage.total or stage.roles is None:
             continue
-        needed = not issubclass(role, Consumer) or uses_indices(frame.bound, stage)
+        body = role_bodies(frame.bound, stage)[name]
+        awaits = any(isinstance(s, Wait) for s in (statements(body) if name == LOADER else body))
+        needed = name != CONSUMER or uses_indices(frame.bound, stage)
         walked = walked_loop(frame, loop, writer, "roles.segments({})")
-        addresses = frame.tile_head(stage, writer, awaits=_awaits(stage, role), places=needed)
+        addresses = frame.tile_head(stage, writer, awaits=awaits, places=needed)
         shared = _shared(addresses, stage.roles, widest, boxes, far)
-        role.of(shared, places, frame.thresholds, frame.awaited_by_copy_engine).body(stage.stage.body)
+        role.of(shared, places, frame.thresholds, frame.awaited_by_copy_engine).body(body)
         total = walked.total if walked else frame.constants.total(stage)
         first, step = tile_range(frame.kernel, loop, total)
         made = LoopContext(total=total, first=first, step=step, body=tuple(writer.nodes), before=before)
@@ -84,19 +87,11 @@ def _role(
         writer.nodes, before = [], ()
 
 
-def _awaits(stage: BoundStage, role: type[Loader | Consumer | Storer]) -> bool:
-    """True if a role executes waits of a stage."""
-    later = len(consumer_waits(stage))
-    if issubclass(role, Consumer):
-        return later > 0
-    return issubclass(role, Loader) and sum(isinstance(s, Wait) for s in statements(stage.stage.body)) > later
-
-
 def _by_pointer(frame: Frame) -> frozenset[str]:
     """Return the tensors that consumers access by their pointers."""
     every = [stage for stage in frame.usage.stages if stage.roles is not None]
     stages = [stage for stage in every if stage.roles is not None and not stage.roles.kept]
-    read = frozenset(one.region.tensor for stage in stages for one in read_addends(frame.bound, stage))
+    read = frozenset(one.region.tensor for stage in stages for one in read_by_consumers(frame.bound, stage))
     read |= {region.tensor for stage in stages if (summed := summed_of(stage)) for region in summed.reads}
     loops = [loop_of(stage) for stage in every if stage.has_loop]
     read |= {store.region.tensor for tile in loops for store in tile.stored}

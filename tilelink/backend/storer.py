@@ -8,8 +8,9 @@ from tilelink.backend import nodes
 from tilelink.backend.roles import RingPosition, RingPositions, RoleEmitter
 from tilelink.backend.tma_copy import corner
 from tilelink.backend.writer import Writer
-from tilelink.ir.program import Notify, Region, Statement, Store, Transfer
+from tilelink.ir.program import Notify, Region, Store, Transfer
 from tilelink.lowering.rings import AWAIT, Step, parts_of, target_of
+from tilelink.lowering.role_bodies import Executed
 from tilelink.lowering.role_statements import results_of
 
 
@@ -47,13 +48,11 @@ class Storer(RoleEmitter):
     def position(self) -> RingPosition:
         return self.positions.results
 
-    def statement(self, statement: Statement) -> None:
+    def statement(self, statement: Executed) -> None:
         if isinstance(statement, Notify):
             self._ordered(statement)
         elif isinstance(statement, Store | Transfer):
             region = statement.region if isinstance(statement, Store) else statement.target
-            if region not in results_of(self.values.addresses.stage):
-                return  # consumers store it
             self.comment(statement)
             if self.shared.roles.direct:  # the consumers have stored the one result: steps at the barriers remain
                 self._store_parts()

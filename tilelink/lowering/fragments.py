@@ -17,7 +17,8 @@ from tilelink.ir.program import Region
 from tilelink.ir.scalar import const
 from tilelink.ir.visitor import reads, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.role_statements import addends, loaded_addends, results_of
+from tilelink.lowering.role_bodies import read_by_consumers
+from tilelink.lowering.role_statements import results_of
 from tilelink.lowering.transform import stage_writes
 
 
@@ -57,8 +58,8 @@ def _by_consumers(bound: Bound, stage: BoundStage, region: Region) -> bool:
     """True if the consumers of a stage store a region, or load it from memory."""
     if stage.roles is not None and stage.roles.direct and results_of(stage) == [region]:
         return True
-    added = {one.region for one in addends(stage)} - set(loaded_addends(bound, stage))
-    return region in added and region.tensor not in {one.tensor for one in results_of(stage)}
+    read = {one.region for one in read_by_consumers(bound, stage)}
+    return region in read and region.tensor not in {one.tensor for one in results_of(stage)}
 
 
 def _is_tile(bound: Bound, stage: BoundStage, region: Region) -> bool:

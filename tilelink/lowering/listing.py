@@ -21,7 +21,7 @@ from tilelink.ir.scalar import Scalar
 from tilelink.lowering.bound import Bound, BoundTensor, Boxes, Loop
 from tilelink.lowering.properties import said
 from tilelink.lowering.rings import Ring, Roles
-from tilelink.lowering.role_statements import role_of
+from tilelink.lowering.role_bodies import role_of
 from tilelink.target import Target
 
 ALWAYS, NEVER = "always", "never"
@@ -37,7 +37,7 @@ def listing(bound: Bound) -> str:
 
 def _role(bound: Bound, stage: Stage, statement: Statement) -> str:
     own = bound.stages[stage.name]
-    return role_of(own, statement) if own.roles is not None and isinstance(statement, Wait | Notify) else ""
+    return role_of(bound, own, statement) if own.roles is not None and isinstance(statement, Wait | Notify) else ""
 
 
 def _lines(bound: Bound) -> Iterator[str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from tilelink.ir.program import ITEM_BYTES, Region
 from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.role_bodies import read_by_consumers
 from tilelink.lowering.role_sizes import may_end_with_tensor
-from tilelink.lowering.role_statements import read_addends, results_of
+from tilelink.lowering.role_statements import results_of
 
 TILES = 2
 """Most tiles of which pieces are prefetched: a piece takes 32 registers of a thread."""
@@ -24,7 +25,7 @@ def prefetched(bound: Bound, stage: BoundStage) -> frozenset[str]:
         return frozenset()
     typing, room = bound.typing.stage(stage.name), VECTOR_BYTES
     column = typing.region_type(results_of(stage)[0]).axes[-1].index
-    axes = {read.region: typing.region_type(read.region).axes for read in read_addends(bound, stage)}
+    axes = {read.region: typing.region_type(read.region).axes for read in read_by_consumers(bound, stage)}
     tiles = [region for region, own in axes.items() if len(own) > 1]
     found = {one.tensor for one in tiles if len(tiles) <= TILES and may_be_prefetched(bound, stage, one)}
     for region, own in axes.items():

@@ -41,7 +41,6 @@ from tilelink.ir.scalar import Index, Lookup, Scalar, Whole, at_launch, children
 from tilelink.ir.visitor import map_value, reads, scalars_of, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.reason import reason_at
-from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.straight_epilogue import UNROLLED, after_product, is_elementwise
 from tilelink.lowering.summed import summed_of, summed_product
@@ -370,37 +369,11 @@ def tile_addends(bound: Bound, stage: BoundStage) -> list[Region]:
     return [region for region in dict.fromkeys(one.region for one in addends(stage)) if is_tile(region)]
 
 
-def loaded_addends(bound: Bound, stage: BoundStage) -> list[Region]:
-    """Return the tiles that the loader loads after the operands, in the order of the pieces of each."""
-    return tile_addends(bound, stage) if stage.roles is not None and stage.roles.addends else []
-
-
-def read_addends(bound: Bound, stage: BoundStage) -> list[Read]:
-    """Return the regions that consumers read from memory next to the product."""
-    loaded = loaded_addends(bound, stage)
-    return [one for one in addends(stage) if one.region not in loaded]
-
-
 def _kept(value: Value, found: list[Read]) -> Value | None:
     """Keep a region that is no operand of a product, and visit nothing inside a product."""
     if isinstance(value, Read):
         found.append(value)
     return value if isinstance(value, Read | Dot) else None
-
-
-def role_of(stage: BoundStage, signal: Wait | Notify) -> str:
-    """Return the role that executes a wait or a notify of a stage with roles."""
-    if isinstance(signal, Notify):
-        return STORER
-    return CONSUMER if any(signal is one for one in consumer_waits(stage)) else LOADER
-
-
-def consumer_waits(stage: BoundStage) -> tuple[Wait, ...]:
-    """Return the waits that consumers execute: those after the product of a tile.
-
-    If the loader loads what is added to the product, it executes them.
-    """
-    return () if stage.roles is not None and stage.roles.addends else late_waits(stage)
 
 
 def late_waits(stage: BoundStage) -> tuple[Wait, ...]:

@@ -33,10 +33,9 @@ from tilelink.ir.program import Statement, Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.events import READ, WAIT
+from tilelink.lowering.role_bodies import consumer_waits, loaded_tiles
 from tilelink.lowering.role_statements import (
     addends,
-    consumer_waits,
-    loaded_addends,
     products_of_tile,
     writers_of,
     written_tables,
@@ -90,7 +89,7 @@ def _of_loaders(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     stages = [name for kernel in bound.kernels for name in _with_later_waits(bound, kernel.stage_names)]
     if not stages:
         return
-    later = [wait for name in stages for wait in consumer_waits(bound.stages[name])]
+    later = [wait for name in stages for wait in consumer_waits(bound, bound.stages[name])]
     every = {name: bound.stages[name] for name in stages}
     loaded = {n: {*_operands(one), *_added(bound, one), *written_tables(bound, one)} for n, one in every.items()}
     yield from _without_waits(plan, order, later, loaded, AHEAD, AHEAD_HINT)
@@ -142,14 +141,14 @@ def _operands(stage: BoundStage) -> Iterator[str]:
 
 def _added(bound: Bound, stage: BoundStage) -> Iterator[str]:
     """Yield the tensors that its loader loads next to them."""
-    yield from (region.tensor for region in loaded_addends(bound, stage))
+    yield from (region.tensor for region in loaded_tiles(bound, stage))
 
 
 def _with_later_waits(bound: Bound, names: Collection[str]) -> list[str]:
     """Return the stages of a kernel whose warps have roles, if consumers of one of them wait after its product."""
     stages = [bound.stages[name] for name in names]
     own = [one for one in stages if one.roles is not None and one.total and not one.has_loop]
-    return [one.name for one in own] if any(consumer_waits(one) for one in own) else []
+    return [one.name for one in own] if any(consumer_waits(bound, one) for one in own) else []
 
 
 def _numbers(plan: Plan, some: Collection[Statement]) -> list[int]:
