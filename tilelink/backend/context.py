@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilelink.artifact import (
@@ -21,7 +22,6 @@ from tilelink.backend.nodes import Node
 from tilelink.backend.render import Macros
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import SWEEP_PERIOD, SWEEP_WINDOW, Bound
-from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,59 +129,47 @@ class TmaCopyContext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolesContext:
-    """The roles of a kernel's warps, each with its loops over tiles.
+class RingContext:
+    """A ring in shared memory, with all expressions in source.
 
-    count: number of consumers. rings: those of operands, and that of results. barriers: the same of (name, number in
-    source, arrivals of a phase). registers: of a thread of a consumer, and of the other roles. far: functions
-    that store in a peer's memory. numbers: how many integers their ring holds, in source, "" for none.
+    memory: (name, parameter whose descriptor has the type, shape) of its buffers; numbers of integers have no type, "".
+    barriers: (name, number of them, arrivals of a phase).
     """
 
-    loader: tuple[LoopContext, ...]
-    consumer: tuple[LoopContext, ...]
-    storer: tuple[LoopContext, ...]
-    count: int
-    operands: tuple[RingContext, ...]
-    results: RingContext
-    operand_barriers: tuple[tuple[str, str, int], ...]
-    result_barriers: tuple[tuple[str, str, int], ...]
-    registers: tuple[int, int]
-    far: tuple[FarContext, ...] = ()
-    numbers: str = ""
-    number_barriers: tuple[tuple[str, str, int], ...] = ()
-
-    @property
-    def rings(self) -> tuple[RingContext, ...]:
-        return (*self.operands, self.results)
-
-    @property
-    def barriers(self) -> tuple[tuple[str, str, int], ...]:
-        return (*self.number_barriers, *self.operand_barriers, *self.result_barriers)
-
-    @property
-    def of_numbers(self) -> tuple[str, ...]:
-        """Return the names that all roles share."""
-        return (*(["number_ring"] if self.numbers else []), *(f"{name}_barriers" for name, *_ in self.number_barriers))
-
-    @property
-    def of_operands(self) -> tuple[str, ...]:
-        """Return the names that loader and consumers share."""
-        barriers = (f"{name}_barriers" for name, *_ in self.operand_barriers)
-        return (*(ring.name for ring in self.operands), *barriers)
-
-    @property
-    def of_results(self) -> tuple[str, ...]:
-        """Return the names that consumers and the storer share."""
-        return (self.results.name, *(f"{name}_barriers" for name, *_ in self.result_barriers))
+    memory: tuple[tuple[str, str, str], ...]
+    barriers: tuple[tuple[str, str, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RingContext:
-    """Buffers in shared memory. like: parameter whose descriptor has their type. shape: of all, in source."""
+class RolesContext:
+    """The roles of a kernel's warps. loops: role -> its loops over tiles.
 
-    name: str
-    like: str
-    shape: str
+    count: number of consumers. registers: of a thread of a consumer, and of the other roles. far: functions that store
+    in a peer's memory.
+    """
+
+    loops: Mapping[str, tuple[LoopContext, ...]]
+    count: int
+    rings: tuple[RingContext, ...]
+    registers: tuple[int, int]
+    far: tuple[FarContext, ...] = ()
+
+    @property
+    def memory(self) -> tuple[tuple[str, str, str], ...]:
+        return tuple(one for ring in self.rings for one in ring.memory)
+
+    @property
+    def barriers(self) -> tuple[tuple[str, str, int], ...]:
+        return tuple(one for ring in self.rings for one in ring.barriers)
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Return the names that roles share."""
+        return tuple(
+            name
+            for ring in self.rings
+            for name in (*(name for name, *_ in ring.memory), *(f"{name}_barriers" for name, *_ in ring.barriers))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +215,7 @@ class KernelContext:
             return (f"_{self.name}", *(far.name for far in self.tma_copy.far))
         if self.roles is None:
             return ()
-        own = (f"_{self.name}_{role}" for role in (LOADER, CONSUMER, STORER))
+        own = (f"_{self.name}_{role}" for role in self.roles.loops)
         return (*own, *(far.name for far in self.roles.far))
 
     @property

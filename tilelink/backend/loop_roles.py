@@ -17,7 +17,7 @@ from tilelink.backend.constants import LEVEL, scaled, total
 from tilelink.backend.consumer_values import ConsumerValueEmitter
 from tilelink.backend.context import RingContext
 from tilelink.backend.roles import NO_POSITION, Consumer, Loader, RingPosition, RingPositions, Signals, Thresholds
-from tilelink.backend.roles_shared import Shared
+from tilelink.backend.roles_shared import Shared, ring_context
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
 from tilelink.backend.values import COMBINE, ValueEmitter, neutral_of
@@ -87,13 +87,12 @@ class LoopShared(Shared):
     def block(self) -> str:
         return self.number(self.roles.block, "ITERATION_ROWS")
 
-    def rings(self) -> tuple[tuple[RingContext, ...], tuple[tuple[str, str, int], ...]]:
-        rings = (
-            RingContext(name="kept_ring", like=self.left, shape=f"{self.consumers}, {self.rows}, {self.columns}"),
-            RingContext(name="streamed_ring", like=self.right, shape=f"{self.buffers}, {self.block}, {self.columns}"),
-        )
-        streamed = ((name, self.buffers, arrivals) for name, arrivals in self.roles.operands.barriers)
-        return rings, (*streamed, *((name, "1", arrivals) for name, arrivals in self.kept.barriers))
+    @property
+    def operands(self) -> RingContext:
+        kept = ("kept_ring", self.left, f"{self.consumers}, {self.rows}, {self.columns}")
+        streamed = ("streamed_ring", self.right, f"{self.buffers}, {self.block}, {self.columns}")
+        both = ring_context(self.roles.operands, self.buffers, kept, streamed), ring_context(self.kept, "1")
+        return RingContext(memory=both[0].memory, barriers=tuple(one for ring in both for one in ring.barriers))
 
     @property
     def column_index(self) -> str | None:

@@ -17,7 +17,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.typing import Axis
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.rings import CONSUMER, LOADER, STORER, Ring, Roles
+from tilelink.lowering.rings import Ring, Roles
 from tilelink.lowering.role_statements import entries_of, product_of, products_of_tile, results_of
 from tilelink.lowering.summed import SummedProduct, summed_of
 
@@ -161,25 +161,20 @@ class Shared:
 
     def context(self, stored: Region, loops: Mapping[str, tuple[LoopContext, ...]]) -> RolesContext:
         """Return what a kernel's template reads. stored: the region of the results. loops: by the name of the role."""
-        results = f"{self.consumers} * {self.results}"
+        count = f"{self.consumers} * {self.results}"
         like = self.result(stored, None if stored.rank is None else 0)
-        rings, barriers = self.rings()
+        results = ring_context(self.roles.results, count, ("result_ring", like, f"{count}, {self.rows}, {self.piece}"))
         numbers = self._numbers
-        count = times((self.buffers, self.number_count)) if numbers else ""
-        known = numbers.barriers if numbers else ()
+        every = (self.operands, results)
+        if numbers is not None:
+            known = ("number_ring", "", times((self.buffers, self.number_count)))
+            every = (ring_context(numbers, self.buffers, known), *every)
         return RolesContext(
-            loader=loops[LOADER],
-            consumer=loops[CONSUMER],
-            storer=loops[STORER],
+            loops=loops,
             count=self.roles.consumers,
-            operands=rings,
-            results=RingContext(name="result_ring", like=like, shape=f"{results}, {self.rows}, {self.piece}"),
-            operand_barriers=barriers,
-            result_barriers=tuple((name, results, arrivals) for name, arrivals in self.roles.results.barriers),
+            rings=every,
             registers=self.roles.registers,
             far=tuple(self.far.values()),
-            numbers=count,
-            number_barriers=tuple((name, self.buffers, arrivals) for name, arrivals in known),
         )
 
     @property
@@ -204,12 +199,15 @@ class Shared:
         """Return the place of one of the integers of a position."""
         return total([scaled(buffer, self.number_count), *([str(number)] if number else [])])
 
-    def rings(self) -> tuple[tuple[RingContext, ...], tuple[tuple[str, str, int], ...]]:
-        """Return the rings of operands, and their barriers."""
+    @property
+    def operands(self) -> RingContext:
+        """Return the ring of operands."""
         left = f"{self.buffers} * {self.consumers}, {self.rows}, {self.block}"
         right = f"{self.buffers}, {self.all_columns}, {self.block}"
-        rings = (
-            RingContext(name="left_ring", like=self.left, shape=left),
-            RingContext(name="right_ring", like=self.right, shape=right),
-        )
-        return rings, tuple((name, self.buffers, arrivals) for name, arrivals in self.roles.operands.barriers)
+        memory = ("left_ring", self.left, left), ("right_ring", self.right, right)
+        return ring_context(self.roles.operands, self.buffers, *memory)
+
+
+def ring_context(ring: Ring, buffers: str, *memory: tuple[str, str, str]) -> RingContext:
+    """Return what a template reads of a ring. buffers: their number in source. memory: as of RingContext."""
+    return RingContext(memory=memory, barriers=tuple((name, buffers, arrivals) for name, arrivals in ring.barriers))
