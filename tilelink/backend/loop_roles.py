@@ -6,7 +6,7 @@ The storer is that of any kernel with roles (backend/storer.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -45,7 +45,7 @@ from tilelink.lowering.carried import ROWS, Carried, computes_with_iterations, n
 from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.iterations import Range, loop_of, range_of
 from tilelink.lowering.masks import expression_of, extremes_of
-from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, LOAD, Ring, Step, parts_of
+from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, Ring, Step, parts_of
 from tilelink.lowering.role_bodies import RoleBody
 
 REDUCTIONS = {"sum": "roles.row_sum", "max": "roles.row_max", "min": "roles.row_min"}
@@ -68,16 +68,14 @@ class LoopShared(Shared):
         assert self.roles.kept is not None
         return self.roles.kept
 
-    @property
-    def left(self) -> str:
-        return self._descriptor(self.tile.kept, self.roles.rows, self.roles.columns)
-
-    @property
-    def right(self) -> str:
-        return self.streamed(self.tile.leading)
-
-    def streamed(self, region: Region) -> str:
+    def boxes_of(self, what: str) -> str:
+        if what == KEPT:
+            return self._descriptor(self.tile.kept, self.roles.rows, self.roles.columns)
+        region = self.tile.leading if what == LEADING else self.tile.trailing
         return self._descriptor(region, self.roles.block, self.roles.columns)
+
+    def memory_of(self, what: str, buffer: str) -> tuple[str, bool]:
+        return ("kept_ring", True) if what == KEPT else (f"streamed_ring.index({buffer})", False)
 
     @property
     def columns(self) -> str:
@@ -89,8 +87,8 @@ class LoopShared(Shared):
 
     @property
     def operands(self) -> RingContext:
-        kept = ("kept_ring", self.left, f"{self.consumers}, {self.rows}, {self.columns}")
-        streamed = ("streamed_ring", self.right, f"{self.buffers}, {self.block}, {self.columns}")
+        kept = ("kept_ring", self.boxes_of(KEPT), f"{self.consumers}, {self.rows}, {self.columns}")
+        streamed = ("streamed_ring", self.boxes_of(LEADING), f"{self.buffers}, {self.block}, {self.columns}")
         both = ring_context(self.roles.operands, self.buffers, kept, streamed), ring_context(self.kept, "1")
         return RingContext(memory=both[0].memory, barriers=tuple(one for ring in both for one in ring.barriers))
 
@@ -162,20 +160,17 @@ class LoopLoader(Loader):
                 loops.enter_context(writer.block(nodes.Branch(condition=there)))
             with writer.block(nodes.Branch(condition=f"{iteration} == 0")):
                 self._load_kept()
-            rows = {LEADING: corner(addresses, tile.leading, load=True, column=False)[0]}
+            row, _ = corner(addresses, tile.leading, load=True, column=False)
             self.comment(tile.first)
-            self._steps(lead, rows, self.position)
-            self._advance()
+            self._streamed(lead, row)
             later = [replace(step, ahead=False) for step in steps.each if step.ahead]
             row, _ = corner(addresses, tile.trailing, load=True, column=False)
             if steps.last:
                 with writer.block(nodes.Branch(condition=f"{iteration} > 0")):
-                    self._steps(later, {later[-1].what: before}, self.position)
-                    self._advance()
+                    self._streamed(later, before)
                 writer.let(before, row)
             else:
-                self._steps(later, {later[-1].what: row}, self.position)
-                self._advance()
+                self._streamed(later, row)
             writer.let(iteration, f"{iteration} + 1")
         some = iterations is None or iterations.nonempty
         if not some:
@@ -185,33 +180,17 @@ class LoopLoader(Loader):
             with ExitStack() as branch:
                 if not some:
                     branch.enter_context(writer.block(nodes.Branch(condition=f"{iteration} > 0")))
-                self._steps(steps.last, {steps.last[-1].what: before}, self.position)
-                self._advance()
+                self._streamed(steps.last, before)
         writer.let("kept_phase", "kept_phase ^ 1")
 
     def _load_kept(self) -> None:
         row, _ = corner(self.values.addresses, self.loop.tile.kept, load=True, column=False)
-        self._steps(self.loop.kept.writer.steps, {KEPT: row}, KEPT_POSITION)
+        self.load(self.loop.kept.writer.steps, {KEPT: (self.loop.boxes_of(KEPT), row, "0")}, KEPT_POSITION)
 
-    def _advance(self) -> None:
-        self.advance(self.position, self.shared.buffers)
-
-    def _steps(self, steps: tuple[Step, ...] | list[Step], rows: dict[str, str], position: RingPosition) -> None:
-        for step in steps:
-            if step.word == LOAD:
-                self._load_box(step.what, rows[step.what], position)
-            else:
-                self.synchronize(step, position)
-
-    def _load_box(self, what: str, row: str, position: RingPosition) -> None:
-        shared, buffer = self.loop, position.buffer
-        if what == KEPT:
-            where = (shared.left, row, "0", "ready_barriers", buffer, "kept_ring")
-            self.writer.call("roles.load_parts", *where, PARTS=shared.consumers, ROWS=shared.rows)
-            return
-        boxes = shared.streamed(shared.tile.leading if what == LEADING else shared.tile.trailing)
-        barrier, ring = f"full_barriers.index({buffer})", f"streamed_ring.index({buffer})"
-        self.writer.call("roles.load", boxes, row, "0", barrier, ring)
+    def _streamed(self, steps: Sequence[Step], row: str) -> None:
+        """Load the operand that is the last of some steps."""
+        what = steps[-1].what
+        self.load(steps, {what: (self.loop.boxes_of(what), row, "0")}, self.position, go_on=True)
 
     def _awaited(self, wait: Wait) -> str:
         """Emit the variable for the channel that a tile has awaited last by a wait, -1 before the first time."""
@@ -398,8 +377,7 @@ class LoopConsumer(Consumer):
         after = bool(tile.stored) and not (peeled and some)  # products of the loop have no names after it
         if early:
             self._vectors(after)
-        for step in ready:
-            self.synchronize(step, KEPT_POSITION)
+        self.steps(ready, KEPT_POSITION)
         if not early:  # all signals of the tile have come: the loader has loaded what is kept after them
             self._vectors(after)
         stop = shared.number(shared.iterations, "ITERATIONS") if iterations is None else ""
@@ -417,14 +395,12 @@ class LoopConsumer(Consumer):
                 begin = start if not peeled else "1" if start == "0" else f"{start} + 1"
                 with writer.block(nodes.Loop(index=each, over=f"range({begin}, {stop})")):
                     self._iteration(steps.each, each)
-            for step in vacant:
-                self.synchronize(step, KEPT_POSITION)
+            self.steps(vacant, KEPT_POSITION)
             if peeled:
                 self._iteration(steps.last, None)
         if not some and peeled:
             with writer.block(nodes.Otherwise()):
-                for step in vacant:
-                    self.synchronize(step, KEPT_POSITION)
+                self.steps(vacant, KEPT_POSITION)
         writer.let("kept_phase", "kept_phase ^ 1")
         for name in self.sums:
             writer.let(name, f"roles.whole_sums({name}, {shared.block})")
@@ -472,7 +448,7 @@ class LoopConsumer(Consumer):
         writer, position, tile = self.writer, self.position, self.loop.tile
         later = any(step.ahead for step in steps)
         if later:
-            self._follow(position, self.later)
+            self.follow(position, self.later, self.shared.buffers)
         if number is not None and computes_with_iterations(tile):
             self._indices(number)
         flying: list[str] = []
@@ -496,8 +472,8 @@ class LoopConsumer(Consumer):
                 case "carry":
                     self._carry()
                 case _:
-                    self.synchronize(step, at)
-        self._follow(self.later if later else position, position)
+                    self.steps((step,), at)
+        self.follow(self.later if later else position, position, self.shared.buffers)
 
     def _load(self) -> None:
         """Load what an iteration computes with, while the product before is in flight."""
@@ -508,11 +484,6 @@ class LoopConsumer(Consumer):
 
     def _scaled(self, scalar: Scalar, number: int) -> str:
         return self.values.addresses.scalar(mul(scalar, const(number)) if number > 1 else scalar)
-
-    def _follow(self, one: RingPosition, other: RingPosition) -> None:
-        """Let a position be the one after another."""
-        after = f"{other.buffer}, {other.phase}"
-        self.writer.call("roles.following", one.buffer, one.phase, self.shared.buffers, to=after)
 
     def _indices(self, number: str) -> None:
         """Emit the indices of an iteration, of which the last runs fastest."""

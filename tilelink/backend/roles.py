@@ -6,7 +6,7 @@ The loader executes the waits of a tile, the consumers what is computed, and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -15,7 +15,7 @@ from typing import Self
 from tilelink.backend import nodes
 from tilelink.backend.constants import LEVEL, total
 from tilelink.backend.consumer_values import ConsumerValueEmitter, Prefetch
-from tilelink.backend.roles_shared import Shared
+from tilelink.backend.roles_shared import Shared, part_of
 from tilelink.backend.statements import StatementEmitter
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
@@ -39,21 +39,7 @@ from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import computes_with_places
 from tilelink.lowering.iterations import loop_of
-from tilelink.lowering.rings import (
-    AWAIT,
-    CONSUMER,
-    EXPECT,
-    FENCE,
-    FILL,
-    LOAD,
-    MULTIPLY,
-    SUM,
-    TAKE,
-    Ring,
-    Step,
-    parts_of,
-    right_operand,
-)
+from tilelink.lowering.rings import ADDEND, AWAIT, CONSUMER, EXPECT, LEFT, SUM, Ring, Step, parts_of, right_operand
 from tilelink.lowering.role_bodies import Executed, LoadTiles, RoleBody, loaded_tiles, read_by_consumers, role_bodies
 from tilelink.lowering.role_statements import entries_of, results_of, written_tables
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
@@ -61,6 +47,8 @@ from tilelink.lowering.summed import SummedProduct, summed_of, summed_product
 
 Thresholds = Mapping[tuple[str, str], int | None]
 Signals = frozenset[tuple[str, str]]
+Boxes = Mapping[str, tuple[str, str, str]]
+"""Operand -> the descriptor, row and column of the boxes that are loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +61,6 @@ class RingPosition:
 
 
 NO_POSITION = RingPosition(buffer="")
-
-
-def part_of(ring: str, buffer: str, narrow: tuple[str, str] | None) -> str:
-    """Return a buffer of a ring, or the part of it that narrow tiles take: its first row and its rows."""
-    return f"{ring}.index({buffer})" + (f".slice({', '.join(narrow)})" if narrow else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,20 +139,18 @@ class RoleEmitter(StatementEmitter):
         names = [writer.name(f"{one.table}_entry") for one in entries]
         places = [shared.number_place(position.buffer, number) for number in range(len(entries))]
         role = ring.writer if isinstance(self, Loader) else ring.reader
-        for step in role.steps:
-            if step.word == FILL:
-                for name, place, one in zip(names, places, entries, strict=True):
-                    value = writer.let(name, addresses.scalar.lookup(one))
-                    writer.call("roles.send", "number_ring", place, value)
-            elif step.word == TAKE:
-                for name, place in zip(names, places, strict=True):
-                    writer.call("roles.receive", "number_ring", place, to=name)
-                writer.call("roles.meet")
-            elif step.word == FENCE:
-                writer.call("roles.fence")
-            else:
-                self.synchronize(step, position)
-        self.advance(position, shared.buffers)
+
+        def send(_: Step) -> None:
+            for name, place, one in zip(names, places, entries, strict=True):
+                value = writer.let(name, addresses.scalar.lookup(one))
+                writer.call("roles.send", "number_ring", place, value)
+
+        def receive(_: Step) -> None:
+            for name, place in zip(names, places, strict=True):
+                writer.call("roles.receive", "number_ring", place, to=name)
+            writer.call("roles.meet")
+
+        self.steps(role.steps, position, go_on=True, fill=send, take=receive)
         for one, name in zip(entries, names, strict=True):  # by what is received of the entries in it
             scalar = addresses.scalar
             addresses.scalar = replace(scalar, received={**scalar.received, scalar.entry(one): name})
@@ -185,10 +166,36 @@ class RoleEmitter(StatementEmitter):
         for statement in body:
             self.statement(statement)
 
-    def advance(self, position: RingPosition, buffers: str) -> None:
-        """Go on to the next position of a ring."""
-        own = position.buffer, position.phase
-        self.writer.call("roles.following", *own, buffers, to=", ".join(own))
+    def steps(
+        self, steps: Iterable[Step], position: RingPosition, *, go_on: bool = False, **acts: Callable[[Step], None]
+    ) -> None:
+        """Lower steps at a position of a ring. acts: word -> what lowers a step of it that is at no barrier.
+
+        go_on: True to go on to the next position then, of a ring with as many buffers as that of operands.
+        """
+        for step in steps:
+            barriers = f"{step.what}_barriers"
+            match step.word:
+                case word if word in acts:
+                    acts[word](step)
+                case "await":
+                    phase = f"{position.phase} ^ 1" if step.number & 1 else position.phase
+                    self.writer.call("roles.wait", barriers, position.buffer, phase)
+                case "expect":
+                    self.writer.call("roles.expect", barriers, position.buffer, BYTES=step.number)
+                case "arrive":
+                    self.writer.call("roles.arrive", barriers, position.previous if step.number else position.buffer)
+                case "fence":
+                    self.writer.call("roles.fence")
+                case _:
+                    raise AssertionError(step)
+        if go_on:
+            self.follow(position, position, self.shared.buffers)
+
+    def follow(self, one: RingPosition, other: RingPosition, buffers: str) -> None:
+        """Let a position be the one after another."""
+        after = f"{other.buffer}, {other.phase}"
+        self.writer.call("roles.following", one.buffer, one.phase, buffers, to=after)
 
     def statement(self, statement: Executed) -> None:
         """Lower a statement of the role's body."""
@@ -215,21 +222,6 @@ class RoleEmitter(StatementEmitter):
         rows = addresses.bound.memory_map(addresses.stage.name, results_of(addresses.stage)[0]).spans[-2]
         stop = total([addresses.start(rows, LEVEL["+"]), addresses.constants.tile(addresses.stage, str(rows.index))])
         return self.writer.shared("whole", f"{stop} <= {addresses.end(rows)}")
-
-    def synchronize(self, step: Step, position: RingPosition) -> None:
-        """Lower a step at a barrier."""
-        barriers = f"{step.what}_barriers"
-        match step.word:
-            case "await":
-                phase = f"{position.phase} ^ 1" if step.number & 1 else position.phase
-                self.writer.call("roles.wait", barriers, position.buffer, phase)
-            case "expect":
-                self.writer.call("roles.expect", barriers, position.buffer, BYTES=step.number)
-            case "arrive":
-                buffer = position.previous if step.number else position.buffer
-                self.writer.call("roles.arrive", barriers, buffer)
-            case _:
-                raise AssertionError(step)
 
 
 @dataclass(kw_only=True)
@@ -270,7 +262,7 @@ class Loader(RoleEmitter):
 
     def _loads(self, sliced: SlicedProduct | None) -> None:
         """Load the operands of a product, each slice after its waits."""
-        shared, position, addresses, self.loaded = self.shared, self.position, self.values.addresses, True
+        shared, addresses, self.loaded = self.shared, self.values.addresses, True
         corners = {} if sliced else self._corners()
         ahead = self._slices()
         k = self.writer.name("k")
@@ -281,27 +273,19 @@ class Loader(RoleEmitter):
                 with self.writer.block(nodes.Branch(condition=f"{k} % {size} == 0")):
                     self._slice_waits(sliced, f"{k} // {size}")
                 corners = self._corners()
-            for step in shared.roles.operands.writer.steps:
-                if step.word == LOAD:
-                    self._load(step.what, corners[step.what], f"{ahead[step.what]}{k}")
-                else:
-                    self.synchronize(step, position)
-            self.advance(position, shared.buffers)
+            boxes = {what: (shared.boxes_of(what), row, f"{ahead[what]}{k}") for what, row in corners.items()}
+            self.load(shared.roles.operands.writer.steps, boxes, self.position, go_on=True)
 
     def _load_tiles(self, regions: Sequence[Region]) -> None:
         """Load the tiles that are computed with next to the product, piece by piece."""
-        shared, writer, addresses, position = self.shared, self.writer, self.values.addresses, self.position
+        shared, writer, addresses = self.shared, self.writer, self.values.addresses
         corners = [corner(addresses, region, load=True) for region in regions]
-        boxes = [shared.addend(region) for region in regions]
+        descriptors = [shared.addend(region) for region in regions]
         piece = writer.name("piece")
         with writer.block(nodes.Loop(index=piece, over=f"range({shared.pieces})")):
-            for (row, column), one in zip(corners, boxes, strict=True):
-                for step in shared.roles.operands.writer.after:
-                    if step.word == LOAD:
-                        self._load_left(one, row, f"{column} + {piece} * {shared.piece}")
-                    else:
-                        self.synchronize(step, position)
-                self.advance(position, shared.buffers)
+            for (row, column), one in zip(corners, descriptors, strict=True):
+                boxes = {ADDEND: (one, row, f"{column} + {piece} * {shared.piece}")}
+                self.load(shared.roles.operands.writer.after, boxes, self.position, go_on=True)
 
     def _slice_waits(self, sliced: SlicedProduct, number: str) -> None:
         for wait in sliced.waits:
@@ -319,7 +303,7 @@ class Loader(RoleEmitter):
     def _operands(self) -> dict[str, Region]:
         """Return the operands of the products, by their names."""
         rights = {right_operand(number): operand_region(one.right) for number, one in enumerate(self.shared.dots)}
-        return {"left": operand_region(self.shared.dot.left), **rights}
+        return {LEFT: operand_region(self.shared.dot.left), **rights}
 
     def _slices(self) -> dict[str, str]:
         """Emit where the slice of each operand begins that is multiplied, and return what to add to it, or ""."""
@@ -332,26 +316,20 @@ class Loader(RoleEmitter):
             found[what] = known.get(first, "")
         return found
 
-    def _load(self, what: str, row: str, column: str) -> None:
-        shared = self.shared
-        if what == "left":
-            self._load_left(shared.left, row, column)
-            return
-        number = next(n for n in range(len(shared.dots)) if right_operand(n) == what)
-        barrier, buffer = f"{self._full}.index({self.position.buffer})", self.position.buffer
-        part = part_of("right_ring", buffer, shared.columns_of(number))
-        self.writer.call("roles.load", shared.rights[number], row, column, barrier, part)
+    def load(self, steps: Sequence[Step], boxes: Boxes, position: RingPosition, *, go_on: bool = False) -> None:
+        """Lower steps that load boxes. position, go_on: as of `steps`."""
+        full = next(step.what for step in steps if step.word == EXPECT) + "_barriers"
 
-    def _load_left(self, boxes: str, row: str, column: str) -> None:
-        """Load the boxes of all consumers into a buffer of left operands."""
-        shared = self.shared
-        where = (boxes, row, column, self._full, self.position.buffer, "left_ring")
-        self.writer.call("roles.load_parts", *where, PARTS=shared.consumers, ROWS=shared.rows)
+        def load(step: Step) -> None:
+            memory, divided = self.shared.memory_of(step.what, position.buffer)
+            if divided:  # a box for each consumer
+                where, sizes = (full, position.buffer), {"PARTS": self.shared.consumers, "ROWS": self.shared.rows}
+            else:
+                where, sizes = (f"{full}.index({position.buffer})",), {}
+            name = "roles.load_parts" if divided else "roles.load"
+            self.writer.call(name, *boxes[step.what], *where, memory, **sizes)
 
-    @property
-    def _full(self) -> str:
-        full = next(step.what for step in self.shared.roles.operands.writer.steps if step.word == EXPECT)
-        return f"{full}_barriers"
+        self.steps(steps, position, go_on=go_on, load=load)
 
 
 @dataclass(kw_only=True)
@@ -442,15 +420,9 @@ class Consumer(RoleEmitter):
         """Take the next piece of a tile from the ring of operands, and return its name."""
         shared, writer, position = self.shared, self.writer, self.position
         name = writer.name(f"{region.tensor}_tile")
-        for step in shared.roles.operands.reader.after:
-            if step.word == TAKE:
-                own = f"left_ring.index({position.buffer} * {shared.consumers} + PART)"
-                writer.call("roles.take", own, part, to=name)
-            elif step.word == FENCE:
-                writer.call("roles.fence")
-            else:
-                self.synchronize(step, position)
-        self.advance(position, shared.buffers)
+        own = f"left_ring.index({position.buffer} * {shared.consumers} + PART)"
+        after = shared.roles.operands.reader.after
+        self.steps(after, position, go_on=True, take=lambda _: writer.call("roles.take", own, part, to=name))
         return name
 
     def statement(self, statement: Executed) -> None:
@@ -497,8 +469,7 @@ class Consumer(RoleEmitter):
             with writer.block(nodes.Loop(index=writer.name("k"), over=over)):
                 self._multiply_buffers(parts.each, acc, first=False)
         fetched = self._fetch() if fetch else {}
-        for step in parts.last:
-            self._multiply_step(step, acc, RingPosition(buffer=self.position.previous), first=False)
+        self._multiply(parts.last, acc, RingPosition(buffer=self.position.previous))
         return fetched
 
     def _zeros(self, name: str) -> None:
@@ -528,8 +499,7 @@ class Consumer(RoleEmitter):
         if not last:
             return {}
         awaited = 1 + next(n for n, step in enumerate(steps) if step.word == AWAIT)
-        for step in steps[:awaited]:
-            self._multiply_step(step, product, self.position, first=True)
+        self._multiply(steps[:awaited], product, self.position)
         fetched = self._fetch()
         self._sum_product(steps[awaited:], acc, product)
         return fetched
@@ -557,23 +527,22 @@ class Consumer(RoleEmitter):
                 self._number(summed, number)
             self.comment(summed.statement)
             loaded = now
-            for step in steps:
-                if step.word == SUM:
-                    values.parts, values.prefetched = [product], now or loaded
-                    writer.let(acc, f"{acc} + {values.lower(summed.added, {}).text}")
-                    continue
-                if step.word == MULTIPLY:
-                    self._zeros(product)
-                self._multiply_step(step, product, self.position, first=True)
-                if step.word == MULTIPLY:  # its buffer is full, so that all signals of the iteration have come
-                    if early:
-                        following = writer.let(writer.name("following"), f"tl.minimum({number} + 1, {count - 1})")
-                        self._number(summed, following)
-                    loaded = values.load_all(summed.reads, acc)
+
+            def load() -> None:  # the buffer is full, so that all signals of the iteration have come
+                nonlocal loaded
+                if early:
+                    following = writer.let(writer.name("following"), f"tl.minimum({number} + 1, {count - 1})")
+                    self._number(summed, following)
+                loaded = values.load_all(summed.reads, acc)
+
+            def add(_: Step) -> None:
+                values.parts, values.prefetched = [product], now or loaded
+                writer.let(acc, f"{acc} + {values.lower(summed.added, {}).text}")
+
+            self._multiply(steps, product, self.position, fresh=True, then=load, sum=add)
             for region, name in now.items():
                 writer.let(name, loaded[region])
-            position = self.position
-            self.advance(position, self.shared.buffers)
+            self.follow(self.position, self.position, self.shared.buffers)
         values.prefetched = {}
 
     def _number(self, summed: SummedProduct, number: str) -> None:
@@ -589,50 +558,55 @@ class Consumer(RoleEmitter):
             rest = f"{rest} // {size}" if rest == number else f"({rest}) // {size}"
 
     def _sum_product(self, steps: tuple[Step, ...], acc: str, product: str) -> None:
-        for step in steps:
-            if step.word == MULTIPLY:
-                self._zeros(product)
-            if step.word == SUM:
-                self.writer.let(acc, f"{acc} + {product}")
-            else:
-                self._multiply_step(step, product, self.position, first=True)
-        position = self.position
-        self.advance(position, self.shared.buffers)
+        def add(_: Step) -> None:
+            self.writer.let(acc, f"{acc} + {product}")
+
+        self._multiply(steps, product, self.position, go_on=True, fresh=True, sum=add)
 
     def _multiply_buffers(self, steps: tuple[Step, ...], acc: str, *, first: bool) -> None:
-        position = self.position
-        for step in steps:
-            self._multiply_step(step, acc, position, first=first)
+        self._multiply(steps, acc, self.position, first=first)
         if self.shared.roles.operands.reader.released_late:
-            self.writer.let(position.previous, position.buffer)
-        self.advance(position, self.shared.buffers)
+            self.writer.let(self.position.previous, self.position.buffer)
+        self.follow(self.position, self.position, self.shared.buffers)
 
-    def _multiply_step(self, step: Step, acc: str, position: RingPosition, *, first: bool) -> None:
-        match step.word:
-            case "multiply":
-                left = f"left_ring.index({position.buffer} * {self.shared.consumers} + PART)"
-                right = part_of("right_ring", position.buffer, self.shared.narrow)
-                self.writer.call("roles.multiply", left, right, acc, to=acc, FIRST=first)
-            case "retire":
-                self.writer.call("roles.retire", acc, to=acc, FLYING=step.number)
-            case _:
-                self.synchronize(step, position)
+    def _multiply(
+        self,
+        steps: tuple[Step, ...],
+        acc: str,
+        position: RingPosition,
+        *,
+        go_on: bool = False,
+        first: bool = False,
+        fresh: bool = False,
+        then: Callable[[], None] | None = None,
+        **acts: Callable[[Step], None],
+    ) -> None:
+        """Lower steps of a product. first: True if what `acc` holds is not added to. fresh: True for another product
+        at each position, which begins with zeros. then: lowers what follows it. The others are as of `steps`."""
+
+        def multiply(_: Step) -> None:
+            if fresh:
+                self._zeros(acc)
+            left = f"left_ring.index({position.buffer} * {self.shared.consumers} + PART)"
+            right = part_of("right_ring", position.buffer, self.shared.narrow)
+            self.writer.call("roles.multiply", left, right, acc, to=acc, FIRST=first or fresh)
+            if then is not None:
+                then()
+
+        def retire(step: Step) -> None:
+            self.writer.call("roles.retire", acc, to=acc, FLYING=step.number)
+
+        self.steps(steps, position, go_on=go_on, multiply=multiply, retire=retire, **acts)
 
     def _result(self, region: Region, tile: Tile) -> None:
         """Hand a piece of a result to the storer."""
-        shared, writer, position = self.shared, self.writer, self.positions.results
+        shared, position = self.shared, self.positions.results
         dtype = TRITON[self.values.addresses.bound.tensors[region.tensor].dtype]
         value = tile.text if TRITON[tile.dtype] == dtype else f"{self.values.named(tile).text}.to({dtype})"
         buffer = f"PART * {shared.results} + {position.buffer}"
-        for step in shared.roles.results.writer.steps:
-            match step.word:
-                case "fill":
-                    self._fill(buffer, value)
-                case "fence":
-                    writer.call("roles.fence")
-                case _:
-                    self.synchronize(step, replace(position, buffer=buffer))
-        self.advance(position, shared.results)
+        at = replace(position, buffer=buffer)
+        self.steps(shared.roles.results.writer.steps, at, fill=lambda _: self._fill(buffer, value))
+        self.follow(position, position, shared.results)
 
     def _fill(self, buffer: str, value: str) -> None:
         """Hand over a piece in shared memory, or store its elements if the rings of the kernel do not hold its type.

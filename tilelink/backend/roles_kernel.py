@@ -19,7 +19,7 @@ from tilelink.ir.program import Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER, Roles, widest_of
-from tilelink.lowering.role_bodies import read_by_consumers, role_bodies
+from tilelink.lowering.role_bodies import LoadTiles, read_by_consumers, role_bodies
 from tilelink.lowering.role_statements import results_of
 from tilelink.lowering.summed import summed_of
 
@@ -74,7 +74,8 @@ def _role(
         if not stage.total or stage.roles is None:
             continue
         body = role_bodies(frame.bound, stage)[name]
-        awaits = any(isinstance(s, Wait) for s in (statements(body) if name == LOADER else body))
+        inner = statements(tuple(s for s in body if not isinstance(s, LoadTiles))) if name == LOADER else body
+        awaits = any(isinstance(s, Wait) for s in inner)
         needed = name != CONSUMER or uses_indices(frame.bound, stage)
         walked = walked_loop(frame, loop, writer, "roles.segments({})")
         addresses = frame.tile_head(stage, writer, awaits=awaits, places=needed)

@@ -17,12 +17,17 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.typing import Axis
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.rings import Ring, Roles
+from tilelink.lowering.rings import ADDEND, LEFT, Ring, Roles, right_operand
 from tilelink.lowering.role_statements import entries_of, product_of, products_of_tile, results_of
 from tilelink.lowering.summed import SummedProduct, summed_of
 
 MAX_SWIZZLE = 128
 """Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
+
+
+def part_of(ring: str, buffer: str, narrow: tuple[str, str] | None) -> str:
+    """Return a buffer of a ring, or the part of it that narrow tiles take: its first row and its rows."""
+    return f"{ring}.index({buffer})" + (f".slice({', '.join(narrow)})" if narrow else "")
 
 
 @dataclass(kw_only=True)
@@ -43,20 +48,25 @@ class Shared:
         return product_of(self.addresses.stage)
 
     @property
-    def left(self) -> str:
-        return self._descriptor(operand_region(self.dot.left), self.roles.rows, self.roles.block)
-
-    @property
-    def right(self) -> str:
-        return self.rights[0]
-
-    @property
     def dots(self) -> list[Dot]:
         return products_of_tile(self.addresses.stage)
 
-    @property
-    def rights(self) -> list[str]:
-        return [self._descriptor(operand_region(dot.right), self.roles.columns, self.roles.block) for dot in self.dots]
+    def boxes_of(self, what: str) -> str:
+        """Return the descriptor of an operand."""
+        if what == LEFT:
+            return self._descriptor(operand_region(self.dot.left), self.roles.rows, self.roles.block)
+        right = operand_region(self.dots[self._number_of(what)].right)
+        return self._descriptor(right, self.roles.columns, self.roles.block)
+
+    def memory_of(self, what: str, buffer: str) -> tuple[str, bool]:
+        """Return where an operand is loaded: a ring and True if consumers divide it, or a part of a buffer."""
+        if what in (LEFT, ADDEND):
+            return "left_ring", True
+        return part_of("right_ring", buffer, self.columns_of(self._number_of(what))), False
+
+    def _number_of(self, what: str) -> int:
+        """Return the number of the product of a right operand."""
+        return next(number for number in range(len(self.dots)) if right_operand(number) == what)
 
     def result(self, region: Region, owner: int | None = None) -> str:
         """Return the descriptor of pieces of results in the copy of a rank, None for the own one."""
@@ -204,7 +214,7 @@ class Shared:
         """Return the ring of operands."""
         left = f"{self.buffers} * {self.consumers}, {self.rows}, {self.block}"
         right = f"{self.buffers}, {self.all_columns}, {self.block}"
-        memory = ("left_ring", self.left, left), ("right_ring", self.right, right)
+        memory = ("left_ring", self.boxes_of(LEFT), left), ("right_ring", self.boxes_of(right_operand(0)), right)
         return ring_context(self.roles.operands, self.buffers, *memory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from tilelink.backend import nodes
@@ -98,7 +99,7 @@ class Storer(RoleEmitter):
         self._store_steps(steps, part, right)
         if self.shared.roles.results.reader.released_late:
             self.writer.let(self.position.previous, self.position.buffer)
-        self.advance(self.position, self.shared.results)
+        self.follow(self.position, self.position, self.shared.results)
 
     def _store_steps(self, steps: tuple[Step, ...], part: str, right: str) -> None:
         """Lower steps at the ring of a part. right: what is added to the columns of the first piece."""
@@ -108,19 +109,19 @@ class Storer(RoleEmitter):
             phase=self.position.phase,
             previous=ring + self.position.previous,
         )
-        for step in steps:
-            match step.word:
-                case "retire":
-                    self.writer.call("roles.stored", FLYING=step.number)
-                case "store" if self.shared.roles.direct:
-                    pass  # the consumers have stored it
-                case "store" if self.is_whole is not None:
-                    with self.writer.block(nodes.Branch(condition=self.is_whole)):
-                        self._store_box(step, position, part, right)
-                case "store":
-                    self._store_box(step, position, part, right)
-                case _:
-                    self.synchronize(step, position)
+
+        def store(step: Step) -> None:
+            if self.shared.roles.direct:
+                return  # the consumers have stored it
+            with ExitStack() as branch:
+                if self.is_whole is not None:
+                    branch.enter_context(self.writer.block(nodes.Branch(condition=self.is_whole)))
+                self._store_box(step, position, part, right)
+
+        def retire(step: Step) -> None:
+            self.writer.call("roles.stored", FLYING=step.number)
+
+        self.steps(steps, position, store=store, retire=retire)
 
     def _store_box(self, step: Step, position: RingPosition, part: str, right: str) -> None:
         """Start the store of a piece at one of the tile's positions."""

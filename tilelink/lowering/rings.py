@@ -38,6 +38,8 @@ AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE, COMPUTE, CARR
 KEPT, LEADING, TRAILING = "kept", "leading", "trailing"
 """Operands of the products of a loop that carries a state: what all its iterations multiply, and what each iteration
 multiplies first and last."""
+LEFT = "left"
+"""The left operand of a product, whose rows consumers divide among them; see right_operand for the others."""
 ADDEND = "addend"
 """A piece of a tile that is computed with, next to the product if there is one."""
 NEXT = "next"
