@@ -157,3 +157,19 @@ def test_a_lowered_program_that_does_not_add_up_is_refused(old: str, new: str, r
     stage = replace(made.stages["gemm"], roles=again.stages["gemm"].roles, sums=again.stages["gemm"].sums)
     found = refusals(make_plan(replace(made, stages={**made.stages, "gemm": stage})))
     assert found and isinstance(found[0], RolesError) and reason in found[0].message, found[0].message
+
+
+@pytest.mark.parametrize(("lines", "early"), [(SCALED, False), (BLOCKS, True)])
+def test_the_pass_says_what_is_read_before_the_signals_of_an_iteration_and_the_rule_finds_it_again(
+    lines: tuple[str, ...], early: bool
+) -> None:
+    made = bound(lines)
+    assert ("reads_early=1" in listing(made)) is early
+    source = emit(made, make_plan(made).thresholds).text
+    assert ("following = tl.minimum(" in source) is early
+    stage = made.stages["gemm"]
+    for said, reason in ((early, ""), (True, "other steps or numbers than any kernel")):
+        roles = replace(roles_of(made), reads_early=said)
+        changed = replace(made, stages={**made.stages, "gemm": replace(stage, roles=roles)})
+        found = [one.message for one in refusals(make_plan(changed))]
+        assert bool(found) == (said is not early) and all(reason in message for message in found), found

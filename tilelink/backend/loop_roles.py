@@ -370,8 +370,7 @@ class LoopConsumer(Consumer):
         steps = parts_of(shared.roles.operands.reader)
         ready = [step for step in shared.kept.reader.steps if step.word == AWAIT]
         vacant = [step for step in shared.kept.reader.steps if step.word == ARRIVE]
-        tensors = self.values.addresses.bound.tensors
-        early = all(tensors[region.tensor].constant for s in tile.vectors for region in reads(s.value))
+        early = shared.roles.reads_early or not any(reads(s.value) for s in tile.vectors)
         peeled, iterations, start = bool(steps.last), shared.range, "0"
         some = iterations is None or iterations.nonempty
         after = bool(tile.stored) and not (peeled and some)  # products of the loop have no names after it

@@ -35,7 +35,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Index, walk
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import computes_with_places
 from tilelink.lowering.iterations import loop_of
@@ -507,16 +507,11 @@ class Consumer(RoleEmitter):
     def _sum_scaled(self, summed: SummedProduct, steps: tuple[Step, ...], acc: str) -> None:
         """Lower a sum of products that iterations scale: what they scale by is loaded while they multiply.
 
-        If it is there all the time, an iteration loads that of the next one: a product takes less time than a load.
+        If it may be read early, an iteration loads that of the next one: a product takes less time than a load.
         """
         values, writer = self.values, self.writer
         assert isinstance(values, ConsumerValueEmitter)
-        bound, stage = values.addresses.bound, values.addresses.stage
-        count, kernel = summed.count(stage), bound.kernel_of[stage.name]
-        body = [s for name in kernel.stage_names for s in statements(bound.stages[name].stage.body)]
-        waits = any(isinstance(s, Wait) for s in body)  # without any, kernels before have written what others write
-        there = not waits or all(bound.tensors[region.tensor].constant for region in summed.reads)
-        early = there and summed.reads_alone and count > 1
+        count, early = summed.count(values.addresses.stage), self.shared.roles.reads_early
         product, number, now = writer.name("product"), writer.name("number"), dict[Region, str]()
         if early:
             with writer.apart():

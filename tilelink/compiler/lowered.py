@@ -55,8 +55,6 @@ _ROLE = re.compile(
 )
 _MASK = re.compile(r"        mask (?P<statement>\d{1,9}): first (?P<first>[^;]+); further (?P<further>[^;]+)$")
 _PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]]*)\]| (?P<value>[^,]*))?(?:, |$)")
-_ROLES_SWITCHES = ("cut", "direct", "skips_repeated_waits")
-"""Properties of roles that are 0 or 1; 0 is not printed."""
 _RESOURCE = re.compile(r"(?:on (?:copy_engine|sm(?:\(\d+\))?)|in \w+ (?:prologue|epilogue))(?:, |$)")
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "target": tuple(one.name for one in fields(Target) if one.name != "name"),
@@ -569,11 +567,10 @@ class _Reader:
         rings = {one.name: self._ring(one) for one in line.rings}
         try:
             registers = sizes.pop("registers"), sizes.pop("other_registers")
-            cut, direct, skips = ({0: False, 1: True}[sizes.pop(name, 0)] for name in _ROLES_SWITCHES)
+            switches = {name: {0: False, 1: True}[sizes.pop(name)] for name in Roles.switches() & sizes.keys()}
             return Roles(
                 registers=registers, operands=rings.pop("operands"), results=rings.pop("results"),
-                kept=rings.pop("kept", None), numbers=rings.pop("numbers", None), cut=cut, direct=direct,
-                skips_repeated_waits=skips, **sizes,
+                kept=rings.pop("kept", None), numbers=rings.pop("numbers", None), **switches, **sizes,
             )  # fmt: skip
         except (KeyError, TypeError):
             hint = "roles(consumers=, rows=, columns=, block=, pieces=, registers=, other_registers=), and below it "

@@ -124,13 +124,7 @@ def _boxes(boxes: Boxes) -> str:
 
 def _roles(roles: Roles) -> str:
     own, others = roles.registers
-    sizes = {"consumers": roles.consumers, "rows": roles.rows, "columns": roles.columns, "block": roles.block}
-    sizes |= {"pieces": roles.pieces, **({"products": roles.products} if roles.products != 1 else {})}
-    sizes |= {"cut": 1} if roles.cut else {}
-    sizes |= {"direct": 1} if roles.direct else {}
-    sizes |= {"addends": roles.addends} if roles.addends else {}
-    sizes |= {"skips_repeated_waits": 1} if roles.skips_repeated_waits else {}
-    return _named("roles", {**sizes, "registers": own, "other_registers": others})
+    return _named("roles", {**roles.numbered, "registers": own, "other_registers": others})
 
 
 _OTHERS: Mapping[str, Callable[[Any], str]] = {"resource": str, "tma_copy": _boxes, "roles": _roles}

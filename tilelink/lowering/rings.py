@@ -29,7 +29,7 @@ role has other steps in the first iteration of a tile, and some after its last o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE, COMPUTE, CARRY, SUM, TAKE = WORDS = (
     "await", "expect", "load", "fill", "fence", "multiply", "store", "retire", "arrive", "compute", "carry", "sum",
@@ -125,7 +125,9 @@ class Roles:
     `store` there is nothing to do.
     addends: number of tiles that are computed with, next to the product if there is one, and loaded into the ring of
     operands after it: a position has a piece of one of them. skips_repeated_waits: True if the loader leaves out a wait
-    for the channel that the iteration before has waited for (lowering/channel_waits.py).
+    for the channel that the iteration before has waited for (lowering/channel_waits.py). reads_early: True if consumers
+    load what they compute with before the signals of a tile or of an iteration have come, since nobody writes it then:
+    vectors before a loop, and what the next iteration of a sum of products scales its product with.
     """
 
     consumers: int
@@ -142,7 +144,19 @@ class Roles:
     direct: bool = False
     addends: int = 0
     skips_repeated_waits: bool = False
+    reads_early: bool = False
     numbers: Ring | None = None
+
+    @staticmethod
+    def switches() -> frozenset[str]:
+        """Return the names of the fields that are True or False."""
+        return frozenset(one.name for one in fields(Roles) if one.default is False)
+
+    @property
+    def numbered(self) -> dict[str, int]:
+        """Return field -> its number, of those that are numbers, or 1 for True, and not as usual."""
+        every = ((one, getattr(self, one.name)) for one in fields(self))
+        return {one.name: int(own) for one, own in every if isinstance(own, int) and own != one.default}
 
     @property
     def rings(self) -> tuple[Ring, ...]:
@@ -172,7 +186,8 @@ def _of_any_width(roles: Roles) -> Roles:
     operands = _of_any_size(roles.operands)
     return replace(
         roles,
-        columns=0, pieces=0, products=0, addends=0, direct=False, operands=operands, results=results, numbers=None,
+        columns=0, pieces=0, products=0, addends=0, direct=False, reads_early=False, operands=operands, results=results,
+        numbers=None,
     )  # fmt: skip
 
 

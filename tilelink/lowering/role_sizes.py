@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tilelink.ir.mapping import Span
 from tilelink.ir.products import operand_region, products
-from tilelink.ir.program import ITEM_BYTES, Assign, Full, Notify, Read, Reduce, Region
+from tilelink.ir.program import ITEM_BYTES, Assign, Full, Notify, Read, Reduce, Region, Wait
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import reads, statements, value_of, values
@@ -188,8 +188,26 @@ def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Role
         cut=is_cut(bound, stage),
         direct=direct,
         addends=added,
+        reads_early=_reads_early(bound, stage),
         numbers=_numbers(bound, stage, choice),
     )
+
+
+def _reads_early(bound: Bound, stage: BoundStage) -> bool:
+    """True if an iteration of a sum of products may load what the next one scales its product with.
+
+    That is so if all of it is there all the time. Without any wait, kernels before have written what others write.
+    """
+    summed, kernel = summed_of(stage), bound.kernel_of[stage.name]
+    if summed is None or not summed.scaled or not summed.reads_alone or summed.count(stage) == 1:
+        return False
+    body = (s for name in kernel.stage_names for s in statements(bound.stages[name].stage.body))
+    return not any(isinstance(s, Wait) for s in body) or _are_constant(bound, summed.reads)
+
+
+def _are_constant(bound: Bound, regions: Sequence[Region]) -> bool:
+    """True if nobody writes what some regions are of."""
+    return all(bound.tensors[region.tensor].constant for region in regions)
 
 
 def _numbers(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Ring | None:
@@ -287,6 +305,7 @@ def _roles_without_product(bound: Bound, stage: BoundStage, choice: RolesChoice)
         cut=False,
         direct=False,
         addends=added,
+        reads_early=False,
         numbers=_numbers(bound, stage, choice),
         operands=with_further(widest.operands, further=added * pieces, piece=size),
         results=result_ring(buffers=widest.results.buffers, targets=len(targets)),
@@ -440,6 +459,7 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
     if held > limit:
         return f"its consumers hold {held} values in each thread, and {limit} fit its registers"
     item, stored = _item(bound, found.kept), _item(bound, target)
+    vectors = [region for s in found.vectors for region in reads(s.value)]
     place, pieces = block * depth * item, max(1, depth * stored // PIECE_BYTES)
     piece = rows * depth * stored // pieces
     there = bound.target.shared_memory
@@ -458,6 +478,7 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
         results=result_ring(buffers=results),
         kept=kept_ring(consumers=consumers, size=rows * depth * item),
         skips_repeated_waits=bool(repeated(bound, stage, found)),
+        reads_early=bool(vectors) and _are_constant(bound, vectors),
     )
 
 
