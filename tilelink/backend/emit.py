@@ -22,8 +22,8 @@ from tilelink.errors import EmitError
 from tilelink.files import shown
 from tilelink.ir.depth import deep
 from tilelink.ir.printer import print_program
-from tilelink.lowering.bound import Bound
-from tilelink.lowering.kernel_usage import KernelKind, Signal, usages
+from tilelink.lowering.bound import Bound, KernelKind
+from tilelink.lowering.kernel_usage import Signal, usages
 
 Thresholds = Mapping[Signal, NDArray[Any]]
 

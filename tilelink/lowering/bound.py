@@ -157,6 +157,19 @@ class Transport(Enum):
     """The copy engine of the rank, in the order of its queue."""
 
 
+class KernelKind(Enum):
+    """Kinds of kernels. Each has a template of its own (templates/kernels), and executes its stages in its own way."""
+
+    TILES = auto()
+    """Programs that compute tiles, one after the other."""
+    TMA_COPY = auto()
+    """Programs of one warp that copy boxes by the tensor memory accelerator."""
+    ROLES = auto()
+    """Programs whose warps load, multiply and store."""
+    COPY_QUEUE = auto()
+    """The queue of a rank's copy engine."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Boxes:
     """Copies of tiles of rows x columns elements in boxes, by `programs` of one warp on each SM.
@@ -258,6 +271,13 @@ class BoundStage:
         loops = (d for s in statements(self.stage.body) if isinstance(s, For) for d in s.indices)
         counted = (d for d in (*self.stage.indices, *loops) if d.counted)
         return {d.name: CountedRange(start=d.start, stop=d.stop) for d in counted}
+
+    @property
+    def kind(self) -> KernelKind:
+        """The kind of the kernel that executes it."""
+        if self.transport is not Transport.STORES:
+            return KernelKind.COPY_QUEUE if self.transport is Transport.COPY_ENGINE else KernelKind.TMA_COPY
+        return KernelKind.TILES if self.roles is None else KernelKind.ROLES
 
     @cached_property
     def multiplies(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilelink.ir.program import Notify, Transfer
 from tilelink.ir.visitor import awaited, statements
-from tilelink.lowering.bound import Bound, Kernel, Transport
+from tilelink.lowering.bound import Bound, Kernel, KernelKind, Transport
 
 
 def static_reason(bound: Bound, kernel: Kernel) -> str | None:
@@ -12,7 +12,7 @@ def static_reason(bound: Bound, kernel: Kernel) -> str | None:
     stage = bound.stages[kernel.name]
     if kernel.on_copy_engine or stage.transport is not Transport.STORES or stage.tma_copy is not None:
         return "its programs are not those of a kernel of tiles"
-    if stage.roles is not None:
+    if stage.kind is KernelKind.ROLES:
         return "its warps have roles, and each role counts the tiles"
     if len(kernel.stage_names) > 1 or kernel.loops[0].width is not None:
         return "another stage runs in its kernel"

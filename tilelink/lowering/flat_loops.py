@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from tilelink.ir.products import products
 from tilelink.ir.program import Assign, For, Full, If, Local, Notify, Region, Statement, Wait
 from tilelink.ir.visitor import reads, statements, value_of, values
-from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, KernelKind, Loop
 from tilelink.lowering.role_statements import stage_body
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.transform import stage_writes
@@ -30,7 +30,7 @@ def unobservable_reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundSt
     """
     if kernel.on_copy_engine or loop.stages[0] != stage.name:
         return "it has no tiles of its own on SMs"
-    if stage.roles is not None:
+    if stage.kind is KernelKind.ROLES:
         return "its warps have roles"
     together = tuple(s for name in loop.stages for s in _whole(bound.stages[name]))
     if reason := flat_reason(together):

@@ -48,7 +48,7 @@ from tilelink.ir.visitor import (
     values,
     with_body_on_ranks,
 )
-from tilelink.lowering.bound import Bound, BoundStage, Transport, with_bodies
+from tilelink.lowering.bound import Bound, BoundStage, KernelKind, with_bodies
 from tilelink.lowering.compact_tiles import obstacle
 from tilelink.lowering.transform import free_name
 
@@ -63,7 +63,7 @@ def place_barriers(bound: Bound) -> Bound:
     bodies = {
         name: _Placing(bound=bound, stage=stage, scratch=scratch).all_of(stage)
         for name, stage in bound.stages.items()
-        if stage.transport is not Transport.COPY_ENGINE and stage.roles is None
+        if stage.kind not in (KernelKind.ROLES, KernelKind.COPY_QUEUE)
     }
     return replace(with_bodies(bound, bodies), many_threads=True)
 

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from tilelink.artifact import Signal
 from tilelink.ir.program import NetworkFence, NetworkQuiet, Notify, Region, Statement, Transfer, Wait
 from tilelink.ir.scalar import Lookup, walk
 from tilelink.ir.visitor import awaited, notified, stage_regions, stage_scalars, statements
-from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, KernelKind
 from tilelink.lowering.issue_order import signals
 from tilelink.lowering.launch_protocol import KernelHandshake, handshake_of
-
-
-class KernelKind(Enum):
-    """Kinds of kernels. Each has a template of its own (templates/kernels)."""
-
-    TILES = auto()
-    """Programs that compute tiles, one after the other."""
-    TMA_COPY = auto()
-    """Programs of one warp that copy boxes by the tensor memory accelerator."""
-    ROLES = auto()
-    """Programs whose warps load, multiply and store."""
-    COPY_QUEUE = auto()
-    """The queue of a rank's copy engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +55,7 @@ def _usage(bound: Bound, kernel: Kernel, track: int, copies_wait: bool) -> Kerne
     regions = [region for stage in stages for region in stage_regions(stage.stage)]
     lookups = frozenset[str]().union(*map(_lookups, stages)) if bound.entries else frozenset[str]()
     return KernelUsage(
-        kind=_kind(bound.stages[kernel.name]),
+        kind=bound.stages[kernel.name].kind,
         stages=stages,
         tensors=_tensors(regions) | lookups,
         lookups=lookups,
@@ -82,15 +68,6 @@ def _usage(bound: Bound, kernel: Kernel, track: int, copies_wait: bool) -> Kerne
         track=track,
         handshake=handshake_of(bound, kernel, copies_wait=copies_wait),
     )
-
-
-def _kind(stage: BoundStage) -> KernelKind:
-    """Return the kind of the kernel of a stage."""
-    if stage.transport is Transport.COPY_ENGINE:
-        return KernelKind.COPY_QUEUE
-    if stage.transport is Transport.TMA:
-        return KernelKind.TMA_COPY
-    return KernelKind.TILES if stage.roles is None else KernelKind.ROLES
 
 
 def _lookups(stage: BoundStage) -> frozenset[str]:

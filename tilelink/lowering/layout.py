@@ -17,7 +17,7 @@ from tilelink.errors import did_you_mean
 from tilelink.ir.printer import print_range
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.visitor import all_indices, awaited, notified, statements, two_ranges
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, Transport, packings
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, KernelKind, Loop, Transport, packings
 from tilelink.lowering.choose_transport import transport_of
 from tilelink.lowering.deferred_notifies import misplaced
 from tilelink.lowering.launch_protocol import fitting
@@ -220,7 +220,9 @@ def _order(bound: Bound, stage: BoundStage) -> Iterator[Misfit]:
 def _in_steps(bound: Bound, kernel: Kernel, loop: Loop) -> bool:
     """True if the kernel of a loop can go through it in steps: they have all tiles, and nothing ties tiles together."""
     stages = [bound.stages[name] for name in loop.stages]
-    other = any(one.flatten or one.roles or one.tma_copy or one.notified_in is not None for one in stages)
+    other = any(
+        one.flatten or one.kind is KernelKind.ROLES or one.tma_copy or one.notified_in is not None for one in stages
+    )
     other |= kernel.dynamic or kernel.program_per_tile or kernel.on_copy_engine or loop.width is not None
     return not other and loop.compact is None and kernel.steps * max(0, loop.each or 0) >= stages[0].total
 

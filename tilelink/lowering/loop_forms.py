@@ -39,7 +39,7 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Compare, Scalar
 from tilelink.ir.visitor import awaited, on_ranks, only_signals, reads, statements, values
 from tilelink.lowering.blocks import block_shape
-from tilelink.lowering.bound import Bound, BoundStage, Transport
+from tilelink.lowering.bound import Bound, BoundStage, KernelKind
 from tilelink.lowering.sink_waits import sliced_product
 
 ITERATIONS = 8
@@ -70,7 +70,7 @@ def decide_loops(bound: Bound) -> Bound:
     """before: loops without forms. after: stages with those of their loops, where programs execute tile after tile."""
     stages = dict(bound.stages)
     for name, stage in bound.stages.items():
-        if stage.roles is None and stage.transport is not Transport.COPY_ENGINE:
+        if stage.kind not in (KernelKind.ROLES, KernelKind.COPY_QUEUE):
             forms = tuple(_form(bound, stage, one) for one in loops_of(bound, stage))
             stages[name] = replace(stage, loops=forms if set(forms) - {PLAIN} else ())
     return replace(bound, stages=stages)

@@ -21,7 +21,7 @@ from tilelink.ir.scalar import Index, Ranks, const, mul
 from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.blocks import axis_block, axis_extent
-from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.bound import Bound, BoundStage, KernelKind
 from tilelink.lowering.sink_waits import sliced_product
 
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1}
@@ -38,7 +38,7 @@ def choose_boxes(bound: Bound) -> Bound:
         return bound
     stages = dict(bound.stages)
     for name, stage in bound.stages.items():
-        if stage.roles is None:
+        if stage.kind is not KernelKind.ROLES:
             found = (one[0].tensor for one in _operands(bound, stage) if operand_box(bound, stage, *one) is not None)
             stages[name] = replace(stage, boxes=frozenset(found))
     return replace(bound, stages=stages)

@@ -20,7 +20,7 @@ from tilelink.ir.program import ITEM_BYTES, Apply, Assign, Attend, Dot, For, If,
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import ELEMENT, Axis, StageTyping, Type
 from tilelink.ir.visitor import local_names, operands, statements, value_of, values
-from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.bound import Bound, BoundStage, KernelKind
 from tilelink.lowering.limits import length
 
 OF_THREAD, OF_PROCESSOR = 255, 65536
@@ -76,7 +76,7 @@ def most_sums(bound: Bound) -> list[Sums]:
     for kernel in bound.on_sms:
         for stage in (bound.stages[name] for name in kernel.stage_names):
             computed = (value for s in statements(stage.stage.body) if (value := value_of(s)) is not None)
-            if stage.roles is not None or not any(map(_multiplies, computed)):
+            if stage.kind is KernelKind.ROLES or not any(map(_multiplies, computed)):
                 continue
             walk = _Walk(bound, stage, kernel.num_warps)
             walk.body(stage.stage.body, frozenset())

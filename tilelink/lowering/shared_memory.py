@@ -9,7 +9,7 @@ from tilelink.errors import TileSizeError
 from tilelink.ir.program import ITEM_BYTES, Dot, Read, Stage, Transpose, Value, Wait
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import statements, value_of, values
-from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, KernelKind
 from tilelink.lowering.transform import stage_writes
 
 ALIGNMENT = 16
@@ -80,7 +80,7 @@ def least(bound: Bound) -> list[Need]:
 
 def _of_stage(bound: Bound, kernel: Kernel, stage: BoundStage) -> list[Need]:
     needs: list[Need] = []
-    if stage.roles is not None:  # the clause has counted what its rings take
+    if stage.kind is KernelKind.ROLES:  # the clause has counted what its rings take
         return needs
     for statement in statements(stage.stage.body):
         value = value_of(statement)

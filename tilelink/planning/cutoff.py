@@ -66,7 +66,7 @@ from tilelink.ir.scalar import (
     walk,
 )
 from tilelink.ir.visitor import all_indices, awaited, map_scalars, stage_scalars, statements
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, with_bodies
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, KernelKind, with_bodies
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY
 from tilelink.lowering.orders import TILE
@@ -640,7 +640,7 @@ def _kept(bound: Bound, members: set[Member]) -> int:
             most = max(most, depth)
             if isinstance(statement, Store | Transfer | Notify):
                 notifying = max(notifying, depth)
-            roles |= stage.roles is not None and depth > 0
+            roles |= stage.kind is KernelKind.ROLES and depth > 0
     return most * EVENTS if roles else most + notifying
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tilelink.errors import CostError, foreign
 from tilelink.ir.program import ITEM_BYTES, Read, Transfer
-from tilelink.lowering.bound import Transport
+from tilelink.lowering.bound import KernelKind, Transport
 from tilelink.lowering.columns import Columns, Ints
 from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Substep
 from tilelink.lowering.messages import parts
@@ -131,7 +131,7 @@ class Script:
         """Mask of the transfers and notifies that a storer executes while other warps of its program multiply."""
         found = np.zeros(len(self.task), bool)
         for name, stage in self.plan.bound.stages.items():
-            if stage.roles is not None:
+            if stage.kind is KernelKind.ROLES:
                 first = self.plan.first_task[name]
                 found |= (self.task >= first) & (self.task < first + stage.total * self.plan.bound.ranks)
         return found & ((self.kind == MOVE) | (self.kind == SIGNAL))

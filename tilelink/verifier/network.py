@@ -24,7 +24,7 @@ import numpy as np
 
 from tilelink.errors import NetworkError
 from tilelink.ir.program import Read, Region, Transfer
-from tilelink.lowering.bound import Transport
+from tilelink.lowering.bound import KernelKind
 from tilelink.lowering.choose_network import sends
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY, QUIET, READ, WRITE
@@ -51,7 +51,7 @@ def network(plan: Plan) -> Iterator[NetworkError]:
         message = f"{queued[0].stage_names[0]} is on the copy engine, which GPUs of several nodes do not use"
         yield NetworkError(message, hint=f"put it on SMs: {queued[0].stage_names[0]} on sm(1)")
     for stage in bound.stages.values():
-        if sends(stage) and (stage.roles is not None or stage.transport is Transport.TMA):
+        if sends(stage) and stage.kind in (KernelKind.ROLES, KernelKind.TMA_COPY):
             message = f"{stage.name} sends to another node from some of its program's warps"
             yield NetworkError(message, hint="all threads of a program send together: no roles, and no copies by TMA")
     rank = np.array([r for _, r, _ in plan.workers], np.int64)

@@ -31,7 +31,7 @@ from tilelink.errors import VerificationError, WordsError
 from tilelink.ir.printer import NOTIFY, WAIT, print_region
 from tilelink.ir.program import Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.visitor import statements, value_of, values
-from tilelink.lowering.bound import SWEEP_WINDOW, BoundTensor, Transport
+from tilelink.lowering.bound import SWEEP_WINDOW, BoundTensor, KernelKind
 from tilelink.lowering.events import WRITE
 from tilelink.lowering.words import begins_anywhere, exact_sizes, lists, looks_up
 from tilelink.planning.plan import Plan
@@ -123,7 +123,7 @@ def _reads(plan: Plan, statement: Statement, packed: set[str]) -> Iterator[tuple
 def _programs(plan: Plan, name: str, statement: Statement, packed: set[str]) -> Iterator[tuple[str, str]]:
     stage, written = plan.bound.stages[name], _written(statement)
     used = {read.region.tensor for read in _all_reads(statement)} | ({written.tensor} if written is not None else set())
-    if used & packed and (stage.transport is not Transport.STORES or stage.roles is not None):
+    if used & packed and stage.kind is not KernelKind.TILES:
         message = f"accesses {min(used & packed)} by words, and its programs do not load and store"
         yield message, "a stage on SMs, without tma_copy and roles"
 
@@ -165,7 +165,7 @@ def _entries(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:
     for stage in plan.bound.stages.values():
         if not looks_up(stage.stage, tensor.name):
             continue
-        if stage.transport is not Transport.STORES or stage.roles is not None:
+        if stage.kind is not KernelKind.TILES:
             message = f"{stage.name} looks up entries of {tensor.name} by words, and its programs do not load and store"
             hint = "a stage on SMs, without tma_copy and roles"
             yield WordsError(message, location=stage.stage.location, hint=hint)
