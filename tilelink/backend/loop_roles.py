@@ -9,20 +9,19 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar
 
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Slices
 from tilelink.backend.constants import LEVEL, scaled, total
 from tilelink.backend.consumer_values import ConsumerValueEmitter
 from tilelink.backend.context import RingContext
-from tilelink.backend.roles import NO_POSITION, Consumer, Loader, RingPosition, RingPositions, Signals, Thresholds
+from tilelink.backend.roles import KEPT_PHASE, NO_POSITION, Consumer, Loader, RingPosition
 from tilelink.backend.roles_shared import Shared, ring_context
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
 from tilelink.backend.values import COMBINE, ValueEmitter, neutral_of
 from tilelink.backend.words import literal
-from tilelink.backend.writer import Writer
 from tilelink.ir.program import (
     COMPUTED,
     Apply,
@@ -51,7 +50,7 @@ from tilelink.lowering.role_bodies import RoleBody
 REDUCTIONS = {"sum": "roles.row_sum", "max": "roles.row_max", "min": "roles.row_min"}
 PART_COLUMNS = 64
 """Most elements of a whole dimension that are reduced at once for each row: they take 32 registers of a thread."""
-KEPT_POSITION = RingPosition(buffer="0", phase="kept_phase")
+KEPT_POSITION = RingPosition(buffer="0", phase=KEPT_PHASE)
 """The only position of the ring of what is kept."""
 
 
@@ -114,12 +113,7 @@ class LoopShared(Shared):
 class LoopLoader(Loader):
     """The warp that waits for signals, and loads what is kept and the operands of all iterations."""
 
-    @classmethod
-    def begin(cls, writer: Writer) -> RingPositions:
-        return RingPositions(
-            operands=RingPosition(buffer=writer.name("buffer"), phase=writer.name("phase")),
-            results=RingPosition(buffer="kept_phase"),
-        )
+    results: ClassVar[tuple[str, ...]] = (KEPT_PHASE,)
 
     @property
     def loop(self) -> LoopShared:
@@ -181,7 +175,7 @@ class LoopLoader(Loader):
                 if not some:
                     branch.enter_context(writer.block(nodes.Branch(condition=f"{iteration} > 0")))
                 self._streamed(steps.last, before)
-        writer.let("kept_phase", "kept_phase ^ 1")
+        writer.let(KEPT_PHASE, f"{KEPT_PHASE} ^ 1")
 
     def _load_kept(self) -> None:
         row, _ = corner(self.values.addresses, self.loop.tile.kept, load=True, column=False)
@@ -327,26 +321,16 @@ class LoopConsumer(Consumer):
     that are several sums of each row until the loop has ended (lowering/carried.py).
     """
 
+    # What is called the previous position is the phase of the only position of what is kept.
+    operands: ClassVar[tuple[str, ...]] = ("buffer", "phase", KEPT_PHASE)
     operand: str = ""
     sums: Mapping[str, tuple[Value | None, Value]] = field(default_factory=dict[str, tuple[Value | None, Value]])
     later: RingPosition = NO_POSITION
 
     @classmethod
-    def of(cls, shared: Shared, positions: RingPositions, thresholds: Thresholds, awaited: Signals) -> Self:
+    def values_of(cls, shared: Shared) -> ValueEmitter:
         assert isinstance(shared, LoopShared)
-        values = _IterationValues(addresses=shared.addresses, shared=shared, replaced={})
-        return cls(
-            values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, positions=positions
-        )
-
-    @classmethod
-    def begin(cls, writer: Writer) -> RingPositions:
-        name = writer.name
-        # What is called the previous position is the phase of the only position of what is kept.
-        operands = RingPosition(buffer=name("buffer"), phase=name("phase"), previous="kept_phase")
-        return RingPositions(
-            operands=operands, results=RingPosition(buffer=name("result_buffer"), phase=name("result_phase"))
-        )
+        return _IterationValues(addresses=shared.addresses, shared=shared, replaced={})
 
     @property
     def loop(self) -> LoopShared:
@@ -400,7 +384,7 @@ class LoopConsumer(Consumer):
         if not some and peeled:
             with writer.block(nodes.Otherwise()):
                 self.steps(vacant, KEPT_POSITION)
-        writer.let("kept_phase", "kept_phase ^ 1")
+        writer.let(KEPT_PHASE, f"{KEPT_PHASE} ^ 1")
         for name in self.sums:
             writer.let(name, f"roles.whole_sums({name}, {shared.block})")
         self._results(tile.after)

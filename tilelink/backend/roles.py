@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Self
+from typing import ClassVar, Self
 
 from tilelink.backend import nodes
 from tilelink.backend.constants import LEVEL, total
@@ -51,16 +51,18 @@ Boxes = Mapping[str, tuple[str, str, str]]
 """Operand -> the descriptor, row and column of the boxes that are loaded."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RingPosition:
-    """A position of a ring in source: its buffer, the buffer of the position before, and its phase."""
+    """A position of a ring in source: its buffer, its phase, and the buffer of the position before."""
 
-    buffer: str
+    buffer: str = ""
     phase: str = ""
     previous: str = ""
 
 
-NO_POSITION = RingPosition(buffer="")
+NO_POSITION = RingPosition()
+KEPT_PHASE = "kept_phase"
+"""Name of the phase of the only position of what a loop keeps: no name of the program is like it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,23 +100,38 @@ def uses_indices(bound: Bound, stage: BoundStage) -> bool:
 
 @dataclass(kw_only=True)
 class RoleEmitter(StatementEmitter):
-    """The statements of a stage that one of its roles executes."""
+    """The statements of a stage that one of its roles executes.
 
+    operands, results: names of the buffer, its phase and the buffer before in each of its rings; () for no such ring.
+    """
+
+    operands: ClassVar[tuple[str, ...]] = ()
+    results: ClassVar[tuple[str, ...]] = ()
     shared: Shared
     positions: RingPositions
 
     @classmethod
     def of(cls, shared: Shared, positions: RingPositions, thresholds: Thresholds, awaited: Signals) -> Self:
         """Return the statements of a role. thresholds, awaited: as of all statements."""
-        values = ValueEmitter(addresses=shared.addresses)
+        values = cls.values_of(shared)
         return cls(
             values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, positions=positions
         )
 
     @classmethod
-    def begin(cls, writer: Writer) -> RingPositions:
-        """Return the positions of the role in its rings."""
-        raise NotImplementedError
+    def values_of(cls, shared: Shared) -> ValueEmitter:
+        """Return what lowers the values of the role."""
+        return ValueEmitter(addresses=shared.addresses)
+
+    @classmethod
+    def begin(cls, writer: Writer, *, numbers: bool) -> RingPositions:
+        """Return the positions of the role in its rings. numbers: True if there is a ring of integers."""
+        third = ("number_buffer", "number_phase") if numbers else ()
+        operands, results, handed = (
+            RingPosition(*(stem if stem == KEPT_PHASE else writer.name(stem) for stem in stems))
+            for stems in (cls.operands, cls.results, third)
+        )
+        return RingPositions(operands=operands, results=results, numbers=handed)
 
     def body(self, body: RoleBody) -> None:
         """Lower the body of the role: its signals also if a launch has no such tile."""
@@ -228,11 +245,8 @@ class RoleEmitter(StatementEmitter):
 class Loader(RoleEmitter):
     """The warp that waits for signals and loads operands. loaded: True once those of the tile are."""
 
+    operands: ClassVar[tuple[str, ...]] = ("buffer", "phase")
     loaded: bool = False
-
-    @classmethod
-    def begin(cls, writer: Writer) -> RingPositions:
-        return RingPositions(operands=RingPosition(buffer=writer.name("buffer"), phase=writer.name("phase")))
 
     @property
     def position(self) -> RingPosition:
@@ -336,24 +350,18 @@ class Loader(RoleEmitter):
 class Consumer(RoleEmitter):
     """The warps that multiply and compute some rows of a tile."""
 
-    @classmethod
-    def of(cls, shared: Shared, positions: RingPositions, thresholds: Thresholds, awaited: Signals) -> Self:
-        values = ConsumerValueEmitter(addresses=shared.addresses, shared=shared)
-        made = cls(
-            values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, positions=positions
-        )
-        if not shared.addresses.stage.has_loop:
-            values.to_take = loaded_tiles(shared.addresses.bound, shared.addresses.stage)
-            values.take = made.take
-        return made
+    operands: ClassVar[tuple[str, ...]] = ("buffer", "phase", "previous")
+    results: ClassVar[tuple[str, ...]] = ("result_buffer", "result_phase")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.values, ConsumerValueEmitter):
+            self.values.to_take = loaded_tiles(self.shared.addresses.bound, self.shared.addresses.stage)
+            self.values.take = self.take
 
     @classmethod
-    def begin(cls, writer: Writer) -> RingPositions:
-        name = writer.name
-        operands = RingPosition(buffer=name("buffer"), phase=name("phase"), previous=name("previous"))
-        return RingPositions(
-            operands=operands, results=RingPosition(buffer=name("result_buffer"), phase=name("result_phase"))
-        )
+    def values_of(cls, shared: Shared) -> ValueEmitter:
+        return ConsumerValueEmitter(addresses=shared.addresses, shared=shared)
 
     @property
     def position(self) -> RingPosition:

@@ -12,7 +12,7 @@ from tilelink.backend.context import FarContext, KernelContext, LoopContext
 from tilelink.backend.frame import Frame
 from tilelink.backend.loop_roles import LoopConsumer, LoopLoader, LoopShared
 from tilelink.backend.loops import tile_range
-from tilelink.backend.roles import Consumer, Loader, RingPosition, uses_indices
+from tilelink.backend.roles import Consumer, Loader, uses_indices
 from tilelink.backend.roles_shared import Shared
 from tilelink.backend.storer import Storer
 from tilelink.ir.program import Wait
@@ -64,10 +64,8 @@ def _role(
 ) -> Iterator[LoopContext]:
     """Yield the loops over tiles of a role. Its places in the rings go on from loop to loop."""
     writer = frame.writer()
-    places = role.begin(writer)
-    if any(stage.roles.numbers for stage in frame.usage.stages if stage.roles is not None):
-        numbers = RingPosition(buffer=writer.name("number_buffer"), phase=writer.name("number_phase"))
-        places = replace(places, numbers=numbers)
+    handed = any(stage.roles.numbers for stage in frame.usage.stages if stage.roles is not None)
+    places = role.begin(writer, numbers=handed)
     before = places.start
     for loop in frame.kernel.loops:
         stage = frame.bound.stages[loop.stages[0]]

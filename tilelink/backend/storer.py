@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from tilelink.backend import nodes
-from tilelink.backend.roles import RingPosition, RingPositions, RoleEmitter
+from tilelink.backend.roles import RingPosition, RoleEmitter
 from tilelink.backend.tma_copy import corner
-from tilelink.backend.writer import Writer
 from tilelink.ir.program import Notify, Region, Store, Transfer
 from tilelink.lowering.rings import AWAIT, Step, parts_of, target_of
 from tilelink.lowering.role_bodies import Executed
@@ -34,16 +34,10 @@ class _Target:
 class Storer(RoleEmitter):
     """The warp that stores results and notifies. targets: the positions of the tile's results, so far."""
 
+    results: ClassVar[tuple[str, ...]] = ("result_buffer", "result_phase", "previous")
     targets: list[_Target] = field(default_factory=list[_Target])
     is_whole: str | None = None
     """Name of whether all rows of the tile are there, None if a launch decides none."""
-
-    @classmethod
-    def begin(cls, writer: Writer) -> RingPositions:
-        name = writer.name
-        return RingPositions(
-            results=RingPosition(buffer=name("result_buffer"), phase=name("result_phase"), previous=name("previous"))
-        )
 
     @property
     def position(self) -> RingPosition:

@@ -563,14 +563,14 @@ class _Reader:
             raise self.error(line.number, "not the boxes of a stage that copies by TMA", hint) from None
 
     def _roles(self, line: _Line) -> Roles:
-        sizes = self._ints(line, "roles")
+        sizes: dict[str, Any] = {**self._ints(line, "roles")}
         rings = {one.name: self._ring(one) for one in line.rings}
         try:
             registers = sizes.pop("registers"), sizes.pop("other_registers")
-            switches = {name: {0: False, 1: True}[sizes.pop(name)] for name in Roles.switches() & sizes.keys()}
+            sizes |= {name: {0: False, 1: True}[sizes[name]] for name in Roles.switches() & sizes.keys()}
             return Roles(
                 registers=registers, operands=rings.pop("operands"), results=rings.pop("results"),
-                kept=rings.pop("kept", None), numbers=rings.pop("numbers", None), **switches, **sizes,
+                kept=rings.pop("kept", None), numbers=rings.pop("numbers", None), **sizes,
             )  # fmt: skip
         except (KeyError, TypeError):
             hint = "roles(consumers=, rows=, columns=, block=, pieces=, registers=, other_registers=), and below it "

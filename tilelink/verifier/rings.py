@@ -16,7 +16,7 @@ Two rounds of the ring and one buffer more are explored: after two rounds all ph
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -130,42 +130,29 @@ def _wrong_in_loop(ring: Ring, kept: Ring, iterations: tuple[int, ...]) -> str |
 
 def _loop(ring: Ring, kept: Ring, iterations: tuple[int, ...]) -> _Model:
     """Return the model of tiles of a loop, each of so many iterations."""
-    loader = tuple(_tiles(ring.writer, iterations, lambda tile: (_kept(kept.writer.steps, tile), ())))
     held = next((n for n, step in enumerate(kept.reader.steps) if step.word == ARRIVE), len(kept.reader.steps))
     # It must be there when a consumer has waited for it, and not because a leading operand that was loaded later is.
     before, after = (*kept.reader.steps[:held], Step(word=TAKE, what=KEPT)), kept.reader.steps[held:]
-    consumer = tuple(_tiles(ring.reader, iterations, lambda tile: (_kept(before, tile), _kept(after, tile))))
+    loader = _script(((ring.writer, number) for number in iterations), kept.writer.steps)
+    consumer = _script(((ring.reader, number) for number in iterations), before, after)
     scripts = (loader, *[consumer] * ring.reader.groups)
-    return _Model(rings=(ring, kept), scripts=scripts, tiles=_begins(ring.reader, iterations))
+    begins = accumulate((taken(ring.reader, number) for number in iterations[:-1]), initial=0)
+    return _Model(rings=(ring, kept), scripts=scripts, tiles=tuple(begins))
 
 
-def _begins(role: Role, iterations: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the first place of each tile in a ring."""
-    return tuple(accumulate((taken(role, number) for number in iterations[:-1]), initial=0))
+def _script(
+    tiles: Iterable[tuple[Role, int]], before: tuple[Step, ...] = (), after: tuple[Step, ...] = ()
+) -> tuple[Place, ...]:
+    """Return all steps of a role in tiles that follow one another, each of so many iterations.
 
-
-def _kept(steps: tuple[Step, ...], tile: int) -> tuple[Place, ...]:
-    return tuple((1, tile, step) for step in steps)
-
-
-def _tiles(
-    role: Role, iterations: tuple[int, ...], around: Callable[[int], tuple[tuple[Place, ...], tuple[Place, ...]]]
-) -> Iterator[Place]:
-    """Yield the steps of a role at the rings of a loop. around: those before the first iteration and after the last."""
-    parts = parts_of(role)
-    for tile, (first, number) in enumerate(zip(_begins(role, iterations), iterations, strict=True)):
-        before, after = around(tile)
-        yield from before
-        own = [(0, first + place, step) for place, step in of_tile(role, number)]
-        end = max(0, len(own) - len(parts.last))
-        yield from (*own[:end], *after, *own[end:])
-
-
-def _script(tiles: Iterable[tuple[Role, int]]) -> tuple[Place, ...]:
-    """Return all steps of a role in tiles that follow one another, each of so many iterations."""
+    before, after: its steps at a second ring, before the first iteration of a tile and after the last one.
+    """
     found, first = list[Place](), 0
-    for role, iterations in tiles:
-        found += [(0, first + place, step) for place, step in of_tile(role, iterations)]
+    for tile, (role, iterations) in enumerate(tiles):
+        own = [(0, first + place, step) for place, step in of_tile(role, iterations)]
+        end = max(0, len(own) - len(parts_of(role).last))
+        around = [tuple((KEPT_RING, tile, step) for step in steps) for steps in (before, after)]
+        found += (*around[0], *own[:end], *around[1], *own[end:])
         first += taken(role, iterations)
     return tuple(found)
 
