@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -132,6 +132,10 @@ def _checked(kind: Any, raw: Any, where: str) -> Any:
         return _member(origin, raw, where)
     if origin in _READERS:
         return _READERS[origin](typing.get_args(kind), raw, where)
+    if origin is Literal:
+        if raw not in typing.get_args(kind):
+            raise _unfit(raw, f"one of {', '.join(map(str, typing.get_args(kind)))}", where)
+        return raw
     if origin is Any:
         return raw
     raise TypeError(f"{kind} cannot be read")

@@ -1,4 +1,4 @@
-"""Dumps of ranks: what a rank knows of a launch that hangs, with the lowered program, as plain data and as JSON text.
+"""Dumps of ranks: what a rank knows of a launch that hangs, with the program's recipe, as plain data and as JSON text.
 
 A runtime makes a `Seen` when a wait has exceeded its deadline, or when a rank has died; nothing is recorded before. The
 compiler adds the program (`Dump`), because a runtime does not know it, and `tilelink diagnose` joins the dumps of all
@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from tilelink.data import checked, plain, read_json
 from tilelink.errors import DataError
 from tilelink.settings import settings
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 16
 """Dumps of one rank that a folder keeps: the newest."""
 NAME = "*-rank*.json"
@@ -100,13 +101,14 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Dump:
-    """What one rank writes: the lowered program that it runs (lowering/listing.py) with its tables, and what it knows.
+    """What one rank writes: the program that it runs, as a recipe with its tables, and what it knows.
 
-    tables: name -> int [ranks, *shape]. deadline_s: seconds that a wait may take.
+    recipe: fields of a lowering.recipe.Recipe. tables: name -> int [ranks, *shape]. deadline_s: seconds that a wait may
+    take.
     """
 
     program: str
-    lowered: str
+    recipe: Mapping[str, Any]
     tables: Mapping[str, NDArray[np.int64]]
     deadline_s: float
     seen: Seen
@@ -114,8 +116,8 @@ class Dump:
     @property
     def fingerprint(self) -> str:
         """Return a text that is equal for dumps of one lowered program with the same tables."""
-        tables = json.dumps(plain(dict(sorted(self.tables.items()))))
-        return hashlib.blake2b(f"{self.lowered}\0{tables}".encode(), digest_size=6).hexdigest()
+        of = json.dumps(plain([self.recipe, dict(sorted(self.tables.items()))]), sort_keys=True)
+        return hashlib.blake2b(of.encode(), digest_size=6).hexdigest()
 
 
 def write(dumps: Iterable[Dump]) -> list[Path]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.backend.samples import Sample, emitted, numbered
+from tests.lowered import parse_lowered
 from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.backend.emit import emit
@@ -142,7 +143,7 @@ def test_a_program_whose_waits_have_sunk_means_the_same(body: str) -> None:
     compiler.bound(
         program, module.schedules[0], ranks=2, dims=numbers, on_step=lambda one, bound: found.update({one: bound})
     )
-    sunk = compiler.parse_lowered(listing(found["sink_waits"])).program
+    sunk = parse_lowered(listing(found["sink_waits"])).program
     assert (print_program(sunk) == print_program(found["transport"].program)) == (body not in IN_LOOP)
     for given in random_inputs(program, ranks=2, dims=numbers, dtype="f32", launches=1, seed=1):
         for one, other in zip(reference(program, given, numbers), reference(sunk, given, numbers), strict=True):

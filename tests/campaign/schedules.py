@@ -11,7 +11,7 @@ from tilelink.ir.products import products
 from tilelink.ir.program import For, Program, Stage, Tensor, Transfer
 from tilelink.ir.scalar import Param, Ranks, Whole
 from tilelink.ir.visitor import stage_regions, statements
-from tilelink.lowering.deferred_notifies import deferred_reason
+from tilelink.lowering.clauses.defer_notify import deferred_reason
 from tilelink.lowering.flat_loops import flat_reason
 
 TILES = (1, 2, 4, 8, 8, 16, 16, 32, 32, 64, 64, 128)

@@ -9,10 +9,10 @@ import torch
 
 import tilelink
 from tests.exact_programs import ADDED_TO, added, added_inputs, differences
+from tests.lowered import parse_lowered
 from tests.lowering.interpreter import run_lowered
 from tests.tiers import thorough
 from tests.verifier.test_in_place import SAFE, SIZES, plan
-from tilelink import compiler
 from tilelink.compiler import assembly
 from tilelink.errors import BindingError, OrderingError
 from tilelink.lowering.listing import listing
@@ -55,7 +55,7 @@ def test_launches_go_on_where_the_previous_one_ended(name: str) -> None:
 def test_lowered_programs_read_back_and_mean_the_same(name: str) -> None:
     """Tile by tile, in sizes that cut the dimensions. The interpreter takes no integers of a launch."""
     bound = plan(SAFE[name]).bound
-    assert listing(compiler.parse_lowered(listing(bound), "lowered.tl")) == listing(bound)
+    assert listing(parse_lowered(listing(bound), "lowered.tl")) == listing(bound)
     dims = {one.name: SIZES[one.name] for one in bound.program.params}
     inputs = drawn(bound.source, 2, dims)
     for found, wanted in zip(run_lowered(bound, inputs), run(bound.source, inputs, dims), strict=True):

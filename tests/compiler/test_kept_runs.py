@@ -7,9 +7,9 @@ import torch
 
 import tilelink
 from tests.kept_programs import OF_ITS_RANK, SHARED, SIZES
+from tests.lowered import parse_lowered
 from tests.lowering.interpreter import run_lowered
 from tests.tiers import thorough
-from tilelink import compiler
 from tilelink.artifact import from_json
 from tilelink.compiler import assembly
 from tilelink.errors import BindingError
@@ -106,7 +106,7 @@ def test_a_launch_is_not_given_one() -> None:
 def test_lowered_programs_and_artifacts_read_back(name: str) -> None:
     kernel = compiled(name, 2)
     bound = kernel.bound
-    assert listing(compiler.parse_lowered(listing(bound), "lowered.tl")) == listing(bound)
+    assert listing(parse_lowered(listing(bound), "lowered.tl")) == listing(bound)
     again = from_json(kernel.artifact.to_json().encode(), "the text")
     assert [(t.name, t.space, t.symmetric, t.buffers) for t in again.tensors if t.in_place] == [
         (t.name, "kept", name in SHARED and t.name != "mine", 1) for t in bound.source.tensors if t.in_place

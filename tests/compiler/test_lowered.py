@@ -10,6 +10,7 @@ import pytest
 
 from tests.campaign.judge import compared
 from tests.compiler.library import Case, cases, fitted, in_turn, name, spread
+from tests.lowered import parse_lowered
 from tests.lowering.test_passes import PARTS, SMALL, on_the_way, sizes
 from tests.tiers import one_in, thorough
 from tilelink import compiler
@@ -27,7 +28,7 @@ RING, DIMS = (compiler.load("all_gather_ring").program(), None), {"Ms": 6, "K": 
 
 
 def read(text: str) -> Bound:
-    return compiler.parse_lowered(text, "lowered.tl")
+    return parse_lowered(text, "lowered.tl")
 
 
 def lowered(schedule: str = "parts", target: Target = SMALL) -> Bound:
@@ -161,7 +162,7 @@ def test_a_text_of_something_else_is_refused() -> None:
         with pytest.raises(TileLinkError):
             read(text)
     with pytest.raises(ParseError, match="is not a text of programs"):
-        compiler.parse_lowered(3)  # type: ignore[arg-type]
+        parse_lowered(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("texts", [100, pytest.param(400, marks=pytest.mark.thorough)])
@@ -231,7 +232,7 @@ PEERS = """program get(M, N):
 def test_a_rank_that_there_is_not_is_refused(take: str, rank: str) -> None:
     program = compiler.parse(PEERS.format(take=take.replace("; ", "\n        "))).program()
     text = listing(compiler.bound(program, ranks=2, dims={"M": 8, "N": 8}))
-    wrong = compiler.parse_lowered(text.replace("@ ((rank + 1) % 2)", f"@ {rank}"))
+    wrong = parse_lowered(text.replace("@ ((rank + 1) % 2)", f"@ {rank}"))
     with pytest.raises(CoverageError, match=r"is on rank (-?\d+), and the ranks are 0 to 1"):
         verify(make_plan(wrong))
 
@@ -249,7 +250,7 @@ def test_a_lowered_text_is_held_to_the_limits_of_its_dialect(name: str, words: s
         "dialect triton_dist", "dialect triton_dist, reuse_wait off" if name == "all_reduce" else "dialect triton_dist"
     )
     with pytest.raises(ParseError, match=words):
-        compiler.parse_lowered(text)
+        parse_lowered(text)
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [
@@ -269,7 +270,7 @@ def test_spoiled_numbers_are_refused_where_they_stand(old: str, new: str, words:
     whole = listing(made)
     assert old in whole, whole
     with pytest.raises(TileLinkError, match=words):
-        compiler.parse_lowered(whole.replace(old, new))
+        parse_lowered(whole.replace(old, new))
 
 
 ORDERED = """program copied(M, N):

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import tilelink
+from tests.lowered import parse_lowered
 from tests.tiers import thorough
 from tilelink import compiler
-from tilelink.compiler import assembly, parse_lowered
+from tilelink.compiler import assembly
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Barrier, For
 from tilelink.ir.scalar import Block

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.house import sources
+from tests.lowered import parse_lowered
 from tilelink import compiler, data, errors, reference, settings
 from tilelink.errors import TileLinkError
 from tilelink.ir.scalar import add, const
@@ -100,7 +101,7 @@ schedule s for p:
     module = compiler.parse(text, "wrong.tl")
     sizes = {"M": 256, "N": 256, "K": 256}
     made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
-    wrong = compiler.parse_lowered(listing(made).replace("loader: await empty 1; ", "loader: "))
+    wrong = parse_lowered(listing(made).replace("loader: await empty 1; ", "loader: "))
     f = replace(made.stages["f"], roles=wrong.stages["f"].roles)
     verify(make_plan(replace(made, stages={"f": f})))
     return None

@@ -45,7 +45,6 @@ EXCEPTIONS: Mapping[str, Mapping[str, str]] = {
         "search.knobs": SEARCHED,
     },
     "order": {
-        "compiler.lowered": "the nest of a lowered stage is written as the clause is",
         "lowering.bind": SETTLED,
         "lowering.orders": SHARED,
         "search.knobs": SEARCHED,

@@ -5,6 +5,8 @@ import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
 
 import pytest
 
@@ -161,6 +163,49 @@ def test_no_module_imports_itself_through_others() -> None:
     assert not circle(graph), "these modules import each other: " + " <- ".join(circle(graph))
     back = graph | {"tilelink.errors": graph["tilelink.errors"] | {"tilelink.ir.scalar"}}
     assert {"tilelink.errors", "tilelink.ir.scalar"} <= {*circle(back)}, "one more import would be seen"
+
+
+def test_any_module_can_be_imported_first() -> None:
+    """An import executes the packages around a module first. Modules that so need each other have one of their own."""
+    known = known_modules()
+    graph = {sources.module_name(path): at_once(path, known) for path in sources.modules()}
+    below = {name: reached(graph, name) for name in graph}
+    for name in graph:
+        tangled = [other for other in below[name] if name in below[other]]
+        parts = zip(*(one.split(".") for one in tangled), strict=False)
+        package = ".".join(first for first, *others in parts if {*others} <= {first})
+        assert package in (*tangled, ""), f"imported first, one of these finds another one unfinished: {tangled}"
+
+
+def at_once(path: Path, known: frozenset[str]) -> set[str]:
+    """The modules that are executed before a module is: those it imports outside of functions, and all packages."""
+    name, found, stack = sources.module_name(path), set[str](), list[ast.AST](sources.tree(path).body)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            one = ast.Module(body=[node], type_ignores=[])
+            found |= {target.target for target in sources.imports(one, name, path.stem == "__init__", known)}
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            stack += node.orelse
+        elif not isinstance(node, ast.FunctionDef):
+            stack += ast.iter_child_nodes(node)
+    around = {one.rpartition(".")[0] for target in found for one in prefixes(target)} | {*prefixes(name)}
+    return {one for one in found | around if one in known and one != name}
+
+
+def prefixes(module: str) -> list[str]:
+    """a.b.c -> a, a.b, a.b.c"""
+    return [*accumulate(module.split("."), "{}.{}".format)]
+
+
+def reached(graph: dict[str, set[str]], name: str) -> set[str]:
+    """The modules that the import of a module executes, with it."""
+    found, stack = set[str](), [name]
+    while stack:
+        if (one := stack.pop()) not in found:
+            found.add(one)
+            stack += graph[one]
+    return found
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.lowered import parse_lowered
 from tests.lowering.interpreter import run_lowered
 from tilelink import compiler
 from tilelink.errors import ParseError, TilesError
@@ -146,7 +147,7 @@ def test_the_listed_numbers_mean_the_same(schedule: str) -> None:
     for one, other in zip(run_lowered(bound, given), expected, strict=True):
         defined = ~other["y"].isnan()
         torch.testing.assert_close(one["y"][defined], other["y"][defined])
-    assert compiler.parse_lowered(listing(bound)).kernels == bound.kernels
+    assert parse_lowered(listing(bound)).kernels == bound.kernels
 
 
 WRONG = [
@@ -164,7 +165,7 @@ WRONG = [
 def test_other_numbers_are_refused(old: str, new: str, message: str) -> None:
     text = listing(bound_of("rows_in_bands"))
     assert old in text
-    changed = compiler.parse_lowered(text.replace(old, new))
+    changed = parse_lowered(text.replace(old, new))
     (error,) = refusals(make_plan(changed), limit=1)
     assert isinstance(error, TilesError) and message in str(error)
 
@@ -181,7 +182,7 @@ def test_numbers_that_are_not_complete_are_no_lowered_program(old: str, new: str
     text = listing(bound_of("rows_in_bands"))
     assert old in text
     with pytest.raises(ParseError):
-        compiler.parse_lowered(text.replace(old, new))
+        parse_lowered(text.replace(old, new))
 
 
 SENDS = """

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.lowered import parse_lowered
 from tests.verifier import dynamic as checker
 from tilelink import compiler
 from tilelink.artifact import TileCounterPointer
@@ -93,7 +94,7 @@ def test_every_choice_of_programs_is_right(name: str) -> None:
 def test_the_lowered_text_says_it() -> None:
     made = bound("ag_gemm", on="sm_90")
     assert made.kernel_of["gemm"].dynamic
-    assert listing(compiler.parse_lowered(listing(made))) == listing(made)
+    assert listing(parse_lowered(listing(made))) == listing(made)
     one = together(make_plan(made))
     first, total = one.first_task["gemm"], made.stages["gemm"].total
     assert len(np.unique(one.worker[first : first + total * 3])) == 3

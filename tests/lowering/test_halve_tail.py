@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilelink
+from tests.lowered import parse_lowered
 from tilelink import compiler
 from tilelink.errors import ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
@@ -70,7 +71,7 @@ def test_the_last_tiles_become_halves_and_go_to_programs_that_were_idle() -> Non
     assert [(loop.stages, loop.first) for loop in kernel.loops] == [(("gemm",), 0), (("gemm_rest",), 16)]
     assert kernel.loops[1].first % kernel.programs == 0
     found = listing(made)
-    assert listing(compiler.parse_lowered(found)) == found
+    assert listing(parse_lowered(found)) == found
 
 
 def test_a_tile_that_is_cut_to_less_than_half_has_no_right_half() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.lowered import parse_lowered
 from tilelink import compiler
 from tilelink.errors import ProgressError, ScheduleError, TileLinkError
 from tilelink.lowering.bound import Bound
@@ -151,9 +152,9 @@ def test_a_stage_that_is_alone_in_its_kernel_has_its_order_anyway() -> None:
 
 def test_lowered_steps_are_read_back_and_must_have_all_tiles() -> None:
     text = listing(bound("steps"))
-    assert "steps 4" in text and "each 5" in text and listing(compiler.parse_lowered(text)) == text
+    assert "steps 4" in text and "each 5" in text and listing(parse_lowered(text)) == text
     for old, new in (("each 5", "each 4"), ("steps 4", "steps 3"), (", steps 4", ""), ("each 5", "each 0")):
         wrong = text.replace(old, new)
         assert wrong != text
         with pytest.raises(TileLinkError, match=r"does not have its \d+ tiles in \d steps of"):
-            compiler.parse_lowered(wrong)
+            parse_lowered(wrong)

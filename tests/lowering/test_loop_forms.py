@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.lowered import parse_lowered
 from tests.lowering.test_roles_epilogue import BODY
 from tests.lowering.test_roles_epilogue import bound as roles
 from tilelink import compiler
@@ -53,7 +54,7 @@ def source(made: Bound) -> str:
 def test_the_lowered_program_has_the_forms_and_kernels_follow_them() -> None:
     made = pull()
     assert "loops[unrolled, in order]" in listing(made)
-    assert compiler.parse_lowered(listing(made)).stages == made.stages
+    assert parse_lowered(listing(made)).stages == made.stages
     heads = {
         "unrolled": "for p in tl.static_range(0, RANKS):",
         "ahead 2": "for p in tl.range(0, RANKS, num_stages=2):",
@@ -138,7 +139,7 @@ def multiply(boxes: frozenset[str] | None = None, K: int = 256) -> Bound:
 def test_operands_are_loaded_as_boxes_where_the_lowered_program_says_so() -> None:
     made = multiply()
     assert "boxes[w, x]" in listing(made)
-    assert compiler.parse_lowered(listing(made)).stages == made.stages
+    assert parse_lowered(listing(made)).stages == made.stages
     assert len(re.findall(r"_boxes_64x64\.load\(", source(made))) == 2
     only = source(multiply(frozenset({"x"})))
     assert "x_boxes_64x64.load(" in only and "w_boxes" not in only and "tl.load(w +" in only
@@ -161,7 +162,7 @@ def with_parts(prefetched: frozenset[str] | None = None) -> Bound:
 def test_consumers_prefetch_what_the_lowered_program_says() -> None:
     made = with_parts()
     assert "prefetched[parts]" in listing(made)
-    assert compiler.parse_lowered(listing(made)).stages == made.stages
+    assert parse_lowered(listing(made)).stages == made.stages
     assert "parts_next = gl.load(" in source(made)
     assert "parts_next" not in source(with_parts(frozenset()))
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.lowered import parse_lowered
 from tests.lowering.roles_interpreter import run_roles
 from tests.tiers import thorough
 from tilelink import compiler
@@ -202,7 +203,7 @@ def test_roles_keep_the_meaning_and_the_proof_accepts_them(text: str, roles: str
     sizes = {**SIZES, "N": 3}
     made = bound(text, roles=roles, sms=4, N=3)
     verify(make_plan(made))
-    assert listing(compiler.parse_lowered(listing(made))) == listing(made)
+    assert listing(parse_lowered(listing(made))) == listing(made)
     program = made.source
     (inputs,) = random_inputs(program, ranks=2, dims=sizes, dtype="bf16", launches=1, seed=3)
     wanted = reference(program, inputs, sizes, dtype="bf16")
@@ -370,7 +371,7 @@ def test_steps_of_a_lowered_program_are_checked_as_they_are_printed(old: str, ne
     made = bound()
     text = listing(made)
     assert old in text
-    again = compiler.parse_lowered(text.replace(old, new, 1))
+    again = parse_lowered(text.replace(old, new, 1))
     wrong = replace(made.stages["attn"], roles=again.stages["attn"].roles)
     (found,) = refusals(make_plan(replace(made, stages={**made.stages, "attn": wrong})))
     assert reason in found.message, found.message
@@ -388,7 +389,7 @@ def test_consumers_leave_out_what_is_proved_to_be_needless(old: str, new: str, r
     made = bound(DIAGONAL)
     text = listing(made)
     assert old in text
-    again = compiler.parse_lowered(text.replace(old, new, 1))
+    again = parse_lowered(text.replace(old, new, 1))
     wrong = replace(made, stages={**made.stages, "attn": again.stages["attn"]})
     found = [one.message for one in refusals(make_plan(wrong))]
     assert len(found) == bool(reason) and all(reason in message for message in found), found
@@ -396,7 +397,7 @@ def test_consumers_leave_out_what_is_proved_to_be_needless(old: str, new: str, r
 
 def test_emitted_masks_and_sums_are_those_that_are_printed() -> None:
     text = listing(bound(DIAGONAL)).replace("further never", "further if n < 1").replace(", row_sums[state_total]", "")
-    made = compiler.parse_lowered(text)
+    made = parse_lowered(text)
     assert listing(made) == text
     source = emit(made, make_plan(made).thresholds).text
     assert "            if n < 1:\n                masked = " in source
@@ -432,7 +433,7 @@ def test_iterations_wait_where_channels_begin(more: str, awaited: list[str]) -> 
     plan = make_plan(made)
     verify(plan)
     assert ("skips_repeated_waits=1" in listing(made)) == bool(awaited)
-    assert listing(compiler.parse_lowered(listing(made))) == listing(made)
+    assert listing(parse_lowered(listing(made))) == listing(made)
     assert sorted(re.findall(r"(\w+)_awaited = -1", emit(made, plan.thresholds).text)) == awaited
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.lowered import parse_lowered
 from tests.lowering.test_passes_keep_results import check
 from tests.tiers import one_in, thorough
 from tests.verifier.campaign import campaign
 from tests.verifier.mutations import Case as Verified
 from tilelink import compiler
 from tilelink.compiler.cuda import gpu_artifact
-from tilelink.compiler.lowered import parse_lowered
 from tilelink.ir.program import Program
 from tilelink.lowering.events import NOTIFY
 from tilelink.lowering.listing import listing

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.compiler.library import Case, cases, has_roles, in_turn, name
+from tests.lowered import parse_lowered
 from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.cli import app
@@ -149,7 +150,7 @@ def test_the_command_shows_a_program_after_a_pass_or_after_all() -> None:
     assert names == [*NAMES, "queue_order", "all"]
     last = show("ag_gemm", "--after", "protocol")
     assert last.startswith("lowered for 4 ranks:\n    target cpu: ") and "\n\nprogram ag_gemm(" in last
-    assert compiler.parse_lowered(last).ranks == 4
+    assert parse_lowered(last).ranks == 4
     wrong = CliRunner().invoke(app, ["show", "ag_gemm", "--after", "kernel"])
     assert wrong.exit_code == 1 and "did you mean kernels? one of bind, merge_copies, tma_copy" in wrong.stderr
 

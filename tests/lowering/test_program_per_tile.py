@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.lowered import parse_lowered
 from tilelink import compiler
 from tilelink.artifact import LaunchProtocol
 from tilelink.backend.emit import emit
@@ -59,7 +60,7 @@ def test_a_kernel_has_a_program_for_each_tile() -> None:
     assert (kernel.programs, kernel.program_per_tile) == (32, True)
     plan = make_plan(made)
     verify(plan)
-    assert listing(compiler.parse_lowered(listing(made))) == listing(made)
+    assert listing(parse_lowered(listing(made))) == listing(made)
     first = plan.first_task["take"]
     own = slice(first, first + made.stages["take"].total * 2)
     assert len(np.unique(plan.worker[own])) == 64 and len(np.unique(together(plan).worker[own])) == 2
@@ -163,7 +164,7 @@ def test_tiles_that_others_wait_for_have_programs_of_their_own_if_they_wait_for_
     (at,) = (n for n, line in enumerate(lines) if "tile_push_data(xs" in line or "tile_send_data(xs" in line)
     space = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
     waiting = "\n".join([*lines[:at], f"{space}consumer_tile_wait(xs[rank, i, :])", *lines[at:]]) + "\n"
-    found = refusals(make_plan(compiler.parse_lowered(waiting)))
+    found = refusals(make_plan(parse_lowered(waiting)))
     assert any("its tiles wait, and other tasks may wait" in str(one) for one in found)
 
 

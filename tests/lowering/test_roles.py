@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.lowered import parse_lowered
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
 from tilelink.errors import ParseError, RolesError, ScheduleError
@@ -133,7 +134,7 @@ def test_tiles_that_roles_may_have(case: str) -> None:
     assert found.rows * found.consumers == stage.tiles["i"] and found.columns == stage.tiles["j"]
     verify(make_plan(made))
     text = listing(made)
-    again = compiler.parse_lowered(text)
+    again = parse_lowered(text)
     assert again.stages["gemm"].roles == found and listing(again) == text
 
 
@@ -289,7 +290,7 @@ def test_steps_of_a_lowered_program_are_checked_as_they_are_printed(old: str, ne
     made = bound()
     text = listing(made)
     assert text.count(old) == 1
-    again = compiler.parse_lowered(text.replace(old, new))
+    again = parse_lowered(text.replace(old, new))
     wrong = replace(made.stages["gemm"], roles=again.stages["gemm"].roles)
     (found,) = refusals(make_plan(replace(made, stages={**made.stages, "gemm": wrong})))
     assert reason in found.message
@@ -307,7 +308,7 @@ def test_a_text_that_is_no_ring_is_refused(old: str, new: str, message: str) -> 
     text = listing(bound())
     assert old in text
     with pytest.raises(ParseError) as caught:
-        compiler.parse_lowered(text.replace(old, new, 1))
+        parse_lowered(text.replace(old, new, 1))
     assert message in caught.value.message and caught.value.location is not None
 
 

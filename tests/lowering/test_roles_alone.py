@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.lowered import parse_lowered
 from tests.lowering.test_roles_epilogue import assert_roles_change_nothing
 from tilelink import compiler
 from tilelink.backend.emit import emit
@@ -96,7 +97,7 @@ def test_they_have_the_rings_of_tiles_with_a_product(j: int) -> None:
     assert sums.roles.results.buffers == product.roles.results.buffers
     verify(make_plan(made))
     text = listing(made)
-    again = compiler.parse_lowered(text)
+    again = parse_lowered(text)
     assert again.stages["sums"].roles == sums.roles and listing(again) == text
 
 
@@ -220,7 +221,7 @@ def test_wrong_rings_are_refused(old: str, new: str) -> None:
     made = bound()
     text = listing(made)
     assert old in text
-    found = refusals(make_plan(replace(made, stages=compiler.parse_lowered(text.replace(old, new)).stages)))
+    found = refusals(make_plan(replace(made, stages=parse_lowered(text.replace(old, new)).stages)))
     assert any(isinstance(error, RolesError) for error in found)
 
 

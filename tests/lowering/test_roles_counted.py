@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.lowered import parse_lowered
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
 from tilelink.backend.emit import emit
@@ -68,7 +69,7 @@ def test_a_launch_decides_which_rows_there_are() -> None:
     verify(make_plan(made))
     text = listing(made)
     assert "cut=1" in text
-    again = compiler.parse_lowered(text)
+    again = parse_lowered(text)
     assert again.stages["product"].roles == stage.roles and listing(again) == text
 
 

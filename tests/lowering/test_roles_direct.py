@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from tests.lowered import parse_lowered
 from tilelink import compiler
-from tilelink.compiler.lowered import parse_lowered
 from tilelink.errors import ParseError, ScheduleError, VerificationError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.fragments import fragments_reason

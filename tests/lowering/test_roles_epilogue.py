@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.lowered import parse_lowered
 from tests.lowering.roles_interpreter import run_roles
 from tests.tiers import thorough
 from tilelink import compiler
@@ -119,7 +120,7 @@ def test_the_epilogue_of_the_lowered_program_is_straight(dtype: str) -> None:
     ]  # fmt: skip
     verify(make_plan(made))
     text = listing(made)
-    again = compiler.parse_lowered(text)
+    again = parse_lowered(text)
     assert again.stages["gemm"].roles == stage.roles and listing(again) == text
 
 
@@ -264,7 +265,7 @@ def test_stores_of_a_lowered_program_are_checked_as_they_are_printed(old: str, n
     made = bound()
     text = listing(made)
     assert text.count(old) == 1
-    wrong = replace(made.stages["gemm"], roles=compiler.parse_lowered(text.replace(old, new)).stages["gemm"].roles)
+    wrong = replace(made.stages["gemm"], roles=parse_lowered(text.replace(old, new)).stages["gemm"].roles)
     found = refusals(make_plan(replace(made, stages={**made.stages, "gemm": wrong})))
     assert any(isinstance(one, RolesError) and reason in one.message for one in found)
 
@@ -468,7 +469,7 @@ def test_wrong_texts_of_rings_are_refused(old: str, new: str) -> None:
     text = listing(made)
     assert old in text
     with pytest.raises(TileLinkError):
-        verify(make_plan(replace(made, stages=compiler.parse_lowered(text.replace(old, new)).stages)))
+        verify(make_plan(replace(made, stages=parse_lowered(text.replace(old, new)).stages)))
 
 
 VECTOR = """program scaled(M, N, K):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.lowered import parse_lowered
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
 from tilelink.backend.emit import emit
@@ -60,7 +61,7 @@ def test_products_of_a_buffer_are_added_up_in_f32(type: str, block: int) -> None
     ]  # fmt: skip
     verify(make_plan(made))
     text = listing(made)
-    again = compiler.parse_lowered(text)
+    again = parse_lowered(text)
     assert again.stages["gemm"].roles == roles(made) and listing(again) == text
 
 
@@ -85,7 +86,7 @@ def test_sums_of_a_lowered_program_that_would_be_wrong_are_refused(old: str, new
     made = bound()
     text = listing(made)
     assert text.count(old) == 1
-    again = compiler.parse_lowered(text.replace(old, new))
+    again = parse_lowered(text.replace(old, new))
     wrong = replace(made.stages["gemm"], roles=again.stages["gemm"].roles)
     (found,) = refusals(make_plan(replace(made, stages={**made.stages, "gemm": wrong})))
     assert isinstance(found, RolesError) and reason in found.message

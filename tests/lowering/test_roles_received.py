@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.lowered import parse_lowered
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
 from tilelink.backend import roles as emitted_roles
@@ -186,7 +187,7 @@ def test_the_loader_hands_on_what_a_peer_tells() -> None:
     verify(make_plan(made))
     text = listing(made)
     assert "others x3: await known 0; take; arrive taken 0" in text
-    again = compiler.parse_lowered(text)
+    again = parse_lowered(text)
     assert again.stages["up"].roles == roles and listing(again) == text
 
 

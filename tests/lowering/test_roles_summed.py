@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.lowered import parse_lowered
 from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
 from tilelink.backend.emit import emit
@@ -102,7 +103,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_roles_keep_the_meaning_and_the_proof_accepts_them(case: str) -> None:
     made = bound(**CASES[case])
     verify(make_plan(made))
-    assert listing(compiler.parse_lowered(listing(made))) == listing(made)
+    assert listing(parse_lowered(listing(made))) == listing(made)
     (inputs,) = random_inputs(made.source, ranks=2, dims=made.numbers, dtype="bf16", launches=1, seed=3)
     wanted = reference(made.source, inputs, made.numbers, dtype="bf16")
     found, ahead = run_roles(made, inputs)
@@ -153,7 +154,7 @@ def test_a_lowered_program_that_does_not_add_up_is_refused(old: str, new: str, r
     made = bound(SCALED)
     text = listing(made)
     assert old in text
-    again = compiler.parse_lowered(text.replace(old, new, 1))
+    again = parse_lowered(text.replace(old, new, 1))
     stage = replace(made.stages["gemm"], roles=again.stages["gemm"].roles, sums=again.stages["gemm"].sums)
     found = refusals(make_plan(replace(made, stages={**made.stages, "gemm": stage})))
     assert found and isinstance(found[0], RolesError) and reason in found[0].message, found[0].message

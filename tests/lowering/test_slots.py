@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import tilelink
+from tests.lowered import parse_lowered
 from tests.lowering.test_passes_keep_results import check
 from tests.tiers import thorough
 from tests.verifier.dynamic import check as failures
 from tests.verifier.mutations import Case as Verified
 from tilelink import compiler
-from tilelink.compiler.lowered import parse_lowered
 from tilelink.errors import ParseError, ProgressError, ScheduleError, TileLinkError, TileSizeError
 from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound

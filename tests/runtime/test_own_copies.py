@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.compiler.library import cases, name, sizes
+from tests.lowered import parse_lowered
 from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.artifact import Artifact
 from tilelink.compiler.cuda import gpu_artifact
-from tilelink.compiler.lowered import parse_lowered
 from tilelink.errors import TileLinkError
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Program

@@ -89,7 +89,7 @@ def traces_of(rng: np.random.Generator, plan: Plan, rows: Sequence[Row]) -> Trac
     factor *= np.where(rng.random(shape) < 0.005, rng.uniform(1.5, 8, shape), 1.0)
     table = replace(table, values=(table.values * factor).astype(np.float32))
     norm = table_of([Series(plan, MACHINE).launch()])
-    return Traces(program=plan.bound.source.name, ranks=plan.bound.ranks, stages=tuple(plan.bound.stages), lowered="",
+    return Traces(program=plan.bound.source.name, ranks=plan.bound.ranks, stages=tuple(plan.bound.stages), recipe={},
                   tables={}, machine=None, table=table, norm=norm)  # fmt: skip
 
 

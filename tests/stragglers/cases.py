@@ -59,7 +59,7 @@ def traces(
     factor *= np.where(rng.random(table.values.shape) < spikes, rng.uniform(2, 20, table.values.shape), 1.0)
     table = replace(table, values=(table.values * factor).astype(np.float32))
     return Traces(
-        program="ag_gemm", ranks=ranks, stages=tuple(plan(ranks).bound.stages), lowered="", tables={}, machine=None,
+        program="ag_gemm", ranks=ranks, stages=tuple(plan(ranks).bound.stages), recipe={}, tables={}, machine=None,
         table=table, norm=table_of([Series(plan(ranks), MACHINE).launch()]),
     )  # fmt: skip
 

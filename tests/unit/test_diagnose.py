@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from tilelink.diagnose import Report, Root, diagnose
 from tilelink.dump import Dump, Seen
 from tilelink.errors import DeadlineError, RankError
 from tilelink.ir.program import Program
-from tilelink.lowering.listing import listing
-from tilelink.planning.plan import make_plan
+from tilelink.lowering.recipe import Recipe
+from tilelink.planning.plan import Plan
 from tilelink.reference.trial import random_inputs
 from tilelink.settings import environment, override
+from tilelink.target import CPU
 
 FAULTS = 200
 FALSE = {"lost", "beyond", "circle", "died", "differs", "promise"}
@@ -171,6 +172,12 @@ def written(folder: Path, *dumps: Dump) -> list[Path]:
         return dump.write(dumps)
 
 
+def copied() -> Plan:
+    """The plan of the program in `dumps`."""
+    program, _ = program_named("ag_gemm")
+    return compiler.plan(program, "copy_engine", ranks=3, dims=dims_of(program, None, library.SIZES), dtype="f32")
+
+
 def but(one: Dump, **changes: Any) -> Dump:
     """A dump with other fields of what its rank has seen."""
     return replace(one, seen=replace(one.seen, **changes))
@@ -179,7 +186,7 @@ def but(one: Dump, **changes: Any) -> Dump:
 def test_a_dump_is_read_back(dumps: Mapping[int, Dump], tmp_path: Path) -> None:
     (path,) = written(tmp_path, dumps[1])
     again = dump.read(path)
-    assert (again.seen, again.lowered, again.fingerprint) == (dumps[1].seen, dumps[1].lowered, dumps[1].fingerprint)
+    assert (again.seen, again.recipe, again.fingerprint) == (dumps[1].seen, dumps[1].recipe, dumps[1].fingerprint)
 
 
 def test_a_rank_without_a_dump_is_the_root(dumps: Mapping[int, Dump], tmp_path: Path) -> None:
@@ -191,8 +198,7 @@ def test_a_rank_without_a_dump_is_the_root(dumps: Mapping[int, Dump], tmp_path: 
 
 def test_ranks_in_other_launches(dumps: Mapping[int, Dump], tmp_path: Path) -> None:
     """A rank whose host has not issued the launch: its programs have ended the one before, and its peers wait."""
-    bound = compiler.parse_lowered(dumps[0].lowered)
-    run = hangs.Execution(make_plan(bound), hangs.Fault(kind="launch not begun", launch=3, rank=1), 5)
+    run = hangs.Execution(copied(), hangs.Fault(kind="launch not begun", launch=3, rank=1), 5)
     assert not run.run()
     for states in (True, False):
         some = [replace(dumps[rank], seen=run.seen(rank, states=states)) for rank in range(3)]
@@ -205,7 +211,7 @@ def test_ranks_in_other_launches(dumps: Mapping[int, Dump], tmp_path: Path) -> N
 def test_another_program_on_a_rank(dumps: Mapping[int, Dump], tmp_path: Path) -> None:
     program, _ = program_named("ag_gemm")
     other = compiler.plan(program, ranks=3, dims=dims_of(program, None, library.SIZES), dtype="f32")
-    odd = replace(dumps[2], lowered=listing(other.bound))
+    odd = replace(dumps[2], recipe=asdict(Recipe.of(other.bound)))
     report, _ = report_of(written(tmp_path, dumps[0], dumps[1], odd))
     assert (root_of(report).kind, root_of(report).rank) == ("differs", 2)
     assert str(report).startswith(f"rank 2 runs another program than the others: ag_gemm {odd.fingerprint}")
@@ -269,13 +275,30 @@ def test_files_that_are_no_dumps(text: str | None, says: str, tmp_path: Path) ->
     assert result.exit_code == 1 and says in result.output and "hint: " in result.output
 
 
-def test_a_program_that_cannot_be_read(dumps: Mapping[int, Dump], tmp_path: Path) -> None:
-    result = diagnosed(*written(tmp_path, replace(dumps[0], lowered="lowered for 3 ranks:\n    no such line\n")))
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"program": "no program"}, "did not expect 'no' here"),
+        ({"program": ""}, "it is not one program with one schedule"),
+        ({"schedule": "schedule s for ag_gemm:\n    no such clause\n"}, "did not expect 'such' here"),
+        ({"numbers": {}}, "has no value"),
+        ({"numbers": {"Ms": "x", "N": 8, "K": 8}}, "Ms"),
+        ({"ranks": True}, "ranks of its recipe is True"),
+        ({"target": {**asdict(CPU), "sms": -1}}, "sms of its processor is -1"),
+        ({"target": {**asdict(CPU), "kind": "abacus"}}, "not one of cpu, cuda, hip"),
+        ({"listing": "0" * 16}, "this version of TileLink lowers it to another program"),
+    ],
+)
+def test_a_program_that_cannot_be_read(
+    changes: Mapping[str, Any], says: str, dumps: Mapping[int, Dump], tmp_path: Path
+) -> None:
+    result = diagnosed(*written(tmp_path, replace(dumps[0], recipe={**dumps[0].recipe, **changes})))
     assert result.exit_code == 1 and "the program in the dump of rank 0 cannot be read" in result.output
+    assert says in " ".join(result.output.split()), result.output
 
 
 def test_a_failing_diagnosis_hides_no_error(dumps: Mapping[int, Dump], tmp_path: Path) -> None:
-    plan = make_plan(compiler.parse_lowered(dumps[0].lowered))
+    plan = copied()
     error = DeadlineError("a wait was late")
     odd: Seen = replace(dumps[0].seen, pads=(dump.Pad(rank=0, counters=(1,)),))
     error.witnesses = (odd,)

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.lowered import parse_lowered
 from tilelink import compiler
 from tilelink.artifact import LaunchProtocol
-from tilelink.compiler import parse_lowered, source_of
+from tilelink.compiler import source_of
 from tilelink.errors import EmitError, TilesError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing

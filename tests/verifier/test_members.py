@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import tilelink
+from tests.lowered import parse_lowered
 from tests.tiers import thorough
 from tilelink import artifact, compiler
-from tilelink.compiler.lowered import parse_lowered
 from tilelink.errors import BindingError, CoverageError, DataError, ParseError, ShapeError, TileLinkError
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Program

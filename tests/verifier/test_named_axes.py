@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import tilelink
+from tests.lowered import parse_lowered
 from tilelink import compiler
-from tilelink.compiler.lowered import parse_lowered
 from tilelink.errors import TileLinkError
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Program

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from tests.lowered import parse_lowered
 from tests.verifier.dynamic import check
 from tilelink.artifact import LaunchProtocol
 from tilelink.compiler import library_module
-from tilelink.compiler.lowered import parse_lowered
 from tilelink.errors import BindingError, ScheduleError
 from tilelink.frontend.parser import parse_text
 from tilelink.lowering.bind import bind

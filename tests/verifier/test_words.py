@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import tilelink
+from tests.lowered import parse_lowered
 from tests.verifier.dynamic import check
-from tilelink.compiler import parse_lowered
 from tilelink.errors import OrderingError, ReuseError, ScheduleError, StageError, TileLinkError, WordsError
 from tilelink.frontend.checker import check as check_program
 from tilelink.ir.program import Notify, Statement, Transfer, Wait

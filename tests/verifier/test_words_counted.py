@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tilelink
-from tilelink.compiler import parse_lowered
+from tests.lowered import parse_lowered
 from tilelink.errors import CoverageError, ReuseError, ScheduleError, TileLinkError, VerificationError, WordsError
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.visitor import statements

@@ -1,6 +1,5 @@
 """The compiler pipeline, top to bottom, and its back ends: CPU ranks, GPUs, the simulator."""
 
-from tilelink.compiler.lowered import parse_lowered
 from tilelink.compiler.modules import PROGRAMS, Module, library, library_module, load, parse, schedule_of
 from tilelink.compiler.pipeline import (
     Dims,
@@ -19,6 +18,6 @@ from tilelink.compiler.pipeline import (
 
 __all__ = [
     "PROGRAMS", "Dims", "Kernel", "Module", "Tables", "assembly", "bound", "check", "checked_tables", "compile",
-    "library", "library_module", "load", "parse", "parse_lowered", "plan", "reference", "schedule_of", "source",
+    "library", "library_module", "load", "parse", "plan", "reference", "schedule_of", "source",
     "source_of",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ Also the norm of launches that are slow: what their plan, made anew from their t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink import dump
-from tilelink.compiler.lowered import parse_lowered
 from tilelink.data import checked
 from tilelink.diagnose import Report, diagnose, of_dumps
 from tilelink.dump import Dump, Seen
 from tilelink.errors import DataError, DeadlineError, RankError, TileLinkError
-from tilelink.lowering.listing import listing
+from tilelink.frontend.checker import check
+from tilelink.frontend.parser import parse_text
+from tilelink.lowering.bind import bind
+from tilelink.lowering.recipe import Recipe, hash_of
 from tilelink.planning.plan import Plan, make_plan
+from tilelink.planning.queue_order import in_queue_order
 from tilelink.simulator.machine import Machine
 from tilelink.stragglers import Series, Traces, table_of
 
+VERSION = "use the version of TileLink that wrote it"
 STALE_S = 120.0
 """Seconds, besides twice the deadline, that the dumps of one hang may lie apart."""
 
@@ -35,10 +39,10 @@ def explain(error: DeadlineError | RankError, plan: Plan, tables: Mapping[str, A
     seen = [one for one in error.witnesses if isinstance(one, Seen)]
     if not seen:
         return
-    lowered = listing(plan.bound)
+    recipe = asdict(Recipe.of(plan.bound))
     values = {name: np.asarray(one).astype(np.int64) for name, one in tables.items()}
     dumps = [
-        Dump(program=plan.bound.source.name, lowered=lowered, tables=values, deadline_s=deadline_s, seen=one)
+        Dump(program=plan.bound.source.name, recipe=recipe, tables=values, deadline_s=deadline_s, seen=one)
         for one in seen
     ]
     error.dumps = tuple(map(str, dump.write(dumps)))
@@ -83,12 +87,9 @@ def predicted(traces: Traces, machine: Machine) -> Traces:
     where = f"the program {traces.program} of the traces"
     tables: dict[str, Any] = {name: checked(NDArray[np.int64], raw, where) for name, raw in traces.tables.items()}
     try:
-        plan = make_plan(parse_lowered(traces.lowered, where), tables)
-        row = Series(plan, machine, tables=tables, programs=True).launch()
-    except DataError:
-        raise
+        row = Series(_plan_of(traces.recipe, tables, where), machine, tables=tables, programs=True).launch()
     except TileLinkError as error:
-        raise DataError(f"{where} cannot be read: {error.message}", hint="use the version that wrote it") from error
+        raise _unreadable(where, error) from error
     return replace(traces, norm=table_of([row]))
 
 
@@ -96,12 +97,31 @@ def _plan(dumps: Sequence[Dump]) -> Plan:
     """Return the plan of the program that most dumps have."""
     prints = [one.fingerprint for one in dumps]
     usual = dumps[max(range(len(dumps)), key=lambda k: (prints.count(prints[k]), -k))]
+    where = f"the program in the dump of rank {usual.seen.rank}"
     try:
-        return make_plan(parse_lowered(usual.lowered, f"the dump of rank {usual.seen.rank}"), usual.tables)
-    except DataError:
-        raise
+        return _plan_of(usual.recipe, usual.tables, where)
     except TileLinkError as error:
-        hint = "use the version of TileLink that wrote it"
-        raise DataError(
-            f"the program in the dump of rank {usual.seen.rank} cannot be read: {error.message}", hint=hint
-        ) from error
+        raise _unreadable(where, error) from error
+
+
+def _plan_of(raw: Mapping[str, Any], tables: Mapping[str, NDArray[np.int64]], where: str) -> Plan:
+    """Return the plan of a recipe. It executes nothing of the recipe. Raises TileLinkError if that cannot be done."""
+    recipe = checked(Recipe, raw, "its recipe")
+    sizes = {name: value for name, value in asdict(recipe.target).items() if isinstance(value, int)}
+    if wrong := next((name for name, value in sizes.items() if value < 1 and not isinstance(value, bool)), None):
+        raise DataError(f"{wrong} of its processor is {sizes[wrong]}", hint=VERSION)
+    found = parse_text(f"{recipe.program}\n{recipe.schedule}", where)
+    if (len(found.programs), len(found.schedules)) != (1, 1):
+        raise DataError("it is not one program with one schedule", hint=VERSION)
+    bound = bind(
+        check(found.programs[0]), found.schedules[0], recipe.numbers, recipe.ranks, recipe.target, recipe.dtype,
+        nodes=recipe.nodes, dialect=recipe.dialect,
+    )  # fmt: skip
+    plan = in_queue_order(make_plan(bound, tables), own_first=recipe.own_copies_first, waits_aside=recipe.waits_aside)
+    if hash_of(plan.bound) != recipe.listing:
+        raise DataError("this version of TileLink lowers it to another program", hint=VERSION)
+    return plan
+
+
+def _unreadable(where: str, error: TileLinkError) -> DataError:
+    return DataError(f"{where} cannot be read: {error.message}", hint=VERSION)

@@ -12,8 +12,8 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping, Typing
 from tilelink.ir.visitor import all_indices, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.transform import number_of
+from tilelink.scheduling.words import word_called
 
 MAX_RANKS = 1 << 16
 """Largest number of ranks, which is more than any machine has. Rules look at some of them one by one."""
@@ -99,7 +99,7 @@ def check_elements(bound: Bound, typing: Typing) -> None:
             message += f"value of a kernel {MAX_ELEMENTS:,} at most, with sizes rounded up to powers of two"
             hint = f"a smaller tile({largest}={tiled[largest]})" if largest else "loop over an index instead of `:`"
             stage_schedule = bound.schedule.stage(name)
-            given = largest is not None and largest in dict(stage_schedule[TILE])
+            given = largest is not None and largest in dict(stage_schedule[word_called("tile")])
             where = stage_schedule.at(f"tile.{largest}") if given else location
             raise TileSizeError(message, location=where, related=location if given else None, hint=hint)
 
@@ -130,7 +130,7 @@ def cut_tiles(bound: Bound, stage: BoundStage, written: str) -> Iterator[str]:
     written: the stage of the schedule that it was made from.
     """
     decls = {decl.name: decl for one in bound.source.stages if one.name == stage.name for decl in all_indices(one)}
-    for name, size in bound.schedule.stage(written)[TILE]:
+    for name, size in bound.schedule.stage(written)[word_called("tile")]:
         if stage.tiles.get(name, size) < size:
             why = f", as {print_scalar(decls[name].extent)} is {stage.extents[name]}" if name in decls else ""
             yield f"the tile {name}={size} is cut to {stage.tiles[name]}{why}"

@@ -1,4 +1,4 @@
-"""Lowered programs as text; parsing the text gives an equal program (tilelink/compiler/lowered.py).
+"""Lowered programs as text, which has all of them: tests read it back as an equal program (tests/lowered).
 
 The text begins with `lowered for N ranks:` and what binding and the passes decided. It ends with the program itself in
 the language. A line of the first part has a kind, a name and properties: `word`, `word value`, `word(name=value, ...)`

@@ -1,8 +1,8 @@
 """Properties: the fields of kernels and stages as the text of a lowered program has them.
 
 A field of a lowered value is a property of its line, by the field's name or by the word that `spelled` gives it. So a
-pass that decides something new adds a field, and the text says it (lowering/listing.py) and is read back
-(compiler/lowered.py) without a change of either. A field with its default is left out of the text.
+pass that decides something new adds a field, and the text says it (lowering/listing.py). A field with its default is
+left out of the text.
 """
 
 from __future__ import annotations

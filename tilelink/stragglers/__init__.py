@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilelink.lowering.listing import listing
+from tilelink.lowering.recipe import Recipe
 from tilelink.planning.plan import Plan
 from tilelink.simulator.machine import Machine, description
 from tilelink.simulator.measured import RawSpan
@@ -60,7 +60,7 @@ def save(
         program=plan.bound.source.name,
         ranks=plan.bound.ranks,
         stages=tuple(plan.bound.stages),
-        lowered=listing(plan.bound),
+        recipe=Recipe.of(plan.bound),
         tables={name: np.asarray(value).astype(np.int64) for name, value in (tables or {}).items()},
         machine=None if machine is None else description(machine),
         norm=norm,

@@ -1,7 +1,7 @@
 """What launches leave behind: a few seconds of each, by rank, link and SM, and the folder of files that holds them.
 
 All are durations on the clock of one rank, so the clocks of ranks need not agree. A folder has `program.json`, the
-lowered program with its tables and the machine, `norm.npz`, what a launch of it is predicted to leave, if the machine
+program's recipe with its tables and the machine, `norm.npz`, what a launch of it is predicted to leave, if the machine
 is known, and any number of `launches-*.npz`, each of a range of launches and of any columns. Reading executes nothing.
 """
 
@@ -23,11 +23,12 @@ from tilelink import files
 from tilelink.data import plain, read_json
 from tilelink.errors import DataError, OutputError
 from tilelink.lowering.columns import Ints
+from tilelink.lowering.recipe import Recipe
 from tilelink.simulator.machine import machine_of
 
 Floats = NDArray[np.float64]
 Values = NDArray[np.float32]
-FORMAT = 1
+FORMAT = 2
 METRICS = (
     "work", "sm_out", "sm_in", "engine_out", "engine_in", "call", "notify", "wait", "gap", "took", "signal", "start",
 )  # fmt: skip
@@ -166,13 +167,13 @@ PROGRAM, NORM, LAUNCHES = "program.json", "norm.npz", "launches-*.npz"
 class Traces:
     """A folder of what launches left. stages: their names by number. norm: a predicted launch, if there is one.
 
-    machine: as `simulator.machine.description` makes it, or None. lowered, tables: as in dump.Dump.
+    machine: as `simulator.machine.description` makes it, or None. recipe, tables: as in dump.Dump.
     """
 
     program: str
     ranks: int
     stages: tuple[str, ...]
-    lowered: str
+    recipe: Mapping[str, Any]
     tables: Mapping[str, Any]
     machine: Mapping[str, Any] | None
     table: Table
@@ -183,12 +184,12 @@ class Traces:
 
 
 def save_program(
-    folder: Path, *, program: str, ranks: int, stages: Sequence[str], lowered: str, tables: Mapping[str, Any],
+    folder: Path, *, program: str, ranks: int, stages: Sequence[str], recipe: Recipe, tables: Mapping[str, Any],
     machine: Mapping[str, Any] | None, norm: Row | None, programs: bool,
 ) -> None:  # fmt: skip
     """Write what a folder's launches are of. Raises OutputError if it cannot be written, or is of another program."""
     head: dict[str, Any] = {"format": FORMAT, "program": program, "ranks": ranks, "programs": programs}
-    head |= {"stages": list(stages), "lowered": lowered, "tables": plain(dict(tables)), "machine": machine}
+    head |= {"stages": list(stages), "recipe": plain(recipe), "tables": plain(dict(tables)), "machine": machine}
     text = json.dumps(head)
     path = folder / PROGRAM
     if files.is_file(path) and (own := json.loads(text)) != (there := read_json(path)):
@@ -236,7 +237,7 @@ def read_traces(folder: str | Path) -> Traces:
     """Return what a folder has. Raises DataError if a file is not as it is written here, or if there is no launch."""
     folder = Path(folder)
     head = read_json(folder / PROGRAM)
-    wanted = {"format": int, "program": str, "ranks": int, "stages": list, "lowered": str, "tables": dict}
+    wanted = {"format": int, "program": str, "ranks": int, "stages": list, "recipe": dict, "tables": dict}
     if not isinstance(head, dict) or any(not isinstance(head.get(name), kind) for name, kind in wanted.items()):
         raise DataError(f"{folder / PROGRAM} says of no launches", hint="name a folder that has traces of launches")
     if head["format"] != FORMAT:
@@ -265,7 +266,7 @@ def read_traces(folder: str | Path) -> Traces:
     if head.get("machine") is not None:
         machine_of(head["machine"], str(folder / PROGRAM))
     return Traces(
-        program=head["program"], ranks=head["ranks"], stages=tuple(map(str, head["stages"])), lowered=head["lowered"],
+        program=head["program"], ranks=head["ranks"], stages=tuple(map(str, head["stages"])), recipe=head["recipe"],
         tables=head["tables"], machine=head.get("machine"), table=joined(found),
         norm=norm, programs=head.get("programs") is True,
     )  # fmt: skip

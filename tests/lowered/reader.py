@@ -10,6 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, cast
 
+from tests.lowered.layout import misfits
 from tilelink.artifact import LaunchProtocol
 from tilelink.capabilities import Capabilities, capabilities
 from tilelink.errors import BindingError, EmitError, Location, ParseError, TileLinkError, did_you_mean
@@ -29,7 +30,6 @@ from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kerne
 from tilelink.lowering.carried import Mask
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
-from tilelink.lowering.layout import misfits
 from tilelink.lowering.limits import check_capabilities
 from tilelink.lowering.listing import ALWAYS, NEVER
 from tilelink.lowering.masks import PART, extremes

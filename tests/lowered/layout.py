@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.visitor import all_indices, awaited, notified, statements, two_ranges
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, KernelKind, Loop, Transport, packings
 from tilelink.lowering.choose_transport import transport_of
-from tilelink.lowering.deferred_notifies import misplaced
+from tilelink.lowering.clauses.defer_notify import deferred, undeferred_reason
 from tilelink.lowering.launch_protocol import fitting
 from tilelink.lowering.limits import check_size
 from tilelink.lowering.orders import TILE
@@ -227,9 +227,17 @@ def _in_steps(bound: Bound, kernel: Kernel, loop: Loop) -> bool:
     return not other and loop.compact is None and kernel.steps * max(0, loop.each or 0) >= stages[0].total
 
 
+def _misplaced(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> bool:
+    """True if a stage says that its notifies are deferred to a step to which the pass would not defer them."""
+    plain = replace(stage, notified_in=None, notified_product=0, notified_step=0)
+    if stage == plain:
+        return False
+    return undeferred_reason(bound, kernel, loop, stage) is not None or stage != deferred(bound, plain)
+
+
 def _loop(bound: Bound, kernel: Kernel, loop: Loop) -> Iterator[Misfit]:
     for name in loop.stages:
-        if misplaced(bound, kernel, loop, bound.stages[name]):
+        if _misplaced(bound, kernel, loop, bound.stages[name]):
             stage = bound.stages[name]
             where = f"step {stage.notified_step} of product {stage.notified_product} of statement {stage.notified_in}"
             message = f"{name} cannot notify a tile in {where} of the next one"
