@@ -135,7 +135,7 @@ def _bytecode(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]
 
 
 class Golden:
-    """Compares text with `golden/<name>.txt` beside the test's file."""
+    """Compares text with `<name>.txt` of a folder, or with a file whose name has an ending of its own."""
 
     def __init__(self, folder: Path, update: bool) -> None:
         self.folder = folder
@@ -143,7 +143,7 @@ class Golden:
 
     def __call__(self, name: str, text: str) -> None:
         """Fails with a diff if the file differs from `text`; with --update-golden writes the file instead."""
-        path = self.folder / f"{name}.txt"
+        path = self.folder / (name if "." in name else f"{name}.txt")
         text = text if text.endswith("\n") else text + "\n"
         expected = path.read_text() if path.exists() else None
         if text == expected:

@@ -24,17 +24,36 @@ def neighbour_sum(M: Dim, N: Dim) -> None:
         wait(left[i, j])
         y[i, j] = x[i, j] + left[i, j]
 ```
+
+Generated from a table by tests/frontend/stubs.py. Its types are in types.py.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator
-from types import EllipsisType
-from typing import Any, NoReturn, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
-from tilelink.errors import StageError
 from tilelink.frontend.python import program
+from tilelink.language.types import (
+    Coordinate,
+    Dim,
+    DType,
+    Entries,
+    Entry,
+    Function,
+    GivenEntries,
+    Group,
+    Index,
+    IndexTensor,
+    Int,
+    Rank,
+    Ranks,
+    Table,
+    Tensor,
+    Tile,
+    outside,
+)
 
 __all__ = [
     "Coordinate", "DType", "Dim", "Entry", "Function", "Group", "Index", "IndexTensor", "Int", "Rank", "Ranks", "Table",
@@ -47,219 +66,6 @@ __all__ = [
     "tile_push_data", "tiles", "u8", "wait", "where", "zeros",
 ]  # fmt: skip
 
-
-def _outside(word: str) -> NoReturn:
-    hint = "write it inside a function decorated with @tilelink.program"
-    raise StageError(f"{word} is a word of programs", hint=hint)
-
-
-def _missing(name: str) -> None:
-    """Raise AttributeError for a name of Python's protocols, which tools look for in every object."""
-    if name.startswith("__"):
-        raise AttributeError(name)
-
-
-class Int:
-    """An integer: `rank`, `ranks`, an index, a dimension, an entry of a table, or an expression of them.
-
-    With a floating-point number it is a value.
-    """
-
-    @overload
-    def __add__(self, other: Int | int) -> Int: ...
-    @overload
-    def __add__(self, other: float) -> Tile: ...
-    def __add__(self, other: Any) -> Any:
-        _outside("rank, an index or a dimension")
-
-    def __eq__(self, other: object) -> builtins.bool:
-        _outside("rank, an index or a dimension")
-
-    def __lt__(self, other: Int | int) -> builtins.bool:
-        _outside("rank, an index or a dimension")
-
-    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __mod__ = __xor__ = __add__
-    __le__ = __gt__ = __ge__ = __lt__
-    __hash__ = object.__hash__
-
-
-class Index(Int):
-    """An index of a stage or a loop: `def add(i: Index = M)` iterates over the tiles of M."""
-
-
-class Dim(Index):
-    """The extent of an index: a dimension parameter of a program, or `ranks`."""
-
-    def __getitem__(self, part: slice) -> Dim:
-        """Return the part of the dimension that there is in a launch: `i: Index = M[:m]`, `tiles(T[a[e] : a[e + 1]])`.
-
-        The ends come from index tensors. Where they depend on another index of the stage, the part is assigned at the
-        start of the stage: `i = M[: n[s]]`.
-        """
-        _outside("a part of a dimension")
-
-
-class Coordinate(Dim):
-    """A coordinate of the grid of ranks: the place of this rank; in shapes and extents, how many places there are."""
-
-
-class Group(Dim):
-    """Consecutive ranks, `experts = ranks[A:]`: in shapes and extents how many there are."""
-
-    def __getitem__(self, place: Int | int) -> Int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return a rank of the group, its place modulo how many there are."""
-        _outside("a group of ranks")
-
-
-class Rank(Int):
-    """The number of this rank. `rank.NAME` is its place along a coordinate of the grid, or in a group."""
-
-    def __getattr__(self, name: str) -> Int:
-        _missing(name)
-        _outside("rank")
-
-    def __call__(self, **places: Int | int) -> Int:
-        """Return the rank at other places of the grid: `x[i, :] @ rank(tp=tp + 1)`."""
-        _outside("rank")
-
-
-class Ranks(Dim):
-    """The number of ranks. `ranks.NAME` is how many there are along a coordinate of the grid, or in a group."""
-
-    def __getattr__(self, name: str) -> Dim:
-        _missing(name)
-        _outside("ranks")
-
-    def __getitem__(self, part: slice) -> Group:
-        """Declare a group of consecutive ranks: `experts = ranks[A:]`."""
-        _outside("a part of the ranks")
-
-
-class Tile:
-    """A tile of numbers, [rows, columns] or of another shape; operations broadcast as in NumPy."""
-
-    def __add__(self, other: Tile | Int | float) -> Tile:
-        _outside("a tile")
-
-    def __getitem__(self, pattern: slice | tuple[slice | None, ...] | None) -> Tile:
-        """Insert an axis of size 1: `v[:, None]`."""
-        _outside("a tile")
-
-    def __matmul__(self, rank: Int | int) -> Tile:
-        """Return the same region on rank r: `region @ r`."""
-        _outside("a tile")
-
-    def __neg__(self) -> Tile:
-        _outside("a tile")
-
-    def __eq__(self, other: Tile | Int | float) -> Tile:  # pyright: ignore[reportIncompatibleMethodOverride] - as in NumPy
-        _outside("a tile")
-
-    @property
-    def T(self) -> Tile:
-        """The tile with its last two axes swapped."""
-        _outside("a tile")
-
-    def to(self, dtype: DType) -> Tile:
-        """Return the tile converted to another element type."""
-        _outside("a tile")
-
-    def __floordiv__(self, other: Tile | Int | int) -> Tile:
-        """Return the floor of the quotient of integers, 0 where the divisor is 0."""
-        _outside("a tile")
-
-    def __mod__(self, other: Tile | Int | int) -> Tile:
-        """Return integers modulo others, with the sign of those, 0 where they are 0."""
-        _outside("a tile")
-
-    def __lshift__(self, other: Tile | Int | int) -> Tile:
-        """Return integers times powers of two, modulo 2**32. The last five bits of the right operand count."""
-        _outside("a tile")
-
-    def __rshift__(self, other: Tile | Int | int) -> Tile:
-        """Return the floor of integers divided by powers of two. The last five bits of the right operand count."""
-        _outside("a tile")
-
-    def __and__(self, other: Tile | Int | int) -> Tile:
-        """Combine the bits of integers, or conditions."""
-        _outside("a tile")
-
-    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
-    __rfloordiv__ = __floordiv__
-    __rmod__ = __mod__
-    __rlshift__ = __lshift__
-    __rrshift__ = __rshift__
-    __or__ = __ror__ = __xor__ = __rxor__ = __rand__ = __and__
-    __lt__ = __le__ = __gt__ = __ge__ = __ne__ = __eq__  # pyright: ignore[reportAssignmentType] - as in NumPy
-    __hash__ = object.__hash__
-
-
-Place = Int | int | slice | Tile
-"""A coordinate of a region: an index (its tile), a number, `:` (the whole dimension), or a row of a table."""
-
-
-class Tensor(Tile):
-    """A tensor declared by a program; `h[i, :]` is a region of it, `h` the whole tensor."""
-
-    def __getitem__(self, at: Place | EllipsisType | tuple[Place, ...]) -> Tile:  # pyright: ignore[reportIncompatibleMethodOverride]
-        _outside("a tensor")
-
-    def __setitem__(self, at: Place | tuple[Place, ...], value: Tile | Int | float) -> None:
-        _outside("a tensor")
-
-
-class Entry(Int, Tile):  # pyright: ignore[reportIncompatibleMethodOverride] - an integer first
-    """An entry of an index tensor: an integer that serves as coordinate, rank or end of a range, and a value."""
-
-    @overload
-    def __add__(self, other: Int | int) -> Entry: ...
-    @overload
-    def __add__(self, other: Tile | float) -> Tile: ...
-    def __add__(self, other: Any) -> Any:
-        _outside("an entry of an index tensor")
-
-    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __add__  # pyright: ignore[reportAssignmentType]
-    __hash__ = object.__hash__
-
-
-class IndexTensor(Entry):
-    """A tensor of integers within a bound, known when a kernel runs: `rows = input(T, bound=M)`, `x[rows[i], :]`.
-
-    One without dimensions is its only entry: `m = input(at_most=M)`, `i: Index = M[:m]`. In a declaration a tensor
-    stands for its entry at the same place: `bound=count[owner]`, `output(ranks, M[:ms], N)`.
-    """
-
-    def __getitem__(self, at: Place | EllipsisType | tuple[Place, ...]) -> Entry:  # pyright: ignore[reportIncompatibleMethodOverride]
-        _outside("an index tensor")
-
-    def __setitem__(self, at: Place | tuple[Place, ...], value: Tile | Int | int) -> None:
-        _outside("an index tensor")
-
-
-class Table:
-    """A tensor of integers, known before the launch; its entries serve as coordinates, ranks or numbers."""
-
-    def __getitem__(self, at: Int | int | slice | tuple[Int | int | slice, ...]) -> Int:
-        _outside("a table")
-
-
-class DType:
-    """An element type; a call is a cast, `f32(v)`."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, value: Tile | Int | float) -> Tile:
-        _outside(self.name)
-
-
-class Function:
-    """A function that is chosen before the program is built: `activation: Function = identity` (tilelink.variant)."""
-
-    def __call__(self, *values: Tile | Int | float) -> Tile:
-        _outside("a function parameter")
-
-
 identity = Function()
 """The function that returns its argument."""
 f16, bf16, f32, f8e4m3, f8e5m2 = (DType(name) for name in ("f16", "bf16", "f32", "f8e4m3", "f8e5m2"))
@@ -268,27 +74,8 @@ rank: Rank = Rank()
 """The number of this rank, from 0."""
 ranks: Ranks = Ranks()
 """The number of ranks."""
-
-
-# Declarations ------------------------------------------------------------------------------------------------
-
-
-class Entries(TypedDict, total=False):
-    """Promises of the entries of an index tensor (`input`), and its ranks."""
-
-    distinct: builtins.bool
-    rising: builtins.bool
-    offsets: builtins.bool
-    on: Group | None
-
-
-class GivenEntries(Entries, total=False):
-    """The same of an input."""
-
-    replicated: builtins.bool
-    symmetric: builtins.bool
-    low: Int | int | None
-    high: Int | int | None
+Stage = Callable[..., None]
+Named = TypeVar("Named", Int, int, Tile)
 
 
 @overload
@@ -318,7 +105,7 @@ def input(*shape: Int | int, **options: Any) -> Any:
 
     on: the group whose ranks alone have it.
     """
-    _outside("input")
+    outside("input")
 
 
 def output(
@@ -333,7 +120,7 @@ def output(
     symmetric: peers may write it. within: max |out - ref| / max |ref| up to which commands call it right. A dimension
     `M[:m]` is defined up to m in each launch. on: the group whose ranks alone have it.
     """
-    _outside("output")
+    outside("output")
 
 
 def inout(
@@ -351,7 +138,7 @@ def inout(
     high: of the random values that commands draw for it. within: max |out - ref| / max |ref| up to which commands call
     it right.
     """
-    _outside("inout")
+    outside("inout")
 
 
 def kept(
@@ -368,7 +155,7 @@ def kept(
     every write of an element, as of `inout`. symmetric: peers may read and write it. The host reads it by
     `kernel.state()`. sum, within: as of `inout`. on: the group whose ranks alone have it.
     """
-    _outside("kept")
+    outside("kept")
 
 
 @overload
@@ -382,7 +169,7 @@ def local(*shape: Int | int, **options: Any) -> Any:
 
     bound, at_most: make it an index tensor, as of `input`. on: the group whose ranks alone have it.
     """
-    _outside("local")
+    outside("local")
 
 
 @overload
@@ -396,15 +183,12 @@ def symmetric(*shape: Int | int, **options: Any) -> Any:
 
     bound, at_most: make it an index tensor, as of `input`. on: the group whose ranks alone have it.
     """
-    _outside("symmetric")
+    outside("symmetric")
 
 
 def table(*shape: Int | int, bound: Int | int) -> Table:
     """Declare a table of integers in [0, bound) that the caller passes, a different one on every rank."""
-    _outside("table")
-
-
-Stage = Callable[..., None]
+    outside("table")
 
 
 @overload
@@ -416,7 +200,7 @@ def comm(*stage: Any, **group: Any) -> Any:
 
     on: the group whose ranks execute it, `@tilelink.comm(on=experts)`; without it all do.
     """
-    _outside("comm")
+    outside("comm")
 
 
 @overload
@@ -428,7 +212,7 @@ def compute(*stage: Any, **group: Any) -> Any:
 
     on: the group whose ranks execute it, `@tilelink.compute(on=experts)`; without it all do.
     """
-    _outside("compute")
+    outside("compute")
 
 
 @overload
@@ -444,7 +228,7 @@ def grid(*sizes: Any) -> Any:
 
     The first size may be None: as many as the others leave.
     """
-    _outside("grid")
+    outside("grid")
 
 
 @overload
@@ -455,13 +239,7 @@ def tiles(first: Int | int, second: Int | int, /) -> Iterator[tuple[Index, Index
 def tiles(first: Int | int, second: Int | int, third: Int | int, /) -> Iterator[tuple[Index, Index, Index]]: ...
 def tiles(*extents: Any) -> Any:
     """Iterate over tiles, the last index fastest: `for s, j in tiles(ranks, N):`."""
-    _outside("tiles")
-
-
-# Names -------------------------------------------------------------------------------------------------------
-
-
-Named = TypeVar("Named", Int, int, Tile)
+    outside("tiles")
 
 
 def let(value: Named, /) -> Named:
@@ -469,7 +247,7 @@ def let(value: Named, /) -> Named:
 
     The expression is put in where the name stands, in the rest of its block or, in a program's body, in all stages.
     """
-    _outside("let")
+    outside("let")
 
 
 def by(extent: Int | int, size: int, /) -> Dim:
@@ -477,118 +255,112 @@ def by(extent: Int | int, size: int, /) -> Dim:
 
     size: 1; other sizes are chosen by the schedule's clause `tile`.
     """
-    _outside("by")
-
-
-# Primitives --------------------------------------------------------------------------------------------------
+    outside("by")
 
 
 def tile_push_data(target: Tile, value: Tile) -> None:
     """Write a tile, either a region or a computed value, to `region @ r`."""
-    _outside("tile_push_data")
+    outside("tile_push_data")
 
 
 def tile_pull_data(target: Tile, source: Tile) -> None:
     """Read `region @ r` into a region of this rank."""
-    _outside("tile_pull_data")
+    outside("tile_pull_data")
 
 
 def rank_copy_data(target: Tile, source: Tile) -> None:
     """Copy a large region, by the copy engine unless the schedule says otherwise."""
-    _outside("rank_copy_data")
+    outside("rank_copy_data")
 
 
 def notify(region: Tile) -> None:
     """Signal that a region is ready, on this rank or for `region @ r` on rank r."""
-    _outside("notify")
+    outside("notify")
 
 
 def wait(region: Tile) -> None:
     """Wait until a whole region of this rank is ready."""
-    _outside("wait")
+    outside("wait")
 
 
 def producer_tile_notify(region: Tile) -> None:
     """`notify`, as the paper calls it."""
-    _outside("producer_tile_notify")
+    outside("producer_tile_notify")
 
 
 def consumer_tile_wait(region: Tile) -> None:
     """`wait`, as the paper calls it."""
-    _outside("consumer_tile_wait")
+    outside("consumer_tile_wait")
 
 
 def peer_tile_notify(region: Tile) -> None:
     """Signal that a region is ready to tiles of the same stage on another rank."""
-    _outside("peer_tile_notify")
+    outside("peer_tile_notify")
 
 
 def peer_tile_wait(region: Tile) -> None:
     """Wait for `peer_tile_notify`."""
-    _outside("peer_tile_wait")
+    outside("peer_tile_wait")
 
 
 def rank_notify(region: Tile) -> None:
     """Signal that a whole shard is ready."""
-    _outside("rank_notify")
+    outside("rank_notify")
 
 
 def rank_wait(region: Tile) -> None:
     """Wait for `rank_notify`."""
-    _outside("rank_wait")
+    outside("rank_wait")
 
 
 def program_barrier() -> None:
     """Synchronise the threads of a program; the compiler inserts the barriers that are needed."""
-    _outside("program_barrier")
-
-
-# Values ------------------------------------------------------------------------------------------------------
+    outside("program_barrier")
 
 
 def dot(left: Tile, right: Tile) -> Tile:
     """Return the matrix product of [..., m, k] and [..., k, n] as f32 [..., m, n]."""
-    _outside("dot")
+    outside("dot")
 
 
 def sum(value: Tile, axis: int) -> Tile:
     """Return the sum along an axis, which is removed."""
-    _outside("sum")
+    outside("sum")
 
 
 def argmax(value: Tile, axis: int) -> Tile:
     """Return the positions, i32, of the first elements that are the largest along an axis, which is removed."""
-    _outside("argmax")
+    outside("argmax")
 
 
 def argmin(value: Tile, axis: int) -> Tile:
     """Return the positions, i32, of the first elements that are the smallest along an axis, which is removed."""
-    _outside("argmin")
+    outside("argmin")
 
 
 def any(value: Tile, axis: int) -> Tile:
     """Return a condition: True where some element along an axis, which is removed, is true or not 0."""
-    _outside("any")
+    outside("any")
 
 
 def all(value: Tile, axis: int) -> Tile:
     """Return a condition: True where all elements along an axis, which is removed, are true or not 0."""
-    _outside("all")
+    outside("all")
 
 
 def cumsum(value: Tile, axis: int) -> Tile:
     """Return the sums of the elements along an axis up to each of them, itself included."""
-    _outside("cumsum")
+    outside("cumsum")
 
 
 def sort(value: Tile, axis: int) -> Tile:
     """Return the elements in rising order along an axis, NaN last."""
-    _outside("sort")
+    outside("sort")
 
 
 def argsort(value: Tile, axis: int) -> Tile:
     """Return the positions, i32, of the elements in rising order along an axis; of equal ones the first comes first."""
-    _outside("argsort")
+    outside("argsort")
 
 
 @overload
@@ -597,7 +369,7 @@ def max(value: Tile, axis: int) -> Tile: ...
 def max(value: Tile, axis: Tile) -> Tile: ...
 def max(value: Tile, axis: Any) -> Tile:
     """Return the maximum along an axis, which is removed; of two tiles, the same as `maximum`."""
-    _outside("max")
+    outside("max")
 
 
 @overload
@@ -606,111 +378,111 @@ def min(value: Tile, axis: int) -> Tile: ...
 def min(value: Tile, axis: Tile) -> Tile: ...
 def min(value: Tile, axis: Any) -> Tile:
     """Return the minimum along an axis, which is removed; of two tiles, the same as `minimum`."""
-    _outside("min")
+    outside("min")
 
 
 def where(condition: Tile | builtins.bool, chosen: Tile | Int | float, other: Tile | Int | float) -> Tile:
     """Select elements of `chosen` if the condition holds, else of `other`."""
-    _outside("where")
+    outside("where")
 
 
 def maximum(left: Tile | Int | float, right: Tile | Int | float) -> Tile:
     """Return the elementwise maximum; nan if either element is nan."""
-    _outside("maximum")
+    outside("maximum")
 
 
 def minimum(left: Tile | Int | float, right: Tile | Int | float) -> Tile:
     """Return the elementwise minimum; nan if either element is nan."""
-    _outside("minimum")
+    outside("minimum")
 
 
 def exp(value: Tile) -> Tile:
     """Return e to the power of each element."""
-    _outside("exp")
+    outside("exp")
 
 
 def exp2(value: Tile) -> Tile:
     """Return 2 to the power of each element."""
-    _outside("exp2")
+    outside("exp2")
 
 
 def log(value: Tile) -> Tile:
     """Return the natural logarithm of each element."""
-    _outside("log")
+    outside("log")
 
 
 def sqrt(value: Tile) -> Tile:
     """Return the square root of each element."""
-    _outside("sqrt")
+    outside("sqrt")
 
 
 def rsqrt(value: Tile) -> Tile:
     """Return 1 / sqrt(x) of each element."""
-    _outside("rsqrt")
+    outside("rsqrt")
 
 
 def abs(value: Tile) -> Tile:
     """Return the absolute value of each element."""
-    _outside("abs")
+    outside("abs")
 
 
 def relu(value: Tile) -> Tile:
     """Return max(x, 0) of each element."""
-    _outside("relu")
+    outside("relu")
 
 
 def sigmoid(value: Tile) -> Tile:
     """Return 1 / (1 + exp(-x)) of each element."""
-    _outside("sigmoid")
+    outside("sigmoid")
 
 
 def silu(value: Tile) -> Tile:
     """Return x * sigmoid(x) of each element."""
-    _outside("silu")
+    outside("silu")
 
 
 def gelu(value: Tile) -> Tile:
     """Return x * Phi(x) of each element, computed with the error function."""
-    _outside("gelu")
+    outside("gelu")
 
 
 def tanh(value: Tile) -> Tile:
     """Return the hyperbolic tangent of each element."""
-    _outside("tanh")
+    outside("tanh")
 
 
 def zeros(dtype: DType) -> Tile:
     """Return zeros in the shape of the values they are combined with."""
-    _outside("zeros")
+    outside("zeros")
 
 
 def full(value: float, dtype: DType) -> Tile:
     """Return a constant in the shape of the values it is combined with."""
-    _outside("full")
+    outside("full")
 
 
 def pos(index: Int) -> Tile:
     """Return the element positions of an index's tile, of a whole dimension, or along a size, `pos(N + 1)`, i32."""
-    _outside("pos")
+    outside("pos")
 
 
 def online_softmax(dtype: DType) -> Tile:
     """Return an empty online-softmax state."""
-    _outside("online_softmax")
+    outside("online_softmax")
 
 
 def attend(
     state: Tile, q: Tile, k: Tile, v: Tile, scale: Tile | Int | float, mask: Tile | builtins.bool | None = None
 ) -> Tile:
     """Return the state after more keys: q [m, d], k [n, d], v [n, e]. mask: bool [m, n], or True for a causal one."""
-    _outside("attend")
+    outside("attend")
 
 
 def finish(state: Tile) -> Tile:
     """Return the attention output of a state, f32 [m, e]."""
-    _outside("finish")
+    outside("finish")
 
 
 def call(function: Any, *args: Tile) -> Tile:
     """Return the result of a `@triton.jit` function of a module on tiles: `call(module.function, a, b)`."""
-    _outside("call")
+    outside("call")
