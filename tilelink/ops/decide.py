@@ -186,7 +186,10 @@ def _fused_or_not(request: Request, machine: Machine) -> tuple[Schedule | str, s
     this was right in 23 of 23 cases that were measured, of 1024 to 8192 rows.
     """
     own = programs_for(request.op, request.variant)[0]
-    every = feasible(request, machine.processor)
+    other = alternative_of(request.op, request.variant)
+    names = {(own.name, name) for name in (SCHEDULE, WITH_ROLES, WITH_ROLES_FEW)}
+    names |= {(other.program, WITH_ROLES)} if other is not None and request.ranks in other.ranks else set()
+    every = feasible(request, machine.processor, frozenset(names))
     fitting = {one.schedule.name: one for one in every if one.source == own}
     fused = fitting.get(WITH_ROLES, fitting.get(SCHEDULE))
     if fused is None:
@@ -194,7 +197,8 @@ def _fused_or_not(request: Request, machine: Machine) -> tuple[Schedule | str, s
     usual, few = _timed(fused, machine), _timed(fitting.get(WITH_ROLES_FEW), machine)
     if usual is None:
         return _way(fused.schedule), "the rule; there is too much to simulate"
-    taken = _fastest(usual, few, _timed(_alternative(every, request), machine))
+    alternative = next((one for one in every if one.source != own), None)
+    taken = _fastest(usual, few, _timed(alternative, machine))
     unfused = unfused_seconds(request, machine)
     why = f"predicted {taken.seconds * US:.0f} us, unfused {unfused * US:.0f} us on {machine.name}"
     return (_way(taken.schedule) if taken.seconds <= unfused else UNFUSED), why
@@ -209,14 +213,6 @@ def _timed(bound: Bound | None, machine: Machine) -> Candidate | None:
     if bound is None or (seconds := predicted_seconds(bound, machine)) is None:
         return None
     return Candidate(program=bound.source, schedule=bound.schedule, seconds=seconds)
-
-
-def _alternative(every: Sequence[Bound], request: Request) -> Bound | None:
-    """Return the schedule with roles of the operator's alternative for so many ranks, or None."""
-    other = alternative_of(request.op, request.variant)
-    if other is None or request.ranks not in other.ranks:
-        return None
-    return next((one for one in every if (one.source.name, one.schedule.name) == (other.program, WITH_ROLES)), None)
 
 
 def _fastest(usual: Candidate, few: Candidate | None, other: Candidate | None) -> Candidate:

@@ -166,13 +166,18 @@ def _is_safe(bound: Bound) -> bool:
 
 
 @lru_cache(maxsize=8)
-def feasible(request: Request, processor: Target) -> tuple[Bound, ...]:
+def feasible(
+    request: Request, processor: Target, names: frozenset[tuple[str, str]] | None = None
+) -> tuple[Bound, ...]:
     """Return the bound GPU schedules of the operator's programs that fit a processor at these sizes.
 
     Those with roles are for processors that have them: on others they would lack what the others have instead.
+    names: of programs and their schedules, to bind no others.
     """
     found: list[Bound] = []
     for program, schedule in gpu_schedules(request.op, request.variant):
+        if names is not None and (program.name, schedule.name) not in names:
+            continue
         with_roles = any(part[ROLES] is not None for part in schedule.stages)
         if with_roles and not has_warpgroups(processor):
             continue
