@@ -32,11 +32,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilelink.errors import TilesError, VerificationError
-from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, evaluate, walk
+from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, const, evaluate, mul, walk
 from tilelink.ir.simplify import simplify
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
-from tilelink.lowering.compact_tiles import MAX_TRIED, known_at_start, obstacle, tiles_there
+from tilelink.lowering.compact_tiles import MAX_TRIED, known_at_start, obstacle, tiles_there, with_numbers
 from tilelink.lowering.dealt_tiles import dealing_reason, static_reason
 from tilelink.lowering.events import NOTIFY, READ, WRITE
 from tilelink.lowering.flat_loops import unobservable_reason
@@ -176,6 +176,8 @@ def _along(bound: Bound, stage: BoundStage, name: str) -> np.ndarray:
 
 def _wrong_counts(bound: Bound, stage: BoundStage, compact: Compact) -> str | None:
     """Return a segment for which `there` is another expression of entries than the number of tiles with elements."""
+    if _as_counted(bound, stage, compact):
+        return None
     for rank in range(bound.ranks):
         for segment in range(compact.segments):
             number = Int(value=segment * compact.size)
@@ -184,6 +186,14 @@ def _wrong_counts(bound: Bound, stage: BoundStage, compact: Compact) -> str | No
             if pair[0] != pair[1]:
                 return f"`there` is not the number of tiles of {compact.index} in segment {segment} of rank {rank}"
     return None
+
+
+def _as_counted(bound: Bound, stage: BoundStage, compact: Compact) -> bool:
+    """True if `there` is the number of tiles for a segment by its name: the same for all ranks and segments at once."""
+    bounds = with_numbers(bound.bounds(stage.name), compact)
+    first = mul(SEGMENT, const(compact.size)) if compact.segments > 1 else const(0)
+    wanted, there = (simplify(e, bounds) for e in (tiles_there(stage, compact.index, {TILE.name: first}), compact.there))
+    return wanted == there and not any(isinstance(e, Index) and e != SEGMENT for e in walk(there))
 
 
 def _settled(bound: Bound, stage: BoundStage, expr: Scalar, rank: int, segment: int) -> Scalar | None:
