@@ -22,7 +22,7 @@ from tilelink.runtime.cpu.processes.child import flush_output
 from tilelink.runtime.cpu.processes.threads import fork, single_thread
 from tilelink.runtime.cpu.request import LOST, NEW, NUMBER, Pipes
 
-IDLE_S = 60.0
+IDLE_S = 600.0
 
 
 @triton.jit
