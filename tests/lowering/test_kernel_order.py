@@ -14,6 +14,7 @@ from tilelink.ir.link import strip
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.clauses import kernel_order
 from tilelink.target import target
 from tilelink.verifier.by_schedule import by_schedule
 
@@ -184,6 +185,17 @@ def test_signals_outside_of_their_tensor_are_refused_as_with_any_schedule(wait: 
     for schedule in (None, made.schedules[0]):
         with pytest.raises(CoverageError, match=message):
             tilelink.compile(made.program(), schedule, ranks=2, dims={"M": 8, "N": 16})
+
+
+def test_signals_beside_their_accesses_are_not_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of experts have millions of tiles: what is asked of the accesses says enough."""
+    monkeypatch.setattr(kernel_order, "Partial", None)
+    assert signals(bound()) == 0
+    made = tilelink.parse(OUTSIDE.format(wait="consumer_tile_wait(h[i, :])", table=""))
+    assert not compiler.bound(made.program(), made.schedules[0], ranks=2, dims={"M": 8, "N": 16}).channels
+    other = tilelink.parse(OUTSIDE.format(wait="consumer_tile_wait(h[M - 1 - i, :])", table=""))
+    with pytest.raises(TypeError):
+        compiler.bound(other.program(), other.schedules[0], ranks=2, dims={"M": 8, "N": 16})
 
 
 def test_signals_that_a_table_places_are_kept_by_a_refusal() -> None:

@@ -23,11 +23,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from tilelink.errors import ScheduleError
-from tilelink.ir.program import For, If, Notify, Program, Statement, Wait
+from tilelink.ir.program import For, If, Notify, Program, Region, Statement, Wait
+from tilelink.ir.scalar import Whole, at_launch
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage, with_bodies, with_channels
 from tilelink.lowering.clauses.clause import Clause, Phase, switch
 from tilelink.lowering.enumerate import Partial
+from tilelink.lowering.insert_barriers import accesses
 from tilelink.lowering.words import names_in
 from tilelink.scheduling.words import SchedulePart
 
@@ -42,7 +44,8 @@ def _apply(bound: Bound) -> Bound:
         place = next(part.at("kernel_order") for part in bound.schedule.tensors if part[KERNEL_ORDER])
         hint = "take `kernel_order` away: where the table's entries are known, signals that they place are checked"
         raise ScheduleError("kernel_order of a tensor whose signals a table places", location=place, hint=hint)
-    if not names or Partial(bound, lambda _, one: _is_signal(one, names)).faults:
+    alone = {name: {*map(id, _alone(bound, name, stage.stage.body, names))} for name, stage in bound.stages.items()}
+    if not names or (any(alone.values()) and Partial(bound, lambda stage, one: id(one) in alone[stage]).faults):
         return bound  # the rule `coverage` refuses signals outside of their tensor
     bodies = {name: tuple(_without(stage.stage.body, names)) for name, stage in bound.stages.items()}
     grids = {key: grid for key, grid in bound.channels.items() if key[0] not in names}
@@ -51,6 +54,37 @@ def _apply(bound: Bound) -> Bound:
 
 def _is_signal(statement: Statement, names: Collection[str]) -> bool:
     return isinstance(statement, Notify | Wait) and statement.region.tensor in names
+
+
+def _alone(bound: Bound, stage: str, body: tuple[Statement, ...], names: set[str]) -> Iterator[Statement]:
+    """Yield the signals of some tensors that may be outside of them though all accesses are inside (`coverage`).
+
+    The others stand beside an access with the same coordinates. Places of notifies, and branches with signals, are
+    nothing that is asked of accesses.
+    """
+    accessed = {region for region, _ in accesses(tuple(one for one in body if not isinstance(one, For | If)))}
+
+    def beside(region: Region) -> bool:
+        alike = (one.coords for one in accessed if (one.tensor, one.rank) == (region.tensor, region.rank))
+        return any(all(c == other or isinstance(c, Whole) for c, other in zip(region.coords, coords, strict=True))
+                   for coords in alike)  # fmt: skip
+
+    for one in body:
+        match one:
+            case If(condition=condition, then=then, orelse=orelse) if at_launch(condition):
+                yield from (inner for inner in statements((*then, *orelse)) if _is_signal(inner, names))
+            case If(then=then, orelse=orelse):
+                yield from (*_alone(bound, stage, then, names), *_alone(bound, stage, orelse, names))
+            case For(body=inner):
+                yield from _alone(bound, stage, inner, names)
+            case Notify(region=region, kind=kind) if _is_signal(one, names):
+                placed = bound.tile_map(stage, region).placed(bound.channels[region.tensor, kind])
+                if placed or not beside(region):
+                    yield one
+            case Wait(region=region) if _is_signal(one, names) and not beside(region):
+                yield one
+            case _:
+                pass
 
 
 def _by_tables(bound: Bound, stage: BoundStage, names: Collection[str]) -> bool:
