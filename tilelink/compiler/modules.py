@@ -142,7 +142,7 @@ def parse(text: str, file: str = "<text>") -> Module:
     return _parsed(text, file)
 
 
-@lru_cache(maxsize=512)  # modules are immutable, so the same text in the same file is the same module; the library has 46
+@lru_cache(maxsize=512)  # modules are immutable, so the same text of a file is the same module
 def _parsed(text: str, file: str) -> Module:
     found = parse_text(text, file, _written_in_library, _published)
     return Module(file=file, programs=tuple(found.programs), schedules=tuple(found.schedules))

@@ -192,7 +192,8 @@ def _as_counted(bound: Bound, stage: BoundStage, compact: Compact) -> bool:
     """True if `there` is the number of tiles for a segment by its name: the same for all ranks and segments at once."""
     bounds = with_numbers(bound.bounds(stage.name), compact)
     first = mul(SEGMENT, const(compact.size)) if compact.segments > 1 else const(0)
-    wanted, there = (simplify(e, bounds) for e in (tiles_there(stage, compact.index, {TILE.name: first}), compact.there))
+    wanted = simplify(tiles_there(stage, compact.index, {TILE.name: first}), bounds)
+    there = simplify(compact.there, bounds)
     return wanted == there and not any(isinstance(e, Index) and e != SEGMENT for e in walk(there))
 
 
