@@ -1,6 +1,7 @@
 """Decisions that the proof rests on are made before it: what reads a lowered program asks for no capability."""
 
 import ast
+from pathlib import Path
 
 from tests.house import sources
 
@@ -56,3 +57,32 @@ def test_the_emitter_asks_nothing_of_a_processor() -> None:
     assert asked_of == {}
     passes = [path for path in sources.modules() if path.parent.name == "lowering"]
     assert {"kind", "shared_memory"} <= set[str]().union(*(processors_asked(sources.tree(path)) for path in passes))
+
+
+def test_the_emitter_does_not_decide_what_is_read_before_a_signal() -> None:
+    """Who writes a tensor decides that: passes and rules ask, and the lowered program says what follows."""
+
+    def asks(path: Path) -> bool:
+        return any(isinstance(node, ast.Attribute) and node.attr == "constant" for node in ast.walk(sources.tree(path)))
+
+    assert [path.name for path in sources.modules() if path.parent.name == "backend" and asks(path)] == []
+    assert any(asks(path) for path in sources.modules() if path.parent.name == "lowering")
+
+
+READ_ROLES = (
+    "backend.consumer_values", "backend.context", "backend.loop_roles", "backend.roles", "backend.roles_kernel",
+    "backend.roles_shared", "backend.storer", "compiler.lowered", "lowering.clauses.roles", "lowering.fragments",
+    "lowering.listing", "lowering.masks", "lowering.prefetched", "lowering.role_bodies", "lowering.role_sizes",
+    "simulator.cost", "simulator.work", "verifier.roles",
+)  # fmt: skip
+"""The modules that need more of the roles of warps than that there are any, which `BoundStage.kind` says."""
+
+
+def test_few_modules_read_the_roles_of_warps() -> None:
+    def reads(path: Path) -> bool:
+        found = (node for node in ast.walk(sources.tree(path)) if isinstance(node, ast.Attribute))
+        return any(one.attr == "roles" and "capabilities" not in ast.dump(one.value) for one in found)
+
+    names = {sources.module_name(path).removeprefix("tilelink."): path for path in sources.modules()}
+    read = {name for name, path in names.items() if reads(path)} - {"lowering.bound"}
+    assert read == set(READ_ROLES)

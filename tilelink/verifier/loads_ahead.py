@@ -21,7 +21,7 @@ order of the plan in which each tile of the kernel has a program of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 
@@ -31,11 +31,12 @@ from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.products import operand_region
 from tilelink.ir.program import Statement, Wait
 from tilelink.ir.visitor import statements
-from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, KernelKind
 from tilelink.lowering.events import READ, WAIT
 from tilelink.lowering.role_bodies import consumer_waits, loaded_tiles
 from tilelink.lowering.role_statements import (
     addends,
+    hands_on,
     products_of_tile,
     writers_of,
     written_tables,
@@ -66,7 +67,7 @@ def loads_ahead(plan: Plan, order: Orders) -> Iterator[VerificationError]:
 def _of_consumers(plan: Plan, order: Orders, kernel: Kernel) -> Iterator[VerificationError]:
     """Yield refusals of what consumers compute with that their kernel writes, if no signal orders both."""
     bound = plan.bound
-    stages = [one for one in (bound.stages[name] for name in kernel.stage_names) if one.roles is not None and one.total]
+    stages = _with_roles(bound, kernel.stage_names)
     read = {read.region.tensor for one in stages if not one.has_loop for read in addends(one)}
     own = read and read & set(writers_of(bound, kernel))
     if not own:
@@ -98,7 +99,7 @@ def _of_loaders(plan: Plan, order: Orders) -> Iterator[VerificationError]:
 def _of_entries(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals of entries that only a later wait of a tile orders: the loader hands them on after the first."""
     bound = plan.bound
-    every = [one for one in bound.stages.values() if one.roles is not None and one.roles.numbers is not None]
+    every = [one for one in _with_roles(bound, bound.stages) if hands_on(bound, one)]
     written = {one.name: written_tables(bound, one) for one in every}
     rest = [one.stage.body[bound.first_waits(one.name) :] for one in every if written[one.name]]
     later = [s for body in rest for s in statements(body) if isinstance(s, Wait)]
@@ -146,9 +147,14 @@ def _added(bound: Bound, stage: BoundStage) -> Iterator[str]:
 
 def _with_later_waits(bound: Bound, names: Collection[str]) -> list[str]:
     """Return the stages of a kernel whose warps have roles, if consumers of one of them wait after its product."""
-    stages = [bound.stages[name] for name in names]
-    own = [one for one in stages if one.roles is not None and one.total and not one.has_loop]
+    own = [one for one in _with_roles(bound, names) if not one.has_loop]
     return [one.name for one in own] if any(consumer_waits(bound, one) for one in own) else []
+
+
+def _with_roles(bound: Bound, names: Iterable[str]) -> list[BoundStage]:
+    """Return the stages among some that have tiles, and whose warps have roles."""
+    every = (bound.stages[name] for name in names)
+    return [one for one in every if one.kind is KernelKind.ROLES and one.total]
 
 
 def _numbers(plan: Plan, some: Collection[Statement]) -> list[int]:
