@@ -17,13 +17,14 @@ from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.errors import OrderingError, RolesError, ScheduleError, TileLinkError, VerificationError
 from tilelink.frontend.parser import parse_text
-from tilelink.ir.program import Assign, Barrier, For, Full, If, Wait
+from tilelink.ir.program import Assign, Barrier, For, Full, If, Notify, Store, Transfer, Wait
 from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import RANK, Index, Scalar, add, binary, const
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
-from tilelink.lowering.role_bodies import consumer_waits, loaded_tiles
+from tilelink.lowering.rings import CONSUMER, LOADER, STORER
+from tilelink.lowering.role_bodies import LoadTiles, consumer_waits, loaded_tiles, role_bodies
 from tilelink.lowering.role_statements import late_waits, results_of
 from tilelink.planning.plan import make_plan
 from tilelink.reference.run import run as reference
@@ -112,6 +113,12 @@ def test_the_epilogue_of_the_lowered_program_is_straight(dtype: str) -> None:
     assert consumer_waits(made, stage) == (late_waits(stage) if dtype else ())
     assert [region.tensor for region in loaded_tiles(made, stage)] == ([] if dtype else ["parts", "parts", "r"])
     assert [region.tensor for region in results_of(stage)] == ["c", "g", "g", "g"]
+    bodies, stores = role_bodies(made, stage), [s for s in body if isinstance(s, Store | Transfer)]
+    computed = [s for s in body[1:] if not isinstance(s, Wait | Notify | Store | Transfer)]
+    loads = LoadTiles(regions=tuple(loaded_tiles(made, stage)))
+    assert bodies[LOADER] == ((body[0],) if dtype else (body[0], body[1], body[3], loads))
+    assert bodies[CONSUMER] == (body[0], *((body[1], body[3]) if dtype else ()), *computed, stores[0])
+    assert bodies[STORER] == (*stores, *(s for s in body if isinstance(s, Notify)))
     assert set(stage.tiles) == {"i", "j"}  # the loops are gone
     assert stage.roles is not None
     assert [str(step) for step in stage.roles.results.reader.steps] == [

@@ -391,7 +391,9 @@ def _epilogue_reason(bound: Bound, stage: BoundStage, targets: Sequence[Region])
         if bound.tensors[region.tensor].dtype != bound.tensors[target.tensor].dtype:
             text = f"{region.tensor} has other elements than {target.tensor}, and both get the same results"
             return reason_at(region, text)
-    reasons = (_addend(bound, stage, read.region, target) for read in addends(stage))
+    made = [span.index for span in bound.tile_map(stage.name, target).spans[-2:]]
+    shapes = (made, made[:1], made[1:])
+    reasons = (_read_reason(bound, stage, read.region, shapes, of_loop=False) for read in addends(stage))
     return next(filter(None, reasons), None) or _broadcast_reason(bound, stage)
 
 
@@ -514,15 +516,17 @@ def _reads_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str | None:
     return None
 
 
-def _read_reason(bound: Bound, stage: BoundStage, region: Region, shapes: Sequence[list[str | None]]) -> str | None:
+def _read_reason(
+    bound: Bound, stage: BoundStage, region: Region, shapes: Sequence[list[str | None]], of_loop: bool = True
+) -> str | None:
     """Return why consumers cannot load a region whose indices are those of one of some shapes, or None.
 
-    The index of a whole dimension is None.
+    The index of a whole dimension is None. of_loop: True for what iterations compute with, which may be integers.
     """
     tensor, spans = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
     if tensor.decl.space == "table" or tensor.packed:
         return reason_at(region, f"it computes with {region.tensor}, which is not in memory as it is")
-    if tensor.dtype not in ("f16", "bf16", "f32", "i32"):
+    if tensor.dtype not in ("f16", "bf16", "f32", *(["i32"] if of_loop else [])):
         return reason_at(region, f"it computes with {region.tensor}, which holds {tensor.dtype}")
     tiled = [span for span in spans if span.kind != "point"]
     plain = all(
@@ -531,8 +535,9 @@ def _read_reason(bound: Bound, stage: BoundStage, region: Region, shapes: Sequen
         for span in tiled
     )
     if not plain or [span.index for span in tiled] not in shapes:
-        text = "which is no vector along the rows of its tiles or the columns of an iteration, and no tile of both"
-        return reason_at(region, f"it computes with {region.tensor}, {text}")
+        what = "the rows or columns of its tiles, and no tile"
+        what = "the rows of its tiles or the columns of an iteration, and no tile of both" if of_loop else what
+        return reason_at(region, f"it computes with {region.tensor}, which is no vector along {what}")
     return None
 
 
@@ -604,26 +609,6 @@ def _is_slice(stage: BoundStage, inner: Span, block: int) -> bool:
     name = str(inner.index)
     whole = inner.start == mul(Index(name=name), const(inner.size)) and stage.extents[name] == inner.extent
     return whole and name not in stage.scalar_indices and inner.size % block == 0
-
-
-def _addend(bound: Bound, stage: BoundStage, region: Region, target: Region) -> str | None:
-    """Return why consumers cannot load a region to compute with it, or None."""
-    tensor, spans = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
-    if tensor.decl.space == "table" or tensor.packed:
-        return reason_at(region, f"it computes with {region.tensor}, which is not in memory as it is")
-    if tensor.dtype not in ("f16", "bf16", "f32"):
-        return reason_at(region, f"it computes with {region.tensor}, which holds {tensor.dtype}")
-    made = [span.index for span in bound.tile_map(stage.name, target).spans[-2:]]
-    tiled = [span for span in spans if span.kind != "point"]
-    plain = all(
-        one.kind == "tile" and one.gather is None and (one.counted or _ends_with_index(stage, one)) for one in tiled
-    )
-    if not plain or [span.index for span in tiled] not in (made, made[:1], made[1:]):
-        text = (
-            f"it computes with {region.tensor}, which is no vector along the rows or columns of its tiles, and no tile"
-        )
-        return reason_at(region, text)
-    return None
 
 
 def _stored(bound: Bound, stage: BoundStage, region: Region, *, whole: bool = False) -> str | None:
