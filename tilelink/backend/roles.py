@@ -133,6 +133,11 @@ class RoleEmitter(StatementEmitter):
         )
         return RingPositions(operands=operands, results=results, numbers=handed)
 
+    @property
+    def position(self) -> RingPosition:
+        """Return the position of the role in the ring where it mostly is."""
+        return self.positions.operands
+
     def body(self, body: RoleBody) -> None:
         """Lower the body of the role: its signals also if a launch has no such tile."""
         addresses, handed = self.values.addresses, self.shared.roles.numbers
@@ -210,7 +215,7 @@ class RoleEmitter(StatementEmitter):
             self.follow(position, position, self.shared.buffers)
 
     def follow(self, one: RingPosition, other: RingPosition, buffers: str) -> None:
-        """Let a position be the one after another."""
+        """Let a position be the one after another, in a ring of so many buffers."""
         after = f"{other.buffer}, {other.phase}"
         self.writer.call("roles.following", one.buffer, one.phase, buffers, to=after)
 
@@ -247,10 +252,6 @@ class Loader(RoleEmitter):
 
     operands: ClassVar[tuple[str, ...]] = ("buffer", "phase")
     loaded: bool = False
-
-    @property
-    def position(self) -> RingPosition:
-        return self.positions.operands
 
     def statement(self, statement: Executed) -> None:
         stage = self.values.addresses.stage
@@ -362,10 +363,6 @@ class Consumer(RoleEmitter):
     @classmethod
     def values_of(cls, shared: Shared) -> ValueEmitter:
         return ConsumerValueEmitter(addresses=shared.addresses, shared=shared)
-
-    @property
-    def position(self) -> RingPosition:
-        return self.positions.operands
 
     def tile(self, body: RoleBody) -> None:
         """Lower the product of a tile, and then what is computed with it, piece by piece.

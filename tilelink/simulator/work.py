@@ -29,7 +29,7 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.ir.typing import ELEMENT, Axis, StageTyping, product_dtype
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
-from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.bound import BoundStage, KernelKind
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.hulls import hull
 from tilelink.lowering.iterations import loop_of
@@ -255,7 +255,7 @@ class WorkOf:
             num_warps=kernel.num_warps,
             num_stages=stage.roles.operands.buffers if stage.roles else kernel.num_stages,
             flatten=stage.flatten,
-            roles=stage.roles is not None,
+            roles=stage.kind is KernelKind.ROLES,
             overlapped=bool(of_iteration),
             programs=self.programs[stage.name],
         )
@@ -361,17 +361,16 @@ def _of_iteration(one: Executions) -> tuple[tuple[Value, float], ...] | None:
     products and the computations of an iteration at the same time, so that it is counted as a whole.
     """
     stage, statement = one.stage, one.statement
-    if stage.roles is None or stage.roles.kept is None:
+    if stage.kind is not KernelKind.ROLES or not stage.has_loop:
         return None
-    tile = loop_of(stage)
-    inside = [s for s in statements(tile.loop.body) if isinstance(s, Assign)]
-    if not any(statement is s for s in inside):
+    tile, masked = loop_of(stage), one.masked or {}
+    if not isinstance(statement, Assign) or not any(statement is s for s in statements(tile.loop.body)):
         return None
-    masked = {id(tile.compute[number]): share for number, share in (one.masked or {}).items()}
-    last = next(s for s in inside if s.name == tile.name)
-    others = tuple((s.value, masked.get(id(s), 1.0)) for s in inside if s is not last)
+    if statement.name != tile.name:
+        return ()
+    computed = ((s.value, masked.get(number, 1.0)) for number, s in enumerate(tile.compute))
     # tensor cores add the second product
-    return (*others, (tile.rescaled, 1.0), (tile.sums, 1.0)) if statement is last else ()
+    return ((tile.product, 1.0), *computed, (tile.rescaled, 1.0), (tile.sums, 1.0))
 
 
 def _side_by_side(stage: BoundStage, statement: Statement, product: Product) -> tuple[Product, ...]:
