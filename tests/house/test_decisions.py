@@ -71,7 +71,7 @@ def test_the_emitter_does_not_decide_what_is_read_before_a_signal() -> None:
 
 READ_ROLES = (
     "backend.consumer_values", "backend.context", "backend.loop_roles", "backend.roles", "backend.roles_kernel",
-    "backend.roles_shared", "backend.storer", "compiler.lowered", "lowering.clauses.roles", "lowering.fragments",
+    "backend.roles_shared", "backend.storer", "lowering.clauses.roles", "lowering.fragments",
     "lowering.listing", "lowering.masks", "lowering.prefetched", "lowering.role_bodies", "lowering.role_sizes",
     "simulator.cost", "simulator.work", "verifier.roles",
 )  # fmt: skip

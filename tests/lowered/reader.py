@@ -55,6 +55,8 @@ _ROLE = re.compile(
 )
 _MASK = re.compile(r"        mask (?P<statement>\d{1,9}): first (?P<first>[^;]+); further (?P<further>[^;]+)$")
 _PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]]*)\]| (?P<value>[^,]*))?(?:, |$)")
+_SWITCHES = frozenset(one.name for one in fields(Roles) if one.default is False)
+"""Properties of roles that are 0 or 1; 0 is not printed."""
 _RESOURCE = re.compile(r"(?:on (?:copy_engine|sm(?:\(\d+\))?)|in \w+ (?:prologue|epilogue))(?:, |$)")
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "target": tuple(one.name for one in fields(Target) if one.name != "name"),
@@ -567,7 +569,7 @@ class _Reader:
         rings = {one.name: self._ring(one) for one in line.rings}
         try:
             registers = sizes.pop("registers"), sizes.pop("other_registers")
-            sizes |= {name: {0: False, 1: True}[sizes[name]] for name in Roles.switches() & sizes.keys()}
+            sizes |= {name: {0: False, 1: True}[sizes[name]] for name in _SWITCHES & sizes.keys()}
             return Roles(
                 registers=registers, operands=rings.pop("operands"), results=rings.pop("results"),
                 kept=rings.pop("kept", None), numbers=rings.pop("numbers", None), **sizes,

@@ -147,11 +147,6 @@ class Roles:
     reads_early: bool = False
     numbers: Ring | None = None
 
-    @staticmethod
-    def switches() -> frozenset[str]:
-        """Return the names of the fields that are True or False."""
-        return frozenset(one.name for one in fields(Roles) if one.default is False)
-
     @property
     def numbered(self) -> dict[str, int]:
         """Return field -> its number, of those that are numbers, or 1 for True, and not as usual."""
