@@ -22,7 +22,7 @@ from tilelink.simulator.machine import Machine
 from tilelink.simulator.result import Simulated, mean_of, rank_ends, summarize
 from tilelink.simulator.sampled import Sample, launch_tensors, sampled
 from tilelink.simulator.script import Script, make_script
-from tilelink.simulator.thinned import thinned
+from tilelink.simulator.thinned import few_taken, thinned
 
 __all__ = ["CostModel", "Roofline", "Simulated", "seconds_by_few", "seconds_within", "simulate"]
 
@@ -92,22 +92,34 @@ def seconds_by_few(
     limit: float,
     *,
     clear: float = inf,
+    close: float = inf,
     cost: CostModel | None = None,
     tables: Mapping[str, NDArray[Any]] | None = None,
     samples: Sequence[Sample] = (),
 ) -> float | None:
     """Return the predicted seconds of a bound program, by some of the tiles of its launches (thinned.py).
 
-    Return infinity if a launch takes more than `limit` seconds, and None if there are so few tiles that all of them are
-    soon simulated. The arguments are those of `seconds_within`. Raises ProgressError if tiles wait for ever. No rule is
-    asked of the program, so a time is no promise that it is safe.
+    close: if launches seem to take less than so many seconds, all tiles stay of kernels whose programs take a few each
+    by a counter. The other arguments are those of `seconds_within`. Return infinity if a launch takes more than `limit`
+    seconds, and None if there are so few tiles that all of them are soon simulated. Raises ProgressError if tiles wait
+    for ever. No rule is asked of the program, so a time is no promise that it is safe.
     """
+    found = _by_few(bound, machine, limit, clear, cost, tables or {}, samples, all_taken=False)
+    if found is not None and found < close and few_taken(bound):
+        return _by_few(bound, machine, limit, clear, cost, tables or {}, samples, all_taken=True)
+    return found
+
+
+def _by_few(
+    bound: Bound, machine: Machine, limit: float, clear: float, cost: CostModel | None,
+    tables: Mapping[str, NDArray[Any]], samples: Sequence[Sample], *, all_taken: bool,
+) -> float | None:  # fmt: skip
     found: list[float] = []
     for sample in samples if launch_tensors(bound) else [{}]:
-        plan = thinned(bound, tables or {}, sample)
+        plan = thinned(bound, tables, sample, all_taken=all_taken)
         if plan is None:
             return None
-        script = make_script(plan, machine, cost or Roofline(), {**(tables or {}), **sample})
+        script = make_script(plan, machine, cost or Roofline(), {**tables, **sample})
         timeline = simulate_script(script, [0.0] * bound.ranks, limit) if least_seconds(script) <= limit else None
         if timeline is None:
             return inf

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,25 @@ class ThinnedPlan(SampledPlan):
     passed: Signals = field(default_factory=lambda: Signals.joined([]), repr=False)
 
 
-def thinned(bound: Bound, tables: Mapping[str, NDArray[Any]], sample: Sample) -> ThinnedPlan | None:
+def few_taken(bound: Bound) -> bool:
+    """True if a kernel's programs take few tiles each by a counter, of which some do not stand for all.
+
+    The program that has two of the longest tiles decides how long the launch takes, and when the first one is free.
+    """
+    return any(map(partial(_takes_few, bound), bound.kernels))
+
+
+def _takes_few(bound: Bound, kernel: Kernel) -> bool:
+    return kernel.dynamic and bound.stages[kernel.name].total < TILES * kernel.programs
+
+
+def thinned(
+    bound: Bound, tables: Mapping[str, NDArray[Any]], sample: Sample, *, all_taken: bool = False
+) -> ThinnedPlan | None:
     """Return the plan of some tiles of a launch, or None if it has few of them, or a statement with a fault.
 
-    None too for kernels that go through steps: a tile of one step must not stand for one of another.
+    all_taken: True if all programs stay of the kernels of `few_taken`. None too for kernels that go through steps: a
+    tile of one step must not stand for one of another.
     """
     if any(kernel.steps > 1 for kernel in bound.kernels):
         return None
@@ -71,7 +87,7 @@ def thinned(bound: Bound, tables: Mapping[str, NDArray[Any]], sample: Sample) ->
     if sample:
         worker, sequence = taken_tiles(whole, entries)
         whole = replace(whole, worker=worker, sequence=sequence)
-    kept = _Kept(whole)
+    kept = _Kept(whole, all_taken)
     base = whole.channel_base
     stay = _Staying(bound, whole.first_task, base, entries, kept.repeats)
     notify = _Notifies(bound, whole.first_task, base, entries, kept.repeats)
@@ -140,8 +156,8 @@ def _without_events(bound: Bound) -> Plan:
 class _Kept:
     """Which tasks of a plan stay. by: task -> the one that stands for it. The others are as in ThinnedPlan."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, all_taken: bool) -> None:
+        self._plan, self._all_taken = plan, all_taken
         kernel_of, _, self._program = worker_columns(plan.workers)
         self.by = np.arange(plan.tasks)
         self.repeats = np.ones(plan.tasks, np.int64)
@@ -169,6 +185,8 @@ class _Kept:
         stages = [bound.stages[name] for name in kernel.stage_names]
         rows = sum(stage.total * _executions(stage) for stage in stages)
         if rows <= ROWS or kernel.on_copy_engine or kernel.programs_per_cta > 1:
+            return every
+        if self._all_taken and _takes_few(bound, kernel):
             return every
         count = max(PROGRAMS, kernel.programs * ROWS // rows)
         if kernel.program_per_tile:  # as many of them run at a time

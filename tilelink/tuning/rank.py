@@ -135,7 +135,9 @@ def rank(
         if samples is None:
             return None
         limit, clear = within(bound)
-        return seconds_by_few(bound, described, limit, clear=clear, cost=cost, tables=arrays, samples=samples)
+        return seconds_by_few(
+            bound, described, limit, clear=clear, close=least, cost=cost, tables=arrays, samples=samples
+        )  # fmt: skip
 
     def tried(one: Tried | None) -> None:
         nonlocal least
