@@ -1,6 +1,8 @@
 # pyright: basic
 """Schedules that a search finds for programs without any (tests/patterns/readers), beside the built-in ones.
 
+It is the search of `tilelink.tuning.found`: as many points, of the same strategy.
+
 python benchmarks/readers.py OUT.json                     # searches, without a GPU
 python benchmarks/readers.py OUT.json FOLDER              # writes each program and what was found, as FOLDER/NAME.tl
 
@@ -23,10 +25,11 @@ from tilelink.cli.options import with_choices
 from tilelink.errors import TileLinkError
 from tilelink.scheduling.schedule import Schedule
 from tilelink.tuning import rank
+from tilelink.tuning.found import POINTS
 
 ROOT = Path(__file__).resolve().parents[1]
 READERS = ROOT / "tests" / "patterns" / "readers"
-RANKS, MACHINE, TRIALS, US = 2, "8xH200", 60, 1e6
+RANKS, MACHINE, TRIALS, US = 2, "8xH200", POINTS, 1e6
 SIZES: dict[str, dict[str, int | float]] = {
     "expert_layer": {"M": 512, "D": 2048, "K": 4, "C": 1024},
     "fsdp": {"L": 4, "M": 2048, "Ns": 1024},
@@ -52,7 +55,7 @@ def searched(name: str) -> dict[str, Any]:
     known = [Schedule(name="built_in", program=program.name)]
     begin, spent = time.monotonic(), time.process_time()
     found = rank(
-        [program], dims=SIZES[name], ranks=RANKS, machine=MACHINE, by="evolution", trials=TRIALS, declared=known
+        [program], dims=SIZES[name], ranks=RANKS, machine=MACHINE, by="descent", trials=TRIALS, draws=1, declared=known
     )  # fmt: skip
     built_in = [one.seconds for one in found.tried if one.declared]
     best = found.ranking[0] if found.ranking else None

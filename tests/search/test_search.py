@@ -195,7 +195,8 @@ def test_neighbours_differ_in_one_choice() -> None:
 
 @thorough(unless=lambda name: name == "evolution")
 @pytest.mark.parametrize(
-    ("name", "trials", "close"), [("annealing", 150, 1.5), ("evolution", 150, 1.5), ("random", 150, 4.0)]
+    ("name", "trials", "close"),
+    [("annealing", 150, 1.5), ("evolution", 150, 1.5), ("random", 150, 4.0), ("descent", 150, 1.5)],
 )
 def test_strategies_find_cheap_points(name: str, trials: int, close: float) -> None:
     space = narrow("ag_gemm", knobs=7)

@@ -24,6 +24,8 @@ from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
 from tilelink.ops import context_parallel, torch_attention
 from tilelink.ops.torch_attention import CUDNN, FLASH, kernel_for
+from tilelink.target import target
+from tilelink.tuning.found import Suggestion
 
 Tensor = torch.Tensor
 
@@ -215,3 +217,52 @@ def test_what_runs_on_gpus_is_safe_and_compiles_there(program: Any, monkeypatch:
     assert bool(artifact.copy_programs) == (program is FORWARD)
     for rank in range(2):
         assert gpu.built(artifact, rank).symmetric_bytes > 2 * 512 * 264 * 2
+
+
+PLAIN = """\
+program plain(M, N, K):
+    x : in  [M, K]
+    w : in  [N, K]
+    y : out [M, N]
+
+    compute multiply(i: M, j: N):
+        y[i, j] = dot(x[i, :], w[j, :].T)
+"""
+
+
+def test_on_gpus_rank_0_finds_a_schedule_for_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = sys.modules["tilelink.ops.own"]
+    searched: list[dict[str, Any]] = []
+    compiled: list[str] = []
+    told: list[str] = []
+
+    def found(program: Any, **options: Any) -> Any:
+        searched.append(options)
+        way = tilelink.schedule(program).tile("multiply", i=64, j=64, k=64)
+        return Suggestion(machine="8xH200", schedule=way, seconds=1e-5, built_in=2e-5)
+
+    def gathered(name: str, what: Any, group: Any, given: str = "", refusal: Any = None) -> list[str]:
+        told.append(given)
+        return [told[0], given]
+
+    patched = {
+        "found": found, "gathered": gathered, "made_for": lambda _: SimpleNamespace(wanted=None, others=set()),
+        "target_of": lambda _: None, "current_target": lambda *_: target("sm_90"), "nodes_of": lambda _: 1,
+    }  # fmt: skip
+    for name, value in patched.items():
+        monkeypatch.setattr(own, name, value)
+    monkeypatch.setattr(own.compiler, "compile", lambda _, schedule, **__: compiled.append(str(schedule)))
+    monkeypatch.setattr(own.Op, "_check_devices", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    x, w = torch.zeros(48, 64), torch.zeros(32, 64)
+    program = tilelink.parse(PLAIN).program()
+    for way in (None, "default"):
+        operator, told = tilelink.op(program, way), []
+        for rank in range(2):
+            group: Any = SimpleNamespace(rank=lambda rank=rank: rank, size=lambda: 2)
+            operator._made(operator._as_call({"x": x, "w": w}), torch.device("cuda"), group, operator.schedule)
+    assert [dict(one["dims"]) for one in searched] == [{"M": 48, "N": 32, "K": 64}] and searched[0]["ranks"] == 2
+    assert searched[0]["machine"].name == "8xH200" and searched[0]["target"].name == "sm_90"
+    assert "multiply tile(i=64, j=64, k=64)" in compiled[0]
+    assert compiled == [compiled[0], compiled[0], "None", "None"]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tilelink import compiler
-from tilelink.cli.notices import ineffective_texts, progress, say, say_grid, spilling_text
+from tilelink.cli.notices import ineffective_texts, progress, say, say_grid, spilling_text, suggested
 from tilelink.cli.options import (
     AsJson,
     Dtype,
@@ -137,6 +137,13 @@ def check(
                     options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": on}
                     own = [scheduled for scheduled in named if on == (target or _target_of(scheduled))]
                     plans = _safe(one, own, options, wrong, doing, sizes=sizes)
+                    found = None
+                    if plans and on != CPU.name:
+                        doing(f"{one.name}: searching a schedule")
+                        tables = random_tables(one, dims, ranks)
+                        found = suggested(one, schedule, on, {**options, "tables": tables}, quiet=as_json)
+                    if found:
+                        plans |= _safe(one, [found.schedule], options, wrong, doing, sizes=sizes)
                     if text := _sizes(one, dims, sets or []):
                         chosen |= {(one.name, schedule_name(scheduled)): text for scheduled in own}
                     report.append(
@@ -147,6 +154,7 @@ def check(
                             "choices": choices,
                             "dtype": dtype.value,
                             "target": on,
+                            **({"found": str(found.schedule)} if found else {}),
                             "tasks": {name: safe.tasks for name, safe in plans.items()},
                             "memory": {name: safe.memory for name, safe in plans.items()},
                             "sums": {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums},

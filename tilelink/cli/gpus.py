@@ -9,11 +9,14 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilelink.data import read_json
 from tilelink.errors import RankError
 from tilelink.settings import environment
+
+if TYPE_CHECKING:
+    from tilelink.simulator.machine import Machine
 
 PATIENCE_S = 120.0
 """Seconds beyond its deadlines after which a run is ended; they cover process starts and the compilation of kernels."""
@@ -74,6 +77,16 @@ def require_gpus(ranks: int, hint: str = "use --device cpu: the same kernels run
     if (found := torch.cuda.device_count()) < ranks:
         hint = f"use --ranks {found}" if found else hint
         raise RankError(f"{ranks} ranks need {ranks} GPUs, and there are {found}", hint=hint)
+
+
+def machine_here(ranks: int) -> Machine | None:
+    """Return the shipped description of this machine's GPUs, or None. Raises RankError as `require_gpus` does."""
+    require_gpus(ranks)
+    import torch
+
+    from tilelink.ops.predict import machine_of
+
+    return machine_of(torch.cuda.get_device_name())
 
 
 def _first_failure(text: str) -> str:

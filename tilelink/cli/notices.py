@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from math import prod
 from threading import Event, Thread, Timer
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,12 +22,18 @@ from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.registers import spills
 from tilelink.scheduling.schedule import Schedule
 
+if TYPE_CHECKING:
+    from tilelink.simulator.machine import Machine
+    from tilelink.tuning.found import Suggestion
+
 PATIENCE_S = 5.0
 """Seconds without output after which a command reports its activity."""
 STEP_S = 4e-3
 """Approximate seconds of a core for one step of an interpreted tile: a load, a product of blocks, a store, a signal."""
 PLANNED_S = 4e-5
 """Approximate seconds for planning, proving and simulating one tile."""
+SEARCHED_S = 10.0
+"""Approximate seconds for finding a schedule."""
 
 
 def say(text: str) -> None:
@@ -97,6 +103,28 @@ def say_built_in(module: compiler.Module, program: Program, more: str = "") -> N
     names = [one.name for one in module.schedules_of(program)]
     if names and DEFAULT not in names:
         say(f"the built-in schedule is taken; {program.name} has {', '.join(names)}: --schedule NAME takes one{more}")
+
+
+def suggested(
+    program: Program, name: str | None, machine: Machine | str | None, options: Mapping[str, Any], *, quiet: bool
+) -> Suggestion | None:
+    """Return the schedule that the model finds for a program that has none, and print it, to be pasted.
+
+    name: --schedule, with which nothing is searched. machine: a description, or the name of a target, for the fastest
+    described machine that has it. options: those of `found`.
+    """
+    if name is not None or program.schedules:
+        return None
+    from tilelink.simulator.machine import machine_with
+    from tilelink.tuning.found import found
+
+    described = machine_with(machine) if isinstance(machine, str) else machine
+    if described is None:
+        return None
+    one = found(program, machine=described, **options)
+    if one is not None and not quiet:
+        say(f"{one} (--schedule {DEFAULT}); to be pasted into a file:\n{str(one.schedule).rstrip()}")
+    return one
 
 
 @contextmanager

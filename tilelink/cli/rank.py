@@ -69,7 +69,11 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
 
     module = compiler.load(request["file"])
     program = with_choices(module.program(request["program"]), request["choices"])
-    schedule = module.schedule(request["schedule"], program) if request["schedule"] else None
+    schedule = None
+    if "found" in request:
+        schedule = compiler.parse(request["found"]).schedules[0]
+    elif request["schedule"]:
+        schedule = module.schedule(request["schedule"], program)
     ranks, rank, dims, dtype = dist.get_world_size(), dist.get_rank(), request["dims"], request["dtype"]
     tables = trial.random_tables(program, ranks=ranks, dims=dims, seed=request["seed"])
     kernel = compiler.compile(

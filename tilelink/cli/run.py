@@ -18,6 +18,7 @@ from rich.table import Table
 from tilelink import compiler, stragglers
 from tilelink.cli import gpus
 from tilelink.cli.notices import (
+    SEARCHED_S,
     bound_of,
     ineffective_texts,
     interpreted_seconds,
@@ -25,6 +26,7 @@ from tilelink.cli.notices import (
     patience,
     say,
     say_built_in,
+    suggested,
 )
 from tilelink.cli.options import (
     DEFAULT,
@@ -139,7 +141,14 @@ def run(
         chosen = with_choices(written, choices)
         files = {"--trace": trace, "--html": html, "--traces": traces}
         _check_together(schedule, device, files, nodes, every=every, bench=bench)
-        todo = schedules_named(module, chosen, None if every else schedule or DEFAULT)
+        found = None
+        if device is Device.cuda and not every:
+            machine, dims = gpus.machine_here(ranks), dims_of(chosen, sets)
+            tables = random_tables(chosen, dims, ranks, seed or 0)
+            sizes = {"dims": dims, "ranks": ranks, "dtype": dtype.value, "tables": tables}
+            with patience("searching a schedule", SEARCHED_S, as_json):
+                found = suggested(chosen, schedule, machine, sizes, quiet=as_json)
+        todo = [found.schedule] if found else schedules_named(module, chosen, None if every else schedule or DEFAULT)
         if schedule is None and not every and not as_json:
             say_built_in(module, chosen, ", --all each of them")
         if routing != "uniform" and not any(t.bound is not None and t.space == "in" for t in chosen.tensors):
@@ -155,6 +164,7 @@ def run(
                 "dims": dims_of(chosen, sets, node_ranks=of_a_node(ranks, nodes)), "choices": choices,
                 "dtype": dtype.value, "launches": repeat, "device": device.value,
                 "within": {t.name: t.within for t in chosen.tensors if t.within is not None},
+                **({"found": str(found.schedule)} if found else {}),
             }  # fmt: skip
             bound = bound_of(chosen, scheduled, report)
             if not as_json:

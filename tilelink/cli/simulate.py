@@ -11,7 +11,15 @@ from rich.console import Console
 from rich.table import Table
 
 from tilelink import compiler
-from tilelink.cli.notices import PLANNED_S, introduce, patience, say_built_in, tiles_of
+from tilelink.cli.notices import (
+    PLANNED_S,
+    SEARCHED_S,
+    introduce,
+    patience,
+    say_built_in,
+    suggested,
+    tiles_of,
+)
 from tilelink.cli.options import (
     DEFAULT,
     LARGE_DIMS,
@@ -80,9 +88,13 @@ def simulate(
         written = module.program(program)
         choices = choices_of(written, sets)
         chosen = with_choices(written, choices)
-        scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
         dims = dims_of(chosen, sets, LARGE_DIMS, node_ranks=of_a_node(ranks, nodes))
         described = load_machine(machine)
+        tables = random_tables(chosen, dims, ranks)
+        sizes: dict[str, Any] = {"dims": dims, "ranks": ranks, "nodes": nodes, "dtype": dtype.value, "tables": tables}
+        with patience("searching a schedule", SEARCHED_S, as_json):
+            found = suggested(chosen, schedule, described, sizes, quiet=as_json)
+        scheduled = found.schedule if found else schedules_named(module, chosen, schedule or DEFAULT)[0]
         bound = compiler.bound(
             chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=described.processor, nodes=nodes
         )  # fmt: skip
@@ -90,11 +102,9 @@ def simulate(
             if schedule is None:
                 say_built_in(module, chosen)
             introduce(bound, sets or [], scheduled, only_chosen=True)
-        tables = random_tables(chosen, dims, ranks)
         with patience("planning and simulating", PLANNED_S * tiles_of(bound), as_json):
             result = simulation.simulate(
-                chosen, scheduled, ranks=ranks, dims=dims, machine=described, dtype=dtype.value, tables=tables,
-                cost=cost_model(cost), nodes=nodes, routing=routing, draws=draws,
+                chosen, scheduled, **sizes, machine=described, cost=cost_model(cost), routing=routing, draws=draws,
             )  # fmt: skip
         if trace is not None:
             save_trace(result, trace)
@@ -106,6 +116,8 @@ def simulate(
             save_plot(result, plot)
         head = {"program": chosen.name, "schedule": schedule_name(scheduled), **ranks_of(ranks, nodes), "dims": dims}
         head["choices"] = choices
+        if found:
+            head["found"] = str(found.schedule)
         if result.draws:
             head["routing"] = routing
         _print(

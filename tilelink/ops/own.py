@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from tilelink.ops.device_memory import check_device_memory
 from tilelink.ops.groups import Group, OfGroups, close_kernels, group_named, members_of, name_of
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.partial_inputs import PartialInputs, Shortcut
+from tilelink.ops.predict import machine_of
 from tilelink.ops.reference_launch import ReferenceLaunch
 from tilelink.ops.signature import Call, Signature, signature_of
 from tilelink.ops.sms import target_of
@@ -33,6 +35,7 @@ from tilelink.ops.specialization import ELEMENTS, Specialization, Specialization
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
+from tilelink.tuning.found import found
 from tilelink.tuning.prepare import Point
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from tilelink.runtime.cuda.timing import Timing
 
 NAMESPACE = "tilelink_own"
+_log = logging.getLogger("tilelink.ops")
 Out = torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
 
 
@@ -365,7 +369,7 @@ class Op:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             hint = "call it once before the capture, on all ranks, with tensors of these sizes"
             raise RankError(f"{self.program.name} is compiled at its first call, which no CUDA graph holds", hint=hint)
-        what = self._words(call, schedule)
+        what, way = self._words(call, schedule), ""
         try:
             form = self._specializations.of(call, group.size())
             self._check_devices(call, device)
@@ -374,10 +378,13 @@ class Op:
                 return ReferenceLaunch(
                     form.program, chosen, dims=form.dims, dtype=form.dtype, tables=self._tables, group=group, what=what
                 )  # fmt: skip
+            if not schedule and group.rank() == 0:
+                way = self._found(form, group)
         except TileLinkError as error:
             gathered(self.program.name, what, group, refusal=error)
             raise
-        gathered(self.program.name, what, group)
+        if text := gathered(self.program.name, what, group, way)[0]:  # of rank 0, for all
+            chosen = self._schedule(form.program, text)
         made, target = made_for(group), target_of(group)
         key = (self.program.name, str(chosen), *form.dims.items(), form.dtype, target)
         if made.wanted is not None and not self._tables:  # a point has no tables
@@ -392,6 +399,18 @@ class Op:
             form.program, chosen, ranks=group.size(), dims=form.dims, dtype=form.dtype, device="cuda", group=group,
             nodes=nodes_of(group), tables=self._tables, target=target,
         )  # fmt: skip
+
+    def _found(self, form: Specialization, group: ProcessGroup) -> str:
+        """Return the schedule that the model finds for a call without any, "" for the built-in one, and log it."""
+        machine = machine_of(torch.cuda.get_device_name())
+        one = None if machine is None else found(
+            form.program, ranks=group.size(), dims=form.dims, machine=machine, dtype=form.dtype, tables=self._tables,
+            target=target_of(group) or current_target(group), nodes=nodes_of(group),
+        )  # fmt: skip
+        if one is None:
+            return ""
+        _log.info("%s; to be given as schedule=, or pasted into a file:\n%s", one, one.schedule)
+        return str(one.schedule)
 
     def _schedule(self, program: Program, text: str) -> Schedule | None:
         if "\n" in text:
@@ -543,8 +562,9 @@ def op(
         ring = tilelink.op(program, "h200")
         y = ring(x, w)
 
-    schedule: a Schedule, the name of one of the program's file, "program:name" of the library, or None for the
-    defaults. backward: what gives the gradients: a program, an operator, a function, or several of these in a tuple.
+    schedule: a Schedule, the name of one of the program's file, "program:name" of the library, "default" for the
+    built-in one, or None: on GPUs the model finds one for a program whose file has none, otherwise the built-in one.
+    backward: what gives the gradients: a program, an operator, a function, or several of these in a tuple.
     They take inputs, outputs and the gradients of outputs (`dy` of `y`) by name and give gradients of inputs (`dx` of
     `x`), a function in a dict. It may take `group` (its name) and `needs` (names of inputs that need gradients) too.
     tables: values of the program's tables, [ranks, *shape], for all calls. dtype: the element type of tensors that
@@ -571,7 +591,7 @@ def op(
     if isinstance(schedule, Schedule) and schedule.program != program.name:
         hint = f"take one for {program.name}, or name it as {schedule.program!r}:{schedule.name!r}"
         raise BindingError(f"schedule {schedule.name} is for {schedule.program}", location=schedule.location, hint=hint)
-    way = schedule_text(compiler.schedule_of(program, schedule))
+    way = schedule_text(compiler.schedule_of(program, schedule) or schedule)  # "default" stays: nothing is searched
     gradient = _operators(backward)
     arrays = {name: np.asarray(value) for name, value in (tables or {}).items()}
     facts = _facts(program, signature, way, gradient, arrays, dtype, fixed)

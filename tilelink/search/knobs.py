@@ -87,6 +87,14 @@ def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, 
     return tuple(knob for knob in found if len(knob.labels) > 1)
 
 
+def with_built_in(knob: Knob, program: Program) -> Knob:
+    """Return a knob with a choice that leaves a schedule as it is, unless it has one that says nothing."""
+    plain = Schedule(name="plain", program=program.name)
+    if any(change(plain) == plain for change in knob.changes):
+        return knob
+    return Knob(name=knob.name, labels=("built in", *knob.labels), changes=(lambda schedule: schedule, *knob.changes))
+
+
 def _tensor_knobs(
     program: Program, clause: Clause[Any], typing: Typing, dims: Mapping[str, int | float | bool], ranks: int
 ) -> Iterator[Knob]:

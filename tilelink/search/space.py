@@ -18,7 +18,7 @@ from tilelink.lowering.registers import spills
 from tilelink.lowering.shared_memory import does_not_fit
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
-from tilelink.search.knobs import Knob, knobs
+from tilelink.search.knobs import Knob, knobs, with_built_in
 from tilelink.search.points import Candidate, Points
 from tilelink.search.seeds import nearest
 from tilelink.target import Target
@@ -55,6 +55,7 @@ class Space(Points):
     ) -> Space:  # fmt: skip
         """Return the space of all schedules of these programs. declared: schedules of some of them to begin with.
 
+        If one of these says nothing, as the built-in schedule does, it is a point: each knob may say nothing too.
         nodes: how many nodes the ranks fill; between them the rules of the network hold.
         tables: name -> int array [ranks, *shape] of the dynamic mappings.
 
@@ -65,6 +66,11 @@ class Space(Points):
             raise ScheduleError("no program to search schedules for", hint="name one of the library")
         bind(programs[0], Schedule(name="default", program=programs[0].name), dims, ranks, target, dtype, nodes=nodes)
         found = tuple(knobs(program, dims, ranks, target) for program in programs)
+        plain = {one.program for one in declared if not one.stages and not one.tensors}
+        found = tuple(
+            tuple(with_built_in(knob, program) for knob in own) if program.name in plain else own
+            for program, own in zip(programs, found, strict=True)
+        )
         numbers = {program.name: number for number, program in enumerate(programs)}
         if other := next((s for s in declared if s.program not in numbers), None):
             raise ScheduleError(f"{other.name} is for {other.program}", hint=f"the search covers {', '.join(numbers)}")

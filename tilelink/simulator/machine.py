@@ -353,6 +353,13 @@ def shipped_machines() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in SHIPPED.glob("*.json")))
 
 
+def machine_with(target: str) -> Machine | None:
+    """Return the description in the package of a machine with processors of a target: the fastest one, or None."""
+    every = [load_machine(name) for name in shipped_machines()]
+    able = (one for one in every if one.target == target)
+    return max(able, key=lambda one: (one.sms, one.memory_bandwidth), default=None)
+
+
 def save_machine(machine: Machine, path: str | Path) -> None:
     """Write a description that `load_machine` reads back as an equal machine. Raises OutputError if it cannot write."""
     save_output(path, json.dumps(description(machine), indent=1) + "\n")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilelink.errors import UnknownNameError
 from tilelink.search.strategies.annealing import annealing
+from tilelink.search.strategies.descent import descent
 from tilelink.search.strategies.evolution import evolution
 from tilelink.search.strategies.exhaustive import exhaustive
 from tilelink.search.strategies.sampling import sampling
@@ -26,6 +27,7 @@ STRATEGIES: dict[str, Strategy] = {
     "random": sampling,
     "annealing": annealing,
     "evolution": evolution,
+    "descent": descent,
 }
 
 

@@ -1,0 +1,148 @@
+"""Schedules for programs that have none: the best that the model finds among a fixed number of points, remembered.
+
+A search counts points and not seconds, so that it finds the same wherever it runs. What it finds is a record in the
+cache folder, of the program's text, the sizes with the first dimension rounded up to a power of two, and everything
+else that decides. At other sizes of the same record it is asked again whether it is safe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilelink import compiler
+from tilelink.compiler.proofs import package
+from tilelink.errors import OutputError, TileLinkError
+from tilelink.ir.program import Program
+from tilelink.lowering.shared_memory import does_not_fit
+from tilelink.planning.plan import Plan
+from tilelink.scheduling.schedule import Schedule
+from tilelink.settings import settings
+from tilelink.simulator.machine import Machine
+from tilelink.target import Target
+from tilelink.tuning.database import Database, Key, Record, key_of
+from tilelink.tuning.rank import rank
+from tilelink.verifier.cutoff import executions
+
+FOUND = "found"
+"""Name of a schedule that was found."""
+POINTS, FEWER_POINTS = 60, 40
+"""Points of a search, refused ones included; and of one whose points take half a second each."""
+MANY = 1 << 18
+"""Executions of statements with the built-in schedule, of all ranks, from which on they do."""
+FILE = "found.jsonl"
+US = 1e6
+_log = logging.getLogger("tilelink.tuning")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """A schedule that was found for a machine.
+
+    seconds, built_in: of a launch with it, and with the built-in schedule, as predicted; infinity if that is far more.
+    """
+
+    machine: str
+    schedule: Schedule
+    seconds: float
+    built_in: float
+
+    def __str__(self) -> str:
+        """What is said of it, in a line."""
+        what = f"a schedule for {self.schedule.program} on {self.machine}: {self.seconds * US:.1f} us predicted"
+        return f"found {what}, {self.built_in * US:.1f} us with the built-in one"
+
+
+def found(
+    program: Program,
+    *,
+    ranks: int,
+    dims: Mapping[str, int | float | bool],
+    machine: Machine,
+    target: str | Target | None = None,
+    dtype: str = "bf16",
+    tables: compiler.Tables | None = None,
+    nodes: int = 1,
+) -> Suggestion | None:
+    """Return the schedule that a search finds for a program on a machine, or found before.
+
+    The arguments are those of `rank`. None if the program has schedules of its own, if it is for CPU ranks, and if the
+    built-in schedule is refused or the search finds nothing: then the built-in one says what is wrong.
+    """
+    held = target if isinstance(target, Target) else replace(machine, target=target or machine.target).processor
+    if program.schedules or held.kind == "cpu":
+        return None
+    given: dict[str, Any] = {"ranks": ranks, "dtype": dtype, "target": held, "tables": tables, "nodes": nodes}
+    plan = _safe_plan(program, None, dims, given)
+    if plan is None:
+        return None
+    points = FEWER_POINTS if executions(plan.bound) > MANY else POINTS
+    database = Database(settings().cache / FILE)
+    for rounded in (True, False):  # what was found for other sizes may not be safe for these
+        key = _key(program, dims, machine, given, rounded=rounded)
+        record = database.find(key) or _searched(program, dims, machine, given, key, points)
+        if record is None:
+            return None
+        suggestion = _suggestion(record)
+        if suggestion is not None and _safe_plan(program, suggestion.schedule, dims, given) is not None:
+            return suggestion
+    return None
+
+
+def _suggestion(record: Record) -> Suggestion | None:
+    with suppress(TileLinkError):  # somebody changed the text
+        built_in = next((float(one["built_in"]) for one in record.evidence), float("inf"))
+        return Suggestion(
+            machine=record.key.gpu, schedule=compiler.parse(record.schedule).schedules[0], seconds=record.seconds,
+            built_in=built_in,
+        )  # fmt: skip
+    return None
+
+
+def _safe_plan(
+    program: Program, schedule: Schedule | None, dims: Mapping[str, int | float | bool], given: Mapping[str, Any]
+) -> Plan | None:
+    """Return the verified plan of a program, or None if it is refused, or if a schedule does not fit the processor."""
+    with suppress(TileLinkError):
+        plan = compiler.plan(program, schedule, dims=dims, **given)
+        return plan if schedule is None or does_not_fit(plan.bound) is None else None
+    return None
+
+
+def _key(
+    program: Program, dims: Mapping[str, int | float | bool], machine: Machine, given: Mapping[str, Any], *,
+    rounded: bool,
+) -> Key:  # fmt: skip
+    tables = sorted(given["tables"] or {})  # by name alone: whether it is safe with their values is asked anyway
+    decides = hashlib.sha256(f"{package()} {machine} { ({**given, 'tables': tables}) }".encode()).hexdigest()[:16]
+    key = key_of(
+        [program], dims=dims, dtype=given["dtype"], ranks=given["ranks"], gpu=machine.name, versions=decides
+    )  # fmt: skip
+    return key if rounded else replace(key, dims=f"just {dict(dims)}")
+
+
+def _searched(
+    program: Program, dims: Mapping[str, int | float | bool], machine: Machine, given: Mapping[str, Any], key: Key,
+    points: int,
+) -> Record | None:  # fmt: skip
+    """Search, and remember and return the best."""
+    built_in = Schedule(name=FOUND, program=program.name)
+    result = rank(
+        [program], dims=dims, machine=machine, **given, declared=[built_in], by="descent", trials=POINTS, draws=1
+    )
+    if not result.ranking:
+        return None
+    best = result.ranking[0]
+    evidence = [{"built_in": one.seconds} for one in result.tried if one.declared]
+    record = Record(
+        key=key, program=program.name, schedule=str(best.schedule), seconds=best.seconds, evidence=tuple(evidence)
+    )  # fmt: skip
+    try:
+        Database(settings().cache / FILE).store(record)
+    except OutputError as error:
+        _log.warning("%s", error)
+    return record
