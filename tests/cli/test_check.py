@@ -406,3 +406,16 @@ def test_the_memory_of_a_rank_is_said(tmp_path: Path) -> None:
     one, counters = 3 * 16 * 32 * 2, two["symmetric"] - 2 * 3 * 16 * 32 * 2
     assert 0 < counters < 200 and counters % 4 == 0
     assert one < three["symmetric"] - two["symmetric"] < one + counters  # a buffer, with the counters of its own
+
+
+def test_a_schedule_that_leaves_sms_idle_is_said_on_gpus() -> None:
+    """The stage that takes most of a small launch, and the way to make it faster; not of schedules without such one."""
+    sets = [f"--set={one}" for one in ("Ms=64", "k=2", "E=8", "C=64", "F=512", "N=2048")]
+    where = ["tests/hunt/kinds.tl", "-p", "moe_reduce_scatter", "-n", "2", "--dtype", "bf16", *sets]
+    text = r"^  with beside, `combine` has 2 of 132 SMs and is \d+ % of the time: try `on sm`$"
+    done = check(*where, "--target", "sm_90")
+    assert done.exit_code == 0 and re.search(text, done.stdout, re.M), done.output
+    assert "with gpu, `" not in done.stdout
+    (report,) = json.loads(check(*where, "--target", "sm_90", "--json").stdout)["programs"]
+    assert [*report["idle"]] == ["beside"]
+    assert "132 SMs" not in check(*where, "--target", "cpu").stdout

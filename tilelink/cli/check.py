@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -43,6 +44,7 @@ from tilelink.data import plain
 from tilelink.errors import Location, ScheduleError, TileLinkError, UnknownNameError
 from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound
+from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
 
@@ -54,13 +56,18 @@ TargetName = Annotated[
 ]
 
 
+MANY = 1 << 13
+"""Tiles up to which a launch is simulated in a third of a second."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Safe:
     """A schedule with which a program is safe: the number of its tiles, and what is said of it, in words.
 
     memory: bytes that a rank holds, symmetric and local. scheduled: what it alone orders. ineffective: its clauses
-    without effect on the target. spilling: the sums that exceed the registers of a thread, or None. blocks: which
-    blocks were proved for all, or none. sizes: of dimensions that may have others; None if that was not asked.
+    without effect on the target. spilling: the sums that exceed the registers of a thread, or None. idle: why a launch
+    leaves SMs idle. blocks: which blocks were proved for all, or none. sizes: of dimensions that may have others; None
+    if that was not asked.
     """
 
     tasks: int
@@ -69,6 +76,7 @@ class _Safe:
     scheduled: list[str]
     spilling: str | None
     ineffective: list[str]
+    idle: list[str]
     sizes: Mapping[str, Multiples] | None
 
 
@@ -136,14 +144,15 @@ def check(
                         say_grid(one, dims, ranks, nodes)
                     options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": on}
                     own = [scheduled for scheduled in named if on == (target or _target_of(scheduled))]
-                    plans = _safe(one, own, options, wrong, doing, sizes=sizes)
+                    asked = {"sizes": sizes, "sized": _given(sets or []) >= {*dimensions(one)}}
+                    plans = _safe(one, own, options, wrong, doing, **asked)
                     found = None
                     if plans and on != CPU.name:
                         doing(f"{one.name}: searching a schedule")
                         tables = random_tables(one, dims, ranks)
                         found = suggested(one, schedule, on, {**options, "tables": tables}, quiet=as_json)
                     if found:
-                        plans |= _safe(one, [found.schedule], options, wrong, doing, sizes=sizes)
+                        plans |= _safe(one, [found.schedule], options, wrong, doing, **asked)
                     if text := _sizes(one, dims, sets or []):
                         chosen |= {(one.name, schedule_name(scheduled)): text for scheduled in own}
                     report.append(
@@ -164,6 +173,7 @@ def check(
                                 name: _plain(one, safe.sizes) for name, safe in plans.items() if safe.sizes is not None
                             },
                             "ineffective": {name: safe.ineffective for name, safe in plans.items() if safe.ineffective},
+                            "idle": {name: safe.idle for name, safe in plans.items() if safe.idle},
                             "spilling": {name: safe.spilling for name, safe in plans.items() if safe.spilling},
                         }
                     )
@@ -192,10 +202,12 @@ def _safe(
     doing: Callable[[str], None],
     *,
     sizes: bool,
+    sized: bool,
 ) -> dict[str, _Safe]:
     """Return schedule name -> what is said of it, for those of some schedules with which a program is safe.
 
-    doing: called with what is done next. sizes: True to ask for which others the proof holds.
+    doing: called with what is done next. sizes: True to ask for which others the proof holds. sized: True if all sizes
+    were given, so that it may be said how well they are scheduled.
     """
     found: dict[str, _Safe] = {}
     try:
@@ -205,7 +217,7 @@ def _safe(
         return found
     for scheduled in schedules:
         try:
-            found[schedule_name(scheduled)] = _proved(program, scheduled, options, doing, sizes=sizes)
+            found[schedule_name(scheduled)] = _proved(program, scheduled, options, doing, sizes=sizes, sized=sized)
         except TileLinkError as error:
             wrong.add(error, program.name, schedule_name(scheduled))
     return found
@@ -218,6 +230,7 @@ def _proved(
     doing: Callable[[str], None],
     *,
     sizes: bool,
+    sized: bool,
 ) -> _Safe:
     """Prove a program with a schedule, and generate its source. Raises TileLinkError if either fails."""
 
@@ -246,8 +259,28 @@ def _proved(
         scheduled=ordered,
         spilling=spilling_text(plan.bound),
         ineffective=ineffective_texts(plan.bound),
+        idle=_idle(plan, tables) if sized else [],
         sizes=others,
     )
+
+
+def _idle(plan: Plan, tables: Mapping[str, Any]) -> list[str]:
+    """Return what the model says of SMs that a launch on a GPU leaves idle, if that takes it no time."""
+    bound = plan.bound
+    if bound.target.kind == "cpu" or plan.tasks > MANY:
+        return []
+    from tilelink.compiler.samples import completed, draw
+    from tilelink.simulator import simulate
+    from tilelink.simulator.causes import idle_sms
+    from tilelink.simulator.machine import machine_with
+
+    if (machine := machine_with(bound.target.name)) is None:
+        return []
+    with suppress(TileLinkError):  # no index tensors may be drawn that keep all promises
+        given = draw(bound.source, ranks=bound.ranks, dims=bound.numbers, draws=1)
+        samples = completed(plan, given, routing="uniform")
+        return idle_sms(simulate(plan, machine.of_nodes(bound.ranks, bound.nodes), tables=tables, samples=samples))
+    return []
 
 
 def _plain(program: Program, sizes: Mapping[str, Multiples]) -> dict[str, Any]:
@@ -264,11 +297,13 @@ def _sizes_texts(report: Mapping[str, Any], sizes: Mapping[str, Any]) -> Iterato
     yield "what was not asked is proved when it is compiled: nothing runs without a proof"
 
 
+def _given(sets: Sequence[str]) -> set[str]:
+    return {text.partition("=")[0].strip() for text in sets}
+
+
 def _sizes(program: Program, dims: Mapping[str, Any], sets: Sequence[str]) -> str:
     """Return the values of a program's parameters, and which of them were chosen here; an empty text if none was."""
-    given = {text.partition("=")[0].strip() for text in sets} | {
-        p.name for p in program.params if p.example is not None
-    }
+    given = _given(sets) | {p.name for p in program.params if p.example is not None}
     own = [name for name in dims if name not in given]
     return f"{values_text(dims)} ({', '.join(own)} chosen for you: --set {own[0]}=NUMBER)" if own else ""
 
@@ -309,7 +344,7 @@ def _print(
                 write(f"  {name} with other sizes:")
                 for text in _sizes_texts(one, held):
                     write(f"    {text}")
-            for said in (one["scheduled"], one["ineffective"]):
+            for said in (one["scheduled"], one["ineffective"], one["idle"]):
                 for text in dict.fromkeys(text for texts in said.values() for text in texts):
                     names = ", ".join(name for name, texts in said.items() if text in texts)
                     write(f"  with {names}, {text}")
