@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -238,6 +238,30 @@ def many() -> None:
         case.call(*case.operands(), capacity=5, schedule="moe:")
 
 
+def rows() -> None:
+    """The programs whose tokens travel where they are needed, by their meaning: any routing, any numbers of tokens."""
+    last = E * dist.get_world_size() - 1
+    cases = (
+        Case(tokens=_tokens(6, 0), seed=5), Case(tokens=_tokens(8, -4), seed=6), Case(tokens=_tokens(6, 0), skipped=10),
+        Case(tokens=_tokens(6, 0), skipped=0, favourite=last), Case(tokens=_tokens(5, 0), skipped=5, favourite=0),
+    )  # fmt: skip
+    for case in (replace(one, dtype=torch.float32) for one in cases):
+        made = case.call(*case.operands(), schedule="moe_rows:", tokens=8)  # one kernel for all of them
+        close(made, case.plain()[0][dist.get_rank()], case.dtype)
+        assert torch.equal(case.call(*case.operands(), schedule="moe_rows:", tokens=8), made)
+    with pytest.raises(UnknownNameError, match="moe has no schedule 'moe_rows:'"):
+        ops.moe(*case.operands(), schedule="moe_rows:")
+
+
+def few_rows() -> None:
+    """The same, with too little room."""
+    case = Case(tokens=_tokens(8, 0), skipped=0, favourite=0, dtype=torch.float32)
+    few = [case.call(*case.operands(), capacity=5, schedule=one) for one in ("unfused", "moe_rows:")]
+    torch.testing.assert_close(*few)
+    with pytest.raises(CapacityError, match="capacity=5"):
+        case.call(*case.operands(), capacity=5, schedule="moe_rows:")
+
+
 def in_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
     """Return weights [E, N, K] in 8 bits, and their scales for 128 x 128 elements."""
     blocks = w.float().unflatten(2, (-1, 128)).unflatten(1, (-1, 128))
@@ -379,8 +403,11 @@ def traced() -> None:
 
 SCENARIOS = {
     one.__name__: one
-    for one in (results, unequal, frozen, repeated, capacity, few, many, scaled, mistakes, scaled_mistakes, traced)
-}
+    for one in (
+        results, unequal, frozen, repeated, capacity, few, many, rows, few_rows, scaled, mistakes, scaled_mistakes,
+        traced,
+    )
+}  # fmt: skip
 
 
 def run(names: list[str]) -> None:

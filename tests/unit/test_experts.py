@@ -11,7 +11,7 @@ from tests.tiers import thorough
 from tests.unit.two_ranks import run_on_ranks
 from tilelink import compiler
 from tilelink.errors import BindingError, DtypeError
-from tilelink.ops import torch_experts
+from tilelink.ops import experts, torch_experts
 
 SCENARIOS = {
     "results": (2, ("results", "unequal", "frozen", "repeated")),
@@ -21,16 +21,24 @@ SCENARIOS = {
     "scales": (2, ("scaled", "scaled_mistakes")),
     "scales, three ranks": (3, ("scaled",)),
     "scales, five ranks": (5, ("scaled",)),
+    "tokens where they are needed": (2, ("rows",)),
+    "tokens where they are needed, three ranks": (3, ("rows",)),
+    "tokens where they are needed, five ranks": (5, ("rows", "few_rows")),
     "one rank": (1, ("results", "capacity")),
 }
 """Numbers of ranks, and what they do."""
 
 
-@thorough(unless=lambda kind: kind not in ("one rank", "scales, five ranks"))
+@thorough(unless=lambda kind: kind != "one rank" and "needed, three" not in kind and "five ranks" not in kind)
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_ranks(kind: str) -> None:
     ranks, scenarios = SCENARIOS[kind]
     run_on_ranks("tests.unit.experts_scenarios", scenarios, ranks)
+
+
+def test_tokens_go_where_they_are_needed_if_that_is_few_ranks() -> None:
+    sparse = {(ranks, k) for ranks in (2, 4, 8) for k in (1, 2, 4, 8) if experts.needs_few_ranks(ranks, k)}
+    assert sparse == {(4, 1), (4, 2), (8, 1), (8, 2), (8, 4)}
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

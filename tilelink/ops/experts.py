@@ -46,6 +46,8 @@ FEW, GPU = "moe_decode", "gpu"
 """The library's program for few tokens of whole experts, and its schedule for GPUs."""
 MANY = "moe"
 """The library's file for many tokens: one program dispatches, and one computes."""
+ROWS = "moe_rows"
+"""The same, of which tokens travel only to the ranks that have an expert for them."""
 BLOCK = 64
 """Elements of which sizes of their schedules for GPUs are multiples."""
 BLOCK_OF_CHOICES = 256
@@ -53,6 +55,9 @@ BLOCK_OF_CHOICES = 256
 FEW_SCALED = "moe_decode_f8"
 """The program for few tokens whose weights have scales. Those for many are `quantised_rows` and `moe_experts_f8`."""
 QUANTISED, SCALED = torch_experts.QUANTISED, torch_experts.SCALED
+SPARSE = 0.5
+"""Tokens travel only where they are needed if that is at fewer than this part of the ranks, choices being even: so they
+do faster on eight simulated H200s with two choices, and with more ranks than choices of a token in general."""
 WIDE = 4096
 """Inner elements from which weights of an expert stay while its rows pass."""
 FEW_SCHEDULES = {12.0: GPU, 45.0: f"{GPU}_64", inf: f"{GPU}_128"}
@@ -79,7 +84,8 @@ def expert_parallel(
     many. capacity: how many choices the experts of a rank have memory for, None: all of all ranks, R M k. Choices
     beyond are left out, and a later call of the same kind raises CapacityError, as soon as the host sees it.
     activation: "silu" or "gelu". schedule: "unfused", a schedule of the library's programs for few tokens
-    ("moe_decode:gpu") or many ("moe:gpu"), or None.
+    ("moe_decode:gpu") or many ("moe:gpu"; "moe_rows:gpu", by which a token travels only to ranks of its experts), or
+    None.
 
     A sum is added up over the choices of each rank, in their order, and then over ranks, in theirs: results do not
     depend on the time of anything. The host never waits, so a CUDA graph holds a call, with another routing in each
@@ -219,10 +225,11 @@ def _checked(
     if activation not in ACTIVATIONS:
         raise UnknownNameError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS)}")
     program = schedule.partition(":")[0]
-    if program and program not in (UNFUSED, MANY, *(() if op == SLICES else (FEW,))):
-        others = f", {MANY}:{GPU}" + f" and {FEW}:{GPU}" * (op == EXPERTS)
+    of_tokens = (MANY,) if op == SLICES else (MANY, FEW) if scaled else (MANY, FEW, ROWS)
+    if program and program not in (UNFUSED, *of_tokens):
+        others = "".join(f", {one}:{GPU}" for one in of_tokens)
         raise UnknownNameError(f"{op} has no schedule {schedule!r}", hint=f"there is {UNFUSED!r}{others}")
-    if program in (FEW, MANY) and activation != "silu":
+    if program in of_tokens and activation != "silu":
         raise BindingError(f"{program} has no activation {activation!r}", hint=f"silu, or {UNFUSED!r}")
     return _Sizes(
         op=op, rows=M, tokens=tokens, capacity=capacity, activation=activation, schedule=schedule, H=H, k=k, E=E,
@@ -371,18 +378,23 @@ def _by_kernels(
         quantised = _program("quantised_rows", schedule and GPU)(x, group=group, **blocks)
         sent, units = quantised.q.flatten(1).view(torch.float32), [quantised.unit]
     ranks, (M, k), room = group.size(), ids.shape, sizes.room(group.size()) + 1
-    of_choices = (-1, gcd(M * k, BLOCK_OF_CHOICES))
-    first = sizes.E if sizes.op == EXPERTS else 0
-    made = _program("moe_dispatch", schedule and GPU)(
-        sent, ids.view(of_choices), weights.view(of_choices), E=sizes.E, k=k, T=room, first=first, group=group
-    )
+    to_experts = {"E": sizes.E, "k": k, "T": room, "group": group}
+    if name == ROWS:
+        of_choices = (-1, gcd(M, max(1, BLOCK_OF_CHOICES // k)), k)
+    else:
+        of_choices, to_experts["first"] = (-1, gcd(M * k, BLOCK_OF_CHOICES)), sizes.E if sizes.op == EXPERTS else 0
+    dispatch = _program(f"{name}_dispatch", schedule and GPU)
+    made = dispatch(sent, ids.view(of_choices), weights.view(of_choices), **to_experts)
     if sizes.capacity is not None:
         dist.all_reduce(made.found, dist.ReduceOp.MAX, group=group)
         kind.watch.see(made.found)
     place, scale = (one.view(ranks, M, k) for one in (made.place, made.scale))
     xs, chosen = made.xs.view(ranks * M, -1), (made.starts, made.rows.view(-1)[:room], place, scale)
+    if name == ROWS:  # places that no token came to are of none
+        origin, goes, slot = made.origin.clamp(0, M - 1), made.goes.view(ranks, M), made.slot.view(ranks, M)
+        chosen = *chosen, origin, made.sent, goes, slot
     if not blocks:
-        return _program("moe_experts", schedule)(xs, *chosen, *of_experts, group=group)
+        return _program(f"{name}_experts", schedule)(xs, *chosen, *of_experts, group=group)
     program, rows = _program("moe_experts_f8", schedule, name_of_type(x.dtype)), (-1, SCALED)
     of_experts = [w13.unflatten(1, rows), w13_scale, w2.unflatten(1, rows), w2_scale]
     return program(xs.view(QUANTISED), *units, *chosen, *of_experts, group=group, **blocks).flatten(1)
@@ -410,8 +422,15 @@ def _chosen(sizes: _Sizes, x: Tensor, group: ProcessGroup) -> str:
         of_each = rows * sizes.k / (ranks * sizes.E)
         return f"{FEW}:{next(name for most, name in FEW_SCHEDULES.items() if of_each < most)}"
     if rows >= machine.many_expert_rows and sizes.padded * sizes.k % BLOCK_OF_CHOICES == 0:
+        if sizes.op == EXPERTS and not sizes.scaled and needs_few_ranks(ranks, sizes.k):
+            return f"{ROWS}:{GPU}"
         return f"{MANY}:{GPU if sizes.inner < WIDE else f'{GPU}_wide'}"
     return UNFUSED
+
+
+def needs_few_ranks(ranks: int, k: int) -> bool:
+    """True if a token with k choices, all experts being alike, has experts on fewer than `SPARSE` of the ranks."""
+    return 1 - (1 - 1 / ranks) ** k < SPARSE
 
 
 def _layer(sizes: _Sizes, group: ProcessGroup) -> Layer:
