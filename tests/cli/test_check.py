@@ -232,14 +232,15 @@ def test_other_sizes_are_said_dimension_by_dimension() -> None:
     done = check(*chosen, *given, "--sizes")
     assert done.exit_code == 0
     assert done.stdout.partition("  gpu with other sizes:\n")[2].splitlines() == [
-        "    B: 3 alone was asked",
+        "    B: 3 alone was asked: a quotient, a remainder, a minimum or the like of it decides something",
         "    M: any multiple of 128 from 384 on, with the others as they are",
-        "    K: 256 alone was asked",
-        "    ranks: 2 alone was asked",
+        "    K: 256 alone was asked: a tile takes all of it",
+        "    ranks: 2 alone was asked: each rank was asked",
         "    what was not asked is proved when it is compiled: nothing runs without a proof",
     ]
     (program,) = json.loads(check(*chosen, *given, "--sizes", "--json").stdout)["programs"]
     assert program["sizes"] == {"gpu": {"B": None, "M": {"of": 128, "least": 384}, "K": None, "ranks": None}}
+    assert program["alone"]["gpu"].keys() == {"B", "K", "ranks"}
     assert "other sizes" not in check(*chosen, *given).stdout
 
 

@@ -36,7 +36,7 @@ schedule tiled for shifted:
 """
 
 
-def found(rows: str = "i", more: str = "", w: str = "K", **dims: int) -> tuple[dict[str, Multiples], Any]:
+def found(rows: str = "i", more: str = "", w: str = "K", **dims: int) -> tuple[dict[str, Multiples | str], Any]:
     module = tilelink.parse(SHIFTED.format(rows=rows, more=more, w=w))
     sizes = {"M": 128, "N": 64, "K": 24, **dims}
 
@@ -46,6 +46,11 @@ def found(rows: str = "i", more: str = "", w: str = "K", **dims: int) -> tuple[d
     plan = compiler.plan(module.program(), module.schedules[0], ranks=3, dims=sizes)
     assert dimensions(module.program()) == ["M", "N", *("K" for _ in w if w == "K")]
     return other_sizes(plan, bound_with), bound_with
+
+
+def named(sizes: Mapping[str, Multiples | str]) -> set[str]:
+    """The dimensions that may have other sizes."""
+    return {name for name, one in sizes.items() if isinstance(one, Multiples)}
 
 
 FOLDED = {
@@ -67,11 +72,14 @@ def test_a_dimension_whose_quotient_decides_something_is_not_named(what: str, mo
     old, new = FOLDED[what]
     assert old in SHIFTED
     monkeypatch.setitem(globals(), "SHIFTED", SHIFTED.replace(old, new))
-    assert set(found()[0]) == {"N"}
+    sizes, _ = found()
+    assert named(sizes) == {"N"} and "a quotient, a remainder" in str(sizes["M"])
 
 
 def test_dimensions_whose_blocks_are_alike_may_have_other_sizes() -> None:
-    held, bound_with = found()
+    sizes, bound_with = found()
+    held = {name: one for name, one in sizes.items() if isinstance(one, Multiples)}
+    assert sizes == {**held, "K": "a tile takes all of it"}
     assert held == {"M": Multiples(of=16, least=48), "N": Multiples(of=8, least=24)}
     assert [str(one) for one in held.values()] == ["any multiple of 16 from 48 on", "any multiple of 8 from 24 on"]
     for name, sizes in held.items():
@@ -80,15 +88,16 @@ def test_dimensions_whose_blocks_are_alike_may_have_other_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "left"),
+    ("changes", "left", "why"),
     [
-        ({"rows": "0"}, {"N"}),  # each tile waits for the first row
-        ({"more": ", order(j, i = rank step +1)"}, {"N"}),  # ranks begin with other rows
-        ({"w": "N"}, {"M"}),  # a tile takes all of it
-        ({"M": 120}, {"N"}),  # blocks end within tiles
-        ({"M": 32}, {"N"}),  # all blocks are looked at
+        ({"rows": "0"}, "N", "its blocks are not alike"),  # each tile waits for the first row
+        ({"more": ", order(j, i = rank step +1)"}, "N", "its blocks are not alike"),  # ranks begin with other rows
+        ({"w": "N"}, "M", "a tile takes all of it"),
+        ({"M": 120}, "N", "its blocks are not alike"),  # they end within tiles
+        ({"M": 32}, "N", "it has so few blocks that all of them were asked"),
     ],
 )
-def test_others_are_not_named(changes: dict[str, Any], left: set[str]) -> None:
-    held, _ = found(**changes)
-    assert held.keys() == left
+def test_others_are_not_named_and_it_is_said_why(changes: dict[str, Any], left: str, why: str) -> None:
+    sizes, _ = found(**changes)
+    (other,) = {"M", "N"} - {left}
+    assert named(sizes) == {left} and str(sizes[other]).startswith(why)

@@ -109,6 +109,13 @@ def test_a_hunt_is_told_by_its_seed() -> None:
     assert told(1) == told(1)
 
 
+def test_what_was_done_is_said_before_each_point() -> None:
+    said: list[str] = []
+    found = hunt([Made(wave)], strategy("exhaustive"), points=99, progress=said.append)
+    assert said[0] == "0 of 99 points rated, 0 refused, 0 anomalies met" and len(said) >= found.rated
+    assert any(one.startswith(f"explaining case 1 of {len(found.cases)}: ") for one in said), said[-1]
+
+
 def test_seconds_end_a_hunt() -> None:
     times = iter(range(1000))
     found = hunt([Made(wave)], strategy("random"), budget_s=20.0, clock=lambda: float(next(times)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from tilelink.cli import app
+from tilelink.cli import app, notices
 from tilelink.hunt.programs import Vary
 from tilelink.hunt.targets import Target
 
@@ -56,6 +57,14 @@ def test_one_launch_is_rated(tmp_path: Path) -> None:
 def test_senseless_hunts_are_refused(arguments: list[str], said: str) -> None:
     code, _, error = run(*arguments)
     assert code == 1 and said in error and "Traceback" not in error
+
+
+def test_a_long_hunt_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(notices, "MOST_S", 0.05)
+    code, _, said = run(KINDS, *AT, "--launch", "graph", "--late", "0", "--points", "5")
+    assert code == 0 and "--points and --budget say when it ends" in said
+    assert re.search(r"^after \d+ s: 0 of 5 points rated, 0 refused, 0 anomalies met$", said, re.MULTILINE), said
 
 
 def test_what_ranks_are_asked_is_what_was_given() -> None:

@@ -168,5 +168,6 @@ def test_a_plan_that_waits_for_ever_is_refused() -> None:
     signals = plan.signals
     keep = np.flatnonzero(signals.kind != NOTIFY)
     columns = {f.name: getattr(signals, f.name)[keep] for f in fields(signals)}
-    with pytest.raises(ProgressError, match="never ends"):
+    first = r"never ends: rank 0, add tile \(i=0, j=0\) waits for h channel \[0\, 0\] \(0 of 1 tile signals\); rank"
+    with pytest.raises(ProgressError, match=first):
         simulate(replace(plan, signals=replace(signals, **columns)), IDEAL)

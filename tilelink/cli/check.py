@@ -66,8 +66,8 @@ class _Safe:
 
     memory: bytes that a rank holds, symmetric and local. scheduled: what it alone orders. ineffective: its clauses
     without effect on the target. spilling: the sums that exceed the registers of a thread, or None. idle: why a launch
-    leaves SMs idle. blocks: which blocks were proved for all, or none. sizes: of dimensions that may have others; None
-    if that was not asked.
+    leaves SMs idle. blocks: which blocks were proved for all, or none. sizes: those that dimensions may have, or why
+    not; None if that was not asked.
     """
 
     tasks: int
@@ -77,7 +77,7 @@ class _Safe:
     spilling: str | None
     ineffective: list[str]
     idle: list[str]
-    sizes: Mapping[str, Multiples] | None
+    sizes: Mapping[str, Multiples | str] | None
 
 
 @dataclass(kw_only=True)
@@ -155,28 +155,9 @@ def check(
                         plans |= _safe(one, [found.schedule], options, wrong, doing, **asked)
                     if text := _sizes(one, dims, sets or []):
                         chosen |= {(one.name, schedule_name(scheduled)): text for scheduled in own}
-                    report.append(
-                        {
-                            "program": one.name,
-                            **ranks_of(ranks, nodes),
-                            "dims": dims,
-                            "choices": choices,
-                            "dtype": dtype.value,
-                            "target": on,
-                            **({"found": str(found.schedule)} if found else {}),
-                            "tasks": {name: safe.tasks for name, safe in plans.items()},
-                            "memory": {name: safe.memory for name, safe in plans.items()},
-                            "sums": {tensor.name: tensor.dtype or dtype.value for tensor in one.tensors if tensor.sums},
-                            "scheduled": {name: safe.scheduled for name, safe in plans.items() if safe.scheduled},
-                            "blocks": {name: safe.blocks for name, safe in plans.items() if safe.blocks},
-                            "sizes": {
-                                name: _plain(one, safe.sizes) for name, safe in plans.items() if safe.sizes is not None
-                            },
-                            "ineffective": {name: safe.ineffective for name, safe in plans.items() if safe.ineffective},
-                            "idle": {name: safe.idle for name, safe in plans.items() if safe.idle},
-                            "spilling": {name: safe.spilling for name, safe in plans.items() if safe.spilling},
-                        }
-                    )
+                    given = {**ranks_of(ranks, nodes), "dims": dims, "choices": choices, "dtype": dtype.value}
+                    given |= {"target": on, **({"found": str(found.schedule)} if found else {})}
+                    report.append({"program": one.name, **given, **_said(one, dtype.value, plans)})
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
         unordered = strict and any(one["scheduled"] for one in report)
         _print(report, list(wrong), as_json, list(skipped), chosen, ok=not wrong and not unordered)
@@ -187,6 +168,28 @@ def check(
                 say("--strict: where a schedule alone orders the two, notify the write and wait before the read")
     if wrong or unordered:
         raise typer.Exit(1)
+
+
+def _said(program: Program, dtype: str, plans: Mapping[str, _Safe]) -> dict[str, Any]:
+    """Return what is said of a program with each of its schedules, by their names, as JSON values."""
+    others = {name: safe.sizes for name, safe in plans.items() if safe.sizes is not None}
+    return {
+        "tasks": {name: safe.tasks for name, safe in plans.items()},
+        "memory": {name: safe.memory for name, safe in plans.items()},
+        "sums": {tensor.name: tensor.dtype or dtype for tensor in program.tensors if tensor.sums},
+        "scheduled": {name: safe.scheduled for name, safe in plans.items() if safe.scheduled},
+        "blocks": {name: safe.blocks for name, safe in plans.items() if safe.blocks},
+        "sizes": {
+            name: {of: plain(held) if isinstance(held, Multiples) else None for of, held in sizes.items()}
+            for name, sizes in others.items()
+        },
+        "alone": {
+            name: {of: held for of, held in sizes.items() if isinstance(held, str)} for name, sizes in others.items()
+        },
+        "ineffective": {name: safe.ineffective for name, safe in plans.items() if safe.ineffective},
+        "idle": {name: safe.idle for name, safe in plans.items() if safe.idle},
+        "spilling": {name: safe.spilling for name, safe in plans.items() if safe.spilling},
+    }
 
 
 def _target_of(schedule: Schedule | None) -> str:
@@ -243,7 +246,7 @@ def _proved(
     compiler.source_of(plan)
     stage("what its schedule alone orders")
     ordered = [str(one) for one in proofs.scheduled(plan, tables)]
-    others: Mapping[str, Multiples] | None = None
+    others: Mapping[str, Multiples | str] | None = None
     if sizes:
         stage("for which other sizes it holds")
 
@@ -251,7 +254,8 @@ def _proved(
             given: dict[str, Any] = {**options, "dims": {**options["dims"], **changed}}
             return compiler.bound(program, schedule, **given)
 
-        others = {} if tables else other_sizes(plan, bound_with)
+        others = dict.fromkeys(dimensions(program), "tables are of these sizes")
+        others = {**(others if tables else other_sizes(plan, bound_with)), "ranks": "each rank was asked"}
     return _Safe(
         tasks=plan.tasks,
         memory=plan.bound.memory,
@@ -283,17 +287,14 @@ def _idle(plan: Plan, tables: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _plain(program: Program, sizes: Mapping[str, Multiples]) -> dict[str, Any]:
-    """Return dimension -> for which sizes a proof holds, as JSON: null for the one at hand alone."""
-    return {name: plain(sizes[name]) if name in sizes else None for name in (*dimensions(program), "ranks")}
-
-
-def _sizes_texts(report: Mapping[str, Any], sizes: Mapping[str, Any]) -> Iterator[str]:
+def _sizes_texts(report: Mapping[str, Any], schedule: str) -> Iterator[str]:
     """Yield what is said of other sizes, dimension by dimension."""
     numbers = {**report["dims"], "ranks": report["ranks"]}
-    for name, held in sizes.items():
-        alone = f"{numbers[name]} alone was asked"
-        yield f"{name}: {alone if held is None else f'{Multiples(**held)}, with the others as they are'}"
+    for name, held in report["sizes"][schedule].items():
+        if held is None:
+            yield f"{name}: {numbers[name]} alone was asked: {report['alone'][schedule][name]}"
+        else:
+            yield f"{name}: {Multiples(**held)}, with the others as they are"
     yield "what was not asked is proved when it is compiled: nothing runs without a proof"
 
 
@@ -340,9 +341,9 @@ def _print(
                 write(f"  {added}: added to in any order; {differ}")
             for name, text in one["blocks"].items():
                 write(f"  {name}: {text} stand for any number of them")
-            for name, held in one["sizes"].items():
+            for name in one["sizes"]:
                 write(f"  {name} with other sizes:")
-                for text in _sizes_texts(one, held):
+                for text in _sizes_texts(one, name):
                     write(f"    {text}")
             for said in (one["scheduled"], one["ineffective"], one["idle"]):
                 for text in dict.fromkeys(text for texts in said.values() for text in texts):

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tilelink import files
 from tilelink.cli import gpus
+from tilelink.cli.notices import progress
 from tilelink.cli.options import (
     LARGE_DIMS,
     AsJson,
@@ -125,15 +124,12 @@ def tables_of(program: Program, sizes: Any, ranks: int) -> dict[str, Any]:
 
 
 def _searched(target: Target, by: Strategy, options: dict[str, Any], quiet: bool) -> Hunted:
-    console = Console(stderr=True)
-    parts = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     subjects = subjects_of(target, base_of, tables_of)
     if unknown := [one.name for one in subjects if isinstance(one, Functions)]:
         hint = "give --measure, where there are GPUs"
         raise BindingError(f"no model predicts calls of {', '.join(unknown)}", hint=hint)
-    with Progress(*parts, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("hunting", total=None)
-        return search_cases(subjects, by, progress=lambda: bar.advance(task), **options)
+    with progress(quiet, hint="--points and --budget say when it ends") as doing:
+        return search_cases(subjects, by, progress=doing, **options)
 
 
 def _shown(found: Hunted, as_json: bool, report: Path | None) -> str:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 5.0
 """Seconds without output after which a command reports its activity."""
+MOST_S = 60.0
+"""Seconds between two such reports at most."""
 STEP_S = 4e-3
 """Approximate seconds of a core for one step of an interpreted tile: a load, a product of blocks, a store, a signal."""
 PLANNED_S = 4e-5
@@ -143,18 +145,20 @@ def patience(what: str, seconds: float, quiet: bool = False) -> Generator[None]:
 
 
 @contextmanager
-def progress(quiet: bool = False) -> Generator[Callable[[str], None]]:
-    """Print what a command is doing after PATIENCE_S, and again after twice as long each time.
+def progress(
+    quiet: bool = False, hint: str = "--set gives smaller sizes, --schedule takes one schedule"
+) -> Generator[Callable[[str], None]]:
+    """Print what a command is doing after PATIENCE_S, and again after twice as long each time, a minute at most.
 
-    Yields the function that the block calls with what it does next.
+    hint: how to make it take less, which is said once. Yields the function that the block calls with what it does next.
     """
     doing, done, begin = ["beginning"], Event(), monotonic()
 
     def watch() -> None:
-        interval, hint = PATIENCE_S, "; --set gives smaller sizes, --schedule takes one schedule"
+        interval, more = PATIENCE_S, f"; {hint}"
         while not done.wait(interval):
-            say(f"after {monotonic() - begin:.0f} s: {doing[0]}{hint}")
-            interval, hint = 2 * interval, ""
+            say(f"after {monotonic() - begin:.0f} s: {doing[0]}{more}")
+            interval, more = min(2 * interval, MOST_S), ""
 
     thread = Thread(target=watch, daemon=True)
     if not quiet:

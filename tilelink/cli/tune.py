@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -119,7 +120,7 @@ def tune(
             "declared": [s for p in programs for s in module.schedules_of(p)],
         }  # fmt: skip
         found = _searched(programs, options, quiet=as_json)
-        if not (lines := [_line(programs, one) for one in _shown(found, top)]):
+        if not (lines := [_line(found, one) for one in _shown(found, top)]):
             raise _nothing(found)
         best: dict[str, Any] | None = None
         seconds = {"search": found.elapsed}
@@ -189,10 +190,14 @@ def _shown(found: Found, top: int) -> list[Tried]:
     return sorted([*best, *others], key=lambda one: one.seconds)
 
 
-def _line(programs: Sequence[Program], one: Tried) -> dict[str, Any]:
-    """Return a candidate as JSON values. origin: "found" by the search, or "declared" in the file."""
-    name, origin = programs[one.candidate.program].name, "declared" if one.declared else "found"
-    return {"program": name, "predicted_us": one.seconds * US, "schedule": str(one.schedule), "origin": origin}
+def _line(found: Found, one: Tried) -> dict[str, Any]:
+    """Return a candidate as JSON values, its schedule for the processor of the search.
+
+    origin: "found" by the search, or "declared" in the file.
+    """
+    name, origin = found.space.programs[one.candidate.program].name, "declared" if one.declared else "found"
+    text = str(replace(one.schedule, target=found.space.target.name))
+    return {"program": name, "predicted_us": one.seconds * US, "schedule": text, "origin": origin}
 
 
 def worth_measuring(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -262,7 +267,8 @@ def _show(
         write(json.dumps(answer, indent=2))
         return
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(found.refused.items())) or "none"
-    write(f"{found.size} points; tried {len(found.tried)} in {found.elapsed:.1f} s; refused: {refused}")
+    looked_at = f"{len(found.tried) + found.refused.total()} looked at in {found.elapsed:.1f} s"
+    write(f"{found.size} points; {looked_at}: {len(found.tried)} rated; refused: {refused}")
     for reason, error in sorted(found.space.reasons.items()):
         location = f"{error.location.file}:{error.location.line}: " if error.location is not None else ""
         write(f"  {reason}, the first: {location}{error.message}")

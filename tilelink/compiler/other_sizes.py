@@ -17,14 +17,18 @@ import numpy as np
 
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
-from tilelink.ir.scalar import Binary, Env, Param, Scalar, evaluate, walk
-from tilelink.ir.visitor import all_indices, stage_scalars
+from tilelink.ir.scalar import Binary, Env, Param, Scalar, Whole, evaluate, walk
+from tilelink.ir.visitor import all_indices, stage_regions, stage_scalars
 from tilelink.lowering.bound import Bound, with_channels
 from tilelink.lowering.listing import listing
 from tilelink.lowering.orders import TILE
 from tilelink.planning.cutoff import Cutoff, Repetition, cutoff
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cutoff import by_small
+
+LARGER = 9
+"""Times a size: of such a one few blocks stand for all if only the one at hand is too small. It is odd, so that blocks
+which end within tiles still do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,23 +42,36 @@ class Multiples:
         return f"any multiple of {self.of} from {self.least} on" if self.of > 1 else f"any number from {self.least} on"
 
 
-def other_sizes(plan: Plan, bound_with: Callable[[Mapping[str, int]], Bound]) -> dict[str, Multiples]:
-    """Return the dimensions of a verified plan's program whose size may be another one, the others being as they are.
+def other_sizes(plan: Plan, bound_with: Callable[[Mapping[str, int]], Bound]) -> dict[str, Multiples | str]:
+    """Return for each dimension of a verified plan's program the sizes that it may have, the others being as they are.
 
-    bound_with: binds the program, which has no tables, with other values of some dimensions, in all else as it was.
+    Or why its size alone was asked, in words. bound_with: binds the program, which has no tables, with other values of
+    some dimensions, in all else as it was.
     """
-    part = cutoff(bound_with({}))
-    if part is None or (not plan.stands_for_all and by_small(part) is None):
-        return {}
-    found: dict[str, Multiples] = {}
-    for name, value in part.whole.numbers.items():
-        if not isinstance(value, int) or isinstance(value, bool) or _is_folded(part.whole.source, name):
-            continue
-        every = (sizes for one in _with(part, name) for sizes in _multiples(one, value))
-        held = next((sizes for sizes in every if _hold(part, name, value, sizes, bound_with)), None)
-        if held is not None:
-            found[name] = held
-    return found
+    names, bound = dimensions(plan.bound.source), bound_with({})
+    part = cutoff(bound)
+    if part is not None and not plan.stands_for_all and by_small(part) is None:
+        return dict.fromkeys(names, "a few blocks of it do not prove the program, so that all of its tiles were asked")
+    return {name: _sizes(part, bound, name, bound_with) for name in names}
+
+
+def _sizes(
+    part: Cutoff | None, bound: Bound, name: str, bound_with: Callable[[Mapping[str, int]], Bound]
+) -> Multiples | str:
+    value = int(bound.numbers[name])
+    if _is_folded(bound.source, name):
+        return "a quotient, a remainder, a minimum or the like of it decides something"
+    every = [] if part is None else [(part, sizes) for one in _with(part, name) for sizes in _multiples(one, value)]
+    held = next((sizes for of, sizes in every if _hold(of, name, value, sizes, bound_with)), None)
+    if held is not None or _as_a_whole(bound.source, name):
+        return held or "a tile takes all of it"
+    if every:
+        return "another size gives kernels, channels or an order of tiles that differ in more than their number"
+    with suppress(TileLinkError):
+        larger = cutoff(bound_with({name: LARGER * value}))
+        if larger is not None and any(_with(larger, name)):
+            return "it has so few blocks that all of them were asked"
+    return "its blocks are not alike, or end within tiles: see `cutoffs` in docs/verification.md"
 
 
 def _with(part: Cutoff, name: str) -> Iterator[Repetition]:
@@ -74,6 +91,17 @@ def _is_folded(program: Program, name: str) -> bool:
     every = [*extents, *(one for stage in program.stages for one in stage_scalars(stage))]
     nodes = (node for one in every for node in walk(one))
     return any(isinstance(node, Binary) and node.op not in "+-*" and _says(node, name) for node in nodes)
+
+
+def _as_a_whole(program: Program, name: str) -> bool:
+    """True if a region has all of a dimension."""
+    tensors = {tensor.name: tensor.shape for tensor in program.tensors}
+    regions = (region for stage in program.stages for region in stage_regions(stage))
+    return any(
+        isinstance(coord, Whole) and _says(extent, name)
+        for region in regions
+        for coord, extent in zip(region.coords, tensors[region.tensor], strict=True)
+    )
 
 
 def _says(extent: Scalar, name: str) -> bool:

@@ -72,14 +72,15 @@ def hunt(
     seed: int = 0,
     least: float = LEAST,
     top: int = TOP,
-    progress: Callable[[], None] | None = None,
+    progress: Callable[[str], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Hunted:
     """Walk the workloads of subjects until so many points are rated or seconds spent; explain the worst `top` cases.
 
     Points that explain cases count for the seconds alone. Without budget_s the same arguments always give the same
-    result. least: the ratio from which on a launch is an anomaly. progress is called after every point. An interrupt
-    (Ctrl-C) ends the walk, and leaves its cases unexplained. clock: seconds, the same on all ranks that hunt together.
+    result. least: the ratio from which on a launch is an anomaly. progress: called before every point with what was
+    done so far, in words. An interrupt (Ctrl-C) ends the walk, and leaves its cases unexplained. clock: seconds, the
+    same on all ranks that hunt together.
 
     Raises SearchError for no subjects or no budget, and what the features of a subject raise.
     """
@@ -89,7 +90,7 @@ def hunt(
         raise SearchError("a hunt without an end", hint="give points or seconds")
     if not least > 1:
         raise SearchError(f"an anomaly of {least:g} times", hint="a ratio above 1, such as 1.15")
-    hunter = _Hunter(subjects, points, budget_s, least, progress or (lambda: None), clock)
+    hunter = _Hunter(subjects, points, budget_s, least, progress or (lambda _: None), clock)
     try:
         ended = walk(points_of(subjects), hunter, strategy, seed)
         cases = hunter.explained(top)
@@ -131,13 +132,14 @@ class _Hunter:
 
     def __init__(
         self, subjects: Sequence[Subject], points: int | None, budget_s: float | None, least: float,
-        progress: Callable[[], None], clock: Callable[[], float],
+        progress: Callable[[str], None], clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._subjects, self._points, self._budget_s, self._least = subjects, points, budget_s, least
         self._progress, self._clock, self._begin = progress, clock, clock()
         self._met, self.refused = dict[tuple[int, str, tuple[str, str]], _Met](), Counter[str]()
         self.reasons: dict[str, TileLinkError] = {}
         self.trials = self.rated = 0
+        self._explaining = ""
 
     @property
     def elapsed(self) -> float:
@@ -166,7 +168,9 @@ class _Hunter:
         return 1 / max([*new, 0.5])
 
     def _rated(self, subject: Subject, choices: Sequence[int], *, every: bool = False) -> Rated | None:
-        self._progress()
+        wanted = f" of {self._points}" if self._points is not None and not self._explaining else ""
+        said = f"{self.rated}{wanted} points rated, {self.refused.total()} refused, {len(self._met)} anomalies met"
+        self._progress(f"{self._explaining}{said}")
         try:
             rated = subject.rated(choices, every=every)
         except TileLinkError as error:
@@ -191,7 +195,10 @@ class _Hunter:
     def explained(self, top: int) -> list[Case]:
         """Return what was met, with the first `top` explained."""
         ranking = self.ranking()
-        return [*(self._explained(case) for case in ranking[:top]), *ranking[top:]]
+        for number, case in enumerate(ranking[:top]):
+            self._explaining = f"explaining case {number + 1} of {min(top, len(ranking))}: "
+            ranking[number] = self._explained(case)
+        return ranking
 
     def _explained(self, case: Case) -> Case:
         late = self._budget_s is not None and self.elapsed > self._budget_s

@@ -19,9 +19,13 @@ from tilelink.simulator.links import Port
 from tilelink.simulator.machine import Machine
 from tilelink.simulator.script import AWAIT, COMPUTE, FAR, MOVE, SIGNAL, Floats, Script
 from tilelink.simulator.thinned import places_of, repeats_of
+from tilelink.verifier.refusal import where
 
 NEARLY = 1e-6
 """Rounding error of numbers of programs, where each stands for several."""
+
+NAMED = 3
+"""Tiles that an error names, of those that wait for ever."""
 
 RESUME, ARRIVE, LEAVE, BEGIN, PART, STORED = range(6)
 """Events: a worker resumes; a notify reaches its counter; a port finishes a transfer; a transfer begins; a transfer
@@ -204,9 +208,22 @@ class _Engine:
                 self._stored(a, b)
             else:
                 self._part(a)
-        if self.sleepers or self.programs.unfinished:
-            raise ProgressError("the simulated launch never ends", hint="`tilelink check` names the tiles that wait")
+        if self.sleepers or self.programs.without_end:
+            hint = "`tilelink check` says which notify is missing, or comes too late"
+            raise ProgressError(f"the simulated launch never ends: {self._stuck()}", hint=hint)
         return True
+
+    def _stuck(self) -> str:
+        """Return the tiles that wait for ever, the first few of them, or the kernels that do not end."""
+        plan, texts = self.script.plan, list[str]()
+        waits = sorted((worker, counter) for counter, workers in self.sleepers.items() for worker in workers)
+        for worker, counter in waits[:NAMED]:
+            tensor, kind, cell = plan.channel_name(counter % plan.channels)
+            tile, there = where(plan, self.task[self.cursor[worker]]), f"{self.count[counter]} of {self.need[counter]}"
+            texts.append(f"{tile} waits for {tensor} channel {list(cell)} ({there} {kind} signals)")
+        if not waits:
+            return f"programs of {', '.join(self.programs.without_end)} do not end"
+        return "; ".join([*texts, *([f"and {len(waits) - NAMED} more"] if len(waits) > NAMED else [])])
 
     def _start(self, workers: list[tuple[int, float]]) -> None:
         for worker, time in workers:
@@ -540,8 +557,9 @@ class _Programs:
                 self.ready[number, rank] = max(own, entered) if kernel.needs_entry else own
 
     @property
-    def unfinished(self) -> bool:
-        return any(self.running.values())
+    def without_end(self) -> list[str]:
+        """The kernels with programs that have not ended."""
+        return [*dict.fromkeys(self.kernels[number].name for (number, _), left in self.running.items() if left)]
 
     def launch(self) -> list[tuple[int, float]]:
         """Return the first programs of every rank, with their start times."""
