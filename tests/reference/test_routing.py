@@ -127,6 +127,17 @@ def test_undefined_elements_are_not_compared() -> None:
     assert "of rank 0 is nan" in str(trial.no_number(*trial.compared(outputs, expected, "y")))
 
 
+@pytest.mark.parametrize("routing", ["one", "empty"])
+def test_counts_that_entries_need_are_not_0(routing: str) -> None:
+    """Of each of three micro-batches rows go somewhere, on each rank, though few counts of all are positive."""
+    text = "program p(T):\n    n : in [3, 4] <= 5\n    owner : in [3, T] < 4\n    a : in [u: 3, T] < n[u, owner]\n"
+    text += "    y : out [T]\n    compute f(i: T):\n        y[i] = 1.0\n"
+    given = random_inputs(texts.program(text), {"T": 2}, 2, "f32", routing=routing)
+    run(texts.program(text), given, {"T": 2})
+    for own in given:
+        assert all(own["n"][u, own["owner"][u, i]] > 0 for u in range(3) for i in range(2))
+
+
 def test_a_tensor_that_chooses_two_bounds_suits_both() -> None:
     text = "program p(T):\n    n : in [8] <= 3\n    owner : in [T] < 8\n    a : in [T] < n[owner]\n"
     text += "    b : in [T] < n[(owner + 1) % 8]\n    y : out [T]\n    compute f(i: T):\n        y[i] = 1.0\n"

@@ -14,8 +14,8 @@ full       all are the bound                  the last one is the bound         
 zeros      0                                  0                                    0
 =========  =================================  ===================================  ====================================
 
-Where the bound of a tensor is looked up, `slot : in [M] < count[owner]`, some count is positive, and `owner` names only
-such counts.
+Where the bound of a tensor is looked up, `slot : in [M] < count[owner]`, `owner` names counts that are positive. If it
+finds none, the one that it names becomes the largest that there may be, but for `zeros`.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def draw_indices(
             draw.entries[tensor.name] = draw.tensor(tensor)
     draw.fit_parts()
     draw.choose_again([tensor for tensor in bounded if draw.knows_bound(tensor)])
+    draw.fit_parts()
     for tensor in bounded:
         draw.entries[tensor.name] = draw.below(tensor)
     return {t.name: torch.from_numpy(np.asarray(draw.entries[t.name], np.int32)) for t in given}
@@ -129,8 +130,6 @@ class _Draw:
         match tensor.bound:
             case Binary(op="+", right=Int(value=1)):
                 entries = self._counts(shape, bound - 1)
-                if not entries.any() and self.routing.kind != "zeros" and self._bounds_others(tensor):
-                    entries.flat[self._below_number(entries.size)] = bound - 1
             case _:
                 entries = self._places(shape, bound)
         if tensor.low is not None and tensor.high is not None:  # `from 1 to M`
@@ -264,14 +263,6 @@ class _Draw:
 
     # Bounds that are looked up -------------------------------------------------------------------------------
 
-    def _bounds_others(self, tensor: Tensor) -> bool:
-        """True if entries of a tensor are bounds of another one."""
-        return any(
-            isinstance(part, Lookup) and part.table == tensor.name
-            for other in self.program.tensors
-            for part in (_walk(other.bound) if other.bound is not None else ())
-        )
-
     def knows_bound(self, tensor: Tensor) -> bool:
         """True if the tensors that the bound of a tensor looks up are drawn."""
         assert tensor.bound is not None
@@ -285,6 +276,8 @@ class _Draw:
             for tensor in here:
                 if self._bound(tensor, at) <= 0:
                     self._choose(tensor, at, here)
+                if self._bound(tensor, at) <= 0 and self.routing.kind != "zeros":
+                    self._raise(tensor, at)
 
     def below(self, tensor: Tensor) -> np.ndarray:
         """Return entries of a tensor whose bound is looked up. Raises BindingError if there are none."""
@@ -323,6 +316,20 @@ class _Draw:
                 if all(self._bound(one, at) > 0 for one in others):
                     return
             self.entries[own.name][where] = before
+
+    def _raise(self, tensor: Tensor, at: tuple[int, ...]) -> None:
+        """Make the counts that bound an entry as large as they may be, if they are free to be."""
+        assert tensor.bound is not None
+        for lookup in [part for part in _walk(tensor.bound) if isinstance(part, Lookup)]:
+            own = self.program.tensor(lookup.table)
+            free = not own.properties and not _looks_up(own) and own.name not in self.alike
+            match own.bound:
+                case Binary(op="+", right=Int(value=1)) if free:
+                    where = tuple(int(self._scope(at).value(c)) for c in lookup.coords if isinstance(c, Scalar))
+                    entries = self.entries[own.name] = np.array(self.entries[own.name])
+                    entries[where] = extent(own.bound, self.dims, self.ranks) - 1
+                case _:
+                    pass
 
     def _scope(self, at: tuple[int, ...]) -> Scope:
         def fetch(lookup: Lookup, where: Where) -> np.ndarray:
