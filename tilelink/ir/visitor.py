@@ -249,6 +249,22 @@ def map_values(body: tuple[Statement, ...], change: Callable[[Value], Value | No
     return map_statements(body, on_statement)
 
 
+def without_names(body: tuple[Statement, ...], chosen: Callable[[int, Assign], bool]) -> tuple[Statement, ...]:
+    """Return a body without the names that are chosen: statements after them have their values instead.
+
+    chosen: called with the number of a statement that gives a name a value, and with the statement.
+    """
+    known: dict[str, Value] = {}
+    done: list[Statement] = []
+    for number, given in enumerate(body):
+        (one,) = map_values((given,), lambda v: known.get(v.name) if isinstance(v, Local) else None)
+        if isinstance(one, Assign) and chosen(number, one):
+            known[one.name] = one.value
+        else:
+            done.append(one)
+    return tuple(done)
+
+
 def map_regions(body: tuple[Statement, ...], change: Callable[[Region], Region]) -> tuple[Statement, ...]:
     """Rewrite every region of a body."""
 

@@ -35,7 +35,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Index, walk
-from tilelink.ir.visitor import local_names, map_values, reads, statements, value_of, values
+from tilelink.ir.visitor import local_names, reads, statements, value_of, values, without_names
 from tilelink.lowering.bound import Bound, BoundStage, with_bodies
 from tilelink.lowering.straight_epilogue import is_zero
 
@@ -121,15 +121,11 @@ def summed_body(body: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], tup
 def _inlined(loop: For, outside: Collection[str]) -> For:
     """Return a loop in which names that an iteration gives a value once, and that it alone reads, are these values."""
     assigned = [s.name for s in loop.body if isinstance(s, Assign)]
-    known: dict[str, Value] = {}
-    done: list[Statement] = []
-    for given in loop.body:
-        (one,) = map_values((given,), lambda v: known.get(v.name) if isinstance(v, Local) else None)
-        own = isinstance(one, Assign) and assigned.count(one.name) == 1 and one.name not in outside
-        if isinstance(one, Assign) and own and one.name not in local_names(one.value):
-            known[one.name] = one.value
-        else:
-            done.append(one)
+
+    def own(_: int, one: Assign) -> bool:
+        return assigned.count(one.name) == 1 and one.name not in {*outside, *local_names(one.value)}
+
+    done = without_names(loop.body, own)
     waits = [s for s in done if isinstance(s, Wait)]
     return replace(loop, body=(*waits, *(s for s in done if not isinstance(s, Wait))))
 

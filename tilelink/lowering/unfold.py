@@ -57,7 +57,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Index, Scalar, walk
 from tilelink.ir.typing import COMPARISONS
-from tilelink.ir.visitor import local_names, map_values, statements, value_of, values
+from tilelink.ir.visitor import local_names, map_values, statements, value_of, values, without_names
 from tilelink.lowering.bound import Bound, with_bodies
 from tilelink.lowering.carried import ROWS
 from tilelink.lowering.transform import free_name
@@ -268,16 +268,12 @@ def _without_places(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     """Return a body without names before its loop of what depends on positions alone: uses compute it."""
     assigned = [s.name for s in statements(body) if isinstance(s, Assign)]
     loop = next((n for n, s in enumerate(body) if isinstance(s, For)), 0)
-    replaced: dict[str, Value] = {}
-    done: list[Statement] = []
-    for number, given in enumerate(body):
-        (one,) = map_values((given,), lambda v: replaced.get(v.name) if isinstance(v, Local) else None)
-        once = isinstance(one, Assign) and number < loop and assigned.count(one.name) == 1
-        if isinstance(one, Assign) and once and _of_places(one.value) and any(map(_is_place, values(one.value))):
-            replaced[one.name] = one.value
-        else:
-            done.append(one)
-    return tuple(done)
+
+    def chosen(number: int, one: Assign) -> bool:
+        once = number < loop and assigned.count(one.name) == 1
+        return once and _of_places(one.value) and any(map(_is_place, values(one.value)))
+
+    return without_names(body, chosen)
 
 
 def _is_place(value: Value) -> bool:
@@ -344,24 +340,14 @@ def _propagated(body: tuple[Statement, ...], outside: frozenset[str]) -> tuple[S
     """
     products = {s.name for s in body if isinstance(s, Assign) and isinstance(s.value, Dot)}
     assigned = [s.name for s in statements(body) if isinstance(s, Assign)]
-    replaced: dict[str, Value] = {}
-    done: list[Statement] = []
-    for number, given in enumerate(body):
-        (one,) = map_values((given,), lambda v: replaced.get(v.name) if isinstance(v, Local) else None)
-        once = isinstance(one, Assign) and assigned.count(one.name) == 1 and one.name not in outside
+
+    def chosen(number: int, one: Assign) -> bool:
+        if assigned.count(one.name) > 1 or one.name in {*outside, *(n for s in body[:number] for n in _names(s))}:
+            return False
         plain = all(assigned.count(name) == 1 for name in _names(one))
-        if (
-            isinstance(one, Assign)
-            and once
-            and ((plain and _simple(one.value, products)) or _is_condition(one.value, assigned))
-        ):
-            if any(one.name in _names(before) for before in body[:number]):
-                done.append(one)
-            else:
-                replaced[one.name] = one.value
-        else:
-            done.append(one)
-    return tuple(done)
+        return (plain and _simple(one.value, products)) or _is_condition(one.value, assigned)
+
+    return without_names(body, chosen)
 
 
 def _simple(value: Value, products: set[str]) -> bool:
