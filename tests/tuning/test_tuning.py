@@ -3,6 +3,8 @@
 import importlib
 import json
 import re
+import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import pairwise
 from math import inf
@@ -15,10 +17,11 @@ from typer.testing import CliRunner
 from tests.odd_files import FOREIGN, ODD, room_for
 from tests.tiers import thorough
 from tilelink import compiler
-from tilelink.cli import app
+from tilelink.cli import app, notices, tune
 from tilelink.errors import BindingError, OutputError
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
+from tilelink.search import Candidate, Tried
 from tilelink.search.run import SLOWER
 from tilelink.simulator import seconds_within, simulate
 from tilelink.simulator.machine import load_machine
@@ -365,3 +368,22 @@ def test_programs_with_tables_are_searched_too(tmp_path: Path) -> None:
         rank(programs, **options)
     tables = {"home": [[0] * 6, [1] * 6], "row": [[0] * 6, [3] * 6]}
     assert rank(programs, **options, tables=tables).ranking
+
+
+def test_a_long_search_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    one = Tried(candidate=Candidate(program=0, choices=()), schedule=Schedule(name="s", program="p"), seconds=2e-6,
+                trial=2, at=0.0)  # fmt: skip
+
+    def rank(_: object, *, progress: Callable[[Tried | None], None], **__: object) -> str:
+        for tried in (None, one):
+            progress(tried)
+            time.sleep(0.2)
+        return "found"
+
+    monkeypatch.setattr(tune, "rank", rank)
+    monkeypatch.setattr(notices, "PATIENCE_S", 0.02)
+    monkeypatch.setattr(notices, "MOST_S", 0.05)
+    assert tune._searched([], {}, quiet=False) == "found"  # pyright: ignore[reportPrivateUsage]
+    said = capsys.readouterr().err
+    assert "after 0 s: 1 schedules looked at, 0 rated; --budget and --trials say when it ends\n" in said
+    assert "after 0 s: 2 schedules looked at, 1 rated, the best takes 2.0 us\n" in said

@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tilelink import compiler
 from tilelink.cli import gpus
-from tilelink.cli.notices import say, say_grid
+from tilelink.cli.notices import progress, say, say_grid
 from tilelink.cli.options import (
     LARGE_DIMS,
     AsJson,
@@ -155,12 +154,17 @@ def _require_measuring(ranks: int, nodes: int) -> None:
 
 
 def _searched(programs: Sequence[Program], options: dict[str, Any], quiet: bool) -> Found:
-    """Return the result of a search that an interrupt may end, with a progress bar on a terminal."""
-    console = Console(stderr=True)
-    parts = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*parts, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("searching", total=options["trials"])
-        return rank(programs, **options, progress=lambda _: bar.advance(task), keep_interrupted=True)
+    """Return the result of a search that an interrupt may end, and say how far it is."""
+    seen: list[Tried | None] = []
+
+    def said(one: Tried | None) -> None:
+        seen.append(one)
+        rated = [one.seconds for one in seen if one is not None]
+        best = f", the best takes {min(rated) * US:.1f} us" if rated else ""
+        doing(f"{len(seen)} schedules looked at, {len(rated)} rated{best}")
+
+    with progress(quiet, hint="--budget and --trials say when it ends") as doing:
+        return rank(programs, **options, progress=said, keep_interrupted=True)
 
 
 def _nothing(found: Found) -> TileLinkError:
