@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -210,22 +209,6 @@ def worth_measuring(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if line["origin"] != "declared" or line["predicted_us"] <= limit]
 
 
-@contextmanager
-def _measuring(lines: Sequence[dict[str, Any]], ranks: int, quiet: bool) -> Generator[None]:
-    """Print on stderr the number of candidates being measured, with a spinner on a terminal."""
-    count, console = len(worth_measuring(lines)), Console(stderr=True)
-    left = f"; {len(lines) - count} predicted to be {SLOWER:g} times slower are left out" if count < len(lines) else ""
-    said = f"measuring {count} candidates on {ranks} GPUs{left}"
-    if quiet:
-        yield
-    elif console.is_terminal:
-        with console.status(said):
-            yield
-    else:
-        typer.echo(said, err=True)
-        yield
-
-
 def _measure(
     request: dict[str, Any], programs: Sequence[Program], lines: list[dict[str, Any]], ranks: int, quiet: bool
 ) -> tuple[dict[str, Any], dict[str, float]]:
@@ -236,8 +219,11 @@ def _measure(
     begin, chosen = time.perf_counter(), worth_measuring(lines)
     work_s = request["compile_budget"] + CANDIDATE_S * len(chosen)
     asked = {**request, "what": "tune", "candidates": chosen}
-    with _measuring(lines, ranks, quiet):
-        answer = gpus.on_gpus(asked, ranks, work_s=work_s, hint="measure fewer, with --top")
+    if not quiet:
+        left = len(lines) - len(chosen)
+        slow = f"; {left} predicted to be {SLOWER:g} times slower are left out" if left else ""
+        say(f"measuring {len(chosen)} candidates on {ranks} GPUs{slow}")
+    answer = gpus.on_gpus(asked, ranks, work_s=work_s, hint="measure fewer, with --top")
     for line in lines:
         line |= {"measured_us": None, "dropped": NOT_MEASURED}
     for line, one, late in zip(chosen, answer["measured"], answer["unprepared"], strict=True):
