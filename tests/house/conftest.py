@@ -12,3 +12,4 @@ def trees() -> Iterator[None]:
     """Syntax trees of all files are made once, and do not stay for tests of other folders."""
     yield
     sources.tree.cache_clear()
+    sources.walk.cache_clear()

@@ -21,6 +21,12 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
+@cache
+def walk(source: ast.Module) -> tuple[ast.AST, ...]:
+    """Every node of a tree that no test changes: to find them takes longer than what tests look for."""
+    return tuple(ast.walk(source))
+
+
 def module_name(path: Path) -> str:
     """tilelink/ir/__init__.py -> tilelink.ir"""
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -40,7 +46,7 @@ def imports(source: ast.Module, module: str, is_package: bool, known: frozenset[
 
     `from a import b` is an import of a.b if that is one of the `known` modules, else of a.
     """
-    for node in ast.walk(source):
+    for node in walk(source):
         match node:
             case ast.Import(names=names):
                 for alias in names:

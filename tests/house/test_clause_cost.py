@@ -131,7 +131,7 @@ def methods(chain: ast.Module) -> dict[str, set[str]]:
 def named_in(tree: ast.Module, chain: Mapping[str, set[str]]) -> Iterator[str]:
     """Yield the clauses that a module names: by their modules, constants and words, and by methods of schedules."""
     named, modules = constants(), homes()
-    for node in ast.walk(tree):
+    for node in sources.walk(tree):
         match node:
             case ast.ImportFrom(module=module, names=names) if module and module.startswith(FOLDER):
                 own = {named[one.name].name for one in names if one.name in named}

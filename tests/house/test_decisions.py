@@ -14,7 +14,7 @@ def asked(tree: ast.AST) -> set[str]:
     """Return the capabilities that a module reads."""
     return {
         node.attr
-        for node in ast.walk(tree)
+        for node in sources.walk(tree)
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Attribute | ast.Name)
         and (node.value.attr if isinstance(node.value, ast.Attribute) else node.value.id) == "capabilities"
@@ -42,7 +42,7 @@ def processors_asked(tree: ast.AST) -> set[str]:
     """Return what a module asks of the processor of a lowered program, `bound.target.NAME`."""
     return {
         node.attr
-        for node in ast.walk(tree)
+        for node in sources.walk(tree)
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Attribute)
         and node.value.attr == "target"

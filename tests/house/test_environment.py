@@ -12,7 +12,7 @@ ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 def uses(source: ast.Module) -> Iterator[int]:
     """The lines that touch the process environment."""
-    for node in ast.walk(source):
+    for node in sources.walk(source):
         match node:
             case ast.Attribute(value=ast.Name(id="os"), attr=name) if name in ENVIRONMENT:
                 yield node.lineno

@@ -25,7 +25,7 @@ DESIGNED = frozenset(
 
 def without_hint(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of what leaves an error without a hint, or may."""
-    for node in ast.walk(tree):
+    for node in sources.walk(tree):
         match node:
             case ast.Call(func=ast.Name(name) | ast.Attribute(attr=name), keywords=keywords) if name in DESIGNED:
                 hints = [keyword.value for keyword in keywords if keyword.arg == "hint"]
@@ -73,7 +73,7 @@ def test_errors_are_of_the_classes_that_the_rule_knows() -> None:
         f"{path.relative_to(sources.ROOT)}:{node.lineno}: {node.name}"
         for path in sources.modules()
         if path.name != "errors.py"
-        for node in ast.walk(sources.tree(path))
+        for node in sources.walk(sources.tree(path))
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base).split(".")[-1] in bases for base in node.bases)
     ]
     assert {"TileLinkError", "RankError"} <= DESIGNED and not derived, "\n".join(derived)

@@ -139,7 +139,7 @@ def test_the_reference_reads_expressions_by_itself() -> None:
     taken = {
         name.name
         for path in folder.glob("*.py")
-        for node in ast.walk(sources.tree(path))
+        for node in sources.walk(sources.tree(path))
         if isinstance(node, ast.ImportFrom) and node.module == "tilelink.ir.scalar"
         for name in node.names
     }

@@ -31,7 +31,7 @@ LOADERS = {("torch", "load"), ("np", "load"), ("numpy", "load")}
 
 def uses(tree: ast.Module) -> Iterator[str]:
     """ "pickle" for each import of a module that makes objects of bytes, "exec" for what runs texts or files."""
-    for node in ast.walk(tree):
+    for node in sources.walk(tree):
         match node:
             case ast.Import(names=names) if PICKLERS & {alias.name.partition(".")[0] for alias in names}:
                 yield "pickle"
