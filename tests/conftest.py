@@ -5,14 +5,14 @@ import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 
-from tests import tiers
+from tests import cost, tiers
 from tilelink import settings
 
 # Workers share few cores: threads of a matrix product only wait for one another. Processes that tests start inherit it.
@@ -20,6 +20,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A proof that was kept would hide what a test breaks.
 os.environ.setdefault("TILELINK_PROOFS", "0")
+
+# Where no bytecode is kept beside the sources, workers and the processes that tests start keep it in a folder of the
+# suite: compiling the package and rewriting the assertions of tests takes half of the time of their imports.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode, sys.pycache_prefix = False, str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # How long an example takes says how busy the machine is: no test of ours is about that.
 hypothesis.settings.register_profile("tilelink", deadline=None)
@@ -35,6 +42,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 LEFT_OUT = pytest.StashKey[int]()
 """How many thorough tests a run leaves out."""
+COSTS = pytest.StashKey[dict[str, float]]()
+"""The CPU seconds of tests, by their ids."""
+TOTAL = pytest.StashKey[float]()
+"""Those of a run, with its workers."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -53,24 +64,51 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if item not in left_out]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measures what a test costs, with its fixtures and the processes that it starts."""
+    before = cost.cpu_seconds()
+    result = yield
+    item.config.stash.setdefault(COSTS, {})[item.nodeid] = cost.cpu_seconds() - before
+    return result
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker tells the process that reports; its own report is read by nobody."""
+    stash = session.config.stash
     told: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if told is not None:
-        told["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+        told["left_out"], told["costs"] = stash.get(LEFT_OUT, 0), cost.dearest(stash.get(COSTS, {}))
+        return
+    stash[TOTAL] = cost.cpu_seconds()
+    if os.environ.get("CI") and not session.exitstatus and [*_exceeded(session.config)]:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _exceeded(config: pytest.Config) -> Iterator[str]:
+    """Yield what of a run took more CPU than it may; nothing of one with thorough tests, which may take long."""
+    if not config.getoption("--thorough"):
+        chosen = config.getoption("keyword") or config.getoption("markexpr")
+        whole = config.args_source != pytest.Config.ArgsSource.ARGS and not chosen
+        yield from cost.exceeded(config.stash.get(TOTAL, 0.0), cost.dearest(config.stash.get(COSTS, {})), whole)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Every worker leaves out the same tests."""
     told = getattr(node, "workeroutput", {})  # a worker that crashed has none
-    node.config.stash[LEFT_OUT] = max(node.config.stash.get(LEFT_OUT, 0), told.get("left_out", 0))
+    stash = node.config.stash
+    stash[LEFT_OUT] = max(stash.get(LEFT_OUT, 0), told.get("left_out", 0))
+    stash.setdefault(COSTS, {}).update(told.get("costs", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """One line about the tests that this run has left out."""
+    """One line about the tests that this run has left out, one about what it cost, and what of that is too much."""
     if number := config.stash.get(LEFT_OUT, 0):
         terminalreporter.write_line(f"{number} thorough tests were left out: --thorough runs them too")
+    terminalreporter.write_line(f"{config.stash.get(TOTAL, 0.0):.0f} CPU s")
+    for line in _exceeded(config):
+        terminalreporter.write_line(line, red=True)
 
 
 def _skip(items: list[pytest.Item]) -> None:
@@ -118,20 +156,8 @@ def _cuda_devices() -> int:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
     """Tests and the processes they start write to a cache of their own, and never find yesterday's."""
     folder = tmp_path_factory.mktemp("cache")
-    with settings.environment(TILELINK_CACHE=str(folder), TILELINK_DEADLINE=None, **_bytecode(tmp_path_factory)):
+    with settings.environment(TILELINK_CACHE=str(folder), TILELINK_DEADLINE=None):
         yield
-
-
-def _bytecode(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
-    """Variables with which processes keep bytecode in a folder of the run, where none is kept beside the sources.
-
-    Tests start hundreds of processes. Compiling the package takes half of the time that its imports take.
-    """
-    if not sys.dont_write_bytecode:
-        return {}
-    own = tmp_path_factory.getbasetemp()
-    of_run = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own  # that of a worker is in that of the run
-    return {"PYTHONDONTWRITEBYTECODE": None, "PYTHONPYCACHEPREFIX": str(of_run / "bytecode")}
 
 
 class Golden:

@@ -97,6 +97,7 @@ def bytecode(path: Path, text: str) -> bytes:
 @pytest.mark.parametrize("kept", [None, 17])
 def test_bytecode_beside_a_source_is_neither_run_nor_written(kept: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
     path = store.save("ANSWER = 7\n")
     cached = Path(importlib.util.cache_from_source(str(path)))
     cached.parent.mkdir()

@@ -80,6 +80,7 @@ def test_a_case_that_fails_on_one_rank_fails_on_all_and_does_not_hide_the_next()
     assert first.splitlines() == ["case 0: one", *(f"failed: {line}" for line in expected[1:]), *expected]
 
 
+@pytest.mark.thorough
 def test_an_error_that_is_no_failed_check_ends_the_scenario() -> None:
     assert [said.splitlines()[-1] for said in ranks_say("three")] == ["three ended by CUDA"] * 2
 
@@ -156,6 +157,7 @@ def test_every_scenario_is_there() -> None:
     assert all(callable(known[name]) for name in LIMITS_S)
 
 
+@pytest.mark.thorough
 def test_callers_meet_every_manner_of_launch() -> None:
     from tests.gpu.callers import called, manner
 
@@ -166,6 +168,7 @@ def test_callers_meet_every_manner_of_launch() -> None:
     assert manners(cases()) <= manners(called())
 
 
+@pytest.mark.thorough
 def test_without_gpus_a_scenario_is_an_outcome_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     found = campaign.launched("different_programs", 1, tmp_path)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import cost
 from tests.tiers import one_in
 
 ROOT = Path(__file__).parents[2]
@@ -44,14 +45,20 @@ DEFAULT = {"test_pairs[1-1]", "test_pairs[2-2]", "test_one[1]", "test_none_kept[
 OTHERS = {"test_pairs[1-2]", "test_pairs[2-1]", "test_one[2]", "test_whole"}
 
 
+COMMAND = (sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-c", os.devnull)
+
+
+def variables() -> dict[str, str]:
+    """The environment of a run within this one."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    return {**kept, "PYTHONPATH": str(ROOT)}
+
+
 def ran(folder: Path, *arguments: str) -> tuple[set[str], str]:
     """The tests that a run of these has passed, and its last lines."""
     (folder / "test_it.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-c", os.devnull]
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    variables.pop("PYTEST_XDIST_WORKER", None)
     done = subprocess.run(
-        [*command, "-rA", *arguments], cwd=folder, env=variables, capture_output=True, text=True, timeout=100
+        [*COMMAND, "-rA", *arguments], cwd=folder, env=variables(), capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return set(re.findall(r"^PASSED .*::(\S+)", done.stdout, re.M)), done.stdout
@@ -62,6 +69,7 @@ def test_thorough_tests_are_left_out_and_a_line_says_so(workers: list[str], tmp_
     found, said = ran(tmp_path, *workers)
     assert found == DEFAULT
     assert "\n4 thorough tests were left out: --thorough runs them too\n" in said and "skipped" not in said
+    assert re.search(r"^\d+ CPU s$", said, re.M)
 
 
 def test_they_are_run_if_they_are_asked_for(tmp_path: Path) -> None:
@@ -75,6 +83,40 @@ def test_what_is_named_is_run_whole(tmp_path: Path) -> None:
     assert "left out" not in said
 
 
+def test_processes_that_a_test_starts_are_part_of_its_cost() -> None:
+    """Those that run, that have ended, and that others have started."""
+    busy = "import time\nwhile time.process_time() < 0.5: pass\n"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); print(flush=True); input()"
+    before = cost.cpu_seconds()
+    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        assert cost.cpu_seconds() - before > 0.45
+        started.communicate(b"\n")
+    assert cost.cpu_seconds() - before > 0.45
+
+
+@pytest.mark.parametrize(("whole", "total", "dear", "said"), [
+    (True, 100, 1, []), (False, 10_000, 1, []), (True, 10_000, 1, ["the tests took 10000 CPU s"]),
+    (False, 100, 50, ["a.py::test_a took 50 CPU s"]),
+])  # fmt: skip
+def test_what_costs_too_much_is_named(whole: bool, total: float, dear: float, said: list[str]) -> None:
+    found = [*cost.exceeded(total, cost.dearest({"a.py::test_b": 0.5, "a.py::test_a": dear}), whole)]
+    assert len(found) == len(said) and all(one.startswith(start) for one, start in zip(found, said, strict=True))
+    assert all("a.py::test_a" in one for one in found)
+
+
+@pytest.mark.parametrize(("arguments", "ci"), [([], "true"), ([], ""), (["-k", "pairs"], "true")])
+def test_where_ci_is_set_it_lets_a_run_fail(arguments: list[str], ci: str, tmp_path: Path) -> None:
+    """And nowhere else: who works on something may run what he likes."""
+    (tmp_path / "conftest.py").write_text("from tests import cost\ncost.BUDGET_S = 0.0\n")
+    (tmp_path / "test_it.py").write_text(TESTS)
+    command, chosen = [*COMMAND, *arguments], {**variables(), "CI": ci}
+    done = subprocess.run(command, cwd=tmp_path, env=chosen, capture_output=True, text=True, timeout=100)
+    assert done.returncode == (bool(ci) and not arguments), done.stdout + done.stderr
+    assert ("a default run may take 0" in done.stdout) == (not arguments)
+
+
 WHOLE = {"tests/compiler/test_odd_callers.py": "tests/compiler/test_fork_server.py"}
 """Files that are thorough as a whole, and the one whose tests of the default tier prove the same for ordinary cases."""
 
@@ -85,8 +127,13 @@ SCRIPTS = {
     "tests/unit/test_agreement.py": {"test_points_are_declared_best_and_by_chance",
                                      "test_a_run_measures_every_point_and_records_failures"},
     "tests/unit/test_experts_benchmark.py": {"test_a_run_measures_unfused_layers_and_their_gradients"},
+    "tests/gpu/test_campaign.py": {"test_callers_meet_every_manner_of_launch",
+                                   "test_without_gpus_a_scenario_is_an_outcome_too",
+                                   "test_an_error_that_is_no_failed_check_ends_the_scenario"},
+    "tests/verifier/test_mutation.py": {"test_a_program_is_left_out_only_if_the_machine_finds_fault_with_it"},
 }  # fmt: skip
-"""Functions that are thorough: whole runs of benchmark scripts, whose parts the others of the file test."""
+"""Functions that are thorough: whole runs of benchmark scripts and of drivers of tests, whose parts the others of the
+file test, and which cases campaigns need."""
 MARKED = re.compile(r"^\s*@pytest\.mark\.thorough\n(?:@.*\n)*def (\w+)", re.M)
 
 

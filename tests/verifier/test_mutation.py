@@ -422,6 +422,7 @@ def test_a_place_that_a_launch_decides_is_ready_when_a_signal_has_followed_its_p
         assert verdict.outcome == ("accepted, safe" if APART[kind] else "refused, fails"), str(verdict)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NOT_FOLLOWED)
 def test_a_program_is_left_out_only_if_the_machine_finds_fault_with_it(name: str) -> None:
     assert name not in {program.name for _, program, _ in scheduled()}  # of these `cases` are made
