@@ -174,6 +174,10 @@ def test_examples_run(path: Path) -> None:
     assert run(path) if path.stem in ALONE else run_here(path)
 
 
+WATCHED = "import faulthandler, sys\nfaulthandler.dump_traceback_later(220, exit=True)\n"
+"""Ranks that wait for one another for ever say where, before the run is ended."""
+
+
 @pytest.mark.parametrize(("page", "least"), [("your_kernel", 6), ("decode", 3), ("modules", 7)])
 def test_the_code_of_a_page_runs_on_two_ranks(page: str, least: int, tmp_path: Path) -> None:
     """By the command that the page gives, without a GPU."""
@@ -184,7 +188,7 @@ def test_the_code_of_a_page_runs_on_two_ranks(page: str, least: int, tmp_path: P
         blocks[:0] = calls_in_models(tmp_path)
     script = tmp_path / "script.py"
     code = "\n".join(
-        [f"import sys\nsys.path.insert(0, {str(ROOT)!r})", *blocks, "open(f'rank {rank} is done', 'x').close()"]
+        [f"{WATCHED}sys.path.insert(0, {str(ROOT)!r})", *blocks, "open(f'rank {rank} is done', 'x').close()"]
     )
     script.write_text(code)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
