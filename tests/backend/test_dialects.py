@@ -12,7 +12,7 @@ import pytest
 
 from tests.compiler import library
 from tests.conftest import Golden
-from tests.tiers import thorough
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.artifact import Descriptor
 from tilelink.backend import store
@@ -99,6 +99,7 @@ def source(number: int) -> str:
     return compiler.source(program, schedule, ranks=3, dims=library.dims(program, 3), dialect="triton_dist")
 
 
+@thorough(unless=lambda number: one_in(2, NAMES[number]))
 @pytest.mark.parametrize("number", range(len(CASES)), ids=NAMES)
 def test_it_uses_nothing_but_that_language(number: int) -> None:
     text = source(number)
@@ -175,6 +176,7 @@ def test_no_wait_is_optimised_away(body: str, operation: str) -> None:
     assert f"// dl.{operation} " in own
 
 
+@thorough(unless=lambda number: one_in(2, NAMES[number]))
 @pytest.mark.parametrize("number", range(len(CASES)), ids=NAMES)
 def test_threads_meet_before_signals(number: int) -> None:
     met = False

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.backend.samples import numbered
 from tests.compiler import library
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.backend.loops import tile_range, tiles_text
@@ -131,6 +132,7 @@ CASES = [
 assert len(CASES) > 20
 
 
+@thorough(unless=lambda case: one_in(3, library.name(case)))
 @pytest.mark.parametrize("case", CASES[::2], ids=library.name)
 def test_the_library_is_generated_as_planned(case: library.Case) -> None:
     dims = library.sizes(case, 4)

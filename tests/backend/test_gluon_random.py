@@ -113,7 +113,7 @@ def _computed(by: random.Random, tiles: list[str], vectors: list[str]) -> Iterat
     yield from (f"        acc = acc + {text}" for kind, text in read if kind == "late row")
 
 
-@thorough(unless=lambda first: first < 2 * GROUP)
+@thorough(unless=lambda first: first < GROUP)
 @pytest.mark.parametrize("first", range(0, SEEDS, GROUP))
 def test_accepted_stages_compute_what_was_lowered(first: int) -> None:
     accepted = loaded = alone = split = 0

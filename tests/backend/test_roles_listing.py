@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.compiler.library import Case, cases, fitted, has_roles, name, wide
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.ir.program import Notify, Wait
@@ -38,6 +39,7 @@ def in_source(source: str) -> Iterator[tuple[str, str]]:
             yield role, signal[0]
 
 
+@thorough(unless=lambda case, ranks: ranks == 2 or one_in(8, name(case)))
 @pytest.mark.parametrize("ranks", [2, 8])
 @pytest.mark.parametrize("case", [case for case in cases() if has_roles(case)], ids=name)
 def test_the_listing_and_the_kernel_agree_on_who_executes_a_signal(case: Case, ranks: int) -> None:

@@ -39,7 +39,7 @@ CHOICES = ("sm_90 triton", "cpu triton", "sm_90 traced", "gfx942 triton")
 COVERING = library.covering(library.cases())
 
 
-@thorough(unless=lambda case, choice: one_in(3, library.name(case), choice))
+@thorough(unless=lambda case, choice: one_in(6, library.name(case), choice))
 @pytest.mark.parametrize(("case", "choice"), library.spread(COVERING, *CHOICES), ids=library.name)
 def test_an_artifact_comes_back_equal_and_says_how_its_module_is_called(case: library.Case, choice: str) -> None:
     if choice.startswith("gfx942") and any(tensor.dtype in F8 for tensor in case[0].tensors):
@@ -61,7 +61,7 @@ def test_an_artifact_comes_back_equal_and_says_how_its_module_is_called(case: li
         assert [one.arg for one in functions[copies.name].args.args] == ["queue", "rank", "epoch"]
 
 
-@thorough(unless=lambda case: one_in(4, case[0].name))
+@thorough(unless=lambda case: one_in(8, case[0].name))
 @pytest.mark.parametrize("case", library.in_turn(library.cases()), ids=library.name)
 def test_all_that_a_program_launches_is_counted_once_after_one_another(case: library.Case) -> None:
     artifact, _ = made(case)

@@ -43,9 +43,15 @@ RUNS = [
 """Groups of ranks are of two of four: of three ranks there would be one group alone."""
 
 
+OTHERWISE = {program.name for program, _ in library.alike()}
+"""Programs whose arithmetic alone is new: it is compiled, and other tests compute it."""
+
+
 def often(case: library.Case) -> int:
-    """How many launches of a case the default tier runs: of one case of each program."""
-    return (3 if one_in(3, case[0].name) else 2) if library.is_own(case) else 0
+    """How many launches of a case the default tier runs: of one case of each program that moves data in its own way."""
+    if not library.is_own(case) or (case[0].name in OTHERWISE and not one_in(3, case[0].name)):
+        return 0
+    return 3 if one_in(3, case[0].name) else 2
 
 
 @thorough(unless=lambda case, launches: launches == often(case))
@@ -59,8 +65,9 @@ def test_runs_as_planned(case: library.Case, ranks: int, launches: int) -> None:
     assert run(*case, ranks, launches) == []
 
 
-def test_every_program_runs_in_the_default_tier() -> None:
-    assert {case[0].name for case, _ in RUNS if often(case)} == {program.name for program, _ in CASES}
+def test_every_program_that_moves_in_its_own_way_runs_in_the_default_tier() -> None:
+    ran = {case[0].name for case, _ in RUNS if often(case)}
+    assert ran >= {program.name for program, _ in library.unlike()} and ran & OTHERWISE
 
 
 @thorough(unless=lambda case: case is CASES[0])
@@ -80,7 +87,7 @@ REFUSED = {"gemm_ar_pulled", "gemm_ar_bias_pulled", "kv_append", "fsdp"}
 their rank: such signals are not derived."""
 
 
-@thorough(unless=lambda name: one_in(8, name))
+@thorough(unless=lambda name: one_in(16, name))
 @pytest.mark.parametrize("name", DERIVED)
 def test_derived_signals_are_enough_or_refused(name: str) -> None:
     try:

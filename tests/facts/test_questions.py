@@ -18,7 +18,7 @@ from tilelink.facts.regions import Elements, Listed
 from tilelink.ir.intervals import Bounds
 from tilelink.ir.scalar import Binary, Index, Int, Lookup, Scalar
 
-FEW, MANY = 240, 6000
+FEW, MANY = 120, 6000
 
 
 @thorough(unless=lambda first: first == 0)

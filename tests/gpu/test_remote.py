@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu import campaign, remote
+from tests.tiers import one_in, thorough
 from tilelink import compiler
 
 
@@ -20,6 +21,7 @@ def test_every_scenario_is_there_and_has_its_limit() -> None:
     assert campaign.chosen([], remote.LIMITS_S) == list(remote.LIMITS_S)
 
 
+@thorough(unless=lambda case, of_a_node: of_a_node == 1 + one_in(2, remote.called(case)))
 @pytest.mark.parametrize("of_a_node", [1, 2])
 @pytest.mark.parametrize("case", remote.library(), ids=remote.called)
 def test_every_program_is_proved_on_two_nodes(case: remote.Case, of_a_node: int) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from tests.lowered import parse_lowered
 from tests.lowering.test_passes_keep_results import check
-from tests.tiers import one_in, thorough
+from tests.tiers import thorough
 from tests.verifier.campaign import campaign
 from tests.verifier.mutations import Case as Verified
 from tilelink import compiler
@@ -84,6 +84,7 @@ def unmerged(monkeypatch: pytest.MonkeyPatch) -> None:
 # What is merged ----------------------------------------------------------------------------------------------
 
 
+@thorough(unless=lambda name, schedule: (name == "causal_attention") == (schedule == "h200_roles"))
 @pytest.mark.parametrize("schedule", ["h200_roles", "h200_roles_long"])
 @pytest.mark.parametrize("name", ["causal_attention", "causal_attention_in_pairs"])
 def test_keys_of_causal_attention_are_copied_in_megabytes(name: str, schedule: str) -> None:
@@ -248,6 +249,7 @@ def most_channels(plan: Plan) -> int:
     return int(np.unique(tasks, return_counts=True)[1].max())
 
 
+@thorough(unless=lambda blocks: blocks == 5)
 @pytest.mark.parametrize("gather", ORDERS)
 @pytest.mark.parametrize(("blocks", "heads"), [(8, 4), (5, 3), (6, 6)])
 def test_no_channel_is_full_later_and_no_task_signals_two(
@@ -274,7 +276,7 @@ def random_case(seed: int) -> tuple[tuple[Program, Schedule], int, dict[str, int
     return keys(f"tile(b={chance.choice((3, 5, 8))}){order}", channel), ranks, dims
 
 
-@thorough(unless=lambda seed: seed < 4)
+@thorough(unless=lambda seed: seed < 2)
 @pytest.mark.parametrize("seed", range(24))
 def test_merged_copies_mean_the_same(seed: int) -> None:
     """Interpreted tile by tile after every pass, on 2 to 5 ranks, with uneven sizes."""
@@ -282,7 +284,7 @@ def test_merged_copies_mean_the_same(seed: int) -> None:
     check(case, ranks, dims)
 
 
-@thorough(unless=lambda ranks: one_in(2, str(ranks)))
+@thorough(unless=lambda ranks: ranks == 3)
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5])
 def test_merged_copies_run_on_cpu_ranks(ranks: int) -> None:
     case, dims = keys(channel="H=2, T=3, B=7"), dims_of(3, ranks, heads=3, rows=7)

@@ -178,7 +178,7 @@ def test_a_loop_that_has_nothing_to_do_with_the_step_reads_it_when_it_ends() -> 
     assert lines[at - 1].index("total") > lines[at].index("producer")
 
 
-@thorough(unless=lambda ranks: ranks == 3)
+@thorough(unless=lambda name, ranks: ranks == (3 if name in ("pushed", "ring") else 2))
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_program_with_slots_means_the_same_after_every_pass(name: str, ranks: int) -> None:
@@ -189,7 +189,7 @@ def test_a_program_with_slots_means_the_same_after_every_pass(name: str, ranks: 
         assert listing(parse_lowered(text)) == text
 
 
-@thorough(unless=lambda ranks: ranks == 3)
+@thorough(unless=lambda name, ranks: ranks == 3 and name in ("pushed", "pulled"))
 @pytest.mark.parametrize("ranks", [3, 4])
 @pytest.mark.parametrize("name", TEXTS)
 def test_launches_with_few_slots_give_the_results_of_all_steps(name: str, ranks: int) -> None:

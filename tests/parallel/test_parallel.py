@@ -22,7 +22,7 @@ SCENARIOS = {
 """Numbers of ranks, and what they do."""
 
 
-@thorough(unless=lambda kind: kind not in ("compiled", "experts of three"))
+@thorough(unless=lambda kind: kind not in ("compiled", "experts of three", "dtensors of three"))
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_ranks(kind: str) -> None:
     ranks, scenarios = SCENARIOS[kind]

@@ -8,12 +8,14 @@ import torch
 import tilelink
 from tests.reference import launch_texts, texts
 from tests.reference.launch_texts import EXPERTS, MOE, ONES, ROWS, SIZES
+from tests.tiers import one_in, thorough
 from tilelink.errors import AccountingError, BindingError, CoverageError, ProgressError
 from tilelink.reference import random_inputs, run
 
 ROUTINGS = ("uniform", "zipf:1.2", "one", "empty", "full")
 
 
+@thorough(unless=lambda routing, sizes: sizes is SIZES or one_in(3, routing))
 @pytest.mark.parametrize("sizes", [SIZES, ONES], ids=["some", "one"])
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("name", SIZES)

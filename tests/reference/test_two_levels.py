@@ -26,7 +26,7 @@ def module(name: str) -> tilelink.Module:
     return tilelink.load(name)
 
 
-@thorough(unless=lambda ranks, group: (ranks, group) in ((4, 2), (6, 3)))
+@thorough(unless=lambda ranks, group: (ranks, group) == (4, 2))
 @pytest.mark.parametrize("name", ONE_LEVEL)
 @pytest.mark.parametrize(("ranks", "group"), FACTORINGS)
 def test_two_levels_compute_the_same_as_one(name: str, ranks: int, group: int) -> None:
@@ -49,7 +49,7 @@ def test_blocks_for_everybody_come_from_everybody(ranks: int, group: int) -> Non
             assert (outputs["y"].flatten(0, 1)[source] == inputs[source]["x"][rank]).all()
 
 
-@thorough(unless=lambda ranks, group: (ranks, group) in ((4, 2), (6, 3)))
+@thorough(unless=lambda ranks, group: (ranks, group) == (6, 3))
 @pytest.mark.parametrize("name", [*ONE_LEVEL, "two_level_all_to_all"])
 @pytest.mark.parametrize(("ranks", "group"), FACTORINGS)
 def test_two_levels_are_safe(name: str, ranks: int, group: int) -> None:

@@ -144,7 +144,7 @@ def artifact_for(case: library.Case, machine: str) -> Artifact:
     return gpu_artifact(plan, tables)
 
 
-@thorough(unless=lambda case: one_in(3, case[0].name))
+@thorough(unless=lambda case: one_in(6, case[0].name))
 @pytest.mark.parametrize("case", library.in_turn(library.cases()), ids=library.name)
 def test_every_tensor_has_memory_and_every_parameter_its_argument(case: library.Case, fake_gpu: FakeGpu) -> None:
     artifact, gpus = (
@@ -223,7 +223,7 @@ def test_cpu_ranks_refuse_kernels_that_load_through_descriptors() -> None:
 # Launches of a GPU rank, as they are issued --------------------------------------------------------------------
 
 
-@thorough(unless=lambda case: one_in(3, case[0].name))
+@thorough(unless=lambda case: one_in(6, case[0].name))
 @pytest.mark.parametrize("case", library.in_turn(library.cases()), ids=library.name)
 def test_a_gpu_rank_issues_all_in_an_order_that_the_artifact_allows(case: library.Case, fake_gpu: FakeGpu) -> None:
     artifact = artifact_for(case, "sm_90")

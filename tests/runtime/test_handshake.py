@@ -21,6 +21,7 @@ import torch
 from tests import artifacts
 from tests.compiler.library import cases, name
 from tests.runtime.test_order import gpu_of
+from tests.tiers import one_in, thorough
 from tilelink.artifact import Artifact
 from tilelink.device import handshake
 from tilelink.runtime.cuda.handshake import HandshakeArguments
@@ -271,6 +272,7 @@ def test_replays_between_launches_keep_inputs_too(buffers: int) -> None:
         assert mixed.finished == mixed.entered == [[last] * mixed.ranks] * mixed.ranks
 
 
+@thorough(unless=lambda case: one_in(4, name(case)))
 @pytest.mark.parametrize("case", [c for c in cases() if "reuse_wait off" in str(c[1])], ids=name)
 def test_what_is_counted_has_nothing_to_wait_for_at_its_end(case: Any) -> None:
     """Kernels are generated so where the runtime, which reckons by itself, would not wait either."""

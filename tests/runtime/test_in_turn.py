@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.gpu.interleavings import GRAPHS, KERNELS, Action, drawn_actions, drawn_graphs
+from tests.tiers import thorough
 
 Thread = Generator[Callable[[], bool] | None]
 BUFFERS, PROGRAMS = 2, 3
@@ -168,6 +169,7 @@ def outcomes(ranks: int = 2, other: Callable[[tuple[Action, ...], int], tuple[Ac
     return found
 
 
+@thorough(unless=lambda ranks, compares: compares == (ranks == 3))
 @pytest.mark.parametrize("compares", [False, True])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_launches_in_turn_are_right(ranks: int, compares: bool) -> None:

@@ -8,6 +8,7 @@ the queue, and notifies whatever it notifies at some time after; it ends when al
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,6 +89,7 @@ def order_of(program: Artifact, rank: int) -> list[Any]:
     return [*found.early[0], *first, *(one for k, part in zip(kernels, parts, strict=True) for one in (k, *part))]
 
 
+@cache
 def gpu_of(case: Any) -> Artifact:
     program, schedule = case
     plan = compiler.plan(program, schedule, ranks=RANKS, dims=sizes(case, RANKS), dtype="bf16", target="sm_90")
@@ -98,17 +100,18 @@ QUEUED = [case for case in cases() if "copy_engine" in str(case[1]) or " sm(" in
 """Those whose launches use several streams."""
 
 
-@thorough(unless=lambda case: one_in(3, name(case)))
+@thorough(unless=lambda case: one_in(6, name(case)))
 @pytest.mark.parametrize("case", QUEUED, ids=name)
 def test_launches_end_where_all_streams_share_a_queue(case: Any) -> None:
     program = gpu_of(case)
     assert stuck(program, [order_of(program, rank) for rank in range(RANKS)]) == []
 
 
-def test_copies_that_a_kernel_lets_begin_may_share_its_queue() -> None:
+@pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.thorough)])
+def test_copies_that_a_kernel_lets_begin_may_share_its_queue(share: int) -> None:
     """The next kernel begins when a kernel has allowed it, which it does before it waits for anything."""
     tried = 0
-    for case in (one for one in QUEUED if "copy_engine" in str(one[1])):
+    for case in (one for one in QUEUED if "copy_engine" in str(one[1]) and one_in(share, name(one))):
         program = gpu_of(case)
         queues = [recorded(program, rank) for rank in range(RANKS)]
         if program.protocol is LaunchProtocol.COUNTED_WITH_COPIES and all(map(may_be_begun, queues)):
@@ -116,7 +119,7 @@ def test_copies_that_a_kernel_lets_begin_may_share_its_queue() -> None:
             parts = [defer_early_copies(queue.late[0]) for queue in queues]
             assert stuck(program, [[*before, kernel, *after] for before, after in parts]) == [], name(case)
             tried += 1
-    assert tried > 10, "of the library's schedules"
+    assert tried > 10 / share, "of the library's schedules"
 
 
 def case_of(wanted: str) -> Artifact:
@@ -294,7 +297,7 @@ def waits_first(program: Artifact, rank: int) -> list[Any]:
     return found
 
 
-@thorough(unless=lambda case: one_in(3, name(case)) or case[0].name == "all_gather_ring")
+@thorough(unless=lambda case: one_in(6, name(case)) or case[0].name == "all_gather_ring")
 @pytest.mark.parametrize("case", [case for case in cases() if "copy_engine" in str(case[1])], ids=name)
 def test_queues_whose_waits_may_come_first_are_told_from_others(case: Any) -> None:
     """A graph may put its branches into the one queue in any order."""

@@ -220,7 +220,7 @@ def test_the_order_of_issue_changes_nothing(draws: int) -> None:
 COPIED = [case for case in cases() if "copy_engine" in str(case[1])]
 
 
-@thorough(unless=lambda case: one_in(3, name(case)))
+@thorough(unless=lambda case: one_in(6, name(case)))
 @pytest.mark.parametrize("case", COPIED, ids=name)
 def test_the_plan_knows_what_is_issued_before_the_kernels(case: tuple[Program, Schedule]) -> None:
     program, schedule = case

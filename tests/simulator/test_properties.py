@@ -61,7 +61,7 @@ def run(program: Program, schedule: Schedule | None, machine: Machine = H200S, *
     return simulate(**planned_with_launches(program, schedule), machine=machine, **options)
 
 
-@thorough(unless=lambda program, schedule: is_own((program, schedule)))
+@thorough(unless=lambda program, schedule: is_own((program, schedule)) and one_in(3, program.name))
 @pytest.mark.parametrize(("program", "schedule"), cases(), ids=lambda c: c.name if c else "default")
 def test_the_library_runs_to_its_end_and_the_parts_add_up(program: Program, schedule: Schedule | None) -> None:
     result = run(program, schedule, offsets=[0.0, 5e-6, 1e-6, 0.0])
@@ -79,7 +79,7 @@ def test_the_library_runs_to_its_end_and_the_parts_add_up(program: Program, sche
         assert (begin[1:][after] >= end[:-1][after] - 1e-12).all()
 
 
-@thorough(unless=lambda program: one_in(4, program.name))
+@thorough(unless=lambda program: one_in(8, program.name))
 @pytest.mark.parametrize(("program", "schedule"), in_turn(cases()), ids=lambda c: c.name if c else "default")
 def test_a_time_within_a_limit_is_the_predicted_one(program: Program, schedule: Schedule | None) -> None:
     whole, given = run(program, schedule).seconds, planned_with_launches(program, schedule)

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Collection
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def chosen(asked: Request, *records: Record, gpu: str = GPU) -> Schedule | str:
     return decide(asked, gpu=gpu, versions=VERSIONS, records=found, processor=target("sm_90"))
 
 
-@thorough(unless=lambda shape: one_in(5, shape["op"], shape["shape"], shape["ranks"]))
+@thorough(unless=lambda shape: shape["M"] <= 2048 and one_in(5, shape["op"], shape["shape"], shape["ranks"]))
 @pytest.mark.parametrize(
     "shape", [*shapes(), *with_roles()], ids=lambda shape: f"{shape['op']}-{shape['shape']}-{shape['ranks']}"
 )
@@ -423,6 +424,7 @@ def test_the_fastest_of_several_records_is_taken() -> None:
     assert isinstance(way, Schedule) and way.program == "gemm_ar_one_shot"
 
 
+@thorough(unless=lambda broken: broken.get("schedule") != "")
 @pytest.mark.parametrize(
     "broken",
     [
@@ -482,18 +484,24 @@ def test_split_tails_are_taken_where_they_are_predicted_to_gain(split: float | N
     assert found is not None and found.schedule.name == wanted
 
 
+TWO_WAYS = request("gemm_rs", 8192, 8192, 14336, ranks=2)
+
+
+@cache
+def ways_of_two() -> list[Candidate]:
+    return fused_candidates(TWO_WAYS, load_machine("8xH100"))
+
+
 @pytest.mark.parametrize(("slower", "wanted"), [(0.9, "h200_roles"), (1.01, "h200_roles"), (1.1, "h200")])
 def test_the_rule_takes_roles_unless_they_are_predicted_to_be_clearly_slower(
     slower: float, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = request("gemm_rs", 8192, 8192, 14336, ranks=2)
     seconds = {"h200": 4e-4, "h200_roles": 4e-4 * slower}
     own = predict.programs_for("gemm_rs", "")[0]
-    every = fused_candidates(asked, load_machine("8xH100"))
-    ways = [one for one in every if one.program == own and one.schedule.name in seconds]
+    ways = [one for one in ways_of_two() if one.program == own and one.schedule.name in seconds]
     ways = [replace(one, seconds=seconds[one.schedule.name]) for one in ways]
     assert len(ways) == 2
     ways.sort(key=lambda one: one.seconds)
     monkeypatch.setattr("tilelink.ops.decide.fused_candidates", lambda *_: ways)
-    way = decide(asked, gpu="NVIDIA H100 80GB HBM3", versions="", records={}, speaks=False)
+    way = decide(TWO_WAYS, gpu="NVIDIA H100 80GB HBM3", versions="", records={}, speaks=False)
     assert (way if isinstance(way, str) else way.name) == wanted

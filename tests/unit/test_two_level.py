@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import two_level
 from benchmarks.two_level import CASES, NODES, Case, Row, again, extrapolated, one, page, report
+from tests.tiers import one_in, thorough
 
 FOUND: dict[str, Any] = json.loads(two_level.RESULT.read_text())
 ROWS = [Row(**row) for row in FOUND["rows"]]
@@ -27,6 +28,7 @@ def test_every_case_is_there_once() -> None:
     assert all(row.us > 0 and (row.bound_us is None or row.us >= row.bound_us) for row in ROWS)
 
 
+@thorough(unless=lambda case: one_in(3, case.op, case.size))
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.op}-{c.size}")
 def test_the_faster_level_is_the_one_that_the_report_names(case: Case) -> None:
     stored = [one(ROWS, case.op, case.size, level, 2) for level in (1, 2)]

@@ -122,7 +122,7 @@ def awaited(plan: Plan, part: TensorAccesses, write: int, read: int) -> bool:
     return False
 
 
-@thorough(unless=lambda case: one_in(3, case.name))
+@thorough(unless=lambda case: "fine" not in case.name and one_in(3, case.name))
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_a_row_for_a_place_says_what_a_row_for_each_channel_says(case: Case) -> None:
     for what, plan in plans(case):
@@ -132,7 +132,7 @@ def test_a_row_for_a_place_says_what_a_row_for_each_channel_says(case: Case) -> 
         assert most_spans(plan) == most_spans(apart), what
 
 
-@thorough(unless=lambda case: one_in(4, case.name))
+@thorough(unless=lambda case: "fine" not in case.name and one_in(4, case.name))
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_reads_at_places_are_settled_as_each_pair_is(case: Case) -> None:
     for what, plan in plans(case):
@@ -146,7 +146,7 @@ def test_reads_at_places_are_settled_as_each_pair_is(case: Case) -> None:
             assert settled <= set(part.rows[~part.written].tolist()) - unsettled, (what, part.name)
 
 
-@thorough(unless=lambda case: one_in(2, case.name))
+@thorough(unless=lambda case: "fine" not in case.name and one_in(2, case.name))
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_families_of_reads_are_refused_as_their_members(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     if segments_of(case.plan().bound):
