@@ -69,7 +69,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Measures what a test costs, with its fixtures and the processes that it starts."""
     before = cost.cpu_seconds()
     result = yield
-    item.config.stash.setdefault(COSTS, {})[item.nodeid] = cost.cpu_seconds() - before
+    if not _devices_needed(item):
+        item.config.stash.setdefault(COSTS, {})[item.nodeid] = cost.cpu_seconds() - before
     return result
 
 
@@ -89,7 +90,8 @@ def _exceeded(config: pytest.Config) -> Iterator[str]:
     """Yield what of a run took more CPU than it may; nothing of one with thorough tests, which may take long."""
     if not config.getoption("--thorough"):
         chosen = config.getoption("keyword") or config.getoption("markexpr")
-        whole = config.args_source != pytest.Config.ArgsSource.ARGS and not chosen
+        some = config.args_source == pytest.Config.ArgsSource.ARGS or bool(chosen)
+        whole = not some and not cost.GPUS
         yield from cost.exceeded(config.stash.get(TOTAL, 0.0), cost.dearest(config.stash.get(COSTS, {})), whole)
 
 

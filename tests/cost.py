@@ -13,8 +13,10 @@ BUDGET_S = 2 * 8 * 60.0
 """CPU seconds of a default run."""
 LIMIT_S = 40.0
 """CPU seconds of one test of it. The first one that needs it starts a server, which imports torch."""
+GPUS = Path("/dev/nvidia0").exists()
+"""Where there are any, their tests are in what a run takes, and it has no budget."""
 LISTED = 10
-"""How many of the dearest tests of a run are named to who asks for them."""
+"""How many tests of a run that took too much are named."""
 
 
 def cpu_seconds(process: int | None = None) -> float:

@@ -34,7 +34,7 @@ def test_samples(name: str, target: str) -> None:
     assert all(compile_all(bound, emitted(bound)))
 
 
-@thorough(unless=lambda case, target: target == "sm_90" or one_in(3, library.name(case), target))
+@thorough(unless=lambda case, target: target == "sm_90" or one_in(6, library.name(case), target))
 @pytest.mark.parametrize(
     ("case", "target"),
     [*((case, "sm_90") for case in COVERING), *library.spread(OTHERS, "sm_80", "sm_89", "gfx942")],

@@ -109,7 +109,7 @@ def test_what_costs_too_much_is_named(whole: bool, total: float, dear: float, sa
 @pytest.mark.parametrize(("arguments", "ci"), [([], "true"), ([], ""), (["-k", "pairs"], "true")])
 def test_where_ci_is_set_it_lets_a_run_fail(arguments: list[str], ci: str, tmp_path: Path) -> None:
     """And nowhere else: who works on something may run what he likes."""
-    (tmp_path / "conftest.py").write_text("from tests import cost\ncost.BUDGET_S = 0.0\n")
+    (tmp_path / "conftest.py").write_text("from tests import cost\ncost.BUDGET_S, cost.GPUS = 0.0, False\n")
     (tmp_path / "test_it.py").write_text(TESTS)
     command, chosen = [*COMMAND, *arguments], {**variables(), "CI": ci}
     done = subprocess.run(command, cwd=tmp_path, env=chosen, capture_output=True, text=True, timeout=100)
