@@ -262,6 +262,92 @@ def few_rows() -> None:
         case.call(*case.operands(), capacity=5, schedule="moe_rows:")
 
 
+def pair_for_all(dtype: torch.dtype, inner: int = 5, hidden: int = H) -> tuple[Tensor, Tensor]:
+    """Return the weights of an expert for all tokens."""
+    chance = torch.Generator().manual_seed(21)
+    made = (torch.randn(*one, generator=chance) * 0.2 for one in ((2 * inner, hidden), (hidden, inner)))
+    w13, w2 = (one.to(dtype) for one in made)
+    return w13, w2
+
+
+def plain_pair(x: Tensor, w13: Tensor, w2: Tensor, activation: str) -> Tensor:
+    gate, up = (x @ w13.t()).chunk(2, 1)
+    return (ACTIVATIONS[activation](gate) * up) @ w2.t()
+
+
+def shared() -> None:
+    """An expert for all tokens, with gradients: of all operands, and of its own weights alone."""
+    rank = dist.get_rank()
+    cases = (
+        (Case(tokens=_tokens(6, 0)), {"recompute": True}),
+        (Case(tokens=_tokens(7, -4), activation="gelu"), {"blocks": 2}),
+        (Case(tokens=_tokens(6, 0), dtype=torch.float32), {"tokens": 9}),
+    )
+    for case, options in cases:
+        x, ids, weights, w13, w2 = case.operands()
+        factor, pair = case.drawn()[-1][rank].double(), pair_for_all(case.dtype)
+        leaves = [one.clone().requires_grad_() for one in (x, weights, w13, w2, *pair)]
+        y = case.call(leaves[0], ids, *leaves[1:4], shared=tuple(leaves[4:]), **options)
+        made = torch.autograd.grad((y * factor).sum(), leaves)
+        results, dx, dweights, *dw = case.plain()
+        plain = [one.double().clone().requires_grad_() for one in (x, *pair)]
+        mine = plain_pair(plain[0], plain[1], plain[2], case.activation)
+        of_mine = torch.autograd.grad((mine * factor).sum(), plain)
+        wanted = (results[rank] + mine, dx[rank] + of_mine[0], dweights[rank], *case.own(*dw), *of_mine[1:])
+        for found, one in zip((y, *made), wanted, strict=True):
+            close(found, one, case.dtype)
+        assert torch.equal(case.call(x, ids, weights, w13, w2, shared=pair, **options), y)
+        alone = case.call(x, ids, weights, w13, w2, shared=tuple(leaves[4:]), **options)
+        with Called() as called:
+            again = torch.autograd.grad((alone * factor).sum(), leaves[4:])
+        assert torch.equal(again[0], made[4]) and torch.equal(again[1], made[5])
+        assert not any("experts_backward" in name for name in called.names)
+
+
+def shared_many() -> None:
+    """The same as an addend of the library's programs, by their meaning."""
+    case = Case(tokens=_tokens(8, -3), dtype=torch.float32)
+    x, *others = case.operands()
+    pair = pair_for_all(case.dtype)
+    mine = plain_pair(x.double(), pair[0].double(), pair[1].double(), case.activation)
+    wanted = case.plain()[0][dist.get_rank()] + mine
+    for way in ("moe:", "moe_rows:", "moe_decode:words"):
+        close(case.call(x, *others, shared=pair, schedule=way, tokens=8), wanted, case.dtype)
+        close(case.call(x, *others, shared=pair, schedule=way, tokens=8, blocks=2), wanted, case.dtype)
+    operands, scales, _ = scaled_operands(_tokens(5, 0), False)
+    pair = pair_for_all(torch.float32, hidden=256)
+    for way in ("moe:", "moe_decode:words"):
+        made = ops.expert_parallel(*operands, **scales, shared=pair, schedule=way)
+        plain = ops.expert_parallel(*operands, **scales, schedule=way)
+        torch.testing.assert_close(made, plain + plain_pair(operands[0], *pair, "silu"))
+
+
+def blocks() -> None:
+    """Tokens in parts one after the other: any routing, any numbers of tokens, with gradients."""
+    last = E * dist.get_world_size() - 1
+    cases = (
+        (Case(tokens=_tokens(7, 0)), 3), (Case(tokens=_tokens(9, -4), dtype=torch.float32), 4),
+        (Case(tokens=_tokens(4, -4), slices=True), 2), (Case(tokens=_tokens(6, 0), skipped=0, favourite=last), 9),
+        (Case(tokens=_tokens(6, 0), skipped=10), 2),
+    )  # fmt: skip
+    for case, number in cases:
+        compare(case, blocks=number)
+    case = Case(tokens=_tokens(6, 0), skipped=0, favourite=0)
+    x, ids, *others = case.operands()
+    several = torch.compile(
+        lambda x, *others: case.call(x, ids, *others, blocks=2), backend="aot_eager", fullgraph=True
+    )  # fmt: skip
+    close(several(x, *others), case.plain()[0][dist.get_rank()], case.dtype)
+    counts = [torch.cat([one[first : first + 3] for one in case.drawn()[1]]) // E for first in (0, 3)]
+    most = max(int(one.flatten().bincount().max()) for one in counts)  # of one rank, in one block
+    assert torch.equal(
+        case.call(x, ids, *others, blocks=2, capacity=most), case.call(x, ids, *others, blocks=2)
+    )  # fmt: skip
+    with pytest.raises(CapacityError, match=rf"had {most} choices in an earlier call .*capacity={most - 1}"):
+        for _ in range(2):
+            case.call(x, ids, *others, blocks=2, capacity=most - 1)
+
+
 def in_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
     """Return weights [E, N, K] in 8 bits, and their scales for 128 x 128 elements."""
     blocks = w.float().unflatten(2, (-1, 128)).unflatten(1, (-1, 128))
@@ -337,6 +423,8 @@ def scaled_mistakes() -> None:
         ({"w2_scale": scales["w2_scale"][0]}, ShapeError, r"w2_scale of expert_parallel is \[2, 1\]"),
         ({"x": x[:, :192], "w13": w13[:, :, :192], "w2": w2[:, :192]}, ShapeError, "rows of 192, and experts of 128"),
         ({"x": x.clone().requires_grad_()}, BindingError, "expert_parallel with scales has no gradients"),
+        ({"w2_scale": scales["w2_scale"].clone().requires_grad_()}, BindingError, "with scales has no gradients"),
+        ({"shared": [one.requires_grad_() for one in pair_for_all(x.dtype, hidden=256)]}, BindingError, "no gradients"),
     ]
     for other, kind, text in wrong:
         with pytest.raises(kind, match=text):
@@ -358,6 +446,13 @@ def mistakes() -> None:
         ({"capacity": 0}, BindingError, "capacity of expert_parallel is 0"),
         ({"activation": "relu"}, UnknownNameError, "no activation 'relu'"),
         ({"schedule": "fast"}, UnknownNameError, "no schedule 'fast'"),
+        ({"blocks": 0}, BindingError, "blocks of expert_parallel is 0"),
+        ({"blocks": 2, "ids": operands["ids"][:3]}, ShapeError, r"ids of expert_parallel is \[3, 2\]"),
+        ({"blocks": 2, "x": operands["x"][0]}, ShapeError, r"x of expert_parallel is \[16\]"),
+        ({"blocks": 2, "tokens": 3}, ShapeError, "has 4 rows, and tokens=3"),
+        ({"shared": operands["w2"]}, DtypeError, "shared of expert_parallel is a Tensor"),
+        ({"shared": pair_for_all(torch.bfloat16)}, DtypeError, "shared of expert_parallel is torch.bfloat16 on cpu "),
+        ({"shared": pair_for_all(torch.float32)[::-1]}, ShapeError, r"shared of expert_parallel is \[16, 5\] and "),
     ]
     for other, kind, text in wrong:
         with pytest.raises(kind, match=text):
@@ -393,7 +488,7 @@ def traced() -> None:
             close(found, one, case.dtype)
         options = ("moe" if case.slices else "expert_parallel", 9, None, "silu", True, name_of(members_of(None)), "")
         torch.library.opcheck(
-            torch.ops.tilelink.experts.default, (leaves[0].detach(), ids, *leaves[1:], None, None, *options),
+            torch.ops.tilelink.experts.default, (leaves[0].detach(), ids, *leaves[1:], None, None, None, *options),
             test_utils=("test_schema", "test_faketensor", "test_autograd_registration"),
         )  # fmt: skip
         outer = checkpoint(plain, *leaves, use_reentrant=False)
@@ -404,8 +499,8 @@ def traced() -> None:
 SCENARIOS = {
     one.__name__: one
     for one in (
-        results, unequal, frozen, repeated, capacity, few, many, rows, few_rows, scaled, mistakes, scaled_mistakes,
-        traced,
+        results, unequal, frozen, repeated, capacity, few, many, rows, few_rows, shared, shared_many, blocks, scaled,
+        mistakes, scaled_mistakes, traced,
     )
 }  # fmt: skip
 

@@ -24,12 +24,19 @@ SCENARIOS = {
     "tokens where they are needed": (2, ("rows",)),
     "tokens where they are needed, three ranks": (3, ("rows",)),
     "tokens where they are needed, five ranks": (5, ("rows", "few_rows")),
-    "one rank": (1, ("results", "capacity")),
+    "an expert for all, and blocks": (2, ("shared", "blocks")),
+    "an expert for all, as an addend": (2, ("shared_many",)),
+    "an expert for all, and blocks, five ranks": (5, ("shared", "blocks")),
+    "one rank": (1, ("results", "capacity", "shared")),
 }
 """Numbers of ranks, and what they do."""
 
 
-@thorough(unless=lambda kind: kind != "one rank" and "needed, three" not in kind and "five ranks" not in kind)
+SECOND = ("one rank", "addend", "needed, three", "five")
+"""What kinds of the second tier are called, in part."""
+
+
+@thorough(unless=lambda kind: not any(one in kind for one in SECOND))
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_ranks(kind: str) -> None:
     ranks, scenarios = SCENARIOS[kind]

@@ -40,6 +40,8 @@ from tilelink.runtime.cuda.device import current_target
 Tensor = torch.Tensor
 Operands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 """x, ids, weights, w13, w2, and the scales of w13 and w2, or None."""
+Shared = tuple[Tensor, Tensor] | None
+"""w13 [2 I, H] and w2 [H, I] of an expert for all tokens."""
 EXPERTS, SLICES = "expert_parallel", "moe"
 """Operators: a rank has whole experts, or a slice of every expert."""
 FEW, GPU = "moe_decode", "gpu"
@@ -66,8 +68,9 @@ FEW_SCHEDULES = {12.0: GPU, 45.0: f"{GPU}_64", inf: f"{GPU}_128"}
 
 def expert_parallel(
     x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, w13_scale: Tensor | None = None,
-    w2_scale: Tensor | None = None, group: Group = None, tokens: int | None = None, capacity: int | None = None,
-    activation: str = "silu", recompute: bool = False, schedule: str | None = None,
+    w2_scale: Tensor | None = None, shared: tuple[Tensor, Tensor] | None = None, group: Group = None,
+    tokens: int | None = None, capacity: int | None = None, blocks: int = 1, activation: str = "silu",
+    recompute: bool = False, schedule: str | None = None,
 ) -> Tensor:  # fmt: skip
     """Experts of all ranks for the own tokens: x [M, H] -> [M, H], the weighted sum of the k experts of each token.
 
@@ -80,9 +83,14 @@ def expert_parallel(
     same type, with a scale for each 128 elements of a row. x has another floating type, and so has the result; there
     are no gradients. H and I are multiples of 128.
 
+    shared: w13 [2 I, H] and w2 [H, I] of an expert for all tokens, whole on each rank, both of the dtype of x, with any
+    I of its own. Its result is one more addend of the sum. Gradients of both are those of the own tokens.
+
     tokens: ranks give different numbers of tokens, also none, up to this one, the same on all ranks; None: all give as
     many. capacity: how many choices the experts of a rank have memory for, None: all of all ranks, R M k. Choices
-    beyond are left out, and a later call of the same kind raises CapacityError, as soon as the host sees it.
+    beyond are left out, and a later call of the same kind raises CapacityError, as soon as the host sees it. blocks:
+    tokens of a rank are taken in so many parts, one after the other: memory of ranks is for one part of the tokens, and
+    so is the capacity. Weights are read for each of them.
     activation: "silu" or "gelu". schedule: "unfused", a schedule of the library's programs for few tokens
     ("moe_decode:gpu") or many ("moe:gpu"; "moe_rows:gpu", by which a token travels only to ranks of its experts), or
     None.
@@ -99,34 +107,94 @@ def expert_parallel(
     first calls differ, CapacityError after a call with more choices than there was room for.
     """
     operands = x, ids, weights, w13, w2, w13_scale, w2_scale
-    return _call(EXPERTS, operands, group, tokens, capacity, activation, recompute, schedule)
+    return _in_blocks(EXPERTS, operands, shared, group, tokens, capacity, blocks, activation, recompute, schedule)
 
 
 def moe(
     x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, w13_scale: Tensor | None = None,
-    w2_scale: Tensor | None = None, group: Group = None, tokens: int | None = None, activation: str = "silu",
-    recompute: bool = False, schedule: str | None = None,
+    w2_scale: Tensor | None = None, group: Group = None, tokens: int | None = None, blocks: int = 1,
+    activation: str = "silu", recompute: bool = False, schedule: str | None = None,
 ) -> Tensor:  # fmt: skip
     """As `expert_parallel`, but each rank has a slice of every expert, of I of the inner features: tensor parallelism.
 
     x [M, H], ids [M, k] from 0 to E - 1, weights [M, k], w13 [E, 2 I, H], gate before up, w2 [E, H, I] -> [M, H].
     """
     operands = x, ids, weights, w13, w2, w13_scale, w2_scale
-    return _call(SLICES, operands, group, tokens, None, activation, recompute, schedule)
+    return _in_blocks(SLICES, operands, None, group, tokens, None, blocks, activation, recompute, schedule)
+
+
+def _in_blocks(
+    op: str, operands: Operands, shared: Shared, group: Group, tokens: int | None, capacity: int | None, blocks: int,
+    activation: str, recompute: bool, schedule: str | None,
+) -> Tensor:  # fmt: skip
+    """Return y of a call, whose tokens are taken in blocks."""
+    if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
+        raise BindingError(f"blocks of {op} is {blocks!r}", hint="a number from 1 on")
+    size = _block(operands, tokens, blocks)
+    if size is None:  # also of operands that do not fit, which the call says
+        return _call(op, operands, shared, group, tokens, capacity, activation, recompute, schedule)
+    most = operands[0].shape[0] if tokens is None else tokens
+    in_block = None if tokens is None and most % size == 0 else size
+
+    def block(first: int) -> Tensor:
+        x, ids, weights = [one[first : first + size] for one in operands[:3]]
+        of_block = x, ids, weights, *operands[3:]
+        return _call(op, of_block, shared, group, in_block, capacity, activation, recompute, schedule)
+
+    return torch.cat([block(first) for first in range(0, most, size)])
+
+
+def _block(operands: Operands, tokens: Any, blocks: int) -> int | None:
+    """Return how many tokens there are in each of several blocks, or None for one block."""
+    given = operands[:3]
+    if blocks == 1 or not all(isinstance(one, torch.Tensor) and one.dim() == 2 for one in given):
+        return None
+    M, *others = (one.shape[0] for one in given)
+    most = M if tokens is None else tokens
+    if isinstance(most, bool) or not isinstance(most, int) or any(one != M for one in others) or most < M or not most:
+        return None
+    return -(-most // blocks)
 
 
 def _call(
-    op: str, operands: Operands, group: Group, tokens: int | None, capacity: int | None, activation: str,
-    recompute: bool, schedule: str | None,
+    op: str, operands: Operands, shared: Shared, group: Group, tokens: int | None, capacity: int | None,
+    activation: str, recompute: bool, schedule: str | None,
 ) -> Tensor:  # fmt: skip
     members, options, text = members_of(group), (op, tokens, capacity, activation), schedule or ""
     given = [*operands[:5], *(one for one in operands[5:] if one is not None)]
-    if not all(isinstance(one, torch.Tensor) for one in given) or is_direct(operands):
-        return _run(*operands, *options, False, name_of(members), text)[0]
-    differentiated = is_differentiated(operands)
+    if not all(isinstance(one, torch.Tensor) for one in given):
+        return _run(*operands, None, *options, False, name_of(members), text)[0]  # refused there, on all ranks
+    extra = None if shared is None else _of_shared(op, operands[0], shared, activation, members)
+    if is_direct((*operands, extra)):
+        return _run(*operands, extra, *options, False, name_of(members), text)[0]
+    differentiated = is_differentiated((*operands, extra))
     if differentiated and len(given) > 5:
         raise BindingError(f"{op} with scales has no gradients", hint="call it in torch.no_grad()")
-    return _experts(*operands, *options, differentiated and not recompute, name_of(members), text)[0]
+    return _experts(*operands, extra, *options, differentiated and not recompute, name_of(members), text)[0]
+
+
+def _of_shared(op: str, x: Tensor, shared: Any, activation: str, members: ProcessGroup | str) -> Tensor | None:
+    """Return what the expert for all tokens makes of them, [M, H]; None where x is wrong, which the call says.
+
+    Raises ShapeError or DtypeError for other weights than w13 [2 I, H] and w2 [H, I], after the other ranks are told.
+    """
+    if x.dim() != 2 or activation not in ACTIVATIONS:
+        return None
+    refusal, H, hint = None, x.shape[1], f"it is (w13, w2), two tensors of x's dtype, {x.dtype}, on {x.device}"
+    pair = isinstance(shared, tuple | list) and len(shared) == 2
+    if not pair or not all(isinstance(one, torch.Tensor) for one in shared):
+        refusal = DtypeError(f"shared of {op} is a {type(shared).__name__}", hint=hint)
+    elif any(one.dtype != x.dtype or one.device != x.device for one in shared):
+        text = " and ".join(f"{one.dtype} on {one.device}" for one in shared)
+        refusal = DtypeError(f"shared of {op} is {text}", hint=hint)
+    elif [list(one.shape) for one in shared] != [[2 * (inner := shared[1].shape[-1:].numel()), H], [H, inner]]:
+        text = " and ".join(str(list(one.shape)) for one in shared)
+        refusal = ShapeError(f"shared of {op} is {text}", hint=f"it is [2 I, H] and [H, I], and x has rows of {H}")
+    if refusal is None:
+        return torch_experts.shared_expert(x, shared[0], shared[1], activation)
+    if not torch.compiler.is_compiling():
+        gathered(op, (), group_named(members) if isinstance(members, str) else members, refusal=refusal)
+    raise refusal
 
 
 # Checks ------------------------------------------------------------------------------------------------------
@@ -322,10 +390,13 @@ def _agreed(sizes: _Sizes | None, refusal: TileLinkError | None, op: str, group:
 
 def _run(
     x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, w13_scale: Tensor | None,
-    w2_scale: Tensor | None, op: str, tokens: int | None, capacity: int | None, activation: str, keep: bool,
-    group: str, schedule: str,
+    w2_scale: Tensor | None, extra: Tensor | None, op: str, tokens: int | None, capacity: int | None,
+    activation: str, keep: bool, group: str, schedule: str,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return y, and what backward needs of `Chosen` and of the first product; without elements unless `keep`."""
+    """Return y, and what backward needs of `Chosen` and of the first product; without elements unless `keep`.
+
+    extra [M, H]: an addend of y.
+    """
     members = group_named(group)
     operands = x, ids, weights, w13, w2, w13_scale, w2_scale
     kind = _kind(operands, (op, tokens, capacity, activation), members, schedule)
@@ -333,7 +404,7 @@ def _run(
     padded = _padded(sizes, x, ids, weights)
     kind.watch.check(sizes)
     if kind.way != UNFUSED and not keep:
-        y = _by_kernels(kind, *padded, *operands[3:])
+        y = _by_kernels(kind, *padded, *operands[3:], extra)
         return y[: sizes.rows].contiguous(), *_nothing(x)
     if w13_scale is not None and w2_scale is not None:
         padded = torch_experts.rounded(padded[0]), *padded[1:]
@@ -342,7 +413,7 @@ def _run(
     if capacity is not None:
         kind.watch.see(needed)
     y, both = torch_experts.forward(w13, w2, layer, chosen)
-    y = y[: sizes.rows].contiguous()
+    y = y[: sizes.rows].contiguous() if extra is None else y[: sizes.rows] + extra
     if not keep:
         return y, *_nothing(x)
     of_all = chosen.x if members.size() > 1 else chosen.x.clone()  # no result is an operand
@@ -360,7 +431,7 @@ def _kept_types(x: Tensor) -> tuple[torch.dtype, ...]:
 
 def _by_kernels(
     kind: _Kind, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, w13_scale: Tensor | None,
-    w2_scale: Tensor | None,
+    w2_scale: Tensor | None, extra: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """Return y [M, H] of a call by programs of the library: x [M, H], ids and weights [M, k], others as of the call."""
     sizes, group = kind.sizes, kind.layer.group
@@ -370,9 +441,11 @@ def _by_kernels(
     if w13_scale is not None and w2_scale is not None:
         blocks["B"] = SCALED
         of_experts = [of_experts[0], w13_scale.unflatten(1, (2, -1)), w2, w2_scale]
+    added = () if extra is None else (torch.nn.functional.pad(extra, (0, 0, 0, sizes.padded - sizes.rows)),)
     if name == FEW:
-        program = _program(FEW_SCALED if blocks else FEW, schedule)
-        return program(x.unflatten(1, (-1, SCALED)) if blocks else x, ids, weights, *of_experts, group=group, **blocks)
+        program, tokens = _program(FEW_SCALED if blocks else FEW, schedule), (ids, weights)
+        sent = x.unflatten(1, (-1, SCALED)) if blocks else x
+        return program(sent, *tokens, *of_experts, *added, group=group, **blocks)
     sent, units = x, list[Tensor]()
     if blocks:  # bytes travel as larger elements
         quantised = _program("quantised_rows", schedule and GPU)(x, group=group, **blocks)
@@ -394,9 +467,10 @@ def _by_kernels(
         origin, goes, slot = made.origin.clamp(0, M - 1), made.goes.view(ranks, M), made.slot.view(ranks, M)
         chosen = *chosen, origin, made.sent, goes, slot
     if not blocks:
-        return _program(f"{name}_experts", schedule)(xs, *chosen, *of_experts, group=group)
+        return _program(f"{name}_experts", schedule)(xs, *chosen, *of_experts, *added, group=group)
     program, rows = _program("moe_experts_f8", schedule, name_of_type(x.dtype)), (-1, SCALED)
     of_experts = [w13.unflatten(1, rows), w13_scale, w2.unflatten(1, rows), w2_scale]
+    of_experts += [one.unflatten(1, rows) for one in added]
     return program(xs.view(QUANTISED), *units, *chosen, *of_experts, group=group, **blocks).flatten(1)
 
 
@@ -422,9 +496,8 @@ def _chosen(sizes: _Sizes, x: Tensor, group: ProcessGroup) -> str:
         of_each = rows * sizes.k / (ranks * sizes.E)
         return f"{FEW}:{next(name for most, name in FEW_SCHEDULES.items() if of_each < most)}"
     if rows >= machine.many_expert_rows and sizes.padded * sizes.k % BLOCK_OF_CHOICES == 0:
-        if sizes.op == EXPERTS and not sizes.scaled and needs_few_ranks(ranks, sizes.k):
-            return f"{ROWS}:{GPU}"
-        return f"{MANY}:{GPU if sizes.inner < WIDE else f'{GPU}_wide'}"
+        sparse = sizes.op == EXPERTS and not sizes.scaled and needs_few_ranks(ranks, sizes.k)
+        return f"{ROWS if sparse else MANY}:{GPU if sizes.inner < WIDE else f'{GPU}_wide'}"
     return UNFUSED
 
 
@@ -447,8 +520,8 @@ def _padded(sizes: _Sizes, x: Tensor, ids: Tensor, weights: Tensor) -> tuple[Ten
 
 def _shapes(
     x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, w13_scale: Tensor | None,
-    w2_scale: Tensor | None, op: str, tokens: int | None, capacity: int | None, activation: str, keep: bool,
-    group: str, schedule: str,
+    w2_scale: Tensor | None, extra: Tensor | None, op: str, tokens: int | None, capacity: int | None,
+    activation: str, keep: bool, group: str, schedule: str,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     operands, ranks = (x, ids, weights, w13, w2, w13_scale, w2_scale), size_of(group)
     sizes = _checked(*operands, op, tokens, capacity, activation, schedule)
@@ -461,20 +534,21 @@ def _shapes(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *operands, _, _, ctx.op, ctx.tokens, ctx.capacity, ctx.activation, ctx.keep, ctx.group, _ = inputs
+    *operands, _, _, _, ctx.op, ctx.tokens, ctx.capacity, ctx.activation, ctx.keep, ctx.group, _ = inputs
     ctx.set_materialize_grads(False)  # none depends on what is kept, whose gradients would be zeros as large as that
     ctx.save_for_backward(*operands, *output[1:])
 
 
 def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Any, ...]:
     needed = ctx.needs_input_grad
-    wanted = [needed[0], *needed[2:5]]
-    dx, *others = _backwards(
-        dy.contiguous(), *ctx.saved_tensors, ctx.op, ctx.tokens, ctx.capacity, ctx.activation, ctx.keep, wanted,
-        ctx.group,
-    )  # fmt: skip
-    made = [one if want else None for one, want in zip((dx, *others), wanted, strict=True)]
-    return made[0], None, *made[1:], *[None] * 9
+    wanted, made = [needed[0], *needed[2:5]], list[Tensor | None]([None] * 4)
+    if any(wanted):
+        found = _backwards(
+            dy.contiguous(), *ctx.saved_tensors, ctx.op, ctx.tokens, ctx.capacity, ctx.activation, ctx.keep, wanted,
+            ctx.group,
+        )  # fmt: skip
+        made = [one if want else None for one, want in zip(found, wanted, strict=True)]
+    return made[0], None, *made[1:], None, None, dy if needed[7] else None, *[None] * 7
 
 
 def _gradients(
@@ -517,7 +591,7 @@ _backwards = declare(
 _experts = declare(
     Declaration(
         name="tilelink::experts",
-        schema=f"({_OPERANDS}, Tensor? w13_scale, Tensor? w2_scale, {_OPTIONS}, str group, str schedule)"
+        schema=f"({_OPERANDS}, Tensor? w13_scale, Tensor? w2_scale, Tensor? extra, {_OPTIONS}, str group, str schedule)"
         f" -> ({', '.join(['Tensor'] * (1 + len(_KEPT)))})",
         run=_run,
         shapes=_shapes,

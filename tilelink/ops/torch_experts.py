@@ -218,6 +218,12 @@ def forward(w13: Tensor, w2: Tensor, layer: Layer, chosen: Chosen) -> tuple[Tens
     return summed_over_ranks(combine(rows, chosen, layer), layer.group), both
 
 
+def shared_expert(x: Tensor, w13: Tensor, w2: Tensor, activation: str) -> Tensor:
+    """Return what one expert makes of all tokens: [M, H], [2 I, H], [H, I] -> [M, H]."""
+    gate, up = torch.nn.functional.linear(x, w13).chunk(2, 1)
+    return torch.nn.functional.linear(ACTIVATIONS[activation][0](gate) * up, w2).to(x.dtype)
+
+
 def rounded(x: Tensor) -> Tensor:
     """Return [M, K] as it is after quantisation, with a scale for each `SCALED` elements of a row."""
     blocks = x.float().unflatten(1, (-1, SCALED))
