@@ -34,7 +34,8 @@ SCENARIOS = {
     "tracing": ("gradients", "functions", "traced", "checks"),
     "more calls": ("any_rows",),
     "attention": ("attended", "attended_oddly", "attended_in_f64", "attended_compiled", "attended_mistakes"),
-    "decoding": ("decoded", "decoded_compiled", "decoded_mistakes"),
+    "decoding": ("decoded", "decoded_mistakes"),
+    "decoding, compiled": ("decoded_compiled",),
 }
 
 
@@ -69,9 +70,10 @@ def test_attention_by_heads_and_in_a_ring() -> None:
     run_on_ranks("tests.unit.op_scenarios", ("attended_by_other_methods",), 3)
 
 
-def test_attention_within_documents() -> None:
-    """On three ranks, whose chunks documents do not end with."""
-    run_on_ranks("tests.unit.op_scenarios", ("attended_in_documents", "attended"), 3)
+@pytest.mark.parametrize("scenario", ["attended_in_documents", pytest.param("attended", marks=pytest.mark.thorough)])
+def test_attention_on_three_ranks(scenario: str) -> None:
+    """Their chunks documents do not end with. Two ranks attend in other ways by default."""
+    run_on_ranks("tests.unit.op_scenarios", (scenario,), 3)
 
 
 @pytest.mark.parametrize(
