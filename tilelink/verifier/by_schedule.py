@@ -18,7 +18,7 @@ from tilelink.lowering.columns import distinct_rows
 from tilelink.lowering.events import READ
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import of_tensors, parts
-from tilelink.verifier.families import APART, PLACE, SIGNALS
+from tilelink.verifier.families import BY_PROGRAM
 from tilelink.verifier.ordering import Orders
 from tilelink.verifier.overlaps import pairs
 
@@ -64,7 +64,7 @@ def _found(plan: Plan) -> Iterator[Scheduled]:
     for those that they make."""
     a, order = plan.accesses, Orders(plan)
     own = {tensor.name for tensor in plan.bound.source.tensors} - _unsignalled(plan)
-    settled = np.zeros(len(a.task), bool) if order.families is None else order.families.after((SIGNALS, PLACE, APART))
+    settled = np.zeros(len(a.task), bool) if order.families is None else order.families.after(BY_PROGRAM)
     left = plan.touching(np.unique(a.tensor[(a.kind == READ) & ~settled]))
     for part in parts(plan, left & ~of_tensors(plan, "in", "table", "inout", "kept")):
         if part.name not in own:

@@ -9,8 +9,15 @@ side of a question has its own. An element x that both name is in both boxes, on
   accesses under every schedule.
 * *place*: as signals, where entries of index tensors say what the reader names, and it has waited for the channels of
   what the same entries name (awaited.py). Such a wait is no meeting of threads, so this is no reason in one kernel.
+* *word*: the tensor travels by words of data and flag, the write is a send of them, and the read lasts until the words
+  of what it reads have come (words.py).
+* *own task*: one task makes both, the write before the read, and its threads meet in between. Of a tensor that is
+  written in place the read may be before the write, or load what its own statement stores.
 * *earlier kernel*: both tasks are of one rank, and the writer's kernel is before the reader's one on a stream. That is
   a reason for reads of tensors that are not written in place, in the schedule at hand.
+* *same tile*: both stages are in one loop of a kernel, so that one program executes them for the tiles of one number,
+  the writer's stage first, and both tiles have the same number; its threads meet in between. It is a reason as the last
+  one is, and not where a launch or roles decide who executes what.
 * *apart*: no tile of the one statement names an element that a tile of the other one names.
 
 A task may notify, or wait for, the channel in a loop of its own. Which iteration that is, is then said by a witness:
@@ -20,6 +27,9 @@ which the rank of the notify is that of the wait. Any number is a witness: that 
 Two accesses of one program need its threads to meet in between as well (threads.py). They do where signals are the
 reason: the reader's wait is between them, for a program that waits before it has notified does so for ever (progress).
 Kernels that come one after the other have different programs.
+
+An entry of an index tensor is read by the statement that names it: as a coordinate, in a condition, or as the end of a
+range.
 
 A question is refuted by `tilelink/facts`, or it is not decided: then the pairs of accesses are asked one by one. It has
 no entries of index tensors, since nothing is taken to be known of them here: what they give of an access only makes its
@@ -41,7 +51,7 @@ from tilelink.facts.encode import Encoder
 from tilelink.facts.linear import ONE, All, Formula, Sum, at_least, either, equal, less, negated, refuted
 from tilelink.ir.intervals import Bounds, Range
 from tilelink.ir.mapping import ChannelGrid, Span, TileMap
-from tilelink.ir.program import For, If, IndexDecl, Notify, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.program import Barrier, For, If, IndexDecl, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import (
     Binary,
     Index,
@@ -58,12 +68,18 @@ from tilelink.ir.scalar import (
     rewrite,
     walk,
 )
-from tilelink.ir.visitor import reads, value_of
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor
+from tilelink.ir.visitor import leading_waits, mixes, on_ranks, own_scalars, range_ends, reads, value_of, values
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, KernelKind
 from tilelink.lowering.events import READ, WRITE
+from tilelink.lowering.orders import TILE
+from tilelink.planning.any_program import assigns_in_launch
 from tilelink.planning.plan import Plan
 
-SIGNALS, PLACE, EARLIER, APART = "signals", "place", "earlier kernel", "apart"
+APART, SIGNALS, WORD, PLACE, OWN = "apart", "signals", "word", "place", "own task"
+EARLIER, SAME_TILE = "earlier kernel", "same tile"
+BY_PROGRAM = (APART, SIGNALS, WORD, PLACE, OWN)
+"""The reasons that are true under every schedule, the strongest one first."""
+REASONS = (*BY_PROGRAM, EARLIER, SAME_TILE)
 MAX_WITNESSES = 4
 """Iterations of other loops that are tried for a signal, at most."""
 MAX_TURNS = 3
@@ -125,12 +141,13 @@ class _Place:
 class Families:
     """The answers about the pairs of statements of a plan that write and read one tensor.
 
-    without: the numbers of waits that are taken for none.
+    without: the numbers of waits that are taken for none. whole: the program that is asked, if that of the plan has
+    some blocks of it.
     """
 
-    def __init__(self, plan: Plan, without: Collection[int] = ()) -> None:
-        self._plan, self._bound, self._without = plan, plan.bound, frozenset(without)
-        self._kernels = plan.bound.kernel_of
+    def __init__(self, plan: Plan, without: Collection[int] = (), whole: Bound | None = None) -> None:
+        self._plan, self._bound, self._without = plan, whole or plan.bound, frozenset(without)
+        self._kernels = self._bound.kernel_of
 
     def after(self, reasons: Iterable[str]) -> NDArray[np.bool_]:
         """Mask of the accesses that are reads which come after all writes of their elements, for some of the reasons.
@@ -150,7 +167,7 @@ class Families:
     @cached_property
     def settled(self) -> NDArray[np.bool_]:
         """Mask of the accesses that are reads after all writes of their elements, for any of the reasons."""
-        return self.after((SIGNALS, PLACE, EARLIER, APART))
+        return self.after(REASONS)
 
     @cached_property
     def answers(self) -> Mapping[Pair, str | None]:
@@ -167,12 +184,13 @@ class Families:
     @staticmethod
     def _weaker(one: str | None, other: str | None) -> str | None:
         """Return the reason for both of two accesses of a statement to one tensor."""
-        order = (APART, SIGNALS, PLACE, EARLIER, None)
-        return max(one, other, key=order.index)
+        return max(one, other, key=(*REASONS, None).index)
 
     def _reason(self, tensor: BoundTensor, write: _Access, read: _Access) -> str | None:
-        if not self._asks(tensor):
+        if self._bound.nodes > 1:
             return None
+        if tensor.packed:
+            return WORD if self._by_word(write, read) else None
         if self._meet_nowhere(tensor, write, read):
             return APART
         grids = [(key, grid) for key, grid in self._bound.channels.items() if not self._bound.tensors[key[0]].packed]
@@ -182,13 +200,22 @@ class Families:
             return SIGNALS
         if any(key[0] == tensor.name and self._at_place(tensor, grid, write, read) for key, grid in grids):
             return PLACE
+        if self._in_task(tensor, write, read):
+            return OWN
         if not tensor.decl.in_place and self._in_line(tensor, write, read):
             return EARLIER
+        if not tensor.decl.in_place and self._in_tile(tensor, write, read):
+            return SAME_TILE
         return None
 
-    def _asks(self, tensor: BoundTensor) -> bool:
-        """True if something is asked about a tensor: not of words, of entries, or between nodes (network.py)."""
-        return self._bound.nodes == 1 and not tensor.packed and tensor.decl.bound is None
+    @staticmethod
+    def _by_word(write: _Access, read: _Access) -> bool:
+        """True if words carry what is written, and the read lasts until those of what it reads have come."""
+        match write.place.statement:
+            case Transfer(mode="send", signal=str(signal)):
+                return read.region.rank is None and read.signal == signal
+            case _:
+                return False
 
     def _meet_nowhere(self, tensor: BoundTensor, write: _Access, read: _Access) -> bool:
         question = _Question(self._bound, tensor)
@@ -202,6 +229,79 @@ class Families:
         question = _Question(self._bound, tensor)
         known = [*question.domain(write), *question.domain(read)]
         return question.refutes([*known, negated(question.same_rank())])
+
+    def _in_task(self, tensor: BoundTensor, write: _Access, read: _Access) -> bool:
+        """True if one task makes both accesses, in this order or, in place, in any, and its threads meet in between."""
+        one, other = write.place, read.place
+        if one.stage is not other.stage or self._kernels[one.stage.name].on_copy_engine:
+            return False
+        orders = [(write, read), (read, write)] if tensor.decl.in_place else [(write, read)]
+        if any(self._met(*pair) and self._ordered(tensor, *pair) for pair in orders):
+            return True
+        value = value_of(one.statement)
+        # one execution of a statement loads and stores an element in one thread
+        if one is not other or not tensor.decl.in_place or tensor.decl.bound is not None:
+            return False
+        if value is None or mixes(value):
+            return False
+        question = _Question(self._bound, tensor, by_tile=True)
+        known = [*question.domain(write), *question.domain(read)]
+        same = [question.same_tile(), *(equal(*ends) for ends in question.iterations(write, read))]
+        return question.refutes([*known, negated(All(tuple(same)))])
+
+    def _ordered(self, tensor: BoundTensor, first: _Access, second: _Access) -> bool:
+        """True if one task makes two accesses to an element, the first one before the second."""
+        question = _Question(self._bound, tensor, by_tile=True)
+        known, ends = [*question.domain(first), *question.domain(second)], question.iterations(first, second)
+        # in the same iteration, or in an earlier one of the loops around both
+        before = [All((*(equal(a, b) for a, b in ends[:n]), less(*ends[n]))) for n in range(len(ends))]
+        if first.place.before(second.place):
+            before.append(All(tuple(equal(a, b) for a, b in ends)))
+        return question.refutes([*known, negated(All((question.same_tile(), either(before))))])
+
+    def _met(self, first: _Access, second: _Access) -> bool:
+        """True if the threads of a program meet between two accesses of it, if it makes the first one before the
+        second: at a statement of the same iteration as the one or as the other."""
+        one, other = first.place, second.place
+        if not self._bound.many_threads:
+            return True
+
+        def around(meeting: _Place, access: _Place) -> bool:
+            return meeting.shared(access) == len(meeting.around)
+
+        if one.stage is not other.stage:
+            after = any(around(at, one) and one.before(at) for at in self._meetings(one.stage))
+            return after or any(around(at, other) and at.before(other) for at in self._meetings(other.stage))
+        return any(
+            one.before(at) and at.before(other) and (around(at, one) or around(at, other))
+            for at in self._meetings(one.stage)
+        )
+
+    def _meetings(self, stage: BoundStage) -> Iterator[_Place]:
+        """Yield the statements of a stage at which the threads of a program meet."""
+        for place in self._places[stage.name]:
+            match place.statement:
+                case Barrier():
+                    yield place
+                case Wait() if place.number not in self._without and stage.name not in self._bound.compact_stages:
+                    if not self._bound.is_placed(stage.name, place.statement):
+                        yield place
+                case _:
+                    pass
+
+    def _in_tile(self, tensor: BoundTensor, write: _Access, read: _Access) -> bool:
+        """True if one program makes both accesses, in tiles of one number of two stages, the first one's first."""
+        one, other = write.place.stage, read.place.stage
+        kernel = self._kernels[one.name]
+        loop = next((loop for loop in kernel.loops if {one.name, other.name} <= {*loop.stages}), None)
+        if loop is None or kernel.on_copy_engine or assigns_in_launch(kernel) or not self._met(write, read):
+            return False
+        if KernelKind.ROLES in (one.kind, other.kind):
+            return False
+        question = _Question(self._bound, tensor, by_tile=True)
+        known = [*question.domain(write), *question.domain(read)]
+        in_order = loop.stages.index(one.name) < loop.stages.index(other.name)
+        return in_order and question.refutes([*known, negated(question.same_tile())])
 
     def _notifies(self, tensor: BoundTensor, grid: ChannelGrid, write: _Access, read: _Access) -> bool:
         """True if the channel of each element that both access is notified after the write, and awaited before the
@@ -313,9 +413,38 @@ class Families:
     def _accesses(self) -> Mapping[tuple[str, int], list[_Access]]:
         found: dict[tuple[str, int], list[_Access]] = {}
         for place in (place for places in self._places.values() for place in places):
-            for kind in (WRITE, READ):
-                for region in _regions(place.statement, kind):
-                    found.setdefault((region.tensor, kind), []).append(_Access(kind=kind, place=place, region=region))
+            for access in self._of_statement(place):
+                found.setdefault((access.region.tensor, access.kind), []).append(access)
+        return found
+
+    def _of_statement(self, place: _Place) -> Iterator[_Access]:
+        """Yield the accesses of a statement, and of what is looked up there."""
+        statement = place.statement
+        if isinstance(statement, Store | Transfer):
+            region = statement.region if isinstance(statement, Store) else statement.target
+            yield _Access(kind=WRITE, place=place, region=region)
+        value = value_of(statement)
+        for part in values(value) if value is not None else ():
+            if isinstance(part, Read):
+                yield _Access(kind=READ, place=place, region=part.region, signal=part.signal)
+        exprs = own_scalars(statement)
+        if place is self._entered.get(place.stage.name):
+            exprs = [*exprs, *range_ends(place.stage.stage.indices)]
+        for part in dict.fromkeys(part for expr in exprs for part in walk(expr)):
+            if isinstance(part, Lookup) and part.table in self._bound.tensors:
+                signal = next((kind for name, kind in self._bound.channels if name == part.table), None)
+                region = Region(tensor=part.table, coords=part.coords, location=part.location)
+                yield _Access(kind=READ, place=place, region=region, signal=signal)
+
+    @cached_property
+    def _entered(self) -> Mapping[str, _Place]:
+        """stage -> the statement at which the ends of its own ranges are read (lowering/walk.py)."""
+        found: dict[str, _Place] = {}
+        for name, places in self._places.items():
+            stage = self._bound.stages[name].stage
+            first = (on_ranks(stage)[0] is not None) + leading_waits(stage)
+            if places:
+                found[name] = places[min(first, len(places) - 1)]
         return found
 
     @cached_property
@@ -326,7 +455,8 @@ class Families:
         for stage in self._bound.stages.values():
             own = found.setdefault(stage.name, [])
             for address, around, statement in _walk(stage.stage.body, number):
-                assert self._plan.statements[number][1] is statement
+                stated = self._plan.statements[number]
+                assert stated[0] == stage.name and type(stated[1]) is type(statement)
                 place = _Place(stage=stage, number=number, statement=statement, address=address, around=around)
                 own.append(place)
                 number += 1
@@ -358,16 +488,6 @@ def _walk(
                 first += 1
 
 
-def _regions(statement: Statement, kind: int) -> list[Region]:
-    """Return the regions that a statement reads or writes."""
-    match statement:
-        case Store(region=region) | Transfer(target=region) if kind == WRITE:
-            return [region]
-        case _:
-            value = value_of(statement) if kind == READ else None
-            return reads(value) if value is not None else []
-
-
 def _ranks(copy: Store | Transfer) -> set[Scalar | None]:
     """Return the ranks that a copy reads and writes: with the same ones, another copy is within a rank where it is."""
     target, source = (copy.region, copy.value) if isinstance(copy, Store) else (copy.target, copy.source)
@@ -376,11 +496,12 @@ def _ranks(copy: Store | Transfer) -> set[Scalar | None]:
 
 @dataclass(frozen=True, eq=False)
 class _Access:
-    """A region that a statement reads or writes."""
+    """A region that a statement reads or writes. signal: of a read of words, the kind of signals that it waits for."""
 
     kind: int
     place: _Place
     region: Region
+    signal: str | None = None
 
     @property
     def side(self) -> str:
@@ -392,10 +513,13 @@ Names = Mapping[str, Scalar]
 
 
 class _Question:
-    """The formulas of one question: about an element x of a tensor, on one rank, that accesses name."""
+    """The formulas of one question: about an element x of a tensor, on one rank, that accesses name.
 
-    def __init__(self, bound: Bound, tensor: BoundTensor) -> None:
-        self._bound = bound
+    by_tile: the indices of a tile are what the order of its stage makes of its number, which is then a symbol.
+    """
+
+    def __init__(self, bound: Bound, tensor: BoundTensor, *, by_tile: bool = False) -> None:
+        self._bound, self._by_tile = bound, by_tile
         self._ranges: dict[str, Range] = {_on(): (0, bound.ranks - 1)}
         self._ranges |= {_along(dim): (0, max(0, extent - 1)) for dim, extent in enumerate(tensor.shape)}
         self._bounds = Bounds(ranks=bound.ranks, indices=self._ranges)
@@ -423,6 +547,17 @@ class _Question:
     def same_rank(self) -> Formula:
         """Return that both accesses are made by one rank."""
         return equal(*(self._sum(self._symbol(f"{side} rank")) for side in ("writer", "reader")))
+
+    def same_tile(self) -> Formula:
+        """Return that the tasks of both accesses, which are in their domains, are of one rank and have one number."""
+        numbers = (self._sum(self._symbol(f"{side} tile")) for side in ("writer", "reader"))
+        return All((self.same_rank(), equal(*numbers)))
+
+    def iterations(self, one: _Access, other: _Access) -> list[tuple[Sum, Sum]]:
+        """Return the numbers of the iterations of the loops around two accesses of one stage, outermost first."""
+        around = one.place.around[: one.place.shared(other.place)]
+        names = [decl.name for frame in around if isinstance(frame, _Loop) for decl in frame.indices]
+        return [(self._sum(self._names(one)[name]), self._sum(self._names(other)[name])) for name in names]
 
     def of_channel(self, access: _Access, signal: _Place, grid: ChannelGrid) -> Iterator[list[Formula]]:
         """Yield what makes a signal one for the channel of x, for each witness that is tried."""
@@ -519,8 +654,11 @@ class _Question:
         """Return the symbols of the side of an access: of its rank, its tile and the iterations of loops around it."""
         stage, side = access.place.stage, access.side
         found: dict[str, Scalar] = {"": self._symbol(f"{side} rank", self._bound.ranks)}
+        numbered = {**found, TILE.name: self._symbol(f"{side} tile", stage.total)} if self._by_tile else found
         for decl in stage.stage.indices:
-            found[decl.name] = self._symbol(f"{side} tile {decl.name}", stage.count(decl.name))
+            known = _named(stage.order[decl.name], numbered) if self._by_tile else None
+            symbol = self._symbol(f"{side} tile {decl.name}", stage.count(decl.name))
+            found[decl.name] = symbol if known is None else known
         for frame in access.place.around if around is None else around:
             if isinstance(frame, _Loop):
                 for decl in frame.indices:

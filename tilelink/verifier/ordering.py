@@ -10,6 +10,7 @@ import numpy as np
 
 from tilelink.errors import ExclusiveWriteError, OrderingError, VerificationError
 from tilelink.ir.program import Store
+from tilelink.lowering.bound import Bound
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY, READ, WRITE
 from tilelink.lowering.places import box
@@ -51,9 +52,10 @@ def exclusive_writes(plan: Plan, order: Orders) -> Iterator[VerificationError]:
 class Orders:
     """The order of accesses in a plan: by the plan as scheduled, and by its signals alone, as under any schedule."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, whole: Bound | None = None) -> None:
+        """whole: the program of which that of the plan has a few blocks that stand for all, if it does (cutoff.py)."""
         self.planned = HappensBefore(plan=apart(plan))
-        self._plan = plan
+        self._plan, self._whole = plan, whole
 
     @cached_property
     def _signals(self) -> BySignals:
@@ -62,7 +64,7 @@ class Orders:
     @cached_property
     def families(self) -> Families | None:
         """The order of all accesses of two statements; None for a plan that is not as its program has it."""
-        return Families(self._plan) if self._plan.as_enumerated else None
+        return Families(self._plan, whole=self._whole) if self._plan.as_enumerated else None
 
     @cached_property
     def settled(self) -> np.ndarray:
