@@ -28,7 +28,7 @@ from tilelink import compiler
 from tilelink.errors import TileLinkError, VerificationError
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Index
-from tilelink.lowering.bound import Bound
+from tilelink.lowering.bound import Bound, with_channels
 from tilelink.planning import cutoff as cutoffs
 from tilelink.planning import segment_tiles
 from tilelink.planning.cutoff import Cutoff, cutoff
@@ -613,6 +613,77 @@ def test_a_wrong_cutoff_is_seen(what: str, monkeypatch: pytest.MonkeyPatch) -> N
     wholes = corpus()
     monkeypatch.setattr(*WRONG[what])
     assert any(whole.wrong() is not None for whole in wholes.values())
+
+
+WORDS = """program p(M = 2, N = 12):
+    x : in        [M, N]
+    h : symmetric [ranks, M, N]
+    y : out       [M]
+
+    comm push(q: ranks, i: M by 1{twice}):
+        tile_push_data(h[rank, i, :] @ q, {source})
+        producer_tile_notify(h[rank, i, :] @ q)
+
+    compute take(i: M by 1):
+        total = zeros(f32)
+        for (j: N):
+            consumer_tile_wait(h[:, i, j])
+            total += sum(sum(h[:, i, j], axis=0), axis=0)
+        y[i] = total
+
+schedule s for p:
+    push on sm(2)
+    take on sm(2), tile(j={tile})
+    h low_latency
+"""
+OTHER_WORDS: dict[str, tuple[dict[str, Any], bool]] = {
+    "as they are": ({}, True),
+    "a channel that is not inside of what is read": ({"channel": 12}, False),
+    "a tile that begins within a word": ({"tile": 3, "channel": 1, "packed": 2}, False),
+    "sent twice": ({"twice": ", k: 2 by 1"}, False),
+    "sent after they have come": ({"source": "sum(h[:, i, :], axis=0)"}, False),
+}
+"""What is other, and whether it is safe."""
+
+
+def words(*, tile: int = 2, channel: int = 0, packed: int = 1, twice: str = "", source: str = "x[i, :]") -> Whole:
+    """The plan of a program whose columns are read one tile after the other, whether or not it is safe."""
+    own = "consumer_tile_wait(h[:, i, :])\n        " if "h[" in source else ""
+    text = WORDS.format(tile=tile, twice=twice, source=source).replace("tile_push", f"{own}tile_push", 1)
+    module = tilelink.parse(text)
+    bound = Case(
+        program=module.program(), schedule=module.schedules[0], numbers={"M": 2, "N": 12}, ranks=2,
+        target=target("sm_90"),
+    ).bound()  # fmt: skip
+    ((key, grid),) = bound.channels.items()
+    if channel:
+        grid = replace(grid, sizes=(*grid.sizes[:-1], channel), counts=(*grid.counts[:-1], 12 // channel))
+    tensors = {name: replace(one, packed=packed) if name == "h" else one for name, one in bound.tensors.items()}
+    return Whole(plan=with_queue_order(make_plan(with_channels(replace(bound, tensors=tensors), {key: grid}))))
+
+
+@pytest.mark.parametrize("what", OTHER_WORDS)
+def test_what_is_proved_of_words_is_true(what: str) -> None:
+    other, safe = OTHER_WORDS[what]
+    whole = words(**other)
+    assert whole.wrong() is None
+    assert bool(whole.verdict()) is safe and bool(whole.said()) is not safe
+
+
+SENT = ["all_reduce_one_shot_pushed-words", "decode_attention_whole-gpu", "moe_decode-gpu", "paged_decode-gpu"]
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_words_of_the_library_are_proved_by_a_few_blocks(name: str) -> None:
+    whole = in_library(name)
+    assert whole is not None and whole.verdict() is True and whole.wrong() is None
+
+
+@thorough(unless=lambda name: name == SENT[0])
+@pytest.mark.parametrize("name", SENT)
+def test_what_is_proved_of_mutants_with_words_is_true(name: str) -> None:
+    for what, plan in mutated(name):
+        assert Whole(plan=plan).wrong() is None, what
 
 
 def test_tiles_may_be_pieces_of_the_parts_that_stand_for_all() -> None:

@@ -31,6 +31,10 @@ such a map that has all of their blocks among its values, so that they are image
 share an element, or a channel, if those do. So what all events and all pairs of them have in the small program, they
 have in the whole one (verifier/cutoff.py).
 
+Words of data and flag are such events: what sends them notifies, and what reads them waits (verifier/words.py).
+Elements that share a word are not cut apart, and a channel that has to be inside of an access is so in the small
+program.
+
 Programs are not the same: which of them executes a tile is not kept, nor how many there are. So each tile on SMs is a
 program of its own in the plan of the small program.
 """
@@ -71,6 +75,7 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import partial
+from tilelink.lowering.words import looks_up
 from tilelink.planning.plan import Plan
 from tilelink.planning.segment_tiles import Segments, segments_of
 
@@ -236,8 +241,8 @@ def _as_many(found: Ints, few: int, many: int) -> Ints:
 
 def cutoff(bound: Bound) -> Cutoff | None:
     """Return a program with the blocks that stand for all; None if it has no repetition of more."""
-    if bound.nodes > 1 or any(tensor.packed for tensor in bound.tensors.values()):
-        return None  # words and the network order other things than accesses
+    if bound.nodes > 1:
+        return None  # the network orders other things than accesses
     if any(kernel.steps > 1 for kernel in bound.kernels):
         return None  # tiles of a step are counted, and a kernel has no one order of whole loops
     high = {member for one in _Search(bound).repetitions() for member in one.sizes}
@@ -629,8 +634,11 @@ def _is_radix(radix: int, extent: int) -> bool:
 
 
 def _kept(bound: Bound, members: set[Member]) -> int:
-    """Return how many blocks of a repetition two events are in, at most, of which one writes or notifies."""
-    most = notifying = 0
+    """Return how many blocks of a repetition two events are in, at most, of which one writes or notifies.
+
+    So are an event and an element of words that is in a channel with some of its own, and need not be its own.
+    """
+    most, notifying = 0, int(any(name in bound.tensors and bound.tensors[name].packed for name, _ in members))
     roles = False
     for stage in bound.stages.values():
         own = frozenset(stage.order)
@@ -667,7 +675,8 @@ def _distinguished(tensor: BoundTensor) -> Iterator[int]:
     entries = decl.bound is not None and (decl.space != "in" or {*decl.properties} - {"replicated"})
     for dim in range(len(tensor.shape)):
         ended = bool(decl.defined) and decl.defined[dim] is not None
-        if decl.space == "table" or entries or ended or dim in own or tensor.fragments:
+        shares = tensor.packed > 1 and dim == len(tensor.shape) - 1  # elements along it share words
+        if decl.space == "table" or entries or ended or dim in own or tensor.fragments or shares:
             yield dim
 
 
@@ -675,7 +684,8 @@ def in_any_order(bound: Bound, stage: BoundStage) -> bool:
     """True if nothing depends on the order of a stage's tiles: they are a kernel on SMs that waits for nothing."""
     kernel = bound.kernel_of[stage.name]
     alone = len(kernel.stage_names) == 1 and not kernel.on_copy_engine and stage.tasks is None
-    return alone and stage.total > 0 and not any(map(awaited, statements(stage.stage.body)))
+    words = any(tensor.packed and looks_up(stage.stage, tensor.name) for tensor in bound.tensors.values())
+    return alone and stage.total > 0 and not words and not any(map(awaited, statements(stage.stage.body)))
 
 
 def _digit(bound: Bound, stage: BoundStage, name: str, count: int) -> int | None:

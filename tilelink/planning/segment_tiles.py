@@ -203,7 +203,10 @@ class _Uses:
 
 
 def segments_of(bound: Bound) -> list[Segments]:
-    """Return the indices over segments of which a few tiles stand for all."""
+    """Return the indices over segments of which a few tiles stand for all; none of a program with words, which a tile
+    that is not there does not send."""
+    if any(tensor.packed for tensor in bound.tensors.values()):
+        return []
     ranges = {
         (stage.name, decl.name): table
         for stage in bound.stages.values()
@@ -285,7 +288,7 @@ def _has_rows(uses: _Uses, tensor: BoundTensor | None, dim: int, extents: set[in
     """True if the rows of a tensor may be any along a dimension, and its channels say nothing of them."""
     if tensor is None or tensor.shape[dim] not in extents or tensor.decl.space == "table":
         return False
-    if tensor.fragments or tensor.packed or (tensor.steps is not None and tensor.steps[0] == dim):
+    if tensor.fragments or (tensor.steps is not None and tensor.steps[0] == dim):
         return False
     grids = [grid for key, grid in uses.bound.channels.items() if key[0] == tensor.name]
     notified = [region.coords[dim] for region in uses.signals if region.tensor == tensor.name]

@@ -6,6 +6,7 @@ the theorem that is stated there. Where they refuse the small program, or someth
 said: the whole program is planned and asked. So it is where `RULES` has another rule: it may look at more than two
 events, or at counts.
 
+* *Order of reads.* What families show of two statements, they show of the whole program, which they are asked of.
 * *Threads.* Two accesses of one program to an element, in different tiles, are in order by signals, so the later one
   has a wait before it, at which threads meet; or the program would wait before it has notified, and `progress` refuses.
   A wait for a place is no such meeting. So no kernel with one for a tensor writes that tensor.
@@ -143,7 +144,8 @@ def proved(part: Cutoff, plan: Plan) -> bool:
         or not (in_turn(part, plan) or in_rounds(part, plan))
     ):
         return False
-    order, whole = Orders(plan), replace(part.whole, kernels=plan.bound.kernels)
+    whole = replace(part.whole, kernels=plan.bound.kernels)
+    order = Orders(plan, whole)
     refused = chain(
         tiles(plan, whole),
         roles(whole),

@@ -3,7 +3,8 @@
 It is that of kernels, in which one comes after those that it waits for and after earlier ones of its stream, and in a
 kernel that of the places of tiles. A tile then comes after those before it in its program, whichever that is, and after
 all of earlier kernels of its stream. So the first wait of it that lasts for ever would wait for what has come, if all
-programs that wait fit on a rank. Most programs have such an order, and it is read off columns; of others the rule
+programs that wait fit on a rank. Words of data and flag are signals like others: a launch that does not send some does
+not wait for them either (coverage). Most programs have such an order, and it is read off columns; of others the rule
 `progress` runs all programs.
 """
 
@@ -19,8 +20,12 @@ from tilelink.planning.plan import Plan
 def in_turn(plan: Plan) -> bool:
     """True if no wait of a plan lasts for ever, as tiles are in turn. It has the columns of its bound program."""
     bound = plan.bound
-    plain = plan.as_enumerated and bound.nodes == 1 and not any(tensor.packed for tensor in bound.tensors.values())
-    return plain and bound.coresident_throughout <= bound.resident_programs and waits_in_turn(plan)
+    return (
+        plan.as_enumerated
+        and bound.nodes == 1
+        and bound.coresident_throughout <= bound.resident_programs
+        and waits_in_turn(plan)
+    )
 
 
 def waits_in_turn(plan: Plan) -> bool:
