@@ -32,7 +32,7 @@ SCENARIOS = {
 """Numbers of ranks, and what they do."""
 
 
-SECOND = ("one rank", "addend", "needed, three", "five")
+SECOND = ("one rank", "addend", "needed, three", "scales, three", "five")
 """What kinds of the second tier are called, in part."""
 
 
