@@ -11,20 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
-from tilelink.ir.scalar import Binary, Env, Param, Scalar, Whole, evaluate, walk
+from tilelink.ir.scalar import Binary, Param, Scalar, Whole, walk
 from tilelink.ir.visitor import all_indices, stage_regions, stage_scalars
-from tilelink.lowering.bound import Bound, with_channels
-from tilelink.lowering.listing import listing
-from tilelink.lowering.orders import TILE
+from tilelink.lowering.bound import Bound
 from tilelink.planning.cutoff import Cutoff, Repetition, cutoff
 from tilelink.planning.plan import Plan
-from tilelink.verifier.cutoff import by_small
+from tilelink.verifier.cutoff import by_small, said
 
 LARGER = 9
 """Times a size: of such a one few blocks stand for all if only the one at hand is too small. It is odd, so that blocks
@@ -124,31 +120,8 @@ def _hold(
     """True if the small program of some sizes is the one that was proved."""
     with suppress(TileLinkError):
         others = (cutoff(bound_with({name: size})) for size in {2 * value, sizes.least} - {value})
-        return all(other is not None and _same(part, other) for other in others)
+        return all(other is not None and said(part) == said(other) for other in others)
     return False
-
-
-def _same(one: Cutoff, other: Cutoff) -> bool:
-    """True if a small program is proved by another one: all that is asked of it is alike, whatever the sizes are."""
-    if any(one.rounds(stage) != other.rounds(stage) for stage in one.whole.stages):
-        return False
-    return _text(one.small) == _text(other.small)
-
-
-def _text(small: Bound) -> tuple[str, list[bytes]]:
-    """Return the text of a small program, with counters of its own, and the order of its tiles as numbers.
-
-    How many programs a kernel has is a number of a size: in the small program each tile on SMs has one of its own.
-    """
-    kernels = tuple(one if one.on_copy_engine else replace(one, programs=1) for one in small.kernels)
-    stages = {name: replace(stage, order={}) for name, stage in small.stages.items()}
-    tiles = [
-        np.asarray(evaluate(order, Env(rank=rank, ranks=small.ranks, params={}, indices={TILE.name: t}))).tobytes()
-        for stage in small.stages.values()
-        for rank, t in [(np.arange(small.ranks)[:, None], np.arange(stage.total))]
-        for order in stage.order.values()
-    ]
-    return listing(replace(with_channels(small, small.channels), numbers={}, stages=stages, kernels=kernels)), tiles
 
 
 def dimensions(program: Program) -> list[str]:

@@ -4,6 +4,9 @@ A proof is of a lowered program, whatever source, schedule and sizes it comes fr
 (lowering/listing.py), the values of tables, and the files of this package: another version has other rules. Kept is
 what of a verified plan does not follow from its bound program at once: thresholds, the order of copy engines, and which
 blocks stood for all; and what its schedule alone orders. Columns of the plan are made when somebody asks for them.
+
+A proof by a few blocks is kept by what it says, too (planning/statement.py): a program of other sizes that says the
+same is asked for its own numbers alone. In a file is a hash of what it is kept by and of all that it has.
 """
 
 from __future__ import annotations
@@ -21,15 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink import files
-from tilelink.data import checked, plain, read_json
+from tilelink.data import checked, parse_json, plain, read_json
 from tilelink.errors import DataError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
+from tilelink.planning.cutoff import Cutoff, cutoff
 from tilelink.planning.plan import Plan
+from tilelink.planning.statement import statement
 from tilelink.settings import settings
 from tilelink.verifier import BY_CUTOFF, RULES
 from tilelink.verifier.by_schedule import Scheduled, by_schedule
-from tilelink.verifier.cutoff import executions, proved_before, safe_plan
+from tilelink.verifier.cutoff import SmallProof, executions, proved_before, safe_plan, small_proof
 
 MANY = 1 << 13
 """Executions of statements from which on a proof takes longer than it does to find it."""
@@ -74,7 +79,7 @@ def proved(
 
     on_rule: called with the name of each rule that is checked. Raises VerificationError.
     """
-    file = _file("proof", bound, tables or {})
+    file = _file("proof", bound, listing(bound), tables or {})
     known = None if file is None else _kept(Proof, file)
     shapes = [(bound.ranks, *grid.counts) for grid in bound.channels.values()]
     if known is not None and [one.shape for one in known.thresholds] == shapes:
@@ -86,15 +91,31 @@ def proved(
             own_first=known.own_copies_first,
             waits_aside=known.waits_aside,
         )
-    plan = safe_plan(bound, tables, on_rule)
+    plan = safe_plan(bound, tables, on_rule, _small_proof)
     if file is not None:
         _keep(file, Proof.of(plan))
     return plan
 
 
+def _small_proof(
+    part: Cutoff, tables: Mapping[str, NDArray[Any]] | None = None
+) -> tuple[SmallProof, Plan | None] | None:
+    """Return what is proved of a small program, as it is kept of another size, or else by asking the rules."""
+    file = _file("blocks", part.whole, statement(part), tables or {})
+    known = None if file is None else _kept(SmallProof, file)
+    if known is not None and part.thresholds(known.counts) is not None:
+        return known, None
+    found = small_proof(part, tables)
+    if found is not None and file is not None:
+        _keep(file, found[0])
+    return found
+
+
 def scheduled(plan: Plan, tables: Mapping[str, NDArray[Any]]) -> tuple[Scheduled, ...]:
     """Return what the schedule of a verified plan alone orders (`by_schedule`)."""
-    file = _file(f"order of {plan.bound.source}", plan.bound, tables)
+    part = cutoff(plan.bound) if plan.stands_for_all else None
+    said = listing(plan.bound) if part is None else statement(part)
+    file = _file("order", plan.bound, f"{plan.bound.source}\n{said}", tables)
     known = None if file is None else _kept(_Order, file)
     if known is None:
         known = _Order(found=tuple(by_schedule(plan)))
@@ -103,15 +124,18 @@ def scheduled(plan: Plan, tables: Mapping[str, NDArray[Any]]) -> tuple[Scheduled
     return known.found
 
 
-def _file(what: str, bound: Bound, tables: Mapping[str, NDArray[Any]]) -> Path | None:
-    """Return where something of a program is kept, None if nothing is: of few tiles, or if there are other rules."""
+def _file(kind: str, bound: Bound, said: str, tables: Mapping[str, NDArray[Any]]) -> Path | None:
+    """Return where something of a program is kept, None if nothing is: of few tiles, or if there are other rules.
+
+    said: the text of the program, or of what a part of it proves.
+    """
     if not settings().proofs or executions(bound) < MANY or dict(RULES) != dict(BY_CUTOFF):
         return None
-    found = hashlib.sha256(f"{what}\n{package()}\n{listing(bound)}".encode())
+    found = hashlib.sha256(f"{package()}\n{said}".encode())
     for name, values in sorted(tables.items()):
         array = np.ascontiguousarray(values)
         found.update(f"{name} {array.dtype.str} {array.shape}\n".encode() + array.tobytes())
-    return settings().cache / "proofs" / f"{found.hexdigest()}.json"
+    return settings().cache / "proofs" / f"{kind}-{found.hexdigest()}.json"
 
 
 @cache
@@ -125,21 +149,41 @@ def package() -> str:
 
 
 def _kept(kind: type[T], file: Path) -> T | None:
-    """Return what is in a file, or None. Whoever writes it decides what runs, so it must be this user or root."""
+    """Return what is in a file, or None. Whoever writes it decides what runs, so it must be this user or root.
+
+    A file that was cut, edited or renamed has another hash, and does not count.
+    """
     try:
         if not file.exists():
             return None
         if why := files.distrusted(file):
             raise DataError(f"{file} is not used: {why}", hint=files.OWN)
-        return checked(kind, read_json(file), str(file))
+        found = checked(_Sealed, read_json(file), str(file))
+        if found.hash != _hash(file, found.value):
+            raise DataError(f"{file} is not used: it is not what was written", hint="remove it")
+        return checked(kind, parse_json(found.value.encode(), str(file)), str(file))
     except (DataError, OSError) as error:
         _log.warning("%s", error)
         return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Sealed:
+    """What is kept, as JSON text, and its hash."""
+
+    value: str
+    hash: str
+
+
+def _hash(file: Path, value: str) -> str:
+    """Return the hash of a file's content and of what it is kept by, which is in its name."""
+    return hashlib.sha256(f"{file.name}\n{value}".encode()).hexdigest()
+
+
 def _keep(file: Path, value: object) -> None:
+    text = json.dumps(plain(value))
     try:
         files.make_folder(file.parent)
-        files.replace(file, json.dumps(plain(value)).encode(), mode=0o600)
+        files.replace(file, json.dumps(plain(_Sealed(value=text, hash=_hash(file, text)))).encode(), mode=0o600)
     except OSError as error:
         _log.warning("%s cannot be written: %s", file, files.reason(error))

@@ -167,8 +167,18 @@ class Cutoff:
         total = own.total
         return total // max((width * count for width, count, _ in self.digits(stage)), default=1)
 
-    def thresholds(self, plan: Plan) -> dict[tuple[str, str], Ints] | None:
-        """Return the thresholds of the whole program, from the plan of the small one; None if its blocks differ.
+    def counts(self, plan: Plan) -> tuple[Ints, ...]:
+        """Return the notifies of each statement that notifies, from the plan of the small program."""
+        notifies, of = plan.signals.kind == NOTIFY, plan.signals.statement
+        keys = ((number, _notified(one)) for number, (_, one) in enumerate(plan.statements))
+        return tuple(
+            self._counted(plan, key[0], np.flatnonzero(notifies & (of == number)))
+            for number, key in keys
+            if key is not None
+        )
+
+    def thresholds(self, counts: tuple[Ints, ...]) -> dict[tuple[str, str], Ints] | None:
+        """Return the thresholds of the whole program; None if its blocks differ. counts: as `counts` returns them.
 
         They are sums over all statements that notify a counter. A statement in whose region the index of a repetition
         says which channels of a dimension of it are notified does so in each block; any other one does it once for each
@@ -176,18 +186,16 @@ class Cutoff:
         """
         ranks, channels = self.whole.ranks, self.whole.channels
         result = {key: np.zeros((ranks, *grid.counts), np.int64) for key, grid in channels.items()}
-        s, number = plan.signals, -1
-        notifies = s.kind == NOTIFY
-        for stage in plan.bound.stages.values():
+        left = iter(counts)
+        for stage in self.small.stages.values():
             if [*_notified_if(stage.stage.body, {name for one in self.repetitions for name in one.indices(stage)})]:
                 return None
             for statement, around in _scoped(stage.stage.body, frozenset(stage.order)):
-                number += 1
-                key = _notified(statement)
-                if key is None:
+                if (key := _notified(statement)) is None:
                     continue
-                rows = np.flatnonzero(notifies & (s.statement == number))
-                found = self._counted(plan, key[0], rows)
+                found = next(left, None)
+                if found is None or found.shape != (ranks, *self.small.channels[key[0]].counts):
+                    return None
                 found = self._of_all(found, key[0], key[1], stage.name, around)
                 if found is None:
                     return None
@@ -302,9 +310,9 @@ class _Search:
         self._extents: dict[Member, int] = {}
         self._other: set[Member] = set()
         """Members of no repetition."""
-        self._fixed = {stage.name for stage in bound.stages.values() if _writes_entries(bound, stage)}
+        self._fixed = {stage.name for stage in bound.stages.values() if writes_entries(bound, stage)}
         """Stages that write index tensors: values that are computed alike are known by all that they are made of."""
-        self._naming = {stage.name for stage in bound.stages.values() if _names_places(bound, stage)}
+        self._naming = {stage.name for stage in bound.stages.values() if names_places(bound, stage)}
         """Stages in which names say where accesses are, or whether they are: what they are in the iterations before."""
         self._entries: set[str] = set()
         """Index tensors whose entries are more than what numbers of blocks are compared with."""
@@ -652,13 +660,14 @@ def _kept(bound: Bound, members: set[Member]) -> int:
     return most * EVENTS if roles else most + notifying
 
 
-def _names_places(bound: Bound, stage: BoundStage) -> bool:
+def names_places(bound: Bound, stage: BoundStage) -> bool:
     """True if a stage has names among the entries that its expressions read."""
     read = (part for expr in stage_scalars(stage.stage) for part in walk(expr) if isinstance(part, Lookup))
     return any(part.table not in bound.tensors for part in read)
 
 
-def _writes_entries(bound: Bound, stage: BoundStage) -> bool:
+def writes_entries(bound: Bound, stage: BoundStage) -> bool:
+    """True if a stage writes index tensors."""
     written = (s.region if isinstance(s, Store) else s.target
                for s in statements(stage.stage.body) if isinstance(s, Store | Transfer))  # fmt: skip
     return any(bound.tensors[region.tensor].decl.bound is not None for region in written)

@@ -16,12 +16,15 @@ events, or at counts.
 * *Roles, and what `tiles` asks of kernels,* are read off the whole program.
 
 Numbers are those of the whole program: its integers were checked when it was bound, and thresholds are made for it.
+
+What is asked of the small program alone, `SmallProof`, is true of all programs with the same statement
+(planning/statement.py): another size needs it once. What is asked of the whole one is asked of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -38,10 +41,12 @@ from tilelink.planning.copy_queues import waits_are_free
 from tilelink.planning.cutoff import Cutoff, cutoff
 from tilelink.planning.plan import LaterPlan, Plan, make_plan
 from tilelink.planning.queue_order import in_queue_order, with_order, with_queue_order
+from tilelink.planning.statement import statement
 from tilelink.verifier import BY_CUTOFF, RULES, verify
+from tilelink.verifier.families import Families
 from tilelink.verifier.ordering import Orders
 from tilelink.verifier.roles import roles
-from tilelink.verifier.tiles import tiles
+from tilelink.verifier.tiles import of_events, of_program
 from tilelink.verifier.turns import ends, waits_in_turn
 
 OF_WHOLE = {"tiles", "progress"}
@@ -49,16 +54,38 @@ MANY = 1 << 14
 """Executions of statements from which on it pays to look for a small program."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SmallProof:
+    """What was proved of a small program, from which the rest follows.
+
+    own_first, waits_aside: the order of its copy engines. families: what they showed of the statements of the whole
+    program. counts: how often each statement that notifies does so, [ranks, *counters].
+    """
+
+    own_first: bool
+    waits_aside: bool
+    families: str
+    counts: tuple[np.ndarray[Any, np.dtype[np.int64]], ...]
+
+
+Proving = Callable[[Cutoff, Mapping[str, NDArray[Any]] | None], "tuple[SmallProof, Plan | None] | None"]
+"""How a small program is proved, as by `small_proof`; with its plan, if that was made for it."""
+
+
 def safe_plan(
-    bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None, on_rule: Callable[[str], None] | None = None
+    bound: Bound,
+    tables: Mapping[str, NDArray[Any]] | None = None,
+    on_rule: Callable[[str], None] | None = None,
+    prove: Proving | None = None,
 ) -> Plan:
     """Return the verified plan of a bound program: of many tiles, with columns that are made when they are asked for.
 
-    on_rule: called with the name of each rule before it is checked of the whole program. Raises VerificationError.
+    on_rule: called with the name of each rule before it is checked of the whole program. prove: of small programs, by
+    asking or by what is kept; None: by asking. Raises VerificationError.
     """
     part = cutoff(bound) if executions(bound) >= MANY else None
     if part is not None and executions(part.small) <= executions(bound) // 2:
-        found = by_small(part, tables)
+        found = by_small(part, tables, prove or small_proof)
         if found is not None:
             return found
     plan = with_queue_order(make_plan(bound, tables))
@@ -74,27 +101,66 @@ def executions(bound: Bound) -> int:
     )
 
 
-def by_small(part: Cutoff, tables: Mapping[str, NDArray[Any]] | None = None) -> Plan | None:
-    """Return the plan of a whole program that the small one proves safe; None if it does not."""
+def by_small(
+    part: Cutoff, tables: Mapping[str, NDArray[Any]] | None = None, prove: Proving | None = None
+) -> Plan | None:
+    """Return the plan of a whole program that the small one proves safe; None if it does not. prove: as above."""
     if any(BY_CUTOFF.get(name) is not rule for name, rule in RULES.items()):
         return None
+    known = (prove or small_proof)(part, tables)
+    if known is not None and known[1] is None and known[0].families != _shown(_in_order(part, known[0])):
+        known = small_proof(part, tables)
+    if known is None:
+        return None
+    found, small = known
+    thresholds = part.thresholds(found.counts)
+    if thresholds is None or not _holds_of_whole(part, found):
+        return None
+    order = {"own_first": found.own_first, "waits_aside": found.waits_aside}
+    return proved_before(part.whole, tables, thresholds=thresholds, blocks=str(part), small=small, **order)
+
+
+def small_proof(
+    part: Cutoff, tables: Mapping[str, NDArray[Any]] | None = None
+) -> tuple[SmallProof, Plan | None] | None:
+    """Return what is proved of the small program of a whole one; None if it is not safe, or not known to be."""
     try:
-        small = with_queue_order(make_plan(part.small, tables, alone=True))
+        plan = with_queue_order(make_plan(part.small, tables, alone=True))
     except TileLinkError:
         return None  # whatever it is, the whole program has it too, and what is said is said of that
-    thresholds = part.thresholds(small)
-    if thresholds is None or not all(one.holds(small) for one in part.repetitions) or not proved(part, small):
+    counts = part.counts(plan)
+    alike = part.thresholds(counts) is not None and all(one.holds(plan) for one in part.repetitions)
+    if not alike or not proved(part, plan):
         return None
-    engines = [kernel for kernel in small.bound.kernels if kernel.on_copy_engine]
-    return _later(
-        part.whole,
-        tables,
-        thresholds=thresholds,
-        small=lambda: small,
-        blocks=str(part),
+    engines = [kernel for kernel in plan.bound.kernels if kernel.on_copy_engine]
+    found = SmallProof(
         own_first=any(kernel.own_copies_first for kernel in engines),
         waits_aside=any(kernel.waits_aside for kernel in engines),
+        families=_shown(replace(part.whole, kernels=plan.bound.kernels)),
+        counts=counts,
     )
+    return found, plan
+
+
+def said(part: Cutoff) -> tuple[str, str]:
+    """Return what a small program proves, for which other sizes it does so too."""
+    return statement(part), _shown(part.whole)
+
+
+def _shown(whole: Bound) -> str:
+    """Return what families show of the statements of a program, pair by pair."""
+    return "; ".join(f"{pair}: {reason}" for pair, reason in Families(None, whole=whole).answers.items())
+
+
+def _in_order(part: Cutoff, found: SmallProof) -> Bound:
+    return with_order(part.whole, own_first=found.own_first, waits_aside=found.waits_aside)
+
+
+def _holds_of_whole(part: Cutoff, found: SmallProof) -> bool:
+    """True if what is asked of a whole program itself, of each size, is so."""
+    whole = _in_order(part, found)
+    fits = whole.coresident_throughout <= whole.resident_programs
+    return fits and next(chain(of_program(whole), roles(whole)), None) is None
 
 
 def proved_before(
@@ -105,38 +171,28 @@ def proved_before(
     blocks: str,
     own_first: bool,
     waits_aside: bool,
+    small: Plan | None = None,
 ) -> Plan:
     """Return the plan of a bound program of which all of this was proved: its columns are made when they are asked for.
 
-    blocks: those that stand for all, in words; empty if the whole program was asked.
+    blocks: those that stand for all, in words; empty if the whole program was asked. small: their plan, if it is there.
     """
 
-    def small() -> Plan:
+    def few() -> Plan:
+        if small is not None:
+            return small
         part = cutoff(bound)
         assert part is not None
         return with_queue_order(make_plan(part.small, tables, alone=True))
 
     order = {"own_first": own_first, "waits_aside": waits_aside}
-    return _later(bound, tables, thresholds=thresholds, small=small if blocks else None, blocks=blocks, **order)
-
-
-def _later(
-    bound: Bound,
-    tables: Mapping[str, NDArray[Any]] | None,
-    *,
-    thresholds: Mapping[tuple[str, str], Ints],
-    small: Callable[[], Plan] | None,
-    blocks: str,
-    own_first: bool,
-    waits_aside: bool,
-) -> Plan:
-    order = {"own_first": own_first, "waits_aside": waits_aside}
     whole = with_order(bound, **order)
-    return LaterPlan.of(whole, thresholds, small, blocks, lambda: in_queue_order(make_plan(bound, tables), **order))
+    make = few if blocks else None
+    return LaterPlan.of(whole, thresholds, make, blocks, lambda: in_queue_order(make_plan(bound, tables), **order))
 
 
 def proved(part: Cutoff, plan: Plan) -> bool:
-    """True if the whole program is proved safe. plan: of the small one, with the order of its copy engines."""
+    """True if all that is asked of a small program is so. plan: its own, with the order of its copy engines."""
     aside = any(kernel.waits_aside for kernel in plan.bound.kernels)
     if (
         _meets_at_places(plan)
@@ -144,13 +200,8 @@ def proved(part: Cutoff, plan: Plan) -> bool:
         or not (in_turn(part, plan) or in_rounds(part, plan))
     ):
         return False
-    whole = replace(part.whole, kernels=plan.bound.kernels)
-    order = Orders(plan, whole)
-    refused = chain(
-        tiles(plan, whole),
-        roles(whole),
-        *(rule(plan, order) for name, rule in RULES.items() if name not in OF_WHOLE),
-    )
+    order = Orders(plan, replace(part.whole, kernels=plan.bound.kernels))
+    refused = chain(of_events(plan), *(rule(plan, order) for name, rule in RULES.items() if name not in OF_WHOLE))
     return next(refused, None) is None
 
 
@@ -183,18 +234,19 @@ def _by_kernels(plan: Plan) -> Plan:
 
 
 def in_turn(part: Cutoff, plan: Plan) -> bool:
-    """True if no wait of the whole program lasts for ever, as tiles are in turn (turns.py). plan: of the small program.
+    """True if no wait of the whole program lasts for ever, as tiles are in turn (turns.py), if all programs that wait
+    fit on a rank. plan: of the small program.
 
     That is asked of each wait and each notify of one kernel, of which the small program has images with the same order
     if its stages have the same digits; and of kernels.
     """
     loops = [loop for kernel in part.whole.kernels for loop in kernel.loops]
     alike = all(part.digits(name) == part.digits(loop.stages[0]) for loop in loops for name in loop.stages)
-    return alike and part.whole.coresident_throughout <= part.whole.resident_programs and waits_in_turn(plan)
+    return alike and waits_in_turn(plan)
 
 
 def in_rounds(part: Cutoff, plan: Plan) -> bool:
-    """True if no wait of the whole program lasts for ever. plan: of the small program.
+    """True if no wait of the whole program lasts for ever, if all that wait fit on a rank. plan: of the small program.
 
     The tiles of a kernel come in rounds, equally many in both programs. Take an execution in which each kernel has one
     program on a rank, and a round first makes all of its waits and then all of its notifies; those that are deferred to
@@ -204,14 +256,11 @@ def in_rounds(part: Cutoff, plan: Plan) -> bool:
     does not come to. All rounds that it waits for are done, and those before it; programs take tiles in rising order
     (planning/any_program.py).
     """
-    bound = part.whole
-    if bound.coresident_throughout > bound.resident_programs:
-        return False
     numbered = _rounds(part, plan)
     if numbered is None:
         return False
     of_task, before, last = numbered
-    s, ranks = plan.signals, bound.ranks
+    s, ranks = plan.signals, part.whole.ranks
     notifies = np.flatnonzero(s.kind == NOTIFY)
     node = of_task[s.task[notifies]]
     node = np.where(

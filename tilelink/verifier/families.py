@@ -142,11 +142,14 @@ class Families:
     """The answers about the pairs of statements of a plan that write and read one tensor.
 
     without: the numbers of waits that are taken for none. whole: the program that is asked, if that of the plan has
-    some blocks of it.
+    some blocks of it, or there is no plan.
     """
 
-    def __init__(self, plan: Plan, without: Collection[int] = (), whole: Bound | None = None) -> None:
-        self._plan, self._bound, self._without = plan, whole or plan.bound, frozenset(without)
+    def __init__(self, plan: Plan | None, without: Collection[int] = (), whole: Bound | None = None) -> None:
+        if whole is None:
+            assert plan is not None
+            whole = plan.bound
+        self._plan, self._bound, self._without = plan, whole, frozenset(without)
         self._kernels = self._bound.kernel_of
 
     def after(self, reasons: Iterable[str]) -> NDArray[np.bool_]:
@@ -154,6 +157,7 @@ class Families:
 
         It is True only of reads of statements of which every pair has an answer.
         """
+        assert self._plan is not None
         a, allowed = self._plan.accesses, frozenset(reasons)
         good: dict[tuple[str, int], bool] = {}
         for pair, reason in self.answers.items():
@@ -455,8 +459,9 @@ class Families:
         for stage in self._bound.stages.values():
             own = found.setdefault(stage.name, [])
             for address, around, statement in _walk(stage.stage.body, number):
-                stated = self._plan.statements[number]
-                assert stated[0] == stage.name and type(stated[1]) is type(statement)
+                if self._plan is not None:
+                    stated = self._plan.statements[number]
+                    assert stated[0] == stage.name and type(stated[1]) is type(statement)
                 place = _Place(stage=stage, number=number, statement=statement, address=address, around=around)
                 own.append(place)
                 number += 1

@@ -49,13 +49,15 @@ from tilelink.planning.plan import Plan
 HINT = "compact numbers as the pass `compact` makes them, or none"
 
 
-def tiles(plan: Plan, whole: Bound | None = None) -> Iterator[VerificationError]:
+def tiles(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of compact numbers that are not those of the tiles of a launch, or that must not be used, and of
-    kernels that run in another way than the plan has them.
+    kernels that run in another way than the plan has them."""
+    yield from of_program(plan.bound, faults=bool(plan.faults))
+    yield from of_events(plan)
 
-    whole: the program, if the plan is one of fewer tiles that stand for all (cutoff.py).
-    """
-    bound = whole or plan.bound
+
+def of_program(bound: Bound, *, faults: bool = False) -> Iterator[VerificationError]:
+    """Yield refusals of what the kernels of a program say. faults: True if its plan has some: `coverage` says more."""
     for kernel in bound.kernels:
         if kernel.program_per_tile and (message := _not_per_tile(bound, kernel)) is not None:
             at = bound.stages[kernel.name].stage.location
@@ -66,17 +68,24 @@ def tiles(plan: Plan, whole: Bound | None = None) -> Iterator[VerificationError]
             at = bound.stages[kernel.name].stage.location
             yield TilesError(f"{kernel.name}: {message}", location=at, hint="tiles in turn, without `dynamic`")
         for loop in kernel.loops:
-            if loop.compact is None or plan.faults:  # of an end without a value `coverage` says more
+            if loop.compact is None or faults:
                 continue
             stage = bound.stages[loop.stages[0]]
-            tied = obstacle(bound, kernel) or _tied(plan, plan.bound.stages[stage.name])
-            message = tied or _differs(bound, stage, loop.compact)
+            message = obstacle(bound, kernel) or _differs(bound, stage, loop.compact)
             if message is not None:
                 yield TilesError(f"{stage.name}: {message}", location=stage.stage.location, hint=HINT)
     yield from _of_kernels(bound)
+
+
+def of_events(plan: Plan) -> Iterator[VerificationError]:
+    """Yield refusals of events that tie tiles with compact numbers to others, or that a copy engine has in no order."""
+    compact = (plan.bound.stages[loop.stages[0]] for one in plan.bound.kernels for loop in one.loops if loop.compact)
+    for stage in compact if not plan.faults else ():
+        if (message := _tied(plan, stage)) is not None:
+            yield TilesError(f"{stage.name}: {message}", location=stage.stage.location, hint=HINT)
     if (message := _not_in_queue_order(plan)) is not None:
         hint = "own_copies_first and waits_aside as planning decides them, or neither"
-        yield TilesError(message, location=bound.schedule.location, hint=hint)
+        yield TilesError(message, location=plan.bound.schedule.location, hint=hint)
 
 
 def _of_kernels(bound: Bound) -> Iterator[VerificationError]:
