@@ -59,6 +59,7 @@ from tilelink.ir.scalar import (
     Int,
     Logic,
     Lookup,
+    Rank,
     Scalar,
     Whole,
     at_launch,
@@ -700,20 +701,22 @@ def in_any_order(bound: Bound, stage: BoundStage) -> bool:
 def _digit(bound: Bound, stage: BoundStage, name: str, count: int) -> int | None:
     """Return of how many tiles a step of an index is, if its last `count` numbers are a digit of the tile number that
     nothing else depends on: no other index, and no number above it; else None."""
-    ranks, numbers = np.arange(bound.ranks)[:, None], np.arange(stage.total)[None, :]
-    env = Env(rank=ranks, ranks=bound.ranks, params={}, indices={TILE.name: numbers})
-    shape = (bound.ranks, stage.total)
     if not stage.total:
         return None
+    nodes = (part for expr in stage.order.values() for part in walk(expr))
+    several = bound.ranks if any(isinstance(part, Rank | Lookup) for part in nodes) else 1
+    ranks, numbers = np.arange(several)[:, None], np.arange(stage.total)[None, :]
+    env = Env(rank=ranks, ranks=bound.ranks, params={}, indices={TILE.name: numbers})
+    shape = (several, stage.total)
     columns = {one: np.broadcast_to(np.asarray(evaluate(expr, env)), shape) for one, expr in stage.order.items()}
     above, own = np.divmod(columns.pop(name), count)
     steps = np.flatnonzero(own[0] != own[0, 0])
     width = int(steps[0]) if len(steps) else stage.total
     if stage.total % (width * count):
         return None
-    parts = [one.reshape(bound.ranks, -1, count, width) for one in (above, *columns.values())]
+    parts = [one.reshape(several, -1, count, width) for one in (above, *columns.values())]
     alone = all((one == one[:, :, :1]).all() for one in parts)
-    own = own.reshape(bound.ranks, -1, count, width)
+    own = own.reshape(several, -1, count, width)
     return width if alone and (own == np.arange(count)[None, None, :, None]).all() else None
 
 
