@@ -88,16 +88,18 @@ def simulate(
         written = module.program(program)
         choices = choices_of(written, sets)
         chosen = with_choices(written, choices)
+        scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
         dims = dims_of(chosen, sets, LARGE_DIMS, node_ranks=of_a_node(ranks, nodes))
         described = load_machine(machine)
-        tables = random_tables(chosen, dims, ranks)
-        sizes: dict[str, Any] = {"dims": dims, "ranks": ranks, "nodes": nodes, "dtype": dtype.value, "tables": tables}
+        sizes: dict[str, Any] = {"dims": dims, "ranks": ranks, "nodes": nodes, "dtype": dtype.value}
+        where: dict[str, Any] = {**sizes, "target": described.processor}
+        bound = compiler.bound(chosen, scheduled, **where)
+        sizes["tables"] = random_tables(chosen, dims, ranks)
         with patience("searching a schedule", SEARCHED_S, as_json):
             found = suggested(chosen, schedule, described, sizes, quiet=as_json)
-        scheduled = found.schedule if found else schedules_named(module, chosen, schedule or DEFAULT)[0]
-        bound = compiler.bound(
-            chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=described.processor, nodes=nodes
-        )  # fmt: skip
+        if found:
+            scheduled = found.schedule
+            bound = compiler.bound(chosen, scheduled, **where)
         if not as_json:
             if schedule is None:
                 say_built_in(module, chosen)

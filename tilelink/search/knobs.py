@@ -92,7 +92,8 @@ def with_built_in(knob: Knob, program: Program) -> Knob:
     plain = Schedule(name="plain", program=program.name)
     if any(change(plain) == plain for change in knob.changes):
         return knob
-    return Knob(name=knob.name, labels=("built in", *knob.labels), changes=(lambda schedule: schedule, *knob.changes))
+    # Last: of choices that change a schedule as little, the first one is the nearest (seeds.py).
+    return Knob(name=knob.name, labels=(*knob.labels, "built in"), changes=(*knob.changes, lambda schedule: schedule))
 
 
 def _tensor_knobs(

@@ -122,8 +122,9 @@ def search(
     if budget_s is not None and not budget_s >= 0:
         raise SearchError(f"a search of {budget_s!r} s", hint="give seconds, 0 or more, or None for no limit")
     judge = _Judge(space, cost, guess, progress, budget_s, trials)
+    known: dict[Candidate, float | None] = {}
     try:
-        ended = _declared(space, judge, budget_s) or walk(space, judge, strategy, seed)
+        ended = _declared(space, judge, budget_s, known) or walk(space, judge, strategy, seed, known)
     except KeyboardInterrupt:
         if not keep_interrupted:
             raise
@@ -147,8 +148,13 @@ def _name(strategy: object) -> str:
     return getattr(strategy, "__name__", repr(strategy))
 
 
-def _declared(space: Space, judge: _Judge, budget_s: float | None) -> Ended | None:
-    """Rate the declared schedules as far as time allows. Return the budget that is spent with them, if any is."""
+def _declared(
+    space: Space, judge: _Judge, budget_s: float | None, known: dict[Candidate, float | None]
+) -> Ended | None:
+    """Rate the declared schedules as far as time allows. Return the budget that is spent with them, if any is.
+
+    known: gets the costs of those that are points.
+    """
     pairs = [(space.tiles(near.program, one), one, near) for one, near in zip(space.declared, space.seeds, strict=True)]
     done = 0.0
     for tiles, schedule, nearest in sorted(pairs, key=lambda pair: pair[0]):
@@ -158,7 +164,9 @@ def _declared(space: Space, judge: _Judge, budget_s: float | None) -> Ended | No
             continue
         if judge.spent == "trials":
             return "trials"
-        judge(nearest, schedule)
+        seconds = judge(nearest, schedule)
+        if space.schedule(nearest) == schedule:
+            known[nearest] = seconds
         done += tiles if tiles < inf else 0.0
     return None
 
@@ -172,21 +180,24 @@ class Judge(Protocol):
     def __call__(self, candidate: Candidate, /) -> float | None: ...
 
 
-def walk(space: Points, judge: Judge, strategy: Strategy, seed: int) -> Ended:
+def walk(
+    space: Points, judge: Judge, strategy: Strategy, seed: int, known: dict[Candidate, float | None] | None = None
+) -> Ended:
     """Rate what a strategy proposes until it, the points or the judge's budget are spent. Return why it ended.
 
-    Raises SearchError for a proposal that is no point.
+    known: costs of points that were rated before. Raises SearchError for a proposal that is no point.
     """
     proposals = _begun(strategy, space, seed)
-    known: dict[Candidate, float | None] = {}
+    known, begun = known or {}, False
     judged: float | None = None
     repeated = 0
     while repeated < PATIENCE and len(known) < space.size:
         try:
             with foreign(f"the strategy {_name(proposals)} failed", SearchError):
-                candidate = proposals.send(judged) if known else next(proposals)
+                candidate = proposals.send(judged) if begun else next(proposals)
         except StopIteration:
             return "strategy"
+        begun = True
         space.check(candidate)
         repeated = repeated + 1 if candidate in known else 0
         if not repeated:

@@ -21,19 +21,19 @@ from tilelink.ir.program import Program
 from tilelink.lowering.shared_memory import does_not_fit
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
+from tilelink.search import Found
+from tilelink.search.knobs import knobs
+from tilelink.search.seeds import nearest
 from tilelink.settings import settings
 from tilelink.simulator.machine import Machine
 from tilelink.target import Target
 from tilelink.tuning.database import Database, Key, Record, key_of
 from tilelink.tuning.rank import rank
-from tilelink.verifier.cutoff import executions
 
 FOUND = "found"
 """Name of a schedule that was found."""
-POINTS, FEWER_POINTS = 60, 40
-"""Points of a search, refused ones included; and of one whose points take half a second each."""
-MANY = 1 << 18
-"""Executions of statements with the built-in schedule, of all ranks, from which on they do."""
+POINTS, PASSES = 80, 2
+"""Points of a search, refused ones included: for so many passes through all choices, and no more than so many."""
 FILE = "found.jsonl"
 US = 1e6
 _log = logging.getLogger("tilelink.tuning")
@@ -77,14 +77,13 @@ def found(
     if program.schedules or held.kind == "cpu":
         return None
     given: dict[str, Any] = {"ranks": ranks, "dtype": dtype, "target": held, "tables": tables, "nodes": nodes}
-    plan = _safe_plan(program, None, dims, given)
-    if plan is None:
+    if _safe_plan(program, None, dims, given) is None:
         return None
-    points = FEWER_POINTS if executions(plan.bound) > MANY else POINTS
     database = Database(settings().cache / FILE)
     for rounded in (True, False):  # what was found for other sizes may not be safe for these
         key = _key(program, dims, machine, given, rounded=rounded)
-        record = database.find(key) or _searched(program, dims, machine, given, key, points)
+        record = database.find(key)
+        record = record or _remembered(program, searched(program, dims, machine, **given), key)
         if record is None:
             return None
         suggestion = _suggestion(record)
@@ -94,12 +93,10 @@ def found(
 
 
 def _suggestion(record: Record) -> Suggestion | None:
+    built_in = next((one["built_in"] for one in record.evidence), float("inf"))
     with suppress(TileLinkError):  # somebody changed the text
-        built_in = next((float(one["built_in"]) for one in record.evidence), float("inf"))
-        return Suggestion(
-            machine=record.key.gpu, schedule=compiler.parse(record.schedule).schedules[0], seconds=record.seconds,
-            built_in=built_in,
-        )  # fmt: skip
+        for one in compiler.parse(record.schedule).schedules:
+            return Suggestion(machine=record.key.gpu, schedule=one, seconds=record.seconds, built_in=built_in)
     return None
 
 
@@ -118,28 +115,40 @@ def _key(
     rounded: bool,
 ) -> Key:  # fmt: skip
     tables = sorted(given["tables"] or {})  # by name alone: whether it is safe with their values is asked anyway
-    decides = hashlib.sha256(f"{package()} {machine} { ({**given, 'tables': tables}) }".encode()).hexdigest()[:16]
+    decides = f"{package()} {machine} {sorted({**given, 'tables': tables}.items())}"
     key = key_of(
-        [program], dims=dims, dtype=given["dtype"], ranks=given["ranks"], gpu=machine.name, versions=decides
+        [program], dims=dims, dtype=given["dtype"], ranks=given["ranks"], gpu=machine.name,
+        versions=hashlib.sha256(decides.encode()).hexdigest()[:16],
     )  # fmt: skip
     return key if rounded else replace(key, dims=f"just {dict(dims)}")
 
 
-def _searched(
-    program: Program, dims: Mapping[str, int | float | bool], machine: Machine, given: Mapping[str, Any], key: Key,
-    points: int,
-) -> Record | None:  # fmt: skip
-    """Search, and remember and return the best."""
-    built_in = Schedule(name=FOUND, program=program.name)
-    result = rank(
-        [program], dims=dims, machine=machine, **given, declared=[built_in], by="descent", trials=POINTS, draws=1
-    )
+def searched(program: Program, dims: Mapping[str, int | float | bool], machine: Machine, **given: Any) -> Found:
+    """Return the search for a schedule of a program. given: arguments of `rank`, ranks and the target's value too."""
+    built_in = complete = Schedule(name=FOUND, program=program.name)
+    choices = knobs(program, dims, given["ranks"], given["target"])
+    points = min(POINTS, PASSES * sum(len(knob.labels) for knob in choices))
+    for knob in choices:
+        (choice,) = nearest([knob], built_in, dims, given["ranks"])
+        complete = knob.changes[choice](complete)
+    known = [built_in, complete]  # a point that says all may be nearer to fast ones
+    return rank([program], dims=dims, machine=machine, **given, declared=known, by="descent", trials=points, draws=1)
+
+
+def built_in_seconds(result: Found) -> float | None:
+    """Return what a search predicts of the built-in schedule, or None if that is refused."""
+    plain = (one.seconds for one in result.tried if one.declared and not one.schedule.stages)
+    return next(plain, None)
+
+
+def _remembered(program: Program, result: Found, key: Key) -> Record | None:
+    """Store and return the best of a search."""
     if not result.ranking:
         return None
-    best = result.ranking[0]
-    evidence = [{"built_in": one.seconds} for one in result.tried if one.declared]
+    best, built_in = result.ranking[0], built_in_seconds(result)
     record = Record(
-        key=key, program=program.name, schedule=str(best.schedule), seconds=best.seconds, evidence=tuple(evidence)
+        key=key, program=program.name, schedule=str(best.schedule), seconds=best.seconds,
+        evidence=() if built_in is None else ({"built_in": built_in},),
     )  # fmt: skip
     try:
         Database(settings().cache / FILE).store(record)

@@ -23,10 +23,7 @@ STARTS = 400
 
 
 def descent(space: Points, chance: Random) -> Generator[Candidate, float | None, None]:
-    """Yield the choices of one knob of the best point after the other.
-
-    First in the order of the knobs: those of products come first, on which most depends, then in random orders.
-    """
+    """Yield the choices of one knob of the best point after the other, the knobs in a random order."""
     best: tuple[float, Candidate] | None = None
     for seed in dict.fromkeys(space.seeds):
         cost = yield seed
@@ -40,10 +37,10 @@ def descent(space: Points, chance: Random) -> Generator[Candidate, float | None,
             break
     if best is None:
         return
-    here, first = best, True
+    here = best
     while True:
-        before, order = here, [*range(len(space.knobs[here[1].program]))]
-        for at in order if first else chance.sample(order, len(order)):
+        before, order = here, range(len(space.knobs[here[1].program]))
+        for at in chance.sample(order, len(order)):
             from_here = here[1]
             others = [n for n in range(len(space.knobs[from_here.program][at].labels)) if n != from_here.choices[at]]
             for choice in chance.sample(others, len(others)):
@@ -52,7 +49,6 @@ def descent(space: Points, chance: Random) -> Generator[Candidate, float | None,
                 cost = yield there
                 if cost is not None and cost < here[0] * (1 - GAIN):
                     here = (cost, there)
-        first = False
         if here[0] < best[0]:
             best = here
         if here is before:
