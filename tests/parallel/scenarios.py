@@ -651,6 +651,8 @@ def mistakes() -> None:
     net = stock.parallelize_module(MLP(), over, {"": absent, "w1": parallel.Colwise()})
     with pytest.raises(BindingError, match="'w4' of MLP is nothing"):
         net(torch.ones(ROWS, HIDDEN))
+    with pytest.raises(UnknownNameError, match=r"(?s)no method 'rings'.*all_gather, ulysses, ring"):
+        parallel.ContextParallel(method="rings")
     with pytest.raises(BindingError, match=r"(?s)together is 'w1'.*a tuple of names"):
         parallel.PrepareModuleInput(together="w1", **layouts)
 

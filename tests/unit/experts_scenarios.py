@@ -8,18 +8,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn.functional import gelu, silu
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+import tilelink
 from tilelink import ops
 from tilelink.errors import BindingError, CapacityError, DtypeError, RankError, ShapeError, UnknownNameError
-from tilelink.ops import torch_experts
+from tilelink.ops import experts, torch_experts
 from tilelink.ops.groups import group_named, members_of, name_of
 from tilelink.ops.routing import by_expert
 
@@ -207,6 +210,76 @@ def capacity() -> None:
     case.call(x, torch.full_like(ids, -1), weights, w13, w2, capacity=5)
 
 
+def overflow() -> None:
+    """Choices beyond a capacity are told without a later call: when asked, or else as the process ends."""
+    case = Case(tokens=_tokens(8, 0), skipped=0, favourite=0)
+    ops.check_capacity()
+    for _ in range(2):
+        case.call(*case.operands(), capacity=5)
+        with pytest.raises(CapacityError, match=r"had \d+ choices in an earlier call .*capacity=5"):
+            ops.check_capacity()
+        ops.check_capacity()  # said once
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experts._log, "warning", lambda text, error: said.append(text % error))
+        experts._say_overflows()
+        assert not said
+        case.call(*case.operands(), capacity=6)
+        experts._say_overflows()
+    assert len(said) == 1 and "capacity=6: those beyond were left out" in said[0]
+    with pytest.raises(CapacityError):
+        ops.check_capacity()
+
+
+def wide_ids() -> None:
+    """Ids that no i32 has are no expert's, by each implementation."""
+    case = Case(tokens=_tokens(6, 0), dtype=torch.float32, skipped=0)
+    x, ids, weights, w13, w2 = case.operands()
+    ids[0], ids[1, 0], ids[2, 1], ids[3] = 2**32, 2**40 + 1, -(2**32) + 2, torch.tensor([2**63 - 1, -(2**63)])
+    skipped = torch.where((ids >= 0) & (ids < 2**31), ids, -1)
+    for way in ("unfused", "moe:", "moe_decode:words"):
+        wanted = case.call(x, skipped, weights, w13, w2, schedule=way)
+        assert torch.equal(case.call(x, ids, weights, w13, w2, schedule=way), wanted), way
+
+
+def spread() -> None:
+    """DTensors of tokens and of experts, with gradients; a slice of each expert is no part of a DTensor."""
+    case, rank = Case(tokens=_tokens(6, 0)), dist.get_rank()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    x, ids, weights, w13, w2 = (DTensor.from_local(one, mesh, [Shard(0)]) for one in case.operands())
+    leaves = [one.requires_grad_() for one in (x, weights, w13, w2)]
+    y = ops.expert_parallel(x, ids, weights, w13, w2)
+    assert isinstance(y, DTensor) and y.placements == (Shard(0),)
+    factor = DTensor.from_local(case.drawn()[-1][rank], mesh, [Shard(0)])
+    made = torch.autograd.grad((y * factor).sum(), leaves)
+    results, dx, dweights, *dw = case.plain()
+    for found, one in zip((y, *made), (results[rank], dx[rank], dweights[rank], *case.own(*dw)), strict=True):
+        close(cast(Any, found).to_local(), one, case.dtype)
+    with pytest.raises(BindingError, match="w13 and w2 of expert_parallel is no DTensor"):
+        ops.expert_parallel(x, ids, weights, w13.to_local(), w2.to_local())
+    q = DTensor.from_local(torch.ones(1, 2, 4, 8), mesh, [Shard(2)])
+    lengths = DTensor.from_local(torch.ones(1, dtype=torch.int32), mesh, [Shard(0)])
+    for name, call in (
+        ("experts", lambda: ops.moe(x, ids, weights, w13, w2)),
+        ("attention", lambda: ops.attention(q, q, q, is_causal=True)),
+        ("decode_attention", lambda: ops.decode_attention(q[0], q, q, lengths[None], lengths)),
+        ("double", lambda: tilelink.op(tilelink.parse(DOUBLE).program())(x)),
+    ):
+        with pytest.raises(BindingError, match=f"{name}.* is given a DTensor") as caught:
+            call()
+        assert "to_local()" in str(caught.value.hint)
+
+
+DOUBLE = """
+program double(M, N):
+    x : in  [M, N]
+    y : out [M, N]
+
+    compute add(i: M, j: N):
+        y[i, j] = x[i, j] + x[i, j]
+"""
+
+
 def few() -> None:
     """The library's program for few tokens, by its meaning, beside the unfused layer."""
     case = Case(tokens=_tokens(5, 0), dtype=torch.float32)
@@ -348,13 +421,6 @@ def blocks() -> None:
             case.call(x, ids, *others, blocks=2, capacity=most - 1)
 
 
-def in_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weights [E, N, K] in 8 bits, and their scales for 128 x 128 elements."""
-    blocks = w.float().unflatten(2, (-1, 128)).unflatten(1, (-1, 128))
-    scale = blocks.abs().amax((2, 4), keepdim=True) / 448
-    return (blocks / scale).to(torch.float8_e4m3fn).flatten(3).flatten(1, 2), scale[:, :, 0, :, 0]
-
-
 def in_rows(x: Tensor) -> Tensor:
     """Return rows as they are in 8 bits, with scales for 128 elements, in f64."""
     blocks = x.double().unflatten(1, (-1, 128))
@@ -367,8 +433,8 @@ def scaled_operands(tokens: tuple[int, ...], slices: bool) -> tuple[tuple[Tensor
     rank, ranks = dist.get_rank(), len(tokens)
     chance = torch.Generator().manual_seed(11)
     experts, hidden, inner = (2, 256, 128 * ranks) if slices else (2 * ranks, 256, 128)
-    w13, s13 = in_blocks(torch.randn(experts, 2 * inner, hidden, generator=chance) * hidden**-0.5)
-    w2, s2 = in_blocks(torch.randn(experts, hidden, inner, generator=chance) * inner**-0.5)
+    w13, s13 = ops.quantise_blocks(torch.randn(experts, 2 * inner, hidden, generator=chance) * hidden**-0.5)
+    w2, s2 = ops.quantise_blocks(torch.randn(experts, hidden, inner, generator=chance) * inner**-0.5)
     x = [torch.randn(M, hidden, generator=chance).bfloat16().float() for M in tokens]
     ids = [torch.randint(-1, experts, (M, k), generator=chance) for M in tokens]
     weights = [torch.rand(M, k, generator=chance) for M in tokens]
@@ -407,6 +473,22 @@ def scaled() -> None:
         assert made.shape == wanted.shape
         error = float((made.double() - wanted).norm()) / max(1e-9, float(wanted.norm()))
         assert error < allowed[dtype], (slices, tokens, way, dtype, error)
+
+
+def quantised() -> None:
+    """Weights of 8 bits are as near as such numbers can be, and blocks of zeros stay zeros; others are refused."""
+    w = torch.randn(3, 256, 384, generator=torch.Generator().manual_seed(2))
+    w[1, :128, 128:256] = 0
+    values, scales = ops.quantise_blocks(w.bfloat16())
+    assert values.dtype == torch.float8_e4m3fn and values.shape == w.shape and scales.shape == (3, 2, 3)
+    again = values.float() * scales.repeat_interleave(128, 1).repeat_interleave(128, 2)
+    step = w.abs() / 16 + scales.amax() * 2**-9  # half of the last of 3 bits, and of the smallest number
+    assert bool(((again - w.bfloat16().float()).abs() <= step).all()) and not again[1, :128, 128:256].any()
+    assert float(values.float().abs().amax()) == 448
+    with pytest.raises(ShapeError, match=r"weights of 8 bits are of \[2, 200, 128\]"):
+        ops.quantise_blocks(torch.ones(2, 200, 128))
+    with pytest.raises(DtypeError, match=r"weights are torch\.int32"):
+        ops.quantise_blocks(torch.ones(2, 128, 128, dtype=torch.int32))
 
 
 def scaled_mistakes() -> None:
@@ -499,8 +581,8 @@ def traced() -> None:
 SCENARIOS = {
     one.__name__: one
     for one in (
-        results, unequal, frozen, repeated, capacity, few, many, rows, few_rows, shared, shared_many, blocks, scaled,
-        mistakes, scaled_mistakes, traced,
+        results, unequal, frozen, repeated, capacity, overflow, wide_ids, spread, few, many, rows, few_rows, shared,
+        shared_many, blocks, scaled, quantised, mistakes, scaled_mistakes, traced,
     )
 }  # fmt: skip
 

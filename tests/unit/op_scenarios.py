@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tilelink
 from tests.own_programs import FORWARD, MODULE, SEND_BACK, weight_gradient
@@ -689,9 +690,21 @@ def attended_in_documents() -> None:
     for documents, error, text in (
         (some[None], ShapeError, r"cu_seqlens is \[1, "), (some[:0], ShapeError, r"cu_seqlens is \[0\]"),
         (some.long(), DtypeError, "cu_seqlens is torch.int64"),
+        (cast(Tensor, [0, 4]), DtypeError, "cu_seqlens of attention is a list"),
     ):  # fmt: skip
         with pytest.raises(error, match=text):
             ops.attention(q, q, q, cu_seqlens=documents)
+    for told, text in (
+        ([0, 5, 3, 6], "cu_seqlens falls from 5 to 3, at 2"), ([1, 6], "cu_seqlens is from 1 to 6"),
+        ([0, 6 * ranks + 1], f"from 0 to {6 * ranks + 1}, of a sequence of {6 * ranks} rows"),
+        ([-1, 6], "from -1 to 6"),
+    ):  # fmt: skip
+        ways: Any
+        for ways in ({}, {"schedule": "unfused"}, {"method": "ulysses"}):
+            with pytest.raises(BindingError, match=text):
+                ops.attention(q, q, q, is_causal=True, cu_seqlens=torch.tensor(told, dtype=torch.int32), **ways)
+    with pytest.raises(ShapeError, match=f"calls attention with ending at 0 {2 + rank}, and rank"):
+        ops.attention(q, q, q, cu_seqlens=torch.tensor([0, 2 + rank], dtype=torch.int32))
     with pytest.raises(BindingError, match="a ring has no documents"):
         ops.attention(q, q, q, method="ring", cu_seqlens=some)
     with pytest.raises(BindingError, match="gpu_roles has documents without a mask"):
@@ -765,6 +778,34 @@ def attended_compiled() -> None:
     (dq,) = torch.autograd.grad(wanted.sum(), q)
     (traced_dq,) = torch.autograd.grad(found.sum(), q)
     near(traced_dq, dq, "traced gradient")
+
+
+class Zeros(TorchDispatchMode):
+    """Notes the sizes of zeros that are made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called, self.sizes = 0, list[list[int]]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.called += 1
+        if "zeros" in str(func):
+            self.sizes.append([*made.shape])
+        return made
+
+
+def attended_without_zeros() -> None:
+    """Backward makes no zeros for what it keeps of forward, on which nothing depends."""
+    for method in ("all_gather", "ulysses", "ring"):
+        for traced in (False, True):
+            q = torch.randn(1, 2, 6, 8).requires_grad_()
+            with Zeros() if traced else nullcontext():
+                y = ops.attention(q, q, q, is_causal=True, method=method)
+            with Zeros() as zeros:
+                y.sum().backward()
+            kept = [one for one in zeros.sizes if one[-1] != 8 or one[-2] == 6 * dist.get_world_size()]
+            assert zeros.called and not kept, (method, traced, kept)
 
 
 def attended_mistakes() -> None:

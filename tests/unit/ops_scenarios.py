@@ -28,8 +28,8 @@ from torch.nn.functional import gelu, silu
 
 import tilelink
 from tilelink import compiler, ops
-from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, UnknownNameError
-from tilelink.ops import calls, consensus, nodes, registered
+from tilelink.errors import BindingError, DeadlineError, DtypeError, RankError, ShapeError, UnknownNameError
+from tilelink.ops import calls, consensus, groups, nodes, registered
 from tilelink.ops import unfused as unfused_ways
 from tilelink.ops.operators import OPERATORS, RECORDS, add
 from tilelink.settings import override
@@ -769,6 +769,44 @@ def uneven() -> None:
     assert torch.equal(ops.ag_gemm(x[:MS], w), torch.full((2 * MS, N), float(K)))
     wide = torch.ones(N + rank, K)  # columns of a product may differ, and each rank compares as often as the others
     assert ops.ag_gemm(x[:MS], wide).shape == ops.ag_gemm(x[:MS], wide).shape == (2 * MS, N + rank)
+
+
+def uneven_later() -> None:
+    """So are rows that differ after calls that were alike, and another operator in place of one."""
+    rank = dist.get_rank()
+    x, w = torch.ones(2 * MS, K), torch.ones(N, K)
+    known = {function: function(x, w) for function in (ops.ag_gemm, ops.gemm_ar, ops.gemm_rs)}
+    for function, y in known.items():
+        with pytest.raises(ShapeError, match=f"x of {function.__name__} has 10 rows on rank 0; 12 rows on rank 1"):
+            function(x[: 2 * (MS - 1 + rank)], w)
+        assert torch.equal(function(x, w), y)  # and the group goes on
+    names = ("gemm_ar", "gemm_rs")
+    with pytest.raises(ShapeError, match=f"rank {rank} calls {names[rank]}, and rank {1 - rank} calls"):
+        getattr(ops, names[rank])(x, w)
+    q = torch.ones(1, 2, 8, 4)
+    ops.attention(q, q, q, is_causal=True)
+    with pytest.raises(ShapeError, match=f"rank {rank} calls attention with keys "):
+        ops.attention(*[q[:, :, : 8 - 4 * rank]] * 3, is_causal=True)
+    with pytest.raises(ShapeError, match=f"rank {rank} calls {('attention', 'gemm_ar')[rank]}, and rank"):
+        ops.gemm_ar(x, w) if rank else ops.attention(q, q, q, is_causal=True)
+    program = tilelink.load("ag_gemm").program("ag_gemm")
+    assert torch.equal(tilelink.op(program)(x, w).flatten(0, -2), known[ops.ag_gemm])
+    with pytest.raises(ShapeError, match=f"rank {rank} calls {('ag_gemm', 'gemm_ar')[rank]}, and rank"):
+        ops.gemm_ar(x, w) if rank else tilelink.op(program)(x, w)
+
+
+def absent() -> None:
+    """A rank whose peers make no call ends at its deadline, also where it waits for keys of the next rank."""
+    rank = dist.get_rank()
+    group, transfers = (cast(dist.ProcessGroup, dist.new_group()) for _ in range(2))
+    with override(deadline=1.0):
+        if rank == 0:
+            with pytest.raises(DeadlineError, match=r"rank 0 calls gemm_ar, and another rank makes no call in 1\.0 s"):
+                ops.gemm_ar(torch.ones(MS, K), torch.ones(N, K), group=group)
+            pending = [dist.irecv(torch.ones(1), 1, transfers)]
+            with pytest.raises(DeadlineError, match=r"a transfer did not end in 1\.0 s"):
+                groups.wait_for(pending, torch.ones(1))
+    dist.barrier()
 
 
 def unlike() -> None:

@@ -15,10 +15,10 @@ from tilelink.ops import experts, torch_experts
 
 SCENARIOS = {
     "results": (2, ("results", "unequal", "frozen", "repeated")),
-    "checks": (2, ("capacity", "few", "many", "mistakes")),
+    "checks": (2, ("capacity", "overflow", "wide_ids", "spread", "few", "many", "mistakes")),
     "compiled": (2, ("traced",)),
     "three ranks": (3, ("results", "unequal", "capacity")),
-    "scales": (2, ("scaled", "scaled_mistakes")),
+    "scales": (2, ("scaled", "quantised", "scaled_mistakes")),
     "scales, three ranks": (3, ("scaled",)),
     "scales, five ranks": (5, ("scaled",)),
     "tokens where they are needed": (2, ("rows",)),

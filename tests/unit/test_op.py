@@ -33,7 +33,8 @@ SCENARIOS = {
     "calls": ("results", "library", "out", "in_place", "groups", "tables", "mistakes", "odd_tensors", "kernels"),
     "tracing": ("gradients", "functions", "traced", "checks"),
     "more calls": ("any_rows",),
-    "attention": ("attended", "attended_oddly", "attended_in_f64", "attended_compiled", "attended_mistakes"),
+    "attention": ("attended", "attended_oddly", "attended_in_f64", "attended_compiled", "attended_mistakes",
+                  "attended_without_zeros"),
     "decoding": ("decoded", "decoded_mistakes"),
     "decoding, compiled": ("decoded_compiled",),
 }

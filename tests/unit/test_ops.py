@@ -25,6 +25,8 @@ SCENARIOS = {
         "scaled_mistakes",
         "followed_mistakes",
         "uneven",
+        "uneven_later",
+        "absent",
         "unlike",
         "no_tensors",
         "batches",

@@ -17,7 +17,8 @@ ranks issue their calls in one order; kernels of operators wait for peers on all
 not be issued in different orders either. `use_sms` leaves SMs to collectives of other groups.
 rows: calls with any number of rows share the kernels of some numbers, `kernel_rows`; after calls with each of these,
 none compiles. A call with another number leaves out up to an eighth of what its kernel computes, a sixteenth from 2048
-rows on. The first call with so many rows compares them between the ranks, except while a CUDA graph is captured.
+rows on. On GPUs the first call with so many rows compares them between the ranks, except while a CUDA graph is
+captured; with TILELINK_CHECK=1, and on CPUs, each call does.
 Where `rows` is given, one kernel, and one CUDA graph, is for any number of rows up to those of x: an integer of the
 host, or a torch.int32 without dimensions on the GPU, which may be written before a replay. All ranks give the same
 number. The result has as many rows where the host knows it, else room for all. Rows beyond have any value. There are no
@@ -52,18 +53,19 @@ from tilelink.ops.context_parallel import attention, from_zigzag, zigzag
 from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
 from tilelink.ops.decode import decode_attention
 from tilelink.ops.dtensors import SUMMED, WHOLE, spread
-from tilelink.ops.experts import expert_parallel, moe
+from tilelink.ops.experts import check_capacity, expert_parallel, moe
 from tilelink.ops.groups import Group, clear, members_of, name_of, size_of
 from tilelink.ops.operators import OPERATORS, UNFUSED
 from tilelink.ops.prepare import Prepared, prepare
 from tilelink.ops.rows import kernel_rows as _kernel_rows
 from tilelink.ops.sms import use_sms
+from tilelink.ops.torch_experts import quantise_blocks
 from tilelink.ops.validate import check_epilogue, check_followed, check_out, check_out_apart
 
 __all__ = [
     "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "attention",
-    "choose", "clear", "decode_attention", "expert_parallel", "from_zigzag", "kernel_rows", "moe", "prepare",
-    "Prepared", "use_sms", "UNFUSED", "zigzag",
+    "check_capacity", "choose", "clear", "decode_attention", "expert_parallel", "from_zigzag", "kernel_rows", "moe",
+    "prepare", "Prepared", "quantise_blocks", "use_sms", "UNFUSED", "zigzag",
 ]  # fmt: skip
 
 

@@ -19,12 +19,12 @@ from torch.distributed import ProcessGroup
 
 from tilelink import compiler
 from tilelink.compiler import library_module
-from tilelink.errors import DtypeError, RankError, UnknownNameError, UnknownTargetError
+from tilelink.errors import DtypeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
 from tilelink.ops.choice import room_for, rounded_rows
-from tilelink.ops.consensus import check_alike, consensus
+from tilelink.ops.consensus import Call, agree, compared, consensus
 from tilelink.ops.decide import decide, measured
-from tilelink.ops.groups import OfGroups, close_kernels, group_named
+from tilelink.ops.groups import OfGroups, close_kernels, group_named, refuse_capture
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.operators import OPERATORS, UNFUSED, Operator, program_of
 from tilelink.ops.pairs import Direct, Pair
@@ -55,9 +55,8 @@ class Made:
     """Objects made for the calls of a group.
 
     kernels: by program, schedule, sizes and dtype; calls with other rows take them too. decided: implementations of
-    calls that name none. ways: the programs and schedules that names mean. rows: calls that all ranks make
-    alike: they were compared. memory: elements of any value, by dtype and device. partial: what programs have of
-    inputs that are given in part, by name. wanted: kernels that calls lack, by
+    calls that name none. ways: the programs and schedules that names mean. memory: elements of any value, by dtype and
+    device. partial: what programs have of inputs that are given in part, by name. wanted: kernels that calls lack, by
     the keys of `kernels` or `others`, while `prepare` collects them; else None. others: of kernels of programs of one's
     own (`own.py`), which are kept there.
     """
@@ -67,7 +66,6 @@ class Made:
     kernels: dict[Any, Callable[..., dict[str, torch.Tensor]]] = field(default_factory=dict[Any, Any])
     decided: dict[Request, Schedule | str] = field(default_factory=dict[Request, Any])
     ways: dict[Any, tuple[Program, Schedule]] = field(default_factory=dict[Any, Any])
-    rows: set[Any] = field(default_factory=set[Any])
     memory: dict[Any, torch.Tensor] = field(default_factory=dict[Any, torch.Tensor])
     partial: dict[str, PartialInputs] = field(default_factory=dict[str, PartialInputs])
     wanted: dict[Any, Point] | None = None
@@ -98,7 +96,7 @@ class Made:
     def free(self, captured: bool) -> int:
         """Close the kernels and forget the rest. Return the number of kernels that are kept (`close_kernels`)."""
         held = close_kernels(self.kernels, captured)
-        for one in (self.calls, self.decided, self.rows, self.memory, self.others):
+        for one in (self.calls, self.decided, self.memory, self.others):
             one.clear()
         return held
 
@@ -151,12 +149,16 @@ def run(
     return _one(out)
 
 
+def _given(operator: Operator, operands: Operands) -> dict[str, torch.Tensor]:
+    return {one.name: t for one, t in zip(operator.operands, operands, strict=True) if t is not None}
+
+
 def _one(results: Sequence[torch.Tensor]) -> Any:
     return tuple(results) if len(results) > 1 else results[0]
 
 
 def _check_out(operator: Operator, operands: Operands, out: tuple[torch.Tensor, ...], ranks: int) -> None:
-    given = {one.name: t for one, t in zip(operator.operands, operands, strict=True) if t is not None}
+    given = _given(operator, operands)
     named = dict(zip((one.name for one in operator.outputs), out, strict=True))
     check_out(operator.name, named, operator.shapes(given, ranks), given["x"])
     check_out_apart(operator.name, named, given)
@@ -164,7 +166,7 @@ def _check_out(operator: Operator, operands: Operands, out: tuple[torch.Tensor, 
 
 def _empty(operator: Operator, operands: Operands, ranks: int) -> Any:
     """Return results of any value."""
-    given = {one.name: t for one, t in zip(operator.operands, operands, strict=True) if t is not None}
+    given = _given(operator, operands)
     made = [given["x"].new_empty(shape) for shape in operator.shapes(given, ranks)]
     return _one(made)
 
@@ -176,12 +178,21 @@ def _prepared(
     op: str, operands: Operands, activation: str, made: Made, implementation: Implementation,
     numbers: tuple[float, ...],
 ) -> Callable[..., Any]:  # fmt: skip
-    members = made.group
+    """Return what makes a call, after ranks have agreed on it: then compared each time, if calls on its device are."""
     check_activation(activation)
     operator = OPERATORS[op]
-    given = {one.name: t for one, t in zip(operator.operands, operands, strict=True) if t is not None}
-    x = given["x"]
-    _compare(operator, given, made)
+    given = _given(operator, operands)
+    same, device = _call_of(operator, given), given["x"].device
+    agree(same, made.group, device)
+    call = _built(operator, given, activation, made, implementation, numbers)
+    return compared(call, same, made.group, device)
+
+
+def _built(
+    operator: Operator, given: dict[str, torch.Tensor], activation: str, made: Made, implementation: Implementation,
+    numbers: tuple[float, ...],
+) -> Callable[..., Any]:  # fmt: skip
+    members, x, op = made.group, given["x"], operator.name
     check_operands(operator, given, members.size())
     columns, ranks = x.shape[1:].numel(), members.size()
     rows = rows_of(operator, x.shape[0], ranks)
@@ -228,20 +239,12 @@ def _prepared(
     return Launch(kernel, program, operator, given, ranks, left, rows, rests, counts)
 
 
-def _compare(operator: Operator, given: Mapping[str, torch.Tensor], made: Made) -> None:
-    """Raise ShapeError on all ranks if their calls differ, before any of them sends: once for each of a kind.
-
-    Sizes of a product's operands that may differ, as columns that are not summed, are not compared.
-    """
-    x = given["x"]
-    alike = 1 if operator.weights else x.dim()
-    call = [f"{x.dtype}"]
+def _call_of(operator: Operator, given: Mapping[str, torch.Tensor]) -> Call:
+    """Return what all ranks give alike: not the sizes of a product's operands that may differ, as its columns."""
+    x, columns = given["x"], ()
     if operator.weights and not operator.gathers:
-        call.append(f"{given[operator.weights[0]].shape[0]} columns")
-    key = (operator.name, *call, tuple(x.shape[:alike]))
-    if x.dim() and key not in made.rows:
-        check_alike(operator.name, tuple(call), x.shape, alike, made.group)
-        made.rows.add(key)
+        columns = (f"{given[operator.weights[0]].shape[0]} columns",)
+    return Call(operator.name, (x.dtype, *columns), tuple(x.shape[:1] if operator.weights else x.shape))
 
 
 def gpu_of(x: torch.Tensor | None) -> AbstractContextManager[Any]:
@@ -334,9 +337,10 @@ def _kernel(
     target = target_of(made.group)
     key = (program.name, str(schedule), *dims.values(), x.dtype, target)
     if key not in made.kernels:
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():
-            hint = f"call it once before the capture, on all ranks, with as many rows ({x.shape[0]}) as here"
-            raise RankError(f"{program.name} is compiled at its first call, which no CUDA graph holds", hint=hint)
+        refuse_capture(
+            f"{program.name} is compiled at its first call, which no CUDA graph holds",
+            f"call it once before the capture, on all ranks, with as many rows ({x.shape[0]}) as here",
+        )
         if made.wanted is not None:
             made.wanted[key] = Point(
                 program=program, schedule=schedule, dims=dims, dtype=DTYPES[x.dtype], ranks=ranks, nodes=nodes,

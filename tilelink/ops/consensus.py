@@ -6,17 +6,20 @@ it. So rank 0 reads it, once, and tells the others; from then on every decision 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from tilelink.errors import RankError, ShapeError, TileLinkError
-from tilelink.ops.groups import OfGroups
+from tilelink.errors import DeadlineError, RankError, ShapeError, TileLinkError
+from tilelink.ops import unfused
+from tilelink.ops.groups import OfGroups, is_capturing, refuse_capture, set_deadline
 from tilelink.ops.nodes import is_one_node
+from tilelink.settings import settings
 from tilelink.tuning import Database, Key, Record, here
 
 SAME = "all ranks of the group make the same calls in the same order"
@@ -44,89 +47,152 @@ def consensus(group: ProcessGroup) -> Consensus:
 
 
 def _agreed_by(group: ProcessGroup) -> Consensus:
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        hint = "call the operator once before the capture, on all ranks, or give it a schedule"
-        raise RankError("the ranks choose an implementation together, which a CUDA graph cannot hold", hint=hint)
-    said: list[Any] = [_own(group.size()) if group.rank() == 0 else None]
+    refuse_capture(
+        "the ranks choose an implementation together, which a CUDA graph cannot hold",
+        "call the operator once before the capture, on all ranks, or give it a schedule",
+    )
+    said = of_first(_own(group.size()) if group.rank() == 0 else None, group)
+    return replace(said, one_node=is_one_node(group))
+
+
+def of_first(own: Any, group: ProcessGroup) -> Any:
+    """Return what rank 0 gives. Collective."""
+    said = [own]
     if group.size() > 1:
         dist.broadcast_object_list(said, group=group, group_src=0)
-    return replace(said[0], one_node=is_one_node(group))
+    return said[0]
 
 
 _agreed = OfGroups(_agreed_by)
 
 
-def check_alike(op: str, call: tuple[str, ...], shape: torch.Size, alike: int, group: ProcessGroup) -> None:
-    """Raise ShapeError, on all ranks, where their calls or the first `alike` sizes of x differ; collective.
+class Call(NamedTuple):
+    """What all ranks give alike in a call: the operator's name, parts, and the first sizes of x.
 
-    call: what else all ranks give alike, in words. Nothing is compared while a CUDA graph captures, which cannot hold
-    it.
+    said: each part is words, or (name, value), or a dtype.
     """
-    if group.size() == 1 or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+
+    op: str
+    said: tuple[Any, ...] = ()
+    shape: tuple[int, ...] = ()
+
+    def words(self) -> tuple[str, ...]:
+        return tuple(" ".join(map(_word, one)) if isinstance(one, tuple) else _word(one) for one in self.said)
+
+
+def _word(part: Any) -> str:
+    return str(list(part) if isinstance(part, torch.Size) else part)
+
+
+def agree(call: Call, group: ProcessGroup, device: torch.device, refusal: TileLinkError | None = None) -> None:
+    """Compare a call with those that the other ranks make, before any of them sends. Collective.
+
+    Calls on a GPU are compared once, as far as this rank knows, and with TILELINK_CHECK=1 each time. Other calls are
+    compared each time: then a rank that makes another call than its peers is told so, and so are they. Nothing is
+    compared while a CUDA graph is captured, which cannot hold it.
+
+    refusal: why this rank cannot make the call; it is raised after the others have been told.
+    Raises RankError on ranks that could make the call if another one cannot, ShapeError if the calls differ, and where
+    a deadline is set DeadlineError if some rank makes none.
+    """
+    known, each = _compared.of(group), compares_each(device)
+    if not each and refusal is None and call in known:
         return
+    if group.size() == 1 or is_capturing():
+        if refusal is not None:
+            raise refusal
+        return
+    try:
+        if not each or not _are_equal(call, group, device, refusal):
+            _compare(call, group, refusal)
+    except RuntimeError as error:
+        raise _without_answer(call, group, error) from error
+    if not each:
+        known.add(call)
+
+
+class _Compared:
+    """A function whose calls are compared each time, but for the first one, which has been."""
+
+    def __init__(self, run: Callable[..., Any], *agreed: Any) -> None:
+        self.compared, self._agreed, self._fresh = run, agreed, True
+
+    def __call__(self, *operands: Any, **named: Any) -> Any:
+        if self._fresh:
+            self._fresh = False
+        else:
+            agree(*self._agreed)
+        return self.compared(*operands, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.compared, name)
+
+
+def compared(run: Callable[..., Any], call: Call, group: ProcessGroup, device: torch.device) -> Callable[..., Any]:
+    """Return what runs a call that ranks have agreed on: further calls are compared too, if those on its device are."""
+    return _Compared(run, call, group, device) if group.size() > 1 and compares_each(device) else run
+
+
+def compares_each(device: torch.device) -> bool:
+    """True if calls on a device are compared each time."""
+    return device.type != "cuda" or settings().check
+
+
+def _are_equal(call: Call, group: ProcessGroup, device: torch.device, refusal: TileLinkError | None) -> bool:
+    """Return True if all ranks can make the same call: by one exchange of eight bytes."""
+    digest = hashlib.blake2b(repr(call).encode(), digest_size=8).digest()
+    own = -1 if refusal is not None else int.from_bytes(digest, "big") >> 1
+    where = device if device.type == "cuda" else "cpu"
+    every = unfused.all_gather(torch.tensor([own], device=where), group).tolist()
+    return own >= 0 and all(one == own for one in every)
+
+
+def _compare(call: Call, group: ProcessGroup, refusal: TileLinkError | None) -> None:
+    """Raise what `agree` says, by an exchange of the calls in words."""
     every: list[Any] = [None] * group.size()
-    dist.all_gather_object(every, (op, call, list(shape)), group=group)
-    own = group.rank()
-    if others := [rank for rank, (other, *_) in enumerate(every) if other != op]:
-        message = f"rank {own} calls {op}, and rank {others[0]} calls {every[others[0]][0]}"
-        raise ShapeError(message, hint=SAME)
-    _same_calls(op, [parts for _, parts, _ in every], group)
-    sizes = {tuple(one[:alike]) for *_, one in every}
-    if len(sizes) > 1:
-        of = {size: [str(r) for r, one in enumerate(every) if tuple(one[-1][:alike]) == size] for size in sorted(sizes)}
-        said = (
-            f"{size[0]} rows" + (f" of {list(size[1:])}" if alike > 1 else "") + f" on rank{'s' * (len(those) > 1)} "
-            f"{', '.join(those)}"
-            for size, those in of.items()
-        )
-        hint = "every rank of the group gives as many: pad to the largest, and cut the result"
-        raise ShapeError(f"x of {op} has {'; '.join(said)}", hint=hint)
-
-
-def check_alike_once(op: str, call: tuple[str, ...], x: torch.Tensor, group: ProcessGroup) -> None:
-    """Compare calls as `check_alike` does, and all sizes of x: once for each kind of call."""
-    if (kind := (op, call, x.shape)) not in (known := _compared.of(group)):
-        check_alike(op, call, x.shape, x.dim(), group)
-        known.add(kind)
-
-
-_compared = OfGroups[set[Any]](lambda group: set())
-"""Kinds of calls that all ranks of a group were found to make alike."""
-
-
-def gathered(
-    op: str, what: tuple[str, ...], group: ProcessGroup, own: Any = None, refusal: TileLinkError | None = None
-) -> list[Any]:
-    """Return what every rank gives, if all ranks make the same call; collective.
-
-    op: the operator's name. what: the call in words, part by part. own: what this rank gives. refusal: why this rank
-    cannot make the call; it is raised after the others have been told.
-
-    Raises RankError on ranks that could make the call if another one cannot, ShapeError if the calls differ.
-    """
-    every: list[Any] = [(what, str(refusal or ""), own)]
-    if group.size() > 1:
-        every = [None] * group.size()
-        dist.all_gather_object(every, (what, str(refusal or ""), own), group=group)
+    dist.all_gather_object(every, (call.op, call.words(), call.shape, str(refusal or "")), group=group)
     if refusal is not None:
         raise refusal
-    for rank, (_, text, _) in enumerate(every):
+    own, op, what = group.rank(), call.op, call.words()
+    for rank, (*_, text) in enumerate(every):
         if text:
             message = f"rank {rank} cannot make the call of {op} that this rank makes"
             raise RankError(message, details=text, hint=f"mend the call of rank {rank}: all ranks make the same one")
-    _same_calls(op, [other for other, *_ in every], group)
-    return [given for *_, given in every]
+    for rank, (other, said, *_) in enumerate(every):
+        if other != op:
+            raise ShapeError(f"rank {own} calls {op}, and rank {rank} calls {other}", hint=SAME)
+        if said != what:
+            sides = ([part for part in one if part not in two] for one, two in ((what, said), (said, what)))
+            mine, others = (", ".join(parts) or "without that" for parts in sides)
+            raise ShapeError(f"rank {own} calls {op} with {mine}, and rank {rank} with {others}", hint=SAME)
+    sizes = [tuple(shape) for _, _, shape, _ in every]
+    if len({*sizes}) > 1:
+        of = {size: [str(rank) for rank, one in enumerate(sizes) if one == size] for size in sorted({*sizes})}
+        told = (
+            f"{size[0]} rows" + (f" of {list(size[1:])}" if len(size) > 1 else "")
+            + f" on rank{'s' * (len(those) > 1)} {', '.join(those)}"
+            for size, those in of.items()
+        )  # fmt: skip
+        hint = "every rank of the group gives as many: pad to the largest, and cut the result"
+        raise ShapeError(f"x of {op} has {'; '.join(told)}", hint=hint)
 
 
-def _same_calls(op: str, calls: Sequence[tuple[str, ...]], group: ProcessGroup) -> None:
-    """Raise ShapeError if a rank makes another call than this one. calls: of all ranks, part by part."""
-    what = calls[group.rank()]
-    if different := [rank for rank, other in enumerate(calls) if other != what]:
-        rank, other = different[0], calls[different[0]]
-        own_parts, others = ([part for part in one if part not in two] for one, two in ((what, other), (other, what)))
-        sides = [", ".join(parts) or "without that" for parts in (own_parts, others)]
-        message = f"rank {group.rank()} calls {op} with {sides[0]}, and rank {rank} with {sides[1]}"
-        raise ShapeError(message, hint=SAME)
+def _without_answer(call: Call, group: ProcessGroup, error: RuntimeError) -> TileLinkError:
+    """Return what is raised where other ranks did not compare their calls with this one."""
+    what = f"rank {group.rank()} calls {call.op}, and another rank"
+    if "timed out" not in str(error).lower():
+        return RankError(f"{what} has ended, or calls something else", details=str(error), hint=SAME)
+    seconds = settings().deadline
+    return DeadlineError(f"{what} makes no call in {seconds} s", rank=group.rank(), seconds=seconds, hint=SAME)
+
+
+def _calls_of(group: ProcessGroup) -> set[Call]:
+    set_deadline(group)
+    return set()
+
+
+_compared = OfGroups[set[Call]](_calls_of)
+"""Calls that all ranks of a group were found to make alike."""
 
 
 def _own(ranks: int) -> Consensus:

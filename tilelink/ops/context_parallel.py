@@ -10,21 +10,21 @@ from math import prod
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink import compiler
 from tilelink.capabilities import has_warpgroups
 from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import torch_attention, unfused
-from tilelink.ops.consensus import check_alike_once
-from tilelink.ops.custom import Declaration, declare_graded, is_direct, schedule_text
-from tilelink.ops.groups import Group, group_named, members_of, name_of
+from tilelink.ops.consensus import Call, agree
+from tilelink.ops.custom import Declaration, declare_graded, is_direct, refuse_dtensors, schedule_text
+from tilelink.ops.groups import Group, group_named, members_of, name_of, wait_for
 from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import Op, op_of
 from tilelink.ops.ring import Part, exchanged, parts, ring
-from tilelink.ops.torch_attention import edges_of
+from tilelink.ops.torch_attention import edges_of, said_of
 from tilelink.ops.ulysses import ulysses
+from tilelink.ops.validate import check_tensor
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
 
@@ -78,15 +78,18 @@ def attention(
     sent for backward; or "ring", where keys and values go from rank to rank and results are added up in f32, so that a
     rank never holds more than its own keys and those of another one. A ring takes no documents.
 
-    Raises ShapeError and DtypeError for tensors that do not fit, and UnknownNameError for a schedule that there is not.
+    Raises ShapeError and DtypeError for tensors that do not fit, BindingError for DTensors (give to_local() of them,
+    with rows in zigzag) and for a cu_seqlens that falls or ends after the sequence, which the host sees on a CPU, and
+    with TILELINK_CHECK=1 on a GPU, and UnknownNameError for a schedule that there is not.
     """
+    if not (direct := is_direct((q, k, v))):
+        refuse_dtensors("attention", (q, k, v, cu_seqlens))
     _check(q, k, v, is_causal, cu_seqlens)
     factor: float = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    if method not in METHODS:
-        raise UnknownNameError(f"no method {method!r}", hint=f"there are {', '.join(METHODS)}")
+    check_method(method)
     if not q.numel():
         if is_direct(()):  # else ranks that have some would wait for this one
-            check_alike_once("attention", ("no elements",), q, group_named(name_of(members_of(group))))
+            agree(Call("attention", ("no elements",), q.shape), group_named(name_of(members_of(group))), q.device)
         return q + k.sum() + v.sum()  # no elements, and gradients of zeros
     if method != GATHER:
         if schedule not in (None, UNFUSED):
@@ -105,8 +108,13 @@ def attention(
     queries = q.reshape(heads, groups, *shape, depth)
     keys, values = (one.reshape(heads, *shape, depth) for one in (k, v))
     text = schedule_text(schedule)
-    call = _run if is_direct((q, k, v)) else _attention
+    call = _run if direct else _attention
     return call(queries, keys, values, cu_seqlens, factor, name_of(members_of(group)), text)[0].reshape(q.shape)
+
+
+def check_method(method: str) -> None:
+    if method not in METHODS:
+        raise UnknownNameError(f"no method {method!r}", hint=f"there are {', '.join(METHODS)}")
 
 
 def zigzag(x: Tensor, ranks: int, rank: int, dim: int = 2) -> Tensor:
@@ -130,6 +138,7 @@ def from_zigzag(parts: list[Tensor], dim: int = 2) -> Tensor:
 
 def _check(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, documents: Tensor | None) -> None:
     for name, one in (("q", q), ("k", k), ("v", v)):
+        check_tensor("attention", name, one)
         if one.dim() != 4:
             raise ShapeError(f"{name} is {list(one.shape)}", hint="it is [batch, heads, rows, depth]")
         if one.dtype != q.dtype or one.device != q.device:
@@ -147,6 +156,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, documents: Tensor |
     if is_causal and rows % 2:
         raise ShapeError(f"{rows} rows are no two chunks", hint="a rank has two chunks of as many rows: see zigzag")
     if documents is not None:
+        check_tensor("attention", "cu_seqlens", documents)
         if documents.dim() != 1 or not len(documents):
             raise ShapeError(f"cu_seqlens is {list(documents.shape)}", hint="it is [documents + 1]")
         if documents.dtype != torch.int32 or documents.device != q.device:
@@ -307,12 +317,12 @@ class _Rank:
         """
         ranks, rank = self.group.size(), self.group.rank()
         every = self.held.new_empty((ranks, *self.held.shape))
-        coming = dist.all_gather_into_tensor(every.flatten(0, 1), self.held, self.group, async_op=True)
+        coming = unfused.gather_into(every.flatten(0, 1), self.held, group=self.group, async_op=True)
         dq = torch.zeros(self.q.shape, dtype=torch_attention.wide(self.q.dtype), device=self.q.device)
         mine = [torch.zeros_like(one, dtype=dq.dtype) for one in self.held]
         first, *rest = self._parts(rank)
         self._own(first, dq, mine)
-        coming.wait()  # type: ignore[union-attr]
+        wait_for([coming], self.held)
         taken, leaving, pending = list[tuple[slice, list[Tensor]]](), list[list[Tensor]](), list[Any]()
         for step in range(1, ranks):
             source, other = (rank - step) % ranks, (rank + step) % ranks
@@ -324,8 +334,7 @@ class _Rank:
             pending += exchanged(leaving[-1], -step, taken[-1][1], step, self.group)
         for part in rest:
             self._own(part, dq, mine)
-        for one in pending:
-            one.wait()
+        wait_for(pending, self.held)
         for seen, more in taken:
             for one, other in zip(mine, more, strict=True):
                 one[:, seen] += other
@@ -369,10 +378,8 @@ def _run(
     q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, scale: float, group: str, schedule: str
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     members, causal = group_named(group), q.dim() != FLAT
-    said = (f"{q.dtype}", f"scale {scale}", "a mask" if causal else "no mask", f"keys {list(k.shape)}", schedule)
-    if documents is not None:
-        said = (*said, f"documents {list(documents.shape)}")
-    check_alike_once("attention", said, q, members)
+    said = q.dtype, ("scale", scale), "a mask" if causal else "no mask", ("keys", k.shape), schedule
+    agree(Call("attention", (*said, *said_of(documents)), q.shape), members, q.device)
     if causal and not 0 < scale < LARGEST_SCALE:  # kernels put the mask's number in before they scale
         if schedule not in ("", UNFUSED):
             raise BindingError(f"schedule {schedule} has a scale of {scale:g}", hint="one above 0, or no schedule")

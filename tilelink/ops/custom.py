@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from tilelink.errors import BindingError
 from tilelink.scheduling.schedule import Schedule
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -42,7 +44,20 @@ def declare(one: Declaration) -> Callable[..., Any]:
     declared.register_fake(one.shapes)
     if one.backward is not None:
         declared.register_autograd(one.backward, setup_context=one.keep)
-    return declared
+
+    def call(*arguments: Any) -> Any:
+        refuse_dtensors(one.name.partition("::")[2], arguments)
+        return declared(*arguments)
+
+    return call
+
+
+def refuse_dtensors(name: str, arguments: Iterable[Any]) -> None:
+    """Raise BindingError for a DTensor: an operator that takes them is given what each rank has of them."""
+    module = sys.modules.get("torch.distributed.tensor")  # if it is not loaded, there are none
+    if module is not None and any(isinstance(given, module.DTensor) for given in arguments):
+        hint = "give it to_local() of all of them, laid as the operator says what each rank has"
+        raise BindingError(f"{name} is given a DTensor", hint=hint)
 
 
 def declare_graded(
@@ -57,6 +72,7 @@ def declare_graded(
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         tensors, ctx.numbers = kept(inputs, output)
+        ctx.set_materialize_grads(False)  # of results that nothing depends on they would be zeros as large as those
         ctx.count = len(inputs)
         ctx.save_for_backward(*tensors)
 

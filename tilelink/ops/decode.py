@@ -13,8 +13,8 @@ from tilelink import compiler
 from tilelink.compiler.modules import DEFAULT
 from tilelink.errors import BindingError, DtypeError, ShapeError
 from tilelink.ops import torch_attention, unfused
-from tilelink.ops.consensus import check_alike_once
-from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
+from tilelink.ops.consensus import Call, agree
+from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, refuse_dtensors, schedule_text
 from tilelink.ops.groups import Group, group_named, members_of, name_of
 from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import Op, op_of
@@ -60,13 +60,15 @@ def decode_attention(
     Raises ShapeError, DtypeError and BindingError for tensors that do not fit, UnknownNameError for a schedule that
     there is not.
     """
-    _check(q, k_cache, v_cache, page_table, cache_seqlens)
+    if not is_direct(given := (q, k_cache, v_cache, page_table, cache_seqlens)):
+        refuse_dtensors(PROGRAM, given)
+    _check(*given)
     factor: float = q.shape[-1] ** -0.5 if scale is None else float(scale)
     batch, heads, depth = q.shape[0], q.shape[-2], q.shape[-1]
     shared = heads // k_cache.shape[2]
     if not q.numel():
         if is_direct(()):  # else ranks that have some would wait for this one
-            check_alike_once(PROGRAM, ("no queries",), q, group_named(name_of(members_of(group))))
+            agree(Call(PROGRAM, ("no queries",), q.shape), group_named(name_of(members_of(group))), q.device)
         made = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))
         return made if return_lse else made[0]
     few = q.dim() == 4 and q.shape[1] > 1
@@ -165,9 +167,9 @@ def _run(
     schedule: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     members = group_named(group)
-    said = (f"{q.dtype}", f"scale {scale}", f"caches {list(k.shape)}", f"pages {list(pages.shape)}", schedule)
+    said = q.dtype, ("scale", scale), ("caches", k.shape), ("pages", pages.shape), schedule
     said = (*said, "lengths of queries" if seen is not None else "lengths")
-    check_alike_once(PROGRAM, said, q, members)
+    agree(Call(PROGRAM, said, q.shape), members, q.device)
     sms = (target_of(members) or current_target(members)).sms if q.is_cuda else CPU_SMS
     parts = _most_parts(q.shape[0], q.shape[1], pages.shape[1], sms)
     schedule = schedule or _chosen(q, k, parts)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 from dataclasses import dataclass
 from functools import cache
 from math import gcd, inf
@@ -18,7 +20,6 @@ from tilelink.errors import (
     BindingError,
     CapacityError,
     DtypeError,
-    RankError,
     ShapeError,
     TileLinkError,
     UnknownNameError,
@@ -26,9 +27,10 @@ from tilelink.errors import (
 from tilelink.ops import torch_experts
 from tilelink.ops.calls import able, gpu_of
 from tilelink.ops.choice import DEFAULTS
-from tilelink.ops.consensus import consensus, gathered
+from tilelink.ops.consensus import Call, agree, consensus
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct
-from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, size_of
+from tilelink.ops.dtensors import spread
+from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, refuse_capture, size_of
 from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import Op
 from tilelink.ops.own import op as own_op
@@ -37,6 +39,7 @@ from tilelink.ops.specialization import name_of_type
 from tilelink.ops.torch_experts import ACTIVATIONS, Chosen, Layer
 from tilelink.runtime.cuda.device import current_target
 
+_log = logging.getLogger("tilelink.ops")
 Tensor = torch.Tensor
 Operands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 """x, ids, weights, w13, w2, and the scales of w13 and w2, or None."""
@@ -66,6 +69,7 @@ FEW_SCHEDULES = {12.0: GPU, 45.0: f"{GPU}_64", inf: f"{GPU}_128"}
 """Schedules for few tokens by the tokens of an expert, less than so many on average: two H200s, in CUDA graphs."""
 
 
+@spread(0, x=0, ids=0, weights=0, w13=0, w2=0)
 def expert_parallel(
     x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, w13_scale: Tensor | None = None,
     w2_scale: Tensor | None = None, shared: tuple[Tensor, Tensor] | None = None, group: Group = None,
@@ -230,7 +234,7 @@ class _Sizes:
     def words(self) -> tuple[str, ...]:
         return (
             f"{self.rows} rows" if self.tokens is None else f"tokens={self.tokens}", f"rows of {self.H}",
-            f"{self.dtype} on {self.device.type}", f"{self.k} choices", f"{self.E} experts of {self.inner}",
+            f"{self.dtype} on {self.device}", f"{self.k} choices", f"{self.E} experts of {self.inner}",
             "scales" if self.scaled else "no scales",
             f"capacity={self.capacity}", self.activation, self.schedule or "no schedule",
         )  # fmt: skip
@@ -311,20 +315,31 @@ class _Watch:
     every: ClassVar[list[_Watch]] = []
     """A graph that is replayed after `clear` writes into them."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.every.append(self)
-        self._most = torch.zeros((), dtype=torch.int64, device=device)
-        self._seen = torch.zeros((), dtype=torch.int64, pin_memory=device.type == "cuda")
+    def __init__(self, sizes: _Sizes) -> None:
+        self._op, self._capacity, self.device = sizes.op, sizes.capacity, sizes.device
+        self._most = torch.zeros((), dtype=torch.int64, device=sizes.device)
+        self._seen = torch.zeros((), dtype=torch.int64, pin_memory=sizes.device.type == "cuda")
+        if sizes.capacity is not None:
+            self.every.append(self)
 
-    def check(self, sizes: _Sizes) -> None:
+    def check(self) -> None:
         """Raise CapacityError, once, if an earlier call had more choices than there was room for."""
-        seen = int(self._seen)
-        if sizes.capacity is not None and seen > sizes.capacity:
+        if self._capacity is not None and int(self._seen) > self._capacity:
+            error = self.overflow()
             self._most.zero_()
             self._seen.zero_()
-            message = f"experts of one rank had {seen} choices in an earlier call of {sizes.op}, with"
-            message += f" capacity={sizes.capacity}: those beyond were left out"
-            raise CapacityError(message, hint=f"give a capacity of {seen} or more, or None for any routing")
+            raise error
+
+    def overflow(self) -> CapacityError:
+        seen = int(self._seen)
+        message = f"experts of one rank had {seen} choices in an earlier call of {self._op}, with"
+        message += f" capacity={self._capacity}: those beyond were left out"
+        return CapacityError(message, hint=f"give a capacity of {seen} or more, or None for any routing")
+
+    def say(self) -> None:
+        """Warn of what no later call has raised. For the end of the process: it asks nothing of the GPU."""
+        if int(self._seen) > (self._capacity or 0):
+            _log.warning("%s", self.overflow())
 
     def see(self, needed: Tensor) -> None:
         """needed: choices of each rank's experts [R], on the device; a CUDA graph may capture it."""
@@ -332,19 +347,38 @@ class _Watch:
         self._seen.copy_(self._most, non_blocking=True)
 
 
+def check_capacity() -> None:
+    """Raise CapacityError if a call of `expert_parallel` so far had more choices than its `capacity`. Waits for GPUs.
+
+    Without it the next call of the same kind raises the error, and what none has raised is logged as the process ends
+    (`tilelink.ops`, WARNING). Each overflow is raised once. All ranks see the same ones.
+    """
+    for watch in _Watch.every:
+        if watch.device.type == "cuda":
+            torch.cuda.synchronize(watch.device)
+        watch.check()
+
+
+@atexit.register
+def _say_overflows() -> None:
+    for watch in _Watch.every:
+        watch.say()
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """Calls of a kind. way: their implementation. watch: what was seen of all that ranks found alike."""
+    """Calls of a kind. way: their implementation. watch: what was seen of all that ranks found alike, `same`."""
 
     sizes: _Sizes
     layer: Layer
     way: str
     watch: _Watch
+    same: Call
 
 
 _kinds = OfGroups[dict[Any, _Kind]](lambda group: {})
 """By the shapes and options of a call."""
-_watches = OfGroups[dict[Any, _Watch]](lambda group: {})
+_watches = OfGroups[dict[Call, _Watch]](lambda group: {})
 """By what is compared between ranks, which may give other numbers of tokens."""
 
 
@@ -354,34 +388,26 @@ def _kind(operands: Any, options: Any, group: ProcessGroup, schedule: str) -> _K
     kinds = [(getattr(t, "shape", None), getattr(t, "dtype", None), getattr(t, "device", None)) for t in operands]
     key = (options, schedule, *kinds)
     if (found := known.get(key)) is not None:
+        agree(found.same, group, found.sizes.device)
         return found
     sizes, refusal = None, None
     try:
         sizes = _checked(*operands, *options, schedule=schedule)
     except TileLinkError as error:
         refusal = error
-    watch = _agreed(sizes, refusal, options[0], group)
+    same, watches = Call(options[0], () if sizes is None else sizes.words()), _watches.of(group)
+    if same not in watches:
+        refuse_capture(
+            f"ranks compare their first calls of {same.op}, which a CUDA graph cannot hold",
+            "call it once before the capture, on all ranks, with tensors of these sizes",
+        )
+    agree(same, group, getattr(operands[0], "device", torch.device("cpu")), refusal)
     assert sizes is not None
+    if same not in watches:
+        watches[same] = _Watch(sizes)
     with gpu_of(operands[0]):
         way = schedule or _chosen(sizes, operands[0], group)
-    known[key] = _Kind(sizes=sizes, layer=_layer(sizes, group), way=way, watch=watch)
-    return known[key]
-
-
-def _agreed(sizes: _Sizes | None, refusal: TileLinkError | None, op: str, group: ProcessGroup) -> _Watch:
-    """Return what is watched of a kind of calls. The first one is compared between the ranks, before any data is sent.
-
-    refusal: why this rank cannot make the call; it is raised, after the others were told if they compare.
-    """
-    known = _watches.of(group)
-    if sizes is not None and (key := (sizes.words(), sizes.device)) in known:
-        return known[key]
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        hint = "call it once before the capture, on all ranks, with tensors of these sizes"
-        raise RankError(f"ranks compare their first calls of {op}, which a CUDA graph cannot hold", hint=hint)
-    gathered(op, () if sizes is None else sizes.words(), group, refusal=refusal)
-    assert sizes is not None
-    known[key] = _Watch(sizes.device)
+    known[key] = _Kind(sizes=sizes, layer=_layer(sizes, group), way=way, watch=watches[same], same=same)
     return known[key]
 
 
@@ -402,7 +428,7 @@ def _run(
     kind = _kind(operands, (op, tokens, capacity, activation), members, schedule)
     sizes, layer = kind.sizes, kind.layer
     padded = _padded(sizes, x, ids, weights)
-    kind.watch.check(sizes)
+    kind.watch.check()
     if kind.way != UNFUSED and not keep:
         y = _by_kernels(kind, *padded, *operands[3:], extra)
         return y[: sizes.rows].contiguous(), *_nothing(x)
@@ -436,7 +462,7 @@ def _by_kernels(
     """Return y [M, H] of a call by programs of the library: x [M, H], ids and weights [M, k], others as of the call."""
     sizes, group = kind.sizes, kind.layer.group
     name, _, schedule = kind.way.partition(":")
-    ids, weights = ids.int().contiguous(), weights.float().contiguous()
+    ids, weights = torch_experts.narrow(ids).contiguous(), weights.float().contiguous()
     of_experts, blocks = [w13.unflatten(1, (2, -1)), w2], dict[str, Any]()
     if w13_scale is not None and w2_scale is not None:
         blocks["B"] = SCALED

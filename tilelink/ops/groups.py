@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore
 
-from tilelink.errors import RankError
+from tilelink.errors import DeadlineError, RankError
 from tilelink.runtime.cuda.device import check_member, no_group
 from tilelink.runtime.cuda.kept import KeepingKernel
+from tilelink.settings import settings
 
 Group = ProcessGroup | DeviceMesh | str | None
 """A process group, its name, a mesh of one dimension, or None for all ranks."""
@@ -67,6 +71,43 @@ def group_named(name: str) -> ProcessGroup:
 def size_of(members: ProcessGroup | str) -> int:
     """Return the number of ranks of a group, or of the group of a name. Raises RankError where none has it."""
     return (group_named(members) if isinstance(members, str) else members).size()
+
+
+def is_capturing() -> bool:
+    """True if a CUDA graph captures what is issued."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def refuse_capture(message: str, hint: str) -> None:
+    """Raise RankError while a CUDA graph is captured."""
+    if is_capturing():
+        raise RankError(message, hint=hint)
+
+
+def set_deadline(group: ProcessGroup) -> None:
+    """Let collectives of a group over gloo wait as long as TILELINK_DEADLINE says, if it is set."""
+    if (seconds := settings().deadline) is not None:
+        with suppress(RuntimeError):  # it has no backend for CPU tensors
+            backend: Any = group._get_backend(torch.device("cpu"))
+            if isinstance(backend, dist.ProcessGroupGloo):
+                backend._set_default_timeout(timedelta(seconds=seconds))  # type: ignore[attr-defined]
+
+
+def wait_for(pending: Iterable[Any], like: torch.Tensor) -> None:
+    """Wait for transfers that were begun: the stream of a GPU, or the host up to TILELINK_DEADLINE. like: one of them.
+
+    Raises DeadlineError for one that takes longer.
+    """
+    seconds = None if like.is_cuda else settings().deadline
+    for one in pending:
+        if seconds is None:
+            one.wait()
+            continue
+        try:
+            one.wait(timedelta(seconds=seconds))
+        except RuntimeError as error:
+            hint = "all ranks of the group make the same calls in the same order"
+            raise DeadlineError(f"a transfer did not end in {seconds} s", seconds=seconds, hint=hint) from error
 
 
 def is_destroyed(group: ProcessGroup) -> bool:
@@ -127,13 +168,15 @@ def close_kernels(known: dict[Any, Any], captured: bool) -> int:
 
     captured: True to close those too that were captured into CUDA graphs. Otherwise these are kept.
     """
-    kernels = {key: one for key, one in known.items() if isinstance(one, KeepingKernel)}
+    bare = {key: getattr(one, "compared", one) for key, one in known.items()}
+    kernels = {key: one for key, one in bare.items() if isinstance(one, KeepingKernel)}
     kept = {key: one for key, one in kernels.items() if one.captured and not captured}
     for key, one in kernels.items():
         if key not in kept:
             one.close()
+    held = {key: known[key] for key in kept}
     known.clear()
-    known.update(kept)
+    known.update(held)
     return len(kept)
 
 

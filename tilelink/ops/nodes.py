@@ -8,12 +8,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink.errors import RankError
-from tilelink.ops.groups import OfGroups
+from tilelink.ops.groups import OfGroups, refuse_capture
 from tilelink.settings import settings
 
 
@@ -52,9 +51,10 @@ def sizes_of(hosts: Sequence[str], chosen: int | None) -> list[int]:
 
 
 def _sizes_by(group: ProcessGroup) -> list[int]:
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        hint = "call the operator once before the capture, on all ranks, with as many rows as here"
-        raise RankError("the ranks tell each other their hosts, which a CUDA graph cannot hold", hint=hint)
+    refuse_capture(
+        "the ranks tell each other their hosts, which a CUDA graph cannot hold",
+        "call the operator once before the capture, on all ranks, with as many rows as here",
+    )
     mine = (_host(), settings().node_ranks)
     every: list[Any] = [mine] * group.size()
     if group.size() > 1:

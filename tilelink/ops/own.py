@@ -15,16 +15,17 @@ import torch
 from torch.distributed import ProcessGroup
 
 from tilelink import compiler
-from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, did_you_mean, public
+from tilelink.errors import BindingError, DtypeError, ShapeError, TileLinkError, did_you_mean, public
 from tilelink.frontend.variants import Template
 from tilelink.ir.parameters import check_number
 from tilelink.ir.program import Program, require_program
 from tilelink.ops import derivative
 from tilelink.ops.calls import gpu_of, made_for
-from tilelink.ops.consensus import gathered
+from tilelink.ops.consensus import Call as AlikeCall
+from tilelink.ops.consensus import agree, compared, of_first
 from tilelink.ops.custom import Declaration, declare, is_dense, is_differentiated, is_direct, schedule_text
 from tilelink.ops.device_memory import check_device_memory
-from tilelink.ops.groups import Group, OfGroups, close_kernels, group_named, members_of, name_of
+from tilelink.ops.groups import Group, OfGroups, close_kernels, group_named, members_of, name_of, refuse_capture
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.partial_inputs import PartialInputs, Shortcut
 from tilelink.ops.predict import machine_of
@@ -366,39 +367,43 @@ class Op:
         All ranks compare their calls before any of them waits for the others in it: on GPUs once, here; on CPUs in
         every launch, which gathers what the ranks give anyway.
         """
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            hint = "call it once before the capture, on all ranks, with tensors of these sizes"
-            raise RankError(f"{self.program.name} is compiled at its first call, which no CUDA graph holds", hint=hint)
-        what, way = self._words(call, schedule), ""
+        if device.type == "cuda":
+            refuse_capture(
+                f"{self.program.name} is compiled at its first call, which no CUDA graph holds",
+                "call it once before the capture, on all ranks, with tensors of these sizes",
+            )
+        same, way = AlikeCall(self.program.name, self._words(call, schedule)), ""
         try:
             form = self._specializations.of(call, group.size())
             self._check_devices(call, device)
             chosen = self._schedule(form.program, schedule)
             if device.type == "cpu":
                 return ReferenceLaunch(
-                    form.program, chosen, dims=form.dims, dtype=form.dtype, tables=self._tables, group=group, what=what
+                    form.program, chosen, dims=form.dims, dtype=form.dtype, tables=self._tables, group=group, same=same
                 )  # fmt: skip
             if not schedule and group.rank() == 0:
                 way = self._found(form, group)
         except TileLinkError as error:
-            gathered(self.program.name, what, group, refusal=error)
+            agree(same, group, device, error)
             raise
-        if text := gathered(self.program.name, what, group, way)[0]:  # of rank 0, for all
+        agree(same, group, device)
+        if not schedule and (text := of_first(way, group)):
             chosen = self._schedule(form.program, text)
-        made, target = made_for(group), target_of(group)
+        known, target = made_for(group), target_of(group)
         key = (self.program.name, str(chosen), *form.dims.items(), form.dtype, target)
-        if made.wanted is not None and not self._tables:  # a point has no tables
-            made.wanted[key] = Point(
+        if known.wanted is not None and not self._tables:  # a point has no tables
+            known.wanted[key] = Point(
                 program=form.program, schedule=chosen, dims=form.dims, dtype=form.dtype, ranks=group.size(),
                 nodes=nodes_of(group), target=target or current_target(group),
                 deadlines=(settings().deadline is not None,),
             )  # fmt: skip
             return _Wanted(form, device)
-        made.others.add(key)
-        return compiler.compile(
+        known.others.add(key)
+        made = compiler.compile(
             form.program, chosen, ranks=group.size(), dims=form.dims, dtype=form.dtype, device="cuda", group=group,
             nodes=nodes_of(group), tables=self._tables, target=target,
         )  # fmt: skip
+        return compared(made, same, group, device)
 
     def _found(self, form: Specialization, group: ProcessGroup) -> str:
         """Return the schedule that the model finds for a call without any, "" for the built-in one, and log it."""

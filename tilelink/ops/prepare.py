@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from tilelink.errors import BindingError, RankError, public
+from tilelink.errors import BindingError, public
 from tilelink.ops.calls import made_for
-from tilelink.ops.groups import Group, group_named, members_of
+from tilelink.ops.groups import Group, group_named, members_of, refuse_capture
 from tilelink.tuning.prepare import Point, prepare_shares
 
 COMPILE_S = 300.0
@@ -53,9 +53,9 @@ def prepare(
     begin = time.monotonic()
     members = members_of(group)
     made = made_for(group_named(members) if isinstance(members, str) else members)
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        hint = "prepare before the capture, on all ranks"
-        raise RankError("kernels are compiled and allocated, which no CUDA graph holds", hint=hint)
+    refuse_capture(
+        "kernels are compiled and allocated, which no CUDA graph holds", "prepare before the capture, on all ranks"
+    )
     for number, call in enumerate(calls):
         if not callable(call):
             hint = "functools.partial(ops.gemm_ar, x, w), or lambda: model(x)"

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink import compiler
 from tilelink.errors import BindingError, DtypeError
-from tilelink.ops.consensus import gathered
+from tilelink.ops.consensus import Call, agree
 from tilelink.runtime.cuda.operands import check_apart
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ class ReferenceLaunch:
 
     def __init__(
         self, program: Program, schedule: Schedule | None, *, dims: compiler.Dims, dtype: str,
-        tables: Mapping[str, Any], group: ProcessGroup, what: tuple[str, ...],
+        tables: Mapping[str, Any], group: ProcessGroup, same: Call,
     ) -> None:  # fmt: skip
-        """what: the call in words, which must be those of all ranks in every launch."""
+        """same: what all ranks give alike, in every launch."""
         compiler.plan(program, schedule, ranks=group.size(), dims=dims, dtype=dtype, tables=tables)
-        self._program, self._dims, self._dtype, self._group, self._what = program, dims, dtype, group, what
+        self._program, self._dims, self._dtype, self._group, self._same = program, dims, dtype, group, same
         self._in_place = tuple(one.name for one in program.tensors if one.space == "inout")
         self._tables = {name: torch.as_tensor(value).int() for name, value in tables.items()}
 
@@ -59,7 +60,11 @@ class ReferenceLaunch:
             read = {name: value for name, value in own.items() if name not in in_place}
             check_apart({**in_place, **(out or {})}, read, torch.empty(0))
         bytes_of = {name: one.view(torch.uint8) for name, one in own.items() if one.dtype in _SENT_AS_BYTES}
-        every = gathered(self._program.name, self._what, self._group, {**own, **bytes_of})
+        agree(self._same, self._group, torch.device("cpu"))
+        every: list[Any] = [{**own, **bytes_of}]
+        if self._group.size() > 1:
+            every *= self._group.size()
+            dist.all_gather_object(every, {**own, **bytes_of}, group=self._group)
         complete = [
             {
                 **given,

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink.ops import torch_attention
-from tilelink.ops.consensus import check_alike_once
+from tilelink.ops.consensus import Call, agree
 from tilelink.ops.custom import Declaration, declare_graded
-from tilelink.ops.groups import group_named
+from tilelink.ops.groups import group_named, wait_for
 
 Tensor = torch.Tensor
 Part = tuple[slice, slice, bool]
@@ -59,16 +59,15 @@ def _steps(k: Tensor, v: Tensor, group: ProcessGroup) -> Iterator[tuple[int, Ten
         if step < group.size() - 1:
             coming, pending = _passed(held, group)
         yield (group.rank() - step) % group.size(), held[0], held[1]
-        for one in pending:
-            one.wait()
+        wait_for(pending, k)
         held, pending = coming, []
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: str) -> tuple[Tensor, Tensor]:
     """Results of parts are added up by their log-sums in f32, and rounded once."""
     members = group_named(group)
-    said = (f"{q.dtype}", f"scale {scale}", "a mask" if is_causal else "no mask", f"keys {list(k.shape)}", "a ring")
-    check_alike_once("attention", said, q, members)
+    said = q.dtype, ("scale", scale), "a mask" if is_causal else "no mask", ("keys", k.shape), "a ring"
+    agree(Call("attention", said, q.shape), members, q.device)
     o = torch.zeros(q.shape, dtype=torch_attention.wide(q.dtype), device=q.device)
     lse = torch.full(q.shape[:-1], float("-inf"), dtype=o.dtype, device=q.device)
     for source, keys, values in _steps(k, v, members):
@@ -98,14 +97,12 @@ def _gradients(
             dq[:, :, rows] += made[0]
             for one, more in zip(added, made[1:], strict=True):
                 one[:, seen] += more
-        for one in pending:
-            one.wait()
+        wait_for(pending, q)
         for one, more in zip(added, following, strict=False):
             one += more
         leaving = added  # in use until they have been waited for
         following, pending = _passed(leaving, members) if members.size() > 1 else (leaving, [])
-    for one in pending:
-        one.wait()
+    wait_for(pending, q)
     dk, dv = following
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 

@@ -8,9 +8,14 @@ where the last one ends, i32: rows see keys of theirs, and if they are masked, t
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
+
+from tilelink.errors import BindingError
+from tilelink.ops.groups import is_capturing
+from tilelink.settings import settings
 
 Tensor = torch.Tensor
 Documents = tuple[Tensor, Tensor]
@@ -34,10 +39,30 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def edges_of(documents: Tensor, keys: int) -> Tensor:
-    """Return where documents begin in a sequence, and its end, as `ops.attention` is told by its cu_seqlens."""
+    """Return where documents begin in a sequence, and its end, as `ops.attention` is told by its cu_seqlens.
+
+    Raises BindingError for numbers that are none of that, if they are on the CPU, and with TILELINK_CHECK=1 on a GPU.
+    """
+    if documents.device.type == "cpu" or (settings().check and not is_capturing()):
+        told = documents.tolist()
+        wrong = next((at for at, (one, two) in enumerate(pairwise(told)) if two < one), None)
+        if wrong is not None:
+            what = f"cu_seqlens falls from {told[wrong]} to {told[wrong + 1]}, at {wrong + 1}"
+            raise BindingError(what, hint="it has where each document ends, after a 0: the sums of their lengths")
+        if told[0] or told[-1] > keys:
+            what = f"cu_seqlens is from {told[0]} to {told[-1]}, of a sequence of {keys} rows of all ranks"
+            raise BindingError(what, hint="it begins with 0, and ends with the rows of the sequence or fewer")
     edges = torch.nn.functional.pad(documents[1:].clamp(0, keys), (1, 1))
     edges[-1] = keys
     return edges
+
+
+def said_of(documents: Tensor | None) -> tuple[Any, ...]:
+    """Return what ranks compare of documents: how many, and where they begin if the host sees that."""
+    if documents is None:
+        return ()
+    seen = documents.device.type == "cpu" or (settings().check and not is_capturing())
+    return (("documents", documents.shape), *((("ending at", *documents.tolist()),) if seen else ()))
 
 
 def attend(

@@ -23,9 +23,11 @@ from torch.distributed import ProcessGroup
 
 from tilelink.capabilities import has_warpgroups
 from tilelink.compiler import library_module
+from tilelink.errors import DtypeError, ShapeError
 from tilelink.ops import unfused
 from tilelink.ops.calls import able
 from tilelink.ops.choice import ROW_ALIGNMENT
+from tilelink.ops.groups import wait_for
 from tilelink.ops.nodes import is_one_node
 from tilelink.ops.own import Op, op
 from tilelink.ops.routing import by_expert
@@ -100,11 +102,23 @@ def gather(x: Tensor, group: ProcessGroup) -> Tensor:
     return unfused.all_gather(x, group) if group.size() > 1 else x
 
 
+def narrow(ids: Tensor) -> Tensor:
+    """Return ids in i32: those that have no place there are no expert's, and none becomes one by wrapping."""
+    if ids.dtype == torch.int32:
+        return ids
+    return torch.clamp(ids, *_bounds(ids.device), out=torch.empty_like(ids, dtype=torch.int32))  # one kernel
+
+
+@cache
+def _bounds(device: torch.device) -> tuple[Tensor, Tensor]:
+    return torch.tensor(-1, device=device), torch.tensor(torch.iinfo(torch.int32).max, device=device)
+
+
 def choose(x: Tensor, ids: Tensor, weights: Tensor, experts: int, layer: Layer) -> tuple[Chosen, Tensor]:
     """Return the choices of the own experts, and of all ranks' choices how many each rank's experts have [R]."""
     k = ids.shape[1]
     bits = weights.to(wide(x.dtype)).contiguous().view(torch.int32)
-    both = gather(torch.cat((ids.int(), bits), 1), layer.group)  # one exchange of little data, not two
+    both = gather(torch.cat((narrow(ids), bits), 1), layer.group)  # one exchange of little data, not two
     ids, weights = both[:, :k], both[:, k:].contiguous().view(wide(x.dtype))
     found = by_expert(ids, experts, first=layer.first)
     room = ids.numel() if layer.capacity is None else min(layer.capacity, ids.numel())
@@ -129,11 +143,11 @@ def summing_over_ranks(parts: Tensor, group: ProcessGroup, *, later: bool = True
     if ranks == 1:
         return lambda: parts
     every = torch.empty_like(parts)
-    work: Any = dist.all_to_all_single(every, parts, group=group, async_op=later)
+    work = dist.all_to_all_single(every, parts, group=group, async_op=later)
 
     def end() -> Tensor:
         if later:
-            work.wait()
+            wait_for([work], parts)
         first, *rest = every.chunk(ranks)
         if ranks == 2:
             return first + rest[0]  # two are added up as they are, in f32
@@ -229,6 +243,22 @@ def rounded(x: Tensor) -> Tensor:
     blocks = x.float().unflatten(1, (-1, SCALED))
     scale = blocks.abs().amax(2, keepdim=True).clamp(1e-12) / torch.finfo(QUANTISED).max
     return ((blocks / scale).to(QUANTISED).float() * scale).flatten(1).to(x.dtype)
+
+
+def quantise_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights [..., N, K] in torch.float8_e4m3fn, and their scales [..., N / 128, K / 128] in f32.
+
+    They are what `expert_parallel` and `moe` take as weights with scales: a block of 128 x 128 elements is its values
+    times its scale, which is its largest element divided by 448. Raises DtypeError and ShapeError for others.
+    """
+    if not w.dtype.is_floating_point:
+        raise DtypeError(f"weights are {w.dtype}", hint="give them in torch.bfloat16 or another floating type")
+    if w.dim() < 2 or w.shape[-1] % SCALED or w.shape[-2] % SCALED:
+        hint = f"a scale is for {SCALED} x {SCALED} elements: both are multiples of {SCALED}"
+        raise ShapeError(f"weights of 8 bits are of {list(w.shape)}", hint=hint)
+    blocks = w.float().unflatten(-1, (-1, SCALED)).unflatten(-3, (-1, SCALED))
+    scale = blocks.abs().amax((-3, -1), keepdim=True).clamp(1e-12) / torch.finfo(QUANTISED).max
+    return (blocks / scale).to(QUANTISED).flatten(-2).flatten(-3, -2), scale.squeeze((-3, -1))
 
 
 def unscaled(w: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:

@@ -12,9 +12,10 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink.ops import torch_attention
-from tilelink.ops.consensus import check_alike_once
+from tilelink.ops.consensus import Call, agree
 from tilelink.ops.custom import Declaration, declare_graded
 from tilelink.ops.groups import group_named
+from tilelink.ops.torch_attention import edges_of, said_of
 
 Tensor = torch.Tensor
 
@@ -122,10 +123,8 @@ def _run(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the result, and what backward takes: operands, results and log-sums of the own heads in all rows."""
     members = group_named(group)
-    said = (f"{q.dtype}", f"scale {scale}", "a mask" if is_causal else "no mask", f"keys {list(k.shape)}", "by heads")
-    if documents is not None:
-        said = (*said, f"documents {list(documents.shape)}")
-    check_alike_once("attention", said, q, members)
+    said = q.dtype, ("scale", scale), "a mask" if is_causal else "no mask", ("keys", k.shape), "by heads"
+    agree(Call("attention", (*said, *said_of(documents)), q.shape), members, q.device)
     division = _divided(q.shape[1], k.shape[1], members.size())
     sent = torch.cat([
         one
@@ -146,7 +145,7 @@ def _packed(documents: Tensor | None, mine: Tensor) -> torch_attention.Documents
     """Return the documents of rows and of keys, which are both the whole sequence."""
     if documents is None:
         return None
-    edges = torch_attention.edges_of(documents, mine.shape[2])
+    edges = edges_of(documents, mine.shape[2])
     return edges, edges
 
 

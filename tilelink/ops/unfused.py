@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 # Newer torch renames both, and warns at each call by the old name.
-_gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor")  # noqa: B009
+gather_into: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor")  # noqa: B009
 _scatter: Any = getattr(dist, "reduce_scatter_single", None) or getattr(dist, "reduce_scatter_tensor")  # noqa: B009
 
 ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu}
@@ -28,7 +28,7 @@ def follow(y: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch
 
 def all_gather(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
     y = x.new_empty((group.size() * x.shape[0], *x.shape[1:]))
-    _gather(y, x.contiguous(), group=group)
+    gather_into(y, x.contiguous(), group=group)
     return y
 
 

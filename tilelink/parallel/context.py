@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from tilelink import ops
 from tilelink.errors import BindingError
-from tilelink.ops.context_parallel import GATHER
+from tilelink.ops.context_parallel import GATHER, check_method
 from tilelink.ops.groups import group_of
 
 
@@ -33,8 +33,9 @@ class ContextParallel(ParallelStyle):
     """
 
     def __init__(self, method: str = GATHER) -> None:
-        """method: as `tilelink.ops.attention` takes it."""
+        """method: as `tilelink.ops.attention` takes it. Raises UnknownNameError for another one."""
         super().__init__()
+        check_method(method)
         self._method = method
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
