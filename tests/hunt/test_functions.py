@@ -18,7 +18,7 @@ from tilelink.hunt.measured import Measured
 from tilelink.hunt.operators import Choices
 from tilelink.hunt.programs import Vary
 from tilelink.hunt.targets import Target, subjects_of
-from tilelink.ops import experts, own
+from tilelink.ops import calls, experts, own
 from tilelink.ops.calls import made_for
 from tilelink.ops.drawn import DRAWN, Draw
 from tilelink.ops.drawn import _experts as drawn_experts  # pyright: ignore[reportPrivateUsage]
@@ -113,7 +113,7 @@ def test_kernels_of_several_programs_are_collected_before_one_is_compiled(
     monkeypatch.setattr(own.Op, "_check_devices", lambda *_: None)
     for module in (own, experts):
         monkeypatch.setattr(module, "gpu_of", lambda x: nullcontext())
-        monkeypatch.setattr(module, "current_target", lambda *_: H200)
+    monkeypatch.setattr(calls, "current_target", lambda *_: H200)
     made = made_for(dist.group.WORLD)  # pyright: ignore[reportArgumentType]
     sizes = {**SMALL, "M": 64, "H": 64, "I": 64}
     subject = Functions(function="moe", vary=VARY, sizes={one: (sizes[one],) for one in DRAWN["moe"].sizes})
@@ -126,7 +126,7 @@ def test_kernels_of_several_programs_are_collected_before_one_is_compiled(
     finally:
         made.wanted = None
     assert [one.program.name for one in wanted.values()] == ["moe_dispatch", "moe_experts"]
-    assert all(str(one.schedule).startswith("schedule gpu") for one in wanted.values()) and not made.others
+    assert all(str(one.schedule).startswith("schedule gpu") for one in wanted.values()) and not made.kernels
 
 
 def test_names_with_ops_are_operators_and_others_files() -> None:

@@ -553,6 +553,7 @@ def kernels() -> None:
             first(xs[rank][: 3 + rank], ws[rank])
         with pytest.raises(ShapeError if rank else RankError, match="K of neighbour_product is 8 in x and 7 in w"):
             first(xs[rank], ws[rank][:, rank:])
+        patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         with pytest.raises(RankError, match="compiled at its first call, which no CUDA graph holds"):
             first(xs[rank], ws[rank])
@@ -897,8 +898,8 @@ def decoded() -> None:
     for name in (decode.PROGRAM, decode.WHOLE):  # a schedule says which program, and a name is one of the first
         own = tilelink.schedule(module.program(name)).tile("merge", g=2)
         near(ops.decode_attention(*given.own, schedule=own), given.wanted(0.25)[0], f"by a schedule of {name}")
-        assert decode._operator(schedule_text(own), 3).program.name == name
-    assert decode._operator("gpu", 1).program.name == decode.PROGRAM
+        assert own_module.of_library((decode.PROGRAM, decode.WHOLE), schedule_text(own), L=3).program.name == name
+    assert own_module.of_library((decode.PROGRAM, decode.WHOLE), "gpu", L=1).program.name == decode.PROGRAM
     q, k, v, pages, lengths = one.own
     many = ops.decode_attention(*(torch.cat([x] * 4) if x is q else x for x in (q, k, v)), *[
         torch.cat([x] * 4) for x in (pages, lengths)

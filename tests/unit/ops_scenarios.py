@@ -55,12 +55,12 @@ class Meaning:
 
     def __init__(
         self, program: Any, schedule: Any, *, ranks: int, dims: Any, dtype: str, device: str, group: Any, nodes: int,
-        target: Any,
+        target: Any, tables: Any,
     ):  # fmt: skip
         self.nodes, self.dims = nodes, dims
         self._program, self._dims, self._dtype, self._group = program, dims, dtype, group
         Meaning.made.append((program.name, schedule.name))
-        assert device == "cuda" and target is None
+        assert device == "cuda" and target is None and not tables
         assert ranks == group.size()
 
     def buffer(self, name: str) -> Tensor:

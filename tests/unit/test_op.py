@@ -22,7 +22,7 @@ from tests.unit.two_ranks import ROOT, run_on_ranks, run_on_two_ranks
 from tilelink import compiler
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
-from tilelink.ops import context_parallel, torch_attention
+from tilelink.ops import calls, context_parallel, torch_attention
 from tilelink.ops.torch_attention import CUDNN, FLASH, kernel_for
 from tilelink.target import target
 from tilelink.tuning.found import Suggestion
@@ -107,9 +107,9 @@ def test_attention_has_roles_where_the_processor_has(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     q: Any = SimpleNamespace(is_cuda=True, dtype=torch.float16, device=name, shape=(2, 1, rows, depth))
-    context_parallel._has_roles.cache_clear()
+    calls.has_roles.cache_clear()
     assert context_parallel._chosen(q) == chosen
-    context_parallel._has_roles.cache_clear()
+    calls.has_roles.cache_clear()
 
 
 # What an operator is -----------------------------------------------------------------------------------------

@@ -26,19 +26,15 @@ from tilelink.ops.decide import WITH_ROLES
 from tilelink.ops.groups import group_named
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED
-from tilelink.ops.own import Op
-from tilelink.ops.own import op as own_op
+from tilelink.ops.own import of_library
 from tilelink.ops.predict import machine_of
 from tilelink.ops.sms import target_of
 from tilelink.ops.validate import check_operands
 from tilelink.runtime.cuda.device import current_target
-from tilelink.scheduling.schedule import Schedule
 from tilelink.target import Target
 
 PROGRAMS = {"ag_gemm": "ag_gemm_batch", "gemm_rs": "gemm_rs_batch"}
 """Operator -> the program of the library for any number of rows."""
-_functions: dict[tuple[str, str, int], Op] = {}
-"""Operator, schedule and room -> its function: `tilelink.op` would find it again, but not in the time of a launch."""
 
 
 def product(
@@ -68,7 +64,7 @@ def product(
         return y.narrow(-2, 0, rows) if isinstance(rows, int) else y
     with gpu_of(x):
         given = x if record.gathers else x.view(ranks, room, -1)
-        return _function(op, way, room)(given, w, rows, group=members)
+        return of_library(PROGRAMS[op], schedule_text(way), Ms=room)(given, w, rows, group=members)
 
 
 def _checked(op: str, rows: torch.Tensor | SupportsIndex, room: int, x: torch.Tensor) -> torch.Tensor | int:
@@ -113,11 +109,3 @@ def _chosen(
                 compiler.plan(program, named[name], ranks=ranks, dims=dims, dtype=dtype, target=fits)
                 return name
     return UNFUSED
-
-
-def _function(op: str, schedule: Schedule | str, room: int) -> Op:
-    """Return the program of an operator as a function, for at most `room` rows of a part."""
-    key = (op, schedule_text(schedule), room)
-    if key not in _functions:
-        _functions[key] = own_op(library_module(PROGRAMS[op]).program(PROGRAMS[op]), schedule, Ms=room)
-    return _functions[key]

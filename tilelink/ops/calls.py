@@ -8,9 +8,9 @@ share one (`rows`). That is collective, so all ranks of the group must make thei
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from tilelink import compiler
+from tilelink.capabilities import has_warpgroups
 from tilelink.compiler import library_module
 from tilelink.errors import DtypeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
@@ -54,11 +55,11 @@ DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 class Made:
     """Objects made for the calls of a group.
 
-    kernels: by program, schedule, sizes and dtype; calls with other rows take them too. decided: implementations of
+    kernels: of operators and of programs of one's own, by program, schedule, sizes and dtype; calls with other rows
+    take them too. decided: implementations of
     calls that name none. ways: the programs and schedules that names mean. memory: elements of any value, by dtype and
     device. partial: what programs have of inputs that are given in part, by name. wanted: kernels that calls lack, by
-    the keys of `kernels` or `others`, while `prepare` collects them; else None. others: of kernels of programs of one's
-    own (`own.py`), which are kept there.
+    the keys of `kernels`, while `prepare` collects them; else None.
     """
 
     group: ProcessGroup
@@ -69,7 +70,6 @@ class Made:
     memory: dict[Any, torch.Tensor] = field(default_factory=dict[Any, torch.Tensor])
     partial: dict[str, PartialInputs] = field(default_factory=dict[str, PartialInputs])
     wanted: dict[Any, Point] | None = None
-    others: set[Any] = field(default_factory=set[Any])
 
     def way(self, implementation: Schedule | str, op: str, variant: str) -> tuple[Program, Schedule]:
         """Return the program and the schedule that an implementation means for an operator."""
@@ -79,6 +79,34 @@ class Made:
         if key not in self.ways:
             self.ways[key] = _resolve(*key)
         return self.ways[key]
+
+    def kernel(
+        self, name: str, program: Program, schedule: Schedule | None, dims: compiler.Dims, dtype: str,
+        tables: compiler.Tables | None = None,
+    ) -> Any:  # fmt: skip
+        """Return a kernel. name: tells the program, with its tables, from others.
+
+        Collective where it is not made yet. Raises NotMade for one that is wanted, RankError in the capture of a graph.
+        """
+        target = target_of(self.group)
+        key = (name, str(schedule), *dims.items(), dtype, target)
+        if key not in self.kernels:
+            refuse_capture(
+                f"{program.name} is compiled at its first call, which no CUDA graph holds",
+                "call it once before the capture, on all ranks, with tensors of these sizes",
+            )
+            ranks, nodes = self.group.size(), nodes_of(self.group)
+            if self.wanted is not None and not tables:  # a point has no tables
+                self.wanted[key] = Point(
+                    program=program, schedule=schedule, dims=dims, dtype=dtype, ranks=ranks, nodes=nodes,
+                    target=target or current_target(self.group), deadlines=(settings().deadline is not None,),
+                )  # fmt: skip
+                raise NotMade
+            self.kernels[key] = compiler.compile(
+                program, schedule, ranks=ranks, dims=dims, dtype=dtype, device="cuda", group=self.group, nodes=nodes,
+                tables=tables, target=target,
+            )  # fmt: skip
+        return self.kernels[key]
 
     def partial_inputs(self, program: Program) -> PartialInputs:
         """Return the inputs of which calls of a program give a part."""
@@ -96,7 +124,7 @@ class Made:
     def free(self, captured: bool) -> int:
         """Close the kernels and forget the rest. Return the number of kernels that are kept (`close_kernels`)."""
         held = close_kernels(self.kernels, captured)
-        for one in (self.calls, self.decided, self.memory, self.others):
+        for one in (self.calls, self.decided, self.memory):
             one.clear()
         return held
 
@@ -257,6 +285,14 @@ def able(x: torch.Tensor) -> bool:
     return x.dtype in DTYPES and x.is_cuda
 
 
+@cache
+def has_roles(device: torch.device) -> bool:
+    """True if warps of kernels have roles on a GPU."""
+    with suppress(UnknownTargetError), torch.cuda.device(device):
+        return has_warpgroups(current_target())
+    return False
+
+
 def _decided(exact: Request, shared: Request, made: Made) -> tuple[Schedule | str, bool]:
     """The implementation of a call that names none, and whether its kernel has just as many rows as the call.
 
@@ -330,28 +366,11 @@ def _kernel(
     """The kernel of a program for such sizes; M: its rows over all ranks."""
     if x.dtype not in DTYPES:
         raise DtypeError(f"{program.name} of {x.dtype}", hint=f"generated kernels take bf16 and f16; or {UNFUSED!r}")
-    ranks, nodes = made.group.size(), nodes_of(made.group)
+    ranks = made.group.size()
     # g: ranks of a node, of programs in two levels
-    known = {**sizes, "Ms": int(sizes["M"]) // ranks, "g": ranks // nodes}
+    known = {**sizes, "Ms": int(sizes["M"]) // ranks, "g": ranks // nodes_of(made.group)}
     dims = {one.name: known[one.name] for one in program.params}
-    target = target_of(made.group)
-    key = (program.name, str(schedule), *dims.values(), x.dtype, target)
-    if key not in made.kernels:
-        refuse_capture(
-            f"{program.name} is compiled at its first call, which no CUDA graph holds",
-            f"call it once before the capture, on all ranks, with as many rows ({x.shape[0]}) as here",
-        )
-        if made.wanted is not None:
-            made.wanted[key] = Point(
-                program=program, schedule=schedule, dims=dims, dtype=DTYPES[x.dtype], ranks=ranks, nodes=nodes,
-                target=target or current_target(made.group), deadlines=(settings().deadline is not None,),
-            )  # fmt: skip
-            raise NotMade
-        made.kernels[key] = compiler.compile(
-            program, schedule, ranks=ranks, dims=dims, dtype=DTYPES[x.dtype], device="cuda", group=made.group,
-            nodes=nodes, target=target,
-        )  # fmt: skip
-    return made.kernels[key]
+    return made.kernel(program.name, program, schedule, dims, DTYPES[x.dtype])
 
 
 def direct_launch(

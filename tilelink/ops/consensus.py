@@ -115,17 +115,17 @@ class _Compared:
     """A function whose calls are compared each time, but for the first one, which has been."""
 
     def __init__(self, run: Callable[..., Any], *agreed: Any) -> None:
-        self.compared, self._agreed, self._fresh = run, agreed, True
+        self._run, self._agreed, self._fresh = run, agreed, True
 
     def __call__(self, *operands: Any, **named: Any) -> Any:
         if self._fresh:
             self._fresh = False
         else:
             agree(*self._agreed)
-        return self.compared(*operands, **named)
+        return self._run(*operands, **named)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.compared, name)
+        return getattr(self._run, name)
 
 
 def compared(run: Callable[..., Any], call: Call, group: ProcessGroup, device: torch.device) -> Callable[..., Any]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
@@ -12,23 +11,20 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
-from tilelink import compiler
-from tilelink.capabilities import has_warpgroups
-from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownNameError, UnknownTargetError
+from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownNameError
 from tilelink.ops import torch_attention, unfused
+from tilelink.ops.calls import has_roles
 from tilelink.ops.consensus import Call, agree
 from tilelink.ops.custom import Declaration, declare_graded, is_direct, refuse_dtensors, schedule_text
 from tilelink.ops.groups import Group, group_named, members_of, name_of, wait_for
 from tilelink.ops.operators import UNFUSED
-from tilelink.ops.own import Op, op_of
+from tilelink.ops.own import of_library
 from tilelink.ops.ring import Part, exchanged, parts, ring
 from tilelink.ops.torch_attention import edges_of, said_of
 from tilelink.ops.ulysses import ulysses
 from tilelink.ops.validate import check_tensor
-from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
 
-FILE = "ag_attention"
 BLOCK = 128
 """Rows of a tile of warps with roles. Rows that are no multiple of it have another schedule."""
 DEPTHS = (64, 128, 256)
@@ -82,7 +78,7 @@ def attention(
     with rows in zigzag) and for a cu_seqlens that falls or ends after the sequence, which the host sees on a CPU, and
     with TILELINK_CHECK=1 on a GPU, and UnknownNameError for a schedule that there is not.
     """
-    if not (direct := is_direct((q, k, v))):
+    if type(q) is not torch.Tensor:
         refuse_dtensors("attention", (q, k, v, cu_seqlens))
     _check(q, k, v, is_causal, cu_seqlens)
     factor: float = q.shape[-1] ** -0.5 if scale is None else float(scale)
@@ -107,9 +103,8 @@ def attention(
     shape = (2, rows // 2 // block, block) if is_causal else (rows,)
     queries = q.reshape(heads, groups, *shape, depth)
     keys, values = (one.reshape(heads, *shape, depth) for one in (k, v))
-    text = schedule_text(schedule)
-    call = _run if direct else _attention
-    return call(queries, keys, values, cu_seqlens, factor, name_of(members_of(group)), text)[0].reshape(q.shape)
+    given = queries, keys, values, cu_seqlens, factor, name_of(members_of(group)), schedule_text(schedule)
+    return _attention(*given)[0].reshape(q.shape)
 
 
 def check_method(method: str) -> None:
@@ -171,16 +166,9 @@ def _chosen(q: Tensor) -> str:
     if not q.is_cuda:
         return ""
     rows, depth = prod(q.shape[2:-1]), q.shape[-1]
-    if rows % (2 * BLOCK) or depth not in DEPTHS or not _has_roles(q.device):
+    if rows % (2 * BLOCK) or depth not in DEPTHS or not has_roles(q.device):
         return UNFUSED  # kernels without roles take several times as long as torch's
     return "gpu_roles" if depth <= 128 else "gpu_roles_deep"
-
-
-@cache
-def _has_roles(device: torch.device) -> bool:
-    with suppress(UnknownTargetError), torch.cuda.device(device):
-        return has_warpgroups(current_target())
-    return False
 
 
 # Parts, as torch computes them ------------------------------------------------------------------------------
@@ -393,10 +381,10 @@ def _run(
     if schedule == UNFUSED:
         return _unfused(q, k, v, documents, scale, members)
     if documents is None:
-        kernel = _operator("zigzag_attention" if causal else "ag_attention", schedule)
+        kernel = of_library("zigzag_attention" if causal else "ag_attention", schedule)
         return tuple(kernel(q, k, v, scale=scale, group=group))
     since, first = _begins(documents, q, members)
-    return tuple(_operator("document_attention", schedule)(q, k, v, since, first, scale=scale, group=group))
+    return tuple(of_library("document_attention", schedule)(q, k, v, since, first, scale=scale, group=group))
 
 
 def _begins(documents: Tensor, q: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
@@ -413,11 +401,6 @@ def _places(rows: int, ranks: int, rank: int, device: torch.device) -> Tensor:
     """Return where the own rows are in the sequence: those of two chunks of so many rows."""
     begins = torch.tensor([[rank * rows], [(2 * ranks - 1 - rank) * rows]], device=device)
     return (begins + torch.arange(rows, device=device)).int()
-
-
-@cache
-def _operator(program: str, schedule: str) -> Op:
-    return op_of(compiler.load(FILE), (program,), schedule)
 
 
 _attention = declare_graded(

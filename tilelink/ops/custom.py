@@ -39,17 +39,25 @@ class Declaration:
 
 
 def declare(one: Declaration) -> Callable[..., Any]:
-    """Declare an operator to torch, and return it."""
+    """Declare an operator to torch, and return what calls it: directly where nothing else need see the call."""
+    count = operands_of(one)
     declared = torch.library.custom_op(one.name, one.run, mutates_args=one.writes, schema=one.schema)
     declared.register_fake(one.shapes)
     if one.backward is not None:
         declared.register_autograd(one.backward, setup_context=one.keep)
 
     def call(*arguments: Any) -> Any:
+        if is_direct(arguments[:count]):
+            return one.run(*arguments)
         refuse_dtensors(one.name.partition("::")[2], arguments)
         return declared(*arguments)
 
     return call
+
+
+def operands_of(one: Declaration) -> int:
+    """Return how many tensors an operator takes, which are its first arguments."""
+    return one.schema.partition("->")[0].count("Tensor")
 
 
 def refuse_dtensors(name: str, arguments: Iterable[Any]) -> None:
@@ -97,7 +105,14 @@ def declare_graded(
 
     traced = declare(replace(forward, keep=keep, backward=backward))
 
-    return lambda *arguments: (traced if _is_traced(arguments) else Eager.apply)(*arguments)
+    count = operands_of(forward)
+
+    def call(*arguments: Any) -> Any:
+        if is_direct(arguments[:count]):
+            return forward.run(*arguments)
+        return (traced if _is_traced(arguments) else Eager.apply)(*arguments)
+
+    return call
 
 
 def _is_traced(arguments: Iterable[Any]) -> bool:

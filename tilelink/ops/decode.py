@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup
 
-from tilelink import compiler
 from tilelink.compiler.modules import DEFAULT
 from tilelink.errors import BindingError, DtypeError, ShapeError
 from tilelink.ops import torch_attention, unfused
@@ -17,7 +15,7 @@ from tilelink.ops.consensus import Call, agree
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, refuse_dtensors, schedule_text
 from tilelink.ops.groups import Group, group_named, members_of, name_of
 from tilelink.ops.operators import UNFUSED
-from tilelink.ops.own import Op, op_of
+from tilelink.ops.own import of_library
 from tilelink.ops.sms import target_of
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
@@ -60,7 +58,8 @@ def decode_attention(
     Raises ShapeError, DtypeError and BindingError for tensors that do not fit, UnknownNameError for a schedule that
     there is not.
     """
-    if not is_direct(given := (q, k_cache, v_cache, page_table, cache_seqlens)):
+    given = q, k_cache, v_cache, page_table, cache_seqlens
+    if type(q) is not torch.Tensor:
         refuse_dtensors(PROGRAM, given)
     _check(*given)
     factor: float = q.shape[-1] ** -0.5 if scale is None else float(scale)
@@ -77,8 +76,7 @@ def decode_attention(
     if lengths.dim() == 2:
         lengths, seen = lengths.amax(1), lengths.repeat_interleave(shared, 1) if few else None
     tensors = (queries, k_cache, v_cache, page_table, lengths, seen)
-    call = _run if is_direct(tensors) else _decode_attention
-    o, lse = call(*tensors, factor, name_of(members_of(group)), schedule_text(schedule))
+    o, lse = _decode_attention(*tensors, factor, name_of(members_of(group)), schedule_text(schedule))
     if few:
         o, lse = (one.unflatten(2, (-1, shared)).transpose(1, 2) for one in (o, lse))
     o, lse = o.reshape(q.shape), lse.reshape(q.shape[:-1])
@@ -177,13 +175,8 @@ def _run(
         return _unfused(q, k, v, pages, lengths, seen, scale, members)
     if not q.is_cuda:  # kernels on GPUs clamp entries as they read them; launches on CPU ranks refuse such ones
         pages, lengths = pages.clamp(0, k.shape[0] - 1), lengths.clamp(0, pages.shape[1] * k.shape[1])
-    kernel = _operator(schedule, parts)
+    kernel = of_library((PROGRAM, WHOLE), schedule, L=parts)
     return tuple(kernel(q, k, v, pages, lengths, seen, scale=scale, group=members))
-
-
-@cache
-def _operator(schedule: str, parts: int) -> Op:
-    return op_of(compiler.load(PROGRAM), (PROGRAM, WHOLE), schedule, L=parts)
 
 
 def _shapes(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import logging
 from dataclasses import dataclass
-from functools import cache
 from math import gcd, inf
 from typing import Any, ClassVar
 
@@ -14,8 +13,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from tilelink.capabilities import has_warpgroups
-from tilelink.compiler import library_module
 from tilelink.errors import (
     BindingError,
     CapacityError,
@@ -25,19 +22,17 @@ from tilelink.errors import (
     UnknownNameError,
 )
 from tilelink.ops import torch_experts
-from tilelink.ops.calls import able, gpu_of
+from tilelink.ops.calls import able, gpu_of, has_roles
 from tilelink.ops.choice import DEFAULTS
 from tilelink.ops.consensus import Call, agree, consensus
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct
 from tilelink.ops.dtensors import spread
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, refuse_capture, size_of
 from tilelink.ops.operators import UNFUSED
-from tilelink.ops.own import Op
-from tilelink.ops.own import op as own_op
+from tilelink.ops.own import of_library
 from tilelink.ops.predict import machine_of
 from tilelink.ops.specialization import name_of_type
 from tilelink.ops.torch_experts import ACTIVATIONS, Chosen, Layer
-from tilelink.runtime.cuda.device import current_target
 
 _log = logging.getLogger("tilelink.ops")
 Tensor = torch.Tensor
@@ -197,7 +192,7 @@ def _of_shared(op: str, x: Tensor, shared: Any, activation: str, members: Proces
     if refusal is None:
         return torch_experts.shared_expert(x, shared[0], shared[1], activation)
     if not torch.compiler.is_compiling():
-        gathered(op, (), group_named(members) if isinstance(members, str) else members, refusal=refusal)
+        agree(Call(op), group_named(members) if isinstance(members, str) else members, x.device, refusal)
     raise refusal
 
 
@@ -469,12 +464,12 @@ def _by_kernels(
         of_experts = [of_experts[0], w13_scale.unflatten(1, (2, -1)), w2, w2_scale]
     added = () if extra is None else (torch.nn.functional.pad(extra, (0, 0, 0, sizes.padded - sizes.rows)),)
     if name == FEW:
-        program, tokens = _program(FEW_SCALED if blocks else FEW, schedule), (ids, weights)
+        program, tokens = of_library(FEW_SCALED if blocks else FEW, schedule), (ids, weights)
         sent = x.unflatten(1, (-1, SCALED)) if blocks else x
         return program(sent, *tokens, *of_experts, *added, group=group, **blocks)
     sent, units = x, list[Tensor]()
     if blocks:  # bytes travel as larger elements
-        quantised = _program("quantised_rows", schedule and GPU)(x, group=group, **blocks)
+        quantised = of_library("quantised_rows", schedule and GPU)(x, group=group, **blocks)
         sent, units = quantised.q.flatten(1).view(torch.float32), [quantised.unit]
     ranks, (M, k), room = group.size(), ids.shape, sizes.room(group.size()) + 1
     to_experts = {"E": sizes.E, "k": k, "T": room, "group": group}
@@ -482,7 +477,7 @@ def _by_kernels(
         of_choices = (-1, gcd(M, max(1, BLOCK_OF_CHOICES // k)), k)
     else:
         of_choices, to_experts["first"] = (-1, gcd(M * k, BLOCK_OF_CHOICES)), sizes.E if sizes.op == EXPERTS else 0
-    dispatch = _program(f"{name}_dispatch", schedule and GPU)
+    dispatch = of_library(f"{name}_dispatch", schedule and GPU)
     made = dispatch(sent, ids.view(of_choices), weights.view(of_choices), **to_experts)
     if sizes.capacity is not None:
         dist.all_reduce(made.found, dist.ReduceOp.MAX, group=group)
@@ -493,20 +488,11 @@ def _by_kernels(
         origin, goes, slot = made.origin.clamp(0, M - 1), made.goes.view(ranks, M), made.slot.view(ranks, M)
         chosen = *chosen, origin, made.sent, goes, slot
     if not blocks:
-        return _program(f"{name}_experts", schedule)(xs, *chosen, *of_experts, *added, group=group)
-    program, rows = _program("moe_experts_f8", schedule, name_of_type(x.dtype)), (-1, SCALED)
+        return of_library(f"{name}_experts", schedule)(xs, *chosen, *of_experts, *added, group=group)
+    program, rows = of_library("moe_experts_f8", schedule, name_of_type(x.dtype)), (-1, SCALED)
     of_experts = [w13.unflatten(1, rows), w13_scale, w2.unflatten(1, rows), w2_scale]
     of_experts += [one.unflatten(1, rows) for one in added]
     return program(xs.view(QUANTISED), *units, *chosen, *of_experts, group=group, **blocks).flatten(1)
-
-
-@cache
-def _program(name: str, schedule: str, dtype: str | None = None) -> Op:
-    """Return a program of the library with a schedule, "" for the default one, as a function.
-
-    dtype: the element type where no input has it.
-    """
-    return own_op(library_module(name).program(name), schedule or None, dtype=dtype)
 
 
 def _chosen(sizes: _Sizes, x: Tensor, group: ProcessGroup) -> str:
@@ -515,7 +501,7 @@ def _chosen(sizes: _Sizes, x: Tensor, group: ProcessGroup) -> str:
     if not able(x) or ranks == 1 or sizes.activation != "silu" or sizes.H % BLOCK or sizes.inner % BLOCK:
         return UNFUSED
     known, rows = consensus(group), ranks * sizes.padded
-    if not known.one_node or not has_warpgroups(current_target()):
+    if not known.one_node or not has_roles(x.device):
         return UNFUSED
     machine = machine_of(known.gpu) or DEFAULTS
     if sizes.op == EXPERTS and rows <= machine.few_expert_rows:

@@ -168,15 +168,13 @@ def close_kernels(known: dict[Any, Any], captured: bool) -> int:
 
     captured: True to close those too that were captured into CUDA graphs. Otherwise these are kept.
     """
-    bare = {key: getattr(one, "compared", one) for key, one in known.items()}
-    kernels = {key: one for key, one in bare.items() if isinstance(one, KeepingKernel)}
+    kernels = {key: one for key, one in known.items() if isinstance(one, KeepingKernel)}
     kept = {key: one for key, one in kernels.items() if one.captured and not captured}
     for key, one in kernels.items():
         if key not in kept:
             one.close()
-    held = {key: known[key] for key in kept}
     known.clear()
-    known.update(held)
+    known.update(kept)
     return len(kept)
 
 

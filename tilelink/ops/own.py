@@ -8,6 +8,7 @@ import logging
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -20,12 +21,12 @@ from tilelink.frontend.variants import Template
 from tilelink.ir.parameters import check_number
 from tilelink.ir.program import Program, require_program
 from tilelink.ops import derivative
-from tilelink.ops.calls import gpu_of, made_for
+from tilelink.ops.calls import NotMade, gpu_of, made_for
 from tilelink.ops.consensus import Call as AlikeCall
 from tilelink.ops.consensus import agree, compared, of_first
 from tilelink.ops.custom import Declaration, declare, is_dense, is_differentiated, is_direct, schedule_text
 from tilelink.ops.device_memory import check_device_memory
-from tilelink.ops.groups import Group, OfGroups, close_kernels, group_named, members_of, name_of, refuse_capture
+from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, refuse_capture
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.partial_inputs import PartialInputs, Shortcut
 from tilelink.ops.predict import machine_of
@@ -35,9 +36,7 @@ from tilelink.ops.sms import target_of
 from tilelink.ops.specialization import ELEMENTS, Specialization, Specializations, name_of_type
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
-from tilelink.settings import settings
 from tilelink.tuning.found import found
-from tilelink.tuning.prepare import Point
 
 if TYPE_CHECKING:
     from tilelink.runtime.cuda.kernel import GpuKernel
@@ -48,8 +47,8 @@ _log = logging.getLogger("tilelink.ops")
 Out = torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
 
 
-_kernels = OfGroups[dict[Any, Any]](lambda group: {}, close_kernels)
-"""Kernels of all operators, by what was called."""
+_kernels = OfGroups[dict[Any, Any]](lambda group: {})
+"""What launches calls of operators, by what was called. Kernels are kept in `Made`."""
 
 
 class Op:
@@ -389,21 +388,11 @@ class Op:
         agree(same, group, device)
         if not schedule and (text := of_first(way, group)):
             chosen = self._schedule(form.program, text)
-        known, target = made_for(group), target_of(group)
-        key = (self.program.name, str(chosen), *form.dims.items(), form.dtype, target)
-        if known.wanted is not None and not self._tables:  # a point has no tables
-            known.wanted[key] = Point(
-                program=form.program, schedule=chosen, dims=form.dims, dtype=form.dtype, ranks=group.size(),
-                nodes=nodes_of(group), target=target or current_target(group),
-                deadlines=(settings().deadline is not None,),
-            )  # fmt: skip
+        try:
+            kernel = made_for(group).kernel(self.name, form.program, chosen, form.dims, form.dtype, self._tables)
+        except NotMade:
             return _Wanted(form, device)
-        known.others.add(key)
-        made = compiler.compile(
-            form.program, chosen, ranks=group.size(), dims=form.dims, dtype=form.dtype, device="cuda", group=group,
-            nodes=nodes_of(group), tables=self._tables, target=target,
-        )  # fmt: skip
-        return compared(made, same, group, device)
+        return compared(kernel, same, group, device)
 
     def _found(self, form: Specialization, group: ProcessGroup) -> str:
         """Return the schedule that the model finds for a call without any, "" for the built-in one, and log it."""
@@ -607,19 +596,24 @@ def op(
     return _known.by_parts[parts]
 
 
-def op_of(module: compiler.Module, programs: tuple[str, ...], schedule: str, **fixed: Any) -> Op:
-    """Return one of some programs of a module as an operator. schedule: as `schedule_text` has it, "" for the defaults:
-    "program:name" or a text says which of them, and otherwise it is the first one. fixed: what that has of it."""
-    name, way = programs[0], None
+@cache
+def of_library(programs: str | tuple[str, ...], schedule: str, dtype: str | None = None, **fixed: Any) -> Op:
+    """Return a program of the library as an operator, or one of some programs of a file.
+
+    schedule: as `schedule_text` has it, "" for the defaults: "program:name" or a text says which program it is, and
+    otherwise it is the first one. fixed: what that has of it.
+    """
+    names, way = (programs,) if isinstance(programs, str) else programs, None
+    name, module = names[0], compiler.library_module(names[0])
     if schedule.startswith("schedule "):
         way = compiler.parse(schedule).schedules[0]
-        name = way.program if way.program in programs else name
+        name = way.program if way.program in names else name
     elif schedule:
         of, _, way = schedule.rpartition(":")
-        name, way = (of, way) if of in programs else (name, schedule)
+        name, way = (of, way) if of in names else (name, schedule)
     program = module.program(name)
     there = {one.name for one in program.params}
-    return op(program, way, **{size: value for size, value in fixed.items() if size in there})
+    return op(program, way, dtype=dtype, **{size: value for size, value in fixed.items() if size in there})
 
 
 def _check_program(program: Program, signature: Signature) -> None:

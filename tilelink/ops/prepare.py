@@ -83,7 +83,7 @@ def prepare(
     ready = 0
     for call in calls:
         call()
-        there = [point for key, point in wanted.items() if key in made.kernels or key in made.others]
+        there = [point for key, point in wanted.items() if key in made.kernels]
         if len(there) > ready:
             ready = len(there)
             say(f"{ready} of {len(wanted)} kernels, {_bytes(made.kernels) / MB:.1f} MB of symmetric memory")

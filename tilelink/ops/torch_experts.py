@@ -21,17 +21,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from tilelink.capabilities import has_warpgroups
-from tilelink.compiler import library_module
 from tilelink.errors import DtypeError, ShapeError
 from tilelink.ops import unfused
-from tilelink.ops.calls import able
+from tilelink.ops.calls import able, has_roles
 from tilelink.ops.choice import ROW_ALIGNMENT
 from tilelink.ops.groups import wait_for
 from tilelink.ops.nodes import is_one_node
-from tilelink.ops.own import Op, op
+from tilelink.ops.own import Op, of_library
 from tilelink.ops.routing import by_expert
-from tilelink.runtime.cuda.device import current_target
 
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten
@@ -81,18 +78,11 @@ def has_kernels(x: Tensor, layer: Layer) -> bool:
     """True if the library's programs for rows of experts run where x is, and with its dtype."""
     if not able(x) or layer.group.size() == 1 or x.shape[-1] % ROW_ALIGNMENT:
         return False
-    return _has_kernels(x.device) and is_one_node(layer.group)
+    return has_roles(x.device) and is_one_node(layer.group)
 
 
-@cache
-def _has_kernels(device: torch.device) -> bool:
-    with torch.cuda.device(device):
-        return has_warpgroups(current_target())
-
-
-@cache
 def kernel(name: str) -> Op:
-    return op(library_module("expert_rows").program(name), "gpu")
+    return of_library(name, "gpu")
 
 
 # Exchange ----------------------------------------------------------------------------------------------------
