@@ -208,6 +208,18 @@ def test_a_program_that_there_is_not() -> None:
         operators.program_of("gemm_rs", "gated")
 
 
+def test_calls_on_gpus_are_compared_each_time_where_that_is_asked_for() -> None:
+    import torch
+
+    from tilelink.ops.consensus import compares_each
+    from tilelink.settings import override
+
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert compares_each(cpu) and not compares_each(gpu)
+    with override(check=True):
+        assert compares_each(gpu)
+
+
 def test_a_process_that_is_no_rank_is_told_so() -> None:
     import torch
 

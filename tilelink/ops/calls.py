@@ -165,7 +165,7 @@ def run(
             with gpu_of(operands[0]):
                 call = _prepared(op, operands, activation, made, implementation, numbers)
         except NotMade:
-            return _one(out) if out else _empty(OPERATORS[op], operands, members.size())
+            return _one(out) if out else OPERATORS[op].empty(_given(OPERATORS[op], operands), members.size())
         found = made.calls[key] = (call, implementation)  # keeps the implementation's id its own
     if not out:
         return found[0](*operands)
@@ -190,13 +190,6 @@ def _check_out(operator: Operator, operands: Operands, out: tuple[torch.Tensor, 
     named = dict(zip((one.name for one in operator.outputs), out, strict=True))
     check_out(operator.name, named, operator.shapes(given, ranks), given["x"])
     check_out_apart(operator.name, named, given)
-
-
-def _empty(operator: Operator, operands: Operands, ranks: int) -> Any:
-    """Return results of any value."""
-    given = _given(operator, operands)
-    made = [given["x"].new_empty(shape) for shape in operator.shapes(given, ranks)]
-    return _one(made)
 
 
 # Building a call ---------------------------------------------------------------------------------------------

@@ -248,10 +248,9 @@ def _unfused(
             queries[:, :, rows], keys[:, part.keys], values[:, part.keys], scale, part.masked, part.documents
         )
         if part.more:
-            total = torch.logaddexp(lse[:, :, rows], sums)
-            old, new = (torch.exp(one - total).unsqueeze(-1) for one in (lse[:, :, rows], sums))
-            own, sums = o[:, :, rows] * old + own * new, total
-        o[:, :, rows], lse[:, :, rows] = own, sums
+            torch_attention.add_part(o[:, :, rows], lse[:, :, rows], own, sums)
+        else:
+            o[:, :, rows], lse[:, :, rows] = own, sums
     return o.reshape(q.shape), lse.reshape(q.shape[:-1])
 
 

@@ -181,6 +181,11 @@ class Operator:
             for output in self.outputs
         ]
 
+    def empty(self, given: Mapping[str, torch.Tensor], ranks: int) -> Any:
+        """Return results of any value."""
+        made = [given["x"].new_empty(shape) for shape in self.shapes(given, ranks)]
+        return tuple(made) if len(made) > 1 else made[0]
+
 
 # Records -----------------------------------------------------------------------------------------------------
 

@@ -73,10 +73,7 @@ def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: 
     for source, keys, values in _steps(k, v, members):
         for rows, seen, masked in parts(q.shape[2], members.rank(), source, is_causal):
             part, sums = torch_attention.attend(q[:, :, rows], keys[:, seen], values[:, seen], scale, masked)
-            total = torch.logaddexp(lse[:, :, rows], sums)
-            old, new = (torch.exp(one - total).unsqueeze(-1) for one in (lse[:, :, rows], sums))
-            o[:, :, rows] = o[:, :, rows] * old + part * new
-            lse[:, :, rows] = total
+            torch_attention.add_part(o[:, :, rows], lse[:, :, rows], part, sums)
     return o.to(q.dtype), lse
 
 

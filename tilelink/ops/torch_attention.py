@@ -91,6 +91,14 @@ def attend(
     return o[0].reshape(q.shape), lse.reshape(q.shape[:-1])
 
 
+def add_part(o: Tensor, lse: Tensor, more: Tensor, sums: Tensor) -> None:
+    """Add the result of more keys, and its log-sums, to those of the same rows, in place."""
+    total = torch.logaddexp(lse, sums)
+    old, new = (torch.exp(one - total).unsqueeze(-1) for one in (lse, sums))
+    o.copy_(o * old + more * new)
+    lse.copy_(total)
+
+
 def gradients(
     q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, scale: float, masked: bool,
     documents: Documents | None = None,
