@@ -133,7 +133,8 @@ def from_zigzag(parts: list[Tensor], dim: int = 2) -> Tensor:
 
 def _check(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, documents: Tensor | None) -> None:
     for name, one in (("q", q), ("k", k), ("v", v)):
-        check_tensor("attention", name, one)
+        if type(one) is not torch.Tensor:
+            check_tensor("attention", name, one)
         if one.dim() != 4:
             raise ShapeError(f"{name} is {list(one.shape)}", hint="it is [batch, heads, rows, depth]")
         if one.dtype != q.dtype or one.device != q.device:

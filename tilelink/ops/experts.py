@@ -24,7 +24,7 @@ from tilelink.errors import (
 from tilelink.ops import torch_experts
 from tilelink.ops.calls import able, gpu_of, has_roles
 from tilelink.ops.choice import DEFAULTS
-from tilelink.ops.consensus import Call, agree, consensus
+from tilelink.ops.consensus import Call, agree, compares_each, consensus
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct
 from tilelink.ops.dtensors import spread
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, refuse_capture, size_of
@@ -380,10 +380,11 @@ _watches = OfGroups[dict[Call, _Watch]](lambda group: {})
 def _kind(operands: Any, options: Any, group: ProcessGroup, schedule: str) -> _Kind:
     """Return the kind of a call. Raises what `expert_parallel` says. options: op, tokens, capacity, activation."""
     known = _kinds.of(group)
-    kinds = [(getattr(t, "shape", None), getattr(t, "dtype", None), getattr(t, "device", None)) for t in operands]
+    kinds = [(t.shape, t.dtype, t.device) if isinstance(t, torch.Tensor) else type(t) for t in operands]
     key = (options, schedule, *kinds)
     if (found := known.get(key)) is not None:
-        agree(found.same, group, found.sizes.device)
+        if compares_each(found.sizes.device):
+            agree(found.same, group, found.sizes.device)
         return found
     sizes, refusal = None, None
     try:

@@ -218,8 +218,7 @@ def _device(values: Mapping[str, Any]) -> torch.device:
     return next(value.device for value in values.values() if isinstance(value, torch.Tensor))
 
 
-def strides_of(shape: Sequence[int]) -> list[int]:
-    """Return the strides of a contiguous tensor."""
+def _strides(shape: Sequence[int]) -> list[int]:
     strides = [1] * len(shape)
     for dim in range(len(shape) - 2, -1, -1):
         strides[dim] = strides[dim + 1] * shape[dim + 1]
@@ -242,7 +241,7 @@ def _extended(tensor: torch.Tensor, dim: int, size: int, direct: bool) -> torch.
         after = [0, 0] * (tensor.dim() - dim - 1)
         return torch.nn.functional.pad(tensor, [*after, 0, size - tensor.shape[dim]])
     if _has_room(tensor, dim, size):
-        return tensor.as_strided(shape, strides_of(shape))
+        return tensor.as_strided(shape, _strides(shape))
     larger = tensor.new_empty(shape)
     larger.narrow(dim, 0, tensor.shape[dim]).copy_(tensor)
     return larger

@@ -15,7 +15,6 @@ import torch
 
 from tilelink.ops.choice import rounded_rows
 from tilelink.ops.operators import Operator
-from tilelink.ops.partial_inputs import strides_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +63,7 @@ class Rows:
         size = (x.storage_offset() + self.kernel * width) * x.element_size()
         if size > x.untyped_storage().nbytes() or not x.is_contiguous():
             return torch.cat((x, rest[0]))
-        return x.as_strided((self.kernel, *columns), strides_of((self.kernel, *columns)))
+        return x.as_strided((self.kernel, *columns), _strides(width, columns))
 
     def place(self, x: torch.Tensor, larger: torch.Tensor) -> None:
         """Copy the rows of the call to where the kernel has them."""
@@ -77,9 +76,10 @@ class Rows:
 
         columns: the sizes of a row, which y has in any number of dimensions.
         """
-        strides = strides_of((self.results, self.kernel, *columns))
+        width = prod(columns)
         if self.results == 1:
-            return y.as_strided((self.call, *columns), strides[1:])
+            return y.as_strided((self.call, *columns), _strides(width, columns))
+        strides = (self.kernel * width, *_strides(width, columns))
         return y.as_strided((self.results, self.call, *columns), strides).flatten(0, 1)
 
 
@@ -107,3 +107,13 @@ def kernel_rows(operator: Operator, most: int, ranks: int) -> list[int]:
             found.add(kernel)
             rows = kernel + parts
     return sorted(found)
+
+
+def _strides(width: int, columns: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of contiguous rows of `width` elements."""
+    if len(columns) == 1:
+        return width, 1
+    strides = [width]
+    for size in columns:
+        strides.append(strides[-1] // size)
+    return tuple(strides)
