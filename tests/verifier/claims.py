@@ -65,6 +65,8 @@ def claims(name: str, make: Making, draw: random.Random, most: int) -> Iterator[
     plan = by_small(part, prove=lambda *_: known)
     held = {} if plan is None else other_sizes(plan, make)
     for dim, sizes in held.items():
+        if isinstance(sizes, str):
+            continue
         for blocks in dict.fromkeys((0, 1, *(draw.randrange(2, 40) for _ in range(most)))):
             size = sizes.least + blocks * sizes.of
             try:
