@@ -131,7 +131,7 @@ def searched(program: Program, dims: Mapping[str, int | float | bool], machine: 
     for knob in choices:
         (choice,) = nearest([knob], built_in, dims, given["ranks"])
         complete = knob.changes[choice](complete)
-    known = [built_in, complete]  # a point that says all may be nearer to fast ones
+    known = [built_in, complete]  # the search begins near the latter, which says all
     return rank([program], dims=dims, machine=machine, **given, declared=known, by="descent", trials=points, draws=1)
 
 
