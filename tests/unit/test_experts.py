@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -46,6 +48,24 @@ def test_on_ranks(kind: str) -> None:
 def test_tokens_go_where_they_are_needed_if_that_is_few_ranks() -> None:
     sparse = {(ranks, k) for ranks in (2, 4, 8) for k in (1, 2, 4, 8) if experts.needs_few_ranks(ranks, k)}
     assert sparse == {(4, 1), (4, 2), (8, 1), (8, 2), (8, 4)}
+
+
+@pytest.mark.parametrize("tokens", [None, 8])
+def test_all_ranks_call_for_as_many_blocks(tokens: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are collective: a rank with fewer tokens than another one makes some for none."""
+    called: list[tuple[int, int | None]] = []
+
+    def call(_: str, operands: tuple[torch.Tensor, ...], *others: Any) -> torch.Tensor:
+        called.append((operands[0].shape[0], others[2]))
+        return operands[0]
+
+    monkeypatch.setattr(experts, "_call", call)
+    for rows, parts in ((5, [2, 2, 1, 0]), (7, [2, 2, 2, 1])):
+        x, ids = torch.arange(rows * 4.0).view(rows, 4), torch.zeros(rows, 2, dtype=torch.int64)
+        operands = x, ids, ids.float(), torch.ones(1, 6, 4), torch.ones(1, 4, 3)
+        y = experts.expert_parallel(*operands, tokens=tokens, blocks=4)
+        assert torch.equal(y, x) and called == [(part, 2) for part in parts]
+        called.clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

@@ -133,14 +133,15 @@ def _in_blocks(
     if size is None:  # also of operands that do not fit, which the call says
         return _call(op, operands, shared, group, tokens, capacity, activation, recompute, schedule)
     most = operands[0].shape[0] if tokens is None else tokens
-    in_block = None if tokens is None and most % size == 0 else size
+    in_block = None if tokens is None and most == blocks * size else size
 
     def block(first: int) -> Tensor:
         x, ids, weights = [one[first : first + size] for one in operands[:3]]
         of_block = x, ids, weights, *operands[3:]
         return _call(op, of_block, shared, group, in_block, capacity, activation, recompute, schedule)
 
-    return torch.cat([block(first) for first in range(0, most, size)])
+    # the last ones may be empty: ranks with other numbers of tokens, who do not say so, call as often as this one
+    return torch.cat([block(number * size) for number in range(blocks)])
 
 
 def _block(operands: Operands, tokens: Any, blocks: int) -> int | None:
