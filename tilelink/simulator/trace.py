@@ -62,7 +62,7 @@ def names(plan: Plan) -> Iterator[Event]:
         where = "copy engine" if kernel.on_copy_engine else f"program {program}"
         yield _meta("thread_name", rank, track(worker), name=f"{kernel.name} {where}", group=kernel.name)
         yield _meta("thread_sort_index", rank, track(worker), sort_index=track(worker))
-        if plan.bound.stages[kernel.stage_names[0]].kind is KernelKind.ROLES:
+        if plan.bound.stages[kernel.name].kind is KernelKind.ROLES:
             storer = storer_track(plan, worker)
             yield _meta(
                 "thread_name", rank, storer, name=f"{kernel.name} {where} storer", group=f"{kernel.name} storers"
