@@ -20,7 +20,7 @@ LISTED = 10
 
 
 def cpu_seconds(process: int | None = None) -> float:
-    """What a process, this one if None, and all that it started have used, except what was started and left alone."""
+    """Return what a process, this one if None, and all that it started have used, but for what was left alone."""
     folder = Path("/proc") / str(process or os.getpid())
     if not folder.exists():  # it has just ended, or this is no Linux
         return 0.0 if process else sum(os.times()[:4])
@@ -33,7 +33,7 @@ def cpu_seconds(process: int | None = None) -> float:
 
 
 def dearest(costs: Mapping[str, float]) -> dict[str, float]:
-    """The tests that have cost most, the dearest first."""
+    """Return the tests that have cost most, the dearest first."""
     return dict(sorted(costs.items(), key=lambda one: -one[1])[:LISTED])
 
 

@@ -35,7 +35,7 @@ SCENARIOS = {
 
 
 SECOND = ("one rank", "addend", "needed, three", "scales, three", "five")
-"""What kinds of the second tier are called, in part."""
+"""Parts of the names of the kinds that are of the second tier."""
 
 
 @thorough(unless=lambda kind: not any(one in kind for one in SECOND))

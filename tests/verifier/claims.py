@@ -43,7 +43,7 @@ Making = Callable[[Mapping[str, int]], Bound]
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What is said of one size, and what is true: how it is refused, or None. taken: by the proof of the first size."""
+    """A size that a proof is said to hold for. wrong: why it is refused, or None. taken: by the first size's proof."""
 
     name: str
     size: str

@@ -1,4 +1,4 @@
-"""What `check --sizes` claims, and what a kept proof takes, is true of all tiles of those sizes (claims.py)."""
+"""Sizes that `check --sizes` names, and that a kept proof takes, are safe tile by tile (claims.py)."""
 
 from __future__ import annotations
 

@@ -643,7 +643,7 @@ OTHER_WORDS: dict[str, tuple[dict[str, Any], bool]] = {
     "sent twice": ({"twice": ", k: 2 by 1"}, False),
     "sent after they have come": ({"source": "sum(h[:, i, :], axis=0)"}, False),
 }
-"""What is other, and whether it is safe."""
+"""Name -> arguments of `words`, and True if the program is safe."""
 
 
 def words(*, tile: int = 2, channel: int = 0, packed: int = 1, twice: str = "", source: str = "x[i, :]") -> Whole:

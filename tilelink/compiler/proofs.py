@@ -169,7 +169,7 @@ def _kept(kind: type[T], file: Path) -> T | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sealed:
-    """What is kept, as JSON text, and its hash."""
+    """A value that is kept, as JSON text, and its hash."""
 
     value: str
     hash: str

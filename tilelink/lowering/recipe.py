@@ -1,4 +1,4 @@
-"""What a lowered program was made from, as plain data: who has it makes the same lowered program again."""
+"""Recipes of lowered programs: all that one was made from, as plain data. Who has it makes the same one again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is proved of a program by its small one (cutoff.py), as text: programs with one statement have one proof.
+"""Statements: the text of what a small program (cutoff.py) proves. Programs with one statement have one proof.
 
 The rules are asked of the small program, and are functions of it. So a program of other sizes, with the same small one,
 has their answer, if all else that the proof of a whole program is made of is alike, or is asked of it anew

@@ -52,7 +52,7 @@ class Suggestion:
     built_in: float
 
     def __str__(self) -> str:
-        """What is said of it, in a line."""
+        """Return the line that says it."""
         what = f"a schedule for {self.schedule.program} on {self.machine}: {self.seconds * US:.1f} us predicted"
         return f"found {what}, {self.built_in * US:.1f} us with the built-in one"
 

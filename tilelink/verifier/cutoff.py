@@ -56,7 +56,7 @@ MANY = 1 << 14
 
 @dataclass(frozen=True, kw_only=True)
 class SmallProof:
-    """What was proved of a small program, from which the rest follows.
+    """A proof of a small program: that of the whole one follows from it.
 
     own_first, waits_aside: the order of its copy engines. families: what they showed of the statements of the whole
     program. counts: how often each statement that notifies does so, [ranks, *counters].
