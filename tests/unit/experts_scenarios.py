@@ -377,16 +377,25 @@ def shared() -> None:
         assert not any("experts_backward" in name for name in called.names)
 
 
-def shared_many() -> None:
-    """The same as an addend of the library's programs, by their meaning."""
+def added_to(ways: tuple[str, ...], **options: Any) -> None:
+    """Compare what programs of the library add to their sums."""
     case = Case(tokens=_tokens(8, -3), dtype=torch.float32)
     x, *others = case.operands()
     pair = pair_for_all(case.dtype)
     mine = plain_pair(x.double(), pair[0].double(), pair[1].double(), case.activation)
     wanted = case.plain()[0][dist.get_rank()] + mine
-    for way in ("moe:", "moe_rows:", "moe_decode:words"):
-        close(case.call(x, *others, shared=pair, schedule=way, tokens=8), wanted, case.dtype)
-        close(case.call(x, *others, shared=pair, schedule=way, tokens=8, blocks=2), wanted, case.dtype)
+    for way in ways:
+        close(case.call(x, *others, shared=pair, schedule=way, tokens=8, **options), wanted, case.dtype)
+
+
+def shared_few() -> None:
+    """The same as an addend of programs of the library, by their meaning."""
+    added_to(("moe_rows:", "moe_decode:words"))
+
+
+def shared_many() -> None:
+    """The same of all programs, in blocks, and of those for weights of 8 bits."""
+    added_to(("moe:", "moe_rows:", "moe_decode:words"), blocks=2)
     operands, scales, _ = scaled_operands(_tokens(5, 0), False)
     pair = pair_for_all(torch.float32, hidden=256)
     for way in ("moe:", "moe_decode:words"):
@@ -582,7 +591,7 @@ SCENARIOS = {
     one.__name__: one
     for one in (
         results, unequal, frozen, repeated, capacity, overflow, wide_ids, spread, few, many, rows, few_rows, shared,
-        shared_many, blocks, scaled, quantised, mistakes, scaled_mistakes, traced,
+        shared_few, shared_many, blocks, scaled, quantised, mistakes, scaled_mistakes, traced,
     )
 }  # fmt: skip
 

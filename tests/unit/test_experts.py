@@ -26,7 +26,7 @@ SCENARIOS = {
     "tokens where they are needed": (2, ("rows",)),
     "tokens where they are needed, three ranks": (3, ("rows",)),
     "tokens where they are needed, five ranks": (5, ("rows", "few_rows")),
-    "an expert for all, and blocks": (2, ("shared", "blocks")),
+    "an expert for all, and blocks": (2, ("shared", "shared_few", "blocks")),
     "an expert for all, as an addend": (2, ("shared_many",)),
     "an expert for all, and blocks, five ranks": (5, ("shared", "blocks")),
     "one rank": (1, ("results", "capacity", "shared")),
