@@ -56,10 +56,9 @@ class Made:
     """Objects made for the calls of a group.
 
     kernels: of operators and of programs of one's own, by program, schedule, sizes and dtype; calls with other rows
-    take them too. decided: implementations of
-    calls that name none. ways: the programs and schedules that names mean. memory: elements of any value, by dtype and
-    device. partial: what programs have of inputs that are given in part, by name. wanted: kernels that calls lack, by
-    the keys of `kernels`, while `prepare` collects them; else None.
+    take them too. decided: implementations of calls that name none. ways: the programs and schedules that names mean.
+    memory: elements of any value, by dtype and device. partial: what programs have of inputs that are given in part, by
+    name. wanted: kernels that calls lack, by the keys of `kernels`, while `prepare` collects them; else None.
     """
 
     group: ProcessGroup
