@@ -244,14 +244,17 @@ def test_on_gpus_rank_0_finds_a_schedule_for_all_ranks(monkeypatch: pytest.Monke
         way = tilelink.schedule(program).tile("multiply", i=64, j=64, k=64)
         return Suggestion(machine="8xH200", schedule=way, seconds=1e-5, built_in=2e-5)
 
-    def gathered(name: str, what: Any, group: Any, given: str = "", refusal: Any = None) -> list[str]:
+    def of_first(given: str, _: Any) -> str:
         told.append(given)
-        return [told[0], given]
+        return told[0]
 
     patched = {
-        "found": found, "gathered": gathered, "made_for": lambda _: SimpleNamespace(wanted=None, others=set()),
+        "found": found, "of_first": of_first, "agree": lambda *_: None,
+        "made_for": lambda group: calls.Made(group=group),
         "target_of": lambda _: None, "current_target": lambda *_: target("sm_90"), "nodes_of": lambda _: 1,
     }  # fmt: skip
+    for name in ("target_of", "nodes_of"):
+        monkeypatch.setattr(calls, name, patched[name])
     for name, value in patched.items():
         monkeypatch.setattr(own, name, value)
     monkeypatch.setattr(own.compiler, "compile", lambda _, schedule, **__: compiled.append(str(schedule)))
