@@ -23,7 +23,7 @@ from tilelink.compiler import library_module
 from tilelink.errors import DtypeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
 from tilelink.ops.choice import room_for, rounded_rows
-from tilelink.ops.consensus import Call, agree, compared, consensus
+from tilelink.ops.consensus import CallKind, agree, compared, consensus
 from tilelink.ops.decide import decide, measured
 from tilelink.ops.groups import OfGroups, close_kernels, group_named, refuse_capture
 from tilelink.ops.nodes import nodes_of
@@ -222,9 +222,7 @@ def _built(
     if implementation is None and able(x) and ranks > 1:
         exact = rows_of(operator, x.shape[0], ranks, exact=True)
         M = rows.total if operator.rows != "kept" else rounded_rows(x.shape[0])
-        shared = Request(
-            op=operator.rule, variant=variant, M=M, N=N, K=columns, ranks=ranks, dtype=DTYPES[x.dtype]
-        )
+        shared = Request(op=operator.rule, variant=variant, M=M, N=N, K=columns, ranks=ranks, dtype=DTYPES[x.dtype])
         implementation, is_exact = _decided(replace(shared, M=exact.total), shared, made)
         rows = exact if is_exact else rows
     if operator.summed and asked != UNFUSED and not _is_of(implementation, operator):
@@ -259,12 +257,12 @@ def _built(
     return Launch(kernel, program, operator, given, ranks, left, rows, rests, counts)
 
 
-def _call_of(operator: Operator, given: Mapping[str, torch.Tensor]) -> Call:
+def _call_of(operator: Operator, given: Mapping[str, torch.Tensor]) -> CallKind:
     """Return what all ranks give alike: not the sizes of a product's operands that may differ, as its columns."""
     x, columns = given["x"], ()
     if operator.weights and not operator.gathers:
         columns = (f"{given[operator.weights[0]].shape[0]} columns",)
-    return Call(operator.name, (x.dtype, *columns), tuple(x.shape[:1] if operator.weights else x.shape))
+    return CallKind(operator.name, (x.dtype, *columns), tuple(x.shape[:1] if operator.weights else x.shape))
 
 
 def gpu_of(x: torch.Tensor | None) -> AbstractContextManager[Any]:

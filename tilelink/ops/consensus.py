@@ -66,8 +66,8 @@ def of_first(own: Any, group: ProcessGroup) -> Any:
 _agreed = OfGroups(_agreed_by)
 
 
-class Call(NamedTuple):
-    """What all ranks give alike in a call: the operator's name, parts, and the first sizes of x.
+class CallKind(NamedTuple):
+    """A kind of calls, which all ranks make alike: the operator's name, parts, and the first sizes of x.
 
     said: each part is words, or (name, value), or a dtype.
     """
@@ -84,7 +84,7 @@ def _word(part: Any) -> str:
     return str(list(part) if isinstance(part, torch.Size) else part)
 
 
-def agree(call: Call, group: ProcessGroup, device: torch.device, refusal: TileLinkError | None = None) -> None:
+def agree(call: CallKind, group: ProcessGroup, device: torch.device, refusal: TileLinkError | None = None) -> None:
     """Compare a call with those that the other ranks make, before any of them sends. Collective.
 
     Calls on a GPU are compared once, as far as this rank knows, and with TILELINK_CHECK=1 each time. Other calls are
@@ -128,7 +128,7 @@ class _Compared:
         return getattr(self._run, name)
 
 
-def compared(run: Callable[..., Any], call: Call, group: ProcessGroup, device: torch.device) -> Callable[..., Any]:
+def compared(run: Callable[..., Any], call: CallKind, group: ProcessGroup, device: torch.device) -> Callable[..., Any]:
     """Return what runs a call that ranks have agreed on: further calls are compared too, if those on its device are."""
     return _Compared(run, call, group, device) if group.size() > 1 and compares_each(device) else run
 
@@ -138,7 +138,7 @@ def compares_each(device: torch.device) -> bool:
     return device.type != "cuda" or settings().check
 
 
-def _are_equal(call: Call, group: ProcessGroup, device: torch.device, refusal: TileLinkError | None) -> bool:
+def _are_equal(call: CallKind, group: ProcessGroup, device: torch.device, refusal: TileLinkError | None) -> bool:
     """Return True if all ranks can make the same call: by one exchange of eight bytes."""
     digest = hashlib.blake2b(repr(call).encode(), digest_size=8).digest()
     own = -1 if refusal is not None else int.from_bytes(digest, "big") >> 1
@@ -147,7 +147,7 @@ def _are_equal(call: Call, group: ProcessGroup, device: torch.device, refusal: T
     return own >= 0 and all(one == own for one in every)
 
 
-def _compare(call: Call, group: ProcessGroup, refusal: TileLinkError | None) -> None:
+def _compare(call: CallKind, group: ProcessGroup, refusal: TileLinkError | None) -> None:
     """Raise what `agree` says, by an exchange of the calls in words."""
     every: list[Any] = [None] * group.size()
     dist.all_gather_object(every, (call.op, call.words(), call.shape, str(refusal or "")), group=group)
@@ -177,7 +177,7 @@ def _compare(call: Call, group: ProcessGroup, refusal: TileLinkError | None) -> 
         raise ShapeError(f"x of {op} has {'; '.join(told)}", hint=hint)
 
 
-def _without_answer(call: Call, group: ProcessGroup, error: RuntimeError) -> TileLinkError:
+def _without_answer(call: CallKind, group: ProcessGroup, error: RuntimeError) -> TileLinkError:
     """Return what is raised where other ranks did not compare their calls with this one."""
     what = f"rank {group.rank()} calls {call.op}, and another rank"
     if "timed out" not in str(error).lower():
@@ -186,12 +186,12 @@ def _without_answer(call: Call, group: ProcessGroup, error: RuntimeError) -> Til
     return DeadlineError(f"{what} makes no call in {seconds} s", rank=group.rank(), seconds=seconds, hint=SAME)
 
 
-def _calls_of(group: ProcessGroup) -> set[Call]:
+def _calls_of(group: ProcessGroup) -> set[CallKind]:
     set_deadline(group)
     return set()
 
 
-_compared = OfGroups[set[Call]](_calls_of)
+_compared = OfGroups[set[CallKind]](_calls_of)
 """Calls that all ranks of a group were found to make alike."""
 
 

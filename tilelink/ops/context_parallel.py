@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup
 from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownNameError
 from tilelink.ops import torch_attention, unfused
 from tilelink.ops.calls import has_roles
-from tilelink.ops.consensus import Call, agree
+from tilelink.ops.consensus import CallKind, agree
 from tilelink.ops.custom import Declaration, declare_graded, is_direct, refuse_dtensors, schedule_text
 from tilelink.ops.groups import Group, group_named, members_of, name_of, wait_for
 from tilelink.ops.operators import UNFUSED
@@ -85,7 +85,7 @@ def attention(
     check_method(method)
     if not q.numel():
         if is_direct(()):  # else ranks that have some would wait for this one
-            agree(Call("attention", ("no elements",), q.shape), group_named(name_of(members_of(group))), q.device)
+            agree(CallKind("attention", ("no elements",), q.shape), group_named(name_of(members_of(group))), q.device)
         return q + k.sum() + v.sum()  # no elements, and gradients of zeros
     if method != GATHER:
         if schedule not in (None, UNFUSED):
@@ -367,7 +367,7 @@ def _run(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     members, causal = group_named(group), q.dim() != FLAT
     said = q.dtype, ("scale", scale), "a mask" if causal else "no mask", ("keys", k.shape), schedule
-    agree(Call("attention", (*said, *said_of(documents)), q.shape), members, q.device)
+    agree(CallKind("attention", (*said, *said_of(documents)), q.shape), members, q.device)
     if causal and not 0 < scale < LARGEST_SCALE:  # kernels put the mask's number in before they scale
         if schedule not in ("", UNFUSED):
             raise BindingError(f"schedule {schedule} has a scale of {scale:g}", hint="one above 0, or no schedule")

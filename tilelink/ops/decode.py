@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 from tilelink.compiler.modules import DEFAULT
 from tilelink.errors import BindingError, DtypeError, ShapeError
 from tilelink.ops import torch_attention, unfused
-from tilelink.ops.consensus import Call, agree
+from tilelink.ops.consensus import CallKind, agree
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, refuse_dtensors, schedule_text
 from tilelink.ops.groups import Group, group_named, members_of, name_of
 from tilelink.ops.operators import UNFUSED
@@ -67,7 +67,7 @@ def decode_attention(
     shared = heads // k_cache.shape[2]
     if not q.numel():
         if is_direct(()):  # else ranks that have some would wait for this one
-            agree(Call(PROGRAM, ("no queries",), q.shape), group_named(name_of(members_of(group))), q.device)
+            agree(CallKind(PROGRAM, ("no queries",), q.shape), group_named(name_of(members_of(group))), q.device)
         made = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))
         return made if return_lse else made[0]
     few = q.dim() == 4 and q.shape[1] > 1
@@ -167,7 +167,7 @@ def _run(
     members = group_named(group)
     said = q.dtype, ("scale", scale), ("caches", k.shape), ("pages", pages.shape), schedule
     said = (*said, "lengths of queries" if seen is not None else "lengths")
-    agree(Call(PROGRAM, said, q.shape), members, q.device)
+    agree(CallKind(PROGRAM, said, q.shape), members, q.device)
     sms = (target_of(members) or current_target(members)).sms if q.is_cuda else CPU_SMS
     parts = _most_parts(q.shape[0], q.shape[1], pages.shape[1], sms)
     schedule = schedule or _chosen(q, k, parts)

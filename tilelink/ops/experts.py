@@ -24,7 +24,7 @@ from tilelink.errors import (
 from tilelink.ops import torch_experts
 from tilelink.ops.calls import able, gpu_of, has_roles
 from tilelink.ops.choice import DEFAULTS
-from tilelink.ops.consensus import Call, agree, compares_each, consensus
+from tilelink.ops.consensus import CallKind, agree, compares_each, consensus
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct
 from tilelink.ops.dtensors import spread
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, refuse_capture, size_of
@@ -193,7 +193,7 @@ def _of_shared(op: str, x: Tensor, shared: Any, activation: str, members: Proces
     if refusal is None:
         return torch_experts.shared_expert(x, shared[0], shared[1], activation)
     if not torch.compiler.is_compiling():
-        agree(Call(op), group_named(members) if isinstance(members, str) else members, x.device, refusal)
+        agree(CallKind(op), group_named(members) if isinstance(members, str) else members, x.device, refusal)
     raise refusal
 
 
@@ -369,12 +369,12 @@ class _Kind:
     layer: Layer
     way: str
     watch: _Watch
-    same: Call
+    same: CallKind
 
 
 _kinds = OfGroups[dict[Any, _Kind]](lambda group: {})
 """By the shapes and options of a call."""
-_watches = OfGroups[dict[Call, _Watch]](lambda group: {})
+_watches = OfGroups[dict[CallKind, _Watch]](lambda group: {})
 """By what is compared between ranks, which may give other numbers of tokens."""
 
 
@@ -392,7 +392,7 @@ def _kind(operands: Any, options: Any, group: ProcessGroup, schedule: str) -> _K
         sizes = _checked(*operands, *options, schedule=schedule)
     except TileLinkError as error:
         refusal = error
-    same, watches = Call(options[0], () if sizes is None else sizes.words()), _watches.of(group)
+    same, watches = CallKind(options[0], () if sizes is None else sizes.words()), _watches.of(group)
     if same not in watches:
         refuse_capture(
             f"ranks compare their first calls of {same.op}, which a CUDA graph cannot hold",

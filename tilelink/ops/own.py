@@ -22,8 +22,7 @@ from tilelink.ir.parameters import check_number
 from tilelink.ir.program import Program, require_program
 from tilelink.ops import derivative
 from tilelink.ops.calls import NotMade, gpu_of, made_for
-from tilelink.ops.consensus import Call as AlikeCall
-from tilelink.ops.consensus import agree, compared, of_first
+from tilelink.ops.consensus import CallKind, agree, compared, of_first
 from tilelink.ops.custom import Declaration, declare, is_dense, is_differentiated, is_direct, schedule_text
 from tilelink.ops.device_memory import check_device_memory
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, refuse_capture
@@ -371,7 +370,7 @@ class Op:
                 f"{self.program.name} is compiled at its first call, which no CUDA graph holds",
                 "call it once before the capture, on all ranks, with tensors of these sizes",
             )
-        same, way = AlikeCall(self.program.name, self._words(call, schedule)), ""
+        same, way = CallKind(self.program.name, self._words(call, schedule)), ""
         try:
             form = self._specializations.of(call, group.size())
             self._check_devices(call, device)

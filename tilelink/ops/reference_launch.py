@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 
 from tilelink import compiler
 from tilelink.errors import BindingError, DtypeError
-from tilelink.ops.consensus import Call, agree
+from tilelink.ops.consensus import CallKind, agree
 from tilelink.runtime.cuda.operands import check_apart
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class ReferenceLaunch:
 
     def __init__(
         self, program: Program, schedule: Schedule | None, *, dims: compiler.Dims, dtype: str,
-        tables: Mapping[str, Any], group: ProcessGroup, same: Call,
+        tables: Mapping[str, Any], group: ProcessGroup, same: CallKind,
     ) -> None:  # fmt: skip
         """same: what all ranks give alike, in every launch."""
         compiler.plan(program, schedule, ranks=group.size(), dims=dims, dtype=dtype, tables=tables)

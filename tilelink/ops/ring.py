@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink.ops import torch_attention
-from tilelink.ops.consensus import Call, agree
+from tilelink.ops.consensus import CallKind, agree
 from tilelink.ops.custom import Declaration, declare_graded
 from tilelink.ops.groups import group_named, wait_for
 
@@ -67,7 +67,7 @@ def _run(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool, group: 
     """Results of parts are added up by their log-sums in f32, and rounded once."""
     members = group_named(group)
     said = q.dtype, ("scale", scale), "a mask" if is_causal else "no mask", ("keys", k.shape), "a ring"
-    agree(Call("attention", said, q.shape), members, q.device)
+    agree(CallKind("attention", said, q.shape), members, q.device)
     o = torch.zeros(q.shape, dtype=torch_attention.wide(q.dtype), device=q.device)
     lse = torch.full(q.shape[:-1], float("-inf"), dtype=o.dtype, device=q.device)
     for source, keys, values in _steps(k, v, members):

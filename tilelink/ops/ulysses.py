@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink.ops import torch_attention
-from tilelink.ops.consensus import Call, agree
+from tilelink.ops.consensus import CallKind, agree
 from tilelink.ops.custom import Declaration, declare_graded
 from tilelink.ops.groups import group_named
 from tilelink.ops.torch_attention import edges_of, said_of
@@ -124,7 +124,7 @@ def _run(
     """Return the result, and what backward takes: operands, results and log-sums of the own heads in all rows."""
     members = group_named(group)
     said = q.dtype, ("scale", scale), "a mask" if is_causal else "no mask", ("keys", k.shape), "by heads"
-    agree(Call("attention", (*said, *said_of(documents)), q.shape), members, q.device)
+    agree(CallKind("attention", (*said, *said_of(documents)), q.shape), members, q.device)
     division = _divided(q.shape[1], k.shape[1], members.size())
     sent = torch.cat([
         one
