@@ -272,3 +272,31 @@ def test_on_gpus_rank_0_finds_a_schedule_for_all_ranks(monkeypatch: pytest.Monke
     assert searched[0]["machine"].name == "8xH200" and searched[0]["target"].name == "sm_90"
     assert "multiply tile(i=64, j=64, k=64)" in compiled[0]
     assert compiled == [compiled[0], compiled[0], "None", "None"]
+
+
+CHOOSING = """\
+program choosing(M, N, f: function):
+    x    : in [M, N]
+    more : in [M, N] = 0
+    y    : out [M, N]
+
+    compute go(i: M, j: N):
+        y[i, j] = f(x[i, j] + more[i, j])
+"""
+
+
+def test_on_gpus_variants_of_a_program_have_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same sizes and types: with another function, and with an input that may be left out."""
+    monkeypatch.setattr(calls, "target_of", lambda _: None)
+    monkeypatch.setattr(calls, "nodes_of", lambda _: 1)
+    monkeypatch.setattr(calls.compiler, "compile", lambda program, *_, **__: program)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    group: Any = SimpleNamespace(size=lambda: 2)
+    operator, made = tilelink.op(tilelink.parse(CHOOSING).program()), calls.Made(group=group)
+    x = torch.zeros(32, 32)
+    for _ in range(2):
+        for given in ({"f": "silu"}, {"f": "relu"}, {"f": "relu", "more": x}):
+            form = operator._specializations.of(operator._as_call({"x": x, **given}), 2)
+            kernel: Any = made.kernel(operator.name, form.program, None, form.dims, form.dtype)
+            assert kernel == form.program
+    assert len(made.kernels) == 3

@@ -83,12 +83,12 @@ class Made:
         self, name: str, program: Program, schedule: Schedule | None, dims: compiler.Dims, dtype: str,
         tables: compiler.Tables | None = None,
     ) -> Any:  # fmt: skip
-        """Return a kernel. name: tells the program, with its tables, from others.
+        """Return a kernel. name: tells the program's tables from those of others.
 
         Collective where it is not made yet. Raises NotMade for one that is wanted, RankError in the capture of a graph.
         """
         target = target_of(self.group)
-        key = (name, str(schedule), *dims.items(), dtype, target)
+        key = (name, program, str(schedule), *dims.items(), dtype, target)  # variants of a program share its name
         if key not in self.kernels:
             refuse_capture(
                 f"{program.name} is compiled at its first call, which no CUDA graph holds",
