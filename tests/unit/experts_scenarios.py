@@ -556,6 +556,12 @@ def mistakes() -> None:
         ops.expert_parallel(**{**operands, **fewer})
     with pytest.raises(ShapeError, match=r"rank [01] calls expert_parallel with tokens=[78], and rank"):
         ops.expert_parallel(**operands, tokens=7 + dist.get_rank())
+    with pytest.raises(BindingError if own else RankError, match="blocks" if own else "rank 0 cannot make the call"):
+        ops.expert_parallel(**operands, blocks=0 if own else 2)
+    with pytest.raises(ShapeError, match=r"rank [01] calls expert_parallel with [34] rows, and rank"):
+        ops.expert_parallel(**{**operands, **fewer}, blocks=2)  # of two tokens each
+    with pytest.raises(ShapeError, match=r"rank [01] calls expert_parallel with tokens=[48], blocks=[12]|tokens=4"):
+        ops.expert_parallel(**operands, **({"tokens": 8, "blocks": 2} if own else {"tokens": 4}))
     close(ops.expert_parallel(**operands), case.plain()[0][dist.get_rank()], case.dtype)  # and nothing hangs
 
 

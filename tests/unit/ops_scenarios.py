@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -806,6 +807,11 @@ def absent() -> None:
             pending = [dist.irecv(torch.ones(1), 1, transfers)]
             with pytest.raises(DeadlineError, match=r"a transfer did not end in 1\.0 s"):
                 groups.wait_for(pending, torch.ones(1))
+        dist.barrier()
+        groups.set_deadline(dist.group.WORLD)
+        if rank == 0:
+            time.sleep(2)  # as a search does: a broadcast has no deadline
+        assert consensus.of_first("text" if rank == 0 else None, dist.group.WORLD) == "text"
     dist.barrier()
 
 

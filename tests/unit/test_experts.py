@@ -52,20 +52,28 @@ def test_tokens_go_where_they_are_needed_if_that_is_few_ranks() -> None:
 
 @pytest.mark.parametrize("tokens", [None, 8])
 def test_all_ranks_call_for_as_many_blocks(tokens: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are collective: a rank with fewer tokens than another one makes some for none."""
+    """Calls are collective: a rank with fewer tokens than another one makes some for none.
+
+    All of a call is compared: with other numbers of tokens or blocks, blocks may have as many tokens.
+    """
     called: list[tuple[int, int | None]] = []
+    said: list[Any] = []
 
     def call(_: str, operands: tuple[torch.Tensor, ...], *others: Any) -> torch.Tensor:
         called.append((operands[0].shape[0], others[2]))
         return operands[0]
 
     monkeypatch.setattr(experts, "_call", call)
+    monkeypatch.setattr(experts, "members_of", lambda group: group)
+    monkeypatch.setattr(experts, "agree", lambda kind, *_: said.append(kind))
     for rows, parts in ((5, [2, 2, 1, 0]), (7, [2, 2, 2, 1])):
         x, ids = torch.arange(rows * 4.0).view(rows, 4), torch.zeros(rows, 2, dtype=torch.int64)
         operands = x, ids, ids.float(), torch.ones(1, 6, 4), torch.ones(1, 4, 3)
         y = experts.expert_parallel(*operands, tokens=tokens, blocks=4)
         assert torch.equal(y, x) and called == [(part, 2) for part in parts]
         called.clear()
+        whole = f"{rows} rows" if tokens is None else "tokens=8"
+        assert said.pop() == experts.CallKind("expert_parallel", (whole, "blocks=4")) and not said
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

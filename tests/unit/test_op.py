@@ -237,14 +237,14 @@ def test_on_gpus_rank_0_finds_a_schedule_for_all_ranks(monkeypatch: pytest.Monke
     own = sys.modules["tilelink.ops.own"]
     searched: list[dict[str, Any]] = []
     compiled: list[str] = []
-    told: list[str] = []
+    told: list[Any] = []
 
     def found(program: Any, **options: Any) -> Any:
         searched.append(options)
         way = tilelink.schedule(program).tile("multiply", i=64, j=64, k=64)
         return Suggestion(machine="8xH200", schedule=way, seconds=1e-5, built_in=2e-5)
 
-    def of_first(given: str, _: Any) -> str:
+    def of_first(given: Any, _: Any) -> Any:
         told.append(given)
         return told[0]
 
@@ -272,6 +272,16 @@ def test_on_gpus_rank_0_finds_a_schedule_for_all_ranks(monkeypatch: pytest.Monke
     assert searched[0]["machine"].name == "8xH200" and searched[0]["target"].name == "sm_90"
     assert "multiply tile(i=64, j=64, k=64)" in compiled[0]
     assert compiled == [compiled[0], compiled[0], "None", "None"]
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise KeyError("built_in")
+
+    monkeypatch.setattr(own, "found", failing)  # whatever it is, the other ranks are told
+    operator, told = tilelink.op(program), []
+    for rank, error in enumerate((KeyError, RankError)):
+        group = SimpleNamespace(rank=lambda rank=rank: rank, size=lambda: 2)
+        with pytest.raises(error, match="built_in" if rank == 0 else "rank 0 cannot search a schedule for plain"):
+            operator._made(operator._as_call({"x": x, "w": w}), torch.device("cuda"), group, operator.schedule)
 
 
 CHOOSING = """\

@@ -25,7 +25,7 @@ from tilelink.ops import torch_experts
 from tilelink.ops.calls import able, gpu_of, has_roles
 from tilelink.ops.choice import DEFAULTS
 from tilelink.ops.consensus import CallKind, agree, compares_each, consensus
-from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct
+from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, refuse_dtensors
 from tilelink.ops.dtensors import spread
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, refuse_capture, size_of
 from tilelink.ops.operators import UNFUSED
@@ -127,12 +127,20 @@ def _in_blocks(
     activation: str, recompute: bool, schedule: str | None,
 ) -> Tensor:  # fmt: skip
     """Return y of a call, whose tokens are taken in blocks."""
+    x, members, refusal = operands[0], members_of(group), None
     if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
-        raise BindingError(f"blocks of {op} is {blocks!r}", hint="a number from 1 on")
-    size = _block(operands, tokens, blocks)
+        refusal = BindingError(f"blocks of {op} is {blocks!r}", hint="a number from 1 on")
+    size = None if refusal else _block(operands, tokens, blocks)
+    traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+    if isinstance(x, torch.Tensor) and (size or refusal) and not traced:
+        # blocks of ranks may look alike, though there are more of them on one: all of the call is compared
+        said = f"{x.shape[0]} rows" if tokens is None else f"tokens={tokens}", f"blocks={blocks}"
+        agree(CallKind(op, said), group_named(members) if isinstance(members, str) else members, x.device, refusal)
+    if refusal is not None:
+        raise refusal
     if size is None:  # also of operands that do not fit, which the call says
         return _call(op, operands, shared, group, tokens, capacity, activation, recompute, schedule)
-    most = operands[0].shape[0] if tokens is None else tokens
+    most = x.shape[0] if tokens is None else tokens
     in_block = None if tokens is None and most == blocks * size else size
 
     def block(first: int) -> Tensor:
@@ -140,7 +148,7 @@ def _in_blocks(
         of_block = x, ids, weights, *operands[3:]
         return _call(op, of_block, shared, group, in_block, capacity, activation, recompute, schedule)
 
-    # the last ones may be empty: ranks with other numbers of tokens, who do not say so, call as often as this one
+    # the last ones may be empty: a compiled call compares only blocks, and ranks call as often as each other
     return torch.cat([block(number * size) for number in range(blocks)])
 
 
@@ -182,6 +190,8 @@ def _of_shared(op: str, x: Tensor, shared: Any, activation: str, members: Proces
         return None
     refusal, H, hint = None, x.shape[1], f"it is (w13, w2), two tensors of x's dtype, {x.dtype}, on {x.device}"
     pair = isinstance(shared, tuple | list) and len(shared) == 2
+    if pair:
+        refuse_dtensors(op, shared)
     if not pair or not all(isinstance(one, torch.Tensor) for one in shared):
         refusal = DtypeError(f"shared of {op} is a {type(shared).__name__}", hint=hint)
     elif any(one.dtype != x.dtype or one.device != x.device for one in shared):
@@ -476,7 +486,8 @@ def _by_kernels(
     ranks, (M, k), room = group.size(), ids.shape, sizes.room(group.size()) + 1
     to_experts = {"E": sizes.E, "k": k, "T": room, "group": group}
     if name == ROWS:
-        of_choices = (-1, gcd(M, max(1, BLOCK_OF_CHOICES // k)), k)
+        most = 1 << (max(1, BLOCK_OF_CHOICES // k).bit_length() - 1)  # M is mostly a multiple of powers of two alone
+        of_choices = (-1, gcd(M, most), k)
     else:
         of_choices, to_experts["first"] = (-1, gcd(M * k, BLOCK_OF_CHOICES)), sizes.E if sizes.op == EXPERTS else 0
     dispatch = of_library(f"{name}_dispatch", schedule and GPU)

@@ -16,7 +16,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from tilelink import compiler
-from tilelink.errors import BindingError, DtypeError, ShapeError, TileLinkError, did_you_mean, public
+from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, did_you_mean, public
 from tilelink.frontend.variants import Template
 from tilelink.ir.parameters import check_number
 from tilelink.ir.program import Program, require_program
@@ -370,7 +370,7 @@ class Op:
                 f"{self.program.name} is compiled at its first call, which no CUDA graph holds",
                 "call it once before the capture, on all ranks, with tensors of these sizes",
             )
-        same, way = CallKind(self.program.name, self._words(call, schedule)), ""
+        same = CallKind(self.program.name, self._words(call, schedule))
         try:
             form = self._specializations.of(call, group.size())
             self._check_devices(call, device)
@@ -379,19 +379,33 @@ class Op:
                 return ReferenceLaunch(
                     form.program, chosen, dims=form.dims, dtype=form.dtype, tables=self._tables, group=group, same=same
                 )  # fmt: skip
-            if not schedule and group.rank() == 0:
-                way = self._found(form, group)
         except TileLinkError as error:
             agree(same, group, device, error)
             raise
         agree(same, group, device)
-        if not schedule and (text := of_first(way, group)):
-            chosen = self._schedule(form.program, text)
+        if not schedule:
+            chosen = self._schedule(form.program, self._of_first(form, group)) or chosen
         try:
             kernel = made_for(group).kernel(self.name, form.program, chosen, form.dims, form.dtype, self._tables)
         except NotMade:
             return _Wanted(form, device)
         return compared(kernel, same, group, device)
+
+    def _of_first(self, form: Specialization, group: ProcessGroup) -> str:
+        """Return the schedule that rank 0 finds. Collective: the others wait for it, as torch's broadcasts do."""
+        text = ""
+        failed: Exception | None = None
+        if group.rank() == 0:
+            try:
+                text = self._found(form, group)
+            except Exception as error:  # whatever it is, the others wait for this rank
+                failed = error
+        text, why = of_first((text, repr(failed) if failed else ""), group)
+        if failed is not None:
+            raise failed
+        if why:
+            raise RankError(f"rank 0 cannot search a schedule for {self.program.name}", details=why)
+        return text
 
     def _found(self, form: Specialization, group: ProcessGroup) -> str:
         """Return the schedule that the model finds for a call without any, "" for the built-in one, and log it."""
