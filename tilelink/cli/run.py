@@ -142,7 +142,7 @@ def run(
         files = {"--trace": trace, "--html": html, "--traces": traces}
         _check_together(schedule, device, files, nodes, every=every, bench=bench)
         found = None
-        if device is Device.cuda and not every:
+        if device is Device.cuda and not every and not chosen.schedules:
             machine, dims = gpus.machine_here(ranks), dims_of(chosen, sets)
             tables = random_tables(chosen, dims, ranks, seed or 0)
             sizes = {"dims": dims, "ranks": ranks, "dtype": dtype.value, "tables": tables}
