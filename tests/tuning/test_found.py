@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tilelink import compiler, settings
+from tilelink import compiler, op, settings
 from tilelink.cli import app, notices
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
@@ -73,7 +73,9 @@ def test_what_is_found_is_safe_faster_and_remembered(cache: Path, monkeypatch: p
         f"found a schedule for product on 8xH200: {first.seconds * 1e6:.1f} us predicted, "
         f"{first.built_in * 1e6:.1f} us with the built-in one"
     )
-    assert compiler.parse(TEXT + "\n" + record.schedule).schedule("found") == first.schedule, "it can be pasted"
+    assert record.schedule == str(first.schedule)
+    assert first.text == record.schedule.replace("schedule found for product", "schedule default for product")
+    assert first.text.startswith("schedule default for product on sm_90:\n")
 
 
 def test_all_find_the_same(tmp_path: Path) -> None:
@@ -83,15 +85,48 @@ def test_all_find_the_same(tmp_path: Path) -> None:
         assert search(program_of()) == first
 
 
-@pytest.mark.parametrize("text", ["schedule found for product:\n    nobody tile(i=2)\n", "no schedule", TEXT])
-def test_what_is_remembered_and_does_not_fit_is_searched_for_these_sizes(cache: Path, text: str) -> None:
+def test_what_is_remembered_and_does_not_fit_is_searched_for_these_sizes(cache: Path) -> None:
     search(program_of())
     database = Database(cache / "found.jsonl")
     (record,) = database.records()
-    database.store(replace(record, schedule=text))
+    database.store(replace(record, schedule="schedule found for product:\n    nobody tile(i=2)\n"))
     again = search(program_of(), {**DIMS, "M": 900})
     assert again is not None and again.schedule.name == "found"
     assert database.records()[-1].key.dims == "just {'M': 900, 'N': 512, 'K': 512}"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"schedule": "no schedule"}, {"schedule": TEXT},
+        *({"evidence": [one]} for one in ({}, {"built_in": None}, {"built_in": "1"}, {"built_in": -1.0}, {"us": 1.0})),
+        {"evidence": [{"built_in": 1.0}, {"built_in": 1.0}]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_somebody_changed_to_no_record_is_searched_again(cache: Path, changed: dict[str, Any]) -> None:
+    first = search(program_of())
+    database = Database(cache / "found.jsonl")
+    (record,) = database.records()
+    database.store(replace(record, **changed))
+    assert search(program_of()) == first
+    assert database.records()[-1] == record and len(database.records()) == 3
+
+
+def test_that_nothing_better_was_found_is_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The built-in schedule is the best of what is tried, or all that is tried is refused."""
+    built_in, tried = Schedule(name="found", program="product"), module.rank
+    for name, refused in {"the best": False, "refused": True}.items():
+
+        def searched(*args: Any, refused: bool = refused, **options: Any) -> Any:
+            result = tried(*args, **{**options, "declared": [built_in], "trials": 0})
+            return replace(result, tried=()) if refused else result
+
+        with settings.override(cache=cache / name):
+            monkeypatch.setattr(module, "rank", searched)
+            assert search(program_of()) is None
+            monkeypatch.setattr(module, "rank", None)  # a further search would fail
+            assert search(program_of()) is None
 
 
 def test_nothing_is_searched_for_who_has_a_schedule_or_no_gpu_or_no_proof() -> None:
@@ -141,15 +176,31 @@ def test_the_commands_find_one_on_gpus_alone(tmp_path: Path, monkeypatch: pytest
 
     done = said("simulate")
     line, *text = done.stderr.splitlines()
-    assert line.startswith("found a schedule for product on 8xH200: ") and line.endswith("to be pasted into a file:")
-    assert text[0] == "schedule found for product:" and done.stdout.startswith("product with found on 2 ranks")
+    assert line.startswith("found a schedule for product on 8xH200: ")
+    assert line.endswith("(--schedule default); pasted into the file it takes the place of that:")
+    assert text[0] == "schedule default for product on sm_90:"
+    assert done.stdout.startswith("product with found on 2 ranks")
     values = json.loads(said("simulate", "--json").stdout)
-    assert compiler.parse(values["found"]).schedules[0].name == "found" == values["schedule"]
+    assert values["found"].splitlines() == text and values["schedule"] == "found"
     built_in = said("simulate", "-s", "default")
     assert built_in.stdout.startswith("product with default on 2 ranks") and "found" not in built_in.stderr
     checked = said("check", "--target", "sm_90", "--dtype", "bf16")
     assert ": default (" in checked.stdout and ", found (" in checked.stdout and checked.exit_code == 0
     assert "found" not in said("check").output
+    path.write_text(TEXT + "\n" + "\n".join(text))
+    pasted = said("simulate")
+    assert "found" not in pasted.stderr and pasted.stdout == done.stdout.replace("with found on", "with default on")
+    assert said("run", "-s", "default").exit_code == said("check").exit_code == 0
+
+
+def test_what_is_pasted_is_taken_where_none_is_named() -> None:
+    """By whoever compiles the program too, and so by an operator."""
+    way = "schedule default for product on sm_90:\n    multiply tile(i=32, j=64)\n"
+    pasted = compiler.parse(f"{TEXT}\n{way}").programs[0]
+    for name in (None, "default"):
+        assert str(compiler.schedule_of(pasted, name)) == way and compiler.schedule_of(program_of(), name) is None
+    assert compiler.bound(pasted, ranks=2, dims=DIMS).stages["multiply"].tiles["i"] == 32
+    assert op(pasted).schedule == way and op(program_of()).schedule == ""
 
 
 def test_a_wrong_program_is_refused_as_without_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,7 @@ def check(
                     if text := _sizes(one, dims, sets or []):
                         chosen |= {(one.name, schedule_name(scheduled)): text for scheduled in own}
                     given = {**ranks_of(ranks, nodes), "dims": dims, "choices": choices, "dtype": dtype.value}
-                    given |= {"target": on, **({"found": str(found.schedule)} if found else {})}
+                    given |= {"target": on, **({"found": found.text} if found else {})}
                     report.append({"program": one.name, **given, **_said(one, dtype.value, plans)})
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
         unordered = strict and any(one["scheduled"] for one in report)

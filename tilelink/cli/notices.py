@@ -125,7 +125,7 @@ def suggested(
         return None
     one = found(program, machine=described, **options)
     if one is not None and not quiet:
-        say(f"{one} (--schedule {DEFAULT}); to be pasted into a file:\n{str(one.schedule).rstrip()}")
+        say(f"{one} (--schedule {DEFAULT}); pasted into the file it takes the place of that:\n{one.text.rstrip()}")
     return one
 
 

@@ -119,7 +119,7 @@ def simulate(
         head = {"program": chosen.name, "schedule": schedule_name(scheduled), **ranks_of(ranks, nodes), "dims": dims}
         head["choices"] = choices
         if found:
-            head["found"] = str(found.schedule)
+            head["found"] = found.text
         if result.draws:
             head["routing"] = routing
         _print(

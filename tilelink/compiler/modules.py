@@ -163,11 +163,13 @@ def _published(name: str) -> tuple[Schedule, ...]:
 
 
 def schedule_of(program: Program, schedule: Schedule | str | None) -> Schedule | None:
-    """Return the schedule of a name for a program; a Schedule, or None for the defaults, as it is.
+    """Return the schedule of a name for a program, None for the built-in one; a Schedule as it is.
 
-    The name is that of a schedule in the program's file, "default", or "program:name" for a schedule of the library for
-    another program, whose stages, tensors and indices this one has. Raises UnknownNameError for any other name.
+    The name is that of a schedule in the program's file, "default" (or None) for the file's own of that name or else
+    the built-in one, or "program:name" for a schedule of the library for another program, whose stages, tensors and
+    indices this one has. Raises UnknownNameError for any other name.
     """
+    schedule = DEFAULT if schedule is None else schedule
     if not isinstance(schedule, str):
         return schedule
     own = [one for one in program.schedules if isinstance(one, Schedule)]

@@ -416,7 +416,7 @@ class Op:
         )  # fmt: skip
         if one is None:
             return ""
-        _log.info("%s; to be given as schedule=, or pasted into a file:\n%s", one, one.schedule)
+        _log.info("%s; pasted into the file it takes the place of that:\n%s", one, one.text)
         return str(one.schedule)
 
     def _schedule(self, program: Program, text: str) -> Schedule | None:

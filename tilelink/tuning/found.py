@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilelink import compiler
+from tilelink.compiler.modules import DEFAULT
 from tilelink.compiler.proofs import package
+from tilelink.data import checked
 from tilelink.errors import OutputError, TileLinkError
 from tilelink.ir.program import Program
 from tilelink.lowering.shared_memory import does_not_fit
@@ -41,7 +43,7 @@ _log = logging.getLogger("tilelink.tuning")
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """A schedule that was found for a machine.
+    """A schedule that was found for a machine, for the machine's processor.
 
     seconds, built_in: of a launch with it, and with the built-in schedule, as predicted; infinity if that is far more.
     """
@@ -55,6 +57,18 @@ class Suggestion:
         """Return the line that says it."""
         what = f"a schedule for {self.schedule.program} on {self.machine}: {self.seconds * US:.1f} us predicted"
         return f"found {what}, {self.built_in * US:.1f} us with the built-in one"
+
+    @property
+    def text(self) -> str:
+        """The schedule as a text to be pasted: as the file's own `default`, it is taken where none is named."""
+        return str(replace(self.schedule, name=DEFAULT))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Evidence:
+    """What a record has besides: the seconds with the built-in schedule."""
+
+    built_in: float
 
 
 def found(
@@ -70,8 +84,8 @@ def found(
 ) -> Suggestion | None:
     """Return the schedule that a search finds for a program on a machine, or found before.
 
-    The arguments are those of `rank`. None if the program has schedules of its own, if it is for CPU ranks, and if the
-    built-in schedule is refused or the search finds nothing: then the built-in one says what is wrong.
+    The arguments are those of `rank`. None if the program has schedules of its own, if it is for CPU ranks, if the
+    search finds nothing better than the built-in schedule, and if that is refused: then it says what is wrong.
     """
     held = target if isinstance(target, Target) else replace(machine, target=target or machine.target).processor
     if program.schedules or held.kind == "cpu":
@@ -82,21 +96,27 @@ def found(
     database = Database(settings().cache / FILE)
     for rounded in (True, False):  # what was found for other sizes may not be safe for these
         key = _key(program, dims, machine, given, rounded=rounded)
-        record = database.find(key)
-        record = record or _remembered(program, searched(program, dims, machine, **given), key)
-        if record is None:
+        known = database.find(key)
+        suggestion = None if known is None else _suggestion(known)
+        if suggestion is None:
+            result = searched(program, dims, machine, **given)
+            suggestion = _suggestion(_remembered(program, result, key, held))
+        if suggestion is None or suggestion.seconds >= suggestion.built_in:  # nothing better was found
             return None
-        suggestion = _suggestion(record)
-        if suggestion is not None and _safe_plan(program, suggestion.schedule, dims, given) is not None:
+        if _safe_plan(program, suggestion.schedule, dims, given) is not None:
             return suggestion
     return None
 
 
 def _suggestion(record: Record) -> Suggestion | None:
-    built_in = next((one["built_in"] for one in record.evidence), float("inf"))
-    with suppress(TileLinkError):  # somebody changed the text
-        for one in compiler.parse(record.schedule).schedules:
-            return Suggestion(machine=record.key.gpu, schedule=one, seconds=record.seconds, built_in=built_in)
+    """Return what a record says, or None if somebody changed it to what says nothing."""
+    with suppress(TileLinkError):
+        seconds = [checked(_Evidence, one, "evidence").built_in for one in record.evidence] or [float("inf")]
+        schedules = compiler.parse(record.schedule).schedules
+        if len(schedules) == len(seconds) == 1 and seconds[0] >= 0:
+            return Suggestion(
+                machine=record.key.gpu, schedule=schedules[0], seconds=record.seconds, built_in=seconds[0]
+            )
     return None
 
 
@@ -141,13 +161,14 @@ def built_in_seconds(result: Found) -> float | None:
     return next(plain, None)
 
 
-def _remembered(program: Program, result: Found, key: Key) -> Record | None:
-    """Store and return the best of a search."""
-    if not result.ranking:
-        return None
-    best, built_in = result.ranking[0], built_in_seconds(result)
+def _remembered(program: Program, result: Found, key: Key, processor: Target) -> Record:
+    """Store and return the best of a search; of one in which all was refused, the built-in schedule, with no time."""
+    schedule, seconds, built_in = Schedule(name=FOUND, program=program.name), 0.0, 0.0
+    if result.ranking:
+        schedule, seconds = result.ranking[0].schedule, result.ranking[0].seconds
+        built_in = built_in_seconds(result)
     record = Record(
-        key=key, program=program.name, schedule=str(best.schedule), seconds=best.seconds,
+        key=key, program=program.name, schedule=str(replace(schedule, target=processor.name)), seconds=seconds,
         evidence=() if built_in is None else ({"built_in": built_in},),
     )  # fmt: skip
     try:
