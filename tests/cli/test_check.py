@@ -57,6 +57,23 @@ def test_a_mistake_of_the_program_itself_names_no_schedule(tmp_path: Path) -> No
     assert (mistake["program"], mistake["schedules"]) == ("shift", [])
 
 
+def test_a_size_of_another_program_of_the_file_says_whose_it_is(unsafe: str) -> None:
+    Path(unsafe).write_text(f"""{TEXT}
+program other(M, K):
+    x : in  [M, K]
+    y : out [M, K]
+    compute go(i: M, j: K):
+        y[i, j] = x[i, j]
+""")
+    done = check(unsafe, "--set", "K=8")
+    assert done.exit_code == 1 and done.stderr.splitlines() == [
+        "BindingError: shift has no parameter 'K'",
+        "  hint: other of the same file has it: --program takes one program",
+    ]
+    assert "other: safe" in check(unsafe, "--program", "other", "--set", "K=8").stdout
+    assert "hint: it has M, N" in check(unsafe, "--set", "Z=8").stderr
+
+
 ROLES = """program two(M, N, K):
     x : in  [M, K]
     w : in  [N, K]

@@ -139,7 +139,8 @@ def check(
                 one = with_choices(written, choices)
                 named = schedules_named(module, one, schedule)
                 for on in dict.fromkeys(target or _target_of(scheduled) for scheduled in named):
-                    dims = dims_of(written, sets, default_dims(on), node_ranks=of_a_node(ranks, nodes))
+                    node_ranks = of_a_node(ranks, nodes)
+                    dims = dims_of(written, sets, default_dims(on), node_ranks=node_ranks, others=module.programs)
                     if not as_json:
                         say_grid(one, dims, ranks, nodes)
                     options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": on}

@@ -141,17 +141,21 @@ def default_dims(target: str) -> tuple[int, ...]:
 
 
 def dims_of(
-    program: Program, sets: list[str] | None, sizes: tuple[int, ...] = DEFAULT_DIMS, *, node_ranks: int | None = None
+    program: Program, sets: list[str] | None, sizes: tuple[int, ...] = DEFAULT_DIMS, *, node_ranks: int | None = None,
+    others: Sequence[Program] = (),
 ) -> dict[str, Any]:
     """Return a value for every parameter of the program: the given one, else a default.
 
     node_ranks: the ranks of a node, the default of the grid's last dimension; None on one node.
+    others: programs that are taken besides, and of which a name may be.
     """
     kinds = open_names(program)
     given = dict(setting(text) for text in sets or [] if text.partition("=")[0].strip() not in kinds)
     names = {p.name: p.kind for p in program.params}
     if unknown := sorted(given.keys() - names.keys()):
         hint = did_you_mean(unknown[0], [*names, *kinds], f"it has {', '.join([*names, *kinds])}")
+        if able := [one.name for one in others if any(unknown[0] == own.name for own in one.params)]:
+            hint = f"{', '.join(able)} of the same file has it: --program takes one program"
         raise BindingError(f"{program.name} has no parameter {unknown[0]!r}", hint=hint)
     tiled = _tiled(program)
     spare = [name for name, kind in names.items() if kind == "dim"]
