@@ -1,8 +1,9 @@
 """CPU seconds of tests: what a default run may take, and one test of it, on a machine that may be busy.
 
 A default run is to take eight minutes on two cores with nothing beside it. On a busy machine its minutes say nothing,
-and its CPU seconds hardly change. They are those of the workers and of all processes that tests start: ranks, commands,
-and servers that stay. conftest.py measures them, says them at the end of a run, and where CI is set lets a run fail.
+and its CPU seconds say more. They are those of the workers and of all processes that tests start: ranks, commands, and
+servers that stay. conftest.py measures them, and says at the end of a run what it took, and what of that is too much.
+Nothing fails for it: processors differ, and two workers that share a core take more of its seconds.
 """
 
 import os

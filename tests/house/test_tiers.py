@@ -106,14 +106,14 @@ def test_what_costs_too_much_is_named(whole: bool, total: float, dear: float, sa
     assert all("a.py::test_a" in one for one in found)
 
 
-@pytest.mark.parametrize(("arguments", "ci"), [([], "true"), ([], ""), (["-k", "pairs"], "true")])
-def test_where_ci_is_set_it_lets_a_run_fail(arguments: list[str], ci: str, tmp_path: Path) -> None:
-    """And nowhere else: who works on something may run what he likes."""
+@pytest.mark.parametrize("arguments", [[], ["-k", "pairs"]])
+def test_a_whole_run_says_what_is_too_much(arguments: list[str], tmp_path: Path) -> None:
+    """And others do not: who works on something may run what he likes."""
     (tmp_path / "conftest.py").write_text("from tests import cost\ncost.BUDGET_S, cost.GPUS = 0.0, False\n")
     (tmp_path / "test_it.py").write_text(TESTS)
-    command, chosen = [*COMMAND, *arguments], {**variables(), "CI": ci}
-    done = subprocess.run(command, cwd=tmp_path, env=chosen, capture_output=True, text=True, timeout=100)
-    assert done.returncode == (bool(ci) and not arguments), done.stdout + done.stderr
+    command = [*COMMAND, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=variables(), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert ("a default run may take 0" in done.stdout) == (not arguments)
 
 
