@@ -141,7 +141,11 @@ def default_dims(target: str) -> tuple[int, ...]:
 
 
 def dims_of(
-    program: Program, sets: list[str] | None, sizes: tuple[int, ...] = DEFAULT_DIMS, *, node_ranks: int | None = None,
+    program: Program,
+    sets: list[str] | None,
+    sizes: tuple[int, ...] = DEFAULT_DIMS,
+    *,
+    node_ranks: int | None = None,
     others: Sequence[Program] = (),
 ) -> dict[str, Any]:
     """Return a value for every parameter of the program: the given one, else a default.
