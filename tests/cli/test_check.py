@@ -261,6 +261,22 @@ def test_other_sizes_are_said_dimension_by_dimension() -> None:
     assert "other sizes" not in check(*chosen, *given).stdout
 
 
+def test_of_sizes_that_end_within_tiles_it_is_said_which_to_ask(tmp_path: Path) -> None:
+    """Those that are chosen for CPU ranks do, so that tiles that are cut are tried."""
+    path = tmp_path / "double.tl"
+    path.write_text("""program double(M, N):
+    x : in  [M, N]
+    y : out [M, N]
+
+    compute go(i: M, j: N):
+        y[i, j] = x[i, j] * 2.0
+""")
+    said = check(str(path), "--sizes").stdout.splitlines()
+    assert "    M: 80 alone was asked: it ends within a tile of 64: --set M=512 asks a multiple of that" in said
+    said = check(str(path), "--sizes", "--set", "M=512").stdout.splitlines()
+    assert "    M: any multiple of 64 from 192 on, with the others as they are" in said
+
+
 def test_roles_of_small_sizes_say_which_tiles_are_cut(tmp_path: Path) -> None:
     path = tmp_path / "product.tl"
     path.write_text("""program product(M, N, K):

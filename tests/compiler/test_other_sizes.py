@@ -93,7 +93,8 @@ def test_dimensions_whose_blocks_are_alike_may_have_other_sizes() -> None:
         ({"rows": "0"}, "N", "its blocks are not alike"),  # each tile waits for the first row
         ({"more": ", order(j, i = rank step +1)"}, "N", "its blocks are not alike"),  # ranks begin with other rows
         ({"w": "N"}, "M", "a tile takes all of it"),
-        ({"M": 120}, "N", "its blocks are not alike"),  # they end within tiles
+        ({"M": 120}, "N", "it ends within a tile of 16: --set M=128 asks a multiple of that"),
+        ({"M": 120, "rows": "0"}, "N", "its blocks are not alike"),  # whole tiles are not alike either
         ({"M": 32}, "N", "it has so few blocks that all of them were asked"),
     ],
 )

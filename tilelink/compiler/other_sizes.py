@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import lcm
 
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
@@ -25,6 +26,8 @@ from tilelink.verifier.cutoff import by_small, said
 LARGER = 9
 """Times a size: of such a one few blocks stand for all if only the one at hand is too small. It is odd, so that blocks
 which end within tiles still do."""
+WHOLE_TILES = 8
+"""Tiles of a size that is named in the place of one that ends within a tile: so many that a few stand for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,11 @@ def _sizes(
         return held or "a tile takes all of it"
     if every:
         return "another size gives kernels, channels or an order of tiles that differ in more than their number"
+    tile = _tile(bound, name)
+    with suppress(TileLinkError):
+        whole = cutoff(bound_with({name: WHOLE_TILES * tile})) if value % tile else None
+        if whole is not None and any(_with(whole, name)):
+            return f"it ends within a tile of {tile}: --set {name}={WHOLE_TILES * tile} asks a multiple of that"
     with suppress(TileLinkError):
         larger = cutoff(bound_with({name: LARGER * value}))
         if larger is not None and any(_with(larger, name)):
@@ -78,6 +86,13 @@ def _with(part: Cutoff, name: str) -> Iterator[Repetition]:
     named |= {(stage.name, decl.name) for stage in program.stages for decl in all_indices(stage)
               if _says(decl.extent, name)}  # fmt: skip
     yield from (one for one in part.repetitions if named & {*one.sizes})
+
+
+def _tile(bound: Bound, name: str) -> int:
+    """Return the least number of a dimension's elements that all tiles along it fit."""
+    stages = bound.stages.values()
+    tiled = ((stage, decl) for stage in stages for decl in all_indices(stage.stage) if _says(decl.extent, name))
+    return lcm(*(stage.tiles[decl.name] for stage, decl in tiled if decl.name not in stage.scalar_indices))
 
 
 def _is_folded(program: Program, name: str) -> bool:
