@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 LEFT_OUT = pytest.StashKey[int]()
 """How many thorough tests a run leaves out."""
 COSTS = pytest.StashKey[dict[str, float]]()
-"""The CPU seconds of tests, by their ids."""
+"""The CPU seconds of tests of the default tier, by their ids."""
 TOTAL = pytest.StashKey[float]()
 """Those of a run, with its workers."""
 
@@ -69,7 +69,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Measures what a test costs, with its fixtures and the processes that it starts."""
     before = cost.cpu_seconds()
     result = yield
-    if not _devices_needed(item):
+    if not _devices_needed(item) and not tiers.is_asked_for(item, item.config.args):
         item.config.stash.setdefault(COSTS, {})[item.nodeid] = cost.cpu_seconds() - before
     return result
 

@@ -32,10 +32,15 @@ def left_out(items: Sequence[pytest.Item], wanted: Sequence[str]) -> list[pytest
 
     A function of whose cases none would be left has all of them: somebody chose few, as TILELINK_TEST_PROGRAMS does.
     """
-    named = [_short(one) for one in wanted if "::" in one.partition("[")[0]]
-    found = [item for item in items if _is_thorough(item) and not any(_below(item, one) for one in named)]
+    found = [item for item in items if _is_thorough(item) and not is_asked_for(item, wanted)]
     left = {_function(item) for item in set(items) - set(found)}
     return [item for item in found if _function(item) in left or _whole(item)]
+
+
+def is_asked_for(item: pytest.Item, wanted: Sequence[str]) -> bool:
+    """True for a thorough test that is run because what is wanted has its id, or that of a part that it is in."""
+    named = [_short(one) for one in wanted if "::" in one.partition("[")[0]]
+    return any(_below(item, one) for one in named) and _is_thorough(item)
 
 
 def _short(nodeid: str) -> str:

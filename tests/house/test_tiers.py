@@ -117,6 +117,16 @@ def test_a_whole_run_says_what_is_too_much(arguments: list[str], tmp_path: Path)
     assert ("a default run may take 0" in done.stdout) == (not arguments)
 
 
+@pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["alone", "worker"])
+def test_a_thorough_test_that_is_named_may_take_what_it_takes(workers: list[str], tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from tests import cost\ncost.LIMIT_S = -1.0\n")
+    (tmp_path / "test_it.py").write_text(TESTS)
+    command = [*COMMAND, *workers, "test_it.py::test_whole", "test_it.py::test_one", "test_it.py::TestClass"]
+    done = subprocess.run(command, cwd=tmp_path, env=variables(), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and "5 passed" in done.stdout, done.stdout + done.stderr
+    assert set(re.findall(r"^test_it.py::(\S+) took", done.stdout, re.M)) == {"test_one[1]"}
+
+
 WHOLE = {"tests/compiler/test_odd_callers.py": "tests/compiler/test_fork_server.py"}
 """Files that are thorough as a whole, and the one whose tests of the default tier prove the same for ordinary cases."""
 
