@@ -404,7 +404,8 @@ class Op:
         if failed is not None:
             raise failed
         if why:
-            raise RankError(f"rank 0 cannot search a schedule for {self.program.name}", details=why)
+            hint = "schedule=\"default\" takes the built-in one, and searches nothing"
+            raise RankError(f"rank 0 cannot search a schedule for {self.program.name}", details=why, hint=hint)
         return text
 
     def _found(self, form: Specialization, group: ProcessGroup) -> str:
@@ -570,7 +571,8 @@ def op(
         y = ring(x, w)
 
     schedule: a Schedule, the name of one of the program's file, "program:name" of the library, "default" for the
-    built-in one, or None: on GPUs the model finds one for a program whose file has none, otherwise the built-in one.
+    file's own of that name or the built-in one, or None: as "default", but on GPUs the model finds one for a program
+    whose file has none.
     backward: what gives the gradients: a program, an operator, a function, or several of these in a tuple.
     They take inputs, outputs and the gradients of outputs (`dy` of `y`) by name and give gradients of inputs (`dx` of
     `x`), a function in a dict. It may take `group` (its name) and `needs` (names of inputs that need gradients) too.
