@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
+from torch.distributed.constants import default_pg_timeout
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore
 
@@ -87,10 +88,27 @@ def refuse_capture(message: str, hint: str) -> None:
 def set_deadline(group: ProcessGroup) -> None:
     """Let collectives of a group over gloo wait as long as TILELINK_DEADLINE says, if it is set."""
     if (seconds := settings().deadline) is not None:
-        with suppress(RuntimeError):  # it has no backend for CPU tensors
-            backend: Any = group._get_backend(torch.device("cpu"))
-            if isinstance(backend, dist.ProcessGroupGloo):
-                backend._set_default_timeout(timedelta(seconds=seconds))  # type: ignore[attr-defined]
+        _set_timeout(group, timedelta(seconds=seconds))
+
+
+@contextmanager
+def no_deadline(group: ProcessGroup) -> Iterator[None]:
+    """Let collectives of a group over gloo wait as long as torch lets them, where TILELINK_DEADLINE is set too."""
+    if settings().deadline is None:
+        yield
+        return
+    _set_timeout(group, default_pg_timeout)
+    try:
+        yield
+    finally:
+        set_deadline(group)
+
+
+def _set_timeout(group: ProcessGroup, longest: timedelta) -> None:
+    with suppress(RuntimeError):  # it has no backend for CPU tensors
+        backend: Any = group._get_backend(torch.device("cpu"))
+        if isinstance(backend, dist.ProcessGroupGloo):
+            backend._set_default_timeout(longest)  # type: ignore[attr-defined]
 
 
 def wait_for(pending: Iterable[Any], like: torch.Tensor) -> None:
