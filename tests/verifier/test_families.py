@@ -104,7 +104,12 @@ def said(plan: Plan) -> list[str]:
     return [str(error) for error in refusals(plan)]
 
 
-@thorough(unless=lambda spread: one_in(8, library.name(spread[0])) or library.is_own(spread[0]))
+LONG = ("moe_experts_f8-gpu",)  # two CPU minutes of pairs, of the statements that moe_experts has too
+
+
+@thorough(unless=lambda spread: (
+    library.name(spread[0]) not in LONG and (one_in(8, library.name(spread[0])) or library.is_own(spread[0]))
+))  # fmt: skip
 @pytest.mark.parametrize("spread", library.spread(library.cases(), 2, 3, 4, 5), ids=lambda one: library.name(one[0]))
 def test_families_and_pairs_agree_on_the_library(spread: Any) -> None:
     (program, schedule), ranks = spread

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -92,7 +92,7 @@ def set_deadline(group: ProcessGroup) -> None:
 
 
 @contextmanager
-def no_deadline(group: ProcessGroup) -> Iterator[None]:
+def no_deadline(group: ProcessGroup) -> Generator[None]:
     """Let collectives of a group over gloo wait as long as torch lets them, where TILELINK_DEADLINE is set too."""
     if settings().deadline is None:
         yield
