@@ -101,7 +101,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Dump:
-    """What one rank writes: the program that it runs, as a recipe with its tables, and what it knows.
+    """A dump, as one rank writes it: the program that it runs, as a recipe with its tables, and what it knows.
 
     recipe: fields of a lowering.recipe.Recipe. tables: name -> int [ranks, *shape]. deadline_s: seconds that a wait may
     take.

@@ -47,7 +47,7 @@ Out = torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
 
 
 _kernels = OfGroups[dict[Any, Any]](lambda group: {})
-"""What launches calls of operators, by what was called. Kernels are kept in `Made`."""
+"""Launches of operators, by the kinds of their calls. Kernels are kept in `Made`."""
 
 
 class Op:

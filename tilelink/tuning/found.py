@@ -66,7 +66,7 @@ class Suggestion:
 
 @dataclass(frozen=True, kw_only=True)
 class _Evidence:
-    """What a record has besides: the seconds with the built-in schedule."""
+    """Evidence of a record: the seconds with the built-in schedule."""
 
     built_in: float
 
