@@ -25,8 +25,9 @@ Tensor = torch.Tensor
 class Layer:
     """A layer of experts of all ranks, with data that each rank draws alike. slices: a rank has slices of experts."""
 
-    def __init__(self, kind: str, tokens: list[int]) -> None:
+    def __init__(self, kind: str, tokens: list[int], choices: int = k, shared: bool = False) -> None:
         ranks, self.rank, self.tokens, self.kind = dist.get_world_size(), dist.get_rank(), tokens, kind
+        self.choices = choices
         slices = kind == "moe"
         torch.manual_seed(3)
         self.experts = E if slices else E * ranks
@@ -38,18 +39,20 @@ class Layer:
             self.own = (w13.contiguous(), self.w2.chunk(ranks, 2)[self.rank].contiguous())
         else:
             self.own = (self.w13.chunk(ranks)[self.rank], self.w2.chunk(ranks)[self.rank])
+        sizes = ((2 * INNER, H), (H, INNER)) if shared else ()
+        self.shared = tuple(random(*size, scale=size[1] ** -0.5) for size in sizes)
         self.draw(4)
 
     def draw(self, seed: int, favourite: int | None = None) -> None:
         torch.manual_seed(seed)
         self.x = [random(M, H) for M in self.tokens]
         self.factors = [random(M, H) for M in self.tokens]
-        self.ids = [torch.rand(M, self.experts, device="cuda").topk(k).indices for M in self.tokens]
-        self.weights = [torch.rand(M, k, device="cuda") for M in self.tokens]
+        self.ids = [torch.rand(M, self.experts, device="cuda").topk(self.choices).indices for M in self.tokens]
+        self.weights = [torch.rand(M, self.choices, device="cuda") for M in self.tokens]
         for one in self.ids:
             one[torch.rand(one.shape, device="cuda") < 0.1] = -1
             if favourite is not None:
-                one[:, 1] = favourite
+                one[:, -1] = favourite
 
     def operands(self) -> tuple[Tensor, ...]:
         return self.x[self.rank], self.ids[self.rank], self.weights[self.rank], *self.own
@@ -57,6 +60,8 @@ class Layer:
     def call(self, *operands: Tensor, **options: Any) -> Tensor:
         if len({*self.tokens}) > 1:
             options["tokens"] = max(self.tokens)
+        if self.shared:
+            options["shared"] = self.shared
         return getattr(ops, self.kind)(*operands, **options)
 
     def wanted(self) -> list[Tensor]:
@@ -69,6 +74,9 @@ class Layer:
             for e in range(self.experts):
                 gate, up = (own @ w13[e].t()).chunk(2, 1)
                 y = y + torch.where(ids == e, scale, 0).sum(1, keepdim=True) * ((silu(gate) * up) @ w2[e].t())
+            if self.shared:
+                gate, up = (own @ self.shared[0].float().t()).chunk(2, 1)
+                y = y + (silu(gate) * up) @ self.shared[1].float().t()
             results.append(y)
         loss = torch.stack([(y * one).sum() for y, one in zip(results, self.factors, strict=True)]).sum()
         leaves = [x[self.rank], weights[self.rank], w13, w2]
@@ -202,7 +210,29 @@ def _scaled(kind: str, checks: Checks) -> None:
                 checks.expect(error < 6e-2, f"{tokens} tokens, {seed}, {schedule}: off by {error}")
 
 
+def _options(kind: str, checks: Checks) -> None:
+    """Blocks of tokens, an expert for all tokens, and so few choices that most ranks have none of a token's."""
+    ranks = dist.get_world_size()
+    for most in (16, ROWS, 1024):
+        for choices, blocks, shared in ((k, 3, False), (1, 1, False), (2, 4, False), (k, 1, True), (2, 2, True)):
+            if shared and kind == "moe":
+                continue
+            layer = Layer(kind, [max(1, most - 100 * rank) for rank in range(ranks)], choices, shared)
+            note = f"{layer.tokens} tokens, {choices} choices, {blocks} blocks, shared {shared}"
+            for seed in range(2):
+                layer.draw(seed, seed if seed else None)
+                with torch.no_grad():
+                    y = layer.call(*layer.operands(), blocks=blocks)
+                near(y, layer.wanted()[0], checks, f"{note}, {seed}")
+            x, ids, weights, w13, w2 = layer.operands()
+            leaves = [one.clone().requires_grad_() for one in (x, weights, w13, w2)]
+            y, made = _with_gradients(layer, leaves, ids, {"blocks": blocks})
+            names = ("y", "dx", "dweights", "dw13", "dw2")
+            for name, one, expected in zip(names, (y, *made), layer.wanted(), strict=True):
+                near(one, expected, checks, f"{name}, {note}")
+
+
 BODIES: dict[str, Callable[[str, Checks], None]] = {
     "gradients": _gradients, "graphs": _graphs, "room": _room, "few": _few, "many": _many,
-    "scaled": _scaled,
+    "scaled": _scaled, "options": _options,
 }  # fmt: skip
