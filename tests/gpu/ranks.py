@@ -47,7 +47,8 @@ def join(limit_s: int) -> int:
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
     gpu = rank % torch.cuda.device_count()
     torch.cuda.set_device(gpu)
-    if local > torch.cuda.device_count():  # NCCL takes one rank a GPU
+    if local > torch.cuda.device_count():  # NCCL takes one rank a GPU, and so does torch if nobody asks for more
+        os.environ.setdefault("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1")
         dist.init_process_group("cpu:gloo,cuda:gloo")
     else:
         dist.init_process_group("nccl", device_id=torch.device("cuda", gpu))
