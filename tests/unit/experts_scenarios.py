@@ -355,6 +355,7 @@ def shared() -> None:
         (Case(tokens=_tokens(6, 0)), {"recompute": True}),
         (Case(tokens=_tokens(7, -4), activation="gelu"), {"blocks": 2}),
         (Case(tokens=_tokens(6, 0), dtype=torch.float32), {"tokens": 9}),
+        (Case(slices=True, tokens=_tokens(6, 0)), {}),
     )
     for case, options in cases:
         x, ids, weights, w13, w2 = case.operands()
@@ -558,6 +559,9 @@ def mistakes() -> None:
         ops.expert_parallel(**operands, tokens=7 + dist.get_rank())
     with pytest.raises(BindingError if own else RankError, match="blocks" if own else "rank 0 cannot make the call"):
         ops.expert_parallel(**operands, blocks=0 if own else 2)
+    mine, others = (f"with {'an' if there else 'no'} expert for all tokens" for there in (own, not own))
+    with pytest.raises(ShapeError, match=f"{mine}, and rank {int(own)} {others}"):
+        ops.expert_parallel(**operands, shared=pair_for_all(torch.float32) if own else None)
     with pytest.raises(ShapeError, match=r"rank [01] calls expert_parallel with [34] rows, and rank"):
         ops.expert_parallel(**{**operands, **fewer}, blocks=2)  # of two tokens each
     with pytest.raises(ShapeError, match=r"rank [01] calls expert_parallel with tokens=[48], blocks=[12]|tokens=4"):

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -799,7 +798,9 @@ def uneven_later() -> None:
 def absent() -> None:
     """A rank whose peers make no call ends at its deadline, also where it waits for keys of the next rank."""
     rank = dist.get_rank()
-    group, transfers, waiting = (cast(dist.ProcessGroup, dist.new_group()) for _ in range(3))
+    group, transfers = (cast(dist.ProcessGroup, dist.new_group()) for _ in range(2))
+    options: Any = group._get_backend(torch.device("cpu")).options  # type: ignore[attr-defined]
+    before = options._timeout
     with override(deadline=1.0):
         if rank == 0:
             with pytest.raises(DeadlineError, match=r"rank 0 calls gemm_ar, and another rank makes no call in 1\.0 s"):
@@ -807,13 +808,37 @@ def absent() -> None:
             pending = [dist.irecv(torch.ones(1), 1, transfers)]
             with pytest.raises(DeadlineError, match=r"a transfer did not end in 1\.0 s"):
                 groups.wait_for(pending, torch.ones(1))
-        dist.barrier()
-        groups.set_deadline(waiting)
-        if rank == 0:
-            time.sleep(2)  # as a search for a schedule takes, which the others wait for
-        with groups.no_deadline(waiting):
-            assert consensus.of_first("text" if rank == 0 else None, waiting) == "text"
+    assert options._timeout == before  # the group is its user's
     dist.barrier()
+
+
+def alone() -> None:
+    """Where calls are compared once, as on GPUs, a rank that compares alone takes part in no collective."""
+    rank = dist.get_rank()
+    x, w = torch.ones(MS, K), torch.ones(N, K)
+    each = consensus.compares_each
+    consensus.compares_each = lambda device: False
+    ops.gemm_ar(x, w)
+    with override(deadline=2.0):
+        if rank:  # refuses at once, whatever the other one does
+            with pytest.raises(ShapeError, match="K of ag_gemm is 8 in x and 7 in w"):
+                tilelink.op(tilelink.load("ag_gemm").program())(x, w[:, :-1])
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == 2
+        if rank == 0:
+            with pytest.raises(RankError, match=r"rank 1 cannot make the call of gemm_ar that this rank makes"):
+                ops.gemm_ar(x[:2], w)
+        else:  # a call that the other one does not make
+            with pytest.raises(DeadlineError, match=r"rank 1 calls gemm_rs, and another rank makes no call in 2\.0 s"):
+                ops.gemm_rs(x, w)
+        dist.all_reduce(total)
+        assert total.item() == 4
+        if rank == 0:
+            with pytest.raises(ShapeError, match=r"rank 0 calls gemm_ar, and rank 1 calls gemm_rs"):
+                ops.gemm_ar(x[:2], w)
+        assert torch.equal(ops.gemm_ar(x[:4], w), torch.full((4, N), float(2 * K)))
+    consensus.compares_each = each
 
 
 def unlike() -> None:

@@ -27,6 +27,7 @@ SCENARIOS = {
         "uneven",
         "uneven_later",
         "absent",
+        "alone",
         "unlike",
         "no_tensors",
         "batches",

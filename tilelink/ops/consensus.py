@@ -7,17 +7,22 @@ it. So rank 0 reads it, once, and tells the others; from then on every decision 
 from __future__ import annotations
 
 import hashlib
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
+from torch.distributed.constants import default_pg_timeout
+from torch.distributed.distributed_c10d import PrefixStore, _get_process_group_store  # pyright: ignore
 
 from tilelink.errors import DeadlineError, RankError, ShapeError, TileLinkError
 from tilelink.ops import unfused
-from tilelink.ops.groups import OfGroups, is_capturing, refuse_capture, set_deadline
+from tilelink.ops.groups import OfGroups, is_capturing, refuse_capture, wait_within
 from tilelink.ops.nodes import is_one_node
 from tilelink.settings import settings
 from tilelink.tuning import Database, Key, Record, here
@@ -85,15 +90,15 @@ def _word(part: Any) -> str:
 
 
 def agree(call: CallKind, group: ProcessGroup, device: torch.device, refusal: TileLinkError | None = None) -> None:
-    """Compare a call with those that the other ranks make, before any of them sends. Collective.
+    """Compare a call with those that the other ranks make, before any of them sends.
 
     Calls on a GPU are compared once, as far as this rank knows, and with TILELINK_CHECK=1 each time. Other calls are
     compared each time: then a rank that makes another call than its peers is told so, and so are they. Nothing is
     compared while a CUDA graph is captured, which cannot hold it.
 
-    refusal: why this rank cannot make the call; it is raised after the others have been told.
-    Raises RankError on ranks that could make the call if another one cannot, ShapeError if the calls differ, and where
-    a deadline is set DeadlineError if some rank makes none.
+    refusal: why this rank cannot make the call; it is raised after the others have been told, who need not listen.
+    Raises RankError on ranks that could make the call if another one cannot, ShapeError if the calls differ, and
+    DeadlineError if some rank compares none for TILELINK_DEADLINE, or where that is not set for torch's usual timeout.
     """
     known, each = _compared.of(group), compares_each(device)
     if not each and refusal is None and call in known:
@@ -139,21 +144,41 @@ def compares_each(device: torch.device) -> bool:
 
 
 def _are_equal(call: CallKind, group: ProcessGroup, device: torch.device, refusal: TileLinkError | None) -> bool:
-    """Return True if all ranks can make the same call: by one exchange of eight bytes."""
+    """Return True if all ranks can make the same call: by one exchange of eight bytes. Collective."""
     digest = hashlib.blake2b(repr(call).encode(), digest_size=8).digest()
-    own = -1 if refusal is not None else int.from_bytes(digest, "big") >> 1
-    where = device if device.type == "cuda" else "cpu"
-    every = unfused.all_gather(torch.tensor([own], device=where), group).tolist()
-    return own >= 0 and all(one == own for one in every)
+    own = torch.tensor([-1 if refusal is not None else int.from_bytes(digest, "big") >> 1])
+    own = own.to(device if device.type == "cuda" else "cpu")
+    every = own.new_empty(group.size())
+    wait_within(settings().deadline, unfused.gather_into(every, own, group=group, async_op=True), own)
+    return own.item() >= 0 and bool((every == own).all())
+
+
+_comparisons = Counter[str]()
+"""How many calls this rank has compared with those of others by notes, by the name of the group: groups that have one
+name after each other have one store."""
+
+
+def _told(call: CallKind, group: ProcessGroup, refusal: TileLinkError | None) -> list[Any]:
+    """Tell the other ranks a call, and return what each tells in as many comparisons as this one. Raises the refusal.
+
+    They are notes in the store of the group. A rank may be the only one that compares, while others make calls that
+    they know: a collective would be taken for another one of theirs, and the rank that refuses would wait for them.
+    """
+    _comparisons[group.group_name] += 1
+    prefix, ranks = f"tilelink/{_comparisons[group.group_name]}", [str(rank) for rank in range(group.size())]
+    store = PrefixStore(prefix, _get_process_group_store(group))
+    store.set(ranks[group.rank()], json.dumps([call.op, call.words(), call.shape, str(refusal or "")]))
+    if refusal is not None:
+        raise refusal
+    seconds = settings().deadline
+    store.wait(ranks, default_pg_timeout if seconds is None else timedelta(seconds=seconds))
+    return [json.loads(one) for one in store.multi_get(ranks)]
 
 
 def _compare(call: CallKind, group: ProcessGroup, refusal: TileLinkError | None) -> None:
     """Raise what `agree` says, by an exchange of the calls in words."""
-    every: list[Any] = [None] * group.size()
-    dist.all_gather_object(every, (call.op, call.words(), call.shape, str(refusal or "")), group=group)
-    if refusal is not None:
-        raise refusal
-    own, op, what = group.rank(), call.op, call.words()
+    every = _told(call, group, refusal)
+    own, op, what = group.rank(), call.op, [*call.words()]
     for rank, (*_, text) in enumerate(every):
         if text:
             message = f"rank {rank} cannot make the call of {op} that this rank makes"
@@ -180,18 +205,13 @@ def _compare(call: CallKind, group: ProcessGroup, refusal: TileLinkError | None)
 def _without_answer(call: CallKind, group: ProcessGroup, error: RuntimeError) -> TileLinkError:
     """Return what is raised where other ranks did not compare their calls with this one."""
     what = f"rank {group.rank()} calls {call.op}, and another rank"
-    if "timed out" not in str(error).lower():
+    if "timed out" not in str(error).lower() and not isinstance(error, dist.DistStoreError):
         return RankError(f"{what} has ended, or calls something else", details=str(error), hint=SAME)
-    seconds = settings().deadline
+    seconds = settings().deadline or default_pg_timeout.total_seconds()
     return DeadlineError(f"{what} makes no call in {seconds} s", rank=group.rank(), seconds=seconds, hint=SAME)
 
 
-def _calls_of(group: ProcessGroup) -> set[CallKind]:
-    set_deadline(group)
-    return set()
-
-
-_compared = OfGroups[set[CallKind]](_calls_of)
+_compared = OfGroups[set[CallKind]](lambda group: set())
 """Calls that all ranks of a group were found to make alike."""
 
 

@@ -111,15 +111,17 @@ def expert_parallel(
 
 def moe(
     x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, w13_scale: Tensor | None = None,
-    w2_scale: Tensor | None = None, group: Group = None, tokens: int | None = None, blocks: int = 1,
-    activation: str = "silu", recompute: bool = False, schedule: str | None = None,
+    w2_scale: Tensor | None = None, shared: tuple[Tensor, Tensor] | None = None, group: Group = None,
+    tokens: int | None = None, blocks: int = 1, activation: str = "silu", recompute: bool = False,
+    schedule: str | None = None,
 ) -> Tensor:  # fmt: skip
     """As `expert_parallel`, but each rank has a slice of every expert, of I of the inner features: tensor parallelism.
 
     x [M, H], ids [M, k] from 0 to E - 1, weights [M, k], w13 [E, 2 I, H], gate before up, w2 [E, H, I] -> [M, H].
+    shared: whole on each rank, which takes it for its own tokens.
     """
     operands = x, ids, weights, w13, w2, w13_scale, w2_scale
-    return _in_blocks(SLICES, operands, None, group, tokens, None, blocks, activation, recompute, schedule)
+    return _in_blocks(SLICES, operands, shared, group, tokens, None, blocks, activation, recompute, schedule)
 
 
 def _in_blocks(
@@ -388,11 +390,11 @@ _watches = OfGroups[dict[CallKind, _Watch]](lambda group: {})
 """By what is compared between ranks, which may give other numbers of tokens."""
 
 
-def _kind(operands: Any, options: Any, group: ProcessGroup, schedule: str) -> _Kind:
+def _kind(operands: Any, options: Any, group: ProcessGroup, schedule: str, shared: bool = False) -> _Kind:
     """Return the kind of a call. Raises what `expert_parallel` says. options: op, tokens, capacity, activation."""
     known = _kinds.of(group)
     kinds = [(t.shape, t.dtype, t.device) if isinstance(t, torch.Tensor) else type(t) for t in operands]
-    key = (options, schedule, *kinds)
+    key = (options, schedule, shared, *kinds)
     if (found := known.get(key)) is not None:
         if compares_each(found.sizes.device):
             agree(found.same, group, found.sizes.device)
@@ -402,7 +404,8 @@ def _kind(operands: Any, options: Any, group: ProcessGroup, schedule: str) -> _K
         sizes = _checked(*operands, *options, schedule=schedule)
     except TileLinkError as error:
         refusal = error
-    same, watches = CallKind(options[0], () if sizes is None else sizes.words()), _watches.of(group)
+    for_all = f"{'an' if shared else 'no'} expert for all tokens"
+    same, watches = CallKind(options[0], () if sizes is None else (*sizes.words(), for_all)), _watches.of(group)
     if same not in watches:
         refuse_capture(
             f"ranks compare their first calls of {same.op}, which a CUDA graph cannot hold",
@@ -432,7 +435,7 @@ def _run(
     """
     members = group_named(group)
     operands = x, ids, weights, w13, w2, w13_scale, w2_scale
-    kind = _kind(operands, (op, tokens, capacity, activation), members, schedule)
+    kind = _kind(operands, (op, tokens, capacity, activation), members, schedule, extra is not None)
     sizes, layer = kind.sizes, kind.layer
     padded = _padded(sizes, x, ids, weights)
     kind.watch.check()

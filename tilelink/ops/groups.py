@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
-from torch.distributed.constants import default_pg_timeout
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore
 
@@ -85,47 +83,25 @@ def refuse_capture(message: str, hint: str) -> None:
         raise RankError(message, hint=hint)
 
 
-def set_deadline(group: ProcessGroup) -> None:
-    """Let collectives of a group over gloo wait as long as TILELINK_DEADLINE says, if it is set."""
-    if (seconds := settings().deadline) is not None:
-        _set_timeout(group, timedelta(seconds=seconds))
-
-
-@contextmanager
-def no_deadline(group: ProcessGroup) -> Generator[None]:
-    """Let collectives of a group over gloo wait as long as torch lets them, where TILELINK_DEADLINE is set too."""
-    if settings().deadline is None:
-        yield
-        return
-    _set_timeout(group, default_pg_timeout)
-    try:
-        yield
-    finally:
-        set_deadline(group)
-
-
-def _set_timeout(group: ProcessGroup, longest: timedelta) -> None:
-    with suppress(RuntimeError):  # it has no backend for CPU tensors
-        backend: Any = group._get_backend(torch.device("cpu"))
-        if isinstance(backend, dist.ProcessGroupGloo):
-            backend._set_default_timeout(longest)  # type: ignore[attr-defined]
-
-
 def wait_for(pending: Iterable[Any], like: torch.Tensor) -> None:
     """Wait for transfers that were begun: the stream of a GPU, or the host up to TILELINK_DEADLINE. like: one of them.
 
     Raises DeadlineError for one that takes longer.
     """
-    seconds = None if like.is_cuda else settings().deadline
-    for one in pending:
+    seconds = settings().deadline
+    try:
+        for one in pending:
+            wait_within(seconds, one, like)
+    except RuntimeError as error:
         if seconds is None:
-            one.wait()
-            continue
-        try:
-            one.wait(timedelta(seconds=seconds))
-        except RuntimeError as error:
-            hint = "all ranks of the group make the same calls in the same order"
-            raise DeadlineError(f"a transfer did not end in {seconds} s", seconds=seconds, hint=hint) from error
+            raise
+        hint = "all ranks of the group make the same calls in the same order"
+        raise DeadlineError(f"a transfer did not end in {seconds} s", seconds=seconds, hint=hint) from error
+
+
+def wait_within(seconds: float | None, transfer: Any, like: torch.Tensor) -> None:
+    """Wait for a transfer of what is like a tensor: the stream of a GPU, or the host, so long; None: as torch does."""
+    transfer.wait(*([] if seconds is None or like.is_cuda else [timedelta(seconds=seconds)]))
 
 
 def is_destroyed(group: ProcessGroup) -> bool:

@@ -25,7 +25,7 @@ from tilelink.ops.calls import NotMade, gpu_of, made_for
 from tilelink.ops.consensus import CallKind, agree, compared, of_first
 from tilelink.ops.custom import Declaration, declare, is_dense, is_differentiated, is_direct, schedule_text
 from tilelink.ops.device_memory import check_device_memory
-from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, no_deadline, refuse_capture
+from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, refuse_capture
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.partial_inputs import PartialInputs, Shortcut
 from tilelink.ops.predict import machine_of
@@ -392,10 +392,7 @@ class Op:
         return compared(kernel, same, group, device)
 
     def _of_first(self, form: Specialization, group: ProcessGroup) -> str:
-        """Return the schedule that rank 0 finds. Collective.
-
-        The others wait for it longer than TILELINK_DEADLINE, if need be: it is not lost while it searches.
-        """
+        """Return the schedule that rank 0 finds, for which the others wait. Collective."""
         text = ""
         failed: Exception | None = None
         if group.rank() == 0:
@@ -403,8 +400,7 @@ class Op:
                 text = self._found(form, group)
             except Exception as error:  # whatever it is, the others wait for this rank
                 failed = error
-        with no_deadline(group):
-            text, why = of_first((text, repr(failed) if failed else ""), group)
+        text, why = of_first((text, repr(failed) if failed else ""), group)
         if failed is not None:
             raise failed
         if why:
