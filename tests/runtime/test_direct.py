@@ -212,7 +212,7 @@ def test_operators_launch_directly_where_their_kernels_do(works: bool) -> None:
     operator, kernel, given = OPERATORS["gemm_ar"], Recorder(works), operands()
     named = {"x": given[0], "w": given[1]}
     program = library_module("gemm_ar_one_shot").program("gemm_ar_one_shot")
-    launch = Launch(kernel, program, operator, named, 2, "silu", rows_of(operator, M, 1), {0: None})  # type: ignore[arg-type]
+    launch = Launch(kernel, program, operator, named, 2, "silu", rows_of(operator, M, 1))  # type: ignore[arg-type]
     y = launch(*given)
     assert (kernel.inputs, kernel.outputs) == ({"x": 0, "w": 1}, [("y", (M, N))])
     assert torch.equal(y, torch.nn.functional.silu(torch.full((M, N), 1.0 if works else 2.0)))
@@ -223,7 +223,7 @@ def test_operators_take_just_their_rows_of_a_kernel_with_room() -> None:
     operator, kernel, (x, w, _) = OPERATORS["gemm_ar"], Recorder(), operands()
     program, count = library_module("gemm_ar_batch").program("gemm_ar_batch"), {"m": torch.tensor(5)}
     given, rows = {"x": x[:5], "w": w}, Rows(parts=1, results=1, call=5, kernel=M)
-    launch = Launch(kernel, program, operator, given, 2, "", rows, {0: torch.zeros(1, M - 5, K)}, count)
+    launch = Launch(kernel, program, operator, given, 2, "", rows, count)
     assert kernel.inputs == {"x": 0, "w": 1} and kernel.outputs == [("y", (5, N))]
     assert kernel.of_rows == (count, {"y": (5, N)})
     launch(x[:5].clone(), w, None)
@@ -234,7 +234,7 @@ def test_operators_take_just_their_rows_of_a_kernel_with_room() -> None:
 @pytest.mark.parametrize("works", [True, False])
 def test_a_product_before_a_direct_launch_is_computed_once(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, (x, w, _) = Recorder(works), operands()
-    pair = Pair(kernel, False, "", rows_of(OPERATORS["gemm_ar"], M, 2), None, kernel.direct({"x": 0}, []))
+    pair = Pair(kernel, False, "", rows_of(OPERATORS["gemm_ar"], M, 2), kernel.direct({"x": 0}, []))
     times: list[int] = []
     linear = torch.nn.functional.linear
     monkeypatch.setattr(torch.nn.functional, "linear", lambda *given: times.append(1) or linear(*given))

@@ -50,11 +50,11 @@ from tilelink.ops import batch, registered, scaled, unfused
 from tilelink.ops.calls import Implementation, run
 from tilelink.ops.choice import choose
 from tilelink.ops.context_parallel import attention, from_zigzag, zigzag
-from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
+from tilelink.ops.custom import is_differentiated, is_direct
 from tilelink.ops.decode import decode_attention
 from tilelink.ops.dtensors import SUMMED, WHOLE, spread
 from tilelink.ops.experts import check_capacity, expert_parallel, moe
-from tilelink.ops.groups import Group, clear, members_of, name_of, size_of
+from tilelink.ops.groups import Group, clear, members_of, size_of
 from tilelink.ops.operators import OPERATORS, UNFUSED
 from tilelink.ops.prepare import Prepared, prepare
 from tilelink.ops.rows import kernel_rows as _kernel_rows
@@ -155,14 +155,13 @@ def ag_gemm_gated(
     Where a gradient is needed it is one product with both weights, and the gate outside.
     """
     members, operands = members_of(group), (x, w_gate, w_up)
-    if is_direct(operands):
-        return run("ag_gemm_gated", operands, "", members, schedule)
-    name = name_of(members)
-    if is_differentiated(operands):
-        both = registered.call("ag_gemm", x, torch.cat((w_gate, w_up)), None, "", name, _plain_text(schedule))
-        gate, up = both.split(w_gate.shape[0], 1)
-        return torch.nn.functional.silu(gate) * up
-    return registered.call("ag_gemm_gated", x, w_gate, w_up, name, schedule_text(schedule))
+    if not is_differentiated(operands):
+        return registered.call("ag_gemm_gated", operands, members, schedule)
+    # a schedule of another program does not fit the product without what follows it
+    plain = schedule if isinstance(schedule, str) and ":" not in schedule else None
+    both = registered.call("ag_gemm", (x, torch.cat((w_gate, w_up)), None), members, plain)
+    gate, up = both.split(w_gate.shape[0], 1)
+    return torch.nn.functional.silu(gate) * up
 
 
 @spread(WHOLE, x=0)
@@ -222,18 +221,12 @@ def _call(
     op: str, operands: tuple[torch.Tensor | None, ...], members: Any, schedule: Implementation, *,
     activation: str = "", numbers: tuple[float, ...] = (), out: Out = None,
 ) -> Any:  # fmt: skip
-    """Call an operator, directly where nothing else need see the call. Raises BindingError for `out` with gradients."""
+    """Call an operator. Raises BindingError for `out` with gradients."""
     into = _tensors(op, out)
     if into:
         _without_gradients(op, (*operands, *into))
-    if is_direct((*operands, *into)):
-        return run(op, operands, activation, members, schedule, numbers, into)
-    between = (activation,) if OPERATORS[op].activation else numbers
-    arguments = (*operands, *between, name_of(members), schedule_text(schedule))
-    if not into:
-        return registered.call(op, *arguments)
-    registered.call_into(op, arguments, into)
-    return out
+    made = registered.call(op, operands, members, schedule, activation=activation, numbers=numbers, out=into)
+    return made if made is not None else out
 
 
 def _tensors(op: str, out: Out) -> tuple[torch.Tensor, ...]:
@@ -328,8 +321,3 @@ def _collective(
     op: str, x: torch.Tensor, group: Group, schedule: Implementation, out: Out = None
 ) -> torch.Tensor:  # fmt: skip
     return _call(op, (x,), members_of(group), schedule, out=out)
-
-
-def _plain_text(schedule: Implementation) -> str:
-    """A schedule for the product without what follows it: schedules of another program do not fit it."""
-    return schedule if isinstance(schedule, str) and ":" not in schedule else ""

@@ -25,7 +25,7 @@ from tilelink.ops import unfused
 from tilelink.ops.choice import room_for, rounded_rows
 from tilelink.ops.consensus import CallKind, agree, compared, consensus
 from tilelink.ops.decide import decide, measured
-from tilelink.ops.groups import OfGroups, close_kernels, group_named, refuse_capture
+from tilelink.ops.groups import OfGroups, close_kernels, refuse_capture
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.operators import OPERATORS, UNFUSED, Operator, program_of
 from tilelink.ops.pairs import Direct, Pair
@@ -55,18 +55,18 @@ DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 class Made:
     """Objects made for the calls of a group.
 
-    kernels: of operators and of programs of one's own, by program, schedule, sizes and dtype; calls with other rows
-    take them too. decided: implementations of calls that name none. ways: the programs and schedules that names mean.
-    memory: elements of any value, by dtype and device. partial: what programs have of inputs that are given in part, by
-    name. wanted: kernels that calls lack, by the keys of `kernels`, while `prepare` collects them; else None.
+    calls: what runs calls of each kind, by their operator and all that tells kinds apart. kernels: of operators and of
+    programs of one's own, by program, schedule, sizes and dtype; calls with other rows take them too. decided:
+    implementations of calls that name none. ways: the programs and schedules that names mean. partial: what programs
+    have of inputs that are given in part, by name. wanted: kernels that calls lack, by the keys of `kernels`, while
+    `prepare` collects them; else None.
     """
 
     group: ProcessGroup
-    calls: dict[Any, tuple[Callable[..., Any], Implementation]] = field(default_factory=dict[Any, Any])
+    calls: dict[Any, Any] = field(default_factory=dict[Any, Any])
     kernels: dict[Any, Callable[..., dict[str, torch.Tensor]]] = field(default_factory=dict[Any, Any])
     decided: dict[Request, Schedule | str] = field(default_factory=dict[Request, Any])
     ways: dict[Any, tuple[Program, Schedule]] = field(default_factory=dict[Any, Any])
-    memory: dict[Any, torch.Tensor] = field(default_factory=dict[Any, torch.Tensor])
     partial: dict[str, PartialInputs] = field(default_factory=dict[str, PartialInputs])
     wanted: dict[Any, Point] | None = None
 
@@ -113,26 +113,19 @@ class Made:
             self.partial[program.name] = PartialInputs(program)
         return self.partial[program.name]
 
-    def elements(self, x: torch.Tensor, count: int) -> torch.Tensor:
-        """Return `count` elements of any value, of x's dtype and on its device; several calls have the same ones."""
-        key = (x.dtype, x.device)
-        if key not in self.memory or self.memory[key].numel() < count:
-            self.memory[key] = torch.empty(1 << (count - 1).bit_length(), dtype=x.dtype, device=x.device)
-        return self.memory[key][:count]
-
     def free(self, captured: bool) -> int:
         """Close the kernels and forget the rest. Return the number of kernels that are kept (`close_kernels`)."""
         held = close_kernels(self.kernels, captured)
-        for one in (self.calls, self.decided, self.memory):
-            one.clear()
+        self.calls.clear()
+        self.decided.clear()
         return held
 
 
 _made = OfGroups(lambda group: Made(group=group), Made.free)
 
 
-def made_for(group: ProcessGroup) -> Made:
-    """Return what was made for the calls of a group."""
+def made_for(group: ProcessGroup | str) -> Made:
+    """Return what was made for the calls of a group, or of the group that has a name."""
     return _made.of(group)
 
 
@@ -151,8 +144,7 @@ def run(
     UnknownNameError for a schedule that there is not, RankError for a group that there is not any more, and what
     `compile` raises.
     """
-    members = group_named(group) if isinstance(group, str) else group
-    made = _made.of(members)
+    made = _made.of(group)
     key = (
         op, activation, numbers,
         implementation if implementation is None or type(implementation) is str else id(implementation),
@@ -164,11 +156,11 @@ def run(
             with gpu_of(operands[0]):
                 call = _prepared(op, operands, activation, made, implementation, numbers)
         except NotMade:
-            return _one(out) if out else OPERATORS[op].empty(_given(OPERATORS[op], operands), members.size())
+            return _one(out) if out else OPERATORS[op].empty(_given(OPERATORS[op], operands), made.group.size())
         found = made.calls[key] = (call, implementation)  # keeps the implementation's id its own
     if not out:
         return found[0](*operands)
-    _check_out(OPERATORS[op], operands, out, members.size())
+    _check_out(OPERATORS[op], operands, out, made.group.size())
     results = found[0](*operands, out=out)
     for into, result in zip(out, results if len(out) > 1 else (results,), strict=True):
         if into.data_ptr() != result.data_ptr():
@@ -243,18 +235,13 @@ def _built(
         kernel = _kernel(program, schedule, x, {"M": rows.total, "N": moved, "K": moved}, made)
         shape = (rows.total if operator.rows != "scattered" else rows.kernel, moved)
         direct = direct_launch(kernel, {"x": 0}, [("y", shape)]) if rows.fit else None
-        return Pair(kernel, operator.gathers, activation, rows, rows.rest(x, made.elements), direct)
+        return Pair(kernel, operator.gathers, activation, rows, direct)
     if taken != set(given):
         raise UnknownNameError(f"{program.name} does not compute {op}", hint=f"it takes {', '.join(sorted(taken))}")
     sizes = {"M": rows.total, "N": N, "K": columns, **dict(zip(operator.numbers, numbers, strict=True))}
     kernel = _kernel(program, schedule, x, sizes, made)
-    rests = {
-        place: rows.rest(given[one.name], made.elements)
-        for place, one in enumerate(operator.operands)
-        if one.name in given and (one.dims is None or one.dims[0] == "rows")
-    }
     counts = {name: parts.scalar(rows.call, rows.kernel, x.device) for name in parts.counts}
-    return Launch(kernel, program, operator, given, ranks, left, rows, rests, counts)
+    return Launch(kernel, program, operator, given, ranks, left, rows, counts)
 
 
 def _call_of(operator: Operator, given: Mapping[str, torch.Tensor]) -> CallKind:
@@ -377,26 +364,26 @@ class Launch:
     def __init__(
         self, kernel: Callable[..., dict[str, torch.Tensor]], program: Program, operator: Operator,
         given: dict[str, torch.Tensor], ranks: int, activation: str, rows: Rows,
-        rests: Mapping[int, torch.Tensor | None], counts: Mapping[str, torch.Tensor] | None = None,
+        counts: Mapping[str, torch.Tensor] | None = None,
     ) -> None:  # fmt: skip
         """activation: what is left to do after the kernel.
 
-        rests: what stands for the rows that an operand lacks, by its place. Operands without an entry have no rows.
         counts: inputs of the program that say how many rows of the kernel a call has.
         """
         self._counts = counts or {}
         self._kernel, self._activation, self._rows = kernel, activation, rows
-        self._rests = {place: rest for place, rest in rests.items() if rest is not None}
+        # Places of operands with rows.
+        self._of_rows = {place for place, one in enumerate(operator.operands) if one.dims is None or "rows" in one.dims}
         self._inputs: list[tuple[int, str, tuple[int, ...] | None]] = []
         for place, one in enumerate(operator.operands):
             if one.name in given:
                 first, *columns = given[one.name].shape
-                shape = (rows.parts * rows.kernel if place in rests else first, *columns)
+                shape = (rows.parts * rows.kernel if place in self._of_rows else first, *columns)
                 self._inputs.append((place, one.name, _declared(program, one.name, shape, ranks)))
         shapes = operator.shapes(given, ranks)
         made = [(output.name, shape) for output, shape in zip(operator.outputs, shapes, strict=True)]
         self._direct = None
-        if self._counts or not self._rests:
+        if self._counts or rows.fit:
             places, own = {name: place for place, name, _ in self._inputs}, tuple[Any, ...]()
             if self._counts:
                 # Results have just the rows of the call. x has those of the kernel: where descriptors ended within a
@@ -410,11 +397,9 @@ class Launch:
         self._outputs: list[tuple[str, tuple[int, ...] | None]] = [(output.name, shape) for output in operator.outputs]
 
     def __call__(self, *operands: Any, out: tuple[torch.Tensor, ...] = ()) -> Any:
-        if self._rests:
-            operands = tuple(
-                self._rows.given(t, self._rests[place]) if place in self._rests else t
-                for place, t in enumerate(operands)
-            )
+        if not self._rows.fit:
+            given, of_rows = self._rows.given, self._of_rows
+            operands = tuple(given(t) if place in of_rows else t for place, t in enumerate(operands))
         if self._direct is not None and not out:
             results = self._direct(operands)
             if results is not None:
@@ -435,7 +420,7 @@ class Launch:
         return _one(results)
 
     def _result(self, made: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor:
-        if self._rests:
+        if not self._rows.fit:
             y = self._rows.taken(made, made.shape[-1:] if shape is None else shape[1:])
         else:
             y = (made if made.dim() == 2 else made.flatten(0, -2)) if shape is None else made.view(shape)

@@ -89,7 +89,9 @@ def _word(part: Any) -> str:
     return str(list(part) if isinstance(part, torch.Size) else part)
 
 
-def agree(call: CallKind, group: ProcessGroup, device: torch.device, refusal: TileLinkError | None = None) -> None:
+def agree(
+    call: CallKind, members: ProcessGroup | str, device: torch.device, refusal: TileLinkError | None = None
+) -> None:  # fmt: skip
     """Compare a call with those that the other ranks make, before any of them sends.
 
     Calls on a GPU are compared once, as far as this rank knows, and with TILELINK_CHECK=1 each time. Other calls are
@@ -100,7 +102,7 @@ def agree(call: CallKind, group: ProcessGroup, device: torch.device, refusal: Ti
     Raises RankError on ranks that could make the call if another one cannot, ShapeError if the calls differ, and
     DeadlineError if some rank compares none for TILELINK_DEADLINE, or where that is not set for torch's usual timeout.
     """
-    known, each = _compared.of(group), compares_each(device)
+    (group, known), each = _compared.of(members), compares_each(device)
     if not each and refusal is None and call in known:
         return
     if group.size() == 1 or is_capturing():
@@ -211,7 +213,7 @@ def _without_answer(call: CallKind, group: ProcessGroup, error: RuntimeError) ->
     return DeadlineError(f"{what} makes no call in {seconds} s", rank=group.rank(), seconds=seconds, hint=SAME)
 
 
-_compared = OfGroups[set[CallKind]](lambda group: set())
+_compared = OfGroups[tuple[ProcessGroup, set[CallKind]]](lambda group: (group, set()))
 """Calls that all ranks of a group were found to make alike."""
 
 

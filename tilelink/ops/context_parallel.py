@@ -85,7 +85,7 @@ def attention(
     check_method(method)
     if not q.numel():
         if is_direct(()):  # else ranks that have some would wait for this one
-            agree(CallKind("attention", ("no elements",), q.shape), group_named(name_of(members_of(group))), q.device)
+            agree(CallKind("attention", ("no elements",), q.shape), members_of(group), q.device)
         return q + k.sum() + v.sum()  # no elements, and gradients of zeros
     if method != GATHER:
         if schedule not in (None, UNFUSED):
@@ -239,10 +239,7 @@ def _unfused(
     """The attention of a rank to gathered keys, as the generated kernel takes and returns it."""
     keys, values = _sequence(k, group), _sequence(v, group)
     queries = q.reshape(*q.shape[:2], -1, q.shape[-1])
-    o, lse = (
-        queries.new_empty(queries.shape),
-        queries.new_empty(queries.shape[:-1], dtype=torch_attention.wide(q.dtype)),
-    )
+    o, lse = torch_attention.empty_results(queries)
     for part in _parts(q, keys.shape[1], documents, group):
         rows = part.rows
         own, sums = torch_attention.attend(
@@ -409,14 +406,14 @@ _attention = declare_graded(
         schema="(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens, float scale, str group, str schedule)"
         " -> (Tensor, Tensor)",
         run=_run,
-        shapes=lambda q, *_: (q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))),
+        shapes=torch_attention.empty_results,
     ),
     Declaration(
         name="tilelink::attention_backward",
         schema="(Tensor do, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? cu_seqlens, float scale,"
         " str group) -> (Tensor, Tensor, Tensor)",
         run=_gradients,
-        shapes=lambda _, *operands: tuple(one.new_empty(one.shape) for one in operands[:3]),
+        shapes=torch_attention.empty_gradients,
     ),
     # `attention` returns no log-sums, so that none depends on them.
     lambda inputs, outputs: ((*inputs[:3], *outputs, inputs[3]), inputs[4:6]),

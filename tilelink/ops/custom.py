@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,14 +40,14 @@ class Declaration:
 
 def declare(one: Declaration) -> Callable[..., Any]:
     """Declare an operator to torch, and return what calls it: directly where nothing else need see the call."""
-    count = operands_of(one)
+    places = tensors_of(one)
     declared = torch.library.custom_op(one.name, one.run, mutates_args=one.writes, schema=one.schema)
     declared.register_fake(one.shapes)
     if one.backward is not None:
         declared.register_autograd(one.backward, setup_context=one.keep)
 
     def call(*arguments: Any) -> Any:
-        if is_direct(arguments[:count]):
+        if is_direct([arguments[place] for place in places]):
             return one.run(*arguments)
         refuse_dtensors(one.name.partition("::")[2], arguments)
         return declared(*arguments)
@@ -55,9 +55,30 @@ def declare(one: Declaration) -> Callable[..., Any]:
     return call
 
 
-def operands_of(one: Declaration) -> int:
-    """Return how many tensors an operator takes, which are its first arguments."""
-    return one.schema.partition("->")[0].count("Tensor")
+def declare_into(one: Declaration, results: Sequence[str]) -> Callable[..., None]:
+    """Declare an operator as NAME_out, which writes its results into tensors, its last arguments. one.run takes `out`.
+
+    Return what calls it, directly where nothing else need see the call.
+    """
+    count, given = len(results), one.schema.rpartition(" -> ")[0].removesuffix(")")
+    marked = [f"Tensor(r{number}!) {name}" for number, name in enumerate(results)]
+
+    def run(*arguments: Any) -> None:
+        one.run(*arguments[:-count], out=arguments[-count:])
+
+    def shapes(*arguments: Any) -> None:
+        one.shapes(*arguments[:-count])  # or it raises
+
+    into = Declaration(
+        name=f"{one.name}_out", schema=f"{', '.join((given, *marked))}) -> ()", run=run, shapes=shapes,
+        writes=(*one.writes, *results),
+    )  # fmt: skip
+    return declare(into)
+
+
+def tensors_of(one: Declaration) -> list[int]:
+    """Return which arguments of an operator are tensors."""
+    return [place for place, each in enumerate(one.schema.partition(" -> ")[0].split(", ")) if "Tensor" in each]
 
 
 def refuse_dtensors(name: str, arguments: Iterable[Any]) -> None:
@@ -103,12 +124,10 @@ def declare_graded(
         def backward(ctx: Any, given: torch.Tensor, *_: Any) -> Any:
             return backward(ctx, given, run=gradients.run)
 
-    traced = declare(replace(forward, keep=keep, backward=backward))
-
-    count = operands_of(forward)
+    traced, places = declare(replace(forward, keep=keep, backward=backward)), tensors_of(forward)
 
     def call(*arguments: Any) -> Any:
-        if is_direct(arguments[:count]):
+        if is_direct([arguments[place] for place in places]):
             return forward.run(*arguments)
         return (traced if _is_traced(arguments) else Eager.apply)(*arguments)
 

@@ -67,8 +67,8 @@ def decode_attention(
     shared = heads // k_cache.shape[2]
     if not q.numel():
         if is_direct(()):  # else ranks that have some would wait for this one
-            agree(CallKind(PROGRAM, ("no queries",), q.shape), group_named(name_of(members_of(group))), q.device)
-        made = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))
+            agree(CallKind(PROGRAM, ("no queries",), q.shape), members_of(group), q.device)
+        made = torch_attention.empty_results(q)
         return made if return_lse else made[0]
     few = q.dim() == 4 and q.shape[1] > 1
     queries = q.reshape(batch, -1, k_cache.shape[2], shared, depth).transpose(1, 2).flatten(2, 3)
@@ -179,16 +179,12 @@ def _run(
     return tuple(kernel(q, k, v, pages, lengths, seen, scale=scale, group=members))
 
 
-def _shapes(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))
-
-
 _decode_attention = declare(
     Declaration(
         name="tilelink::decode_attention",
         schema="(Tensor q, Tensor k_cache, Tensor v_cache, Tensor page_table, Tensor cache_seqlens, Tensor? seen,"
         " float scale, str group, str schedule) -> (Tensor, Tensor)",
         run=_run,
-        shapes=_shapes,
+        shapes=torch_attention.empty_results,
     )
 )

@@ -137,7 +137,7 @@ def _in_blocks(
     if isinstance(x, torch.Tensor) and (size or refusal) and not traced:
         # blocks of ranks may look alike, though there are more of them on one: all of the call is compared
         said = f"{x.shape[0]} rows" if tokens is None else f"tokens={tokens}", f"blocks={blocks}"
-        agree(CallKind(op, said), group_named(members) if isinstance(members, str) else members, x.device, refusal)
+        agree(CallKind(op, said), members, x.device, refusal)
     if refusal is not None:
         raise refusal
     if size is None:  # also of operands that do not fit, which the call says
@@ -205,7 +205,7 @@ def _of_shared(op: str, x: Tensor, shared: Any, activation: str, members: Proces
     if refusal is None:
         return torch_experts.shared_expert(x, shared[0], shared[1], activation)
     if not torch.compiler.is_compiling():
-        agree(CallKind(op), group_named(members) if isinstance(members, str) else members, x.device, refusal)
+        agree(CallKind(op), members, x.device, refusal)
     raise refusal
 
 

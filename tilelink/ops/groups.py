@@ -127,15 +127,17 @@ class OfGroups(Generic[T]):
         self._kept: dict[int, tuple[ProcessGroup, T]] = {}
         _stores.append(self)
 
-    def of(self, group: ProcessGroup) -> T:
-        """Return the value of a group.
+    def of(self, group: ProcessGroup | str) -> T:
+        """Return the value of a group, or of the group that has a name.
 
         Raises RankError for a rank outside of it, and for a group that was destroyed.
         """
         kept = self._kept.get(id(group))
         return kept[1] if kept is not None else self._new(group)
 
-    def _new(self, group: ProcessGroup) -> T:
+    def _new(self, group: ProcessGroup | str) -> T:
+        if isinstance(group, str):
+            return self.of(group_named(group))
         check_member(group)
         for key in [key for key, (other, _) in self._kept.items() if is_destroyed(other)]:
             del self._kept[key]

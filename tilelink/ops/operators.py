@@ -149,19 +149,13 @@ class Operator:
         """Return the operands that x is multiplied by."""
         return tuple(operand.name for operand in self.operands if operand.dims == ("N", "K"))
 
-    def schema(self, into: bool = False) -> str:
-        """Return the schema for torch.library. An absent activation or schedule is "".
-
-        into: of the operator that writes given tensors and returns nothing.
-        """
+    def schema(self) -> str:
+        """Return the schema for torch.library. An absent activation or schedule is ""."""
         given = [f"Tensor{'?' * operand.optional} {operand.name}" for operand in self.operands]
         given += [f"float {name}" for name in self.numbers]
         given += [
             f"str {name}" for name in ("activation", "group", "schedule") if name != "activation" or self.activation
         ]
-        if into:
-            given += [f"Tensor(a{number}!) {output.name}" for number, output in enumerate(self.outputs)]
-            return f"({', '.join(given)}) -> ()"
         made = ", ".join("Tensor" for _ in self.outputs)
         return f"({', '.join(given)}) -> {made if len(self.outputs) == 1 else f'({made})'}"
 

@@ -20,12 +20,12 @@ from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, Til
 from tilelink.frontend.variants import Template
 from tilelink.ir.parameters import check_number
 from tilelink.ir.program import Program, require_program
-from tilelink.ops import derivative
+from tilelink.ops import custom, derivative
 from tilelink.ops.calls import NotMade, gpu_of, made_for
 from tilelink.ops.consensus import CallKind, agree, compared, of_first
-from tilelink.ops.custom import Declaration, declare, is_dense, is_differentiated, is_direct, schedule_text
+from tilelink.ops.custom import is_dense, is_differentiated, is_direct, schedule_text
 from tilelink.ops.device_memory import check_device_memory
-from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, refuse_capture
+from tilelink.ops.groups import Group, group_named, members_of, name_of, refuse_capture, size_of
 from tilelink.ops.nodes import nodes_of
 from tilelink.ops.partial_inputs import PartialInputs, Shortcut
 from tilelink.ops.predict import machine_of
@@ -44,10 +44,6 @@ if TYPE_CHECKING:
 NAMESPACE = "tilelink_own"
 _log = logging.getLogger("tilelink.ops")
 Out = torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
-
-
-_kernels = OfGroups[dict[Any, Any]](lambda group: {})
-"""Launches of operators, by the kinds of their calls. Kernels are kept in `Made`."""
 
 
 class Op:
@@ -117,7 +113,7 @@ class Op:
             return self._call_in_part(tensors, named, members, text, out)
         operands = cast("tuple[torch.Tensor | None, ...]", tensors)  # integers are counts
         if out is None and is_direct(operands):
-            known = _kernels.of(group_named(members) if isinstance(members, str) else members)
+            known = made_for(members).calls
             key = (self, text, *[t if t is None else (t.shape, t.dtype, t.is_cuda) for t in operands], *named.items())
             try:
                 found = known.get(key)
@@ -133,10 +129,7 @@ class Op:
         if out is not None:
             return self._call_into(values, given, self._given_outputs(out), members, text)
         self._require_no_gradients(given)
-        if is_direct(given):
-            made = self._run(values, members, text)
-        else:
-            made = self._new(*[values.get(name) for name in self.signature.names], name_of(members), text)
+        made = self._new(*[values.get(name) for name in self.signature.names], name_of(members), text)
         if not self.signature.outputs:
             return self._results(values)
         return made if self._several is None else self._several(*made)
@@ -159,7 +152,7 @@ class Op:
             short = self._shortcut.whole(tensors) if is_direct([t for t in tensors if type(t) is not int]) else None
             if short is not None:
                 whole, known_counts = short
-                kept = _kernels.of(group_named(members) if isinstance(members, str) else members)
+                kept = made_for(members).calls
                 key = (self, text, *[None if t is None else (t.shape, t.dtype, t.is_cuda) for t in whole])
                 if (launch := kept.get(key)) is not None:
                     made = launch({n: t for n, t in zip(self.signature.inputs, whole, strict=True) if t is not None})
@@ -176,12 +169,9 @@ class Op:
             self._call_into(given, [given.get(name) for name in self.signature.inputs], written, members, text)
             return self._results(into)
         self._require_no_gradients(operands)
-        if direct:
-            found = self._run(given, members, text)
-            if key is not None and not isinstance(launch := self._prepared(given, members, text), _Wanted):
-                kept[key] = launch
-        else:
-            found = self._new(*[given.get(name) for name in self.signature.names], name_of(members), text)
+        found = self._new(*[given.get(name) for name in self.signature.names], name_of(members), text)
+        if key is not None and direct and not isinstance(launch := self._prepared(given, members, text), _Wanted):
+            kept[key] = launch
         if not self.signature.outputs:
             return self._results(values)
         found = dict(zip(self.signature.outputs, [found] if self._several is None else found, strict=True))
@@ -193,11 +183,11 @@ class Op:
         key = tuple((name, shape, values[name].device) for name, shape in largest.items())
         if key in self._fitting:
             return
-        group = group_named(members) if isinstance(members, str) else members
+        ranks = size_of(members)
         shaped = {n: torch.empty(shape, dtype=values[n].dtype, device="meta") for n, shape in largest.items()}
         counts = {name: None for name in self._partial.counts}
-        form = self._specializations.of(self._as_call({**values, **counts, **shaped}), group.size())
-        check_device_memory(form, group.size(), next(values[name].device for name in largest), self._partial)
+        form = self._specializations.of(self._as_call({**values, **counts, **shaped}), ranks)
+        check_device_memory(form, ranks, next(values[name].device for name in largest), self._partial)
         self._fitting.add(key)
 
     def _results(self, made: Mapping[str, torch.Tensor]) -> Any:
@@ -324,10 +314,7 @@ class Op:
             hint = "leave out= out, or call it in torch.no_grad()"
             raise BindingError(f"a call of {self.program.name} with out= has no gradients", hint=hint)
         ordered = [out[name] for name in self.signature.outputs]
-        if is_direct((*given, *ordered)):
-            self._run(values, members, text, out)
-        else:
-            self._into(*[values.get(name) for name in self.signature.names], name_of(members), text, *ordered)
+        self._into(*[values.get(name) for name in self.signature.names], name_of(members), text, *ordered)
         return self._results(out)
 
     # Running -------------------------------------------------------------------------------------------------
@@ -347,16 +334,15 @@ class Op:
 
     def _prepared(self, values: Mapping[str, Any], members: ProcessGroup | str, schedule: str) -> Any:
         """Return the kernel of a call, or its meaning; made at the first call of its kind."""
-        group = group_named(members) if isinstance(members, str) else members
-        known = _kernels.of(group)
+        made = made_for(members)
         key = (self.name, schedule, *[_keyed(values.get(name)) for name in self.signature.names])
-        found = known.get(key)
+        found = made.calls.get(key)
         if found is None:
             first = next(values[name] for name in self.signature.inputs if values.get(name) is not None)
             with gpu_of(first):
-                found = self._made(self._as_call(values), first.device, group, schedule)
+                found = self._made(self._as_call(values), first.device, made.group, schedule)
             if not isinstance(found, _Wanted):
-                known[key] = found
+                made.calls[key] = found
         return found
 
     def _made(self, call: Call, device: torch.device, group: ProcessGroup, schedule: str) -> Any:
@@ -450,8 +436,8 @@ class Op:
         self, values: Mapping[str, Any], members: ProcessGroup | str, out: Mapping[str, torch.Tensor]
     ) -> None:
         """Raise ShapeError or DtypeError for outputs that a kernel could not write either."""
-        group = group_named(members) if isinstance(members, str) else members
-        for name, (shape, dtype) in self._specializations.of(self._as_call(values), group.size()).outputs.items():
+        form = self._specializations.of(self._as_call(values), size_of(members))
+        for name, (shape, dtype) in form.outputs.items():
             tensor = out[name]
             if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype or not tensor.is_contiguous():
                 laid = "" if tensor.is_contiguous() else ", not contiguous"
@@ -467,9 +453,10 @@ class Op:
         """Declare the operator to torch, and the one that writes given tensors."""
         signature, count = self.signature, len(self.signature.names)
 
-        def run(*arguments: Any) -> Any:
+        def run(*arguments: Any, out: tuple[Any, ...] = ()) -> Any:
             *given, group, schedule = arguments
-            return self._run(dict(zip(signature.names, given, strict=True)), group, schedule)
+            named = dict(zip(signature.outputs, out, strict=True)) if out else None
+            return self._run(dict(zip(signature.names, given, strict=True)), group, schedule, named)
 
         def shapes(*arguments: Any) -> Any:
             call, ranks = signature.call(arguments), group_named(arguments[count]).size()
@@ -500,27 +487,12 @@ class Op:
             found = derivative.gradients(self._parts, signature, known, needed, ctx.shapes)
             return (*[found.get(name) for name in signature.inputs], *[None] * (count - len(signature.inputs) + 2))
 
-        def run_into(*arguments: Any) -> None:
-            given, (group, schedule), out = arguments[:count], arguments[count : count + 2], arguments[count + 2 :]
-            named = dict(zip(signature.outputs, out, strict=True))
-            self._run(dict(zip(signature.names, given, strict=True)), group, schedule, named)
-
-        def no_results(*arguments: Any) -> None:
-            self._specializations.of(signature.call(arguments), group_named(arguments[count]).size())
-
         gradients: Any = {} if signature.in_place else {"keep": keep, "backward": backward}
-        self._new: Callable[..., Any] = declare(
-            Declaration(
-                name=self.name, schema=signature.schema(), run=run, shapes=shapes, writes=signature.in_place,
-                **gradients,
-            )
+        one = custom.Declaration(
+            name=self.name, schema=signature.schema(), run=run, shapes=shapes, writes=signature.in_place, **gradients
         )  # fmt: skip
-        self._into: Callable[..., Any] = declare(
-            Declaration(
-                name=f"{self.name}_out", schema=signature.schema(into=True), run=run_into, shapes=no_results,
-                writes=(*signature.in_place, *signature.outputs),
-            )
-        )  # fmt: skip
+        self._new: Callable[..., Any] = custom.declare(one)
+        self._into: Callable[..., Any] = custom.declare_into(one, signature.outputs)
 
 
 @dataclass(frozen=True)

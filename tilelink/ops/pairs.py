@@ -22,15 +22,14 @@ class Pair:
     """
 
     def __init__(
-        self, kernel: Any, gathers: bool, activation: str, rows: Rows, rest: torch.Tensor | None,
-        direct: Direct | None,
+        self, kernel: Any, gathers: bool, activation: str, rows: Rows, direct: Direct | None
     ) -> None:  # fmt: skip
         """kernel: takes x and returns y, as the collective of the operator has them, in two or three dimensions.
 
-        rest: what stands for the rows that x lacks. direct: launches of the kernel by place, where rows fit.
+        direct: launches of the kernel by place, where rows fit.
         """
         self._kernel, self._gathers, self._activation = kernel, gathers, activation
-        self._rows, self._rest, self._direct = rows, rest, direct
+        self._rows, self._direct = rows, direct
 
     def __call__(
         self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, out: tuple[torch.Tensor, ...] = ()
@@ -40,7 +39,7 @@ class Pair:
         into = out[0] if out and bias is None and not self._activation else None
         if self._gathers:
             made = None if direct is None else direct((x,))
-            gathered = made[0] if made is not None else self._taken(self._kernel({"x": rows.given(x, self._rest)})["y"])
+            gathered = made[0] if made is not None else self._taken(self._kernel({"x": rows.given(x)})["y"])
             y = torch.mm(gathered, w.t(), out=into) if bias is None else torch.addmm(bias, gathered, w.t())
             return unfused.follow(y, None, self._activation)
         if direct is not None and into is None:
@@ -62,7 +61,7 @@ class Pair:
         return unfused.follow(y, bias, self._activation)
 
     def _taken(self, made: torch.Tensor) -> torch.Tensor:
-        return _flat(made) if self._rest is None else self._rows.taken(made, made.shape[-1:])
+        return _flat(made) if self._rows.fit else self._rows.taken(made, made.shape[-1:])
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

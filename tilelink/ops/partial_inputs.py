@@ -75,7 +75,7 @@ class PartialInputs:
                 message = f"{part.tensor} has {rows} elements along dimension {part.dim}, others {counts[part.count]}"
                 raise ShapeError(message, hint=f"give {part.count}, and tensors that have as many or more")
             if rows < size:
-                made[part.tensor] = _extended(made[part.tensor], part.dim, size, direct)
+                made[part.tensor] = extended(made[part.tensor], part.dim, size, direct=direct)
         for name in self.counts:
             number = values.get(name)
             if isinstance(number, torch.Tensor):
@@ -125,7 +125,7 @@ class PartialInputs:
                 if not _has_room(tensor, part.dim, size):
                     hint = f"a part of a tensor with {size} elements along dimension {part.dim}, or none"
                     raise BindingError(f"out {part.tensor} has no room for all that a kernel may write", hint=hint)
-                made[part.tensor] = _extended(tensor, part.dim, size, True)
+                made[part.tensor] = extended(tensor, part.dim, size)
         return made
 
     def scalar(self, number: int, most: int, device: torch.device) -> torch.Tensor:
@@ -234,8 +234,11 @@ def _has_room(tensor: torch.Tensor, dim: int, size: int) -> bool:
     return elements * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
-def _extended(tensor: torch.Tensor, dim: int, size: int, direct: bool) -> torch.Tensor:
-    """Return a tensor with more elements along a dimension, of any value: the memory after it, or a copy."""
+def extended(tensor: torch.Tensor, dim: int, size: int, *, direct: bool = True) -> torch.Tensor:
+    """Return a tensor with more elements along a dimension, of any value: the memory after it, or a copy.
+
+    direct: as of `PartialInputs.whole`.
+    """
     shape = [*tensor.shape[:dim], size, *tensor.shape[dim + 1 :]]
     if not direct:
         after = [0, 0] * (tensor.dim() - dim - 1)

@@ -12,7 +12,7 @@ import torch
 
 from tilelink.errors import BindingError, public
 from tilelink.ops.calls import made_for
-from tilelink.ops.groups import Group, group_named, members_of, refuse_capture
+from tilelink.ops.groups import Group, members_of, refuse_capture
 from tilelink.tuning.prepare import Point, prepare_shares
 
 COMPILE_S = 300.0
@@ -51,8 +51,7 @@ def prepare(
     Raises RankError while a CUDA graph is captured, BindingError for what cannot be called, and what the calls raise.
     """
     begin = time.monotonic()
-    members = members_of(group)
-    made = made_for(group_named(members) if isinstance(members, str) else members)
+    made = made_for(members_of(group))
     refuse_capture(
         "kernels are compiled and allocated, which no CUDA graph holds", "prepare before the capture, on all ranks"
     )

@@ -4,40 +4,43 @@
 All is made from the operators' records. Groups go by their names, activations and schedules by "" if there is none.
 """
 
+from __future__ import annotations
+
 from typing import Any
+
+from torch.distributed import ProcessGroup
 
 from tilelink.errors import BindingError
 from tilelink.ops import calls
-from tilelink.ops.custom import Declaration, declare
-from tilelink.ops.groups import group_named
+from tilelink.ops.calls import Implementation, Operands
+from tilelink.ops.custom import Declaration, declare, declare_into, is_direct, schedule_text
+from tilelink.ops.groups import group_named, name_of
 from tilelink.ops.operators import OPERATORS, UNFUSED, Operator
 
-_registered: dict[str, Any] = {}
-_into: dict[str, Any] = {}
+_registered: dict[str, tuple[Any, Any]] = {}
 
 
-def call(op: str, *arguments: Any) -> Any:
-    """Calls the custom operator: operands, an activation or numbers if it takes any, the group's name, the schedule."""
-    return _registered[op](*arguments)
-
-
-def call_into(op: str, arguments: tuple[Any, ...], out: tuple[Any, ...]) -> None:
-    """Calls the custom operator that writes its results into tensors. arguments: as `call` takes them."""
-    _into[op](*arguments, *out)
+def call(
+    op: str, operands: Operands, members: ProcessGroup | str, schedule: Implementation, *, activation: str = "",
+    numbers: tuple[float, ...] = (), out: tuple[Any, ...] = (),
+) -> Any:  # fmt: skip
+    """Call an operator, directly where nothing else need see the call; out: as of `calls.run`."""
+    if is_direct((*operands, *out)):
+        return calls.run(op, operands, activation, members, schedule, numbers, out)
+    between = (activation,) if OPERATORS[op].activation else numbers
+    new, into = _registered[op]
+    return (into if out else new)(*operands, *between, name_of(members), schedule_text(schedule), *out)
 
 
 def register(operator: Operator) -> None:
     """Declares an operator to torch as `tilelink::NAME`, and as `tilelink::NAME_out` with tensors for its results."""
-    count, results = len(operator.operands), len(operator.outputs)
+    count = len(operator.operands)
 
     def run(*arguments: Any, out: tuple[Any, ...] = ()) -> Any:
         activation = arguments[count] if operator.activation else ""
         *others, group, schedule = arguments
         numbers = tuple(others[len(others) - len(operator.numbers) :])
         return calls.run(operator.name, arguments[:count], activation, group, schedule or None, numbers, out)
-
-    def run_into(*arguments: Any) -> None:
-        run(*arguments[:-results], out=arguments[-results:])
 
     def shapes(*arguments: Any) -> Any:
         given = {one.name: tensor for one, tensor in zip(operator.operands, arguments, strict=False)}
@@ -57,18 +60,11 @@ def register(operator: Operator) -> None:
         others = 3 if operator.activation else 2
         return (*operator.gradient(ctx, dy)[:count], *[None] * others)
 
-    _registered[operator.name] = declare(
-        Declaration(
-            name=f"tilelink::{operator.name}", schema=operator.schema(), run=run, shapes=shapes, keep=keep,
-            backward=backward if operator.gradient is not None else None,
-        )
+    one = Declaration(
+        name=f"tilelink::{operator.name}", schema=operator.schema(), run=run, shapes=shapes, keep=keep,
+        backward=backward if operator.gradient is not None else None,
     )  # fmt: skip
-    _into[operator.name] = declare(
-        Declaration(
-            name=f"tilelink::{operator.name}_out", schema=operator.schema(into=True), run=run_into,
-            shapes=lambda *_: None, writes=tuple(one.name for one in operator.outputs),
-        )
-    )  # fmt: skip
+    _registered[operator.name] = declare(one), declare_into(one, [output.name for output in operator.outputs])
 
 
 for _operator in OPERATORS.values():

@@ -109,14 +109,14 @@ _ring = declare_graded(
         name="tilelink::ring_attention",
         schema="(Tensor q, Tensor k, Tensor v, float scale, bool is_causal, str group) -> (Tensor, Tensor)",
         run=_run,
-        shapes=lambda q, *_: (q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch_attention.wide(q.dtype))),
+        shapes=torch_attention.empty_results,
     ),
     Declaration(
         name="tilelink::ring_attention_backward",
         schema="(Tensor do, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, float scale, bool is_causal, str group)"
         " -> (Tensor, Tensor, Tensor)",
         run=_gradients,
-        shapes=lambda _, *operands: tuple(one.new_empty(one.shape) for one in operands[:3]),
+        shapes=torch_attention.empty_gradients,
     ),
     lambda inputs, outputs: ((*inputs[:3], *outputs), inputs[3:]),
 )

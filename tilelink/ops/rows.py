@@ -7,14 +7,14 @@ all ranks have. Rows that are left over lie at the end of every rank's part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import torch
 
 from tilelink.ops.choice import rounded_rows
 from tilelink.ops.operators import Operator
+from tilelink.ops.partial_inputs import extended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,47 +40,33 @@ class Rows:
         """Return the rows of the kernel over all ranks."""
         return self.kernel * max(self.parts, self.results)
 
-    def rest(self, x: torch.Tensor, elements: Callable[[torch.Tensor, int], torch.Tensor]) -> torch.Tensor | None:
-        """Return what stands for the rows that x lacks, of any value; None if it lacks none.
+    def given(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x with the rows of the kernel: the memory after it if there is enough, else a copy.
 
-        elements: returns a number of elements of x's dtype on its device.
+        Those that it lacks have any value.
         """
         if self.fit:
-            return None
-        shape = (self.parts, self.kernel - self.call, *x.shape[1:])
-        return elements(x, prod(shape)).view(shape)
-
-    def given(self, x: torch.Tensor, rest: torch.Tensor | None) -> torch.Tensor:
-        """Return x with the rows of the kernel: the memory after it if there is enough, else a copy."""
-        if rest is None:
             return x
-        shape = x.shape
-        columns = shape[1:]
-        if self.parts > 1:
-            parts = x.reshape(self.parts, self.call, *columns)
-            return torch.cat((parts, rest), 1).view(self.parts * self.kernel, *columns)
-        width = columns.numel()
-        size = (x.storage_offset() + self.kernel * width) * x.element_size()
-        if size > x.untyped_storage().nbytes() or not x.is_contiguous():
-            return torch.cat((x, rest[0]))
-        return x.as_strided((self.kernel, *columns), _strides(width, columns))
+        if self.parts == 1:
+            return extended(x, 0, self.kernel)
+        larger = x.new_empty((self.parts * self.kernel, *x.shape[1:]))
+        self.place(x, larger)
+        return larger
 
     def place(self, x: torch.Tensor, larger: torch.Tensor) -> None:
         """Copy the rows of the call to where the kernel has them."""
         columns = x.shape[1:]
         parts = larger.view(self.parts, self.kernel, *columns)[:, : self.call]
-        parts.copy_(x.view(self.parts, self.call, *columns))
+        parts.copy_(x.reshape(self.parts, self.call, *columns))
 
     def taken(self, y: torch.Tensor, columns: Sequence[int]) -> torch.Tensor:
         """Return the rows of the call of a contiguous result: a view where they lie together, else a copy.
 
         columns: the sizes of a row, which y has in any number of dimensions.
         """
-        width = prod(columns)
         if self.results == 1:
-            return y.as_strided((self.call, *columns), _strides(width, columns))
-        strides = (self.kernel * width, *_strides(width, columns))
-        return y.as_strided((self.results, self.call, *columns), strides).flatten(0, 1)
+            return y.view(self.kernel, *columns)[: self.call]
+        return y.view(self.results, self.kernel, *columns)[:, : self.call].flatten(0, 1)
 
 
 def rows_of(operator: Operator, rows: int, ranks: int, *, exact: bool = False) -> Rows:
@@ -107,13 +93,3 @@ def kernel_rows(operator: Operator, most: int, ranks: int) -> list[int]:
             found.add(kernel)
             rows = kernel + parts
     return sorted(found)
-
-
-def _strides(width: int, columns: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of contiguous rows of `width` elements."""
-    if len(columns) == 1:
-        return width, 1
-    strides = [width]
-    for size in columns:
-        strides.append(strides[-1] // size)
-    return tuple(strides)

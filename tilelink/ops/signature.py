@@ -50,29 +50,17 @@ class Signature:
         """The inputs, as an error lists them."""
         return ", ".join(f"{one} (may be left out)" if one in self.optional else one for one in self.inputs) or "none"
 
-    def schema(self, into: bool = False) -> str:
-        """Return the schema. into: of the operator that writes given tensors and returns nothing."""
-        written = (*self.in_place, *self.outputs)
-        marks = {name: f"(a{number}!)" for number, name in enumerate(written)}
-        arguments = [
-            f"Tensor{marks.get(name, '')}{'?' * (name in self.optional)} {name}" for name in self.inputs
-        ]  # fmt: skip
+    def schema(self) -> str:
+        """Return the schema for torch.library."""
+        marks = {name: f"(a{number}!)" for number, name in enumerate(self.in_place)}
+        arguments = [f"Tensor{marks.get(name, '')}{'?' * (name in self.optional)} {name}" for name in self.inputs]
         arguments += [f"{NUMBERS[kind]}? {name}" for name, kind in self.numbers.items()]
         arguments += [f"str? {name}" for name in self.choices]
         arguments += ["str group", "str schedule"]
-        if into:
-            arguments += [f"Tensor{marks[name]} {name}" for name in self.outputs]
-        if into or not self.outputs:
+        if not self.outputs:
             return f"({', '.join(arguments)}) -> ()"
         made = ", ".join("Tensor" for _ in self.outputs)
         return f"({', '.join(arguments)}) -> {made if len(self.outputs) == 1 else f'({made})'}"
-
-    def arguments(self, call: Call, group: str, schedule: str) -> tuple[Any, ...]:
-        """Return a call as the arguments of the custom operator."""
-        return (
-            *[call.tensors.get(name) for name in self.inputs], *[call.numbers.get(name) for name in self.numbers],
-            *[call.choices.get(name) for name in self.choices], group, schedule,
-        )  # fmt: skip
 
     def call(self, arguments: Sequence[Any]) -> Call:
         """Return the call that the arguments of the custom operator are."""

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from tilelink.errors import BindingError
-from tilelink.ops.groups import Group, OfGroups, group_named, members_of
+from tilelink.ops.groups import Group, OfGroups, members_of
 from tilelink.runtime.cuda.device import current_target
 from tilelink.settings import variable
 from tilelink.target import Target
@@ -38,8 +38,7 @@ def use_sms(count: int | None, *, group: Group = None) -> None:
         raise BindingError(f"use_sms({count!r})", hint="give the number of SMs that kernels take, or None for all")
     if count is not None and torch.cuda.is_available() and count > (there := current_target().sms):
         raise BindingError(f"kernels cannot take {count} SMs", hint=f"this GPU has {there}")
-    members = members_of(group)
-    _counts.of(group_named(members) if isinstance(members, str) else members)["sms"] = count
+    _counts.of(members_of(group))["sms"] = count
 
 
 def sms_of_collectives(processor: Target) -> int:

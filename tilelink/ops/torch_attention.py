@@ -38,6 +38,16 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def empty_results(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    """Return a result and log-sums of any value, for queries of any dimensions."""
+    return q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=wide(q.dtype))
+
+
+def empty_gradients(_: Tensor, *operands: Any) -> tuple[Tensor, ...]:
+    """Return gradients of any value of q, k and v, the first operands after the gradient of the result."""
+    return tuple(one.new_empty(one.shape) for one in operands[:3])
+
+
 def edges_of(documents: Tensor, keys: int) -> Tensor:
     """Return where documents begin in a sequence, and its end, as `ops.attention` is told by its cu_seqlens.
 

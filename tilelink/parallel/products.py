@@ -17,17 +17,14 @@ from torch.nn.functional import linear
 
 from tilelink import ops
 from tilelink.ops import registered
-from tilelink.ops.calls import run
-from tilelink.ops.custom import is_differentiated, is_direct
+from tilelink.ops.custom import is_differentiated
 
 Tensor = torch.Tensor
 
 
 def _product(op: str, x: Tensor, w: Tensor, group: str) -> Any:
-    """Call an operator without its own gradients: directly, or where it is traced as torch sees it."""
-    if is_direct((x, w)):
-        return run(op, (x, w) if op == GATHER else (x, w, None), "", group, None)
-    return registered.call(op, x, w, group, "") if op == GATHER else registered.call(op, x, w, None, "", group, "")
+    """Call an operator without its own gradients."""
+    return registered.call(op, (x, w) if op == GATHER else (x, w, None), group, None)
 
 
 GATHER, SCATTER, REDUCE = "ag_gemm_gathered", "gemm_rs", "gemm_ar"
