@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import tilelink
 from tests.tiers import thorough
 from tests.unit.two_ranks import run_on_ranks
 from tilelink import compiler
-from tilelink.errors import BindingError, DtypeError
+from tilelink.errors import BindingError, CapacityError, DtypeError
 from tilelink.ops import experts, torch_experts
 
 SCENARIOS = {
@@ -74,6 +75,35 @@ def test_all_ranks_call_for_as_many_blocks(tokens: int | None, monkeypatch: pyte
         called.clear()
         whole = f"{rows} rows" if tokens is None else "tokens=8"
         assert said.pop() == experts.CallKind("expert_parallel", (whole, "blocks=4")) and not said
+
+
+def test_choices_beyond_a_capacity_are_raised_so_many_calls_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever the host could see them: ranks raise in one call. What graphs had is seen by the calls after them."""
+    sizes: Any = SimpleNamespace(op="moe", capacity=5, device=torch.device("cpu"))
+    monkeypatch.setattr(experts._Watch, "every", [])
+    watch = experts._Watch(sizes, later=3)
+
+    def raising(*choices: int) -> list[bool]:
+        raised: list[bool] = []
+        for most in choices:
+            try:
+                watch.check()
+                raised.append(False)
+            except CapacityError as error:
+                assert "9 choices" in str(error)
+                raised.append(True)
+            watch.see(torch.tensor([most, 1]))
+        return raised
+
+    assert raising(9, 1, 1, 1, 1, 1, 1) == [False, False, False, True, False, False, False]
+    monkeypatch.setattr(experts, "is_capturing", lambda: True)
+    assert raising(9) == [False]
+    monkeypatch.setattr(experts, "is_capturing", lambda: False)
+    assert raising(1, 1, 1, 1, 1, 1, 1) == [False, False, False, True, False, False, False]
+    watch.see(torch.tensor([9]))
+    with pytest.raises(CapacityError):
+        watch.require()
+    watch.require()
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

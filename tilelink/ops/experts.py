@@ -27,7 +27,7 @@ from tilelink.ops.choice import DEFAULTS
 from tilelink.ops.consensus import CallKind, agree, compares_each, consensus
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, refuse_dtensors
 from tilelink.ops.dtensors import spread
-from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of, refuse_capture, size_of
+from tilelink.ops.groups import Group, OfGroups, group_named, is_capturing, members_of, name_of, refuse_capture, size_of
 from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import of_library
 from tilelink.ops.predict import machine_of
@@ -87,7 +87,7 @@ def expert_parallel(
 
     tokens: ranks give different numbers of tokens, also none, up to this one, the same on all ranks; None: all give as
     many. capacity: how many choices the experts of a rank have memory for, None: all of all ranks, R M k. Choices
-    beyond are left out, and a later call of the same kind raises CapacityError, as soon as the host sees it. blocks:
+    beyond are left out, and a later call of the same kind raises CapacityError, the same one on all ranks. blocks:
     tokens of a rank are taken in so many parts, one after the other: memory of ranks is for one part of the tokens, and
     so is the capacity. Weights are read for each of them.
     activation: "silu" or "gelu". schedule: "unfused", a schedule of the library's programs for few tokens
@@ -317,54 +317,77 @@ def _checked(
     )  # fmt: skip
 
 
+LATER = 32
+"""Calls after which the host looks on GPUs how many choices there were: all ranks in the same call, and it hardly ever
+waits for one that has not ended. On CPUs it looks in the next one."""
+
+
 class _Watch:
-    """How many choices experts of one rank had, at most, in calls of a kind. The host reads it without waiting."""
+    """How many choices experts of one rank had, at most, in calls of a kind. The host reads it later."""
 
     every: ClassVar[list[_Watch]] = []
     """A graph that is replayed after `clear` writes into them."""
 
-    def __init__(self, sizes: _Sizes) -> None:
+    def __init__(self, sizes: _Sizes, later: int | None = None) -> None:
+        """later: after how many calls the host looks; None: LATER, or 1."""
         self._op, self._capacity, self.device = sizes.op, sizes.capacity, sizes.device
+        self._cuda = sizes.device.type == "cuda"
+        self._later, self._calls = later or (LATER if self._cuda else 1), 0
         self._most = torch.zeros((), dtype=torch.int64, device=sizes.device)
-        self._seen = torch.zeros((), dtype=torch.int64, pin_memory=sizes.device.type == "cuda")
+        self._seen = torch.zeros(self._later + 1, dtype=torch.int64, pin_memory=self._cuda)
+        """After calls of the host by turns, and last after those of graphs."""
+        self._ended = [torch.cuda.Event() for _ in range(self._later)] if self._cuda else []
         if sizes.capacity is not None:
             self.every.append(self)
 
     def check(self) -> None:
-        """Raise CapacityError, once, if an earlier call had more choices than there was room for."""
-        if self._capacity is not None and int(self._seen) > self._capacity:
-            error = self.overflow()
+        """Raise CapacityError, once, if the call so many before had more choices than there was room for."""
+        if self._capacity is None or is_capturing():
+            return
+        place = self._calls % self._later
+        if self._cuda:
+            self._ended[place].synchronize()
+        if int(self._seen[place]) > self._capacity:
+            self.require()
+
+    def require(self) -> None:
+        """Raise CapacityError, once, for calls with more choices than there was room for. Waits for the GPU."""
+        if self._cuda:
+            torch.cuda.synchronize(self.device)
+        if (seen := int(self._seen.max())) > (self._capacity or seen):
             self._most.zero_()
             self._seen.zero_()
-            raise error
+            raise self.overflow(seen)
 
-    def overflow(self) -> CapacityError:
-        seen = int(self._seen)
+    def overflow(self, seen: int) -> CapacityError:
         message = f"experts of one rank had {seen} choices in an earlier call of {self._op}, with"
         message += f" capacity={self._capacity}: those beyond were left out"
         return CapacityError(message, hint=f"give a capacity of {seen} or more, or None for any routing")
 
     def say(self) -> None:
         """Warn of what no later call has raised. For the end of the process: it asks nothing of the GPU."""
-        if int(self._seen) > (self._capacity or 0):
-            _log.warning("%s", self.overflow())
+        if (seen := int(self._seen.max())) > (self._capacity or 0):
+            _log.warning("%s", self.overflow(seen))
 
     def see(self, needed: Tensor) -> None:
         """needed: choices of each rank's experts [R], on the device; a CUDA graph may capture it."""
         torch.maximum(self._most, needed.max(), out=self._most)
-        self._seen.copy_(self._most, non_blocking=True)
+        place = self._later if (captured := is_capturing()) else self._calls % self._later
+        self._seen[place].copy_(self._most, non_blocking=True)
+        if not captured:
+            self._calls += 1
+            if self._cuda:
+                self._ended[place].record()
 
 
 def check_capacity() -> None:
     """Raise CapacityError if a call of `expert_parallel` so far had more choices than its `capacity`. Waits for GPUs.
 
-    Without it the next call of the same kind raises the error, and what none has raised is logged as the process ends
+    Without it a later call of the same kind raises the error, and what none has raised is logged as the process ends
     (`tilelink.ops`, WARNING). Each overflow is raised once. All ranks see the same ones.
     """
     for watch in _Watch.every:
-        if watch.device.type == "cuda":
-            torch.cuda.synchronize(watch.device)
-        watch.check()
+        watch.require()
 
 
 @atexit.register
