@@ -195,50 +195,17 @@ class Weighted(torch.autograd.Function):
         return dy, dw, None, None
 
 
-class Gathered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, ranks: int) -> Tensor:
-        ctx.ranks = ranks
-        return gathered(own, ranks)
+class Moved(torch.autograd.Function):
+    """Rows that are copied or exchanged; back: takes the gradient of the result, and gives that of x."""
 
     @staticmethod
-    def backward(ctx: Any, given: Tensor) -> Any:  # type: ignore[override]
-        return scattered(given.contiguous(), ctx.ranks), None
-
-
-class Scattered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, parts: Tensor, ranks: int) -> Tensor:
-        ctx.ranks = ranks
-        return scattered(parts, ranks)
-
-    @staticmethod
-    def backward(ctx: Any, given: Tensor) -> Any:  # type: ignore[override]
-        return gathered(given.contiguous(), ctx.ranks), None
-
-
-class Permuted(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, move: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
         ctx.back = back
-        return x.index_select(0, order)
+        return move(x)
 
     @staticmethod
     def backward(ctx: Any, given: Tensor) -> Any:  # type: ignore[override]
-        return given.index_select(0, ctx.back), None, None
-
-
-class Exchanged(torch.autograd.Function):
-    """Rows to other ranks; send, receive: how many to and from each."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, send: list[int], receive: list[int]) -> Tensor:
-        ctx.counts = (receive, send)
-        return exchanged(x, send, receive)
-
-    @staticmethod
-    def backward(ctx: Any, given: Tensor) -> Any:  # type: ignore[override]
-        return exchanged(given.contiguous(), *ctx.counts), None, None
+        return ctx.back(given.contiguous()), None, None
 
 
 def gathered(own: Tensor, ranks: int) -> Tensor:
@@ -254,9 +221,19 @@ def scattered(parts: Tensor, ranks: int) -> Tensor:
 
 
 def exchanged(x: Tensor, send: list[int], receive: list[int]) -> Tensor:
+    """Rows to other ranks; send, receive: how many to and from each. With gradients."""
+    return Moved.apply(x, partial(_sent, send=send, receive=receive), partial(_sent, send=receive, receive=send))
+
+
+def _sent(x: Tensor, send: list[int], receive: list[int]) -> Tensor:
     out = x.new_empty(sum(receive), *x.shape[1:])
     dist.all_to_all_single(out, x, receive, send)
     return out
+
+
+def permuted(x: Tensor, order: Tensor, back: Tensor) -> Tensor:
+    """Rows in another order; back: its inverse. With gradients."""
+    return Moved.apply(x, lambda rows: rows.index_select(0, order), lambda rows: rows.index_select(0, back))
 
 
 def inverse(order: Tensor) -> Tensor:
@@ -434,16 +411,17 @@ class Case:
         return _grouped_mm(Gate.apply(h, count), self.w2.transpose(-1, -2), offs=offsets)
 
     def _layer(self, x: Tensor, weights: Tensor, plan: Plan) -> Tensor:
-        rows = Exchanged.apply(Rows.apply(x, plan.order, plan.place), plan.send, plan.receive)
-        y = self.mlp(Permuted.apply(rows, plan.to_expert, plan.back), plan.offsets)
-        back = Exchanged.apply(Permuted.apply(y, plan.back, plan.to_expert), plan.receive, plan.send)
+        rows = exchanged(Rows.apply(x, plan.order, plan.place), plan.send, plan.receive)
+        y = self.mlp(permuted(rows, plan.to_expert, plan.back), plan.offsets)
+        back = exchanged(permuted(y, plan.back, plan.to_expert), plan.receive, plan.send)
         return Weighted.apply(back, weights, plan.order, plan.place)
 
     def _divided(self) -> Tensor:
-        x, ids, weights = (Gathered.apply(own, self.ranks) for own in (self.x, self.ids, self.weights))
+        move, back = partial(gathered, ranks=self.ranks), partial(scattered, ranks=self.ranks)
+        x, ids, weights = (Moved.apply(own, move, back) for own in (self.x, self.ids, self.weights))
         order, place, counts = by_expert(ids, self.layer.experts)
         y = self.mlp(Rows.apply(x, order, place), counts.cumsum(0).to(torch.int32))
-        return Scattered.apply(Weighted.apply(y, weights, order, place), self.ranks)
+        return Moved.apply(Weighted.apply(y, weights, order, place), back, move)
 
     def unfused(self, found: bool = False) -> Tensor:
         if self.divided:

@@ -44,7 +44,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import parallel as stock
 
 from benchmarks import cases
-from benchmarks.experts import Exchanged, Gate, Permuted, Rows, Weighted, by_expert, planned
+from benchmarks.experts import Gate, Rows, Weighted, by_expert, exchanged, permuted, planned
 from benchmarks.measure import Variant
 from benchmarks.tables import table
 from tilelink import ops, parallel
@@ -164,9 +164,9 @@ class Chosen(nn.Module):
     @torch.compiler.disable
     def _exchanged(self, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
         plan = planned(ids, self.experts, self.ranks)
-        rows = Exchanged.apply(Rows.apply(x, plan.order, plan.place), plan.send, plan.receive)
-        y = self._products(Permuted.apply(rows, plan.to_expert, plan.back), plan.offsets, w13, w2)
-        back = Exchanged.apply(Permuted.apply(y, plan.back, plan.to_expert), plan.receive, plan.send)
+        rows = exchanged(Rows.apply(x, plan.order, plan.place), plan.send, plan.receive)
+        y = self._products(permuted(rows, plan.to_expert, plan.back), plan.offsets, w13, w2)
+        back = exchanged(permuted(y, plan.back, plan.to_expert), plan.receive, plan.send)
         return Weighted.apply(back, weights, plan.order, plan.place)
 
     def _gathered(self, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
