@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from tests.traces import differences
 from tilelink import compiler
 from tilelink.errors import EmitError
-from tilelink.planning.traces import differences
 from tilelink.reference.trial import random_inputs
 
 STORES = """

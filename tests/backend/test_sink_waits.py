@@ -13,6 +13,7 @@ import torch
 from tests.backend.samples import Sample, emitted, numbered
 from tests.lowered import parse_lowered
 from tests.tiers import thorough
+from tests.traces import differences
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.errors import VerificationError
@@ -22,7 +23,6 @@ from tilelink.ir.scalar import Compare, Index, add, const
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
 from tilelink.planning.plan import make_plan
-from tilelink.planning.traces import differences
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs, relative_error
 from tilelink.simulator.cost import Roofline

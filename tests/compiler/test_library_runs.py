@@ -4,11 +4,11 @@ import pytest
 
 from tests.compiler import library
 from tests.tiers import one_in, thorough
+from tests.traces import differences
 from tilelink import compiler
 from tilelink.errors import VerificationError
 from tilelink.ir.link import implied, strip
 from tilelink.ir.program import Program
-from tilelink.planning.traces import differences
 from tilelink.reference.run import Outputs
 from tilelink.reference.trial import compared, random_inputs, random_tables, relative_error
 from tilelink.scheduling.schedule import Schedule

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tests.tiers import one_in, thorough
+from tests.traces import differences
 from tests.verifier.test_network import ALONE, COMPUTED, DIMS, FENCE, PUT_KEPT, QUIET, SIGNAL, Case, edited, put
 from tilelink import compile, load, parse, plan
 from tilelink.backend.emit import emit
 from tilelink.compiler.cpu import Kernel
 from tilelink.compiler.modules import Module
 from tilelink.planning.plan import make_plan
-from tilelink.planning.traces import differences
 from tilelink.reference import trial
 
 SIZES = {"M": 25, "Ms": 25, "N": 36, "K": 20}

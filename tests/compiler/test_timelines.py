@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 
 from tests.compiler.library import cases, covering, dims, name
 from tests.tiers import one_in, thorough
+from tests.traces import PlanEvent, differences, planned_events
 from tilelink import compiler
 from tilelink.backend import emit as emitter
 from tilelink.backend.dialects import Dialect
 from tilelink.backend.emit import emit
 from tilelink.cli import app
 from tilelink.errors import EmitError
-from tilelink.planning.traces import Pad, PlanEvent, differences, most_spans, planned_events, receives
+from tilelink.planning.traces import Pad, most_spans, receives
 from tilelink.reference import trial
 from tilelink.runtime.job import RunResult
 from tilelink.simulator import simulate

@@ -11,6 +11,7 @@ import torch
 import tilelink
 from tests.lowered import parse_lowered
 from tests.lowering.interpreter import run_lowered
+from tests.traces import differences
 from tilelink import compiler
 from tilelink.errors import ParseError, TilesError
 from tilelink.lowering.bound import Bound, Kernel
@@ -20,7 +21,7 @@ from tilelink.lowering.listing import listing
 from tilelink.planning.any_program import apart, together
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan, make_plan
-from tilelink.planning.traces import differences, most_spans
+from tilelink.planning.traces import most_spans
 from tilelink.reference.trial import compared, random_inputs, relative_error
 from tilelink.simulator.sampled import sampled
 from tilelink.verifier import refusals

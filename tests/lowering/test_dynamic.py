@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.lowered import parse_lowered
+from tests.traces import differences
 from tests.verifier import dynamic as checker
 from tilelink import compiler
 from tilelink.artifact import TileCounterPointer
@@ -21,7 +22,6 @@ from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
 from tilelink.planning.any_program import of_any_program, together
 from tilelink.planning.plan import Plan, make_plan
-from tilelink.planning.traces import differences
 from tilelink.reference.trial import compared, random_inputs, relative_error
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import target

@@ -9,10 +9,10 @@ import pytest
 
 import tilelink
 from tests.tiers import thorough
+from tests.traces import differences
 from tilelink.compiler.samples import completed, draw
 from tilelink.errors import BindingError
 from tilelink.ir.program import Program
-from tilelink.planning.traces import differences
 from tilelink.reference import trial
 from tilelink.simulator.sampled import sampled
 

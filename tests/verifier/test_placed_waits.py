@@ -16,6 +16,7 @@ import pytest
 import tilelink
 from tests.compiler import library
 from tests.tiers import one_in, thorough
+from tests.traces import planned_events
 from tests.verifier.dynamic import each_channel
 from tests.verifier.mutations import Case, mutants
 from tilelink.errors import TileLinkError
@@ -25,7 +26,7 @@ from tilelink.lowering.events import NOTIFY, WAIT
 from tilelink.lowering.guards import families_of
 from tilelink.planning.plan import Plan
 from tilelink.planning.segment_tiles import segments_of
-from tilelink.planning.traces import most_spans, planned_events
+from tilelink.planning.traces import most_spans
 from tilelink.verifier import refusals, undefined_reads
 from tilelink.verifier.awaited import Awaited
 from tilelink.verifier.cells import TensorAccesses, of_tensors, parts
