@@ -64,7 +64,7 @@ WHOLE = (128, 136, 104, 80)
 """Those that copy boxes, and sizes whose rows are whole tiles; the last boxes of a row reach beyond it."""
 
 LIBRARY = (
-    "check_integers", "check_relu_keeps_nan", "check_convert", "check_copies", "check_pointers", "check_low_level",
+    "check_integers", "check_relu_keeps_nan", "check_convert", "check_low_level",
     "check_wait_all", "check_boundaries", "check_counted_launches", "check_begun_copies",
     "check_push", "check_wrapped_counters",
 )  # fmt: skip

@@ -167,30 +167,6 @@ def check_attention(device: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(out.cpu(), wanted, rtol=tolerance, atol=tolerance)
 
 
-def check_copies(device: str) -> None:
-    source = torch.arange(1, 401, dtype=torch.float32, device=device)
-    for n in (0, 1, 63, 64, 65, 200, 256):
-        there = torch.zeros(400, device=device)
-        signal = torch.full((1,), 5, dtype=torch.int32, device=device)
-        kernels.put[(1,)](there, source, n, signal, 3, kernels.dl.SIGNAL_ADD, 64)
-        assert torch.equal(there[:n], source[:n])
-        assert not there[n:].any()
-        assert signal.item() == 8
-        kernels.put[(1,)](there, source, n, signal, 3, kernels.dl.SIGNAL_SET, 64)
-        assert signal.item() == 3
-        back = torch.zeros(400, device=device)
-        kernels.get[(1,)](back, there, n, 64)
-        assert torch.equal(back, there)
-
-
-def check_pointers(device: str) -> None:
-    copies = [torch.arange(4.0, device=device) + 10 * rank for rank in range(3)]
-    table = torch.tensor([copy.data_ptr() for copy in copies], dtype=torch.int64, device=device)
-    out = torch.zeros(1, device=device)
-    kernels.translate[(1,)](copies[1], table, out, 1, 2)
-    assert out.item() == 22
-
-
 def check_wait_all(device: str) -> None:
     """As many counters as there are more threads than fit; those around them have not been reached."""
     for count in (1, 5, 300):

@@ -28,8 +28,6 @@ CHECKS: dict[str, Callable[[], None]] = {
     "product bf16": lambda: expected.check_product("cuda", torch.bfloat16),
     "attention f32": lambda: expected.check_attention("cuda", torch.float32),
     "attention bf16": lambda: expected.check_attention("cuda", torch.bfloat16),
-    "copies": lambda: expected.check_copies("cuda"),
-    "pointers": lambda: expected.check_pointers("cuda"),
     "low level": lambda: expected.check_low_level("cuda"),
     "notifies together": lambda: expected.check_notify_each("cuda"),
     "boundaries": lambda: expected.check_boundaries("cuda"),

@@ -9,14 +9,12 @@ A kernel's rank and number of ranks are run-time arguments, so that one binary s
 state that would hold them. Inside a node copies use peer pointers. Between nodes kernels put and get: compiled they
 call NVSHMEM (nvshmem.py), whose bitcode is linked into these kernels alone; interpreted they send through network.py.
 
-pointers    symm_at, remote_ptr
+pointers    symm_at
 launches    announce_entry, finish_launch, launch_number, announce_finished, begin_copies, count_program
 tiles       take_tile
-signals     wait, wait_all, wait_each, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read,
-            fence, quiet, trap
+signals     wait, wait_all, wait_each, consume_token, hold, notify, notify_each, signal_add, fence, quiet, trap
 words       send_words, receive_words, received_entry, sweep_words
 network     put, put_signal, get, network_notify, network_fence, network_quiet
-copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
 tracing     trace_track, tile_begin, tile_end, transfer_begin, transfer
 scopes      BLOCK, WARP
 integers    mod, floordiv
@@ -42,8 +40,6 @@ if INTERPRETED:
         put_signal,
         quiet,
         signal_add,
-        signal_read,
-        signal_set,
         symm_at,
         tile_begin,
         tile_end,
@@ -64,8 +60,6 @@ else:
         publish,
         quiet,
         signal_add,
-        signal_read,
-        signal_set,
         symm_at,
         tile_begin,
         tile_end,
@@ -79,17 +73,6 @@ else:
     from tilelink.device.nvshmem import get, network_fence, network_notify, network_quiet, put, put_signal
 
 from tilelink.device.attention import attend_begin, attend_finish, attend_step
-from tilelink.device.copies import (
-    SIGNAL_ADD,
-    SIGNAL_SET,
-    getmem,
-    getmem_block,
-    putmem,
-    putmem_block,
-    putmem_signal,
-    putmem_signal_block,
-    remote_ptr,
-)
 from tilelink.device.dynamic import take_tile
 from tilelink.device.handshake import (
     announce_entry,
@@ -127,13 +110,12 @@ from tilelink.device.tracing import trace_track
 from tilelink.device.words import receive_words, received_entry, send_words, sweep_words
 
 __all__ = [
-    "INTERPRETED", "symm_at", "remote_ptr", "announce_entry", "finish_launch", "launch_number", "announce_finished",
-    "begin_copies", "count_program", "take_tile", "wait", "wait_all", "wait_each", "consume_token", "opaque", "notify",
-    "notify_each", "signal_add", "signal_set", "signal_read", "fence", "quiet", "trap", "publish", "putmem", "getmem",
-    "putmem_signal", "putmem_block", "getmem_block", "putmem_signal_block", "SIGNAL_SET", "SIGNAL_ADD", "put",
-    "put_signal", "get", "network_notify", "network_fence", "network_quiet", "send_words", "receive_words",
-    "received_entry", "sweep_words", "BLOCK", "WARP", "trace_track", "tile_begin", "tile_end", "transfer_begin",
-    "transfer", "mod", "floordiv", "cast", "dot", "sigmoid", "silu", "tanh", "gelu", "gelu_tanh", "relu", "rsqrt",
-    "maximum", "minimum", "first_of", "quotient", "reduce_all", "reduce_any", "reduce_max", "remainder", "shift_left",
-    "shift_right", "reduce_min", "attend_begin", "attend_step", "attend_finish",
+    "INTERPRETED", "symm_at", "announce_entry", "finish_launch", "launch_number", "announce_finished", "begin_copies",
+    "count_program", "take_tile", "wait", "wait_all", "wait_each", "consume_token", "opaque", "notify", "notify_each",
+    "signal_add", "fence", "quiet", "trap", "publish", "put", "put_signal", "get", "network_notify", "network_fence",
+    "network_quiet", "send_words", "receive_words", "received_entry", "sweep_words", "BLOCK", "WARP", "trace_track",
+    "tile_begin", "tile_end", "transfer_begin", "transfer", "mod", "floordiv", "cast", "dot", "sigmoid", "silu", "tanh",
+    "gelu", "gelu_tanh", "relu", "rsqrt", "maximum", "minimum", "first_of", "quotient", "reduce_all", "reduce_any",
+    "reduce_max", "remainder", "shift_left", "shift_right", "reduce_min", "attend_begin", "attend_step",
+    "attend_finish",
 ]  # fmt: skip

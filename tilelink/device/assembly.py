@@ -329,8 +329,6 @@ _FENCE_PROXY = "fence.proxy.async.global;"
 _STORES_DONE = "cp.async.bulk.wait_group 0;\nfence.proxy.async.global;"
 _ADD_GPU = "red.release.gpu.global.add.u32 [{signal}], {value}"
 _ADD_SYS = "red.release.sys.global.add.u32 [{signal}], {value}"
-_SET_GPU = "st.release.gpu.global.b32 [{signal}], {value}"
-_SET_SYS = "st.release.sys.global.b32 [{signal}], {value}"
 
 
 POLL = _text(_POLL, _WAIT, BLOCK_THREADS, **_FIRST_POLLS, after="")
@@ -349,15 +347,10 @@ ADD_GPU = _text(_SIGNAL, _NOTIFY, BLOCK_THREADS, before="", operation=_ADD_GPU)
 ADD_SYS = _text(_SIGNAL, _NOTIFY, BLOCK_THREADS, before="", operation=_ADD_SYS)
 ADD_GPU_TMA = _text(_SIGNAL, _NOTIFY, BLOCK_THREADS, before=_STORES_DONE, operation=_ADD_GPU)
 ADD_SYS_TMA = _text(_SIGNAL, _NOTIFY, BLOCK_THREADS, before=_STORES_DONE, operation=_ADD_SYS)
-SET_GPU = _text(_SIGNAL, _NOTIFY, BLOCK_THREADS, before="", operation=_SET_GPU)
-SET_SYS = _text(_SIGNAL, _NOTIFY, BLOCK_THREADS, before="", operation=_SET_SYS)
-SET_GPU_TMA = _text(_SIGNAL, _NOTIFY, BLOCK_THREADS, before=_STORES_DONE, operation=_SET_GPU)
-SET_SYS_TMA = _text(_SIGNAL, _NOTIFY, BLOCK_THREADS, before=_STORES_DONE, operation=_SET_SYS)
 
 BARRIER = tl.constexpr("bar.sync 0;\nmov.u32 $0, 0;")
 BARRIER_TMA = tl.constexpr(f"bar.sync 0;\n{_FENCE_PROXY}\nmov.u32 $0, 0;")
 HOLD = tl.constexpr("mov.u32 $0, $1;")
-READ = tl.constexpr("ld.acquire.sys.global.b32 $0, [$1];")
 FENCE = tl.constexpr("fence.acq_rel.sys; mov.u32 $0, 0;")
 QUIET_TMA = tl.constexpr("cp.async.bulk.wait_group 0; fence.proxy.async.global; fence.acq_rel.sys; mov.u32 $0, 0;")
 

@@ -34,11 +34,6 @@ from tilelink.device.assembly import (
     POLL_EACH_DEADLINE,
     POLL_TMA,
     QUIET_TMA,
-    READ,
-    SET_GPU,
-    SET_GPU_TMA,
-    SET_SYS,
-    SET_SYS_TMA,
     TRAP,
     WARP_ADD_GPU,
     WARP_ADD_SYS,
@@ -315,19 +310,6 @@ def signal_add(pointer, value, remote: tl.constexpr, tma: tl.constexpr = True):
 
 
 @triton.jit
-def signal_set(pointer, value, remote: tl.constexpr, tma: tl.constexpr = True):
-    """Write `value` to the int32 at `pointer` once, with release (arguments as for `notify`)."""
-    value = tl.cast(value, tl.int32)
-    if isa() == "amdgcn":
-        _release_amd(remote)
-        tl.atomic_xchg(pointer, value, sem="release", scope="sys" if remote else "gpu")
-    elif isa() == "ptx90" and tma:
-        _signal_ptx(pointer, value, SET_SYS_TMA if remote else SET_GPU_TMA)
-    else:
-        _signal_ptx(pointer, value, SET_SYS if remote else SET_GPU)
-
-
-@triton.jit
 def _signal_ptx(pointer, value, TEXT: tl.constexpr):
     tl.inline_asm_elementwise(TEXT, "=r,l,r", [pointer, value], dtype=tl.int32, is_pure=False, pack=1)
 
@@ -339,16 +321,6 @@ def _release_amd(remote: tl.constexpr):
     else:
         tl.inline_asm_elementwise(AMD_RELEASE_GPU, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
     tl.debug_barrier()
-
-
-@triton.jit
-def signal_read(pointer):
-    """Return the current int32 at `pointer`, with acquire at system scope (for the calling threads alone)."""
-    if isa() == "amdgcn":
-        seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
-    else:
-        seen = tl.inline_asm_elementwise(READ, "=r,l", [pointer], dtype=tl.int32, is_pure=False, pack=1)
-    return seen
 
 
 @triton.jit

@@ -83,16 +83,8 @@ def signal_add(pointer, value, remote, tma=True):
     tl.atomic_add(pointer, wrapped(number(value)), sem="release", scope="sys")
 
 
-def signal_set(pointer, value, remote, tma=True):
-    tl.atomic_xchg(pointer, wrapped(number(value)), sem="release", scope="sys")
-
-
-def signal_read(pointer):
-    return tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
-
-
 def reader(pointer: Any) -> Callable[[], int]:
-    """`signal_read` of one counter, again and again: the interpreter's atomic operation, whose operands are made once.
+    """Reads of one counter, again and again: the interpreter's atomic operation, whose operands are made once.
 
     A wait looks many times, and the interpreter would check the types of the same operands each time.
     """
