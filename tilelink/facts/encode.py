@@ -35,6 +35,9 @@ from tilelink.ir.scalar import (
 MOST = 4096
 """Entries of which one, at a place that a launch decides, may be any."""
 
+Known = list[tuple[tuple[int, ...], Scalar, tuple[Lookup, ...]]]
+"""Coordinates of entries, what each entry is equal to, and the entries that it is computed from."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
@@ -50,15 +53,21 @@ class Encoder:
     """The variables of one question.
 
     bounds: the ranges of entries and indices. tensors: the index tensors by name. resolve: returns an expression in
-    terms of entries of which nothing more is known.
+    terms of entries of which nothing more is known. known: what it says of all entries that one at a place that a launch
+    decides may be, which questions share.
     """
 
     def __init__(
-        self, bounds: Bounds, tensors: Mapping[str, Tensor], resolve: Callable[[Scalar], Scalar] = lambda expr: expr
+        self,
+        bounds: Bounds,
+        tensors: Mapping[str, Tensor],
+        resolve: Callable[[Scalar], Scalar] = lambda expr: expr,
+        known: dict[Lookup, Known] | None = None,
     ) -> None:
         self._bounds = bounds
         self._tensors = tensors
         self._resolve = resolve
+        self._known = {} if known is None else known
         self._numbers: dict[Hashable, int] = {}
         self._entries: list[Entry] = []
         self._supposed: set[Hashable] = set()
@@ -186,17 +195,27 @@ class Encoder:
 
         Entries at known places are told, or computed alike: that is asked of those whose values the question names.
         """
+        known = self._known.get(lookup)
+        if known is None:
+            known = self._known[lookup] = [*self._told(lookup)]
+        named = {entry.lookup for entry in self._entries}
+        coords = [c for c in lookup.coords if isinstance(c, Scalar)]
+        for numbers, value, parts in known:
+            if named.issuperset(parts):
+                there = [equal(self.sum(c), {ONE: at} if at else {}) for c, at in zip(coords, numbers, strict=True)]
+                yield _if(there, equal(self.sum(lookup), self.sum(value)))
+
+    def _told(self, lookup: Lookup) -> Iterator[tuple[tuple[int, ...], Scalar, tuple[Lookup, ...]]]:
+        """Yield all entries that one at a place that a launch decides may be, if they are few and equal to others."""
         coords = [c for c in lookup.coords if isinstance(c, Scalar)]
         ends = [self._bounds.of(c) for c in coords]
         if all(isinstance(c, Int) for c in coords) or prod(high - low + 1 for low, high in ends) > MOST:
             return
-        named = {entry.lookup for entry in self._entries}
         for numbers in product(*(range(low, high + 1) for low, high in ends)):
             one = replace(lookup, coords=tuple(map(const, numbers)))
             value = self._resolve(one)
-            if value != one and all(part in named for part in walk(value) if isinstance(part, Lookup)):
-                there = [equal(self.sum(c), {ONE: at} if at else {}) for c, at in zip(coords, numbers, strict=True)]
-                yield _if(there, equal(self.sum(lookup), self.sum(value)))
+            if value != one:
+                yield numbers, value, tuple(part for part in walk(value) if isinstance(part, Lookup))
 
     def _bound(self, entry: Lookup) -> Scalar | None:
         tensor, (rank, *coords) = self._tensors.get(entry.table), entry.coords

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
 
-from tilelink.facts.encode import Encoder
+from tilelink.facts.encode import Encoder, Known
 from tilelink.facts.linear import ONE, All, Formula, at_least, either, less, refuted
 from tilelink.facts.regions import Elements, Guard, GuardPart, Place
 from tilelink.ir.intervals import Bounds
@@ -32,10 +32,15 @@ class Facts:
     tensors: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     resolve: Callable[[Scalar], Scalar] = lambda expr: expr
     _answers: dict[object, bool] = field(default_factory=dict[object, bool], repr=False, compare=False)
+    _known: dict[Lookup, Known] = field(default_factory=dict[Lookup, Known], repr=False, compare=False)
 
     def forget(self) -> None:
         """Forget what was answered, as more is known."""
         self._answers.clear()
+        self._known.clear()
+
+    def _encoder(self) -> Encoder:
+        return Encoder(self.bounds, self.tensors, self.resolve, self._known)
 
     def inside(self, guards: Sequence[Guard], part: GuardPart, at: At = ()) -> bool:
         """True if an element that is in all of some regions is in another one, as far as one part is concerned.
@@ -57,7 +62,7 @@ class Facts:
         """True if no element that is in all of some regions is in all of some others. Accesses name it by both."""
         if any(self._other_entries(*pair) for pair in product(chain(*guards), chain(*others))):
             return True
-        encoder = Encoder(self.bounds, self.tensors, self.resolve)
+        encoder = self._encoder()
         elements = Elements(encoder)
         formulas = [one for guard in guards for one in elements.inside(guard, "one")]
         formulas += [one for guard in others for one in elements.inside(guard, "other")]
@@ -81,7 +86,7 @@ class Facts:
         """True if one expression is no more than another one."""
         key = ("<=", left, right)
         if key not in self._answers:
-            encoder = Encoder(self.bounds, self.tensors, self.resolve)
+            encoder = self._encoder()
             self._answers[key] = _impossible(encoder, [less(encoder.sum(right), encoder.sum(left))])
         return self._answers[key]
 
@@ -90,7 +95,7 @@ class Facts:
         return left == right or (self.at_most(left, right) and self.at_most(right, left))
 
     def _covered(self, guards: Sequence[Guard], others: Sequence[Sequence[GuardPart]], at: At) -> bool:
-        encoder = Encoder(self.bounds, self.tensors, self.resolve)
+        encoder = self._encoder()
         elements = Elements(encoder)
         formulas = [one for guard in guards for one in elements.inside(guard, "")]
         encoder.below_bounds()
