@@ -53,8 +53,8 @@ class Encoder:
     """The variables of one question.
 
     bounds: the ranges of entries and indices. tensors: the index tensors by name. resolve: returns an expression in
-    terms of entries of which nothing more is known. known: what it says of all entries that one at a place that a launch
-    decides may be, which questions share.
+    terms of entries of which nothing more is known. known: what it says of all entries that one at a place that a
+    launch decides may be, which questions share.
     """
 
     def __init__(

@@ -53,6 +53,8 @@ from tilelink.lowering.columns import Ints, distinct_rows
 
 Entry = tuple[str, int, tuple[int, ...]]
 """An entry of an index tensor: the tensor, the rank that holds it, its coordinates."""
+_Shape = tuple[Guard, tuple[int, ...]]
+"""A guard with indices in place of the numbers of entries, and these."""
 
 
 @dataclass(kw_only=True)
@@ -80,6 +82,7 @@ class Guards:
     _resolved_exprs: dict[Scalar, Scalar] = field(default_factory=dict[Scalar, Scalar])
     _origins: dict[Entry, Scalar] = field(default_factory=dict[Entry, "Scalar"])
     """Cache of `_origin_of_entry`."""
+    _shapes: dict[int, _Shape] = field(default_factory=dict[int, "_Shape"])
     _cut: bool = False
     """True if an entry was met that is equal to an expression of itself."""
 
@@ -116,6 +119,13 @@ class Guards:
         if guard is None:
             guard = self._resolved_guards[number] = self.resolved(self.known[number])
         return guard
+
+    def families(self, numbers: Iterable[int]) -> list[Guard]:
+        """Return the guards of `families_of`, of the guards of some numbers."""
+        own = dict.fromkeys(numbers)
+        for number in own.keys() - self._shapes.keys():
+            self._shapes[number] = _shape(self.known[number])
+        return _families(self._shapes[number] for number in own)
 
     def resolved(self, guard: Guard) -> Guard:
         """Return a guard in terms of entries that are no copies of others."""
@@ -195,15 +205,17 @@ def families_of(guards: Iterable[Guard]) -> list[Guard]:
     one for all values of its indices is known of each guard for which it stands. Numbers that are equal in each of them
     are one index. Ranks stay numbers, and so does all that is no coordinate of an entry.
     """
+    return _families(map(_shape, guards))
+
+
+def _families(shapes: Iterable[_Shape]) -> list[Guard]:
     members: dict[Guard, dict[tuple[int, ...], None]] = {}
-    for guard in guards:
-        shape, numbers = _shape(guard)
+    for shape, numbers in shapes:
         members.setdefault(shape, {})[numbers] = None
     return [_family(shape, [*numbers]) for shape, numbers in members.items()]
 
 
-def _shape(guard: Guard) -> tuple[Guard, tuple[int, ...]]:
-    """Return a guard with indices in place of the numbers of entries, and these."""
+def _shape(guard: Guard) -> _Shape:
     numbers: list[int] = []
 
     def change(number: int) -> Index:

@@ -30,7 +30,6 @@ from tilelink.ir.scalar import Int, Lookup, Scalar
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import WRITE
-from tilelink.lowering.guards import families_of
 from tilelink.planning.plan import Plan
 from tilelink.verifier.guarded import refused, said
 
@@ -301,10 +300,9 @@ def _outside(plan: Plan, dim: int, first: Segment, last: Segment, kinds: _Kinds)
     def proved(guard: tuple[GuardPart, ...]) -> bool:
         return all(plan.guards.facts.inside((plan.guards.resolved(guard), guard), part) for part in within)
 
-    known = [plan.guards.known[guard] for _, _, guard in kinds]
-    if all(map(proved, families_of(known))):
+    if all(map(proved, plan.guards.families(guard for _, _, guard in kinds))):
         return None
-    return next((row for (row, _, _), guard in zip(kinds, known, strict=True) if not proved(guard)), None)
+    return next((row for row, _, guard in kinds if not proved(plan.guards.known[guard])), None)
 
 
 def _segment(plan: Plan, guard: int) -> Segment:

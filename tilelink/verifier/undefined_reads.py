@@ -20,7 +20,6 @@ from tilelink.ir.scalar import Scalar
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import READ, WRITE
-from tilelink.lowering.guards import families_of
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import of_tensors, parts
 from tilelink.verifier.guarded import end_there, guard_of, refused, said, stop_of
@@ -65,7 +64,7 @@ def _unproved(plan: Plan, found: Meetings, families: dict[object, bool]) -> Meet
         if not len(rows):
             continue
         reads = found.others[found.starts[box] : found.starts[box + 1]]
-        named = [_named(plan, guard) for guard in families_of([plan.guards.known[n] for n in a.guard[reads].tolist()])]
+        named = [_named(plan, guard) for guard in plan.guards.families(a.guard[reads].tolist())]
         first, which = distinct_rows(_asked(plan, found.write[rows], a.guard[reads]))
         answers: list[bool] = []
         for row in found.write[rows[first]].tolist():
