@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import fields, is_dataclass
 from functools import cache
 from hashlib import blake2b
 from itertools import cycle
@@ -86,6 +87,73 @@ def covering(cases: list[Case]) -> list[Case]:
             chosen.append(case)
             seen |= said(case)
     return chosen
+
+
+def featured(cases: Iterable[Case]) -> list[Case]:
+    """Cases that have between them whatever a program or a schedule of any of them says: those of short programs first.
+
+    What the others say is a combination of that.
+    """
+    return _covered(cases, lambda case: features(case[0]) | said(case))
+
+
+def few(cases: Iterable[Case]) -> list[Case]:
+    """As `featured`, whatever schedules say: each statement, operator, mode and kind of memory is that of one case."""
+    return _covered(cases, lambda case: features(case[0]))
+
+
+def is_featured(case: Case) -> bool:
+    """True for the cases that `featured` takes of the library."""
+    return name(case) in _names()[0]
+
+
+def is_one_of_few(case: Case) -> bool:
+    """True for the cases that `few` takes of the library."""
+    return name(case) in _names()[1]
+
+
+@cache
+def _names() -> tuple[frozenset[str | None], frozenset[str | None]]:
+    every = cases()
+    return frozenset(map(name, featured(every))), frozenset(map(name, few(every)))
+
+
+def _covered(cases: Iterable[Case], of: Callable[[Case], Set[str]]) -> list[Case]:
+    chosen: list[Case] = []
+    seen: set[str] = set()
+    for case in sorted(cases, key=lambda one: (_length(one[0]), one[0].name, one[1].name if one[1] else "")):
+        if not of(case) <= seen:
+            chosen.append(case)
+            seen |= of(case)
+    return chosen
+
+
+@cache
+def _length(program: Program) -> int:
+    return len(str(program))
+
+
+@cache
+def features(program: Program) -> frozenset[str]:
+    """The kinds of nodes that a program consists of, with what of them is a word or a truth value, but for names."""
+    return frozenset(_features(program))
+
+
+def _features(node: object) -> Iterator[str]:
+    if isinstance(node, tuple):
+        for one in node:
+            yield from _features(one)
+    elif is_dataclass(node):
+        yield type(node).__name__
+        for one in fields(node):
+            value = getattr(node, one.name)
+            if not one.compare or value in (None, ()):
+                continue
+            yield f"{type(node).__name__}.{one.name}"
+            if isinstance(value, bool) or one.name in ("op", "mode", "kind", "space", "dtype", "properties"):
+                yield f"{type(node).__name__}.{one.name} {value}"
+            else:
+                yield from _features(value)
 
 
 def said(case: Case) -> set[str]:

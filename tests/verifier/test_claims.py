@@ -16,7 +16,7 @@ from tilelink.planning import statement
 @thorough(unless=lambda seed: seed == 0)
 @pytest.mark.parametrize("seed", range(40))
 def test_no_claim_is_false(seed: int) -> None:
-    found = [*islice(all_claims(seed), 30 if seed == 0 else 60)]
+    found = [*islice(all_claims(seed), 10 if seed == 0 else 60)]
     assert [one for one in found if one.wrong is not None] == []
     assert sum(one.taken for one in found) > len(found) // 2, "the proof of the first size is taken for most"
 

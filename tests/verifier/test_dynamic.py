@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.compiler.library import Case, cases, groups, is_own, name, spread
+from tests.compiler.library import Case, cases, groups, is_featured, name, spread
 from tests.tiers import thorough
 from tests.verifier import dynamic
 from tests.verifier.dynamic import KINDS, Failure, Script, check
@@ -46,7 +46,7 @@ def every_failure(plan: Plan, seeds: int = 40) -> list[Failure]:
     return [failure for seed in range(seeds) for failure in check(script, [seed])]
 
 
-@thorough(unless=lambda case: is_own(case))
+@thorough(unless=lambda case: is_featured(case))
 @pytest.mark.parametrize(("case", "ranks"), spread(cases(), 2, 3, 4), ids=name)
 def test_the_library_runs_without_failure(case: Case, ranks: int) -> None:
     program, schedule = case

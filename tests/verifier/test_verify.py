@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.compiler.library import cases, dims, groups, is_own
-from tests.tiers import one_in, thorough
+from tests.compiler.library import cases, dims, groups, is_featured, is_one_of_few, is_own
+from tests.tiers import thorough
 from tilelink.compiler import library
 from tilelink.errors import (
     AccountingError,
@@ -59,7 +59,10 @@ ON = [(*case, ranks) for case in cases() for ranks in (1, 3, 5) if ranks >= len(
 
 
 @thorough(
-    unless=lambda program, schedule, ranks: ranks == 3 or (is_own((program, schedule)) and one_in(3, program.name))
+    unless=lambda program, schedule, ranks: (
+        is_one_of_few((program, schedule))
+        or (ranks == 3 and (is_featured((program, schedule)) or is_own((program, schedule))))
+    )
 )
 @pytest.mark.parametrize(("program", "schedule", "ranks"), ON, ids=str)
 def test_the_library_is_safe(program, schedule, ranks: int) -> None:  # pyright: ignore
@@ -316,7 +319,7 @@ def test_reuse_without_waiting_is_safe_where_the_program_keeps_ranks_together() 
         assert (refusals(planned(text + "\n" + schedule)) == []) is safe
 
 
-@thorough(unless=lambda program, schedule: is_own((program, schedule)) and one_in(2, program.name))
+@thorough(unless=lambda program, schedule: is_one_of_few((program, schedule)))
 @pytest.mark.parametrize(("program", "schedule"), cases(), ids=str)
 def test_a_lost_notify_is_always_refused(program, schedule) -> None:  # pyright: ignore
     """Plan mutation: any one notify that is not sent leaves its channel short."""
