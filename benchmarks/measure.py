@@ -13,7 +13,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -239,14 +239,22 @@ class Watchdog:
                 return
 
 
-def microseconds(runs: dict[str, Callable[[], Any]], samples: int, flush: torch.Tensor) -> dict[str, list[float]]:
-    """Return the microseconds of each run on one GPU, in turns. flush: memory that takes the place of others in L2."""
+def microseconds(
+    runs: dict[str, Callable[[], Any]], samples: int, flush: torch.Tensor,
+    before: Mapping[str, Callable[[], Any]] | None = None,
+) -> dict[str, list[float]]:  # fmt: skip
+    """Return the microseconds of each run on one GPU, in turns. flush: memory that takes the place of others in L2.
+
+    before: what is done before a run and not timed, by its name.
+    """
     seen: dict[str, list[float]] = {name: [] for name in runs}
     names = list(runs)
     for number in range(samples + 2):
         first = number % len(names)
         for name in (*names[first:], *names[:first]):
             flush.zero_()
+            if before and name in before:
+                before[name]()
             torch.cuda._sleep(SLEEP_CYCLES)
             begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
             begin.record()

@@ -35,6 +35,7 @@ from benchmarks.measure import ALLOWED, Watchdog, microseconds, relative_error
 from tilelink import compiler
 from tilelink.artifact import (
     Artifact,
+    Boxes,
     DebugBlockPointer,
     EpochPointer,
     HandshakePointer,
@@ -43,17 +44,23 @@ from tilelink.artifact import (
     NumPrograms,
     Parameter,
     PeersPointer,
+    Rank,
     SignalsPointer,
     SignalTablePointer,
     TensorSpec,
+    ThresholdsPointer,
+    TileCounterPointer,
 )
 from tilelink.generated import file_of, load_module
 from tilelink.ir.program import Program
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.functions import Function
+from tilelink.runtime.cuda.handles import SIDE_PRIORITY
+from tilelink.runtime.cuda.tables import thresholds
 from tilelink.runtime.cuda.timing import FLUSH_BYTES
 from tilelink.runtime.dtypes import dtype_of
+from tilelink.runtime.order import kernels_in_order
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import Target
 from tilelink.target import target as named_target
@@ -173,29 +180,43 @@ def points(case: Case, machine: Target, forms: Sequence[str]) -> dict[str, prepa
 
 
 class Alone:
-    """The main kernel of a program on one GPU, as rank 0 runs it, without peers and without a handshake."""
+    """Kernels of a program on one GPU, as a rank runs them, without peers and without a handshake."""
 
     def __init__(
-        self, artifact: Artifact, given: dict[str, torch.Tensor], pad: torch.Tensor, name: str = "gemm"
-    ) -> None:
-        """given: tensors by name, all buffers. pad: the counters. name: of the kernel."""
-        self.artifact, self.given, self.pad = artifact, given, pad
+        self, artifact: Artifact, given: dict[str, torch.Tensor], pad: torch.Tensor, name: str | None = "gemm", *,
+        rank: int = 0, copies: Mapping[str, Sequence[torch.Tensor]] | None = None,
+    ) -> None:  # fmt: skip
+        """given: tensors by name, all buffers. pad: the counters. name: of the kernel; None: all kernels of the rank.
+
+        copies: what every rank has of each symmetric tensor. None: peers are not accessed.
+        """
+        self.artifact, self.given, self.pad, self.rank = artifact, given, pad, rank
+        self._copies = copies or {}
         self._table = torch.full((artifact.ranks,), pad.data_ptr(), dtype=torch.int64, device="cuda")
         self._epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device="cuda")
         self._edge = torch.zeros(16, dtype=torch.int64, device="cuda")
+        by_engine = {signal for one in artifact.copy_programs for signal in one.notifies}
         self._own = [
             pad[grid.base : grid.base + grid.count * grid.buffers]
             for grid in artifact.grids
-            if not artifact.tensor(grid.tensor).symmetric
+            if not artifact.tensor(grid.tensor).symmetric and grid.signal not in by_engine
         ]
-        (kernel,) = (one for one in artifact.kernels if one.name == name)
-        function = getattr(load_module(file_of(artifact.source)), kernel.name)
-        self.function = Function(kernel, function, self._argument, artifact)
+        module = load_module(file_of(artifact.source))
+        self.kernels = [one for one in kernels_in_order(artifact.kernels) if name in (None, one.name)]
+        beside = {one.stream for one in self.kernels} - {"main"} if name is None else ()
+        self._sides = {stream: torch.cuda.Stream(priority=SIDE_PRIORITY) for stream in beside}
+        self.functions = [
+            (self._sides.get(one.stream), Function(one, getattr(module, one.name), self._argument, artifact))
+            for one in self.kernels
+        ]
+        self.function = self.functions[0][1]
 
     def _argument(self, kernel: KernelSpec, parameter: Parameter) -> Any:
         match parameter:
             case NumPrograms():
                 return kernel.programs
+            case Rank():
+                return self.rank
             case Number():
                 return 0
             case SignalsPointer():
@@ -208,18 +229,41 @@ class Alone:
                 return self._edge
             case DebugBlockPointer():
                 return None
+            case TileCounterPointer():
+                return torch.zeros(1, dtype=torch.int32, device="cuda")
+            case ThresholdsPointer(tensor=name, kind=kind):
+                return thresholds(self.artifact.grid_of((name, kind)), self.rank, torch.device("cuda"))
+            case PeersPointer(tensor=name) if name in self._copies:
+                places = [one.data_ptr() for one in self._copies[name]]
+                return torch.tensor(places, dtype=torch.int64, device="cuda")
             case PeersPointer():
                 return self._table
+            case Boxes(tensor=name, owner=int(owner)) if name in self._copies:
+                return self._copies[name][owner]
         tensor = self.artifact.tensor(parameter.tensor)
         if tensor.name not in self.given:
             buffers = tensor.buffers if tensor.symmetric else 1
             self.given[tensor.name] = torch.zeros((buffers, *tensor.shape), dtype=dtype_of(tensor), device="cuda")
         return self.given[tensor.name]
 
-    def __call__(self) -> None:
+    def clear(self) -> None:
+        """Set the counters back that the kernels themselves count up."""
         for counters in self._own:
             counters.zero_()
-        self.function(torch.cuda.current_stream().cuda_stream, {})
+
+    def launch(self) -> None:
+        """Launch the kernels on the current stream, and beside it."""
+        here = torch.cuda.current_stream()
+        for side in self._sides.values():
+            side.wait_stream(here)
+        for side, function in self.functions:
+            function((side or here).cuda_stream, {})
+        for side in self._sides.values():
+            here.wait_stream(side)
+
+    def __call__(self) -> None:
+        self.clear()
+        self.launch()
 
 
 class Product:
