@@ -64,7 +64,7 @@ SIZES: dict[str, dict[str, int | float]] = {
     "product_all_reduce": {"M": 1024, "N": 4096, "Ks": 4096},
     "product_reduce_scatter": {"Ms": 2048, "N": 4096, "K": 4096},
     "ring_attention": {"H": 8, "Ms": 2048, "D": 128, "scale": 0.08},
-    "top_k_gate": {"M": 4096, "E": 64, "k": 8},
+    "top_k_gate": {"M": 2048, "E": 64, "k": 8},
     "ulysses": {"H": 4, "Ms": 2048, "D": 128, "scale": 0.08},
     "zigzag_attention": {"H": 8, "C": 1024, "D": 128, "scale": 0.08},
 }
