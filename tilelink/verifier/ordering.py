@@ -170,12 +170,14 @@ def _check_reads(part: TensorAccesses, order: Orders) -> Iterator[VerificationEr
     """
     plan, a = part.plan, part.plan.accesses
     in_place = plan.bound.tensors[part.name].decl.in_place
-    settled = order.awaited.after_all(part)  # but for barriers, between accesses of one program
+    waited = order.awaited.after_all(part)  # but for barriers, between accesses of one program
     worker, written = plan.worker[a.task], part.rows[part.written]
-    settled = settled[~np.isin(worker[settled], worker[written])]
+    settled = waited[~np.isin(worker[waited], worker[written])]
     settled = np.concatenate([settled, part.every[order.settled[part.every]]])
     writes, reads = _meeting(plan, *pairs(part, READ, without=settled), in_place=in_place)
-    before = order.awaited.before(writes, reads)  # of a place the other orders know nothing, and take long to say so
+    before = np.isin(reads, waited)
+    rest = np.flatnonzero(~before)  # of a place the other orders know nothing, and take long to say so
+    before[rest] = order.awaited.before(writes[rest], reads[rest])
     rest = np.flatnonzero(~before)
     write, read = writes[rest], reads[rest]
     if in_place:

@@ -59,12 +59,16 @@ def _unproved(plan: Plan, found: Meetings, families: dict[object, bool]) -> Meet
     if not np.isin(found.box, many).any():
         return found
     proved = np.zeros(len(found.box), bool)
+    by_guards: dict[bytes, list[tuple[Guard, Guard]]] = {}  # boxes side by side are read under the same guards
     for box in many.tolist():
         rows = np.flatnonzero(found.box == box)
         if not len(rows):
             continue
         reads = found.others[found.starts[box] : found.starts[box + 1]]
-        named = [_named(plan, guard) for guard in plan.guards.families(a.guard[reads].tolist())]
+        guards = np.unique(a.guard[reads])
+        if (named := by_guards.get(guards.tobytes())) is None:
+            named = [_named(plan, guard) for guard in plan.guards.families(guards.tolist())]
+            by_guards[guards.tobytes()] = named
         first, which = distinct_rows(_asked(plan, found.write[rows], a.guard[reads]))
         answers: list[bool] = []
         for row in found.write[rows[first]].tolist():
