@@ -8,6 +8,12 @@ give: it waits and notifies, and nothing is transferred. Counters of what a kern
 product, are cleared before each launch, which is timed with it. Kernels take turns on the same fresh data, after the
 data has left the L2 cache. The result of every kernel is compared with the vendor's. Then the rows of a product arrive
 while it runs.
+
+    python benchmarks/roles.py --op grouped --shapes qwen3:8192:uniform,mixtral:128:zipf --out grouped.json
+
+measures both products of a layer of experts, LAYER:TOKENS:ROUTING, by the programs of benchmarks/groups.tl: rows lie in
+the order of the experts, or an index tensor finds them among those of two ranks, or a kernel packs them before the
+product and is timed with it. The vendor's is `torch._grouped_mm` of rows in order.
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ if __package__ in (None, ""):
 import torch
 
 from benchmarks import tp
+from benchmarks.experts import LAYERS, by_expert, drawn
 from benchmarks.measure import ALLOWED, Watchdog, microseconds, relative_error
 from tilelink import compiler
 from tilelink.artifact import (
@@ -106,6 +113,12 @@ NARROW_FORMS = {
     "128 elements a buffer": "num_stages off, roles(consumers=2, buffers=6)",
 }
 """The same of products of 8-bit floats."""
+GROUPED = "grouped"
+GROUPS = Path(__file__).with_name("groups.tl")
+MANY = 1024
+"""Tokens from which the schedules of groups.tl are measured whose names do not begin with few."""
+SIDES = ("up", "down")
+"""The products of a layer of experts: gate and up together, and down."""
 ALWAYS_SET = 2**30
 """Value of all counters when no wait is to wait."""
 
@@ -132,15 +145,88 @@ class Case:
     def __str__(self) -> str:
         return f"{self.op} {self.shape} of {self.ranks}: {self.M} x {self.N} x {self.K}"
 
+    @property
+    def vendor(self) -> str:
+        return "cuBLAS"
+
+    def points(self, machine: Target, wanted: Sequence[str]) -> dict[str, prepare.Point]:
+        """Return the schedule without roles and with each form, by name. wanted: names of forms, or all."""
+        program, every = schedules(self.op, forms_of(self.op, wanted))
+        return {
+            name: _point(program, schedule, self.dims, self.ranks, machine) for name, schedule in every.items()
+        }  # fmt: skip
+
+    def data(self) -> Product:
+        return Product(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedCase(Case):
+    """A product of rows for each of E experts; M: rows of all, each token as often as it has experts."""
+
+    tokens: int
+    routing: str
+    E: int
+
+    @property
+    def vendor(self) -> str:
+        return "torch._grouped_mm"
+
+    @property
+    def gathers(self) -> bool:
+        """Whether rows are of tokens; what is between the products is in order."""
+        return self.shape.endswith(SIDES[0])
+
+    def points(self, machine: Target, wanted: Sequence[str]) -> dict[str, prepare.Point]:
+        module, found = compiler.load(str(GROUPS)), dict[str, prepare.Point]()
+        for schedule in module.schedules:
+            name = f"{schedule.program}:{schedule.name}"
+            dims, ranks = {"T": self.M, "N": self.N, "K": self.K, "E": self.E}, 1
+            if "in_order" not in schedule.program and not self.gathers:
+                continue
+            if "gathered" in schedule.program:
+                dims["M"] = self.tokens
+            elif schedule.program in ("awaited", "packed"):
+                dims["Ms"], ranks = self.tokens // 2, 2
+            if schedule.name.startswith("few") == (self.tokens < MANY) and (not wanted or name in wanted):
+                found[name] = _point(module.program(schedule.program), schedule, dims, ranks, machine)
+        return found
+
+    def data(self) -> Groups:
+        return Groups(self)
+
+    def __str__(self) -> str:
+        return f"{self.shape}, {self.tokens} tokens, {self.routing}: {self.M} x {self.N} x {self.K}"
+
+
+def _point(program: Program, schedule: Schedule, dims: dict[str, int], ranks: int, machine: Target) -> prepare.Point:
+    return prepare.Point(
+        program=program, schedule=schedule, dims=dims, dtype="bf16", ranks=ranks, target=machine, deadlines=(False,)
+    )
+
 
 LATE = Case(op="ag_gemm", shape="late rows", ranks=8, M=8192, N=1792, K=4096)
 
 
 def cases(ops: Sequence[str], shapes: str, ranks: Sequence[int]) -> Iterator[Case]:
     for op in ops:
+        if op == GROUPED:
+            yield from grouped_cases(shapes)
+            continue
         for of in ranks:
             for problem in tp.problems("ag_gemm" if op in (GATED, *NARROW) else op, shapes, of):
                 yield Case(op=op, shape=problem.shape, ranks=of, M=problem.M, N=problem.N, K=problem.K)
+
+
+def grouped_cases(shapes: str) -> Iterator[Case]:
+    for name in shapes.split(","):
+        layer, tokens, routing = name.split(":")
+        experts, chosen, hidden, inner = LAYERS[layer]
+        for side, (N, K) in zip(SIDES, ((2 * inner, hidden), (hidden, inner)), strict=True):
+            yield GroupedCase(
+                op=GROUPED, shape=f"{layer} {side}", ranks=1, M=int(tokens) * chosen, N=N, K=K, E=experts,
+                tokens=int(tokens), routing=routing,
+            )  # fmt: skip
 
 
 def forms_of(op: str, wanted: Sequence[str]) -> dict[str, str]:
@@ -166,17 +252,6 @@ def schedules(op: str, forms: Mapping[str, str]) -> tuple[Program, dict[str, Sch
     )
     parsed = compiler.parse(f"{program}\n{plain}\n{text}")
     return program, {"plain": plain, **dict(zip(forms, parsed.schedules[1:], strict=True))}
-
-
-def points(case: Case, machine: Target, forms: Sequence[str]) -> dict[str, prepare.Point]:
-    program, every = schedules(case.op, forms_of(case.op, forms))
-    return {
-        name: prepare.Point(
-            program=program, schedule=schedule, dims=case.dims, dtype="bf16", ranks=case.ranks, target=machine,
-            deadlines=(False,),
-        )
-        for name, schedule in every.items()
-    }  # fmt: skip
 
 
 class Alone:
@@ -266,6 +341,17 @@ class Alone:
         self.launch()
 
 
+class OneAfterAnother:
+    """Kernels of a program that share its tensors."""
+
+    def __init__(self, kernels: Sequence[Alone]) -> None:
+        self.kernels, self.function = kernels, kernels[-1].function
+
+    def __call__(self) -> None:
+        for kernel in self.kernels:
+            kernel()
+
+
 class Product:
     """The tensors of a case, and its kernels."""
 
@@ -349,6 +435,50 @@ class Product:
         return self.given[self.left][0].view(self.case.M, self.case.K)
 
 
+class Groups:
+    """The tensors of products of rows for each of many experts, and their kernels."""
+
+    def __init__(self, case: GroupedCase) -> None:
+        def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device="cuda")
+
+        self.case, self.seed = case, 0
+        self.sources, self.x = empty(2, case.tokens, case.K), empty(case.M, case.K)  # launch 1 uses the first
+        self.w, self.y = empty(case.E, case.N, case.K), empty(case.M, case.N)
+        self.rows, self.starts = empty(case.M, dtype=torch.int32), empty(case.E + 1, dtype=torch.int32)
+
+    def refresh(self) -> None:
+        case, self.seed = self.case, self.seed + 1
+        self.w.normal_(0, 0.02)
+        self.sources.normal_()
+        ids = drawn(case.E, case.M // case.tokens, case.tokens, case.routing, self.seed, 0, "cuda")
+        order, _, counts = by_expert(ids, case.E)
+        self.rows.copy_(order // ids.shape[1])
+        self.starts[1:].copy_(counts.cumsum(0))
+        if case.gathers:
+            torch.index_select(self.sources[0], 0, self.rows, out=self.x)
+        else:
+            self.x.normal_()
+
+    def vendor(self) -> None:
+        self.want = self._grouped(self.x)
+
+    def _grouped(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(rows, self.w.transpose(-2, -1), offs=self.starts[1:])
+
+    def others(self) -> dict[str, Callable[[], Any]]:
+        if not self.case.gathers:
+            return {}
+        return {"index_select + _grouped_mm": lambda: self._grouped(self.sources[0].index_select(0, self.rows))}
+
+    def kernel(self, artifact: Artifact) -> OneAfterAnother:
+        """Return the kernels of the product, which wait for nothing."""
+        pad = torch.full((artifact.pad_size,), ALWAYS_SET, dtype=torch.int32, device="cuda")
+        given = {"starts": self.starts, "rows": self.rows, "w": self.w, "x": self.x, "xs": self.sources, "y": self.y}
+        names = [kernel.name for kernel in artifact.kernels if kernel.name in ("pack", "product")]
+        return OneAfterAnother([Alone(artifact, given, pad, name) for name in names])
+
+
 def measure(
     case: Case, args: argparse.Namespace, machine: Target, flush: torch.Tensor, dog: Watchdog
 ) -> dict[str, Any]:
@@ -362,8 +492,8 @@ def measure(
         "error": {},
         "failure": {},
     }
-    product, runs = Product(case), dict[str, Any]()
-    for name, point in points(case, machine, args.forms).items():
+    product, runs = case.data(), dict[str, Any]()
+    for name, point in case.points(machine, args.forms).items():
         with dog.step(f"building {name}"):
             try:
                 artifact = prepare.program_of(point)
@@ -389,7 +519,7 @@ def measure(
     if not runs:
         return row
     with dog.step("timing"):
-        seen = microseconds({"cuBLAS": product.vendor, **product.others(), **runs}, args.samples, flush)
+        seen = microseconds({case.vendor: product.vendor, **product.others(), **runs}, args.samples, flush)
     row["us"] = {name: round(statistics.median(times), 1) for name, times in seen.items()}
     row["samples"] = {name: [round(one, 1) for one in times] for name, times in seen.items()}
     return row
@@ -400,7 +530,7 @@ def late(machine: Target, form: str, dog: Watchdog) -> str:
     case = LATE
     dog.context(f"late rows, {form}")
     with dog.step("late rows"):
-        artifact = prepare.program_of(points(case, machine, [form])[form])
+        artifact = prepare.program_of(case.points(machine, [form])[form])
         product = Product(case)
         kernel = product.kernel(artifact, torch.zeros(artifact.pad_size, dtype=torch.int32, device="cuda"))
         product.refresh()
@@ -429,10 +559,10 @@ def late(machine: Target, form: str, dog: Watchdog) -> str:
 
 def lines(row: dict[str, Any]) -> Iterator[str]:
     yield row["case"]
-    base = row["us"].get("cuBLAS")
+    vendor, base = next(iter(row["us"].items()), ("", 0.0))
     flops = row.get("flops") or 2.0 * row["M"] * row["N"] * row["K"]
     for name, took in row["us"].items():
-        yield f"    {took:9.1f} us  {flops / took / 1e6:6.0f} TFLOP/s  {base / took:6.3f} x cuBLAS  {name}"
+        yield f"    {took:9.1f} us  {flops / took / 1e6:6.0f} TFLOP/s  {base / took:6.3f} x {vendor}  {name}"
     for name, failure in row["failure"].items():
         yield f"    failed: {name}: {failure}"
 
@@ -475,9 +605,39 @@ def table(report: dict[str, Any], name: str) -> list[str]:
     ]
 
 
+def grouped_table(report: dict[str, Any], name: str) -> list[str]:
+    """Return the section of products of rows for each of many experts in docs/results.md."""
+    machine, made = report["machine"], list[str]()
+    for few in (False, True):
+        rows = [row for row in report["rows"] if (row["tokens"] < MANY) == few]
+        names = list(dict.fromkeys(form for row in rows for form in row["us"]))[1:]
+        if not rows:
+            continue
+        made += [
+            f"| product | rows x columns x inner | torch us | {' | '.join(names)} |",
+            f"| --- {'| ---: ' * (len(names) + 2)}|",
+        ]
+        for row in rows:
+            base = row["us"]["torch._grouped_mm"]
+            speeds = [f"{base / row['us'][form]:.3f}" if form in row["us"] else "-" for form in names]
+            made.append(f"| {' | '.join(row['case'].split(': '))} | {base:.4g} | {' | '.join(speeds)} |")
+        made.append("")
+    return [
+        f"## {name}",
+        "",
+        f"Products of rows for each of many experts on one {machine['gpu']}, all signals set: microseconds of "
+        "`torch._grouped_mm` of rows in the order of experts, and times its speed, medians of "
+        f"{report['samples']} turns; driver {machine['driver']}, torch {machine['torch']}, triton "
+        f"{machine['triton']}. Programs and schedules are in `benchmarks/groups.tl`: rows lie in order, or are "
+        "gathered by index, or a kernel packs them first, which is timed too.",
+        "",
+        *made,
+    ]
+
+
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", default="ag_gemm,gemm_rs", help=f"some of {', '.join(OPERATORS)}")
+    parser.add_argument("--op", default="ag_gemm,gemm_rs", help=f"some of {', '.join(OPERATORS)}, or {GROUPED}")
     parser.add_argument("--shapes", default="all")
     parser.add_argument("--of", default="8,2", help="numbers of ranks")
     parser.add_argument("--forms", default="", help="names of forms, with ; between them; default: all")
@@ -498,9 +658,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, begin = arguments(argv), time.monotonic()
     every = list(cases(args.op.split(","), args.shapes, [int(n) for n in args.of.split(",")]))
     machine = named_target("sm_90") if args.dry else _machine()
-    wanted = [(case, name, point) for case in every for name, point in points(case, machine, args.forms).items()]
-    rows_late = next(iter(forms_of(LATE.op, args.forms)), next(iter(FORMS)))
-    wanted.append((LATE, "late rows", points(LATE, machine, [rows_late])[rows_late]))
+    wanted = [(case, name, point) for case in every for name, point in case.points(machine, args.forms).items()]
+    grouped, rows_late = args.op == GROUPED, next(iter(forms_of(LATE.op, args.forms)), next(iter(FORMS)))
+    if grouped:  # the routing changes no kernel
+        wanted = list({point.file: (case, name, point) for case, name, point in wanted}.values())
+    else:
+        wanted.append((LATE, "late rows", LATE.points(machine, [rows_late])[rows_late]))
     reasons = prepare.prepare_all([p for *_, p in wanted], workers=args.workers, seconds=args.prepare)
     print(f"{reasons.count('')} of {len(wanted)} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
     for (case, name, _), reason in zip(wanted, reasons, strict=True):
@@ -510,8 +673,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     flush, rows = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda"), []
     report: dict[str, Any] = {
-        "benchmark": "roles", "machine": tp.machine(), "commit": args.commit or tp.commit(), "samples": args.samples,
-        "rows": rows, "ended_early": None,
+        "benchmark": GROUPED if grouped else "roles", "machine": tp.machine(), "commit": args.commit or tp.commit(),
+        "samples": args.samples, "rows": rows, "ended_early": None,
     }  # fmt: skip
 
     def write(early: str | None = None) -> None:
@@ -528,6 +691,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append(row := measure(case, args, machine, flush, dog))
         print("\n".join(lines(row)), flush=True)
         write()
+    if grouped:
+        sys.stdout.flush()
+        os._exit(0)
     every_form = dict.fromkeys(form for case in every for form in forms_of(case.op, args.forms))
     print(*[geometric(rows, name) for name in ("plain", *every_form)], sep="\n", flush=True)
     report["late"] = late(machine, rows_late, dog)
