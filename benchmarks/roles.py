@@ -390,7 +390,7 @@ class Product:
             self.x, self.given["w"].t(), *scales, out_dtype=torch.bfloat16, use_fast_accum=fast, out=self.want
         )
 
-    def others(self) -> dict[str, Callable[[], None]]:
+    def others(self) -> dict[str, Callable[[], Any]]:
         """Return what else is timed beside the vendor's product."""
         if self.case.op not in NARROW:
             return {}
@@ -464,7 +464,7 @@ class Groups:
         self.want = self._grouped(self.x)
 
     def _grouped(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch._grouped_mm(rows, self.w.transpose(-2, -1), offs=self.starts[1:])
+        return torch.ops.aten._grouped_mm(rows, self.w.transpose(-2, -1), offs=self.starts[1:])
 
     def others(self) -> dict[str, Callable[[], Any]]:
         if not self.case.gathers:
@@ -508,7 +508,8 @@ def measure(
                 row.setdefault("kernels", {})[name] = {
                     "registers": getattr(kernel.function.compiled, "n_regs", None),
                     "spills": getattr(kernel.function.compiled, "n_spills", None),
-                    "shared": kernel.function.compiled.metadata.shared, "prepared": kernel.function.is_prepared,
+                    "shared": kernel.function.compiled.metadata.shared,
+                    "prepared": kernel.function.prepared is not None,
                 }  # fmt: skip
                 if not error < ALLOWED:
                     row["failure"][name] = f"the result is off by {error:.2e}"
