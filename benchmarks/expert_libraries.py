@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import glob
+import importlib
 import logging
 import site
 import sys
@@ -119,10 +120,11 @@ def liger_cute(folder: str, case: Any) -> Layer:
     return run
 
 
-def deep_gemm_mega(folder: str, case: Any) -> Layer:
-    """DeepGEMM's Mega MoE of SM90 in fp8, with the quantisation of its input. All ranks have as many tokens."""
+def deep_gemm(folder: str) -> Any:
+    """Return the module, with the libraries that it is linked with."""
     import torch
 
+    preload("deep_gemm_mega", folder)
     packages = (*site.getsitepackages(), str(Path(torch.__file__).parents[1]))
     roots = [*(f"{one}/nvidia/*/lib" for one in packages), "/usr/local/cuda*/lib64"]
     for name in ("libcudart.so.13", "libnvrtc.so.13", "libcublasLt.so.13", "libcublas.so.13"):
@@ -130,20 +132,26 @@ def deep_gemm_mega(folder: str, case: Any) -> Layer:
             with contextlib.suppress(OSError):
                 ctypes.CDLL(path)
                 break
-    import deep_gemm  # type: ignore[import-not-found]
+    return importlib.import_module("deep_gemm")
 
+
+def deep_gemm_mega(folder: str, case: Any) -> Layer:
+    """DeepGEMM's Mega MoE of SM90 in fp8, with the quantisation of its input. All ranks have as many tokens."""
+    import torch
+
+    library = deep_gemm(folder)
     layer, device, most = case.layer, case.session.device, max(case.tokens)
-    w13, w2 = deep_gemm.transform_weights_for_mega_moe_sm90(in_blocks(case.w13), in_blocks(case.w2))
-    buffer = deep_gemm.get_symm_buffer_for_sm90_mega_moe(
+    w13, w2 = library.transform_weights_for_mega_moe_sm90(in_blocks(case.w13), in_blocks(case.w2))
+    buffer = library.get_symm_buffer_for_sm90_mega_moe(
         case.session.group, layer.experts, most, layer.chosen, layer.hidden, layer.inner
     )
     y = torch.empty(most, layer.hidden, device=device, dtype=torch.bfloat16)
 
     def run(x: Any, ids: Any, weights: Any) -> Any:
-        deep_gemm.mega_moe_pre_dispatch_sm90(
+        library.mega_moe_pre_dispatch_sm90(
             x, ids, weights, buffer.x, buffer.x_sf, buffer.topk_idx, buffer.topk_weights, len(x)
         )
-        deep_gemm.fp8_mega_moe(y, w13, w2, buffer)
+        library.fp8_mega_moe(y, w13, w2, buffer)
         return y
 
     return run

@@ -133,7 +133,8 @@ SECTIONS: dict[str, Callable[[dict[str, Any], str], list[str]]] = {
     "launch integers": launch_integers.report, "hops": hops.report, "choice_regret": choice_regret.report,
     "check cost": check_cost.table, "context parallel": context_parallel.report,
     "decode": decode.report, "paged decode": paged_decode.report, "many_sizes": many_sizes.report,
-    "host_cost": host_cost.report, "roles": roles.table, "grouped": roles.grouped_table, "attention": attention.table,
+    "host_cost": host_cost.report, "roles": roles.table, "attention": attention.table,
+    "grouped": roles.grouped_table, "grouped_f8": roles.grouped_table,
     "models": models.report, "experts": experts.report,
 }  # fmt: skip
 """What a benchmark's results become in docs/results.md, by its name in them."""

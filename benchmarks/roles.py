@@ -13,7 +13,9 @@ while it runs.
 
 measures both products of a layer of experts, LAYER:TOKENS:ROUTING, by the programs of benchmarks/groups.tl: rows lie in
 the order of the experts, or an index tensor finds them among those of two ranks, or a kernel packs them before the
-product and is timed with it. The vendor's is `torch._grouped_mm` of rows in order.
+product and is timed with it. The vendor's is `torch._grouped_mm` of rows in order. --op grouped_f8: of 8-bit floats
+with scales for blocks of 128; the vendor's is then one product of as many rows, cuBLAS's with the same scales, and with
+--folder (benchmarks/expert_libraries.py) DeepGEMM's product of groups is beside it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ if __package__ in (None, ""):
 
 import torch
 
-from benchmarks import tp
+from benchmarks import expert_libraries, tp
 from benchmarks.experts import LAYERS, by_expert, drawn
 from benchmarks.measure import ALLOWED, Watchdog, microseconds, relative_error
 from tilelink import compiler
@@ -113,8 +115,10 @@ NARROW_FORMS = {
     "128 elements a buffer": "num_stages off, roles(consumers=2, buffers=6)",
 }
 """The same of products of 8-bit floats."""
-GROUPED = "grouped"
+GROUPS_OF = GROUPED, GROUPED_NARROW = "grouped", "grouped_f8"
 GROUPS = Path(__file__).with_name("groups.tl")
+ROWS_OF_SCALES = 128
+"""Rows of weights, and elements of a row, with a scale of their own. Experts have multiples of so many rows then."""
 MANY = 1024
 """Tokens from which the schedules of groups.tl are measured whose names do not begin with few."""
 SIDES = ("up", "down")
@@ -170,7 +174,7 @@ class GroupedCase(Case):
 
     @property
     def vendor(self) -> str:
-        return "torch._grouped_mm"
+        return "torch._grouped_mm" if self.op == GROUPED else "cuBLAS, one group"
 
     @property
     def gathers(self) -> bool:
@@ -181,8 +185,13 @@ class GroupedCase(Case):
         module, found = compiler.load(str(GROUPS)), dict[str, prepare.Point]()
         for schedule in module.schedules:
             name = f"{schedule.program}:{schedule.name}"
+            if schedule.program.endswith("f8") != (self.op == GROUPED_NARROW):
+                continue
             dims, ranks = {"T": self.M, "N": self.N, "K": self.K, "E": self.E}, 1
-            if "in_order" not in schedule.program and not self.gathers:
+            if self.op == GROUPED_NARROW:
+                n, k = self.N // ROWS_OF_SCALES, self.K // ROWS_OF_SCALES
+                dims = {"T": self.M, "E": self.E, "NB": n, "KB": k, "B": ROWS_OF_SCALES}
+            elif "in_order" not in schedule.program and not self.gathers:
                 continue
             if "gathered" in schedule.program:
                 dims["M"] = self.tokens
@@ -193,7 +202,7 @@ class GroupedCase(Case):
         return found
 
     def data(self) -> Groups:
-        return Groups(self)
+        return Groups(self) if self.op == GROUPED else NarrowGroups(self)
 
     def __str__(self) -> str:
         return f"{self.shape}, {self.tokens} tokens, {self.routing}: {self.M} x {self.N} x {self.K}"
@@ -210,21 +219,21 @@ LATE = Case(op="ag_gemm", shape="late rows", ranks=8, M=8192, N=1792, K=4096)
 
 def cases(ops: Sequence[str], shapes: str, ranks: Sequence[int]) -> Iterator[Case]:
     for op in ops:
-        if op == GROUPED:
-            yield from grouped_cases(shapes)
+        if op in GROUPS_OF:
+            yield from grouped_cases(op, shapes)
             continue
         for of in ranks:
             for problem in tp.problems("ag_gemm" if op in (GATED, *NARROW) else op, shapes, of):
                 yield Case(op=op, shape=problem.shape, ranks=of, M=problem.M, N=problem.N, K=problem.K)
 
 
-def grouped_cases(shapes: str) -> Iterator[Case]:
+def grouped_cases(op: str, shapes: str) -> Iterator[Case]:
     for name in shapes.split(","):
         layer, tokens, routing = name.split(":")
         experts, chosen, hidden, inner = LAYERS[layer]
         for side, (N, K) in zip(SIDES, ((2 * inner, hidden), (hidden, inner)), strict=True):
             yield GroupedCase(
-                op=GROUPED, shape=f"{layer} {side}", ranks=1, M=int(tokens) * chosen, N=N, K=K, E=experts,
+                op=op, shape=f"{layer} {side}", ranks=1, M=int(tokens) * chosen, N=N, K=K, E=experts,
                 tokens=int(tokens), routing=routing,
             )  # fmt: skip
 
@@ -399,6 +408,10 @@ class Product:
             "cuBLAS, bf16": lambda: torch.mm(self.wide, self.w.t(), out=self.want),
         }
 
+    def expect(self) -> None:
+        """Set the wanted result of the data."""
+        self.vendor()
+
     def vendor(self) -> None:
         if self.case.op in NARROW:
             self.scaled()
@@ -460,6 +473,9 @@ class Groups:
         else:
             self.x.normal_()
 
+    def expect(self) -> None:
+        self.vendor()
+
     def vendor(self) -> None:
         self.want = self._grouped(self.x)
 
@@ -479,6 +495,80 @@ class Groups:
         return OneAfterAnother([Alone(artifact, given, pad, name) for name in names])
 
 
+class NarrowGroups(Groups):
+    """The same of 8-bit floats, with scales."""
+
+    folder = ""
+    """The unpacked wheels of DeepGEMM, "" for none."""
+
+    def __init__(self, case: GroupedCase) -> None:
+        def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device="cuda")
+
+        self.case, self.seed, block, narrow = case, 0, ROWS_OF_SCALES, torch.float8_e4m3fn
+        n, k = case.N // block, case.K // block
+        self.x, self.unit = empty(case.M, case.K, dtype=narrow), empty(k, case.M)
+        self.w, self.w_unit = empty(case.E, case.N, case.K, dtype=narrow), empty(case.E, n, k)
+        self.one = empty(n, -(-k // 4) * 4)[:, :k]  # as cuBLAS has the scales of a matrix
+        self.starts, self.expert = empty(case.E + 1, dtype=torch.int32), empty(case.M, dtype=torch.int32)
+        self.y, self.dense, self.grouped = (
+            empty(*shape, dtype=torch.bfloat16)
+            for shape in ((n, case.M, block), (case.M, case.N), (case.M, case.N))
+        )  # fmt: skip
+
+    def refresh(self) -> None:
+        case, self.seed, block = self.case, self.seed + 1, ROWS_OF_SCALES
+        ids = drawn(case.E, case.M // case.tokens, case.tokens, case.routing, self.seed, 0, "cuda")
+        counts = (by_expert(ids, case.E)[2] + block // 2) // block * block
+        counts[counts.argmax()] += case.M - counts.sum()
+        self.starts[1:].copy_(counts.cumsum(0))
+        self.expert.copy_(torch.arange(case.E, device="cuda").repeat_interleave(counts, output_size=case.M))
+        wide = torch.empty(case.M, case.K, dtype=torch.bfloat16, device="cuda").normal_()
+        blocks = wide.unflatten(1, (-1, block))
+        self.unit.copy_((blocks.abs().amax(2).float() / 448).t())
+        self.x.copy_((blocks / self.unit.t()[..., None]).flatten(1).to(self.x.dtype))
+        rows = (self.x.to(torch.bfloat16).unflatten(1, (-1, block)) * self.unit.t()[..., None]).flatten(1)
+        weights = torch.empty(case.E, case.N, case.K, dtype=torch.bfloat16, device="cuda")
+        for e in range(case.E):  # one after the other, for f32 takes four times as much memory
+            own = torch.empty(case.N, case.K, device="cuda").normal_(0, 0.02)
+            own = own.unflatten(1, (-1, block)).unflatten(0, (-1, block))
+            self.w_unit[e].copy_(own.abs().amax((1, 3)) / 448)
+            scale = self.w_unit[e][:, None, :, None]
+            narrow = (own / scale).to(self.w.dtype)
+            self.w[e].copy_(narrow.flatten(2).flatten(0, 1))
+            weights[e].copy_((narrow.float() * scale).flatten(2).flatten(0, 1))
+        self.one.copy_(self.w_unit[0])
+        made = torch.ops.aten._grouped_mm(rows.to(torch.bfloat16), weights.transpose(-2, -1), offs=self.starts[1:])
+        self.want = made.unflatten(1, (-1, block)).permute(1, 0, 2)
+
+    def expect(self) -> None:
+        """The data has come with it."""
+
+    def vendor(self) -> None:
+        scales = self.unit.t(), self.one.t()
+        torch.ops.aten._scaled_mm(self.x, self.w[0].t(), *scales, out_dtype=torch.bfloat16)
+
+    def others(self) -> dict[str, Callable[[], Any]]:
+        if not self.folder:
+            return {}
+        deep_gemm = expert_libraries.deep_gemm(self.folder)
+
+        def run() -> None:
+            left, right = (self.x, self.unit.t()), (self.w, self.w_unit)
+            deep_gemm.m_grouped_fp8_gemm_nt_contiguous(left, right, self.grouped, self.expert)
+
+        run()
+        error = float(relative_error(self.grouped.unflatten(1, (-1, ROWS_OF_SCALES)).permute(1, 0, 2), self.want))
+        if not error < ALLOWED:
+            raise ValueError(f"the result of DeepGEMM is off by {error:.2e}")
+        return {"DeepGEMM": run}
+
+    def kernel(self, artifact: Artifact) -> OneAfterAnother:
+        pad = torch.full((artifact.pad_size,), ALWAYS_SET, dtype=torch.int32, device="cuda")
+        given = {name: getattr(self, name) for name in ("starts", "x", "unit", "w", "w_unit", "y")}
+        return OneAfterAnother([Alone(artifact, given, pad, "product")])
+
+
 def measure(
     case: Case, args: argparse.Namespace, machine: Target, flush: torch.Tensor, dog: Watchdog
 ) -> dict[str, Any]:
@@ -488,6 +578,7 @@ def measure(
         "case": str(case),
         **case.__dict__,
         "flops": case.flops,
+        "vendor": case.vendor,
         "us": {},
         "error": {},
         "failure": {},
@@ -499,7 +590,7 @@ def measure(
                 artifact = prepare.program_of(point)
                 kernel = product.kernel(artifact)
                 product.refresh()
-                product.vendor()
+                product.expect()
                 product.y.fill_(float("nan"))
                 kernel()
                 torch.cuda.synchronize()
@@ -519,8 +610,17 @@ def measure(
                 row["failure"][name] = f"{type(failure).__name__}: {failure}"[:400]
     if not runs:
         return row
+    with dog.step("others"):
+        others = dict[str, Callable[[], Any]]()
+        for name, made in ((case.vendor, lambda: {case.vendor: product.vendor}), ("others", product.others)):
+            try:
+                for one, run in made().items():
+                    run()
+                    others[one] = run
+            except Exception as failure:
+                row["failure"][name] = f"{type(failure).__name__}: {failure}"[:400]
     with dog.step("timing"):
-        seen = microseconds({case.vendor: product.vendor, **product.others(), **runs}, args.samples, flush)
+        seen = microseconds({**others, **runs}, args.samples, flush)
     row["us"] = {name: round(statistics.median(times), 1) for name, times in seen.items()}
     row["samples"] = {name: [round(one, 1) for one in times] for name, times in seen.items()}
     return row
@@ -615,11 +715,11 @@ def grouped_table(report: dict[str, Any], name: str) -> list[str]:
         if not rows:
             continue
         made += [
-            f"| product | rows x columns x inner | torch us | {' | '.join(names)} |",
+            f"| product | rows x columns x inner | {rows[0]['vendor']} us | {' | '.join(names)} |",
             f"| --- {'| ---: ' * (len(names) + 2)}|",
         ]
         for row in rows:
-            base = row["us"]["torch._grouped_mm"]
+            base = row["us"][row["vendor"]]
             speeds = [f"{base / row['us'][form]:.3f}" if form in row["us"] else "-" for form in names]
             made.append(f"| {' | '.join(row['case'].split(': '))} | {base:.4g} | {' | '.join(speeds)} |")
         made.append("")
@@ -627,7 +727,7 @@ def grouped_table(report: dict[str, Any], name: str) -> list[str]:
         f"## {name}",
         "",
         f"Products of rows for each of many experts on one {machine['gpu']}, all signals set: microseconds of "
-        "`torch._grouped_mm` of rows in the order of experts, and times its speed, medians of "
+        "the vendor's product of rows in the order of experts, and times its speed, medians of "
         f"{report['samples']} turns; driver {machine['driver']}, torch {machine['torch']}, triton "
         f"{machine['triton']}. Programs and schedules are in `benchmarks/groups.tl`: rows lie in order, or are "
         "gathered by index, or a kernel packs them first, which is timed too.",
@@ -638,7 +738,9 @@ def grouped_table(report: dict[str, Any], name: str) -> list[str]:
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", default="ag_gemm,gemm_rs", help=f"some of {', '.join(OPERATORS)}, or {GROUPED}")
+    every = f"some of {', '.join(OPERATORS)}, or one of {', '.join(GROUPS_OF)}"
+    parser.add_argument("--op", default="ag_gemm,gemm_rs", help=every)
+    parser.add_argument("--folder", default="", help="unpacked wheels of DeepGEMM")
     parser.add_argument("--shapes", default="all")
     parser.add_argument("--of", default="8,2", help="numbers of ranks")
     parser.add_argument("--forms", default="", help="names of forms, with ; between them; default: all")
@@ -660,7 +762,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     every = list(cases(args.op.split(","), args.shapes, [int(n) for n in args.of.split(",")]))
     machine = named_target("sm_90") if args.dry else _machine()
     wanted = [(case, name, point) for case in every for name, point in case.points(machine, args.forms).items()]
-    grouped, rows_late = args.op == GROUPED, next(iter(forms_of(LATE.op, args.forms)), next(iter(FORMS)))
+    grouped, rows_late = args.op in GROUPS_OF, next(iter(forms_of(LATE.op, args.forms)), next(iter(FORMS)))
     if grouped:  # the routing changes no kernel
         wanted = list({point.file: (case, name, point) for case, name, point in wanted}.values())
     else:
@@ -674,7 +776,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     flush, rows = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda"), []
     report: dict[str, Any] = {
-        "benchmark": GROUPED if grouped else "roles", "machine": tp.machine(), "commit": args.commit or tp.commit(),
+        "benchmark": args.op if grouped else "roles", "machine": tp.machine(), "commit": args.commit or tp.commit(),
         "samples": args.samples, "rows": rows, "ended_early": None,
     }  # fmt: skip
 
@@ -683,7 +785,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.out:
             args.out.write_text(json.dumps(report, indent=1) + "\n")
 
-    dog = Watchdog(args.limit, on_end=write)
+    dog, NarrowGroups.folder = Watchdog(args.limit, on_end=write), args.folder
     print(report["machine"], flush=True)
     for case in every:
         if time.monotonic() - begin > args.seconds:
