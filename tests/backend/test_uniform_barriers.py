@@ -20,7 +20,6 @@ from tests.tiers import thorough
 from tilelink import device as dl
 from tilelink.backend import store
 from tilelink.backend.context import signature
-from tilelink.device.assembly import READ
 from tilelink.lowering.bind import bind
 from tilelink.runtime.cuda import helper_kernels
 from tilelink.runtime.cuda.compile_offline import compile_source
@@ -130,6 +129,9 @@ def test_programs_of_one_warp(pull: bool, dialect: str, deadline: bool) -> None:
     assert "mbarrier.init" in ptx and not faults(ptx)
     barrier = "bar.warp.sync 0xffffffff;"
     assert faults(ptx.replace(barrier, "bar.sync 0;")), "a barrier of the block in one of its programs"
+
+
+READ = tl.constexpr("ld.acquire.sys.global.b32 $0, [$1];")
 
 
 @triton.jit
