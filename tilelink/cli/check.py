@@ -39,7 +39,7 @@ from tilelink.cli.options import (
     write,
 )
 from tilelink.compiler import proofs
-from tilelink.compiler.other_sizes import Multiples, dimensions, other_sizes
+from tilelink.compiler.other_sizes import Multiples, dimensions, other_ranks, other_sizes
 from tilelink.data import plain
 from tilelink.errors import Location, ScheduleError, TileLinkError, UnknownNameError
 from tilelink.ir.program import Program
@@ -255,8 +255,14 @@ def _proved(
             given: dict[str, Any] = {**options, "dims": {**options["dims"], **changed}}
             return compiler.bound(program, schedule, **given)
 
+        def bound_on(ranks: int) -> Bound:
+            given: dict[str, Any] = {**options, "ranks": ranks}
+            return compiler.bound(program, schedule, **given)
+
         others = dict.fromkeys(dimensions(program), "tables are of these sizes")
-        others = {**(others if tables else other_sizes(plan, bound_with)), "ranks": "each rank was asked"}
+        others = {**others, "ranks": "tables are of these ranks"}
+        if not tables:
+            others = {**other_sizes(plan, bound_with), "ranks": other_ranks(plan, bound_on)}
     return _Safe(
         tasks=plan.tasks,
         memory=plan.bound.memory,

@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import lcm
 
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
-from tilelink.ir.scalar import Binary, Param, Scalar, Whole, walk
+from tilelink.ir.scalar import Binary, Param, Ranks, Scalar, Whole, walk
 from tilelink.ir.visitor import all_indices, stage_regions, stage_scalars
 from tilelink.lowering.bound import Bound
 from tilelink.planning.cutoff import Cutoff, Repetition, cutoff
+from tilelink.planning.few_ranks import MANY_RANKS
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cutoff import by_small, said
 
@@ -54,11 +56,33 @@ def other_sizes(plan: Plan, bound_with: Callable[[Mapping[str, int]], Bound]) ->
     return {name: _sizes(part, bound, name, bound_with) for name in names}
 
 
+def other_ranks(plan: Plan, bound_on: Callable[[int], Bound]) -> Multiples | str:
+    """Return the numbers of ranks that a verified plan's program may be on, or why its own alone was asked, in words.
+
+    bound_on: binds the program, which has no tables, for a number of ranks, in all else as it was.
+    """
+    part = cutoff(plan.bound) if plan.stands_for_all else None
+    if part is None or part.ranks is None:
+        return "each rank was asked"
+    if _is_folded(plan.bound.source, lambda one: isinstance(one, Ranks)):
+        return "a quotient, a remainder, a minimum or the like of it decides something"
+    held = all(_is_said(part, partial(bound_on, ranks)) for ranks in {2 * plan.bound.ranks, MANY_RANKS})
+    return Multiples(of=1, least=MANY_RANKS) if held else "another number gives kernels, channels or tiles that differ"
+
+
+def _is_said(part: Cutoff, bind: Callable[[], Bound]) -> bool:
+    """True if another program is proved by what was proved."""
+    with suppress(TileLinkError):
+        other = cutoff(bind())
+        return other is not None and said(part) == said(other)
+    return False
+
+
 def _sizes(
     part: Cutoff | None, bound: Bound, name: str, bound_with: Callable[[Mapping[str, int]], Bound]
 ) -> Multiples | str:
     value = int(bound.numbers[name])
-    if _is_folded(bound.source, name):
+    if _is_folded(bound.source, lambda one: isinstance(one, Param) and one.name == name):
         return "a quotient, a remainder, a minimum or the like of it decides something"
     every = [] if part is None else [(part, sizes) for one in _with(part, name) for sizes in _multiples(one, value)]
     held = next((sizes for of, sizes in every if _hold(of, name, value, sizes, bound_with)), None)
@@ -95,13 +119,13 @@ def _tile(bound: Bound, name: str) -> int:
     return lcm(*(stage.tiles[decl.name] for stage, decl in tiled if decl.name not in stage.scalar_indices))
 
 
-def _is_folded(program: Program, name: str) -> bool:
-    """True if a quotient, a remainder, a minimum or the like of a dimension decides something of a program."""
+def _is_folded(program: Program, is_one: Callable[[Scalar], bool]) -> bool:
+    """True if a quotient, a remainder, a minimum or the like of a number decides something of a program."""
     extents = [extent for tensor in program.tensors for extent in tensor.shape]
     extents += [decl.extent for stage in program.stages for decl in all_indices(stage)]
     every = [*extents, *(one for stage in program.stages for one in stage_scalars(stage))]
     nodes = (node for one in every for node in walk(one))
-    return any(isinstance(node, Binary) and node.op not in "+-*" and _says(node, name) for node in nodes)
+    return any(isinstance(node, Binary) and node.op not in "+-*" and any(map(is_one, walk(node))) for node in nodes)
 
 
 def _as_a_whole(program: Program, name: str) -> bool:
@@ -133,10 +157,7 @@ def _hold(
     part: Cutoff, name: str, value: int, sizes: Multiples, bound_with: Callable[[Mapping[str, int]], Bound]
 ) -> bool:
     """True if the small program of some sizes is the one that was proved."""
-    with suppress(TileLinkError):
-        others = (cutoff(bound_with({name: size})) for size in {2 * value, sizes.least} - {value})
-        return all(other is not None and said(part) == said(other) for other in others)
-    return False
+    return all(_is_said(part, partial(bound_with, {name: size})) for size in {2 * value, sizes.least} - {value})
 
 
 def dimensions(program: Program) -> list[str]:

@@ -77,6 +77,7 @@ from tilelink.lowering.events import NOTIFY
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import partial
 from tilelink.lowering.words import looks_up
+from tilelink.planning.few_ranks import MANY_RANKS, FewRanks, few_ranks, in_turn
 from tilelink.planning.plan import Plan
 from tilelink.planning.segment_tiles import Segments, segments_of
 
@@ -130,14 +131,23 @@ class Repetition:
 
 @dataclass(frozen=True, kw_only=True)
 class Cutoff:
-    """A bound program, and the one in which each repetition has the blocks that stand for all."""
+    """A bound program, and the one in which each repetition has the blocks that stand for all.
+
+    ranks: the program on few ranks, of which the small one has the blocks; None if it is on all of them.
+    """
 
     whole: Bound
     small: Bound
     repetitions: tuple[Repetition, ...]
+    ranks: FewRanks | None = None
+
+    @property
+    def blocks(self) -> Bound:
+        """The program with all blocks, on as many ranks as the small one."""
+        return self.whole if self.ranks is None else self.ranks.small
 
     def __str__(self) -> str:
-        said = list[str]()
+        said = [] if self.ranks is None else [str(self.ranks)]
         for one in self.repetitions:
             stage, name = min(member for member in one.sizes if isinstance(member[1], str))
             many, few = one.parts
@@ -150,20 +160,27 @@ class Cutoff:
     def digits(self, stage: str) -> list[tuple[int, int, int]]:
         """Return (tiles of a step, count, number of the repetition) of the indices in the order of a stage that are
         in repetitions, the outermost one first."""
-        own = self.whole.stages[stage]
-        if in_any_order(self.whole, own):
+        own = self.blocks.stages[stage]
+        if in_any_order(self.blocks, own):
             return []
         return sorted(
-            ((_digit(self.whole, own, name, one.tiles(own, name)) or 0, one.tiles(own, name), number)
+            ((_digit(self.blocks, own, name, one.tiles(own, name)) or 0, one.tiles(own, name), number)
              for number, one in enumerate(self.repetitions) for name in one.indices(own) if name in own.order),
             reverse=True,
         )  # fmt: skip
 
+    def mixes(self, stage: str) -> bool:
+        """True if the order of a stage's tiles depends on ranks, of which there are few."""
+        return self.ranks is not None and stage in self.ranks.mixed
+
     def rounds(self, stage: str) -> int:
         """Return the number of parts in which the tiles of a stage come, one after the other, in both programs: each
-        part has all blocks of the repetitions that the stage has an index of. It is one if they come in any order."""
-        own = self.whole.stages[stage]
-        if in_any_order(self.whole, own) and any(one.indices(own) for one in self.repetitions):
+        part has all blocks of the repetitions that the stage has an index of. It is one if they come in any order, or
+        if that depends on ranks."""
+        own = self.blocks.stages[stage]
+        if self.mixes(stage):
+            return 1
+        if in_any_order(self.blocks, own) and any(one.indices(own) for one in self.repetitions):
             return 1
         total = own.total
         return total // max((width * count for width, count, _ in self.digits(stage)), default=1)
@@ -185,8 +202,10 @@ class Cutoff:
         says which channels of a dimension of it are notified does so in each block; any other one does it once for each
         tile of the index, of which there are as many more as there are blocks.
         """
-        ranks, channels = self.whole.ranks, self.whole.channels
-        result = {key: np.zeros((ranks, *grid.counts), np.int64) for key, grid in channels.items()}
+        ranks, channels = self.blocks.ranks, self.blocks.channels
+        result = {
+            key: np.zeros((self.whole.ranks, *grid.counts), np.int64) for key, grid in self.whole.channels.items()
+        }
         left = iter(counts)
         for stage in self.small.stages.values():
             if [*_notified_if(stage.stage.body, {name for one in self.repetitions for name in one.indices(stage)})]:
@@ -198,6 +217,8 @@ class Cutoff:
                 if found is None or found.shape != (ranks, *self.small.channels[key[0]].counts):
                     return None
                 found = self._of_all(found, key[0], key[1], stage.name, around)
+                if found is not None and self.ranks is not None:
+                    found = self.ranks.thresholds(found, channels[key[0]], key[1], stage.name, around)
                 if found is None:
                     return None
                 result[key[0]] += found
@@ -213,8 +234,8 @@ class Cutoff:
         self, found: Ints, key: tuple[str, str], region: Region, stage: str, around: frozenset[str]
     ) -> Ints | None:
         """Return the notifies of a statement in the whole program, from those in the small one."""
-        grid, few = self.whole.channels[key], self.small.channels[key]
-        own, small = self.whole.stages[stage], self.small.stages[stage]
+        grid, few = self.blocks.channels[key], self.small.channels[key]
+        own, small = self.blocks.stages[stage], self.small.stages[stage]
         for one in self.repetitions:
             free = around & {*one.indices(own)}
             for dim, count in enumerate(grid.counts):
@@ -254,12 +275,14 @@ def cutoff(bound: Bound) -> Cutoff | None:
         return None  # the network orders other things than accesses
     if any(kernel.steps > 1 for kernel in bound.kernels):
         return None  # tiles of a step are counted, and a kernel has no one order of whole loops
-    high = {member for one in _Search(bound).repetitions() for member in one.sizes}
-    search = _Search(bound, high)
+    ranks = few_ranks(bound) if bound.ranks >= MANY_RANKS else None
+    own = bound if ranks is None else ranks.small
+    high = {member for one in _Search(own).repetitions() for member in one.sizes}
+    search = _Search(own, high)
     found = search.repetitions()
-    if not found:
+    if not found and ranks is None:
         return None
-    return Cutoff(whole=bound, small=_small(bound, found, search.digits), repetitions=tuple(found))
+    return Cutoff(whole=bound, small=_small(own, found, search.digits), repetitions=tuple(found), ranks=ranks)
 
 
 def _notified(statement: Statement) -> tuple[tuple[str, str], Region] | None:
@@ -744,7 +767,7 @@ def _small(bound: Bound, repetitions: list[Repetition], low: Mapping[tuple[str, 
         tiles = {name: _in_small(size, blocks.get((stage.name, name))) for name, size in stage.tiles.items()}
         small = replace(stage, extents=extents, tiles=tiles, cutoff=few)
         if counts and in_any_order(bound, stage):
-            stages[stage.name] = replace(small, order=_in_turn(small))
+            stages[stage.name] = replace(small, order=in_turn(small))
             continue
         for width, name in sorted(digits):
             # The digits below are those of the whole program already.
@@ -768,16 +791,6 @@ def _small(bound: Bound, repetitions: list[Repetition], low: Mapping[tuple[str, 
 
     bodies = {name: map_scalars(stage.stage.body, partial_of(fewer, name)) for name, stage in stages.items()}
     return with_bodies(replace(bound, tensors=tensors, channels=channels, stages=stages), bodies)
-
-
-def _in_turn(stage: BoundStage) -> dict[str, Scalar]:
-    """Return the order of a stage's tiles in which its last index comes first."""
-    order, width = dict[str, Scalar](), 1
-    for name in reversed([decl.name for decl in stage.stage.indices]):
-        count = stage.count(name)
-        order[name] = binary("%", binary("//", TILE, const(width)), const(count))
-        width *= count
-    return order
 
 
 def _in_small(size: int, block: tuple[int, tuple[int, int]] | None) -> int:

@@ -100,10 +100,12 @@ def _of_whole(part: Cutoff) -> Iterator[str]:
         names = () if over is None else (over.starts, sorted(over.indices), sorted(over.rows), sorted(over.entries))
         members = sorted(map(str, one.sizes))
         yield f"alike: {members}, {one.kept} kept, {one.parts[1]} parts, {names}, {sorted(one.compared)}"
+    if part.ranks is not None:
+        yield part.ranks.statement
     yield f"left out: {sorted(part.whole.compact_stages)}"
     for kernel in part.whole.kernels:
         for loop in kernel.loops:
             totals = [(part.whole.stages[name].total, part.small.stages[name].total) for name in loop.stages]
             equal = len({whole for whole, _ in totals}) == 1, all(whole == few for whole, few in totals)
-            turns = all(part.digits(name) == part.digits(loop.stages[0]) for name in loop.stages)
+            turns = part.ranks is None and all(part.digits(name) == part.digits(loop.stages[0]) for name in loop.stages)
             yield f"{kernel.name}: {[part.rounds(name) for name in loop.stages]} rounds, {equal}, {turns}"

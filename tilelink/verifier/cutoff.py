@@ -197,7 +197,7 @@ def proved(part: Cutoff, plan: Plan) -> bool:
     if (
         _meets_at_places(plan)
         or (aside and not waits_are_free(_by_kernels(plan)))
-        or not (in_turn(part, plan) or in_rounds(part, plan))
+        or not (in_rounds(part, plan) if part.ranks is not None else in_turn(part, plan) or in_rounds(part, plan))
     ):
         return False
     order = Orders(plan, replace(part.whole, kernels=plan.bound.kernels))
@@ -260,7 +260,7 @@ def in_rounds(part: Cutoff, plan: Plan) -> bool:
     if numbered is None:
         return False
     of_task, before, last = numbered
-    s, ranks = plan.signals, part.whole.ranks
+    s, ranks = plan.signals, plan.bound.ranks
     notifies = np.flatnonzero(s.kind == NOTIFY)
     node = of_task[s.task[notifies]]
     node = np.where(
@@ -289,7 +289,7 @@ def in_rounds(part: Cutoff, plan: Plan) -> bool:
 def _rounds(part: Cutoff, plan: Plan) -> tuple[Ints, tuple[Ints, Ints], Ints] | None:
     """Return the round of each task, the pairs of rounds of which the first is before the second one, and the last one
     of each kernel, [kernels, ranks], which has no tasks. None if stages of a kernel have rounds that differ."""
-    small, whole, ranks = plan.bound, part.whole, part.whole.ranks
+    small, whole, ranks = plan.bound, part.whole, plan.bound.ranks
     of_task, used = np.zeros(plan.tasks, np.int64), 0
     first, last = (np.zeros((len(small.kernels), ranks), np.int64) for _ in range(2))
     for number, kernel in enumerate(small.kernels):
@@ -301,7 +301,9 @@ def _rounds(part: Cutoff, plan: Plan) -> tuple[Ints, tuple[Ints, Ints], Ints] | 
             if len(counts) > 1 or len(rounds) > 1 or len({whole.stages[name].total for name in loop.stages}) > 1:
                 return None
             (total,), (times,) = counts, rounds
-            alike = all(whole.stages[name].total == small.stages[name].total for name in loop.stages)
+            alike = not any(part.mixes(name) for name in loop.stages) and all(
+                whole.stages[name].total == small.stages[name].total for name in loop.stages
+            )
             t = np.arange(total)
             for place, name in enumerate(loop.stages):
                 own = t * len(loop.stages) + place if alike else t // (total // times)
@@ -312,7 +314,8 @@ def _rounds(part: Cutoff, plan: Plan) -> tuple[Ints, tuple[Ints, Ints], Ints] | 
                 at = plan.first_task[name] + rank * len(place)
                 of_task[at : at + len(place)] = used + place
             first[number, rank], last[number, rank] = used, used + begin
-            used += begin + 1
+            if part.ranks is None or rank == ranks - 1:  # all ranks have one round, where few stand for all
+                used += begin + 1
     numbers = np.arange(used)
     follows = np.ones(used, bool)
     follows[first.ravel()] = False
