@@ -20,7 +20,8 @@ from tests.verifier.mutations import Case, mutants
 from tests.verifier.test_cutoff import Whole
 from tests.verifier.test_families import case_of
 from tilelink import compiler
-from tilelink.errors import TileLinkError
+from tilelink.errors import ScheduleError, TileLinkError
+from tilelink.lowering.limits import MAX_TILES
 from tilelink.planning import cutoff as cutoffs
 from tilelink.planning import few_ranks as few
 from tilelink.planning.cutoff import cutoff
@@ -273,6 +274,10 @@ def test_few_ranks_of_many_are_planned() -> None:
     for schedule in (None, *module.schedules_of(program)):
         plan = compiler.plan(program, schedule, ranks=512, dims={"Ms": 80, "N": 96, "K": 48})
         assert plan.stands_for_all == "5 of 512 ranks" and plan.representative.bound.ranks == 5
+    large = {"Ms": 8192, "N": 96, "K": 48}
+    assert compiler.plan(program, None, ranks=512, dims=large).tasks > MAX_TILES, "more than a plan holds"
+    with pytest.raises(ScheduleError, match="tiles on each of 512 ranks"):
+        compiler.plan(module.program("ag_gemm_ring"), None, ranks=512, dims=large)
     ring = module.program("ag_gemm_ring")
     bound = compiler.bound(ring, None, ranks=16, dims={"Ms": 80, "N": 96, "K": 48})
     assert few.few_ranks(bound) is None, "which rank is the next one is not kept"

@@ -18,7 +18,7 @@ from tilelink.scheduling.words import word_called
 MAX_RANKS = 1 << 16
 """Largest number of ranks, which is more than any machine has. Rules look at some of them one by one."""
 MAX_TILES = 1 << 23
-"""Largest number of tiles of all ranks. Such a plan takes minutes and gigabytes, if no few blocks stand for all."""
+"""Largest number of tiles of all ranks in a plan. Such a plan takes minutes and gigabytes."""
 MAX_CHANNELS = 1 << 26
 MAX_DIMENSIONS = 16
 """Largest number of dimensions of a tensor. Proofs look at all corners of a box: twice as many for each dimension."""
@@ -27,21 +27,26 @@ MAX_ELEMENTS = 1 << 20
 
 
 def check_size(bound: Bound) -> None:
-    """Raise ScheduleError for a program whose plan is too large for any machine, before memory is allocated."""
+    """Raise ScheduleError for a program with too many dimensions or channels, before memory is allocated."""
     _check_dimensions(bound)
-    tiles = channels = 0
-    for name, stage in bound.stages.items():
-        tiles += stage.total * bound.ranks
-        if tiles > MAX_TILES:
-            message = f"stage {name} has {stage.total:,} tiles on each of {bound.ranks:,} ranks"
-            hint = f"a plan holds {MAX_TILES:,} tiles: take larger tiles, smaller sizes or fewer ranks"
-            raise ScheduleError(message, location=stage.stage.location, hint=hint)
+    channels = 0
     for (name, _), grid in bound.channels.items():
         channels += grid.count * bound.ranks
         if channels > MAX_CHANNELS:
             message = f"tensor {name} has {grid.count:,} channels on each of {bound.ranks:,} ranks"
             hint = f"a plan holds {MAX_CHANNELS:,} channels: make them coarser, or take smaller sizes or fewer ranks"
             raise ScheduleError(message, location=bound.tensors[name].decl.location, hint=hint)
+
+
+def check_tiles(bound: Bound) -> None:
+    """Raise ScheduleError for a program whose plan has too many tiles for any machine. Few ranks need no such plan."""
+    tiles = 0
+    for name, stage in bound.stages.items():
+        tiles += stage.total * bound.ranks
+        if tiles > MAX_TILES:
+            message = f"stage {name} has {stage.total:,} tiles on each of {bound.ranks:,} ranks"
+            hint = f"a plan holds {MAX_TILES:,} tiles: take larger tiles, smaller sizes or fewer ranks"
+            raise ScheduleError(message, location=stage.stage.location, hint=hint)
 
 
 def _check_dimensions(bound: Bound) -> None:

@@ -74,6 +74,7 @@ from tilelink.ir.visitor import all_indices, awaited, map_scalars, stage_scalars
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, KernelKind, with_bodies
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY
+from tilelink.lowering.limits import MAX_TILES
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import partial
 from tilelink.lowering.words import looks_up
@@ -277,6 +278,8 @@ def cutoff(bound: Bound) -> Cutoff | None:
         return None  # tiles of a step are counted, and a kernel has no one order of whole loops
     ranks = few_ranks(bound) if bound.ranks >= MANY_RANKS else None
     own = bound if ranks is None else ranks.small
+    if own.ranks * sum(stage.total for stage in own.stages.values()) > MAX_TILES:
+        return None  # orders are looked at tile by tile
     high = {member for one in _Search(own).repetitions() for member in one.sizes}
     search = _Search(own, high)
     found = search.repetitions()

@@ -31,6 +31,7 @@ from tilelink.lowering.events import (
     number_tasks,
 )
 from tilelink.lowering.guards import Guards
+from tilelink.lowering.limits import check_tiles
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import Fault
 
@@ -294,8 +295,9 @@ _COLUMNS = frozenset(one.name for one in fields(Plan))
 def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None, *, alone: bool = False) -> Plan:
     """Return the plan of a bound program. `tables`: name -> int array [ranks, *shape] for its dynamic mappings.
 
-    alone: each tile on SMs is a program of its own (cutoff.py).
+    alone: each tile on SMs is a program of its own (cutoff.py). Raises ScheduleError if there are too many tiles.
     """
+    check_tiles(bound)
     first_task, tasks = number_tasks(bound)
     channel_base, channels = number_channels(bound)
     enumerator = Enumerator(bound, first_task, channel_base, tables or {})
