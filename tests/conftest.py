@@ -5,8 +5,10 @@ import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Generator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import hypothesis
@@ -38,14 +40,21 @@ GPU_MARKERS = {"gpu": 1, "gpus2": 2, "gpus4": 4, "gpus8": 8}
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files that differ")
     parser.addoption("--thorough", action="store_true", help="run what repeats on more cases what others prove too")
+    parser.addoption("--costs", type=int, default=0, metavar="COUNT", help="list so many tests that took most CPU")
 
 
 LEFT_OUT = pytest.StashKey[int]()
 """How many thorough tests a run leaves out."""
 COSTS = pytest.StashKey[dict[str, float]]()
 """The CPU seconds of tests of the default tier, by their ids."""
+SLOWNESS = pytest.StashKey[list[float]]()
+"""How slow the processor was between tests (tests/cost.py), or as each worker has found it."""
+SAMPLED = pytest.StashKey[float]()
+"""When that was last measured."""
 TOTAL = pytest.StashKey[float]()
-"""Those of a run, with its workers."""
+"""The CPU seconds of a run, with its workers, on the processor where the budgets were set."""
+SECONDS_APART = 2.0
+"""Between measurements of the processor."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -71,26 +80,39 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     result = yield
     if not _devices_needed(item) and not tiers.is_asked_for(item, item.config.args):
         item.config.stash.setdefault(COSTS, {})[item.nodeid] = cost.cpu_seconds() - before
+    _measure_processor(item.config.stash)
     return result
+
+
+def _measure_processor(stash: pytest.Stash) -> None:
+    if time.monotonic() >= stash.get(SAMPLED, 0.0) + SECONDS_APART:
+        stash.setdefault(SLOWNESS, []).append(cost.slowness())
+        stash[SAMPLED] = time.monotonic()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker tells the process that reports; its own report is read by nobody."""
     stash = session.config.stash
     told: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    slowness = median(stash.get(SLOWNESS, []) or [cost.slowness()])
     if told is not None:
-        told["left_out"], told["costs"] = stash.get(LEFT_OUT, 0), cost.dearest(stash.get(COSTS, {}))
+        told["left_out"], told["slowness"] = stash.get(LEFT_OUT, 0), slowness
+        told["costs"] = {name: seconds / slowness for name, seconds in stash.get(COSTS, {}).items()}
         return
-    stash[TOTAL] = cost.cpu_seconds()
+    stash[TOTAL] = cost.cpu_seconds() / slowness
+    if not getattr(session.config.option, "numprocesses", None):  # those of workers are divided
+        stash[COSTS] = {name: seconds / slowness for name, seconds in stash.get(COSTS, {}).items()}
+    if os.environ.get("CI") == "true" and cost.fails(*_judged(session.config)) and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _exceeded(config: pytest.Config) -> Iterator[str]:
-    """Yield what of a run took more CPU than it may; nothing of one with thorough tests, which may take long."""
-    if not config.getoption("--thorough"):
-        chosen = config.getoption("keyword") or config.getoption("markexpr")
-        some = config.args_source == pytest.Config.ArgsSource.ARGS or bool(chosen)
-        whole = not some and not cost.GPUS
-        yield from cost.exceeded(config.stash.get(TOTAL, 0.0), cost.dearest(config.stash.get(COSTS, {})), whole)
+def _judged(config: pytest.Config) -> tuple[float, dict[str, float], bool]:
+    """What tests/cost.py judges of a run; nothing of one with thorough tests, which may take long."""
+    if config.getoption("--thorough"):
+        return 0.0, {}, False
+    chosen = config.getoption("keyword") or config.getoption("markexpr")
+    some = config.args_source == pytest.Config.ArgsSource.ARGS or bool(chosen)
+    return config.stash.get(TOTAL, 0.0), config.stash.get(COSTS, {}), not some and not cost.GPUS
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -100,6 +122,7 @@ def pytest_testnodedown(node: Any) -> None:
     stash = node.config.stash
     stash[LEFT_OUT] = max(stash.get(LEFT_OUT, 0), told.get("left_out", 0))
     stash.setdefault(COSTS, {}).update(told.get("costs", {}))
+    stash.setdefault(SLOWNESS, []).extend([told["slowness"]] if "slowness" in told else [])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -107,8 +130,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if number := config.stash.get(LEFT_OUT, 0):
         terminalreporter.write_line(f"{number} thorough tests were left out: --thorough runs them too")
     terminalreporter.write_line(f"{config.stash.get(TOTAL, 0.0):.0f} CPU s")
-    for line in _exceeded(config):
+    for line in cost.exceeded(*_judged(config)):
         terminalreporter.write_line(line, red=True)
+    if count := config.getoption("--costs"):
+        dear = cost.listed(cost.dearest(config.stash.get(COSTS, {}), count))
+        terminalreporter.write_line(f"the tests that took most CPU s:{dear}")
 
 
 def _skip(items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -45,12 +46,24 @@ DEFAULT = {"test_pairs[1-1]", "test_pairs[2-2]", "test_one[1]", "test_none_kept[
 OTHERS = {"test_pairs[1-2]", "test_pairs[2-1]", "test_one[2]", "test_whole"}
 
 
-COMMAND = (sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-c", os.devnull)
+BUSY = """
+import time
+
+
+def test_busy():
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        pass
+"""
+COMMAND = (
+    *(sys.executable, "-m", "pytest", "-p", "tests.conftest"),
+    *("-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "."),
+)
 
 
 def variables() -> dict[str, str]:
     """The environment of a run within this one."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTEST_XDIST_WORKER", "CI")}
     return {**kept, "PYTHONPATH": str(ROOT)}
 
 
@@ -106,14 +119,43 @@ def test_what_costs_too_much_is_named(whole: bool, total: float, dear: float, sa
     assert all("a.py::test_a" in one for one in found)
 
 
+@pytest.mark.parametrize(("whole", "times", "dear", "fails"), [
+    (True, 1.5, 39, False), (True, 1.7, 1, True), (False, 1.7, 1, False), (False, 0.1, 41, True),
+])  # fmt: skip
+def test_a_run_fails_for_what_no_difference_of_processors_explains(
+    whole: bool, times: float, dear: float, fails: bool
+) -> None:
+    assert cost.fails(times * cost.BUDGET_S, {"a": 1.0, "b": dear}, whole) == fails
+
+
+def test_a_processor_is_as_slow_as_another_measurement_says() -> None:
+    """Of the loop alone: other processes of the machine take time, not CPU seconds of this one."""
+    before = time.thread_time()
+    found = min(cost.slowness() for _ in range(5))
+    assert 0.0 < 5 * found * cost.LOOP_S <= time.thread_time() - before
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["alone", "worker"])
+def test_seconds_are_divided_by_how_slow_the_processor_is(workers: list[str], tmp_path: Path) -> None:
+    """Once, whoever measures it: a test of a tenth of a second took ten on a processor that is a hundredth as slow."""
+    (tmp_path / "conftest.py").write_text("from tests import cost\ncost.slowness = lambda: 0.01\n")
+    (tmp_path / "test_it.py").write_text(BUSY)
+    command = [*COMMAND, *workers, "--costs", "1"]
+    done = subprocess.run(command, cwd=tmp_path, env=variables(), capture_output=True, text=True, timeout=100)
+    (seconds,) = re.findall(r"^the tests that took most CPU s:\n +([0-9.]+)  test_it.py::test_busy$", done.stdout, re.M)
+    (total,) = re.findall(r"^(\d+) CPU s$", done.stdout, re.M)
+    assert 9 < float(seconds) < 30 < float(total), done.stdout
+
+
+@pytest.mark.parametrize("continuous", [False, True])
 @pytest.mark.parametrize("arguments", [[], ["-k", "pairs"]])
-def test_a_whole_run_says_what_is_too_much(arguments: list[str], tmp_path: Path) -> None:
-    """And others do not: who works on something may run what he likes."""
+def test_a_whole_run_says_what_is_too_much(continuous: bool, arguments: list[str], tmp_path: Path) -> None:
+    """And fails where CI=true. Others do not: who works on something may run what he likes."""
     (tmp_path / "conftest.py").write_text("from tests import cost\ncost.BUDGET_S, cost.GPUS = 0.0, False\n")
     (tmp_path / "test_it.py").write_text(TESTS)
-    command = [*COMMAND, *arguments]
-    done = subprocess.run(command, cwd=tmp_path, env=variables(), capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
+    command, environment = [*COMMAND, *arguments], variables() | ({"CI": "true"} if continuous else {})
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == int(continuous and not arguments), done.stdout + done.stderr
     assert ("a default run may take 0" in done.stdout) == (not arguments)
 
 
