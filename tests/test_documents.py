@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 import tilelink
 from docs import pages
 from tests.tiers import thorough
+from tests.unit.two_ranks import run_on_two_ranks
 from tilelink import errors
 from tilelink.backend.names import DERIVED, FRAME
 from tilelink.cli import app
@@ -178,29 +180,48 @@ WATCHED = "import faulthandler, sys\nfaulthandler.dump_traceback_later(220, exit
 """Ranks that wait for one another for ever say where, before the run is ended."""
 
 
-@pytest.mark.parametrize(("page", "least"), [("your_kernel", 6), ("decode", 3), ("modules", 7)])
-def test_the_code_of_a_page_runs_on_two_ranks(page: str, least: int, tmp_path: Path) -> None:
-    """By the command that the page gives, without a GPU."""
+def run_by_torchrun(script: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=script.parent)
+    assert done.returncode == 0, done.stderr[-6000:]
+
+
+def run_forked(script: Path) -> None:
+    run_on_two_ranks("tests.unit.script_ranks", [str(script)])
+
+
+@pytest.mark.parametrize(("page", "least", "run_ranks"), [
+    ("your_kernel", 6, run_forked), ("decode", 3, run_by_torchrun), ("modules", 7, run_forked),
+])  # fmt: skip
+def test_the_code_of_a_page_runs_on_two_ranks(
+    page: str, least: int, run_ranks: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """Without a GPU. One of the pages by the command that all of them give."""
     text = (ROOT / "docs" / f"{page}.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.S)
     assert len(blocks) >= least and "torchrun --nproc-per-node 2 script.py" in text
-    if page == "decode":
-        blocks[:0] = calls_in_models(tmp_path)
-    script = tmp_path / "script.py"
-    code = "\n".join(
-        [f"{WATCHED}sys.path.insert(0, {str(ROOT)!r})", *blocks, "open(f'rank {rank} is done', 'x').close()"]
-    )
-    script.write_text(code)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-6000:]
-    assert {path.name for path in tmp_path.glob("rank*")} == {"rank 0 is done", "rank 1 is done"}
+    runs_on_two_ranks(blocks, run_ranks, tmp_path)
 
 
-def calls_in_models(folder: Path) -> list[str]:
-    """The `py` blocks of the first page and of the README, which run before those of a page: processes take seconds."""
+def test_calls_in_models_run_on_two_ranks(tmp_path: Path) -> None:
+    """The `py` blocks of the first page and of the README.
+
+    No other group of ranks after theirs: torch has one store for both, in which a rank that comes first finds the
+    addresses that the other one had in the first group, and waits for ever.
+    """
     start, readme = (pages.DOCS / "start.md").read_text(), (ROOT / "README.md").read_text()
-    (folder / "first.tl").write_text("\n".join(re.findall(r"```tilelink\n(.*?)```", start, re.S)))
+    (tmp_path / "first.tl").write_text("\n".join(re.findall(r"```tilelink\n(.*?)```", start, re.S)))
     (first,), (model,) = (re.findall(r"```py\n(.*?)```", text, re.S) for text in (start, readme))
     use = "mlp = MLP(32, 48)\nmlp(torch.randn(8, 32)).sum().backward()\nassert mlp.up.grad.norm() > 0\n"
-    return [first, model, use, "dist.destroy_process_group()"]
+    runs_on_two_ranks(
+        [first, model, use, "rank = dist.get_rank()\ndist.destroy_process_group()\n"], run_forked, tmp_path
+    )
+
+
+def runs_on_two_ranks(blocks: Sequence[str], run_ranks: Callable[[Path], None], folder: Path) -> None:
+    """Blocks that say which `rank` they run on end on both ranks."""
+    script = folder / "script.py"
+    code = [f"{WATCHED}sys.path.insert(0, {str(ROOT)!r})", *blocks, "open(f'rank {rank} is done', 'x').close()"]
+    script.write_text("\n".join(code))
+    run_ranks(script)
+    assert {path.name for path in folder.glob("rank*")} == {"rank 0 is done", "rank 1 is done"}
