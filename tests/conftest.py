@@ -98,9 +98,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if told is not None:
         told["left_out"], told["slowness"] = stash.get(LEFT_OUT, 0), slowness
         told["costs"] = {name: seconds / slowness for name, seconds in stash.get(COSTS, {}).items()}
+        told["total"] = cost.cpu_seconds() / slowness  # once it has ended, nobody knows of servers that it left alone
         return
-    stash[TOTAL] = cost.cpu_seconds() / slowness
-    if not getattr(session.config.option, "numprocesses", None):  # those of workers are divided
+    if getattr(session.config.option, "numprocesses", None):
+        stash[TOTAL] = stash.get(TOTAL, 0.0) + time.process_time() / slowness
+    else:
+        stash[TOTAL] = cost.cpu_seconds() / slowness
         stash[COSTS] = {name: seconds / slowness for name, seconds in stash.get(COSTS, {}).items()}
     if os.environ.get("CI") == "true" and cost.fails(*_judged(session.config)) and not session.exitstatus:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -122,6 +125,7 @@ def pytest_testnodedown(node: Any) -> None:
     stash = node.config.stash
     stash[LEFT_OUT] = max(stash.get(LEFT_OUT, 0), told.get("left_out", 0))
     stash.setdefault(COSTS, {}).update(told.get("costs", {}))
+    stash[TOTAL] = stash.get(TOTAL, 0.0) + told.get("total", 0.0)
     stash.setdefault(SLOWNESS, []).extend([told["slowness"]] if "slowness" in told else [])
 
 
