@@ -23,6 +23,8 @@ from tilelink.target import target as named_target
 TARGETS = ["sm_80", "sm_89", "sm_90", "gfx942"]
 SCHEDULED = [case for case in library.cases() if case[1]]
 COVERING = library.covering(library.cases())
+PAIRED = {library.name(case) for case in library.paired(library.cases())}
+COMPILED = [case for case in library.cases() if library.name(case) in PAIRED | {*map(library.name, COVERING)}]
 OTHERS = library.in_turn(library.unlike())[::2]
 """What is compiled for other targets than sm_90, besides the samples."""
 
@@ -34,10 +36,14 @@ def test_samples(name: str, target: str) -> None:
     assert all(compile_all(bound, emitted(bound)))
 
 
-@thorough(unless=lambda case, target: target == "sm_90" or one_in(6, library.name(case), target))
+@thorough(
+    unless=lambda case, target: (
+        library.name(case) in PAIRED if target == "sm_90" else one_in(6, library.name(case), target)
+    )
+)
 @pytest.mark.parametrize(
     ("case", "target"),
-    [*((case, "sm_90") for case in COVERING), *library.spread(OTHERS, "sm_80", "sm_89", "gfx942")],
+    [*((case, "sm_90") for case in COMPILED), *library.spread(OTHERS, "sm_80", "sm_89", "gfx942")],
     ids=library.name,
 )
 def test_library(case: library.Case, target: str) -> None:

@@ -102,6 +102,16 @@ def few(cases: Iterable[Case]) -> list[Case]:
     return _covered(cases, lambda case: features(case[0]))
 
 
+def paired(cases: Iterable[Case]) -> list[Case]:
+    """As `featured`, with each two clauses that some schedule gives one stage or tensor, whatever else it gives it."""
+    return _covered(cases, lambda case: features(case[0]) | _pairs(case))
+
+
+def _pairs(case: Case) -> set[str]:
+    clauses = (sorted({one.strip() for one in line.split(",")}) for line in said(case))
+    return {f"{one}, {two}" for line in clauses for one in line for two in line}
+
+
 def is_featured(case: Case) -> bool:
     """True for the cases that `featured` takes of the library."""
     return name(case) in _names()[0]
