@@ -14,6 +14,7 @@ from tests.conftest import Golden
 from tests.lowering import test_roles_counted as counted
 from tests.lowering import test_roles_epilogue as epilogue
 from tests.runtime.ptx import text
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.artifact import Boxes, TensorPointer
 from tilelink.backend import store
@@ -170,6 +171,11 @@ FORMS = {
 }
 
 
+COMBINED = {"a vector of columns", "computed results", "halved tiles", "two products"}
+"""Others have what these have, and more."""
+
+
+@thorough(unless=lambda form: form not in COMBINED)
 @pytest.mark.parametrize("form", FORMS)
 def test_products_are_those_of_groups_of_warps_and_nothing_spills(form: str) -> None:
     options, products, warps = FORMS[form]
@@ -292,6 +298,7 @@ def test_the_loader_waits_after_the_product_and_loads_what_consumers_add() -> No
     assert taken == ["parts", "parts", "r"]
 
 
+@thorough(unless=lambda ranks, has_deadline: has_deadline == (ranks == 4))
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("has_deadline", [False, True])
 def test_an_epilogue_with_waits_and_peers_compiles_without_spills(ranks: int, has_deadline: bool) -> None:
@@ -329,6 +336,7 @@ schedule one for direct:
 """
 
 
+@thorough(unless=lambda ranks: ranks == 2)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_single_kernel_stores_at_peers_and_ends_the_launch(ranks: int) -> None:
     """Nothing else tells peers that the launch has ended. Its own copy of what it stores at peers is loaded."""
