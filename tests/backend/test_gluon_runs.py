@@ -17,6 +17,7 @@ import torch
 
 from tests.backend.gluon_executor import Event, Fault, Kernel, Run, Stuck, differences, in_memory
 from tests.backend.test_roles_source import DIRECT
+from tests.lowering import test_loop_products as products
 from tests.lowering import test_loop_roles as loops
 from tests.lowering import test_roles_alone as alone
 from tests.lowering import test_roles_counted as counted
@@ -31,7 +32,9 @@ from tilelink import compiler
 from tilelink.backend.context import Emitted
 from tilelink.backend.emit import emit
 from tilelink.ir.products import operand_region
+from tilelink.ir.program import Region
 from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.rings import (
     ADDEND,
     ARRIVE,
@@ -263,6 +266,12 @@ CASES = {
         f"a sum of products, {name}": Case(made=lambda options=options: summed.bound(**options), near=2e-2)
         for name, options in summed.CASES.items()
     },
+    "a loop of three products": Case(made=lambda: products.bound("rows"), stage="rows", near=2e-2),
+    "a loop of four products and two results": Case(made=lambda: products.bound("columns"), stage="columns", near=2e-2),
+    "one of them in flight": Case(
+        made=lambda: products.bound("columns", roles="consumers=2, buffers=3, in_flight=1"), stage="columns", near=2e-2
+    ),
+    "two results of a causal loop": Case(made=lambda: products.bound("causal_columns"), stage="columns", near=2e-2),
     "a linear loop": Case(made=lambda: loops.bound(loops.LINEAR, N=2, sms=3), stage="attn", near=2e-2),
 }  # fmt: skip
 
@@ -367,7 +376,7 @@ def seen(event: Event, consumers: int) -> Told:
         return TAKE, "", slot // consumers, 0
     if event.word == LOAD:
         what = RINGS[what]
-        slot = slot // consumers if what in ("left", KEPT) else slot
+        slot = 0 if what == KEPT else slot // consumers if what == "left" else slot  # there is one place to keep
     elif event.word == MULTIPLY:
         what = MULTIPLIED[what]
     return event.word, what, slot, event.number
@@ -379,7 +388,8 @@ def told(ring: Ring, place: int, step: Step) -> Told:
         return step.word, "", 0, step.number
     place -= step.number if step.word == ARRIVE else 0
     turn, slot = divmod(place, ring.buffers)
-    what = LOADED.get(step.what, step.what.rstrip("0123456789")) if step.word == LOAD else step.what
+    plain = step.what.rstrip("0123456789")
+    what = LOADED.get(plain, plain) if step.word == LOAD else plain if step.word == MULTIPLY else step.what
     number = (turn + step.number) % 2 if step.word == AWAIT else step.number if step.word in (EXPECT, LOAD) else 0
     return step.word, what, slot, number
 
@@ -415,14 +425,22 @@ def of_operands(tiles: Sequence[tuple[Roles, int]], *, loads: bool) -> list[Told
     return merged(found)
 
 
+def stored_by(stage: BoundStage) -> list[list[Region]]:
+    """Return the places of each result of a tile."""
+    return [[one.region] for one in loop_of(stage).results] if stage.has_loop else [results_of(stage)]
+
+
 def of_results(tiles: Sequence[tuple[BoundStage, Roles]], *, stores: bool) -> list[list[Told]]:
-    """Return the steps at the ring of one consumer's results in each tile, of that consumer or of the storer."""
+    """Return the steps at the ring of one consumer's results in each tile, of that consumer or of the storer.
+
+    A tile of a loop may have several results, one after the other.
+    """
     every: list[list[Told]] = []
     first = 0
-    for stage, roles in tiles:
+    for roles, several in ((roles, one) for stage, roles in tiles for one in stored_by(stage)):
         found: list[Told] = []
         ring = roles.results
-        targets = [region.tensor for region in results_of(stage)]
+        targets = [region.tensor for region in several]
         role = ring.reader if stores else ring.writer
         for at, step in of_tile(role, roles.pieces):
             one = told(ring, first + at, step)

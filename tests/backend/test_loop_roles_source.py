@@ -10,6 +10,7 @@ import pytest
 from tests.backend.offline import compile_all
 from tests.backend.test_roles_source import functions
 from tests.gpu.loop_forms import FORMS
+from tests.lowering import test_loop_products as products
 from tests.runtime.ptx import text
 from tests.tiers import thorough
 from tilelink import compiler
@@ -92,6 +93,16 @@ def test_a_form_compiles_to_products_of_groups_of_warps(name: str) -> None:
     assert kernels["gemm"].metadata.shared <= 227 * 1024
     # A barrier of all threads of the block would wait for other roles for ever.
     assert not re.search(r"bar\.sync\s+0;", ptx)
+
+
+@pytest.mark.parametrize(("name", "depth"), [("rows", 64), ("rows", 128), ("columns", 64), ("columns", 128)])
+def test_gradients_compile_and_what_threads_hold_fits_their_registers(name: str, depth: int) -> None:
+    made = products.bound(name, D=depth)
+    emitted = emit(made, make_plan(made).thresholds)
+    kernels = dict(zip([one.name for one in emitted.kernels], compile_all(made, emitted), strict=True))
+    found = resources(kernels[name])
+    assert found["LOCAL"] == 0 and found["STACK"] <= 32  # at most some places of rings
+    assert text(kernels[name]).count("wgmma.wait_group") >= 2 and kernels[name].metadata.shared <= 227 * 1024
 
 
 def test_masks_are_applied_only_where_a_tile_needs_them() -> None:

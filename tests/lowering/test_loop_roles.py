@@ -251,7 +251,7 @@ def test_online_softmax_becomes_steps_and_products() -> None:
     assert [one.name for one in tile.compute] == [
         "state_new", "state_shift", "state_weights", "state_old", "state_total", "state_top"
     ]  # fmt: skip
-    assert (tile.scores, tile.name) == ("scores", "state")
+    assert [one.name for one in tile.products] == ["scores", "state"]
 
 
 def test_what_consumers_compute_takes_few_instructions_and_is_printed_so() -> None:
@@ -299,7 +299,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "        o[h", f"        {FOR}\n            {ATTEND.format(mask='')}\n        o[h"), {}, "more loops than one"),
     "no second product": (
         body(*WAITS, "state += sum(dot(q[h, n, i, :], ks[s, h, t, j, :].T), axis=1)", begin="state = zeros(f32)",
-             end=("o[h, n, i, :] = state[:, None] + q[h, n, i, :]", END[1])), {}, "does not multiply twice",
+             end=("o[h, n, i, :] = state[:, None] + q[h, n, i, :]", END[1])), {}, "does not multiply regions and then",
     ),
     "a third product": (
         body(*WAITS, ATTEND.format(mask=""), 
@@ -317,7 +317,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "store sums, which is no output",
     ),
     "numbers that are no rows": (ROWS.replace("sums[h, n, i] = logs", "sums[h, n, i, :] = state"),
-                                 {"rows": "out [H, N, B, D] f32"}, "store no vector of a number for each i"),
+                                 {"rows": "out [H, N, B, D] f32"}, "sums has other elements than o"),
     "numbers of rows that a stage reads": (
         ROWS + "\n    compute use(h: H by 1, n: N by 1, i: B):\n        consumer_tile_wait(o[h, n, i, :])\n"
         "        twice[h, n, i] = sums[h, n, i] * 2.0\n",
@@ -415,7 +415,7 @@ def test_roles_need_not_have_room_for_two_products_in_flight() -> None:
     one: dict[str, Any] = {"i": 192, "B": 384, "N": 2, "D": 128}
     made = bound(roles="consumers=3, buffers=4, in_flight=1", **one)
     verify(make_plan(made))
-    with pytest.raises(ScheduleError, match="hold 160 values in each thread, and 132 fit"):
+    with pytest.raises(ScheduleError, match="hold 160 values in each thread, and 136 fit"):
         bound(roles="consumers=3, buffers=4", **one)
 
 

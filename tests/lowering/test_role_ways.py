@@ -59,6 +59,8 @@ PROGRAMS = {
     + "        y[i, :] = finish(state)\n",
     "scales products": SUMS
     + "            total += dot(xl[l, i, :], ws[l, j, :].T) * u[i, l][:, None]\n        y[i, j] = total\n",
+    "adds more": "    y : out [M, D]\n    compute f(i: M):\n        acc = zeros(f32)\n        for (t: L):\n"
+    + "            acc += dot(dot(q[i, :], ks[t, :, :].T), vs[t, :, :]) * 2.0\n        y[i, :] = acc\n",
     "multiplies three": "    y : out [M, N]\n    compute f(i: M, j: N):\n"
     + "        y[i, j] = dot(x[i, :], w[j, :].T) + dot(x[i, :], v[j, :].T) + dot(x[i, :], ws[0, j, :].T)\n",
 }  # fmt: skip

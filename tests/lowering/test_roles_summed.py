@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a vector of other rows": (
         {"lines": (*SCALED[:3], "total += part * sum(r[i, :], axis=1)[:, None]")}, "not elementwise",
     ),
-    "the sums themselves": ({"lines": (*SCALED[:3], "total += part * total")}, "does not multiply twice"),
+    "the sums themselves": ({"lines": (*SCALED[:3], "total += part * total")}, "not a region of its own rank"),
 }  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def test_a_sum_that_cannot_have_roles_is_refused(case: str) -> None:
 
 
 @pytest.mark.parametrize(("old", "new", "reason"), [
-    ("sums[q]", "sums[j]", "does not multiply twice"),
+    ("sums[q]", "sums[j]", "neither names a product of regions"),
     ("; sum", "", "consumers add up products"),
 ])  # fmt: skip
 def test_a_lowered_program_that_does_not_add_up_is_refused(old: str, new: str, reason: str) -> None:

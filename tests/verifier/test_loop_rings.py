@@ -10,7 +10,7 @@ import pytest
 
 from tests.tiers import thorough
 from tests.verifier.loop_rings import fails
-from tilelink.lowering.rings import Ring, Role, Step, kept_ring, loop_ring
+from tilelink.lowering.rings import LoopOrder, Ring, Role, Step, kept_ring, loop_ring
 from tilelink.verifier.rings import wrong_together
 from tilelink.verifier.roles import takes_in_order
 
@@ -23,7 +23,7 @@ Pair = tuple[Ring, Ring]
 
 def refused(ring: Ring, kept: Ring, iterations: int = 5) -> str | None:
     """Return why a pair of rings is refused, for any number of iterations from none up to some, or None."""
-    if not takes_in_order(ring):
+    if not takes_in_order(ring, LoopOrder()):
         return "out of iteration"
     return next(filter(None, (wrong_together(ring, kept, n, least=0) for n in range(1, iterations + 1))), None)
 

@@ -9,19 +9,21 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import ClassVar
 
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Slices
-from tilelink.backend.constants import LEVEL, scaled, total
+from tilelink.backend.constants import LEVEL, scaled, times, total
 from tilelink.backend.consumer_values import ConsumerValueEmitter
 from tilelink.backend.context import RingContext
-from tilelink.backend.roles import KEPT_PHASE, NO_POSITION, Consumer, Loader, RingPosition
+from tilelink.backend.roles import KEPT_PHASE, Consumer, Loader, RingPosition
 from tilelink.backend.roles_shared import Shared, ring_context
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
 from tilelink.backend.values import COMBINE, ValueEmitter, neutral_of
 from tilelink.backend.words import literal
+from tilelink.ir.products import operand_region
 from tilelink.ir.program import (
     COMPUTED,
     Apply,
@@ -39,12 +41,12 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Index, Scalar, const, mul, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
-from tilelink.ir.visitor import reads
-from tilelink.lowering.carried import ROWS, Carried, computes_with_iterations, number_of, row_sums
+from tilelink.ir.visitor import local_names, reads
+from tilelink.lowering.carried import ROWS, Carried, LoopProduct, computes_with_iterations, number_of, row_sums
 from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.iterations import Range, loop_of, range_of
 from tilelink.lowering.masks import expression_of, extremes_of
-from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, Ring, Step, parts_of
+from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, Ring, Step, numbered, parts_of, positions_of
 from tilelink.lowering.role_bodies import RoleBody
 
 REDUCTIONS = {"sum": "roles.row_sum", "max": "roles.row_max", "min": "roles.row_min"}
@@ -68,13 +70,26 @@ class LoopShared(Shared):
         return self.roles.kept
 
     def boxes_of(self, what: str) -> str:
-        if what == KEPT:
-            return self._descriptor(self.tile.kept, self.roles.rows, self.roles.columns)
-        region = self.tile.leading if what == LEADING else self.tile.trailing
+        if (region := self.kept_operands.get(what)) is not None:
+            return self._descriptor(region, self.roles.rows, self.roles.columns)
+        region = self.tile.streamed[self.tile.order.operands.index(what)]
         return self._descriptor(region, self.roles.block, self.roles.columns)
 
-    def memory_of(self, what: str, buffer: str) -> tuple[str, bool]:
-        return ("kept_ring", True) if what == KEPT else (f"streamed_ring.index({buffer})", False)
+    def memory_of(self, what: str, buffer: str) -> tuple[str, dict[str, str]]:
+        if what not in self.kept_operands:
+            return f"streamed_ring.index({buffer})", {}
+        first = self.kept_before(self.kept_operands[what])
+        return "kept_ring", self.parts | ({"FIRST": first} if first else {})
+
+    def kept_before(self, region: Region) -> str:
+        """Return how many parts of kept operands are before those of one, "" for none."""
+        number = self.tile.kept.index(region)
+        return times((*([str(number)] if number > 1 else []), self.consumers)) if number else ""
+
+    @property
+    def kept_operands(self) -> dict[str, Region]:
+        """Return the operands that all iterations have in common, by their names."""
+        return {numbered(KEPT, number): region for number, region in enumerate(self.tile.kept)}
 
     @property
     def columns(self) -> str:
@@ -86,14 +101,16 @@ class LoopShared(Shared):
 
     @property
     def operands(self) -> RingContext:
-        kept = ("kept_ring", self.boxes_of(KEPT), f"{self.consumers}, {self.rows}, {self.columns}")
+        several = len(self.tile.kept)
+        count = self.consumers if several == 1 else times((str(several), self.consumers))
+        kept = ("kept_ring", self.boxes_of(KEPT), f"{count}, {self.rows}, {self.columns}")
         streamed = ("streamed_ring", self.boxes_of(LEADING), f"{self.buffers}, {self.block}, {self.columns}")
         both = ring_context(self.roles.operands, self.buffers, kept, streamed), ring_context(self.kept, "1")
         return RingContext(memory=both[0].memory, barriers=tuple(one for ring in both for one in ring.barriers))
 
     @property
     def column_index(self) -> str | None:
-        return self.addresses.typing.region_type(self.tile.leading).axes[0].index
+        return self.addresses.typing.region_type(self.tile.streamed[0]).axes[0].index
 
     @property
     def range(self) -> Range | None:
@@ -129,7 +146,6 @@ class LoopLoader(Loader):
         skipped = repeated(addresses.bound, stage, tile) if self.loop.roles.skips_repeated_waits else ()
         last = {id(wait): self._awaited(wait) for wait in skipped}
         steps = parts_of(self.loop.roles.operands.writer)
-        lead = [step for step in steps.each if not step.ahead]
         iterations, start, stop, there = self.loop.range, "", "", ""
         counted = iterations is not None and iterations.index in stage.parts
         if iterations is not None:
@@ -154,17 +170,17 @@ class LoopLoader(Loader):
                 loops.enter_context(writer.block(nodes.Branch(condition=there)))
             with writer.block(nodes.Branch(condition=f"{iteration} == 0")):
                 self._load_kept()
-            row, _ = corner(addresses, tile.leading, load=True, column=False)
-            self.comment(tile.first)
-            self._streamed(lead, row)
-            later = [replace(step, ahead=False) for step in steps.each if step.ahead]
-            row, _ = corner(addresses, tile.trailing, load=True, column=False)
-            if steps.last:
-                with writer.block(nodes.Branch(condition=f"{iteration} > 0")):
-                    self._streamed(later, before)
-                writer.let(before, row)
-            else:
-                self._streamed(later, row)
+            for place, region in enumerate(tile.streamed):
+                row, _ = corner(addresses, region, load=True, column=False)
+                own = [replace(step, ahead=0) for step in steps.each if step.ahead == place]
+                if not place:
+                    self.comment(tile.leading[0].statement)
+                if place and steps.last:
+                    with writer.block(nodes.Branch(condition=f"{iteration} > 0")):
+                        self._streamed(own, before)
+                    writer.let(before, row)
+                else:
+                    self._streamed(own, row)
             writer.let(iteration, f"{iteration} + 1")
         some = iterations is None or iterations.nonempty
         if not some:
@@ -178,8 +194,11 @@ class LoopLoader(Loader):
         writer.let(KEPT_PHASE, f"{KEPT_PHASE} ^ 1")
 
     def _load_kept(self) -> None:
-        row, _ = corner(self.values.addresses, self.loop.tile.kept, load=True, column=False)
-        self.load(self.loop.kept.writer.steps, {KEPT: (self.loop.boxes_of(KEPT), row, "0")}, KEPT_POSITION)
+        boxes: dict[str, tuple[str, str, str]] = {}
+        for what, region in self.loop.kept_operands.items():
+            row, _ = corner(self.values.addresses, region, load=True, column=False)
+            boxes[what] = self.loop.boxes_of(what), row, "0"
+        self.load(self.loop.kept.writer.steps, boxes, KEPT_POSITION)
 
     def _streamed(self, steps: Sequence[Step], row: str) -> None:
         """Load the operand that is the last of some steps."""
@@ -241,7 +260,7 @@ class _IterationValues(ValueEmitter):
 
     @property
     def row_index(self) -> str | None:
-        return self.addresses.typing.region_type(self.shared.tile.kept).axes[0].index
+        return self.addresses.typing.region_type(self.shared.tile.kept[0]).axes[0].index
 
     def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
         name = self.loaded.get(value.region) or self.load(value.region)
@@ -309,6 +328,16 @@ class _IterationValues(ValueEmitter):
         return super()._apply(value, op, args, slices, raw)
 
 
+def needed(after: tuple[Statement, ...], store: Store, some: Sequence[Assign]) -> list[Assign]:
+    """Return those of some statements before a store that its value is computed from."""
+    names, found = local_names(store.value), list[Assign]()
+    for statement in reversed(after[: after.index(store)]):
+        if isinstance(statement, Assign) and statement.name in names and any(statement is s for s in some):
+            names = names - {statement.name} | local_names(statement.value)
+            found.insert(0, statement)
+    return found
+
+
 def _literal(number: float) -> str:
     return literal(number) if math.isfinite(number) else f'float("{number}")'
 
@@ -317,15 +346,15 @@ def _literal(number: float) -> str:
 class LoopConsumer(Consumer):
     """The warps that multiply and compute some rows of a tile, iteration by iteration.
 
-    operand: name of the left operand of the next second product. later: the position after the current one. sums: names
-    that are several sums of each row until the loop has ended (lowering/carried.py).
+    operands_of: names of the left operands of the next trailing products. places: the positions of an iteration, the
+    current one first. sums: names that are several sums of each row until the loop has ended (lowering/carried.py).
     """
 
     # What is called the previous position is the phase of the only position of what is kept.
     operands: ClassVar[tuple[str, ...]] = ("buffer", "phase", KEPT_PHASE)
-    operand: str = ""
+    operands_of: tuple[str, ...] = ()
     sums: Mapping[str, tuple[Value | None, Value]] = field(default_factory=dict[str, tuple[Value | None, Value]])
-    later: RingPosition = NO_POSITION
+    places: tuple[RingPosition, ...] = ()
 
     @classmethod
     def values_of(cls, shared: Shared) -> ValueEmitter:
@@ -349,8 +378,9 @@ class LoopConsumer(Consumer):
         for statement in tile.begin:
             self.comment(statement)
             self._begun(statement)
-        self.operand = writer.name("operand")
-        self.later = RingPosition(buffer=writer.name("later"), phase=writer.name("later_phase"))
+        self.operands_of = tuple(writer.name("operand") for _ in tile.trailing)
+        later = (RingPosition(buffer=writer.name("later"), phase=writer.name("later_phase")) for _ in tile.streamed[1:])
+        self.places = (self.position, *later)
         steps = parts_of(shared.roles.operands.reader)
         ready = [step for step in shared.kept.reader.steps if step.word == AWAIT]
         vacant = [step for step in shared.kept.reader.steps if step.word == ARRIVE]
@@ -428,20 +458,19 @@ class LoopConsumer(Consumer):
 
     def _iteration(self, steps: tuple[Step, ...], number: str | None, *, first: bool = False) -> None:
         """Lower the steps of an iteration. number: of it, None after the last one. first: True for a tile's first."""
-        writer, position, tile = self.writer, self.position, self.loop.tile
-        later = any(step.ahead for step in steps)
-        if later:
-            self.follow(position, self.later, self.shared.buffers)
+        writer, tile, places = self.writer, self.loop.tile, self.places[: positions_of(steps)]
+        for one, following in pairwise(places):
+            self.follow(one, following, self.shared.buffers)
         if number is not None and computes_with_iterations(tile):
             self._indices(number)
         flying: list[str] = []
         for step in steps:
-            at = self.later if step.ahead else position
+            at = places[step.ahead]
             match step.word:
                 case "multiply":
                     flying.append(self._multiplied(step.what, at))
                     if step.what == LEADING:  # its buffer is full, so that all signals of the iteration have come
-                        self._load()
+                        self._load(0)
                 case "retire":
                     done, flying = (flying[: -step.number], flying[-step.number :]) if step.number else (flying, [])
                     for name in done:
@@ -449,21 +478,24 @@ class LoopConsumer(Consumer):
                 case "compute":
                     masks = {one.statement: one for one in self.values.addresses.stage.masks}
                     for place, statement in enumerate(tile.compute):
-                        self.comment(statement)
-                        mask = masks.get(place)
-                        self._computed(statement, True if mask is None else mask.first if first else mask.further)
+                        if tile.levels[place] == step.number:
+                            self.comment(statement)
+                            mask = masks.get(place)
+                            self._computed(statement, True if mask is None else mask.first if first else mask.further)
+                    self._load(step.number + 1)
                 case "carry":
-                    self._carry()
+                    self._carry(tile.trailing[step.number], self.operands_of[step.number])
                 case _:
                     self.steps((step,), at)
-        self.follow(self.later if later else position, position, self.shared.buffers)
+        self.follow(places[-1], self.position, self.shared.buffers)
 
-    def _load(self) -> None:
-        """Load what an iteration computes with, while the product before is in flight."""
+    def _load(self, level: int) -> None:
+        """Load what an iteration computes with at a level, while the product is in flight that this needs."""
         iterations = self.iterations
-        iterations.like = iterations.tile_like
+        iterations.like, known = iterations.tile_like, iterations.loaded if level else {}
         with self.writer.apart():
-            iterations.loaded = {region: iterations.load(region) for region in self.loop.tile.reads}
+            found = {region: iterations.load(region) for region in self.loop.tile.reads_at(level)}
+        iterations.loaded = {**known, **found}
 
     def _scaled(self, scalar: Scalar, number: int) -> str:
         return self.values.addresses.scalar(mul(scalar, const(number)) if number > 1 else scalar)
@@ -485,17 +517,21 @@ class LoopConsumer(Consumer):
     def _multiplied(self, what: str, position: RingPosition) -> str:
         """Start a product, and return the name of its result."""
         shared, tile, right = self.loop, self.loop.tile, f"streamed_ring.index({position.buffer})"
-        if what == LEADING:
-            self.comment(tile.first)
-            zeros = f"roles.zeros({shared.rows}, {shared.block})"
-            self.writer.call("roles.multiply", "kept_ring.index(PART)", right, zeros, to=tile.scores, FIRST=True)
-            return tile.scores
-        self.writer.call("roles.multiply_rows", self.operand, right, tile.name, to=tile.name)
-        return tile.name
+        number = [name for name, _ in tile.order.products].index(what)
+        product, after = tile.products[number], number - len(tile.leading)
+        if after >= 0:
+            self.writer.call("roles.multiply_rows", self.operands_of[after], right, product.name, to=product.name)
+            return product.name
+        self.comment(product.statement)
+        zeros = f"roles.zeros({shared.rows}, {shared.block})"
+        before = shared.kept_before(operand_region(product.dot.left))
+        kept = total([*([before] if before else []), "PART"])
+        self.writer.call("roles.multiply", f"kept_ring.index({kept})", right, zeros, to=product.name, FIRST=True)
+        return product.name
 
     def _computed(self, statement: Assign, masked: Scalar | bool) -> None:
         """Lower a statement. masked: when a choice may not take its first value, True for what is no such choice."""
-        self.iterations.like = self.loop.tile.scores
+        self.iterations.like = self.loop.tile.leading[0].name
         if statement.name in self.sums:
             factor, added = self.sums[statement.name]
             old = statement.name
@@ -513,37 +549,50 @@ class LoopConsumer(Consumer):
             with self.writer.block(nodes.Branch(condition=self.values.addresses.scalar(masked))):
                 self._assign(statement.name, statement.value)
 
-    def _carry(self) -> None:
-        """Bring the carried name up to an iteration, and make the operand of the iteration's second product."""
-        tile, iterations = self.loop.tile, self.iterations
-        iterations.like = tile.scores
-        weights = iterations.lower(tile.weights, {}).text
-        iterations.like = tile.name
-        text = iterations.lower(tile.rescaled, {}).text
-        if text != tile.name:
-            self.writer.let(tile.name, text)
-        dtype = TRITON[iterations.addresses.bound.tensors[tile.trailing.tensor].dtype]
-        self.writer.let(self.operand, f"roles.operand({weights}, {tile.name}, {dtype})")
+    def _carry(self, product: LoopProduct, operand: str) -> None:
+        """Bring what a trailing product is added to up to an iteration, and make the product's operand."""
+        iterations = self.iterations
+        iterations.like = self.loop.tile.leading[0].name
+        weights = iterations.lower(product.dot.left, {}).text
+        iterations.like = product.name
+        assert product.added_to is not None
+        text = iterations.lower(product.added_to, {}).text
+        if text != product.name:
+            self.writer.let(product.name, text)
+        dtype = TRITON[iterations.addresses.bound.tensors[product.streamed.tensor].dtype]
+        self.writer.let(operand, f"roles.operand({weights}, {product.name}, {dtype})")
 
     def _results(self, after: tuple[Statement, ...]) -> None:
-        """Lower what is computed after the loop, piece by piece."""
-        shared, writer, iterations = self.loop, self.writer, self.iterations
-        name = shared.tile.name
-        pieces, piece, part = (writer.name(stem) for stem in ("pieces", "piece", "part"))
-        typing = iterations.addresses.typing
-        iterations.like = name
-        vectors = shared.tile.stored
-        of_rows = [s for s in after if isinstance(s, Assign) and len(typing.locals[s.name].axes) < 2]
-        later = [s for s in after if not any(s is one for one in (*of_rows, *vectors))]
+        """Lower what is computed after the loop: numbers of rows, then each result piece by piece."""
+        tile, iterations, typing = self.loop.tile, self.iterations, self.values.addresses.typing
+        iterations.like = tile.trailing[0].name
+        later = [s for s in after if isinstance(s, Assign) and len(typing.locals[s.name].axes) > 1]
         for statement in after:
-            if not any(statement is s for s in later):
+            if any(statement is s for s in tile.stored):
                 self.comment(statement)
-                self._vector(statement) if isinstance(statement, Store) else self.statement(statement)
-        writer.let(pieces, f"roles.pieces({name}, {shared.pieces})")
+                assert isinstance(statement, Store)
+                self._vector(statement)
+            elif isinstance(statement, Assign) and not any(statement is s for s in later):
+                self.comment(statement)
+                self.statement(statement)
+        for store in tile.results:
+            self._pieces([*needed(after, store, later), store])
+
+    def _pieces(self, body: Sequence[Assign | Store]) -> None:
+        """Lower what is computed for a result, the last statement, piece by piece."""
+        shared, writer, iterations = self.loop, self.writer, self.iterations
+        read = {name for s in body for name in local_names(s.value)}
+        sums = [one.name for one in shared.tile.trailing if one.name in read]
+        pieces, piece, parts = (
+            [writer.name("pieces") for _ in sums], writer.name("piece"), [writer.name("part") for _ in sums]
+        )  # fmt: skip
+        for name, of in zip(sums, pieces, strict=True):
+            writer.let(of, f"roles.pieces({name}, {shared.pieces})")
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
-            writer.let(part, f"{pieces}[{piece}]")
-            iterations.replaced, iterations.like = {name: part}, part
-            for statement in later:
+            for part, of in zip(parts, pieces, strict=True):
+                writer.let(part, f"{of}[{piece}]")
+            iterations.replaced, iterations.like = dict(zip(sums, parts, strict=True)), parts[0]
+            for statement in body:
                 self.comment(statement)
                 if isinstance(statement, Store):
                     self._result(statement.region, iterations.lower(statement.value, {}))
@@ -554,7 +603,7 @@ class LoopConsumer(Consumer):
     def _vector(self, store: Store) -> None:
         """Store a number for each row in memory."""
         shared, addresses, region = self.loop, self.loop.addresses, store.region
-        like = self.iterations.tile_like or shared.tile.scores
+        like = self.iterations.tile_like or shared.tile.leading[0].name
         places = ConsumerValueEmitter(addresses=addresses, shared=shared, parts=[like])
         pointers, mask = places.pointers(region, None, load=False)
         tile, dtype = self.iterations.lower(store.value, {}), TRITON[addresses.bound.tensors[region.tensor].dtype]

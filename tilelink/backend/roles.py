@@ -336,13 +336,10 @@ class Loader(RoleEmitter):
         full = next(step.what for step in steps if step.word == EXPECT) + "_barriers"
 
         def load(step: Step) -> None:
-            memory, divided = self.shared.memory_of(step.what, position.buffer)
-            if divided:  # a box for each consumer
-                where, sizes = (full, position.buffer), {"PARTS": self.shared.consumers, "ROWS": self.shared.rows}
-            else:
-                where, sizes = (f"{full}.index({position.buffer})",), {}
-            name = "roles.load_parts" if divided else "roles.load"
-            self.writer.call(name, *boxes[step.what], *where, memory, **sizes)
+            memory, parts = self.shared.memory_of(step.what, position.buffer)
+            where = (full, position.buffer) if parts else (f"{full}.index({position.buffer})",)
+            name = "roles.load_parts" if parts else "roles.load"
+            self.writer.call(name, *boxes[step.what], *where, memory, **parts)
 
         self.steps(steps, position, go_on=go_on, load=load)
 

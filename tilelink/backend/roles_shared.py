@@ -58,11 +58,16 @@ class Shared:
         right = operand_region(self.dots[self._number_of(what)].right)
         return self._descriptor(right, self.roles.columns, self.roles.block)
 
-    def memory_of(self, what: str, buffer: str) -> tuple[str, bool]:
-        """Return where an operand is loaded: a ring and True if consumers divide it, or a part of a buffer."""
+    def memory_of(self, what: str, buffer: str) -> tuple[str, dict[str, str]]:
+        """Return where an operand is loaded: a ring, and how consumers divide it, or a part of a buffer and {}."""
         if what in (LEFT, ADDEND):
-            return "left_ring", True
-        return part_of("right_ring", buffer, self.columns_of(self._number_of(what))), False
+            return "left_ring", self.parts
+        return part_of("right_ring", buffer, self.columns_of(self._number_of(what))), {}
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Return how consumers divide an operand: each has a box."""
+        return {"PARTS": self.consumers, "ROWS": self.rows}
 
     def _number_of(self, what: str) -> int:
         """Return the number of the product of a right operand."""

@@ -54,7 +54,7 @@ class Storer(RoleEmitter):
                 return
             self.targets.append(self._target(region))
             self.is_whole = self.whole()
-            if len(self.targets) == len(results_of(self.values.addresses.stage)):
+            if len(self.targets) == len(results_of(self.values.addresses.stage)):  # a loop may have other results
                 self._store_parts()
 
     def _target(self, region: Region) -> _Target:

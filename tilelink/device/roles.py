@@ -109,10 +109,15 @@ def load(boxes, row, column, full, buffer):
 
 
 @gluon.jit
-def load_parts(boxes, row, column, full, buffer, ring, PARTS: gl.constexpr, ROWS: gl.constexpr):
-    """Start to load PARTS boxes of ROWS rows, one below another: the parts of a buffer, one for each consumer."""
+def load_parts(
+    boxes, row, column, full, buffer, ring, PARTS: gl.constexpr, ROWS: gl.constexpr, FIRST: gl.constexpr = 0
+):
+    """Start to load PARTS boxes of ROWS rows, one below another: the parts of a buffer, one for each consumer.
+
+    FIRST: the number of parts of other operands before these.
+    """
     for part in gl.static_range(PARTS):
-        _load(boxes, [row + part * ROWS, column], full.index(buffer), ring.index(buffer * PARTS + part))
+        _load(boxes, [row + part * ROWS, column], full.index(buffer), ring.index(FIRST + buffer * PARTS + part))
 
 
 @gluon.jit

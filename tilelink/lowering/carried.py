@@ -1,17 +1,21 @@
-"""Loops inside a tile that carry a state and multiply twice: what is kept times what streams, then the result times it.
+"""Loops inside a tile that carry a state and multiply: what is kept times what streams, then results times it.
 
-Attention is such a loop, and so are linear attention and attention to a window. An iteration of the loop multiplies an
-operand that all iterations have in common (the queries) and a tile of the *leading* operand (the keys), computes with
-the product, and adds to a carried name the product of the result and a tile of the *trailing* operand (the values). A
-condition such as `if t <= n:` around all of an iteration leaves out iterations at the start or the end, and so does a
-part of a dimension that a launch decides. What is computed may read vectors: of rows, once a tile or in an iteration,
-and of columns in an iteration.
+Attention is such a loop, and so are its gradients, linear attention and attention to a window. An iteration multiplies
+operands that all iterations have in common (the queries), each with a tile of a *streamed* operand (the keys): these
+are its *leading* products. It computes with them, and adds to carried names the products of results and of tiles of
+streamed operands (the values, or the keys again): its *trailing* products, one or several. A condition such as
+`if t <= n:` around all of an iteration leaves out iterations at the start or the end, and so does a part of a dimension
+that a launch decides. What is computed may read vectors: of rows, once a tile or in an iteration, and of columns in an
+iteration.
+
+All leading products of an iteration start before what is computed, which is divided into *levels*: level n needs the
+leading products up to number n. A trailing product starts after the level of its operand.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilelink.ir.products import operand_region, products_of
 from tilelink.ir.program import (
@@ -37,12 +41,34 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Compare, Index, Logic, Scalar, walk
+from tilelink.ir.scalar import Compare, Index, Logic, Scalar, Whole, walk
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.reason import reason_at
+from tilelink.lowering.rings import LoopOrder
 
 ROWS = (True, False)
 """The pattern of an expansion that gives each row of a tile the number of that row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopProduct:
+    """A product of an iteration, of the statement that gives its name a value.
+
+    added_to: what it is added to, None for a leading product. level: of what a trailing one needs.
+    """
+
+    statement: Assign
+    dot: Dot
+    added_to: Value | None = None
+    level: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.statement.name
+
+    @property
+    def streamed(self) -> Region:
+        return operand_region(self.dot.right)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +76,9 @@ class Carried:
     """A tile whose loop carries a state, in parts.
 
     waits: before the loop. begin: the numbers that names have before it. vectors: what is computed before it, of rows.
-    guard: the condition under which there is an iteration, or None. awaited: waits of an iteration. compute: statements
-    between the products of an iteration, where `scores` is the name of the first one. name: the carried name to which
-    the second one is added. rescaled: what it is added to. weights: its left operand. after: statements between the
-    loop and the notifies, of which the last one stores the tile, and others may store a number for each row.
+    guard: the condition under which there is an iteration, or None. awaited: waits of an iteration. leading, trailing:
+    its products, in their order. compute: its other statements, and levels: of each of them. after: statements between
+    the loop and the notifies, which store tiles, and may store a number for each row.
     """
 
     waits: tuple[Wait, ...]
@@ -62,36 +87,44 @@ class Carried:
     loop: For
     guard: Scalar | None
     awaited: tuple[Wait, ...]
-    scores: str
-    product: Dot
+    leading: tuple[LoopProduct, ...]
+    trailing: tuple[LoopProduct, ...]
     compute: tuple[Assign, ...]
-    name: str
-    rescaled: Value
-    weights: Value
-    sums: Dot
+    levels: tuple[int, ...]
     after: tuple[Statement, ...]
 
     @property
-    def first(self) -> Statement:
-        """Return the statement of the first product."""
-        body = self.loop.body
-        iteration = body[0].then if self.guard is not None and isinstance(body[0], If) else body
-        return iteration[len(self.awaited)]
+    def products(self) -> tuple[LoopProduct, ...]:
+        return *self.leading, *self.trailing
+
+    @property
+    def results(self) -> tuple[Store, ...]:
+        """Return the stores of tiles, of whole rows; at least the last one counts as such."""
+        stores = [s for s in self.after if isinstance(s, Store)]
+        return tuple(s for s in stores if s is stores[-1] or isinstance(s.region.coords[-1], Whole))
 
     @property
     def stored(self) -> tuple[Store, ...]:
         """Return the stores of a number for each row, such as the log of a sum that attention backward needs."""
-        return tuple(s for s in self.after[:-1] if isinstance(s, Store))
+        return tuple(s for s in self.after if isinstance(s, Store) and not any(s is one for one in self.results))
 
     @property
     def computed(self) -> tuple[Value, ...]:
         """Return what an iteration computes besides its products."""
-        return (*(s.value for s in self.compute), self.weights, self.rescaled)
+        operands = (value for one in self.trailing for value in (one.dot.left, one.added_to) if value is not None)
+        return (*(s.value for s in self.compute), *operands)
 
     @property
     def reads(self) -> tuple[Region, ...]:
         """Return the regions that an iteration computes with, besides the operands of its products."""
         return tuple(dict.fromkeys(region for value in self.computed for region in reads(value)))
+
+    def reads_at(self, level: int) -> tuple[Region, ...]:
+        """Return those that it reads at a level for the first time."""
+        leveled = [*zip(self.levels, (s.value for s in self.compute), strict=True)]
+        leveled += [(one.level, value) for one in self.trailing for value in (one.dot.left, one.added_to) if value]
+        first = {region: own for own, value in sorted(leveled, key=lambda one: -one[0]) for region in reads(value)}
+        return tuple(region for region in self.reads if first[region] == level)
 
     @property
     def loaded(self) -> tuple[Region, ...]:
@@ -100,16 +133,22 @@ class Carried:
         return tuple(dict.fromkeys((*before, *self.reads)))
 
     @property
-    def kept(self) -> Region:
-        return operand_region(self.product.left)
+    def kept(self) -> tuple[Region, ...]:
+        """Return the regions that all iterations have in common."""
+        return tuple(dict.fromkeys(operand_region(one.dot.left) for one in self.leading))
 
     @property
-    def leading(self) -> Region:
-        return operand_region(self.product.right)
+    def streamed(self) -> tuple[Region, ...]:
+        """Return the regions of an iteration that products multiply, in the order in which they are needed."""
+        return tuple(dict.fromkeys(one.streamed for one in self.products))
 
     @property
-    def trailing(self) -> Region:
-        return operand_region(self.sums.right)
+    def order(self) -> LoopOrder:
+        number = {region: number for number, region in enumerate(self.streamed)}
+        return LoopOrder(
+            leading=tuple(number[one.streamed] for one in self.leading),
+            trailing=tuple((number[one.streamed], one.level) for one in self.trailing),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,19 +248,24 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
                 return reason_at(loop.body[0], text)
         case _:
             pass
-    iteration = _iteration(inner)
-    if isinstance(iteration, str):
-        return iteration
-    awaited, first, compute, last = iteration
-    assert isinstance(first.value, Dot) and isinstance(last.value, Apply)
-    (sums,) = products_of(last.value)
-    rescaled = next(a for a in last.value.args if a is not sums)
+    number = next((n for n, s in enumerate(inner) if not isinstance(s, Wait)), len(inner))
+    assigns = tuple(s for s in inner[number:] if isinstance(s, Assign))
+    if len(assigns) < len(inner[number:]):
+        other = next(s for s in inner[number:] if not isinstance(s, Assign))
+        return reason_at(other, "an iteration of its loop does more than to wait and then compute")
+    products = _products(assigns, {decl.name for decl in loop.indices})
+    if isinstance(products, str):
+        return products
+    leading, trailing = products
+    compute = tuple(s for s in assigns if not any(s is one.statement for one in (*leading, *trailing)))
+    levels = _levels(assigns, leading)
+    trailing = tuple(replace(one, level=levels[id(one.statement)]) for one in trailing)
     found = Carried(
-        waits=waits, begin=begin, vectors=vectors, loop=loop, guard=guard, awaited=awaited, scores=first.name,
-        product=first.value, compute=compute, name=last.name, rescaled=rescaled, weights=sums.left, sums=sums,
-        after=after,
+        waits=waits, begin=begin, vectors=vectors, loop=loop, guard=guard,
+        awaited=tuple(s for s in inner[:number] if isinstance(s, Wait)), leading=leading, trailing=trailing,
+        compute=compute, levels=tuple(levels[id(s)] for s in compute), after=after,
     )  # fmt: skip
-    return _wrong(found, inner) or found
+    return _wrong(found, assigns) or found
 
 
 def number_of(value: Value) -> float | None:
@@ -242,9 +286,6 @@ def _is_number(statement: Statement) -> bool:
     return isinstance(statement, Assign) and number_of(statement.value) is not None
 
 
-Iteration = tuple[tuple[Wait, ...], Assign, tuple[Assign, ...], Assign]
-
-
 def conditions(guard: Scalar) -> list[Compare]:
     """Return the comparisons of a condition that are to be true together, or nothing for another condition."""
     match guard:
@@ -257,57 +298,97 @@ def conditions(guard: Scalar) -> list[Compare]:
             return []
 
 
-def _iteration(body: tuple[Statement, ...]) -> Iteration | str:
-    """Return the waits, the first product, the statements between, and the second product, or why there are none."""
-    number = next((n for n, s in enumerate(body) if not isinstance(s, Wait)), len(body))
-    awaited, rest = body[:number], body[number:]
-    assigns = [s for s in rest if isinstance(s, Assign)]
-    if len(assigns) < len(rest):
-        other = next(s for s in rest if not isinstance(s, Assign))
-        return reason_at(other, "an iteration of its loop does more than to wait and then compute")
-    multiplied = [s for s in assigns if products_of(s.value)]
-    if len(multiplied) != 2 or any(len(products_of(s.value)) > 1 for s in multiplied):
-        text = "an iteration of its loop does not multiply twice"
-        return reason_at(multiplied[-1], text) if multiplied else text
-    first, last = multiplied
-    before = assigns[: next(n for n, s in enumerate(assigns) if s is first)]
-    if not isinstance(first.value, Dot) or before:
-        return reason_at(before[0] if before else first, "an iteration of its loop does not begin with a product")
-    value = last.value
-    if not (isinstance(value, Apply) and value.op == "add" and any(isinstance(a, Dot) for a in value.args)):
-        return reason_at(last, "an iteration of its loop does not add its second product to a name")
-    compute = tuple(s for s in assigns if s is not first and s is not last)
-    return tuple(s for s in awaited if isinstance(s, Wait)), first, compute, last
+def _products(body: tuple[Assign, ...], own: set[str]) -> tuple[tuple[LoopProduct, ...], tuple[LoopProduct, ...]] | str:
+    """Return the leading and the trailing products of an iteration, or why it has none. own: indices of the loop."""
+    leading, trailing = list[LoopProduct](), list[LoopProduct]()
+    for statement in body:
+        match statement.value, products_of(statement.value):
+            case _, []:
+                continue
+            case Dot() as dot, _ if not local_names(dot.left):
+                leading.append(LoopProduct(statement=statement, dot=dot))
+                reason = _leading_reason(dot, own)
+            case Apply(op="add", args=(Dot() as dot, old) | (old, Dot() as dot)), [_]:
+                trailing.append(LoopProduct(statement=statement, dot=dot, added_to=old))
+                reason = _trailing_reason(trailing[-1], own)
+            case _:
+                text = "an iteration of its loop neither names a product of regions nor adds a product to a name"
+                return reason_at(statement, text)
+        if reason is not None:
+            return reason
+    if not leading or not trailing:
+        text = "an iteration of its loop does not multiply regions and then add a product to a name"
+        return reason_at(body[-1], text) if body else text
+    return tuple(leading), tuple(trailing)
 
 
-def _wrong(found: Carried, body: tuple[Statement, ...]) -> str | None:
-    """Return why the parts cannot be executed in the order of roles, or None."""
-    own = {decl.name for decl in found.loop.indices}
-    kept, trailing = found.product.left, found.sums.right
-    leading = found.product.right.value if isinstance(found.product.right, Transpose) else None
+def _leading_reason(dot: Dot, own: set[str]) -> str | None:
+    kept, streamed = dot.left, dot.right.value if isinstance(dot.right, Transpose) else None
     if not isinstance(kept, Read) or kept.region.rank is not None or _uses(kept.region, own):
         common = "a region of its own rank that all iterations have in common"
-        return reason_at(kept, f"the left operand of the first product is not {common}")
-    if not isinstance(leading, Read) or leading.region.rank is not None:
-        text = "the right operand of the first product is not a transposed region of its own rank"
-        return reason_at(found.product.right, text)
-    if not isinstance(trailing, Read) or trailing.region.rank is not None:
-        return reason_at(trailing, "the right operand of the second product is not a region of its own rank")
-    if not _uses(leading.region, own) or not _uses(trailing.region, own):
-        same = trailing if _uses(leading.region, own) else leading
-        return reason_at(same, "an operand of its loop is the same in all iterations")
-    if not local_names(found.weights):
-        return reason_at(found.weights, "the left operand of the second product is not computed in an iteration")
-    if found.name not in local_names(found.rescaled):
-        return reason_at(found.rescaled, f"its loop does not add to {found.name}")
-    for statement in found.compute:
-        if found.name in local_names(statement.value) or statement.name == found.name:
-            return reason_at(statement, f"an iteration of its loop computes with {found.name}")
-    used = local_names(found.rescaled) | local_names(found.weights) - {found.name}
-    at = next(n for n, s in enumerate(body) if isinstance(s, Assign) and s.name == found.name)
-    later = {s.name for s in body[at + 1 :] if isinstance(s, Assign)}
-    if used & later:
-        return f"an iteration of its loop changes {min(used & later)} after it has added a product with it"
+        return reason_at(kept, f"the left operand of a first product is not {common}")
+    if not isinstance(streamed, Read) or streamed.region.rank is not None:
+        text = "the right operand of a first product is not a transposed region of its own rank"
+        return reason_at(dot.right, text)
+    return _same_reason(streamed, own)
+
+
+def _trailing_reason(one: LoopProduct, own: set[str]) -> str | None:
+    streamed = one.dot.right
+    if not isinstance(streamed, Read) or streamed.region.rank is not None:
+        text = "the right operand of a product that is added is not a region of its own rank"
+        return reason_at(streamed, text)
+    if not local_names(one.dot.left):
+        text = "the left operand of a product that is added is not computed in an iteration"
+        return reason_at(one.dot.left, text)
+    if one.added_to is None or one.name not in local_names(one.added_to):
+        return reason_at(one.statement, f"its loop does not add to {one.name}")
+    return _same_reason(streamed, own)
+
+
+def _same_reason(streamed: Read, own: set[str]) -> str | None:
+    if _uses(streamed.region, own):
+        return None
+    return reason_at(streamed, "an operand of its loop is the same in all iterations")
+
+
+def _levels(body: tuple[Assign, ...], leading: tuple[LoopProduct, ...]) -> dict[int, int]:
+    """Return id of a statement -> its level. What is computed keeps its order: no level is less than one before."""
+    numbers = {id(one.statement): number for number, one in enumerate(leading)}
+    found, of_name, least = dict[int, int](), dict[str, int](), 0
+    for statement in body:
+        level = numbers.get(id(statement))
+        if level is None:
+            level = max((of_name.get(name, 0) for name in local_names(statement.value)), default=0)
+            if not products_of(statement.value):
+                level = least = max(level, least)
+        found[id(statement)] = of_name[statement.name] = level
+    return found
+
+
+def _wrong(found: Carried, body: tuple[Assign, ...]) -> str | None:
+    """Return why the parts cannot be executed in the order of roles, or None."""
+    sums = {one.name for one in found.trailing}
+    if len({one.name for one in found.products}) < len(found.products):
+        return reason_at(found.trailing[-1].statement, "an iteration of its loop multiplies twice for one name")
+    for one in found.trailing:
+        if one.added_to is not None and (more := local_names(one.added_to) & sums - {one.name}):
+            return reason_at(one.statement, f"an iteration of its loop computes with {min(more)}")
+    for value in (*(s.value for s in found.compute), *(one.dot.left for one in found.trailing)):
+        if used := local_names(value) & sums:
+            return reason_at(value, f"an iteration of its loop computes with {min(used)}")
+    if assigned := [s for s in found.compute if s.name in sums]:
+        return reason_at(assigned[0], f"an iteration of its loop computes with {assigned[0].name}")
+    for number, statement in enumerate(body):
+        if any(statement is one.statement for one in found.leading):
+            used = {name for s in body[:number] for name in (s.name, *local_names(s.value))}
+            if statement.name in used:
+                text = f"an iteration of its loop uses {statement.name} before it multiplies for it"
+                return reason_at(statement, text)
+        elif any(statement is one.statement for one in found.trailing):
+            later = {s.name for s in body[number + 1 :]} & local_names(statement.value) - {statement.name}
+            if later:
+                return f"an iteration of its loop changes {min(later)} after it has added a product with it"
     after = (value for s in (*found.vectors, *found.after) if (value := value_of(s)) is not None)
     return next(filter(None, map(_computed, (*found.computed, *after))), None)
 

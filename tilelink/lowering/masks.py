@@ -39,7 +39,7 @@ def masks_of(bound: Bound, stage: BoundStage) -> tuple[Mask, ...]:
     tile, bounds, roles = loop_of(stage), bound.bounds(stage.name), stage.roles
     iterations = range_of(stage, bounds)
     assert roles is not None and not isinstance(iterations, str)
-    row_index = bound.typing.stage(stage.name).region_type(tile.kept).axes[0].index
+    row_index = bound.typing.stage(stage.name).region_type(tile.kept[0]).axes[0].index
     masks = Masks(
         stage=stage, tile=tile, iterations=iterations, rows=roles.rows, consumers=roles.consumers, row_index=row_index,
         bounds=bounds, extremes={(one.vector, one.most): name for name, one in extremes_of(bound, stage).items()},

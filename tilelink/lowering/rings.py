@@ -17,13 +17,14 @@ steps. So the protocol that is verified is the one that runs.
     store               start to store the position by the tensor memory accelerator
     retire n            wait until at most n of these reads are in flight
     arrive BARRIER n    arrive for the position n before the current one
-    compute             compute with the product that is complete
-    carry               bring what a loop carries up to what was computed
+    compute n           compute what needs the leading products of an iteration up to number n, which are complete
+    carry n             bring what the loop adds a product to, trailing product n, up to what was computed
     sum                 add the product of the position to the sums of the tile
     take                read the position into the role's registers
 
-A role may take several positions in an iteration: a step with `next` is at the position after the current one. Such a
-role has other steps in the first iteration of a tile, and some after its last one.
+A role may take several positions in an iteration: a step with `next` is at the position after the current one, one
+with `next 2` at the position after that. It may have other steps in the first iteration of a tile, and some after its
+last one.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE, COMPUTE, CARR
     "take",
 )  # fmt: skip
 KEPT, LEADING, TRAILING = "kept", "leading", "trailing"
-"""Operands of the products of a loop that carries a state: what all its iterations multiply, and what each iteration
-multiplies first and last."""
+"""The first operand of a loop that carries a state that all its iterations multiply, and the first one of the products
+of an iteration that multiply such operands, and of those that multiply what it computes. Further ones have numbers."""
 LEFT = "left"
 """The left operand of a product, whose rows consumers divide among them; see right_operand for the others."""
 ADDEND = "addend"
@@ -53,18 +54,18 @@ OTHERS = "others"
 class Step:
     """A step of a role. word: one of WORDS. what: a barrier, or the name of an operand. number: see above.
 
-    ahead: True at the position after the current one.
+    ahead: 1 at the position after the current one, and so on.
     """
 
     word: str
     what: str = ""
     number: int = 0
-    ahead: bool = False
+    ahead: int = 0
 
     def __str__(self) -> str:
-        numbered = self.word in (AWAIT, EXPECT, LOAD, RETIRE, ARRIVE)
-        parts = [self.word, self.what, str(self.number) if numbered else "", NEXT if self.ahead else ""]
-        return " ".join(filter(None, parts))
+        numbered = self.number or self.word in (AWAIT, EXPECT, LOAD, RETIRE, ARRIVE)
+        later = f"{NEXT} {self.ahead}" if self.ahead > 1 else NEXT if self.ahead else ""
+        return " ".join(filter(None, (self.word, self.what, str(self.number) if numbered else "", later)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,9 +209,14 @@ def wait_for_each_other(roles: Roles) -> bool:
     return roles.addends * roles.pieces > most
 
 
+def numbered(stem: str, number: int) -> str:
+    """Return the name of one of several operands or products, without a number for the first one."""
+    return f"{stem}{number or ''}"
+
+
 def right_operand(number: int) -> str:
     """Return the name of the right operand of one of several products."""
-    return f"right{number or ''}"
+    return numbered("right", number)
 
 
 def operand_ring(
@@ -271,15 +277,16 @@ def with_further(ring: Ring, *, further: int, piece: int) -> Ring:
     return replace(ring, writer=writer, reader=reader)
 
 
-def kept_ring(*, consumers: int, size: int) -> Ring:
-    """Return the ring of the operand that all iterations multiply, of `size` bytes. Each tile has one position.
+def kept_ring(*, consumers: int, size: int, several: int = 1) -> Ring:
+    """Return the ring of the `several` operands that all iterations multiply, of `size` bytes each.
 
-    Consumers read it in each leading product of the tile, and release it after the last one.
+    Each tile has one position of all of them. Consumers read it in the leading products of the tile, and release it
+    after the last one.
     """
     loader = (
         Step(word=AWAIT, what="vacant", number=1),
-        Step(word=EXPECT, what="ready", number=size),
-        Step(word=LOAD, what=KEPT, number=size),
+        Step(word=EXPECT, what="ready", number=several * size),
+        *(Step(word=LOAD, what=numbered(KEPT, number), number=size) for number in range(several)),
     )
     consumer = (
         Step(word=AWAIT, what="ready"),
@@ -320,45 +327,77 @@ def number_ring(*, buffers: int, consumers: int) -> Ring:
     )
 
 
-def loop_ring(*, buffers: int, consumers: int, ahead: bool, size: int) -> Ring:
-    """Return the ring of the two operands, of `size` bytes each, that an iteration of a loop multiplies.
+@dataclass(frozen=True, kw_only=True)
+class LoopOrder:
+    """The products of an iteration of a loop that carries a state, and the streamed operands that they multiply.
 
-    An iteration multiplies what is kept and the leading operand, computes with the product, and multiplies the result
-    and the trailing operand. ahead: True if the trailing product of an iteration is in flight together with the leading
-    one of the next iteration, while that is computed with.
+    leading: the number of the operand of each leading product, in their order. trailing: that of each trailing product,
+    and its level (lowering/carried.py). Operands have numbers in the order in which they are needed.
     """
 
-    def loaded(what: str, later: bool = False) -> tuple[Step, ...]:
+    leading: tuple[int, ...] = (0,)
+    trailing: tuple[tuple[int, int], ...] = ((1, 0),)
+
+    @property
+    def products(self) -> tuple[tuple[str, int], ...]:
+        """Return the name of each product, and the number of its streamed operand, in the order of their numbers."""
+        trailing = ((numbered(TRAILING, number), operand) for number, (operand, _) in enumerate(self.trailing))
+        return *((numbered(LEADING, number), operand) for number, operand in enumerate(self.leading)), *trailing
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Return the names of streamed operands: each has that of the first product that multiplies it."""
+        return tuple({operand: name for name, operand in reversed(self.products)}[n] for n in range(self.several))
+
+    @property
+    def several(self) -> int:
+        return 1 + max(operand for _, operand in self.products)
+
+    @property
+    def overlaps(self) -> bool:
+        """True if the trailing product of an iteration may be in flight with the leading one of the next iteration."""
+        return self == LoopOrder()
+
+
+def loop_ring(*, buffers: int, consumers: int, ahead: bool, size: int, order: LoopOrder | None = None) -> Ring:
+    """Return the ring of the streamed operands, of `size` bytes each, that an iteration of a loop multiplies.
+
+    An iteration multiplies what is kept and streamed operands, computes with the products, and multiplies the results
+    and streamed operands. order: None for one product of each kind. ahead: True if a product may be in flight next to
+    another one: all leading products start together, and a trailing one is in flight while an iteration computes for
+    the next. If there is one of each kind, the trailing product is in flight together with the leading one of the next
+    iteration, while that is computed with.
+    """
+    order = order or LoopOrder()
+
+    def loaded(number: int, place: int) -> tuple[Step, ...]:
         return (
-            Step(word=AWAIT, what="empty", number=1, ahead=later),
-            Step(word=EXPECT, what="full", number=size, ahead=later),
-            Step(word=LOAD, what=what, number=size, ahead=later),
+            Step(word=AWAIT, what="empty", number=1, ahead=place),
+            Step(word=EXPECT, what="full", number=size, ahead=place),
+            Step(word=LOAD, what=order.operands[number], number=size, ahead=place),
         )
 
-    def begun(what: str, later: bool = False) -> tuple[Step, ...]:
-        return Step(word=AWAIT, what="full", ahead=later), Step(word=MULTIPLY, what=what, ahead=later)
+    def begun(what: str, place: int = 0) -> tuple[Step, ...]:
+        return Step(word=AWAIT, what="full", ahead=place), Step(word=MULTIPLY, what=what, ahead=place)
 
-    def ended(flying: int = 0, later: bool = False) -> tuple[Step, ...]:
-        return Step(word=RETIRE, number=flying, ahead=later), Step(word=ARRIVE, what="empty", ahead=later)
+    def ended(flying: int = 0, place: int = 0) -> tuple[Step, ...]:
+        return Step(word=RETIRE, number=flying, ahead=place), Step(word=ARRIVE, what="empty", ahead=place)
 
     compute, carry = Step(word=COMPUTE), Step(word=CARRY)
-    if ahead:
+    if ahead and order.overlaps:
         loader = Role(
-            name=LOADER, groups=1, first=loaded(LEADING),
-            steps=(*loaded(LEADING), *loaded(TRAILING, True)), last=loaded(TRAILING),
+            name=LOADER, groups=1, first=loaded(0, 0), steps=(*loaded(0, 0), *loaded(1, 1)), last=loaded(1, 0),
         )  # fmt: skip
         consumer = Role(
             name=CONSUMER, groups=consumers,
             first=(*begun(LEADING), *ended(), compute, carry),
-            steps=(*begun(LEADING), *begun(TRAILING, True), *ended(1), compute, *ended(0, True), carry),
+            steps=(*begun(LEADING), *begun(TRAILING, 1), *ended(1), compute, *ended(0, 1), carry),
             last=(*begun(TRAILING), *ended()),
         )  # fmt: skip
     else:
-        loader = Role(name=LOADER, groups=1, steps=(*loaded(LEADING), *loaded(TRAILING, True)))
-        consumer = Role(
-            name=CONSUMER, groups=consumers,
-            steps=(*begun(LEADING), *ended(), compute, carry, *begun(TRAILING, True), *ended(0, True)),
-        )  # fmt: skip
+        steps = tuple(step for number in range(order.several) for step in loaded(number, number))
+        loader = Role(name=LOADER, groups=1, steps=steps)
+        consumer = Role(name=CONSUMER, groups=consumers, steps=_iteration(order, ahead))
     return Ring(
         name="operands",
         buffers=buffers,
@@ -366,6 +405,45 @@ def loop_ring(*, buffers: int, consumers: int, ahead: bool, size: int) -> Ring:
         writer=loader,
         reader=consumer,
     )
+
+
+def _iteration(order: LoopOrder, ahead: bool) -> tuple[Step, ...]:
+    """Return the steps of a consumer in an iteration after which no product is in flight."""
+    steps, flying, awaited = list[Step](), list[tuple[str, int]](), set[int]()
+    last = {operand: name for name, operand in order.products}
+
+    def begin(number: int) -> None:
+        name, place = order.products[number]
+        if place not in awaited:
+            steps.append(Step(word=AWAIT, what="full", ahead=place))
+        steps.append(Step(word=MULTIPLY, what=name, ahead=place))
+        awaited.add(place)
+        flying.append((name, place))
+        if not ahead:
+            end(0)
+
+    def end(most: int) -> None:
+        """Wait for products until so many are in flight, and release operands that no later product multiplies."""
+        done = flying[: len(flying) - most]
+        del flying[: len(done)]
+        if done:
+            steps.append(Step(word=RETIRE, number=most, ahead=done[-1][1]))
+        steps.extend(Step(word=ARRIVE, what="empty", ahead=place) for name, place in done if last[place] == name)
+
+    for number in range(len(order.leading)):
+        begin(number)
+    for level in range(len(order.leading)):
+        names = [name for name, _ in flying]
+        if (name := numbered(LEADING, level)) in names:
+            end(len(names) - 1 - names.index(name))
+        steps.append(Step(word=COMPUTE, number=level))
+        for number, (_, needed) in enumerate(order.trailing):
+            if needed == level:
+                steps.append(Step(word=CARRY, number=number))
+                begin(len(order.leading) + number)
+    while flying:
+        end(len(flying) - 1)
+    return tuple(steps)
 
 
 def target_of(number: int, targets: int) -> str:
@@ -422,7 +500,7 @@ def parts_of(role: Role) -> Parts:
 
 def positions_of(steps: tuple[Step, ...]) -> int:
     """Return how many positions an iteration takes."""
-    return 1 + any(step.ahead for step in steps)
+    return 1 + max((step.ahead for step in steps), default=0)
 
 
 def of_tile(role: Role, iterations: int) -> Iterator[tuple[int, Step]]:

@@ -23,6 +23,7 @@ from tilelink.ir.products import products_of
 from tilelink.ir.program import For, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.visitor import value_of
 from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.rings import CONSUMER, LOADER, STORER
 from tilelink.lowering.role_statements import addends, late_waits, tile_addends
 from tilelink.lowering.straight_epilogue import is_zero
@@ -45,9 +46,8 @@ def role_bodies(bound: Bound, stage: BoundStage) -> Mapping[str, RoleBody]:
     waits, notifies = (tuple(s for s in body if isinstance(s, kind)) for kind in (Wait, Notify))
     if stage.has_loop:
         consumer = tuple(s for s in body if not isinstance(s, Wait | Notify))
-        loops, stores = (tuple(s for s in consumer if isinstance(s, kind)) for kind in (For, Store))
-        # the last store is of the tile, others are of numbers of rows
-        return {LOADER: (*waits, *loops), CONSUMER: consumer, STORER: (*stores[-1:], *notifies)}
+        loops = tuple(s for s in consumer if isinstance(s, For))
+        return {LOADER: (*waits, *loops), CONSUMER: consumer, STORER: (*loop_of(stage).results, *notifies)}
     loads, late = tuple[LoadTiles, ...](), late_waits(stage)
     if stage.roles is not None and stage.roles.addends:
         loads, late = (LoadTiles(regions=tuple(tile_addends(bound, stage))),), ()

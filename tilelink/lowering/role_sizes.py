@@ -8,7 +8,7 @@ rule (verifier/roles.py) asks the same of a lowered program.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tilelink.ir.mapping import Span
@@ -16,7 +16,7 @@ from tilelink.ir.products import operand_region, products
 from tilelink.ir.program import ITEM_BYTES, Assign, Full, Notify, Read, Reduce, Region, Wait
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
-from tilelink.ir.visitor import reads, statements, value_of, values
+from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import Carried
 from tilelink.lowering.channel_waits import repeated
@@ -25,6 +25,7 @@ from tilelink.lowering.reason import reason_at
 from tilelink.lowering.rings import (
     Ring,
     Roles,
+    Step,
     kept_ring,
     loop_ring,
     number_ring,
@@ -71,7 +72,7 @@ LAUNCH_REGISTERS = {2: 168, 3: 128}
 """Consumers -> registers of a thread before roles begin, for which Triton has all of the kernel compiled."""
 SPARE_REGISTERS = 26
 """Least number of them besides a consumer's part of the product: ptxas 12.8 needs 154 for 64 x 256 elements."""
-LOOP_SPARE_REGISTERS = 28
+LOOP_SPARE_REGISTERS = 24
 """The same of a loop that carries a state, besides its products and what it multiplies: of a consumer's registers."""
 MIN_BUFFERS, MAX_BUFFERS = 2, 6
 ALIGNMENT = 16
@@ -95,7 +96,7 @@ def types_of(bound: Bound, stage: BoundStage) -> tuple[str, str]:
     carries a state have its own.
     """
     if stage.has_loop:
-        return bound.tensors[loop_of(stage).kept.tensor].dtype, _stored_type(bound, stage)
+        return bound.tensors[loop_of(stage).kept[0].tensor].dtype, _stored_type(bound, stage)
     loaded = operand_region(product_of(stage).left) if multiplies(stage) else tile_addends(bound, stage)[0]
     first = bound.stages[bound.kernel_of[stage.name].name]
     return bound.tensors[loaded.tensor].dtype, _stored_type(bound, first if stage_writes(first.stage) else stage)
@@ -425,20 +426,18 @@ def every_roles_of(bound: Bound, stage: BoundStage, *, consumers: int, buffers: 
 
 def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage whose loop carries a state, or why its tiles do not allow them."""
-    found = loop_of(stage)
-    (target,) = results_of(stage)
+    found, targets = loop_of(stage), [store.region for store in loop_of(stage).results]
     iterations = range_of(stage, bound.bounds(stage.name))
     if isinstance(iterations, str):
         return iterations
-    operands = (found.kept, found.leading, found.trailing)
-    spans = [bound.tile_map(stage.name, region).spans[-2:] for region in operands]
-    sizes = [_along(bound, stage, region) for region in operands]
-    rows, block, other = sizes
-    depth = spans[0][1].extent
-    if rows is None or block is None or other is None:
+    operands = (*found.kept, *found.streamed)
+    sizes = [(_along(bound, stage, one), bound.tile_map(stage.name, one).spans[-1].extent) for one in operands]
+    (rows, depth), (block, _) = sizes[0], sizes[len(found.kept)]
+    if rows is None or block is None or any(size is None for size, _ in sizes):
         return "an operand of its products is not rows of whole dimensions, one block after the other"
-    if spans[2][1].extent != depth or block != other:
-        return f"its loop multiplies tiles of {block} x {depth} and {other} x {spans[2][1].extent} elements"
+    wanted = [(rows, depth)] * len(found.kept) + [(block, depth)] * len(found.streamed)
+    if others := [size for size, one in zip(sizes, wanted, strict=True) if size != one]:
+        return f"its loop multiplies tiles of {block} x {depth} and {others[0][0]} x {others[0][1]} elements"
     types = {bound.tensors[region.tensor].dtype for region in operands}
     if len(types) > 1 or not types <= {"bf16", "f16"}:
         return f"its operands are {' and '.join(sorted(types))}, not all bf16 or f16"
@@ -449,23 +448,27 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
     for size, what in ((block, f"{block} rows of an iteration"), (depth, f"{depth} columns of an operand")):
         if size != power_of_two(size) or not COLUMNS[0] <= size <= COLUMNS[1]:
             return f"{what} are no power of two from {COLUMNS[0]} to {COLUMNS[1]}"
-    for region, (streamed, _) in zip(operands[1:], spans[1:], strict=True):
-        if not _uncut(stage, streamed):
+    for region in found.streamed:
+        if not _uncut(stage, streamed := bound.tile_map(stage.name, region).spans[-2]):
             return reason_at(region, f"the end of {streamed.index} cuts a tile of {region.tensor}")
-    if reason := _stored(bound, stage, target, whole=True) or _stored_rows_reason(bound, stage, found):
+    if reason := _results_reason(bound, stage, targets) or _stored_rows_reason(bound, stage, found):
         return reason
     if reason := _reads_reason(bound, stage, found):
         return reason
-    held = own // GROUP_ROWS * (depth // 2 + block // 2 + (block // 4 if ahead else 0))
+    ring = loop_ring(
+        buffers=choice.buffers, consumers=consumers, ahead=ahead, size=block * depth * _item(bound, found.kept[0]),
+        order=found.order,
+    )  # fmt: skip
+    held = own // GROUP_ROWS * (len(found.trailing) * depth // 2 + _held(bound, stage, found, ring, block))
     limit = REGISTERS[consumers][0] - LOOP_SPARE_REGISTERS
     if held > limit:
         return f"its consumers hold {held} values in each thread, and {limit} fit its registers"
-    item, stored = _item(bound, found.kept), _item(bound, target)
+    item, stored = _item(bound, found.kept[0]), _item(bound, targets[0])
     vectors = [region for s in found.vectors for region in reads(s.value)]
     place, pieces = block * depth * item, max(1, depth * stored // PIECE_BYTES)
     piece = rows * depth * stored // pieces
     there = bound.target.shared_memory
-    needed = choice.buffers * (place + 2 * BARRIER_BYTES) + rows * depth * item + SPARE_BYTES
+    needed = choice.buffers * (place + 2 * BARRIER_BYTES) + len(found.kept) * rows * depth * item + SPARE_BYTES
     results = _results(there - needed, pieces, piece, consumers)
     if not results:
         return _too_large(needed + min(pieces, MIN_RESULTS) * piece, there, choice.buffers, place)
@@ -476,12 +479,72 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
         block=block,
         pieces=pieces,
         registers=REGISTERS[consumers],
-        operands=loop_ring(buffers=choice.buffers, consumers=consumers, ahead=ahead, size=place),
+        operands=ring,
         results=result_ring(buffers=results),
-        kept=kept_ring(consumers=consumers, size=rows * depth * item),
+        kept=kept_ring(consumers=consumers, size=rows * depth * item, several=len(found.kept)),
         skips_repeated_waits=bool(repeated(bound, stage, found)),
         reads_early=bool(vectors) and _are_constant(bound, vectors),
     )
+
+
+def _results_reason(bound: Bound, stage: BoundStage, targets: Sequence[Region]) -> str | None:
+    """Return why the results of a loop cannot be stored one after the other from the same buffers, or None."""
+    for region in targets:
+        if reason := _stored(bound, stage, region, whole=True):
+            return reason
+        if bound.tensors[region.tensor].dtype != bound.tensors[targets[0].tensor].dtype:
+            text = f"{region.tensor} has other elements than {targets[0].tensor}, and results share buffers"
+            return reason_at(region, text)
+    return None
+
+
+def _held(bound: Bound, stage: BoundStage, tile: Carried, ring: Ring, block: int) -> int:
+    """Return how many values a thread has of 64 rows at most in an iteration, besides sums: products, tiles that are
+    computed, and operands.
+
+    What is computed takes the place of what is used for the last time, and an operand is used until its product is
+    complete. block: columns of a tile.
+    """
+    typing = bound.typing.stage(stage.name).locals
+    wide = {name for name, kind in typing.items() if [axis.kind for axis in kind.axes] == ["tile", "tile"]}
+    steps = ring.reader.steps
+    live, most = set[str](), 0
+    for made, used in reversed([*_made_and_used(tile, (*steps, *steps))]):
+        needed = live | made, live - made | used
+        live = needed[1]
+        held = (
+            sum(block // 2 if name in wide else block // 4 * (name in _operands(tile)) for name in one)
+            for one in needed
+        )
+        most = max(most, *held)
+    return most
+
+
+def _operands(tile: Carried) -> dict[str, str]:
+    """Return the name of a trailing product's operand -> the name of the product among the steps of a ring."""
+    return {f"operand of {what}": what for what, _ in tile.order.products[len(tile.leading) :]}
+
+
+def _made_and_used(tile: Carried, steps: Sequence[Step]) -> Iterator[tuple[set[str], set[str]]]:
+    """Yield the names that each step of a consumer makes, and those that it uses."""
+    products = dict(zip((what for what, _ in tile.order.products), tile.products, strict=True))
+    operands, flying = list(_operands(tile)), list[str]()
+    for step in steps:
+        match step.word:
+            case "multiply":
+                flying.append(step.what)
+                yield {products[step.what].name}, set()
+            case "retire":
+                done, flying = flying[: len(flying) - step.number], flying[len(flying) - step.number :]
+                yield set(), {one for one, what in _operands(tile).items() if what in done}
+            case "compute":
+                for statement, level in zip(tile.compute, tile.levels, strict=True):
+                    if level == step.number:
+                        yield {statement.name}, local_names(statement.value)
+            case "carry":
+                yield {operands[step.number]}, local_names(tile.trailing[step.number].dot.left)
+            case _:
+                pass
 
 
 def _reads_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str | None:
@@ -491,7 +554,7 @@ def _reads_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str | None:
     before the loop vectors of rows, and whole dimensions of which each row makes a number.
     """
     typing = bound.typing.stage(stage.name)
-    row, column = (bound.tile_map(stage.name, region).spans[-2].index for region in (tile.kept, tile.leading))
+    row, column = (bound.tile_map(stage.name, region).spans[-2].index for region in (tile.kept[0], tile.streamed[0]))
     of_rows: tuple[list[str | None], ...] = ([], [row])
     for statement in tile.vectors:
         axes = typing.locals[statement.name].axes
@@ -504,8 +567,10 @@ def _reads_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str | None:
         for one in values(statement.value):
             if isinstance(one, Reduce) and [axis.kind for axis in typing.type_of(one.value).axes] != ["tile", "whole"]:
                 return reason_at(one, "before its loop it reduces what is no whole dimension for each of its rows")
+    factors = [one.added_to for one in tile.trailing]
     for value in tile.computed:
-        of_columns = of_rows if value is tile.rescaled else (*of_rows, [column], [row, column])
+        shapes = (*of_rows, [column], [row, column])
+        of_columns = of_rows if any(value is one for one in factors) else shapes
         for region in reads(value):
             if reason := _read_reason(bound, stage, region, of_columns):
                 return reason
@@ -547,7 +612,7 @@ def _stored_rows_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str |
     They store it in memory themselves, and no notify of the storer's says when it is there. So nothing else of the
     program may read it.
     """
-    row = bound.tile_map(stage.name, tile.kept).spans[-2].index
+    row = bound.tile_map(stage.name, tile.kept[0]).spans[-2].index
     notified = {s.region.tensor for s in stage.stage.body if isinstance(s, Notify)}
     every = (value_of(s) for other in bound.stages.values() for s in statements(other.stage.body))
     read = {one.region.tensor for value in every if value for one in values(value) if isinstance(one, Read)}

@@ -40,6 +40,7 @@ from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import Index, Lookup, Scalar, Whole, at_launch, children, walk
 from tilelink.ir.visitor import map_value, reads, scalars_of, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.carried import Carried
 from tilelink.lowering.reason import reason_at
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.straight_epilogue import UNROLLED, after_product, is_elementwise
@@ -342,11 +343,12 @@ def multiplies(stage: BoundStage) -> bool:
 
 
 def results_of(stage: BoundStage) -> list[Region]:
-    """Return the regions in which the tiles of a stage store the same result, which the storer stores."""
-    stored = [
-        s.region if isinstance(s, Store) else s.target for s in stage_body(stage) if isinstance(s, Store | Transfer)
-    ]
-    return stored[-1:] if stage.has_loop else stored  # those before it are vectors, which consumers store
+    """Return the regions in which the tiles of a stage store the same result, which the storer stores: the first one
+    of a loop that carries a state."""
+    if isinstance(stage.carried, Carried):
+        return [store.region for store in stage.carried.results[:1]]  # the storer takes one result after the other
+    stores = (s for s in stage_body(stage) if isinstance(s, Store | Transfer))
+    return [s.region if isinstance(s, Store) else s.target for s in stores]
 
 
 def addends(stage: BoundStage) -> list[Read]:

@@ -41,9 +41,9 @@ WAYS = (
         reasons=("it stores in a peer's memory", "after its loop its tiles do not compute, store once"),
     ),
     Way(
-        stage="has `if rank ...` around a tile, or two results",
-        because="a tile waits, multiplies, computes, stores one result and notifies, in this order; a loop may store a "
-        "number for each row of an output before",
+        stage="has `if rank ...` around a tile, or two results of one product",
+        because="a tile waits, multiplies, computes, stores one result and notifies, in this order; a loop may store "
+        "several, and a number for each row of an output",
         instead="all steps in one loop, with `if t <= n:` around an iteration; or two stages",
         reasons=(
             "its tiles do more than to wait, multiply",
@@ -79,10 +79,16 @@ WAYS = (
         reasons=("an iteration scales a product of",),
     ),
     Way(
-        stage="multiplies three times, as Q, K and V of one row, or attention backward",
+        stage="multiplies three times, as Q, K and V of one row",
         because="a tile multiplies once or twice the same left operand",
-        instead="an index over the three, `c: 3`; backward without roles",
-        reasons=("an iteration of its loop does not multiply twice", "its tiles multiply "),
+        instead="an index over the three, `c: 3`",
+        reasons=("its tiles multiply ",),
+    ),
+    Way(
+        stage="adds more than a product in a loop that carries a state, `acc += dot(p, v[j, :]) * 2.0`",
+        because="tensor cores add products to the name",
+        instead="scale the operand, or the name after the loop",
+        reasons=("an iteration of its loop neither names",),
     ),
     Way(
         stage="has operands that travel as words, `low_latency`",

@@ -366,11 +366,12 @@ def _of_iteration(one: Executions) -> tuple[tuple[Value, float], ...] | None:
     tile, masked = loop_of(stage), one.masked or {}
     if not isinstance(statement, Assign) or not any(statement is s for s in statements(tile.loop.body)):
         return None
-    if statement.name != tile.name:
+    if statement is not tile.trailing[-1].statement:
         return ()
     computed = ((s.value, masked.get(number, 1.0)) for number, s in enumerate(tile.compute))
-    # tensor cores add the second product
-    return ((tile.product, 1.0), *computed, (tile.rescaled, 1.0), (tile.sums, 1.0))
+    # tensor cores add the trailing products
+    sums = ((value, 1.0) for one in tile.trailing for value in (one.added_to, one.dot) if value is not None)
+    return (*((one.dot, 1.0) for one in tile.leading), *computed, *sums)
 
 
 def _side_by_side(stage: BoundStage, statement: Statement, product: Product) -> tuple[Product, ...]:

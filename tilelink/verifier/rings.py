@@ -37,6 +37,7 @@ from tilelink.lowering.rings import (
     Ring,
     Role,
     Step,
+    numbered,
     of_tile,
     parts_of,
     taken,
@@ -236,14 +237,9 @@ class _Model:
         """Return (ring, number) of the buffers that a step of a reader reads."""
         if step.word not in (MULTIPLY, STORE, TAKE):
             return ()
-        if self.tiles and step.word == MULTIPLY and step.what == LEADING:
+        if self.tiles and step.word == MULTIPLY and step.what.startswith(LEADING):
             return (which, number), (KEPT_RING, bisect_right(self.tiles, number) - 1)
         return ((which, number),)
-
-    @cached_property
-    def _operands(self) -> Mapping[tuple[int, int], str]:
-        """(ring, number of a buffer) -> the operand that readers multiply there."""
-        return {(r, n): step.what for r, n, step in self.scripts[-1] if step.word == MULTIPLY}
 
     @cached_property
     def _reading(self) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -256,6 +252,19 @@ class _Model:
             elif step.word == RETIRE:
                 flying = flying[-step.number :] if step.number else []
             found.append(tuple(one for reads in flying for one in reads))
+        return tuple(found)
+
+    @cached_property
+    def _products(self) -> tuple[tuple[str, ...], ...]:
+        """The products in flight before each step of a reader, and after the last one."""
+        found: list[tuple[str, ...]] = [()]
+        for _, _, step in self.scripts[-1]:
+            flying = found[-1]
+            if step.word == MULTIPLY:
+                flying = (*flying, step.what)
+            elif step.word == RETIRE:
+                flying = flying[-step.number :] if step.number else ()
+            found.append(flying)
         return tuple(found)
 
     @cached_property
@@ -347,8 +356,10 @@ class _Model:
                 read = self._read_at(which, number, step)
                 return _using([(self._slot(*one), 3 * one[1] + VISIBLE) for one in read], early)
             case "compute" | "carry":
-                wanted = LEADING if step.word == COMPUTE else TRAILING
-                if any(self._operands.get(one) == wanted for one in reading):
+                wanted = {numbered(TRAILING, step.number)}
+                if step.word == COMPUTE:
+                    wanted = {numbered(LEADING, number) for number in range(step.number + 1)}
+                if wanted & {*self._products[at]}:
                     return _refused(f"a {ring.reader.name} computes with a product that is in flight")
                 return _nothing
             case "sum":

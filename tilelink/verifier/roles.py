@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 from tilelink.errors import RolesError, VerificationError
@@ -33,9 +34,11 @@ from tilelink.lowering.rings import (
     STORE,
     SUM,
     TRAILING,
+    LoopOrder,
     Ring,
     Roles,
     fit_together,
+    numbered,
     of_tile,
     result_ring,
     right_operand,
@@ -273,23 +276,25 @@ def _common(found: Roles) -> Iterator[tuple[bool, str]]:
 def _loop_sizes(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> str | None:
     """Return which number of the roles is not that of a loop that carries a state, or None."""
     tile = loop_of(stage)
-    spans = {
-        name: bound.tile_map(stage.name, region).spans[-2:]
-        for name, region in ((KEPT, tile.kept), (LEADING, tile.leading), (TRAILING, tile.trailing))
-    }
+    names = {numbered(KEPT, number): region for number, region in enumerate(tile.kept)}
+    names |= dict(zip(tile.order.operands, tile.streamed, strict=True))
+    spans = {name: bound.tile_map(stage.name, region).spans[-2:] for name, region in names.items()}
     bytes_of = {
-        name: rows.size * columns.extent * ITEM_BYTES[bound.tensors[tile.kept.tensor].dtype]
+        name: rows.size * columns.extent * ITEM_BYTES[bound.tensors[names[name].tensor].dtype]
         for name, (rows, columns) in spans.items()
     }
     loads = {(step.what, step.number) for step in (*found.operands.writer.every, *kept.writer.every)
              if step.word == LOAD}  # fmt: skip
-    rows, depth, block = spans[KEPT][0].size, spans[TRAILING][1].extent, spans[LEADING][0].size
+    rows, depth, block = spans[KEPT][0].size, spans[KEPT][1].extent, spans[LEADING][0].size
     for wrong_one, what in (
         (found.rows * found.consumers != rows, f"its consumers multiply {found.rows} rows each, of {rows}"),
         (found.columns != depth, f"its consumers multiply {found.columns} columns, of {depth}"),
         (found.block != block, f"its buffers have {found.block} rows, and an iteration {block}"),
         (loads != set(bytes_of.items()), f"its loads are {sorted(loads)}"),
-        (not takes_in_order(found.operands), "an iteration does not multiply, compute, and multiply the result"),
+        (
+            not takes_in_order(found.operands, tile.order),
+            "an iteration does not multiply, compute, and multiply the results in its order",
+        ),
         *_common(found),
     ):
         if wrong_one:
@@ -297,25 +302,39 @@ def _loop_sizes(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> st
     return None
 
 
-def takes_in_order(ring: Ring) -> bool:
-    """True if roles take the same operand from each place, and if iterations multiply and compute in their order.
+def takes_in_order(ring: Ring, order: LoopOrder) -> bool:
+    """True if products multiply what is loaded at their places, and if iterations multiply and compute in their order.
 
-    An iteration multiplies the leading operand, computes, brings what is carried up, and multiplies the trailing
-    operand. In every order of the roles products are complete by then (verifier/rings.py).
+    An iteration starts its leading products, computes what needs the first of them, and so on, brings what is carried
+    up when it has computed an operand, and multiplies that. No iteration begins what another one before it has not yet
+    used. In every order of the roles products are complete by then (verifier/rings.py).
     """
-    wanted = (LEADING, COMPUTE, CARRY, TRAILING)
-    taken = [
-        [(place, step.what) for place, step in of_tile(role, ITERATIONS) if step.word in (LOAD, MULTIPLY)]
-        for role in (ring.writer, ring.reader)
-    ]
-    events = [
-        step.what or step.word for _, step in of_tile(ring.reader, ITERATIONS) if step.word in (MULTIPLY, *wanted)
-    ]
-    at = [[number for number, event in enumerate(events) if event == one] for one in wanted]
-    if taken[0] != taken[1] or any(len(one) != ITERATIONS for one in at) or len(events) != ITERATIONS * len(wanted):
+    loaded = {place: step.what for place, step in of_tile(ring.writer, ITERATIONS) if step.word == LOAD}
+    steps = [*of_tile(ring.reader, ITERATIONS)]
+    products, names = [(place, step.what) for place, step in steps if step.word == MULTIPLY], dict(order.products)
+    if any(name not in names or loaded.get(place) != order.operands[names[name]] for place, name in products):
         return False
-    in_order = all(list(iteration) == sorted(iteration) for iteration in zip(*at, strict=True))
-    return in_order and all(at[3][iteration] < at[2][iteration + 1] for iteration in range(ITERATIONS - 1))
+    if {place for place, _ in products} != loaded.keys():
+        return False
+    at: dict[str, list[int]] = {}
+    for number, (_, step) in enumerate(steps):
+        if step.word in (MULTIPLY, COMPUTE, CARRY):
+            at.setdefault(step.what or numbered(step.word, step.number), []).append(number)
+    levels = range(len(order.leading))
+    carries = [(numbered(CARRY, number), level) for number, (_, level) in enumerate(order.trailing)]
+    wanted = {*names, *(numbered(COMPUTE, level) for level in levels), *(carry for carry, _ in carries)}
+    if at.keys() != wanted or any(len(one) != ITERATIONS for one in at.values()):
+        return False
+    last = numbered(COMPUTE, levels[-1])
+    before = [(numbered(LEADING, level), numbered(COMPUTE, level)) for level in levels]
+    before += pairwise(numbered(COMPUTE, level) for level in levels)
+    before += [(numbered(COMPUTE, level), carry) for carry, level in carries]
+    before += [(carry, numbered(TRAILING, number)) for number, (carry, _) in enumerate(carries)]
+    after = [(used, numbered(LEADING, level)) for level in levels for used in (last, *(carry for carry, _ in carries))]
+    after += [(numbered(TRAILING, number), carry) for number, (carry, _) in enumerate(carries)]
+    return all(a < b for one, other in before for a, b in zip(at[one], at[other], strict=True)) and all(
+        a < b for one, other in after for a, b in zip(at[one], at[other][1:], strict=False)
+    )
 
 
 def _loop_rings(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> str | None:
