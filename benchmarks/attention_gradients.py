@@ -1,0 +1,277 @@
+# pyright: basic
+"""Gradients of attention by warps with roles, beside the vendor's, on one GPU.
+
+    python benchmarks/attention_gradients.py --out attention_gradients.json
+
+All kernels of a program of the library run one after the other: sums of rows, gradients of keys and values, and those
+of the rows; the last two are timed alone, too. cuDNN's backward is as `tilelink.ops.attention` calls it. Both take
+turns on the same data, after the data has left the L2 cache. Every result is compared with gradients that torch
+computes in f32 for one head of keys, and with cuDNN's for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+import tilelink
+from benchmarks import tp
+from benchmarks.measure import ALLOWED, Watchdog, microseconds, relative_error
+from benchmarks.roles import ALWAYS_SET, Alone
+from tilelink import compiler
+from tilelink.ops import torch_attention
+from tilelink.runtime.cuda.device import current_target
+from tilelink.runtime.cuda.timing import FLUSH_BYTES
+from tilelink.target import Target
+from tilelink.target import target as named_target
+from tilelink.tuning import prepare
+
+FILE = Path(tilelink.__file__).with_name("programs") / "attention_gradients.tl"
+BLOCK = 128
+VENDOR = "cuDNN"
+RESULTS = ("dq", "dk", "dv")
+FORMS = {
+    "4 buffers": (),
+    "6 buffers": ("columns roles(consumers=2, buffers=6)", "rows roles(consumers=2, buffers=6)"),
+    "1 product in flight": (
+        "columns roles(consumers=2, buffers=4, in_flight=1)", "rows roles(consumers=2, buffers=4, in_flight=1)",
+    ),
+}  # fmt: skip
+"""Name -> what is said of stages in addition to the library's schedule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Sizes: heads of queries, so many of them for each of keys, rows and keys, elements of a head."""
+
+    heads: int
+    groups: int
+    rows: int
+    depth: int
+    causal: bool
+
+    @property
+    def program(self) -> str:
+        return f"{'causal_' if self.causal else ''}attention_gradients"
+
+    @property
+    def dims(self) -> dict[str, Any]:
+        blocks = {"N": self.rows // BLOCK, "B": BLOCK} if self.causal else {"M": self.rows, "S": self.rows}
+        return {"H": self.heads // self.groups, "G": self.groups, "D": self.depth, "scale": self.depth**-0.5, **blocks}
+
+    @property
+    def work(self) -> float:
+        """Return the floating-point operations of the pairs that count: five products of each."""
+        pairs = self.rows * (self.rows + 1) / 2 if self.causal else float(self.rows**2)
+        return 10 * self.heads * pairs * self.depth
+
+    def __str__(self) -> str:
+        return f"{self.program}: {self.heads} heads of {self.depth}, {self.groups} a head of keys, {self.rows} rows"
+
+
+CASES = tuple(
+    Case(heads=heads, groups=groups, rows=8192, depth=depth, causal=causal)
+    for heads, groups, depth in ((16, 1, 128), (32, 1, 64), (16, 4, 128))
+    for causal in (False, True)
+)
+
+
+def points(case: Case, machine: Target) -> dict[str, prepare.Point]:
+    module = compiler.load(str(FILE))
+    program = module.program(case.program)
+    plain = module.schedule("gpu_roles", program)
+    text = "\n".join(
+        f"schedule form_{n} for {program.name} like gpu_roles:\n" + "\n".join(f"    {one}" for one in said) + "\n"
+        for n, said in enumerate(FORMS.values())
+        if said
+    )
+    every = [plain, *compiler.parse(f"{program}\n{plain}\n{text}").schedules[1:]]
+    return {
+        name: prepare.Point(
+            program=program, schedule=schedule, dims=case.dims, dtype="bf16", ranks=1, target=machine,
+            deadlines=(False,),
+        )
+        for name, schedule in zip(FORMS, every, strict=True)
+    }  # fmt: skip
+
+
+class Gradients:
+    """The tensors of a case, cuDNN's gradients, and ours."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        keys = case.heads // case.groups
+
+        def drawn(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, dtype=torch.bfloat16, device="cuda")
+
+        self.q, self.do = (drawn(keys, case.groups, case.rows, case.depth) for _ in range(2))
+        self.k, self.v = (drawn(keys, case.rows, case.depth) for _ in range(2))
+        self.scale = case.depth**-0.5
+        self.o, self.lse = torch_attention.attend(self.q, self.k, self.v, self.scale, case.causal)
+        self.made = dict(zip(RESULTS, map(torch.empty_like, (self.q, self.k, self.v)), strict=True))
+
+    def vendor(self) -> tuple[torch.Tensor, ...]:
+        return torch_attention.gradients(
+            self.q, self.k, self.v, self.o, self.lse, self.do, self.scale, self.case.causal
+        )
+
+    def wanted(self) -> list[torch.Tensor]:
+        """Return the gradients of the first head of keys and of its queries, in f32."""
+        q, k, v, do, o = (one[:1].float() for one in (self.q, self.k, self.v, self.do, self.o))
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for group in range(self.case.groups):
+            scores = q[0, group] @ k[0].t() * self.scale
+            if self.case.causal:
+                at = torch.arange(self.case.rows, device="cuda")
+                scores.masked_fill_(at[:, None] < at, float("-inf"))
+            weights = torch.exp(scores - self.lse[0, group][:, None].float())
+            dv[0] += weights.t() @ do[0, group]
+            own = (do[0, group] * o[0, group]).sum(-1, keepdim=True)
+            dscores = weights * (do[0, group] @ v[0].t() - own) * self.scale
+            dq[0, group], dk[0] = dscores @ k[0], dk[0] + dscores.t() @ q[0, group]
+        return [dq, dk, dv]
+
+    def kernels(self, artifact: Any) -> dict[str, Alone]:
+        """Return all kernels together, and those that multiply alone."""
+        blocks = self.case.dims
+        given = {"q": self.q, "do": self.do, "k": self.k, "v": self.v, "o": self.o, "lse": self.lse, **self.made}
+        if self.case.causal:
+            given = {
+                name: one.unflatten(1 if name in ("k", "v", "dk", "dv") else 2, (blocks["N"], BLOCK))
+                for name, one in given.items()
+            }
+        pad = torch.full((artifact.pad_size,), ALWAYS_SET, dtype=torch.int32, device="cuda")
+        given["delta"] = torch.zeros((1, *artifact.tensor("delta").shape), dtype=torch.float32, device="cuda")
+        stages = {"": None, ", columns": "columns", ", rows": "rows"}
+        return {name: Alone(artifact, given, pad, stage) for name, stage in stages.items()}
+
+
+def measure(case: Case, samples: int, machine: Target, flush: torch.Tensor, dog: Watchdog) -> dict[str, Any]:
+    """Return the row of a case: microseconds of the vendor and of each form, and what failed."""
+    dog.context(str(case))
+    row: dict[str, Any] = {
+        "case": str(case), "heads": case.heads, "groups": case.groups, "rows": case.rows, "depth": case.depth,
+        "causal": case.causal, "work": case.work, "us": {}, "error": {}, "failure": {}, "kernels": {}, "schedules": {},
+    }  # fmt: skip
+    with dog.step("the gradients"):
+        data = Gradients(case)
+        runs: dict[str, Callable[[], Any]] = {VENDOR: data.vendor}
+        want, vendor = data.wanted(), data.vendor()
+        row["error"][VENDOR] = [
+            float(relative_error(one[:1].float(), own)) for one, own in zip(vendor, want, strict=True)
+        ]
+    for name, point in points(case, machine).items():
+        row["schedules"][name] = str(point.schedule)
+        with dog.step(f"building {name}"):
+            try:
+                every = data.kernels(prepare.program_of(point))
+                for one in data.made.values():
+                    one.fill_(float("nan"))
+                every[""]()
+                torch.cuda.synchronize()
+                made = list(data.made.values())
+                errors = [float(relative_error(one[:1].float(), own)) for one, own in zip(made, want, strict=True)]
+                errors += [float(relative_error(a.float(), b.float())) for a, b in zip(made, vendor, strict=True)]
+                row["error"][name] = errors
+                row["kernels"][name] = {
+                    stage.removeprefix(", "): {
+                        "registers": getattr(one.function.compiled, "n_regs", None),
+                        "spills": getattr(one.function.compiled, "n_spills", None),
+                        "shared": one.function.compiled.metadata.shared,
+                    }
+                    for stage, one in every.items()
+                    if stage
+                }
+                if all(error < ALLOWED for error in errors):
+                    runs |= {
+                        name + stage: one for stage, one in every.items() if not stage or name == next(iter(FORMS))
+                    }
+                else:
+                    row["failure"][name] = f"gradients are off by {', '.join(f'{error:.1e}' for error in errors)}"
+            except Exception as failure:
+                row["failure"][name] = f"{type(failure).__name__}: {failure}"[:400]
+    with dog.step("timing"):
+        seen = microseconds(runs, samples, flush)
+    row["us"] = {name: round(statistics.median(times), 1) for name, times in seen.items()}
+    row["samples"] = {name: [round(one, 1) for one in times] for name, times in seen.items()}
+    return row
+
+
+def lines(row: dict[str, Any]) -> Iterator[str]:
+    yield row["case"]
+    base = row["us"].get(VENDOR)
+    for name, took in row["us"].items():
+        part = {", columns": 0.8, ", rows": 0.6}.get(name[name.find(",") :] if "," in name else "", 1.0)
+        ratio = f"{base / took:6.3f} x" if base and part == 1.0 else " " * 8
+        worst = max(row["error"].get(name, [math.nan]))
+        yield f"    {took:9.1f} us  {part * row['work'] / took / 1e6:6.0f} TFLOP/s  {ratio}  {name}  {worst:.1e}"
+    for name, failure in row["failure"].items():
+        yield f"    failed: {name}: {failure}"
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default="", help="numbers of cases, with commas; default: all")
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--limit", type=float, default=30.0, help="seconds that one step may take")
+    parser.add_argument("--seconds", type=float, default=70.0, help="begin no case after so many seconds")
+    parser.add_argument("--workers", type=int, default=min(14, os.cpu_count() or 1), help="processes that compile")
+    parser.add_argument("--prepare", type=float, default=50.0, help="seconds for them")
+    parser.add_argument("--dry", action="store_true", help="only compile, for sm_90, without a GPU")
+    parser.add_argument("--commit", help="what to write for the commit where there is no git")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args, begin = arguments(argv), time.monotonic()
+    every = [CASES[int(n)] for n in args.cases.split(",")] if args.cases else list(CASES)
+    machine = named_target("sm_90") if args.dry else replace(named_target("sm_90"), sms=current_target().sms)
+    wanted = [(case, name, point) for case in every for name, point in points(case, machine).items()]
+    reasons = prepare.prepare_all([p for *_, p in wanted], workers=args.workers, seconds=args.prepare)
+    print(f"{reasons.count('')} of {len(wanted)} programs compiled in {time.monotonic() - begin:.0f} s", flush=True)
+    for (case, name, _), reason in zip(wanted, reasons, strict=True):
+        if reason and reason != prepare.LATE:
+            print(f"    {case}: {name}: {reason}", flush=True)
+    if args.dry:
+        return 0
+    flush, rows = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda"), []
+    report: dict[str, Any] = {
+        "benchmark": "attention gradients", "machine": tp.machine(), "commit": args.commit or tp.commit(),
+        "samples": args.samples, "rows": rows, "ended_early": None,
+    }  # fmt: skip
+
+    def write(early: str | None = None) -> None:
+        report["ended_early"] = early
+        if args.out:
+            args.out.write_text(json.dumps(report, indent=1) + "\n")
+
+    dog = Watchdog(args.limit, on_end=write)
+    for case in every:
+        if time.monotonic() - begin > args.seconds:
+            print(f"no time for {case}", flush=True)
+            continue
+        rows.append(row := measure(case, args.samples, machine, flush, dog))
+        print("\n".join(lines(row)), flush=True)
+        write()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
