@@ -93,6 +93,7 @@ LIBRARY = {
     "ag_gemm-copy_engine": "triton",  # begin_copies
     "ag_gemm-h200_few": "triton",  # tiles by a counter
     "ag_gemm-h200_roles": "triton",
+    "moe_experts-gpu_roles": "triton",  # consumers without rows
     "all_reduce_one_shot_pushed-words": "triton",
     "gated_expert_parallel-fine": "triton",
     "gemm_rs_ring-ring": "traced",  # always with a debug block, by which tracks are found

@@ -13,9 +13,10 @@ from zlib import crc32
 
 from tilelink import compiler
 from tilelink.ir.products import products
-from tilelink.ir.program import For, If, Notify, Program, Statement, Transfer, Wait
-from tilelink.ir.scalar import Binary, Int, Param
-from tilelink.ir.visitor import statements
+from tilelink.ir.program import For, If, Notify, Program, Transfer, Wait
+from tilelink.ir.scalar import Binary, Int, Param, walk
+from tilelink.ir.typing import infer
+from tilelink.ir.visitor import stage_regions, statements
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.scheduling.schedule import Schedule
 
@@ -244,16 +245,24 @@ def fitted(case: Case, values: Mapping[str, int | float | bool]) -> dict[str, in
     program, _ = case
     if not has_roles(case):
         return dict(values)
-    single = {d.extent.name for s in program.stages for d in s.indices if d.number and isinstance(d.extent, Param)}
-    rows, *others = (p.name for p in program.params if p.kind == "dim" and p.name not in single)
-    least = 64 if any(isinstance(s, For) and len(products(statements(s.body))) > 1 for s in _all(program)) else 256
+    schedule, typing = case[1], infer(program)
+    assert schedule is not None
+    own = [s for s in program.stages if schedule.stage(s.name)[ROLES] is not None]
+    single = {
+        d.extent.name for s in program.stages for d in s.indices
+        if isinstance(d.extent, Param) and (d.number or (s in own and d.name in typing.scalar_indices(s.name)))
+    }  # fmt: skip
+    shapes = {t.name: t.shape for t in program.tensors}
+    of_roles = {
+        e.name for stage in own for region in stage_regions(stage) for n in shapes[region.tensor]
+        for e in walk(n) if isinstance(e, Param)
+    }  # fmt: skip
+    rows, *others = (p.name for p in program.params if p.name in of_roles - single and p.kind == "dim")
+    loops = (s for stage in own for s in statements(stage.body) if isinstance(s, For))
+    least = 64 if any(len(products(statements(s.body))) > 1 for s in loops) else 256
     more = {name: max(least, -(-int(values[name]) // 8) * 8) for name in others}
     whole = 128 * divisor(program)
     return {**values, **more, rows: -(-int(values[rows]) // whole) * whole}
-
-
-def _all(program: Program) -> Iterator[Statement]:
-    return (s for stage in program.stages for s in statements(stage.body))
 
 
 def divisor(program: Program) -> int:

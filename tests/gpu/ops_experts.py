@@ -186,7 +186,7 @@ def _many(kind: str, checks: Checks) -> None:
     layer = Layer(kind, [1024] * dist.get_world_size())
     for seed in range(3):
         layer.draw(seed, seed if seed else None)
-        for options in ({}, {"schedule": "moe:gpu_wide"}, {"recompute": True}):
+        for options in ({}, {"schedule": "moe:gpu"}, {"schedule": "moe:gpu_wide_roles"}, {"recompute": True}):
             near(layer.call(*layer.operands(), **options), layer.wanted()[0], checks, f"many tokens, {seed}, {options}")
 
 

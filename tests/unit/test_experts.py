@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ import tilelink
 from tests.tiers import thorough
 from tests.unit.two_ranks import run_on_ranks
 from tilelink import compiler
-from tilelink.errors import BindingError, CapacityError, DtypeError
+from tilelink.errors import BindingError, CapacityError, DtypeError, ScheduleError
 from tilelink.ops import experts, torch_experts
 
 SCENARIOS = {
@@ -49,6 +50,24 @@ def test_on_ranks(kind: str) -> None:
 def test_tokens_go_where_they_are_needed_if_that_is_few_ranks() -> None:
     sparse = {(ranks, k) for ranks in (2, 4, 8) for k in (1, 2, 4, 8) if experts.needs_few_ranks(ranks, k)}
     assert sparse == {(4, 1), (4, 2), (8, 1), (8, 2), (8, 4)}
+
+
+@pytest.mark.parametrize(
+    ("program", "schedule"), [("moe", "gpu_roles"), ("moe", "gpu_wide_roles"), ("moe_rows", "gpu_wide_roles")]
+)
+def test_roles_are_for_the_sizes_that_they_take(program: str, schedule: str) -> None:
+    module = tilelink.load(program)
+    own = module.program(f"{program}_experts")
+    chosen = module.schedule(schedule, own)
+    taken = set[tuple[int, int]]()
+    sizes = [(T, H) for T in (65, 127, 128, 129, 1025) for H in (64, 128, 192, 256, 320, 4096)]
+    for T, H in sizes:
+        dims = {"M": 64, "H": H, "I": 192, "E": 4, "k": 2, "T": T}
+        with suppress(ScheduleError):
+            made = compiler.bound(own, chosen, ranks=2, dims=dims, dtype="bf16", target="sm_90")
+            assert made.stages["down"].roles is not None
+            taken.add((T, H))
+    assert taken == {one for one in sizes if experts.fits_roles(*one)} and 0 < len(taken) < len(sizes)
 
 
 @pytest.mark.parametrize("tokens", [None, 8])

@@ -548,8 +548,15 @@ def _chosen(sizes: _Sizes, x: Tensor, group: ProcessGroup) -> str:
         return f"{FEW}:{next(name for most, name in FEW_SCHEDULES.items() if of_each < most)}"
     if rows >= machine.many_expert_rows and sizes.padded * sizes.k % BLOCK_OF_CHOICES == 0:
         sparse = sizes.op == EXPERTS and not sizes.scaled and needs_few_ranks(ranks, sizes.k)
-        return f"{ROWS if sparse else MANY}:{GPU if sizes.inner < WIDE else f'{GPU}_wide'}"
+        wide = "_wide" if sizes.inner >= WIDE else ""
+        roles = "_roles" if not sizes.scaled and fits_roles(sizes.room(ranks) + 1, sizes.H) else ""
+        return f"{ROWS if sparse else MANY}:{GPU}{wide}{roles}"
     return UNFUSED
+
+
+def fits_roles(T: int, H: int) -> bool:
+    """True if the schedules with roles take room for T rows of H elements: tiles of 128 x a power of two up to 256."""
+    return T >= 128 and (H >= 256 or H.bit_count() == 1)
 
 
 def needs_few_ranks(ranks: int, k: int) -> bool:
