@@ -712,6 +712,41 @@ def attended_in_documents() -> None:
         ops.attention(q, q, q, schedule="gpu_roles", cu_seqlens=some[:2])
 
 
+LAID: dict[str, Callable[[Tensor], Tensor]] = {
+    "heads in rows": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "depth first": lambda x: x.mT.contiguous().mT,
+    "every other row": lambda x: x.repeat_interleave(2, 2)[:, :, ::2],
+    "every other element": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+    "heads alike": lambda x: x[:, :1].expand_as(x),
+}
+"""How operands may lie in memory, as models have them or not; the last one has other values."""
+
+
+def attended_in_documents_as_they_lie() -> None:
+    """Operands, gradients of results and where documents begin may be any views."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rows = 14 * ranks
+    told = torch.tensor([0, 5, 5, 7, rows // 2 + 1, rows - 3], dtype=torch.int32)
+    edges = told.repeat_interleave(2)[::2]
+    for causal, dtype, ways in (
+        (True, torch.bfloat16, {}), (True, torch.float32, {"schedule": "unfused"}), (False, torch.float32, {}),
+        (True, torch.float32, {"method": "ulysses"}),
+    ):  # fmt: skip
+        whole = [every(2, heads, rows, 8, seed=n, dtype=dtype)[0] for n, heads in enumerate((4, 2, 2, 4))]
+        dense = [ops.zigzag(one, ranks, rank) if causal else one.chunk(ranks, 2)[rank] for one in whole]
+        for name, laid in LAID.items():
+            found = list[list[Tensor]]()
+            views = [laid(one) for one in dense]
+            assert not any(one.is_contiguous() for one in views), name
+            for given in (views, [one.contiguous() for one in views]):
+                q, k, v = (one.detach().requires_grad_() for one in given[:3])
+                y = ops.attention(q, k, v, is_causal=causal, scale=0.3, cu_seqlens=edges, **ways)
+                y.backward(given[3])
+                found.append([y.detach(), *(cast(Tensor, one.grad) for one in (q, k, v))])
+            for what, one, other in zip(("y", "dq", "dk", "dv"), *found, strict=True):
+                near(one, other, f"{what}, {name}, {causal} {dtype} {ways}")
+
+
 def attended_in_f64() -> None:
     """Attention of f64 is as exact as torch's, with its gradients; of nothing it is nothing."""
     rank, ranks = dist.get_rank(), dist.get_world_size()

@@ -33,11 +33,21 @@ SCENARIOS = {
     "calls": ("results", "library", "out", "in_place", "groups", "tables", "mistakes", "odd_tensors", "kernels"),
     "tracing": ("gradients", "functions", "traced", "checks"),
     "more calls": ("any_rows",),
-    "attention": ("attended", "attended_oddly", "attended_in_f64", "attended_compiled", "attended_mistakes",
-                  "attended_without_zeros"),
+    "attention": (
+        "attended",
+        "attended_oddly",
+        "attended_in_f64",
+        "attended_compiled",
+        "attended_mistakes",
+        "attended_without_zeros",
+    ),
     "decoding": ("decoded", "decoded_mistakes"),
     "decoding, compiled": ("decoded_compiled",),
 }
+
+
+THIRD = ("attended", "attended_in_documents_as_they_lie")
+"""Scenarios of the second tier for three ranks."""
 
 
 @thorough(unless=lambda kind: kind in ("calls", "tracing", "attention", "decoding"))
@@ -66,12 +76,41 @@ def test_gradients_by_cudnn_are_of_dense_tensors(rows: slice, monkeypatch: pytes
     assert all(x.is_contiguous() for x in given[0])
 
 
+@pytest.mark.parametrize("kind", [CUDNN, FLASH])
+@pytest.mark.parametrize("documents", [False, True])
+def test_kernels_of_torch_are_given_rows_without_gaps(
+    kind: str, documents: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models may lay out queries, keys and values in any way."""
+    given: list[Tensor] = []
+
+    def kernel(*operands: Any, **_: Any) -> tuple[Tensor, ...]:
+        given.extend(one for one in operands if isinstance(one, Tensor) and one.dim() > 2 and one.shape[-1] == 16)
+        q = next(one for one in operands if isinstance(one, Tensor))
+        return q, q[..., 0].clone(), q
+
+    forward, backward = (f"_scaled_dot_product_{kind}_attention", f"_scaled_dot_product_{kind}_attention_backward")
+    if documents:
+        forward, backward = "_flash_attention_forward", "_flash_attention_backward"
+    monkeypatch.setattr(torch_attention, "aten", SimpleNamespace(**dict.fromkeys((forward, backward), kernel)))
+    monkeypatch.setattr(torch_attention, "kernel_for", lambda _: kind)
+    q, o, do = (torch.randn(2, 1, 8, 32)[..., ::2] for _ in range(3))
+    k, v = torch.randn(2, 16, 8).mT, torch.randn(2, 16, 8).mT
+    edges = torch.tensor([0, 3, 8], dtype=torch.int32)
+    packed = (edges, edges) if documents else None
+    torch_attention.attend(q, k, v, 1.0, False, packed)
+    torch_attention.gradients(q, k, v, o.contiguous(), q[..., 0], do.contiguous(), 1.0, False, packed)
+    assert len(given) == 8 and all(x.stride(-1) == 1 for x in given)
+
+
 def test_attention_by_heads_and_in_a_ring() -> None:
     """On three ranks, which do not divide most numbers of heads, and of which a ring has a direction."""
     run_on_ranks("tests.unit.op_scenarios", ("attended_by_other_methods",), 3)
 
 
-@pytest.mark.parametrize("scenario", ["attended_in_documents", pytest.param("attended", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("scenario", [
+    "attended_in_documents", *(pytest.param(one, marks=pytest.mark.thorough) for one in THIRD)
+])  # fmt: skip
 def test_attention_on_three_ranks(scenario: str) -> None:
     """Their chunks documents do not end with. Two ranks attend in other ways by default."""
     run_on_ranks("tests.unit.op_scenarios", (scenario,), 3)

@@ -83,6 +83,7 @@ def attend(
     if not kind:
         weights, lse = _weights(q, k, scale, masked, documents, None)
         return torch.einsum("hgms,hsd->hgmd", weights, v.to(weights.dtype)).to(q.dtype), lse
+    q, k, v = map(_in_rows, (q, k, v))
     if documents is not None:
         packed = (one.transpose(0, 1) for one in (q.flatten(0, 1), k, v))
         o, lse = aten._flash_attention_forward(
@@ -117,6 +118,7 @@ def gradients(
     kind = kernel_for(q)
     if not kind:
         return _computed(q, k, v, o, lse, do, scale, masked, documents)
+    q, k, v = map(_in_rows, (q, k, v))
     seed = torch.zeros((), dtype=torch.int64, device=q.device)
     rows, seen = q.shape[2], k.shape[1]
     if documents is not None:
@@ -144,6 +146,11 @@ def gradients(
     )  # fmt: skip
     dk, dv = (one[0].unflatten(0, q.shape[:2]).sum(1, dtype=torch.float32) for one in (dk, dv))
     return dq[0].reshape(q.shape), dk, dv
+
+
+def _in_rows(x: Tensor) -> Tensor:
+    """Return a tensor, or a copy of one whose rows have gaps between their elements: torch's kernels refuse those."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _repeated(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
