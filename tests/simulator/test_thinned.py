@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from math import inf
 
@@ -16,7 +17,7 @@ from tilelink.planning.queue_order import with_queue_order
 from tilelink.simulator import seconds_by_few, simulate
 from tilelink.simulator.machine import load_machine
 from tilelink.simulator.sampled import Sample, launch_tensors
-from tilelink.simulator.thinned import few_taken, thinned
+from tilelink.simulator.thinned import ThinnedPlan, few_taken, thinned
 
 MACHINE = load_machine("8xH200")
 NEAR = 0.04
@@ -119,6 +120,52 @@ def test_few_tiles_by_a_counter_are_all_simulated_where_their_launch_is_among_th
     whole = with_queue_order(make_plan(bound))
     expected = simulate(whole, MACHINE, samples=completed(whole, [sample], routing="uniform")).seconds
     assert every is not None and abs(every / expected - 1) < NEAR < abs(some / expected - 1), (some, every, expected)
+
+
+SPREAD = """
+schedule spread for zigzag_attention:
+    attn tile(i=64, j=64), num_warps 4, num_stages 3
+    gather on sm(8), order(p = rank - 1 step -1), num_warps 16
+"""
+
+
+def test_some_iterations_take_as_long_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = compiler.load("benchmarks/check_cost.tl").program("zigzag_attention")
+    dims = {"Q": 8, "G": 2, "B": 8, "T": 128, "D": 128, "scale": 0.25}
+    (way,) = compiler.parse(SPREAD).schedules
+    bound = compiler.bound(program, way, ranks=8, dims=dims, dtype="bf16", target=MACHINE.processor)
+    sample = draw(program, ranks=8, dims=dims, draws=1)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[thinned.__module__], "VERY_MANY", 1 << 40)
+        some = thinned(bound, {}, sample)
+        assert some is not None and not some.loops
+        expected = seconds_by_few(bound, MACHINE, inf, samples=[sample])
+    fewer = thinned(bound, {}, sample)
+    assert fewer is not None and len(fewer.accesses.task) < len(some.accesses.task) / 2
+    assert [(name, one.times) for name, one in fewer.loops.items()] == [("attn", 4.0)]
+    found = seconds_by_few(bound, MACHINE, inf, samples=[sample])
+    assert found is not None and expected is not None and abs(found / expected - 1) < NEAR, (found, expected)
+
+
+def test_a_first_look_says_only_what_is_far_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it takes to be twice as slow as the limit gets no second look; what it does not is rated as without it."""
+    looks = list[int]()
+
+    def looked(bound: Bound, tables: object, sample: Sample, tiles: int, *, all_taken: bool) -> ThinnedPlan | None:
+        looks.append(tiles)
+        return thinned(bound, {}, sample, tiles, all_taken=all_taken)
+
+    bound, sample = bound_of(CASES[0])
+    whole = seconds_by_few(bound, MACHINE, inf, samples=[sample])
+    assert whole is not None
+    monkeypatch.setattr("tilelink.simulator.VERY_MANY", 1 << 14)
+    monkeypatch.setattr("tilelink.simulator.thinned", looked)
+    assert seconds_by_few(bound, MACHINE, whole / 2, clear=whole / 4, samples=[sample]) == inf and looks == [1]
+    looks.clear()
+    slower = seconds_by_few(bound, MACHINE, 3 * whole, clear=whole / 4, samples=[sample])
+    assert slower is not None and slower < inf and looks == [1, 4]
+    looks.clear()
+    assert seconds_by_few(bound, MACHINE, 6 * whole, clear=2 * whole, samples=[sample]) == whole and looks == [1, 4, 32]
 
 
 def test_what_takes_longer_than_a_limit_is_not_said() -> None:

@@ -7,6 +7,7 @@ result.seconds, result.bound.seconds, result.breakdowns[0].parts()
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -22,7 +23,7 @@ from tilelink.simulator.machine import Machine
 from tilelink.simulator.result import Simulated, mean_of, rank_ends, summarize
 from tilelink.simulator.sampled import Sample, launch_tensors, sampled
 from tilelink.simulator.script import Script, make_script
-from tilelink.simulator.thinned import few_taken, thinned
+from tilelink.simulator.thinned import FEW_TILES, TILES, VERY_MANY, executions, few_taken, thinned
 
 __all__ = ["CostModel", "Roofline", "Simulated", "seconds_by_few", "seconds_within", "simulate"]
 
@@ -99,24 +100,31 @@ def seconds_by_few(
 ) -> float | None:
     """Return the predicted seconds of a bound program, by some of the tiles of its launches (thinned.py).
 
+    clear: of a launch with very many tiles that seems to take more seconds by fewer of them, no more are simulated.
     close: if launches seem to take less than so many seconds, all tiles stay of kernels whose programs take a few each
     by a counter. The other arguments are those of `seconds_within`. Return infinity if a launch takes more than `limit`
     seconds, and None if there are so few tiles that all of them are soon simulated. Raises ProgressError if tiles wait
     for ever. No rule is asked of the program, so a time is no promise that it is safe.
     """
-    found = _by_few(bound, machine, limit, clear, cost, tables or {}, samples, all_taken=False)
+    by_few = partial(_by_few, bound, machine, limit, clear, cost, tables or {}, samples)
+    if clear < inf and executions(bound) > VERY_MANY:
+        for tiles, enough in zip(FEW_TILES, (limit, clear), strict=True):
+            rough = by_few(tiles, all_taken=False)
+            if rough is None or rough > enough:
+                return rough
+    found = by_few(TILES, all_taken=False)
     if found is not None and found < close and few_taken(bound):
-        return _by_few(bound, machine, limit, clear, cost, tables or {}, samples, all_taken=True)
+        return by_few(TILES, all_taken=True)
     return found
 
 
 def _by_few(
     bound: Bound, machine: Machine, limit: float, clear: float, cost: CostModel | None,
-    tables: Mapping[str, NDArray[Any]], samples: Sequence[Sample], *, all_taken: bool,
+    tables: Mapping[str, NDArray[Any]], samples: Sequence[Sample], tiles: int, *, all_taken: bool,
 ) -> float | None:  # fmt: skip
     found: list[float] = []
     for sample in samples if launch_tensors(bound) else [{}]:
-        plan = thinned(bound, tables, sample, all_taken=all_taken)
+        plan = thinned(bound, tables, sample, tiles, all_taken=all_taken)
         if plan is None:
             return None
         script = make_script(plan, machine, cost or Roofline(), {**tables, **sample})

@@ -23,7 +23,7 @@ from tilelink.planning.plan import Plan
 from tilelink.simulator.cost import CostModel, Engine, Move, MoveTime, TileTime
 from tilelink.simulator.machine import Machine
 from tilelink.simulator.sampled import elements_of
-from tilelink.simulator.thinned import ThinnedPlan, repeats_of
+from tilelink.simulator.thinned import ThinnedPlan, repeats_of, times_of
 from tilelink.simulator.work import Executions, WorkOf, executions
 
 Floats = NDArray[np.float64]
@@ -183,7 +183,7 @@ def make_script(
         builder.statement(one)
     builder.signals()
     every = _Operations.joined(builder.operations, main=np.zeros(0), overhead=np.zeros(0))
-    times = repeats_of(plan, every.task)
+    times = times_of(plan, every.task, every.position)
     every = replace(every, main=every.main * times, overhead=every.overhead * times)
     in_line = by_one(plan, np.flatnonzero(taken(plan)))
     worker = in_line.worker[every.task]
@@ -218,9 +218,9 @@ def _for_all(plan: Plan, moves: Moves, operations: _Operations) -> Moves:
     if not isinstance(plan, ThinnedPlan) or not len(moves.size):
         return moves
     rows = operations.kind == MOVE
-    task = np.zeros(len(moves.size), np.int64)
-    task[operations.what[rows]] = operations.task[rows]
-    times, load = plan.repeats[task], plan.load[task]
+    task, position = (np.zeros(len(moves.size), np.int64) for _ in range(2))
+    task[operations.what[rows]], position[operations.what[rows]] = operations.task[rows], operations.position[rows]
+    times, load = plan.times(task, position), plan.load[task]
     return replace(
         moves, size=moves.size * times, data=moves.data * times, setup=moves.setup * times,
         latency=moves.latency * times, efficiency=moves.efficiency / load, least=moves.least * times * load,
@@ -425,7 +425,7 @@ class _Builder:
     def _looks(self, plan: ThinnedPlan) -> None:
         """Add what waits take that find their counter full, and those of tiles for which others stand."""
         s = plan.signals.pick(plan.signals.kind == WAIT)
-        s = s.pick(plan.repeats[s.task] > 1)
-        for some, share in ((plan.passed, 1.0), (s, 1 - 1 / plan.repeats[s.task])):
+        s = s.pick(plan.times(s.task, s.position) > 1)
+        for some, share in ((plan.passed, 1.0), (s, 1 - 1 / plan.times(s.task, s.position))):
             look = np.array([kind.wait for kind in self.kinds])[self.kind_of[plan.task_ranks[some.task]]]
             self.operations.append(_operations(COMPUTE, some.task, some.position, sub=1, overhead=look * share))

@@ -4,7 +4,9 @@ Of each kernel a few programs stay, one of each of as many equal parts (`Kept`),
 those for which they stand. Where a program has many tiles of a stage, one of each few stays and takes as long as all of
 them. Waits stay those of the tiles that stay. All tiles notify, since anyone may wait for them: a notify of a tile that
 is left out is sent by the tile before it that stays, in the order in which tiles begin. Counters that the same tiles
-fill are one, and of a program's waits for one counter all but the first find it full.
+fill are one, and of a program's waits for one counter all but the first find it full. Where a launch executes very
+much, some iterations of a loop stay too, unless it notifies or moves data to peers: each takes as long as those for
+which it stands.
 
 Copy engines stay as they are.
 """
@@ -14,17 +16,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.ir.program import Notify, Statement, Transfer
+from tilelink.ir.program import For, Notify, Statement, Transfer
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import NOTIFY, SUBSTEPS, WAIT, Signals, number_channels, number_tasks
-from tilelink.lowering.walk import Rows, Walk, length
+from tilelink.lowering.walk import Rows, Walk, length, on_ranks
 from tilelink.planning.copy_queues import own_copies
 from tilelink.planning.plan import Plan, count_thresholds, worker_columns, workers_of
 from tilelink.planning.queue_order import in_queue_order
@@ -38,8 +41,25 @@ PROGRAMS = 8
 """Programs of a kernel that stay at least."""
 NOTIFIES = 1 << 20
 """Executions of statements of a stage up to which all of its tiles notify."""
-TILES = 32
-"""Tiles of a stage, of a program, that stay at least."""
+TILES, FEW_TILES = 32, (1, 4)
+"""Tiles of a stage, of a program, that stay at least; and in looks before that, which tell what is far slower."""
+VERY_MANY = 1 << 20
+"""Executions of statements, of all tiles and ranks, from which a launch gets these looks."""
+
+
+STEPS = 64
+"""Iterations of a loop that stay at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thinned:
+    """The iterations of a loop that stay. begin, end: its positions in a tile. times: iterations for each of them."""
+
+    loop: For
+    begin: int
+    end: int
+    steps: Ints
+    times: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +70,23 @@ class ThinnedPlan(SampledPlan):
     load: task -> bytes on links for each byte of the tiles for which it stands.
     places: kernel -> programs for which one stands.
     passed: waits that find their counter full.
+    loops: stage -> its loop of which some iterations stay.
     """
 
     repeats: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     load: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
     places: tuple[float, ...] = ()
     passed: Signals = field(default_factory=lambda: Signals.joined([]), repr=False)
+    loops: Mapping[str, Thinned] = field(default_factory=dict)
+
+    def times(self, tasks: Ints, positions: Ints) -> NDArray[np.float64]:
+        """Return for how many executions, of its program's tiles and of their loops, each of some stands."""
+        found = self.repeats[tasks].astype(np.float64)
+        for name, one in self.loops.items():
+            first, total = self.first_task[name], self.bound.ranks * self.bound.stages[name].total
+            inside = (tasks >= first) & (tasks < first + total) & (positions >= one.begin) & (positions < one.end)
+            found[inside] *= one.times
+        return found
 
 
 def few_taken(bound: Bound) -> bool:
@@ -71,26 +102,28 @@ def _takes_few(bound: Bound, kernel: Kernel) -> bool:
 
 
 def thinned(
-    bound: Bound, tables: Mapping[str, NDArray[Any]], sample: Sample, *, all_taken: bool = False
+    bound: Bound, tables: Mapping[str, NDArray[Any]], sample: Sample, tiles: int = TILES, *, all_taken: bool = False
 ) -> ThinnedPlan | None:
     """Return the plan of some tiles of a launch, or None if it has few of them, or a statement with a fault.
 
+    tiles: of a stage, of a program, that stay at least.
     all_taken: True if all programs stay of the kernels of `few_taken`. None too for kernels that go through steps: a
     tile of one step must not stand for one of another.
     """
     if any(kernel.steps > 1 for kernel in bound.kernels):
         return None
-    if bound.ranks * sum(stage.total * _executions(stage) for stage in bound.stages.values()) <= MANY:
+    if executions(bound) <= MANY:
         return None
     whole = _without_events(bound)
     entries = {**tables, **sample}
     if sample:
         worker, sequence = taken_tiles(whole, entries)
         whole = replace(whole, worker=worker, sequence=sequence)
-    kept = _Kept(whole, all_taken)
+    kept = _Kept(whole, tiles, all_taken)
     base = whole.channel_base
-    stay = _Staying(bound, whole.first_task, base, entries, kept.repeats)
-    notify = _Notifies(bound, whole.first_task, base, entries, kept.repeats)
+    loops = _loops(bound) if executions(bound) > VERY_MANY else {}
+    stay = _Staying(bound, whole.first_task, base, entries, kept.repeats, loops)
+    notify = _Notifies(bound, whole.first_task, base, entries, kept.repeats, loops)
     for stage in bound.stages.values():
         stay.stage(stage)
         notify.stage(stage)
@@ -112,7 +145,7 @@ def thinned(
     }
     plan = ThinnedPlan(
         **known, elements=stay.elements(), shares=stay.shares(), repeats=kept.repeats, load=kept.load,
-        places=kept.places, passed=passed,
+        places=kept.places, passed=passed, loops=loops,
     )  # fmt: skip
     return _in_queue_order(plan)
 
@@ -122,9 +155,14 @@ def kept_tiles(stage: BoundStage, ranks: int, first: int, repeats: Ints) -> Ints
     return np.flatnonzero(repeats[first : first + ranks * stage.total])
 
 
-def weights_of(plan: Plan, tasks: Ints) -> NDArray[np.float64] | float:
-    """Return for how many tiles of its rank each of some tasks stands: 1 in a plan of all tiles."""
-    return plan.repeats[tasks] * plan.load[tasks] if isinstance(plan, ThinnedPlan) else 1.0
+def weights_of(plan: Plan, tasks: Ints, positions: Ints) -> NDArray[np.float64] | float:
+    """Return for how many executions, of its rank's tiles and of loops, each stands: 1 in a plan of all tiles."""
+    return plan.times(tasks, positions) * plan.load[tasks] if isinstance(plan, ThinnedPlan) else 1.0
+
+
+def times_of(plan: Plan, tasks: Ints, positions: Ints) -> NDArray[np.float64] | int:
+    """Return for how many executions, of its program's tiles and of loops, each stands: 1 in a plan of all tiles."""
+    return plan.times(tasks, positions) if isinstance(plan, ThinnedPlan) else 1
 
 
 def repeats_of(plan: Plan, tasks: Ints) -> Ints | int:
@@ -137,9 +175,33 @@ def places_of(plan: Plan) -> tuple[float, ...]:
     return plan.places if isinstance(plan, ThinnedPlan) else (1,) * len(plan.bound.kernels)
 
 
+def executions(bound: Bound) -> int:
+    """Return the executions of statements of a launch, of all tiles and ranks."""
+    return bound.ranks * sum(stage.total * _executions(stage) for stage in bound.stages.values())
+
+
 def _executions(stage: BoundStage) -> int:
     """Return the executions of statements of a tile."""
     return sum(length(stage, statement) for statement in stage.stage.body) // SUBSTEPS
+
+
+def _loops(bound: Bound) -> dict[str, Thinned]:
+    """Return the loops of stages of which some iterations stay: at most one of each, which nobody else waits for."""
+    found: dict[str, Thinned] = {}
+    for name, stage in bound.stages.items():
+        position = 0
+        for one in on_ranks(stage.stage)[1]:
+            begin, position = position, position + length(stage, one)
+            if not isinstance(one, For) or any(isinstance(s, (Notify, Transfer)) for s in statements(one.body)):
+                continue
+            steps = prod(stage.count(decl.name) for decl in one.indices)
+            if steps >= 2 * STEPS and name not in found:
+                parts = np.linspace(0, steps, STEPS + 1)
+                # Any one of each part: those that are as far apart as a part is long would be alike.
+                within = np.random.default_rng(steps).random(STEPS)
+                walked = (parts[:-1] + within * np.diff(parts)).astype(np.int64)
+                found[name] = Thinned(loop=one, begin=begin, end=position, steps=walked, times=steps / STEPS)
+    return found
 
 
 def _without_events(bound: Bound) -> Plan:
@@ -156,8 +218,8 @@ def _without_events(bound: Bound) -> Plan:
 class _Kept:
     """Which tasks of a plan stay. by: task -> the one that stands for it. The others are as in ThinnedPlan."""
 
-    def __init__(self, plan: Plan, all_taken: bool) -> None:
-        self._plan, self._all_taken = plan, all_taken
+    def __init__(self, plan: Plan, tiles: int, all_taken: bool) -> None:
+        self._plan, self._tiles, self._all_taken = plan, tiles, all_taken
         kernel_of, _, self._program = worker_columns(plan.workers)
         self.by = np.arange(plan.tasks)
         self.repeats = np.ones(plan.tasks, np.int64)
@@ -190,7 +252,7 @@ class _Kept:
             return every
         count = max(PROGRAMS, kernel.programs * ROWS // rows)
         if kernel.program_per_tile:  # as many of them run at a time
-            count = max(count, -(-PROGRAMS * kernel.programs // bound.resident_programs))
+            count = max(count, min(-(-PROGRAMS * kernel.programs // bound.resident_programs), PROGRAMS * self._tiles))
         chosen = [np.zeros(1, np.int64)]
         for loop in kernel.loops:
             some = np.unique(self._program[self._plan.worker[self._tasks(loop.stages[0])]])
@@ -214,7 +276,7 @@ class _Kept:
         worker, rank = plan.worker[tasks], (tasks - tasks[0]) // stage.total
         most = -(-stage.total // loop.taking(kernel.programs))
         rows = len(programs) * most * _executions(stage)
-        together = max(1, min(-(-rows // ROWS), most // TILES))
+        together = max(1, min(-(-rows // ROWS), most // self._tiles))
         groups = int(turn.max(initial=0)) // together + 1
         in_turn = np.lexsort((turn, worker))
         group = (worker * groups + turn // together)[in_turn]
@@ -245,13 +307,17 @@ class _Staying(Sampler):
 
     def __init__(
         self, bound: Bound, first_task: Mapping[str, int], channel_base: Mapping[tuple[str, str], int],
-        tables: Mapping[str, NDArray[Any]], repeats: Ints,
+        tables: Mapping[str, NDArray[Any]], repeats: Ints, loops: Mapping[str, Thinned],
     ) -> None:  # fmt: skip
         super().__init__(bound, first_task, channel_base, tables)
-        self._repeats = repeats
+        self._repeats, self._loops = repeats, loops
 
     def tiles(self, stage: BoundStage) -> Ints:
         return kept_tiles(stage, self.bound.ranks, self.first_task[stage.name], self._repeats)
+
+    def steps(self, stage: BoundStage, loop: For) -> Ints:
+        kept = self._loops.get(stage.name)
+        return kept.steps if kept is not None and kept.loop is loop else super().steps(stage, loop)
 
 
 class _Notifies(_Staying):

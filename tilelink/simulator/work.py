@@ -130,6 +130,10 @@ class _Executed(Walk):
             return super().tiles(stage)
         return kept_tiles(stage, self.bound.ranks, self.first_task[stage.name], self._plan.repeats)
 
+    def steps(self, stage: BoundStage, loop: For) -> Ints:
+        kept = self._plan.loops.get(stage.name) if isinstance(self._plan, ThinnedPlan) else None
+        return kept.steps if kept is not None and kept.loop is loop else super().steps(stage, loop)
+
     def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
         if self._of_launch and stage.parts:
             rows = rows.pick(existing(self.bound, stage, statement, rows, self.env(rows)))
@@ -340,11 +344,11 @@ class WorkOf:
         for tensor in np.unique(a.tensor[rows]):
             own = rows[a.tensor[rows] == tensor]
             lo, hi = a.lo[own], a.hi[own]
-            touched = float((self._elements[own] * weights_of(plan, a.task[own])).sum())
+            touched = float((self._elements[own] * weights_of(plan, a.task[own], a.position[own])).sum())
             box = float(np.prod(hi.max(axis=0) - lo.min(axis=0), dtype=np.float64))
             moved += min(touched, box) * int(self.items[tensor])
-        own = one.task[(one.task >= begin) & (one.task < end)]
-        runs = float(np.broadcast_to(weights_of(plan, own), own.shape).sum())
+        own = (one.task >= begin) & (one.task < end)
+        runs = float(np.broadcast_to(weights_of(plan, one.task[own], one.position[own]), own.sum()).sum())
         return moved / runs * self.slices(one)
 
 
