@@ -313,13 +313,15 @@ def test_points_without_a_cost_are_counted() -> None:
     assert found.refused[run.SLOWER] > 1 and sum(found.refused.values()) == 23
 
 
-def test_points_are_proved_that_are_better_than_all_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    guesses = iter([5.0, 7.0, 3.0, inf, 4.0, *[6.0] * 100])
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_best_is_proved_now_and_then_and_in_the_end(monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
+    """And from where one is refused on all that are better than those before."""
+    guesses = iter([5.0, 7.0, 3.0, inf, 4.0, *[6.0] * 6, 2.0, 1.5, *[6.0] * 100])
     asked = list[Bound]()
 
     def proved(space: Space, bound: Bound) -> Plan | None:
         asked.append(bound)
-        return plan_of(space, bound)
+        return None if refused and len(asked) == 1 else plan_of(space, bound)
 
     def costs(_: Plan) -> float:
         raise AssertionError("a point that was guessed has its cost")
@@ -328,11 +330,11 @@ def test_points_are_proved_that_are_better_than_all_before(monkeypatch: pytest.M
     monkeypatch.setattr(Space, "proved", proved)
     guess = partial(next, guesses)
     found = search(space_of("ag_gemm"), costs, strategy("random"), guess=lambda _: guess(), trials=25, seed=1)
-    assert [one.seconds for one in found.tried[:4]] == [5.0, 7.0, 3.0, 4.0]
-    assert [one.proved for one in found.tried[:4]] == [True, False, True, False] and len(asked) == 2
-    assert [one.seconds for one in found.ranking] == [3.0, 5.0] and len(found.rated) == len(found.tried) > 4
-    assert found.refused[run.SLOWER] == 1
-    assert [one.seconds for one in distinct(found, 2)] == [3.0, 4.0] and all(one.proved for one in distinct(found, 2))
+    assert found.refused[run.SLOWER] == 1 and len(found.rated) == len(found.tried) > 4
+    assert len(asked) == (4 if refused else 2)
+    assert [one.seconds for one in found.ranking] == ([1.5, 2.0, 4.0] if refused else [1.5, 3.0])
+    assert [one.seconds for one in found.tried[:4]] == [5.0, 7.0, 4.0, 6.0] if refused else [5.0, 7.0, 3.0, 4.0]
+    assert [one.seconds for one in distinct(found, 2)] == [1.5, 2.0] and all(one.proved for one in distinct(found, 2))
 
 
 def test_what_is_refused_is_no_result_however_fast_it_is_guessed_to_be() -> None:

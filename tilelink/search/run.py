@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from random import Random
 from typing import Literal, Protocol
@@ -25,6 +25,9 @@ DECLARED_SHARE, DECLARED_S = 0.5, 10.0
 """The fraction of a search's seconds that declared schedules may take, and the seconds that they may always take."""
 NO_TIME = "no time for so many tiles"
 """The reason that is counted for declared schedules that would take longer."""
+
+SETTLED = 8
+"""The trials after which the best so far is proved first, and again at twice as many, and so on."""
 
 SLOWER = "far slower than the best"
 """The reason that is counted for points without a cost."""
@@ -106,8 +109,9 @@ def search(
 ) -> Found:
     """Search until the strategy's proposals, the seconds, the trials or the points are spent, and return the result.
 
-    guess: what a point costs, before there is a plan of it. A point is then planned and proved only if it is declared
-    or better than all before it.
+    guess: what a point costs, before there is a plan of it. A point is then planned and proved only if it is declared,
+    or the best when the number of trials has doubled and in the end. Once one of these was refused, all that are better
+    than those before them are proved at once.
     trials: distinct points, including refused ones. The space's declared schedules are rated first, in the order of
     their numbers of tiles, and count as trials. A declared schedule is left out if it would exceed both DECLARED_S
     seconds and DECLARED_SHARE of the budget. A point that is proposed again costs nothing. The strategy counts as done
@@ -129,6 +133,7 @@ def search(
         if not keep_interrupted:
             raise
         ended = "interrupt"
+    judge.settle()
     return Found(
         space=space, tried=tuple(judge.tried), refused=Counter(space.refused), elapsed=judge.elapsed, ended=ended
     )  # fmt: skip
@@ -218,6 +223,7 @@ class _Judge:
         self._space, self._cost, self._guess, self._progress = space, cost, guess, progress
         self._begin, self._budget_s, self._most = time.monotonic(), budget_s, trials
         self.trials, self.tried = 0, list[Tried]()
+        self._settled, self._refused = SETTLED, False
 
     @property
     def spent(self) -> Ended | None:
@@ -246,9 +252,23 @@ class _Judge:
                 declared=declared is not None, proved=proved,
             )  # fmt: skip
             self.tried.append(one)
+        if self.trials >= self._settled:
+            self._settled *= 2
+            self.settle()
         if self._progress is not None:
             self._progress(one)
         return seconds
+
+    def settle(self) -> None:
+        """Prove the best that was tried; as long as one is refused, the next best."""
+        while self.tried and not (best := min(self.tried, key=lambda one: one.seconds)).proved:
+            number = self.tried.index(best)
+            bound = self._space.bound_of(best.candidate.program, best.schedule)
+            if bound is not None and self._space.proved(bound) is not None:
+                self.tried[number] = replace(best, proved=True)
+            else:
+                self._refused = True
+                del self.tried[number]
 
     def _rated(self, bound: Bound, *, wanted: bool) -> tuple[float | None, bool]:
         """Return the cost of a program, and whether it is proved. wanted: it has to be."""
@@ -259,7 +279,8 @@ class _Judge:
             if not wanted:
                 return self._space.refuse(type(error).__name__, error), False
         seconds = None if guessed == inf else guessed
-        if proved := guessed is None or wanted or all(guessed < one.seconds for one in self.tried):
+        better = self._refused and all(guessed < one.seconds for one in self.tried if guessed is not None)
+        if proved := guessed is None or wanted or better:
             plan = self._space.proved(bound)
             if plan is None:
                 return None, False

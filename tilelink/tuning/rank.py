@@ -141,7 +141,7 @@ def rank(
 
     def tried(one: Tried | None) -> None:
         nonlocal least
-        if one is not None and one.proved:
+        if one is not None:
             least = min(least, one.seconds)
         if progress is not None:
             progress(one)
