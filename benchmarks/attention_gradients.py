@@ -224,6 +224,28 @@ def lines(row: dict[str, Any]) -> Iterator[str]:
         yield f"    failed: {name}: {failure}"
 
 
+def table(report: dict[str, Any], name: str) -> list[str]:
+    """Return the section of a report in docs/results.md: whole programs."""
+    machine = report["machine"]
+    made = [
+        f"## {name}", "",
+        f"Gradients of attention on one {machine['gpu']}, all kernels: us, TFLOP/s of the pairs that count, times "
+        f"cuDNN's speed, and the largest difference from torch's in f32, relative to the largest element; medians of "
+        f"{report['samples']} turns; driver {machine['driver']}, torch {machine['torch']}, triton {machine['triton']}. "
+        f"`tilelink/programs/attention_gradients.tl` of commit {report['commit'][:7]}.", "",
+        "| case | form | us | TFLOP/s | x cuDNN | difference |", "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for row in report["rows"]:
+        base = row["us"].get(VENDOR)
+        for form, took in row["us"].items():
+            if "," not in form:
+                ratio = f"{base / took:.3f}" if base else "-"
+                worst = max(row["error"].get(form, [math.nan]))
+                rate = row["work"] / took / 1e6
+                made.append(f"| {row['case']} | {form} | {took:.1f} | {rate:.0f} | {ratio} | {worst:.1e} |")
+    return [*made, ""]
+
+
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="", help="numbers of cases, with commas; default: all")

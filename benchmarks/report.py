@@ -17,6 +17,7 @@ if __package__ in (None, ""):
 
 from benchmarks import (
     attention,
+    attention_gradients,
     check_cost,
     choice_regret,
     context_parallel,
@@ -135,7 +136,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any], str], list[str]]] = {
     "decode": decode.report, "paged decode": paged_decode.report, "many_sizes": many_sizes.report,
     "host_cost": host_cost.report, "roles": roles.table, "attention": attention.table,
     "grouped": roles.grouped_table, "grouped_f8": roles.grouped_table,
-    "models": models.report, "experts": experts.report,
+    "attention gradients": attention_gradients.table, "models": models.report, "experts": experts.report,
 }  # fmt: skip
 """What a benchmark's results become in docs/results.md, by its name in them."""
 
