@@ -176,6 +176,14 @@ def corpus() -> dict[str, Whole]:
                                        takes=READ.format("s") + COUNTED.format("s"), **after),
         "waits for earlier ones twice": text(takes="if s < rank:\n            consumer_tile_wait(h[s, i])\n        "
                                              + READ.format("s")),
+        "an index in two loops": others(
+            total="for (q: ranks - 1):\n            y[rank + 1 + q, i] = x[i]\n        for (q: ranks - 1):\n    "
+            + COUNTED.format("(rank - 1 - q)")[1:] + "\n        y[rank, i] = x[i]\n        " + OWN,
+            takes=READ.format("rank - 1 - q").split("\n")[0],
+        ),
+        "a queue that waits for a kernel": text(told="consumer_tile_wait(c[i])\n        " + SENT.format("p"),
+                                                total="producer_tile_notify(c[i])\n        " + OWN,
+                                                push=QUEUE["push"].format("p = rank step +1")),
         "sizes of ranks": text(taken="s: ranks, k: ranks * 2", takes="consumer_tile_wait(h[s, i])\n        if k == 3:\n"
                                "            y[s, i] = h[s, i]"),
         # no others are safe
@@ -218,7 +226,8 @@ ORDERS = {"up": "p", "down": "p = ranks - 1 step -1", "on": "p = rank step +1", 
 SAFE = {
     "to all", "from the own one on", "to others", "to others, backwards", "a queue to others", "counted by all",
     "counted by others", "counted by the own rank", "counted by all for all", "waits for earlier ones twice",
-    "sizes of ranks", *(f"a queue {name}" for name in ORDERS),
+    "sizes of ranks", "an index in two loops", "a queue that waits for a kernel",
+    *(f"a queue {name}" for name in ORDERS),
 }  # fmt: skip
 
 

@@ -6,11 +6,12 @@ a program are alike if
 
 * what follows `@` is a number of a rank. A dimension of a tensor that has one as a coordinate has nothing else but `:`,
   and as many elements as there are ranks; its counters are one for each of them, or one for all;
-* an index that counts ranks is nothing else, in one way in a stage. It is in no range; conditions compare a number of a
-  rank with another one, and nothing is notified under such a condition. Of values of elements come no places;
+* an index that counts ranks is nothing else, in one way where it is declared. It is in no range; conditions compare a
+  number of a rank with another one, and nothing is notified under such a condition. Of values of elements come no
+  places;
 * there are no index tensors, tables, groups of ranks, credits of slots, or further nodes;
-* the queue of a copy engine waits for nothing. Where it has an index that counts ranks, it has copies in the order of
-  ranks, up or down, from the first, the own or the next one on, and begins with a copy.
+* the queue of a copy engine with an index that counts ranks has copies in the order of ranks, up or down, from the
+  first, the own or the next one on. It begins with a copy and waits for nothing, or no copy overtakes another one.
 
 **Theorem.** A rising map f of ranks, from those of the small program to those of the whole one, takes events to events:
 that of rank r with p, and with a q that counts rank s, to that of f(r) with f(p), and with the q that counts f(s). It
@@ -63,6 +64,7 @@ from tilelink.lowering.bound import Bound, BoundStage, with_bodies, with_channel
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import partial
+from tilelink.planning.plan import Plan
 
 MANY_RANKS = 16
 """Ranks from which on it pays to look for few that stand for all."""
@@ -106,8 +108,8 @@ _TURNS = [Turn()] + [
 class FewRanks:
     """A bound program, and the one on few ranks that stand for all of its own.
 
-    dims: dimensions with a place for each rank. indices: how those of stages count ranks. mixed: stages whose order of
-    tiles depends on ranks.
+    dims: dimensions with a place for each rank. indices: those that count ranks, and how each does where it is declared
+    first. mixed: stages whose order of tiles depends on ranks.
     """
 
     whole: Bound
@@ -124,6 +126,16 @@ class FewRanks:
         """What of the whole program the proof by few ranks is made of, in words."""
         turns = sorted((name, str(turn)) for name, turn in self.indices.items())
         return f"alike on ranks: {sorted(self.dims)}, {turns}, mixed {sorted(self.mixed)}"
+
+    def keeps_queues(self, plan: Plan) -> bool:
+        """True if a copy overtakes others on all ranks if it does so in the plan of the small program.
+
+        Which copies come before all waits of a queue is not kept where it has an index that counts ranks: none may. An
+        own copy of the whole program that overtakes another one, and that one, are images of two that do so.
+        """
+        engines = _on_engines(self.small)
+        counting = any((stage.name, name) in self.indices for stage in engines for name in stage.extents)
+        return not counting or not _wait(engines) or not len(plan.overtaking)
 
     def thresholds(
         self, found: Ints, grid: ChannelGrid, region: Region, stage: str, around: frozenset[str]
@@ -146,6 +158,15 @@ class FewRanks:
             return None
         each = (found // np.maximum(few, 1)).max(axis=tuple(axes), keepdims=True)
         return each * many if (each * few == found).all() else None
+
+
+def _on_engines(bound: Bound) -> list[BoundStage]:
+    """Return the stages on copy engines."""
+    return [bound.stages[name] for kernel in bound.kernels if kernel.on_copy_engine for name in kernel.stage_names]
+
+
+def _wait(stages: list[BoundStage]) -> bool:
+    return any(isinstance(one, Wait) for stage in stages for one in statements(stage.stage.body))
 
 
 def _counted_by(expr: Scalar) -> str:
@@ -222,6 +243,11 @@ class _Search:
         self._bound = bound
         self.dims: set[tuple[str, int]] = set()
         self.indices: dict[tuple[str, str], Turn] = {}
+        self._turns: dict[tuple[str, int, str], Turn] = {}
+        """(stage, number of the loop that declares it or 0, index) -> how it counts ranks."""
+        self._declared: dict[str, int] = {}
+        """Index in scope -> the number of the loop that declares it."""
+        self._loops = 0
         self._numbers: dict[tuple[str, Scalar], tuple[str, Turn] | None] = {}
         self.alike = bound.nodes == 1 and bound.ranks**2 <= LARGEST
         for tensor in bound.tensors.values():
@@ -232,6 +258,7 @@ class _Search:
         while self.alike:
             known = len(self.dims), len(self.indices)
             for stage in bound.stages.values():
+                self._loops, self._declared = 0, {}
                 self._visit((stage.stage.indices, stage.stage.body), stage)
             if known == (len(self.dims), len(self.indices)):
                 break
@@ -287,12 +314,10 @@ class _Search:
         )  # fmt: skip
 
     def _has_queues(self) -> bool:
-        """True if copy engines wait for nothing, and begin with copies where an index counts ranks."""
-        engines = [self._bound.stages[name] for kernel in self._bound.kernels if kernel.on_copy_engine
-                   for name in kernel.stage_names]  # fmt: skip
-        waits = any(isinstance(one, Wait) for stage in engines for one in statements(stage.stage.body))
-        counting = [stage for stage in engines if self._counting(stage.name, all_indices(stage.stage))]
-        return not waits and all(isinstance((*stage.stage.body, None)[0], Store | Transfer) for stage in counting)
+        """True if copy engines begin with copies where an index counts ranks, unless they wait (`keeps_queues`)."""
+        counting = [stage for stage in _on_engines(self._bound) if self._counting(stage.name, all_indices(stage.stage))]
+        begin = all(isinstance((*stage.stage.body, None)[0], Store | Transfer) for stage in counting)
+        return begin or _wait(_on_engines(self._bound))
 
     def _visit(self, node: object, stage: BoundStage) -> None:
         """Note what numbers of ranks are, and where they are."""
@@ -307,6 +332,12 @@ class _Search:
                 if self._compares(condition, stage) and any(notified(one) for one in statements(inner)):
                     self.alike = False
                 self._visit(inner, stage)
+            case For(indices=indices, body=inner):
+                self._loops, around = self._loops + 1, self._declared
+                self._visit(indices, stage)
+                self._declared = around | {decl.name: self._loops for decl in indices}
+                self._visit(inner, stage)
+                self._declared = around
             case IndexDecl(start=start, stop=stop):
                 self._visit((start, stop), stage)
             case FromScalar(scalar=scalar):
@@ -360,7 +391,9 @@ class _Search:
         if found is None:
             self.alike = False
         elif found[0] != OWN:
-            self.alike &= self.indices.setdefault((stage.name, found[0]), found[1]) == found[1]
+            loop = self._declared.get(found[0], 0)
+            self.alike &= self._turns.setdefault((stage.name, loop, found[0]), found[1]) == found[1]
+            self.indices[stage.name, found[0]] = self._turns.get((stage.name, 0, found[0]), found[1])
 
     def _read(self, expr: Scalar, stage: BoundStage) -> tuple[str, Turn] | None:
         """Return the index that counts the ranks of which an expression is the number, and how; OWN if it is `rank`.

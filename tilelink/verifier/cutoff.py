@@ -196,7 +196,8 @@ def proved(part: Cutoff, plan: Plan) -> bool:
     aside = any(kernel.waits_aside for kernel in plan.bound.kernels)
     if (
         _meets_at_places(plan)
-        or (aside and not waits_are_free(_by_kernels(plan)))
+        or (part.ranks is not None and not part.ranks.keeps_queues(plan))
+        or (aside and not waits_are_free(_by_kernels(plan, all_ranks=part.ranks is not None)))
         or not (in_rounds(part, plan) if part.ranks is not None else in_turn(part, plan) or in_rounds(part, plan))
     ):
         return False
@@ -218,15 +219,18 @@ def _meets_at_places(plan: Plan) -> bool:
     return False
 
 
-def _by_kernels(plan: Plan) -> Plan:
-    """Return the plan in which all of a kernel on SMs is one program on a rank, and waits before it notifies."""
-    engine = np.array([kernel.on_copy_engine for kernel in plan.bound.kernels], bool)
-    on_sms, s = ~engine[plan.task_kernels], plan.signals
-    ranks = plan.bound.ranks
-    worker, sequence = plan.worker.copy(), np.where(on_sms, 0, plan.sequence)
-    worker[on_sms] = len(plan.workers) + (plan.task_kernels * ranks + plan.task_ranks)[on_sms]
+def _by_kernels(plan: Plan, *, all_ranks: bool) -> Plan:
+    """Return the plan in which all of a kernel on SMs is one program on a rank, and waits before it notifies.
+
+    all_ranks: so is all of each kernel, on all ranks: what waits for what in a chain over many of these is kept.
+    """
+    engine = np.array([kernel.on_copy_engine and not all_ranks for kernel in plan.bound.kernels], bool)
+    own, s = ~engine[plan.task_kernels], plan.signals
+    ranks = 1 if all_ranks else plan.bound.ranks
+    worker, sequence = plan.worker.copy(), np.where(own, 0, plan.sequence)
+    worker[own] = len(plan.workers) + (plan.task_kernels * ranks + np.minimum(plan.task_ranks, ranks - 1))[own]
     workers = (*plan.workers, *((kernel, rank, 0) for kernel in range(len(engine)) for rank in range(ranks)))
-    moved = on_sms[s.task]
+    moved = own[s.task]
     signals = replace(
         s, position=np.where(moved, s.kind == NOTIFY, s.position).astype(np.int64), later=np.where(moved, 0, s.later)
     )
