@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.ptx import depths, events, guarded_loads, text, tokens
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.backend import store
 from tilelink.backend.context import signature
@@ -56,6 +57,7 @@ def kernel(name: str, target: str, stages: int, channels: str = "", dims: dict[s
     )  # fmt: skip
 
 
+@thorough(unless=lambda name, target: target != "sm_89" or name == "gemm_rs_ring")  # copies of sm_80, and its products
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", GEMMS)
 def test_products_are_software_pipelined(name: str, target: str) -> None:

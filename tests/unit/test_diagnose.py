@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.compiler import library
+from tests.tiers import thorough
 from tests.unit import hangs
 from tests.unit.faulty import spoiled
 from tilelink import compiler, dump
@@ -29,7 +30,7 @@ from tilelink.reference.trial import random_inputs
 from tilelink.settings import environment, override
 from tilelink.target import CPU
 
-FAULTS = 200
+FAULTS = 100
 FALSE = {"lost", "beyond", "circle", "died", "differs", "promise"}
 """Kinds of roots that a launch which merely runs does not have."""
 
@@ -37,13 +38,15 @@ FALSE = {"lost", "beyond", "circle", "died", "differs", "promise"}
 # Simulated ---------------------------------------------------------------------------------------------------
 
 
+@thorough(unless=lambda times: times == 1)
+@pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize(("states", "share"), [(True, 1.0), (False, 0.95)])
-def test_drawn_faults_are_named_first(states: bool, share: float) -> None:
+def test_drawn_faults_are_named_first(states: bool, share: float, times: int) -> None:
     """Of library programs, in simulated launches. Without states of programs, words say nothing of who is late."""
-    found = hangs.campaign(FAULTS, 11, states=states)
+    found = hangs.campaign(times * FAULTS, 11, states=states)
     wrong = [f"{one.name}: {one.fault}\n{one.report}" for one in found if not one.exact]
-    assert len(found) == FAULTS and {one.fault.kind for one in found} == {*hangs.KINDS}
-    assert len(wrong) <= (1 - share) * FAULTS, "\n".join(wrong)
+    assert len(found) == times * FAULTS and {one.fault.kind for one in found} == {*hangs.KINDS}
+    assert len(wrong) <= (1 - share) * len(found), "\n".join(wrong)
 
 
 COPIES = ["gemm_rs_scatter", "gemm_rs_reduce_last", "gemm_ar_pulled", "all_gather_ring", "reduce_scatter"]
