@@ -21,7 +21,7 @@ CASES = [*((name, 1) for name in EXAMPLES), *((name, 0) for name in list(EXAMPLE
 """Small tiles, of which a launch ends or skips some; some examples with the built-in schedule too."""
 OFTEN = (
     "ag_gemm_rows", "ag_gemm_batch", "gemm_rs_batch", "expert_parallel", "gated_expert_parallel", "paged_decode",
-    "low_latency_experts", "decode_attention_whole",
+    "low_latency_experts", "decode_attention_whole", "moe_decode",
 )  # fmt: skip
 """Programs of the library that other tests run too, and that decide nothing in a way that no other example does."""
 
