@@ -34,6 +34,7 @@ from tilelink.backend.emit import emit
 from tilelink.ir.products import operand_region
 from tilelink.ir.program import Region
 from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.carried import stored_at
 from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.rings import (
     ADDEND,
@@ -275,6 +276,7 @@ CASES = {
         made=lambda: products.bound("columns", roles="consumers=2, buffers=3, in_flight=1"), stage="columns", near=2e-2
     ),
     "two results of a causal loop": Case(made=lambda: products.bound("causal_columns"), stage="columns", near=2e-2),
+    "results of a loop at a peer": Case(made=lambda: products.bound("sent_columns"), stage="columns", near=2e-2),
     "a linear loop": Case(made=lambda: loops.bound(loops.LINEAR, N=2, sms=3), stage="attn", near=2e-2),
 }  # fmt: skip
 
@@ -435,7 +437,7 @@ def of_operands(tiles: Sequence[tuple[Roles, int]], *, loads: bool, rows: Sequen
 
 def stored_by(stage: BoundStage) -> list[list[Region]]:
     """Return the places of each result of a tile."""
-    return [[one.region] for one in loop_of(stage).results] if stage.has_loop else [results_of(stage)]
+    return [[stored_at(one)] for one in loop_of(stage).results] if stage.has_loop else [results_of(stage)]
 
 
 def of_results(tiles: Sequence[tuple[BoundStage, Roles]], *, stores: bool) -> list[list[Told]]:

@@ -115,7 +115,15 @@ CAUSAL = (
     )
 )  # fmt: skip
 """The gradients of keys and values of rank 0's rows that see them."""
-TEXTS = {"rows": EVERY, "guarded_rows": ROWS, "columns": COLUMNS, "causal_columns": CAUSAL}
+SENT = (
+    COLUMNS.replace("dk     : out       [H, N, B, D]", "dks : out symmetric [ranks, H, N, B, D] f32")
+    .replace("dv     : out       [H, N, B, D]", "dvs : out symmetric [ranks, H, N, B, D] f32")
+    .replace("dk[h, n, j, :] = dkey * scale", "tile_push_data(dks[rank, h, n, j, :] @ to, dkey * scale)")
+    .replace("dv[h, n, j, :] = dval", "tile_push_data(dvs[rank, h, n, j, :] @ to, dval)")
+    .replace("compute columns(h", "compute columns(to: ranks, h")
+)  # fmt: skip
+"""Results at peers: each rank gets those of all."""
+TEXTS = {"rows": EVERY, "guarded_rows": ROWS, "columns": COLUMNS, "causal_columns": CAUSAL, "sent_columns": SENT}
 SIZES: dict[str, Any] = {"H": 1, "G": 2, "N": 2, "B": 128, "D": 64, "scale": 0.125}
 
 
@@ -206,6 +214,15 @@ def test_a_streamed_operand_has_one_place_for_all_products_that_multiply_it() ->
         "arrive empty 0 next; retire 0; arrive empty 0" in text
     )
     assert "load kept 16384; load kept1 16384" in text
+
+
+def test_results_are_stored_at_peers_before_any_notify() -> None:
+    printed, notify = listing(bound("sent_columns")), "producer_tile_notify(dks[rank, h, n, j, :] @ to"
+    assert printed.index("(dvs[rank, h, n, j, :] @ to") < printed.index(notify)
+    push = "        tile_push_data(dvs"
+    text = SENT.replace(push, f"        consumer_tile_wait(lses[0, h, 0, 0, :])\n{push}")
+    with pytest.raises(ScheduleError, match="after its loop its tiles do not compute, store and notify"):
+        bound("sent_columns", text=text)
 
 
 WRONG = [

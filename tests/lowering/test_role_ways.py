@@ -47,8 +47,6 @@ PROGRAMS = {
     + "        tile_push_data(told[rank] @ p, n[p])\n    compute f(i: M):\n"
     + ATTEND.format(mask="").replace("q[i, :]", "qs[min(told[0], L - 1), i, :]")
     + "        y[i, :] = finish(state)\n",
-    "pushes the result": "    y : out symmetric [ranks, M, D]\n    compute f(i: M):\n" + ATTEND.format(mask="")
-    + "        tile_push_data(y[rank, i, :] @ (rank + 1), finish(state))\n",
     "has `if rank": "    y : out [M, N]\n" + SENT + "    compute f(i: M, j: N):\n        if rank == 0:\n"
     + "            y[i, j] = dot(x[i, :], w[j, :].T)\n        else:\n            y[i, j] = dot(xs[i, :], w[j, :].T)\n",
     "computes in a loop": "    y : out [M, D]\n    compute f(i: M):\n"

@@ -153,7 +153,7 @@ def test_statements_that_roles_may_divide(statements: tuple[str, ...]) -> None:
 
 REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     "a wait in between": ((f"c[i, j] = {DOT}", WAIT, TELL), {}, "in this order"),
-    "a loop": (("for (p: ranks):", f"    c[i, j] = {DOT}", TELL), {}, "do not compute, store once"),
+    "a loop": (("for (p: ranks):", f"    c[i, j] = {DOT}", TELL), {}, "do not compute, store and"),
     "a condition": (("if rank == 0:", f"    c[i, j] = {DOT}", "else:", "    c[i, j] = 0.0", TELL), {}, "do more than"),
     "no product": (
         ("c[i, j] = 1.0", TELL), {"place": PLACE.replace(", k=64", "")}, "no stage of its kernel multiplies"

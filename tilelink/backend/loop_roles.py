@@ -35,13 +35,14 @@ from tilelink.ir.program import (
     Region,
     Statement,
     Store,
+    Transfer,
     Value,
     Wait,
 )
 from tilelink.ir.scalar import Index, Scalar, const, mul, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
-from tilelink.ir.visitor import local_names, reads
+from tilelink.ir.visitor import local_names, reads, value_of
 from tilelink.lowering.carried import ROWS, Carried, LoopProduct, computes_with_iterations, number_of, row_sums
 from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.iterations import Range, loop_of, range_of
@@ -328,9 +329,10 @@ class _IterationValues(ValueEmitter):
         return super()._apply(value, op, args, slices, raw)
 
 
-def needed(after: tuple[Statement, ...], store: Store, some: Sequence[Assign]) -> list[Assign]:
+def needed(after: tuple[Statement, ...], store: Store | Transfer, some: Sequence[Assign]) -> list[Assign]:
     """Return those of some statements before a store that its value is computed from."""
-    names, found = local_names(store.value), list[Assign]()
+    value, found = value_of(store), list[Assign]()
+    names = local_names(value) if value is not None else set[str]()
     for statement in reversed(after[: after.index(store)]):
         if isinstance(statement, Assign) and statement.name in names and any(statement is s for s in some):
             names = names - {statement.name} | local_names(statement.value)
@@ -578,10 +580,10 @@ class LoopConsumer(Consumer):
         for store in tile.results:
             self._pieces([*needed(after, store, later), store])
 
-    def _pieces(self, body: Sequence[Assign | Store]) -> None:
+    def _pieces(self, body: Sequence[Assign | Store | Transfer]) -> None:
         """Lower what is computed for a result, the last statement, piece by piece."""
         shared, writer, iterations = self.loop, self.writer, self.iterations
-        read = {name for s in body for name in local_names(s.value)}
+        read = {name for s in body if (value := value_of(s)) is not None for name in local_names(value)}
         sums = [one.name for one in shared.tile.trailing if one.name in read]
         pieces, piece, parts = (
             [writer.name("pieces") for _ in sums], writer.name("piece"), [writer.name("part") for _ in sums]
@@ -594,10 +596,7 @@ class LoopConsumer(Consumer):
             iterations.replaced, iterations.like = dict(zip(sums, parts, strict=True)), parts[0]
             for statement in body:
                 self.comment(statement)
-                if isinstance(statement, Store):
-                    self._result(statement.region, iterations.lower(statement.value, {}))
-                else:
-                    self.statement(statement)
+                self.statement(statement)
         iterations.replaced = {}
 
     def _vector(self, store: Store) -> None:

@@ -37,6 +37,7 @@ from tilelink.ir.program import (
     Region,
     Statement,
     Store,
+    Transfer,
     Transpose,
     Value,
     Wait,
@@ -98,10 +99,10 @@ class Carried:
         return *self.leading, *self.trailing
 
     @property
-    def results(self) -> tuple[Store, ...]:
-        """Return the stores of tiles, of whole rows; at least the last one counts as such."""
-        stores = [s for s in self.after if isinstance(s, Store)]
-        return tuple(s for s in stores if s is stores[-1] or isinstance(s.region.coords[-1], Whole))
+    def results(self) -> tuple[Store | Transfer, ...]:
+        """Return the stores of tiles, of whole rows, also in a peer's memory; the last store counts as one anyway."""
+        stores = [s for s in self.after if isinstance(s, Store | Transfer)]
+        return tuple(s for s in stores if s is stores[-1] or isinstance(stored_at(s).coords[-1], Whole))
 
     @property
     def stored(self) -> tuple[Store, ...]:
@@ -149,6 +150,11 @@ class Carried:
             leading=tuple(number[one.streamed] for one in self.leading),
             trailing=tuple((number[one.streamed], one.level) for one in self.trailing),
         )
+
+
+def stored_at(store: Store | Transfer) -> Region:
+    """Return the region that a statement stores."""
+    return store.region if isinstance(store, Store) else store.target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,8 +239,9 @@ def carried(body: tuple[Statement, ...]) -> Carried | str:
     if other := [s for s in before if not isinstance(s, Wait | Assign) or (s in vectors and s.name in inside)]:
         text = "before its loop its tiles do more than to wait, to begin names with numbers, and to compute vectors"
         return reason_at(other[0], text)
-    if not after or not isinstance(after[-1], Store) or not all(isinstance(s, Assign | Store) for s in after):
-        text = "after its loop its tiles do not compute, store once and notify"
+    stores = [s for s in after if isinstance(s, Store) or (isinstance(s, Transfer) and s.mode == "push")]
+    if not after or not any(after[-1] is s for s in stores) or len(stores) < sum(map(_is_no_name, after)):
+        text = "after its loop its tiles do not compute, store and notify"
         return reason_at(after[-1] if after else loop, text)
     if adding := [s for s in after if isinstance(s, Store) and s.adds]:
         return reason_at(adding[0], "it adds to memory where others may add, too")
@@ -279,6 +286,10 @@ def number_of(value: Value) -> float | None:
             return -number
         case _:
             return None
+
+
+def _is_no_name(statement: Statement) -> bool:
+    return not isinstance(statement, Assign)
 
 
 def _is_number(statement: Statement) -> bool:

@@ -18,7 +18,7 @@ from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.carried import Carried
+from tilelink.lowering.carried import Carried, stored_at
 from tilelink.lowering.channel_waits import repeated
 from tilelink.lowering.iterations import loop_of, range_of
 from tilelink.lowering.reason import reason_at
@@ -433,7 +433,7 @@ def every_roles_of(bound: Bound, stage: BoundStage, *, consumers: int, buffers: 
 
 def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage whose loop carries a state, or why its tiles do not allow them."""
-    found, targets = loop_of(stage), [store.region for store in loop_of(stage).results]
+    found, targets = loop_of(stage), [stored_at(store) for store in loop_of(stage).results]
     iterations = range_of(stage, bound.bounds(stage.name))
     if isinstance(iterations, str):
         return iterations

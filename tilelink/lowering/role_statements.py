@@ -40,7 +40,7 @@ from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import Index, Lookup, Scalar, Whole, at_launch, children, walk
 from tilelink.ir.visitor import map_value, reads, scalars_of, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.carried import Carried
+from tilelink.lowering.carried import Carried, stored_at
 from tilelink.lowering.reason import reason_at
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.straight_epilogue import UNROLLED, after_product, is_elementwise
@@ -64,10 +64,7 @@ def divided_reason(stage: BoundStage) -> str | None:
         loop = next(s for s in stage.stage.body[after:] if isinstance(s, For))
         text = f"a loop after its product is over tiles, or over more than {UNROLLED} numbers or a part of them"
         return reason_at(loop, text)
-    if isinstance(stage.carried, str):
-        return stage.carried
-    stores = (s for s in stage.carried.after if isinstance(s, Store))
-    return "it stores in a peer's memory" if any(s.region.rank is not None for s in stores) else None
+    return stage.carried if isinstance(stage.carried, str) else None
 
 
 def roles_reason(body: tuple[Statement, ...]) -> str | None:
@@ -346,7 +343,7 @@ def results_of(stage: BoundStage) -> list[Region]:
     """Return the regions in which the tiles of a stage store the same result, which the storer stores: the first one
     of a loop that carries a state."""
     if isinstance(stage.carried, Carried):
-        return [store.region for store in stage.carried.results[:1]]  # the storer takes one result after the other
+        return [stored_at(store) for store in stage.carried.results[:1]]  # the storer takes one result after the other
     stores = (s for s in stage_body(stage) if isinstance(s, Store | Transfer))
     return [s.region if isinstance(s, Store) else s.target for s in stores]
 

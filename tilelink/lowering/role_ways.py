@@ -35,12 +35,6 @@ WAYS = (
         reasons=("its loop carries a state, and its roles would read", "its loop looks up "),
     ),
     Way(
-        stage="pushes the result of a loop that carries a state",
-        because="after its loop a tile stores once on its own rank, and notifies",
-        instead="it stores, and a comm stage sends",
-        reasons=("it stores in a peer's memory", "after its loop its tiles do not compute, store once"),
-    ),
-    Way(
         stage="has `if rank ...` around a tile, or two results of one product",
         because="a tile waits, multiplies, computes, stores one result and notifies, in this order; a loop may store "
         "several, and a number for each row of an output",
@@ -48,7 +42,7 @@ WAYS = (
         reasons=(
             "its tiles do more than to wait, multiply",
             "it stores several values",
-            "after its loop its tiles do not compute, store once",
+            "after its loop its tiles do not compute, store",
         ),
     ),
     Way(

@@ -44,6 +44,7 @@ from tilelink.ir.program import (
     If,
     Literal,
     Local,
+    Notify,
     Positions,
     Read,
     Reduce,
@@ -51,6 +52,7 @@ from tilelink.ir.program import (
     SoftmaxInit,
     Statement,
     Store,
+    Transfer,
     Transpose,
     Value,
     Wait,
@@ -131,7 +133,7 @@ class _Unfolding:
                 done.append(replace(statement, body=self._iteration(statement.body, states, _read(others))))
             else:
                 done += map_values((statement,), lambda v: _finished(v, states))
-        return _vectors_first(_without_places(tuple(done)))
+        return _vectors_first(_notifies_last(_without_places(tuple(done))))
 
     def _state(self, name: str) -> _State:
         words = ("top", "total", "new", "shift", "weights", "old")
@@ -278,6 +280,16 @@ def _without_places(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
 
 def _is_place(value: Value) -> bool:
     return isinstance(value, Positions | FromScalar)
+
+
+def _notifies_last(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """Return a body whose notifies after its loop come after all that it computes and stores there: the storer notifies
+    when it has stored all results of a tile. Nothing between waits."""
+    loop = next((n for n, s in enumerate(body) if isinstance(s, For)), len(body))
+    after = body[loop + 1 :]
+    if not all(isinstance(s, Assign | Store | Transfer | Notify) for s in after):
+        return body
+    return (*body[: loop + 1], *sorted(after, key=lambda s: isinstance(s, Notify)))
 
 
 def _vectors_first(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
