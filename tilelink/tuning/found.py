@@ -34,7 +34,7 @@ from tilelink.tuning.rank import rank
 
 FOUND = "found"
 """Name of a schedule that was found."""
-POINTS, PASSES = 80, 2
+POINTS, PASSES = 160, 4
 """Points of a search, refused ones included: for so many passes through all choices, and no more than so many."""
 FILE = "found.jsonl"
 US = 1e6
