@@ -118,6 +118,7 @@ schedule s for p:
 """
 SENT = "tile_push_data(h[rank, i] @ {0}, x[i])\n        producer_tile_notify(h[rank, i] @ {0})"
 READ = "consumer_tile_wait(h[{0}, i])\n        y[{0}, i] = h[{0}, i]"
+NOTIFY = "\n        producer_tile_notify(h[rank, i] @ {0})"
 COUNTED = "\n        producer_tile_notify(c[i] @ {0})"
 OWN = "tile_push_data(z[i], x[i])"
 AFTER = "consumer_tile_wait(c[i])\n        " + OWN
@@ -176,6 +177,11 @@ def corpus() -> dict[str, Whole]:
                                        takes=READ.format("s") + COUNTED.format("s"), **after),
         "waits for earlier ones twice": text(takes="if s < rank:\n            consumer_tile_wait(h[s, i])\n        "
                                              + READ.format("s")),
+        "told to others": text(told=told("rank != p"), takes=told("s != rank", READ.format("s")),
+                               total="y[rank, i] = x[i]\n        " + OWN),
+        "counted by others in a branch": text(told=PUSHED + "\n        if rank == p:\n    " + NOTIFY.format("p")[1:]
+                                              + "\n        else:\n    " + NOTIFY.format("p")[1:] + "\n    "
+                                              + COUNTED.format("p")[1:], **after),
         "an index in two loops": others(
             total="for (q: ranks - 1):\n            y[rank + 1 + q, i] = x[i]\n        for (q: ranks - 1):\n    "
             + COUNTED.format("(rank - 1 - q)")[1:] + "\n        y[rank, i] = x[i]\n        " + OWN,
@@ -204,9 +210,9 @@ def corpus() -> dict[str, Whole]:
         "four ranks write": text(pushed="p: ranks, a: ranks",
                                  told=ONCE + "if p < a and a < rank:\n            tile_push_data(c[i], x[i])\n        "
                                  "producer_tile_notify(h[rank, i] @ p)"),
-        "notifies that depend on ranks": text(taken="s: ranks, k: 5", takes="consumer_tile_wait(h[s, i])\n        "
-                                              "if k == 0:\n            y[s, i] = h[s, i]\n        if s != rank:\n    "
-                                              + COUNTED.format("rank")[1:], **after),
+        "notifies that depend on ranks": text(taken="s: ranks, k: 6", takes="consumer_tile_wait(h[s, i])\n        "
+                                              "if k == 0:\n            y[s, i] = h[s, i]\n        "
+                                              "if s != rank and k < 5:\n    " + COUNTED.format("rank")[1:], **after),
         "more rows than ranks": text(more_tensors="t : local [ranks + 4, M]",
                                      total="for (p: ranks):\n            t[p, i] = x[i]\n    " + COUNTED.format("p")[1:]
                                      + "\n        z[i] = sum(t[:, i], axis=0)"),
@@ -226,8 +232,8 @@ ORDERS = {"up": "p", "down": "p = ranks - 1 step -1", "on": "p = rank step +1", 
 SAFE = {
     "to all", "from the own one on", "to others", "to others, backwards", "a queue to others", "counted by all",
     "counted by others", "counted by the own rank", "counted by all for all", "waits for earlier ones twice",
-    "sizes of ranks", "an index in two loops", "a queue that waits for a kernel",
-    *(f"a queue {name}" for name in ORDERS),
+    "told to others", "counted by others in a branch", "sizes of ranks", "an index in two loops",
+    "a queue that waits for a kernel", *(f"a queue {name}" for name in ORDERS),
 }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ from tilelink.lowering.limits import MAX_TILES
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import partial
 from tilelink.lowering.words import looks_up
-from tilelink.planning.few_ranks import MANY_RANKS, FewRanks, few_ranks, in_turn
+from tilelink.planning.few_ranks import MANY_RANKS, FewRanks, Under, few_ranks, in_turn
 from tilelink.planning.plan import Plan
 from tilelink.planning.segment_tiles import Segments, segments_of
 
@@ -211,7 +211,7 @@ class Cutoff:
         for stage in self.small.stages.values():
             if [*_notified_if(stage.stage.body, {name for one in self.repetitions for name in one.indices(stage)})]:
                 return None
-            for statement, around in _scoped(stage.stage.body, frozenset(stage.order)):
+            for statement, around, under in _scoped(stage.stage.body, frozenset(stage.order)):
                 if (key := _notified(statement)) is None:
                     continue
                 found = next(left, None)
@@ -219,7 +219,7 @@ class Cutoff:
                     return None
                 found = self._of_all(found, key[0], key[1], stage.name, around)
                 if found is not None and self.ranks is not None:
-                    found = self.ranks.thresholds(found, channels[key[0]], key[1], stage.name, around)
+                    found = self.ranks.thresholds(found, channels[key[0]], key[1], stage.name, around, under)
                 if found is None:
                     return None
                 result[key[0]] += found
@@ -296,15 +296,18 @@ def _notified(statement: Statement) -> tuple[tuple[str, str], Region] | None:
             return None
 
 
-def _scoped(body: tuple[Statement, ...], around: frozenset[str]) -> Iterator[tuple[Statement, frozenset[str]]]:
-    """Yield the statements of a body in the order of their numbers, with the indices in scope."""
+def _scoped(
+    body: tuple[Statement, ...], around: frozenset[str], under: tuple[Under, ...] = ()
+) -> Iterator[tuple[Statement, frozenset[str], tuple[Under, ...]]]:
+    """Yield the statements of a body in the order of their numbers, with the indices and the conditions around them."""
     for statement in body:
-        yield statement, around
+        yield statement, around, under
         match statement:
-            case If(then=then, orelse=orelse):
-                yield from _scoped((*then, *orelse), around)
+            case If(condition=condition, then=then, orelse=orelse):
+                yield from _scoped(then, around, (*under, (condition, True)))
+                yield from _scoped(orelse, around, (*under, (condition, False)))
             case For(indices=indices, body=inner):
-                yield from _scoped(inner, around | {decl.name for decl in indices})
+                yield from _scoped(inner, around | {decl.name for decl in indices}, under)
             case _:
                 pass
 
@@ -678,7 +681,7 @@ def _kept(bound: Bound, members: set[Member]) -> int:
     for stage in bound.stages.values():
         own = frozenset(stage.order)
         none: Statement | None = None
-        for statement, around in ((none, own), *_scoped(stage.stage.body, own)):
+        for statement, around, _ in ((none, own, ()), *_scoped(stage.stage.body, own)):
             depth = sum((stage.name, name) in members for name in around)
             most = max(most, depth)
             if isinstance(statement, Store | Transfer | Notify):

@@ -7,8 +7,8 @@ a program are alike if
 * what follows `@` is a number of a rank. A dimension of a tensor that has one as a coordinate has nothing else but `:`,
   and as many elements as there are ranks; its counters are one for each of them, or one for all;
 * an index that counts ranks is nothing else, in one way where it is declared. It is in no range; conditions compare a
-  number of a rank with another one, and nothing is notified under such a condition. Of values of elements come no
-  places;
+  number of a rank with another one. What is notified under one is so for the own rank, or for others. Of values of
+  elements come no places;
 * there are no index tensors, tables, groups of ranks, credits of slots, or further nodes;
 * the queue of a copy engine with an index that counts ranks has copies in the order of ranks, up or down, from the
   first, the own or the next one on. It begins with a copy and waits for nothing, or no copy overtakes another one.
@@ -31,7 +31,7 @@ does so once for each value of the own rank, and of those its indices count, tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 import numpy as np
@@ -68,6 +68,8 @@ from tilelink.planning.plan import Plan
 
 MANY_RANKS = 16
 """Ranks from which on it pays to look for few that stand for all."""
+Under = tuple[Scalar, bool]
+"""A condition, and whether it is to hold."""
 OWN = ""
 """The name of the own rank among those of indices that count ranks."""
 LARGEST = 1 << 25
@@ -138,20 +140,27 @@ class FewRanks:
         return not counting or not _wait(engines) or not len(plan.overtaking)
 
     def thresholds(
-        self, found: Ints, grid: ChannelGrid, region: Region, stage: str, around: frozenset[str]
+        self, found: Ints, grid: ChannelGrid, region: Region, stage: str, around: frozenset[str], under: Iterable[Under]
     ) -> Ints | None:
         """Return how often a statement notifies each counter in the whole program; None if its ranks differ.
 
         found: the same in the small program, [ranks, *counters], of counters as in the whole one. around: the indices
-        around the statement.
+        around the statement. under: the conditions on which it is executed.
         """
         names = {name: turn for name in around if (turn := self.indices.get((stage, name))) is not None}
+        compared = [(name, equal is holds) for one, holds in under if (name := _with_own(one)) in names
+                    for equal in [isinstance(one, Compare) and one.op == "=="]]  # fmt: skip
+        own = {name for name, same in compared if same}
+        names = {name: replace(turn, others=turn.others or (name, False) in compared) for name, turn in names.items()}
+        if any(names.pop(name).others for name in own):
+            return None
         named: list[str | None] = [OWN if region.rank is None else _counted_by(region.rank)]
         axes = [0]
         for dim, coord in enumerate(region.coords):
             if (region.tensor, dim) in self.dims and grid.counts[dim] > 1:
                 named.append(_counted_by(coord) if isinstance(coord, Scalar) else None)
                 axes.append(dim + 1)
+        named = [OWN if name in own else name for name in named]
         few = _ways(named, axes, names, self.small.ranks, found.ndim)
         many = _ways(named, axes, names, self.whole.ranks, found.ndim)
         if few is None or many is None:
@@ -172,6 +181,15 @@ def _wait(stages: list[BoundStage]) -> bool:
 def _counted_by(expr: Scalar) -> str:
     """Return the index that counts the ranks of a number, or OWN."""
     return next((one.name for one in walk(expr) if isinstance(one, Index)), OWN)
+
+
+def _with_own(condition: Scalar) -> str:
+    """Return the index whose rank a condition compares with the own one, `rank == p` or not; OWN for another one."""
+    match condition:
+        case Compare(op="==" | "!=", left=Rank(), right=other) | Compare(op="==" | "!=", left=other, right=Rank()):
+            return _counted_by(other)
+        case _:
+            return OWN
 
 
 def _ways(named: list[str | None], axes: list[int], names: Mapping[str, Turn], ranks: int, dims: int) -> Ints | None:
@@ -329,8 +347,8 @@ class _Search:
                     self._coordinate((name, dim), coord, stage)
             case If(condition=condition, then=then, orelse=orelse):
                 inner = (*then, *orelse)
-                if self._compares(condition, stage) and any(notified(one) for one in statements(inner)):
-                    self.alike = False
+                if self._compares(condition, stage) and _with_own(condition) == OWN:
+                    self.alike &= not any(notified(one) for one in statements(inner))
                 self._visit(inner, stage)
             case For(indices=indices, body=inner):
                 self._loops, around = self._loops + 1, self._declared
