@@ -38,6 +38,8 @@ from tilelink.verifier.cutoff import SmallProof, executions, proved_before, safe
 
 MANY = 1 << 13
 """Executions of statements from which on a proof takes longer than it does to find it."""
+COUNTERS = 1 << 16
+"""Thresholds up to which it is faster to read them than to make them of a small program's."""
 _log = logging.getLogger("tilelink.proofs")
 T = TypeVar("T")
 
@@ -92,7 +94,8 @@ def proved(
             waits_aside=known.waits_aside,
         )
     plan = safe_plan(bound, tables, on_rule, _small_proof)
-    if file is not None:
+    counters = sum(one.size for one in plan.thresholds.values())
+    if file is not None and not (plan.stands_for_all and counters > COUNTERS):
         _keep(file, Proof.of(plan))
     return plan
 
