@@ -108,9 +108,8 @@ def test_attention_by_heads_and_in_a_ring() -> None:
     run_on_ranks("tests.unit.op_scenarios", ("attended_by_other_methods",), 3)
 
 
-@pytest.mark.parametrize("scenario", [
-    "attended_in_documents", *(pytest.param(one, marks=pytest.mark.thorough) for one in THIRD)
-])  # fmt: skip
+@thorough(unless=lambda scenario: scenario == "attended_in_documents")
+@pytest.mark.parametrize("scenario", ["attended_in_documents", "attended_in_documents_compiled", *THIRD])
 def test_attention_on_three_ranks(scenario: str) -> None:
     """Their chunks documents do not end with. Two ranks attend in other ways by default."""
     run_on_ranks("tests.unit.op_scenarios", (scenario,), 3)
