@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.tiers import thorough
 from tilelink import compiler, op, settings
 from tilelink.cli import app, notices
 from tilelink.ir.program import Program
@@ -95,6 +96,7 @@ def test_what_is_remembered_and_does_not_fit_is_searched_for_these_sizes(cache: 
     assert database.records()[-1].key.dims == "just {'M': 900, 'N': 512, 'K': 512}"
 
 
+@thorough(unless=lambda changed: changed.get("evidence", [{}]) == [{}] or len(changed["evidence"]) == 2)
 @pytest.mark.parametrize(
     "changed",
     [
