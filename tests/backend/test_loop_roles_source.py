@@ -77,7 +77,7 @@ LIKE_OTHERS = {
     "online softmax", "one product in flight", "two buffers", "three buffers", "heads of 64", "short iterations",
     "causal, one product in flight", "documents",
 }  # fmt: skip
-"""Each line of the source of these is in that of another form, but for its numbers."""
+"""Each line of the source of these is in that of another form, but for numbers and lists of parameters."""
 
 
 @thorough(unless=lambda name: name not in LIKE_OTHERS)
