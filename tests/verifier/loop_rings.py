@@ -1,9 +1,10 @@
 """Roles of a loop that carries a state, run by coroutines in random orders over rings whose buffers hold numbers.
 
 The loader puts the operands of each iteration, integers, into buffers by copies that take their time. Consumers
-multiply what they find when a product completes, in the order of their steps, and carry a sum as the lowered program
-says: `sums = sums * rescale(scores) + weigh(scores) * trailing`. Another content, or another order, gives another sum.
-Nothing here is shared with verifier/rings.py but the steps.
+multiply what they find when a product completes, in the order of their steps, and carry sums as the lowered program
+says: `sums = sums * rescale(computed) + weigh(computed) * operand`, where each level computes with its leading product
+and with the level before. Another content, or another order, gives another sum. Nothing here is shared with
+verifier/rings.py but the steps.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from tests.verifier.rings import Barrier, Failed
-from tilelink.lowering.rings import Ring, Step
+from tilelink.lowering.rings import LoopOrder, Ring, Step
 
 PRIME = 1_000_003
 Coroutine = Generator[None, None, None]
@@ -27,33 +28,49 @@ def weigh(scores: int) -> int:
     return scores % 11 + 1
 
 
-def kept_of(tile: int) -> int:
-    return 17 * tile + 5
+def kept_of(tile: int, number: int) -> int:
+    return 17 * tile + 5 + 29 * number
 
 
-def operand_of(what: str, tile: int, iteration: int) -> int:
-    return (31 if what == "leading" else 47) * (tile * 100 + iteration) % PRIME + 3
+def operand_of(number: int, tile: int, iteration: int) -> int:
+    return (31 + 16 * number) * (tile * 100 + iteration) % PRIME + 3
 
 
-def wanted(tile: int, iterations: int) -> int:
-    """Return the sum of a tile, iteration by iteration."""
-    sums = 0
+def computed(scores: int, before: int) -> int:
+    return (scores * 3 + before * 7 + 1) % PRIME
+
+
+def kept_number(leading: int, several: int) -> int:
+    """Return which of several kept operands a leading product multiplies."""
+    return min(leading, several - 1)
+
+
+def wanted(tile: int, iterations: int, order: LoopOrder, several: int) -> list[int]:
+    """Return the sums of a tile, iteration by iteration."""
+    sums = [0] * len(order.trailing)
     for iteration in range(iterations):
-        scores = kept_of(tile) * operand_of("leading", tile, iteration) % PRIME
-        sums = (sums * rescale(scores) + weigh(scores) * operand_of("trailing", tile, iteration)) % PRIME
+        levels, before = list[int](), 0
+        for number, operand in enumerate(order.leading):
+            kept = kept_of(tile, kept_number(number, several))
+            before = computed(kept * operand_of(operand, tile, iteration) % PRIME, before)
+            levels.append(before)
+        for number, (operand, level) in enumerate(order.trailing):
+            more = weigh(levels[level]) * operand_of(operand, tile, iteration)
+            sums[number] = (sums[number] * rescale(levels[level]) + more) % PRIME
     return sums
 
 
 @dataclass
 class Buffers:
-    """A ring in memory."""
+    """A ring in memory: what each buffer holds, by the names of loads. apart: True if each has a part of a buffer."""
 
     ring: Ring
-    contents: list[int] = field(init=False)
+    apart: bool
+    contents: list[dict[str, int]] = field(init=False)
     barriers: dict[str, list[Barrier]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.contents = [-1] * self.ring.buffers
+        self.contents = [{} for _ in range(self.ring.buffers)]
         self.barriers = {name: [Barrier(count) for _ in range(self.ring.buffers)] for name, count in self.ring.barriers}
 
 
@@ -61,7 +78,7 @@ class Buffers:
 class Product:
     """A product in flight: what it is of, and where its operands are."""
 
-    what: str
+    number: int
     slot: int
     weights: int
 
@@ -69,10 +86,12 @@ class Product:
 class Run:
     """One run of a loop of `iterations` iterations in each of `tiles` tiles, in an order drawn from `seed`."""
 
-    def __init__(self, ring: Ring, kept: Ring, iterations: list[int], seed: int) -> None:
-        self.iterations, self.random = iterations, random.Random(seed)
-        self.streamed, self.kept = Buffers(ring), Buffers(kept)
-        self.copies: list[tuple[Buffers, int, int, int, Barrier]] = []
+    def __init__(self, ring: Ring, kept: Ring, iterations: list[int], seed: int, order: LoopOrder) -> None:
+        self.iterations, self.random, self.order = iterations, random.Random(seed), order
+        self.streamed, self.kept = Buffers(ring, apart=False), Buffers(kept, apart=True)
+        self.several = sum(step.word == "load" for step in kept.writer.steps)
+        self.products = [name for name, _ in order.products]
+        self.copies: list[tuple[Buffers, int, str, int, int, Barrier]] = []
         self.blocked = 0
 
     def go(self) -> None:
@@ -81,8 +100,8 @@ class Run:
         idle = 0
         while roles:
             if self.copies and self.random.random() < 0.3:
-                to, slot, value, size, barrier = self.copies.pop(0)
-                to.contents[slot] = value
+                to, slot, what, value, size, barrier = self.copies.pop(0)
+                to.contents[slot][what] = value
                 barrier.change(0, -size)
                 idle = 0
             one, before = self.random.choice(roles), self.blocked
@@ -114,8 +133,10 @@ class Run:
                     full = next((s.what for s in of.ring.writer.every if s.word == "expect"), "")
                     if not full:
                         raise Failed("no barrier counts what is loaded")
-                    of.contents[slot] = -2  # while it is written
-                    self.copies.append((of, slot, next(values[step.what], -3), step.number, of.barriers[full][slot]))
+                    held = of.contents[slot]  # nothing while it is written
+                    held.pop(step.what, None) if of.apart else held.clear()
+                    value = next(values[step.what], -3) if step.what in values else -3
+                    self.copies.append((of, slot, step.what, value, step.number, of.barriers[full][slot]))
                 case _:
                     raise Failed(f"a loader does not {step.word}")
 
@@ -123,14 +144,15 @@ class Run:
         role, place = self.streamed.ring.writer, 0
         for tile, iterations in enumerate(self.iterations):
             values = {
-                what: iter([operand_of(what, tile, iteration) for iteration in range(iterations)])
-                for what in ("leading", "trailing")
+                what: iter([operand_of(number, tile, iteration) for iteration in range(iterations)])
+                for number, what in enumerate(self.order.operands)
             }
-            yield from self.loads(self.kept, self.kept.ring.writer.steps, tile, {"kept": iter([kept_of(tile)])})
+            kept = {f"kept{number or ''}": iter([kept_of(tile, number)]) for number in range(self.several)}
+            yield from self.loads(self.kept, self.kept.ring.writer.steps, tile, kept)
             for iteration in range(iterations):
                 steps = role.steps if iteration or role.first is None else role.first
                 yield from self.loads(self.streamed, steps, place, values)
-                place += 1 + any(step.ahead for step in steps)
+                place += 1 + max(step.ahead for step in steps)
             if role.last and iterations:
                 yield from self.loads(self.streamed, role.last, place, values)
                 place += 1
@@ -140,18 +162,18 @@ class Run:
         held = self.kept.ring.reader.steps
         release = next((n for n, step in enumerate(held) if step.word == "arrive"), len(held))
         for tile, iterations in enumerate(self.iterations):
-            state = _State()
+            state = _State(sums=[0] * len(self.order.trailing))
             yield from self.steps(self.kept, held[:release], tile, state)
             for iteration in range(iterations):
                 steps = role.steps if iteration or role.first is None else role.first
                 yield from self.steps(self.streamed, steps, place, state)
-                place += 1 + any(step.ahead for step in steps)
+                place += 1 + max(step.ahead for step in steps)
             yield from self.steps(self.kept, held[release:], tile, state)
             if role.last and iterations:
                 yield from self.steps(self.streamed, role.last, place, state)
                 place += 1
-            if state.flying or state.sums != wanted(tile, iterations):
-                raise Failed(f"tile {tile} has the sum {state.sums}")
+            if state.flying or state.sums != wanted(tile, iterations, self.order, self.several):
+                raise Failed(f"tile {tile} has the sums {state.sums}")
 
     def steps(self, of: Buffers, steps: tuple[Step, ...], place: int, state: _State) -> Coroutine:
         for step in steps:
@@ -164,50 +186,61 @@ class Run:
                 case "arrive":
                     of.barriers[step.what][(at - step.number) % of.ring.buffers].change(1, 0)
                 case "multiply" if of is self.streamed:
-                    state.flying.append(Product(step.what, slot, state.weights))
+                    number = self.products.index(step.what)
+                    weights = state.weights.get(number - len(self.order.leading), 0)
+                    state.flying.append(Product(number, slot, weights))
                 case "retire" if of is self.streamed:
                     yield
                     while len(state.flying) > step.number:
                         self.complete(state.flying.pop(0), state)
                 case "compute":
-                    if any(one.what == "leading" for one in state.flying):
+                    if any(one.number <= step.number for one in state.flying):
                         raise Failed("a product is not complete")
-                    state.computed = state.scores
+                    before = state.computed.get(step.number - 1, 0)
+                    state.computed[step.number] = computed(state.scores.get(step.number, 0), before)
                 case "carry":
-                    if any(one.what == "trailing" for one in state.flying):
+                    if step.number >= len(self.order.trailing):
+                        raise Failed("there is no such product")
+                    if any(one.number == len(self.order.leading) + step.number for one in state.flying):
                         raise Failed("a product is not complete")
-                    state.sums = state.sums * rescale(state.computed) % PRIME
-                    state.weights = weigh(state.computed)
+                    found = state.computed.get(self.order.trailing[step.number][1], 0)
+                    state.sums[step.number] = state.sums[step.number] * rescale(found) % PRIME
+                    state.weights[step.number] = weigh(found)
                 case _:
                     pass
 
     def complete(self, product: Product, state: _State) -> None:
         """Read the operands as late as they may be read."""
-        found = self.streamed.contents[product.slot]
-        if found < 0 or (product.what == "leading" and self.kept.contents[0] < 0):
+        number = product.number - len(self.order.leading)
+        kept = f"kept{kept_number(product.number, self.several) or ''}"
+        held, there = list(self.streamed.contents[product.slot].values()), self.kept.contents[0]
+        if len(held) != 1 or held[0] < 0 or (number < 0 and there.get(kept, -1) < 0):
             raise Failed("an operand is not there")
-        if product.what == "leading":
-            state.scores = self.kept.contents[0] * found % PRIME
+        if number < 0:
+            state.scores[product.number] = there[kept] * held[0] % PRIME
         else:
-            state.sums = (state.sums + product.weights * found) % PRIME
+            state.sums[number] = (state.sums[number] + product.weights * held[0]) % PRIME
 
 
 @dataclass
 class _State:
-    """The values that a consumer has in registers, and its products in flight."""
+    """The values that a consumer has in registers, and its products in flight. Numbers are those of products, levels,
+    and trailing products."""
 
-    sums: int = 0
-    scores: int = 0
-    computed: int = 0
-    weights: int = 0
+    sums: list[int]
+    scores: dict[int, int] = field(default_factory=dict[int, int])
+    computed: dict[int, int] = field(default_factory=dict[int, int])
+    weights: dict[int, int] = field(default_factory=dict[int, int])
     flying: list[Product] = field(default_factory=list[Product])
 
 
-def fails(ring: Ring, kept: Ring, iterations: list[int], runs: int = 150) -> str:
+def fails(
+    ring: Ring, kept: Ring, iterations: list[int], runs: int = 150, order: LoopOrder | None = None
+) -> str:  # fmt: skip
     """Return the failure of some run, "" if there is none."""
     for seed in range(runs):
         try:
-            Run(ring, kept, iterations, seed).go()
+            Run(ring, kept, iterations, seed, order or LoopOrder()).go()
         except Failed as found:
             return str(found) or "failed"
     return ""

@@ -21,9 +21,9 @@ PLAIN = loop_ring(buffers=2, consumers=2, ahead=False, size=32)
 Pair = tuple[Ring, Ring]
 
 
-def refused(ring: Ring, kept: Ring, iterations: int = 5) -> str | None:
+def refused(ring: Ring, kept: Ring, iterations: int = 5, order: LoopOrder | None = None) -> str | None:
     """Return why a pair of rings is refused, for any number of iterations from none up to some, or None."""
-    if not takes_in_order(ring, LoopOrder()):
+    if not takes_in_order(ring, order or LoopOrder()):
         return "out of iteration"
     return next(filter(None, (wrong_together(ring, kept, n, least=0) for n in range(1, iterations + 1))), None)
 
@@ -38,6 +38,26 @@ def test_rings_of_loops_are_right(buffers: int, consumers: int, ahead: bool) -> 
     assert refused(ring, kept, 3 if buffers > 3 else 5) is None
     for iterations in ([1, 1, 1, 1], [5, 1, 3], [2, 7, 2], [2, 0, 0, 3, 0]):
         assert not fails(ring, kept, iterations, runs=10)
+
+
+ROWS = LoopOrder(leading=(0, 1), trailing=((0, 1),))
+COLUMNS = LoopOrder(leading=(0, 1), trailing=((1, 0), (0, 1)))
+THREE = LoopOrder(leading=(0, 1, 2), trailing=((3, 2), (0, 0)))
+ORDERS = {"rows": ROWS, "columns": COLUMNS, "three": THREE}
+"""Loops of several products: those of attention's gradients, and one with operands that products share or do not."""
+
+
+@thorough(unless=lambda name, buffers, ahead: ahead and name != "three")
+@pytest.mark.parametrize("buffers", [2, 4])
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("name", ORDERS)
+def test_rings_of_several_products_are_right(name: str, buffers: int, ahead: bool) -> None:
+    order, buffers = ORDERS[name], buffers + 2 * (name == "three")
+    ring = loop_ring(buffers=buffers, consumers=2, ahead=ahead, size=32, order=order)
+    kept = kept_ring(consumers=2, size=16, several=2)
+    assert refused(ring, kept, 3, order) is None
+    for iterations in ([1, 1, 1, 1], [5, 1, 3], [2, 0, 0, 3, 0]):
+        assert not fails(ring, kept, iterations, runs=10, order=order)
 
 
 PARTS = ("first", "steps", "last")
@@ -134,18 +154,28 @@ def mutants(ring: Ring, kept: Ring) -> Iterator[Pair]:
     yield replace(ring, buffers=ring.buffers + 1), kept
 
 
-@pytest.mark.parametrize("ring", [AHEAD, PLAIN], ids=["ahead", "plain"])
-def test_what_is_not_refused_never_fails(ring: Ring) -> None:
+SEVERAL = {name: loop_ring(buffers=2, consumers=2, ahead=True, size=32, order=ORDERS[name]) for name in ORDERS}
+RINGS = {
+    "ahead": (AHEAD, LoopOrder()), "plain": (PLAIN, LoopOrder()),
+    **{name: (SEVERAL[name], ORDERS[name]) for name in ("rows", "columns")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_what_is_not_refused_never_fails(name: str) -> None:
+    ring, order = RINGS[name]
     turned_down = accepted = failing = 0
-    for mutant, kept in mutants(ring, KEPT):
+    for mutant, kept in mutants(ring, KEPT if order == LoopOrder() else kept_ring(consumers=2, size=16, several=2)):
         loads = [step for one in (mutant, kept) for step in one.writer.every if step.word == "load"]
         if any(step.number < 1 for step in loads):
             continue
-        if refused(mutant, kept, 3) is None:
+        if refused(mutant, kept, 3, order) is None:
             accepted += 1
             for iterations in ([1, 1, 1, 1], [4, 1, 3], [0, 2, 0, 0, 3]):
-                assert not fails(mutant, kept, iterations, runs=15), (mutant, kept)
+                assert not fails(mutant, kept, iterations, runs=15, order=order), (mutant, kept)
         else:
             turned_down += 1
-            failing += any(fails(mutant, kept, iterations, runs=15) for iterations in ([1, 1, 1, 1], [4, 1, 3]))
+            failing += any(
+                fails(mutant, kept, iterations, runs=15, order=order) for iterations in ([1, 1, 1, 1], [4, 1, 3])
+            )
     assert accepted > 2 and turned_down > 30 and failing >= 0.6 * turned_down
