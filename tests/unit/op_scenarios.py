@@ -21,7 +21,7 @@ from tests.own_programs import FORWARD, MODULE, SEND_BACK, weight_gradient
 from tests.unit.ops_scenarios import every, main, near
 from tilelink import compiler, ops
 from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, UnknownNameError
-from tilelink.ops import decode, reference_launch
+from tilelink.ops import decode, reference_launch, torch_attention
 from tilelink.ops import own as own_module
 from tilelink.ops.custom import schedule_text
 
@@ -603,6 +603,22 @@ def attended() -> None:
             gathered = [torch.empty_like(found) for _ in range(ranks)]
             dist.all_gather(gathered, found.detach().contiguous())
             near(ops.from_zigzag(gathered), wanted.detach(), "the whole sequence")
+
+
+def graded_at_once() -> None:
+    """A rank that has the whole sequence has no parts of it."""
+    calls: list[bool] = []
+
+    def gradients(*given: Any, whole: Any = torch_attention.gradients) -> Any:
+        calls.append(given[-1])
+        return whole(*given)
+
+    q = torch.randn(1, 2, 8, 4, requires_grad=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_attention, "gradients", gradients)
+        for causal in (False, True):
+            ops.attention(q, q, q, is_causal=causal).sum().backward()
+    assert calls == [False, True]
 
 
 def attended_by_other_methods() -> None:

@@ -56,6 +56,10 @@ def test_on_two_ranks(kind: str) -> None:
     run_on_two_ranks("tests.unit.op_scenarios", SCENARIOS[kind])
 
 
+def test_attention_on_one_rank_has_its_gradients_at_once() -> None:
+    run_on_ranks("tests.unit.op_scenarios", ("attended", "graded_at_once"), 1)
+
+
 @pytest.mark.parametrize("rows", [slice(4), slice(8)])
 def test_gradients_by_cudnn_are_of_dense_tensors(rows: slice, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch keeps a plan by the strides of queries, keys and values: results and gradients have no other ones."""

@@ -67,7 +67,8 @@ def attention(
 
     Gradients are those of the sum of all ranks' losses, and computed unfused: backward gathers all keys and values
     again, attends to its own ones meanwhile, and sends the gradients of those of a rank while it computes others. They
-    are added up in f32. Those of documents are added up on each rank before they are scattered.
+    are added up in f32. Those of documents are added up on each rank before they are scattered. A group of one rank has
+    them at once.
 
     method: "all_gather", as above; or by the group's collectives and torch's attention, with the same rows and results:
     "ulysses", where each rank attends in some heads to the whole sequence, between two exchanges, and keeps what it was
@@ -262,6 +263,10 @@ def _gradients(
     sums = lse.reshape(queries.shape[:-1])
     if documents is None:
         keys, values = (one.reshape(len(k), -1, k.shape[-1]) for one in (k, v))
+        if members.size() == 1:  # in zigzag too the rows are those of the sequence, in its order
+            made = torch_attention.gradients(queries, keys, values, results, sums, given, scale, q.dim() != FLAT)
+            dq, dk, dv = (one.to(like.dtype).reshape(like.shape) for one, like in zip(made, (q, k, v), strict=True))
+            return dq, dk, dv
         rank = _Rank(queries, torch.stack((keys, values)), results, sums, given, scale, q.dim() != FLAT, members)
         dq, dk, dv = rank.gradients()
         return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
