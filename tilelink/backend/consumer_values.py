@@ -46,6 +46,8 @@ class ConsumerValueEmitter(ValueEmitter):
     """Region -> the name of a tuple of all pieces, of vectors along the columns that are loaded at once."""
     parts: list[str] = field(default_factory=list[str])
     """The pieces of the products, in their order."""
+    spread: bool = False
+    """True for columns of which each thread has few, and not all that it computes with."""
     to_take: list[Region] = field(default_factory=list[Region])
     """Tiles whose pieces are taken from the ring of operands, in this order. `take` does it, and returns a name."""
     take: Callable[[Region, str], str] | None = None
@@ -207,7 +209,8 @@ class ConsumerValueEmitter(ValueEmitter):
         """Return the name of the columns of a piece. wide: suffix for 64 bits, or ""."""
         first = self.addresses.scalar(span.start, LEVEL["+"])
         ahead = [scaled(piece, self.shared.piece)] if piece is not None else []
-        return self._shared("columns", total([first, *ahead, f"roles.columns({self.part})"]), wide)
+        numbers = "roles.spread" if self.spread else "roles.columns"
+        return self._shared("columns", total([first, *ahead, f"{numbers}({self.part})"]), wide)
 
     def _rows(self, span: Span, wide: str) -> str:
         """Return the name of the rows of a consumer's part. wide: suffix for 64 bits, or ""."""

@@ -267,6 +267,7 @@ class _IterationValues(ValueEmitter):
         name = self.loaded.get(value.region) or self.load(value.region)
         self.loaded[value.region] = name
         dtype = self.addresses.bound.tensors[value.region.tensor].dtype
+        name = f"roles.gathered({name}, {self.like})" if self.is_spread(value.region) else name
         wide = COMPUTED.get(dtype, dtype)
         text = name if wide == dtype else f"{name}.to({TRITON[wide]})"
         return Tile(text=text, dtype=wide, axes=self.addresses.typing.region_type(value.region).axes)
@@ -278,9 +279,14 @@ class _IterationValues(ValueEmitter):
             pointers = f"{total(self._places.corner(region, load=True))} + {self.whole_columns}"
             mask = f"{self.whole_columns} < {addresses.constants.elements_of(addresses.stage, axes[-1])}"
         else:
-            pointers, mask = self._places.pointers(region, None)
+            pointers, mask = replace(self._places, spread=self.is_spread(region)).pointers(region, None)
         there = f", mask={mask}, other=0" if mask else ""
         return addresses.writer.let(addresses.writer.name(f"{region.tensor}_tile"), f"gl.load({pointers}{there})")
+
+    def is_spread(self, region: Region) -> bool:
+        """True for a vector of the columns of an iteration: it takes few registers until it is computed with."""
+        axes = self.addresses.typing.region_type(region).axes
+        return len(axes) == 1 and axes[0].kind == "tile" and axes[0].index == self.shared.column_index
 
     @property
     def whole_columns(self) -> str:
@@ -492,11 +498,16 @@ class LoopConsumer(Consumer):
         self.follow(places[-1], self.position, self.shared.buffers)
 
     def _load(self, level: int) -> None:
-        """Load what an iteration computes with at a level, while the product is in flight that this needs."""
-        iterations = self.iterations
+        """Load what an iteration computes with at a level, while the product is in flight that this needs.
+
+        Vectors that are spread over threads are loaded for all levels at once.
+        """
+        iterations, tile = self.iterations, self.loop.tile
         iterations.like, known = iterations.tile_like, iterations.loaded if level else {}
+        needed = [one for one in tile.reads if one not in known]
+        needed = [one for one in needed if one in tile.reads_at(level) or iterations.is_spread(one)]
         with self.writer.apart():
-            found = {region: iterations.load(region) for region in self.loop.tile.reads_at(level)}
+            found = {region: iterations.load(region) for region in needed}
         iterations.loaded = {**known, **found}
 
     def _scaled(self, scalar: Scalar, number: int) -> str:

@@ -22,10 +22,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 __all__ = [
     "across", "arrive", "barriers", "columns", "expect", "fence", "filled", "filled_rows", "filled_rows_of",
-    "following", "halves", "largest", "load", "load_by_thread", "load_parts", "meet", "multiply", "multiply_rows",
-    "numbers", "of_rows", "operand", "partial_sums", "pieces", "retire", "row_max", "row_min", "row_sum", "rows",
-    "receive", "segments", "send", "smallest", "store_by_thread", "store_part", "store_rows", "stored", "take",
-    "wait", "whole_sums", "zeros",
+    "following", "gathered", "halves", "largest", "load", "load_by_thread", "load_parts", "meet", "multiply",
+    "multiply_rows", "numbers", "of_rows", "operand", "partial_sums", "pieces", "retire", "row_max", "row_min",
+    "row_sum", "rows", "receive", "segments", "send", "smallest", "spread", "store_by_thread", "store_part",
+    "store_rows", "stored", "take", "wait", "whole_sums", "zeros",
 ]  # fmt: skip
 
 # Names since Triton 3.9.
@@ -263,6 +263,23 @@ def pieces(x, COUNT: gl.constexpr):
 def columns(like):
     """Return the numbers of the columns of a piece, with which vectors are loaded that a consumer computes with."""
     return gl.arange(0, like.shape[1], layout=gl.SliceLayout(0, like.type.layout))
+
+
+@gluon.jit
+def spread(like):
+    """Return the numbers of the columns of a tile, one in each of the role's threads or, if there are more, a few."""
+    COLUMNS: gl.constexpr = like.shape[1]
+    THREADS: gl.constexpr = 32 * gl.num_warps()
+    return gl.arange(0, COLUMNS, layout=gl.BlockedLayout([max(1, COLUMNS // THREADS)], [32], [gl.num_warps()], [0]))
+
+
+@gluon.jit
+def gathered(x, like):
+    """Return a vector that is spread over threads as one of the columns of a tile: each thread has those of its own.
+
+    That goes through shared memory. Loaded as it is needed, each thread would load all of its columns.
+    """
+    return gl.convert_layout(x, gl.SliceLayout(0, like.type.layout))
 
 
 @gluon.jit
