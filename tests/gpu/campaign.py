@@ -38,7 +38,7 @@ LIMITS_S = {
     "ops_host_cost": 90, "ops_memory": 60, "ops_operands": 60, "ops_places": 60, "ops_groups": 60,
     "ops_own": 180, "ops_batches": 120, "launch_integers": 180, "exact": 120, "interleavings": 300, "overlapping": 200,
     "other_orders": 120, "ends": 300, "ops_beside": 60, "ops_decoding": 180,
-    "ops_styles": 300, "ops_reduce_overhead": 120, "ops_experts": 240,
+    "ops_styles": 300, "ops_reduce_overhead": 120, "ops_experts": 240, "ops_attention": 240,
 }  # fmt: skip
 """Seconds that a scenario may take, several times what it needs. A rank ends itself after them."""
 

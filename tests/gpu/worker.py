@@ -10,6 +10,7 @@ from tests.gpu import (
     ends,
     interleavings,
     launches,
+    ops_attention,
     ops_callers,
     ops_experts,
     ops_scenarios,
@@ -23,7 +24,8 @@ from tests.gpu.ranks import run_scenarios
 
 def functions() -> dict[str, object]:
     """All that scenarios may be, by their names."""
-    of_operators = vars(ops_styles) | vars(ops_scenarios) | vars(ops_callers) | vars(ops_experts)
+    modules = ops_styles, ops_scenarios, ops_callers, ops_experts, ops_attention
+    of_operators = {name: value for module in modules for name, value in vars(module).items()}
     named = {f"ops_{name}": value for name, value in of_operators.items()}
     graphs = vars(interleavings) | vars(ends)
     return graphs | vars(callers) | vars(scenarios) | vars(remote) | vars(launches) | named

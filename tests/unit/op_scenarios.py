@@ -17,6 +17,8 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tilelink
+from tests.gpu import ops_attention
+from tests.gpu.lockstep import Checks
 from tests.own_programs import FORWARD, MODULE, SEND_BACK, weight_gradient
 from tests.unit.ops_scenarios import every, main, near
 from tilelink import compiler, ops
@@ -770,6 +772,18 @@ def attended_in_documents_as_they_lie() -> None:
 
 def attended_in_documents_compiled() -> None:
     attended_in_documents((torch.bfloat16, torch.float32))
+
+
+def attended_as_on_gpus() -> None:
+    """What tests do on GPUs, with small sizes."""
+    ways = {}, {"schedule": "unfused"}, {"method": "ulysses"}, {"method": "ring"}
+    for causal, documents in ((False, False), (True, False), (True, True), (False, True)):
+        own = ways[: 3 if documents else 4]
+        checks = Checks()
+        case = ops_attention.Case(causal=causal, documents=documents, depth=16, rows=8, ways=own)
+        with ops_attention.exchanging():
+            ops_attention.attended(case, checks, "cpu")
+        assert not checks.failures, checks.failures
 
 
 def attended_in_f64() -> None:

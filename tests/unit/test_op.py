@@ -46,7 +46,7 @@ SCENARIOS = {
 }
 
 
-THIRD = ("attended", "attended_in_documents_as_they_lie")
+THIRD = ("attended", "attended_in_documents_as_they_lie", "attended_as_on_gpus")
 """Scenarios of the second tier for three ranks."""
 
 
