@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -224,6 +224,18 @@ class ParseError(TileLinkError):
 
 class UnknownNameError(TileLinkError):
     """A name that is not declared or has no value yet."""
+
+
+def no_schedule(
+    name: str, known: Mapping[str, Sequence[str]], *, hint: str = "", location: Location | None = None
+) -> UnknownNameError:
+    """Return the error of a name that is no schedule of some programs.
+
+    known: program -> the names that its schedules have. hint: in place of these.
+    """
+    there = "; ".join(f"{program} has {', '.join(names) or 'no schedule'}" for program, names in known.items())
+    hint = hint or did_you_mean(name, sorted({one for names in known.values() for one in names}), there)
+    return UnknownNameError(f"no schedule {name!r} for {', '.join(known)}", location=location, hint=hint)
 
 
 class DuplicateNameError(TileLinkError):

@@ -66,7 +66,7 @@ def test_programs_without_the_schedule_are_skipped_with_a_word(two: str) -> None
     done = tilelink("check", two, "--ranks", "2", "--schedule", "small")
     assert done.exit_code == 0, done.output
     assert "twice: safe on 2 ranks" in done.stdout and "again: safe" not in done.stdout
-    assert "again: skipped, it has no schedule 'small' (it has large)" in done.stdout
+    assert "skipped, no schedule 'small' for again: again has large" in done.stdout
     report = json.loads(tilelink("check", two, "--ranks", "2", "--schedule", "small", "--json").stdout)
     assert report["ok"] and report["skipped"] == ["again"]
 

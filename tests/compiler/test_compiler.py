@@ -248,11 +248,11 @@ def test_a_schedule_is_found_by_its_name(shift: Program) -> None:
     assert compiler.plan(link(shift), "fine", ranks=2, dims=DIMS).bound.schedule.name == "fine"
     with pytest.raises(UnknownNameError, match="no schedule 'fin' for shift") as caught:
         compiler.plan(shift, "fin", ranks=2, dims=DIMS)
-    assert caught.value.hint == "did you mean fine? its file has fine"
+    assert caught.value.hint == "did you mean fine? shift has fine"
     alone = compiler.parse(f"{TEXT}\nprogram other = shift()\n").program("other")
     with pytest.raises(UnknownNameError) as caught:
         compiler.plan(alone, "fine", ranks=2, dims=DIMS)
-    assert caught.value.hint == "its file has none; give a Schedule, or 'PROGRAM:NAME' of the library"
+    assert caught.value.hint == "give a Schedule, or a 'PROGRAM:NAME'"
 
 
 def test_a_schedule_of_the_library_is_found_by_its_program_and_name() -> None:

@@ -37,7 +37,7 @@ def test_one_launch_is_rated(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["nowhere.tl"], "nowhere.tl"),
-        ([KINDS, "--schedule", "none*"], "no schedule of"),
+        ([KINDS, "--schedule", "none*"], "no schedule 'none*' for"),
         ([KINDS, "--ranks", "0"], "'0' is no number of ranks"),
         ([KINDS, "--dtype", "f33"], "'f33' is no element type"),
         ([KINDS, "--launch", "later"], "'later' is no way to launch"),

@@ -41,7 +41,7 @@ from tilelink.cli.options import (
 from tilelink.compiler import proofs
 from tilelink.compiler.other_sizes import Multiples, dimensions, other_ranks, other_sizes
 from tilelink.data import plain
-from tilelink.errors import Location, ScheduleError, TileLinkError, UnknownNameError
+from tilelink.errors import Location, ScheduleError, TileLinkError, UnknownNameError, no_schedule
 from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan
@@ -159,12 +159,12 @@ def check(
                     given = {**ranks_of(ranks, nodes), "dims": dims, "choices": choices, "dtype": dtype.value}
                     given |= {"target": on, **({"found": found.text} if found else {})}
                     report.append({"program": one.name, **given, **_said(one, dtype.value, plans)})
-        skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
         unordered = strict and any(one["scheduled"] for one in report)
-        _print(report, list(wrong), as_json, list(skipped), chosen, ok=not wrong and not unordered)
+        _print(report, list(wrong), as_json, [one.name for one in without], chosen, ok=not wrong and not unordered)
         if not as_json:
-            for name, own in skipped.items():
-                write(f"{name}: skipped, it has no schedule {schedule!r} (it has {', '.join(own) or 'none'})")
+            for one in without:
+                error = no_schedule(str(schedule), {one.name: [s.name for s in module.schedules_of(one)]})
+                write(f"skipped, {error.message}: {error.hint}")
             if unordered:
                 say("--strict: where a schedule alone orders the two, notify the write and wait before the read")
     if wrong or unordered:

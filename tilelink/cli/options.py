@@ -29,6 +29,7 @@ from tilelink.errors import (
     UnknownNameError,
     did_you_mean,
     foreign,
+    no_schedule,
 )
 from tilelink.frontend.variants import open_names, variant
 from tilelink.ir.depth import deep
@@ -106,10 +107,7 @@ def programs_with(
         return list(programs), []
     able = [one for one in programs if any(s.name == name for s in module.schedules_of(one))]
     if not able:
-        own = {one.name: [s.name for s in module.schedules_of(one)] for one in programs}
-        there = "; ".join(f"{program} has {', '.join(names) or 'none'}" for program, names in own.items())
-        hint = did_you_mean(str(name), sorted({n for names in own.values() for n in names})) or there
-        raise UnknownNameError(f"no schedule {name!r} for {', '.join(own)}", hint=hint)
+        raise no_schedule(str(name), {one.name: [s.name for s in module.schedules_of(one)] for one in programs})
     return able, [one for one in programs if one not in able]
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tilelink import files
-from tilelink.errors import ParseError, UnknownNameError, did_you_mean, public
+from tilelink.errors import ParseError, UnknownNameError, did_you_mean, no_schedule, public
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
@@ -63,8 +63,7 @@ class Module:
                 return schedule
         if name == DEFAULT:
             return Schedule(name=DEFAULT, program=program.name)
-        names = ", ".join([*(s.name for s in of_program), DEFAULT])
-        raise UnknownNameError(f"no schedule {name!r} for {program.name}", hint=f"{self.file} has {names}")
+        raise no_schedule(name, {program.name: [*(s.name for s in of_program), DEFAULT]})
 
 
 @public
@@ -180,10 +179,5 @@ def schedule_of(program: Program, schedule: Schedule | str | None) -> Schedule |
             return replace(one, program=program.name)
     if schedule == DEFAULT:
         return None
-    names = ", ".join(one.name for one in known)
-    if of and not known:
-        hint = f"the library has no schedule for a program {of!r}"
-    else:
-        there = names or "none; give a Schedule, or 'PROGRAM:NAME' of the library"
-        hint = did_you_mean(name, [one.name for one in known], f"its file has {there}")
-    raise UnknownNameError(f"no schedule {name!r} for {of or program.name}", hint=hint)
+    none = f"the library has no schedule for a program {of!r}" if of else "give a Schedule, or a 'PROGRAM:NAME'"
+    raise no_schedule(name, {of or program.name: [one.name for one in known]}, hint="" if known else none)

@@ -27,6 +27,7 @@ from tilelink.errors import (
     TileLinkError,
     UnknownNameError,
     did_you_mean,
+    no_schedule,
 )
 from tilelink.files import lines_of
 from tilelink.frontend.build import parsed_program
@@ -187,9 +188,7 @@ class _Schedules:
         published = [one for one in self._foreign(program) if one.name == name]
         if published:
             return published[0]
-        raise UnknownNameError(
-            f"no schedule {name!r} for {program}", location=head.like_at, hint=self._extensible(program, name)
-        )
+        raise no_schedule(name, {program: ()}, hint=self._extensible(program, name), location=head.like_at)
 
     def _foreign(self, program: str) -> tuple[Schedule, ...]:
         """Return the schedules of other files for a program, unless this text has a program of that name."""

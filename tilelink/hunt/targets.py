@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 from typing import Any, cast
 
 from tilelink import compiler
-from tilelink.errors import BindingError, UnknownNameError
+from tilelink.compiler.modules import DEFAULT
+from tilelink.errors import BindingError, UnknownNameError, no_schedule
 from tilelink.hunt.functions import OPS, Functions
 from tilelink.hunt.operators import Choices
 from tilelink.hunt.programs import Schedules, Vary
@@ -78,9 +79,8 @@ def subjects_of(target: Target, base: Base, tables: Any = None) -> list[Choices 
             if (schedules := _named(module, one, target.schedules))
         ]  # fmt: skip
         if not able:
-            there = sorted({s.name for one in programs for s in module.schedules_of(one)})
-            hint = f"there are {', '.join(there) or 'none but default'}"
-            raise UnknownNameError(f"no schedule of {name} is called {' or '.join(target.schedules)}", hint=hint)
+            known = {one.name: [*(s.name for s in module.schedules_of(one)), DEFAULT] for one in programs}
+            raise no_schedule(" or ".join(target.schedules), known)
         found += able
     return found
 
