@@ -151,6 +151,7 @@ OWN = torch.zeros(4)
         ({"y": MEMORY[:8]}, {"w": MEMORY[20:24], "x": MEMORY[7:15]}, "output 'y' shares memory with input 'x'"),
         ({"y": MEMORY[4:8]}, {"x": MEMORY.view(torch.int32)[:16]}, "output 'y' shares memory with input 'x'"),
         ({"y": MEMORY[:8], "z": MEMORY[4:12]}, {}, "output 'z' shares memory with output 'y'"),
+        ({"y": MEMORY[12:14]}, {"x": MEMORY[:16:4]}, "output 'y' shares memory with input 'x'"),
         ({"y": OWN[1:2]}, {}, "output 'y' shares memory with the buffers of the kernel"),
     ],
 )

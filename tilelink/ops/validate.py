@@ -10,6 +10,7 @@ import torch
 from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownNameError
 from tilelink.ops.operators import Operator
 from tilelink.ops.unfused import ACTIVATIONS
+from tilelink.runtime.cuda.operands import overlapping
 
 
 def check_epilogue(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str) -> None:
@@ -90,20 +91,10 @@ def check_out(op: str, out: Mapping[str, torch.Tensor], shapes: Sequence[Sequenc
 
 def check_out_apart(op: str, out: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
     """Raise BindingError for a result that shares memory with an operand, or with another result."""
-    taken = [(f"operand {name}", *_extent(tensor)) for name, tensor in given.items()]
-    for name, tensor in out.items():
-        first, last = _extent(tensor)
-        for other, begin, end in taken:
-            if first < end and begin < last:
-                hint = "give it memory of its own: operands are read while results are written"
-                raise BindingError(f"out {name} of {op} shares memory with {other}", hint=hint)
-        taken.append((f"out {name}", first, last))
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the first address of a tensor and the one after its last."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+    results = {f"out {name}": tensor for name, tensor in out.items()}
+    if found := overlapping(results, {f"operand {name}": tensor for name, tensor in given.items()}):
+        hint = "give it memory of its own: operands are read while results are written"
+        raise BindingError(f"{found[0]} of {op} shares memory with {found[1]}", hint=hint)
 
 
 def _check_shape(

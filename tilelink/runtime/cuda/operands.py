@@ -85,18 +85,33 @@ def check_apart(outputs: Tensors, inputs: Tensors, own: torch.Tensor) -> None:
     """Raise BindingError for an output that shares memory with an input, another output, or the kernel's own buffers.
 
     outputs: among them the tensors that a launch reads and writes in place. Tiles of an output would be written before
-    other tiles, or peers, have read the old values. All tensors must be contiguous.
+    other tiles, or peers, have read the old values.
     """
-    taken = [(own.data_ptr(), own.data_ptr() + own.nbytes, "the buffers of the kernel")]
-    taken += [(t.data_ptr(), t.data_ptr() + t.nbytes, f"input {name!r}") for name, t in inputs.items()]
-    for name, tensor in outputs.items():
-        first = tensor.data_ptr()
-        last = first + tensor.nbytes
-        for begin, end, other in taken:
+    others = {"the buffers of the kernel": own, **{f"input {name!r}": tensor for name, tensor in inputs.items()}}
+    if found := overlapping({f"output {name!r}": tensor for name, tensor in outputs.items()}, others):
+        hint = "give it memory of its own; an output that is not given is a new tensor"
+        raise BindingError(f"{found[0]} shares memory with {found[1]}", hint=hint)
+
+
+def overlapping(results: Tensors, others: Tensors) -> tuple[str, str] | None:
+    """Return a result that shares memory with another tensor or an earlier result, and that one; None if none does."""
+    taken = {name: _extent(tensor) for name, tensor in others.items()}
+    for name, tensor in results.items():
+        first, last = _extent(tensor)
+        for other, (begin, end) in taken.items():
             if first < end and begin < last:
-                hint = "give it memory of its own; an output that is not given is a new tensor"
-                raise BindingError(f"output {name!r} shares memory with {other}", hint=hint)
-        taken.append((first, last, f"output {name!r}"))
+                return name, other
+        taken[name] = first, last
+    return None
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first address of a tensor and the one after its last."""
+    first, size = tensor.data_ptr(), tensor.nbytes
+    if size and not tensor.is_contiguous():
+        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        size = (last + 1) * tensor.element_size()
+    return first, first + size
 
 
 def _placed(tensor: TensorSpec, value: torch.Tensor) -> torch.Tensor:
