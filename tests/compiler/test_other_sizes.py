@@ -9,7 +9,7 @@ import pytest
 
 import tilelink
 from tilelink import compiler
-from tilelink.compiler.other_sizes import Multiples, dimensions, other_sizes
+from tilelink.compiler.other_sizes import Multiples, dimensions, other_ranks, other_sizes
 from tilelink.planning.plan import make_plan
 from tilelink.planning.queue_order import with_queue_order
 from tilelink.verifier import verify
@@ -102,3 +102,40 @@ def test_others_are_not_named_and_it_is_said_why(changes: dict[str, Any], left: 
     sizes, _ = found(**changes)
     (other,) = {"M", "N"} - {left}
     assert named(sizes) == {left} and str(sizes[other]).startswith(why)
+
+
+ALL = """
+program shared(M, N):
+    x : in        [M, N]
+    h : symmetric [ranks, M, N]
+    y : out       [ranks, M, N]
+
+    comm send(p: ranks, i: M, j: N):
+        tile_push_data(h[rank, i, j] @ p, x[i, j])
+        producer_tile_notify(h[rank, i, j] @ p)
+
+    compute keep(s: ranks, i: M, j: N):
+        consumer_tile_wait(h[s, i, j])
+        {kept}
+
+schedule s for shared:
+    send on sm(1)
+    keep on sm(1)
+"""
+KEPT = "y[s, i, j] = h[s, i, j]"
+
+
+@pytest.mark.parametrize(("kept", "held"), [
+    (KEPT, Multiples(of=1, least=16)),
+    (f"total = h[s, i, j]\n        for (u: max(ranks, 8)):\n            total += x[i, j]\n        {KEPT}",
+     "a quotient, a remainder, a minimum or the like of it decides something"),
+    (f"if rank < ranks - 40:\n            {KEPT}\n        else:\n            {KEPT}", "each rank was asked"),
+])  # fmt: skip
+def test_numbers_of_ranks_are_named_if_few_stand_for_all(kept: str, held: Multiples | str) -> None:
+    module = tilelink.parse(ALL.format(kept=kept))
+
+    def bound_on(ranks: int) -> Any:
+        return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims={"M": 64, "N": 32})
+
+    plan = compiler.plan(module.program(), module.schedules[0], ranks=72, dims={"M": 64, "N": 32})
+    assert other_ranks(plan, bound_on) == held

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import tilelink
+from tests.campaign.drawing import case as random_case
 from tests.compiler import library
 from tests.tiers import one_in, thorough
 from tests.verifier.mutations import Case, mutants
@@ -21,6 +23,7 @@ from tests.verifier.test_cutoff import Whole
 from tests.verifier.test_families import case_of
 from tilelink import compiler
 from tilelink.errors import ScheduleError, TileLinkError
+from tilelink.lowering.bound import Bound
 from tilelink.lowering.limits import MAX_TILES
 from tilelink.planning import cutoff as cutoffs
 from tilelink.planning import few_ranks as few
@@ -28,6 +31,7 @@ from tilelink.planning.cutoff import cutoff
 from tilelink.planning.few_ranks import FewRanks
 from tilelink.planning.plan import make_plan
 from tilelink.planning.queue_order import with_queue_order
+from tilelink.target import CPU
 from tilelink.verifier import cutoff as proofs
 
 RANKS = 8
@@ -41,10 +45,15 @@ def of_few_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutoffs, "MANY_RANKS", RANKS)
 
 
+def is_alike(bound: Bound) -> bool:
+    """True if few ranks may stand for all."""
+    part = cutoff(bound)
+    return part is not None and part.ranks is not None
+
+
 def by_few(whole: Whole) -> bool:
     """True if few ranks prove a program."""
-    part = cutoff(whole.plan.bound)
-    return part is not None and part.ranks is not None and whole.verdict() is True
+    return is_alike(whole.plan.bound) and whole.verdict() is True
 
 
 @cache
@@ -80,17 +89,45 @@ def test_few_ranks_prove_most_of_the_dense_library() -> None:
 MUTATED = [name for name in map(library.name, library.in_turn(library.cases())) if one_in(12, name)]
 
 
+def mutated(case: Case, of_each: int) -> Iterator[tuple[str, Whole]]:
+    """The mutants of a program that few ranks may prove."""
+    for mutant in mutants(case, of_each):
+        try:
+            if mutant.level != "plan" and is_alike((plan := with_queue_order(mutant.make())).bound):
+                yield f"{mutant.level} {mutant.kind} {mutant.what}", Whole(plan=plan)
+        except TileLinkError:
+            continue
+
+
 @thorough(unless=lambda name: name in MUTATED)
 @pytest.mark.parametrize("name", dict.fromkeys((*MUTATED, *map(library.name, library.few(library.cases())))))
 def test_what_few_ranks_prove_of_mutants_is_true(name: str) -> None:
     case = next(one for one in library.cases() if library.name(one) == name)
-    for mutant in mutants(case_of(*case, RANKS), 2):
-        if mutant.level != "plan":
-            try:
-                whole = Whole(plan=with_queue_order(mutant.make()))
-            except TileLinkError:
-                continue
-            assert not by_few(whole) or whole.wrong() is None, f"{mutant.level} {mutant.kind} {mutant.what}"
+    for what, whole in mutated(case_of(*case, RANKS), 2):
+        assert whole.wrong() is None, what
+
+
+def drawn(number: int) -> Iterator[tuple[str, Whole]]:
+    """A random program on eight ranks, and its mutants, if few ranks may prove it."""
+    one = random_case(number)
+    try:
+        module = compiler.parse(one.text)
+        case = Case(program=module.program(), schedule=next(iter(module.schedules), None), numbers=dict(one.dims),
+                    ranks=RANKS, target=replace(CPU, sms=one.sms, max_programs=one.programs))  # fmt: skip
+        bound = case.bound()
+    except TileLinkError:
+        return
+    if not one.tables and one.nodes == 1 and is_alike(bound):
+        yield "as it is", Whole(plan=with_queue_order(make_plan(bound)))
+        yield from mutated(case, 1)
+
+
+@thorough(unless=lambda first: first == 0)
+@pytest.mark.parametrize("first", range(0, 600, 30))
+def test_what_few_ranks_prove_of_random_programs_is_true(first: int) -> None:
+    for number in range(first, first + 30):
+        for what, whole in drawn(number):
+            assert whole.wrong() is None, f"{number} {what}"
 
 
 TEXT = """program p(M = 4):
