@@ -22,6 +22,7 @@ from tests.verifier.mutations import Case, mutants
 from tests.verifier.test_cutoff import Whole
 from tests.verifier.test_families import case_of
 from tilelink import compiler
+from tilelink.compiler.other_sizes import Multiples, other_ranks
 from tilelink.errors import ScheduleError, TileLinkError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.limits import MAX_TILES
@@ -33,6 +34,7 @@ from tilelink.planning.plan import make_plan
 from tilelink.planning.queue_order import with_queue_order
 from tilelink.target import CPU
 from tilelink.verifier import cutoff as proofs
+from tilelink.verifier.cutoff import safe_plan
 
 RANKS = 8
 OTHERS = (2, 3, 5, 11)
@@ -318,6 +320,35 @@ def test_numbers_of_a_rank_are_counted_without_negative_results() -> None:
         ]  # fmt: skip
         assert all(len({*one}) == turn.count(RANKS) for one in numbers)
         assert all((rank in one) is not turn.others for rank, one in enumerate(numbers))
+
+
+BY_CHANCE = {
+    "a remainder": {"takes": "if s % 300 >= s:\n            " + READ.format("s")},
+    "the smaller one": {"takes": "if min(s, 300) >= s:\n            " + READ.format("s")},
+    "rounds of all": {"pushed": "q: ranks", "told": SENT.format(f"(rank + {4 * RANKS} + q)")},
+}
+"""Expressions that are the number of a rank on eight ranks, and not on each larger number of them."""
+
+
+@pytest.mark.parametrize("what", BY_CHANCE)
+def test_what_is_the_number_of_a_rank_by_chance_is_none(what: str) -> None:
+    whole = text(**BY_CHANCE[what])
+    assert whole.said() == [] and not by_few(whole)
+
+
+@pytest.mark.parametrize(("first", "held"), [("1", True), ("33 - ranks", False)])
+def test_numbers_of_ranks_that_are_named_have_the_same_proof(first: str, held: bool) -> None:
+    sent = SENT.format(f"(rank + {first} + q)")
+    parts = {"pushed": "q: ranks - 1", "told": sent, "taken": "q: ranks - 1", "takes": READ.format("rank - 1 - q"),
+             "total": "y[rank, i] = x[i]\n        " + OWN, "push": "on sm(2)", "take": "on sm(2)"}  # fmt: skip
+    module = tilelink.parse(TEXT.format(tensors="", more="", **parts))
+
+    def bound_on(ranks: int) -> Bound:
+        return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims={"M": 4096})
+
+    plan = safe_plan(bound_on(16))
+    assert plan.stands_for_all
+    assert isinstance(other_ranks(plan, bound_on), Multiples) is held, "it is another rank on 17"
 
 
 def test_few_ranks_of_many_are_planned() -> None:

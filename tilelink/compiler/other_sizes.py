@@ -66,7 +66,7 @@ def other_ranks(plan: Plan, bound_on: Callable[[int], Bound]) -> Multiples | str
         return "each rank was asked"
     if _is_folded(plan.bound.source, lambda one: isinstance(one, Ranks)):
         return "a quotient, a remainder, a minimum or the like of it decides something"
-    held = all(_is_said(part, partial(bound_on, ranks)) for ranks in {2 * plan.bound.ranks, MANY_RANKS})
+    held = all(_is_said(part, partial(bound_on, ranks)) for ranks in {2 * plan.bound.ranks, MANY_RANKS, MANY_RANKS + 1})
     return Multiples(of=1, least=MANY_RANKS) if held else "another number gives kernels, channels or tiles that differ"
 
 

@@ -416,10 +416,10 @@ class _Search:
     def _read(self, expr: Scalar, stage: BoundStage) -> tuple[str, Turn] | None:
         """Return the index that counts the ranks of which an expression is the number, and how; OWN if it is `rank`.
 
-        Whatever is spelled: it is compared for all ranks and all values of the index.
+        However a sum is spelled: it is compared for all ranks and all values of the index.
         """
         parts, ranks = walk(expr), self._bound.ranks
-        if not all(isinstance(part, Int | Rank | Index | Binary) for part in parts):
+        if not _is_sum(parts, ranks):
             return None
         own, names = np.arange(ranks)[:, None], {part.name for part in parts if isinstance(part, Index)}
         if not names:
@@ -438,6 +438,17 @@ class _Search:
 
     def _valued(self, expr: Scalar, own: Ints, indices: Mapping[str, Ints]) -> Ints:
         return np.asarray(evaluate(expr, Env(rank=own, ranks=self._bound.ranks, params={}, indices=indices)))
+
+
+def _is_sum(parts: list[Scalar], ranks: int) -> bool:
+    """True if the parts of an expression are those of a sum modulo ranks, of numbers so small that it is not by chance
+    that of another one on these ranks: `rank % 300` is `rank` on 300 ranks, and `rank + 64` on 32."""
+    moduli = [part.right for part in parts if isinstance(part, Binary) and part.op == "%"]
+    sums = all(
+        isinstance(part, Int | Rank | Index) or (isinstance(part, Binary) and part.op in "+-%") for part in parts
+    )
+    numbers = sum(abs(part.value) for part in parts if isinstance(part, Int)) - ranks * len(moduli)
+    return sums and all(one == const(ranks) for one in moduli) and numbers < 2 * ranks - 1
 
 
 def _order(bound: Bound, stage: BoundStage, small: BoundStage, counted: Mapping[str, Turn]) -> dict[str, Scalar] | None:
