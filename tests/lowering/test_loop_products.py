@@ -123,7 +123,20 @@ SENT = (
     .replace("compute columns(h", "compute columns(to: ranks, h")
 )  # fmt: skip
 """Results at peers: each rank gets those of all."""
-TEXTS = {"rows": EVERY, "guarded_rows": ROWS, "columns": COLUMNS, "causal_columns": CAUSAL, "sent_columns": SENT}
+DKEY = "            dkey += dot(ds, qs[s, h, g, t, i, :])\n"
+LATE = (
+    COLUMNS.replace("            dval += dot(p, dos[s, h, g, t, i, :])\n", "")
+    .replace(DKEY, DKEY + "            dval += dot(p, qs[s, h, g, t, i, :])\n")
+)  # fmt: skip
+"""A sum that is written after another one, and multiplied before it, of the same rows."""
+TEXTS = {
+    "rows": EVERY,
+    "guarded_rows": ROWS,
+    "columns": COLUMNS,
+    "causal_columns": CAUSAL,
+    "sent_columns": SENT,
+    "late": LATE,
+}
 SIZES: dict[str, Any] = {"H": 1, "G": 2, "N": 2, "B": 128, "D": 64, "scale": 0.125}
 
 
@@ -268,6 +281,10 @@ REFUSED: dict[str, tuple[str, tuple[str, str], Mapping[str, Any], str]] = {
         "dv has other elements than dk",
     ),
     "many registers": ("columns", ("", ""), {"D": 128, "block": 128}, "hold 288 values in each thread, and 208 fit"),
+    "few buffers": (
+        "columns", ("dval += dot(p, dos[s, h, g, t, i, :])", "dval += dot(p, k[h, t, i, :])"),
+        {"roles": "consumers=2, buffers=2"}, "3 operands in buffers at a time: take buffers=3",
+    ),
     "shared memory": ("rows", ("", ""), {"D": 256}, "bytes of shared memory, and an SM has 232,448"),
 }  # fmt: skip
 

@@ -436,7 +436,9 @@ def loop_ring(*, buffers: int, consumers: int, ahead: bool, size: int, order: Lo
 def _iteration(order: LoopOrder, ahead: bool) -> tuple[Step, ...]:
     """Return the steps of a consumer in an iteration after which no product is in flight."""
     steps, flying, awaited = list[Step](), list[tuple[str, int]](), set[int]()
-    last = {operand: name for name, operand in order.products}
+    levels = [*(-1 for _ in order.leading), *(level for _, level in order.trailing)]
+    in_turn = sorted(zip(levels, order.products, strict=True), key=lambda one: one[0])
+    last = {operand: name for _, (name, operand) in in_turn}
 
     def begin(number: int) -> None:
         name, place = order.products[number]
@@ -470,6 +472,19 @@ def _iteration(order: LoopOrder, ahead: bool) -> tuple[Step, ...]:
     while flying:
         end(len(flying) - 1)
     return tuple(steps)
+
+
+def least_buffers(ring: Ring) -> int:
+    """Return how many buffers the positions of an iteration take at a time: those from the first one that its reader
+    has not released to the one that it awaits."""
+    least, released = 1, set[int]()
+    for step in ring.reader.steps:
+        if step.word == ARRIVE:
+            released.add(step.ahead)
+        elif step.word == AWAIT:
+            first = next(place for place in range(step.ahead + 1) if place not in released)
+            least = max(least, step.ahead + 1 - first)
+    return least
 
 
 def target_of(number: int, targets: int) -> str:

@@ -27,6 +27,7 @@ from tilelink.lowering.rings import (
     Roles,
     Step,
     kept_ring,
+    least_buffers,
     loop_ring,
     number_ring,
     operand_ring,
@@ -466,6 +467,8 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
         buffers=choice.buffers, consumers=consumers, ahead=ahead, size=block * depth * _item(bound, found.kept[0]),
         order=found.order,
     )  # fmt: skip
+    if (least := least_buffers(ring)) > choice.buffers:
+        return f"an iteration of its loop has {least} operands in buffers at a time: take buffers={least}"
     held = own // GROUP_ROWS * (len(found.trailing) * depth // 2 + _held(bound, stage, found, ring, block))
     limit = REGISTERS[consumers][0] - LOOP_SPARE_REGISTERS
     if held > limit:
