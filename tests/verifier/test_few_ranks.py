@@ -159,6 +159,8 @@ SENT = "tile_push_data(h[rank, i] @ {0}, x[i])\n        producer_tile_notify(h[r
 READ = "consumer_tile_wait(h[{0}, i])\n        y[{0}, i] = h[{0}, i]"
 NOTIFY = "\n        producer_tile_notify(h[rank, i] @ {0})"
 COUNTED = "\n        producer_tile_notify(c[i] @ {0})"
+EITHER = ("consumer_tile_wait(h[s, i])\n        value = x[i]\n        if {}:\n            value = h[s, i]\n        "
+          "y[s, i] = value")  # fmt: skip
 OWN = "tile_push_data(z[i], x[i])"
 AFTER = "consumer_tile_wait(c[i])\n        " + OWN
 
@@ -229,9 +231,14 @@ def corpus() -> dict[str, Whole]:
         "a queue that waits for a kernel": text(told="consumer_tile_wait(c[i])\n        " + SENT.format("p"),
                                                 total="producer_tile_notify(c[i])\n        " + OWN,
                                                 push=QUEUE["push"].format("p = rank step +1")),
+        "entries for each rank": text(more_tensors="n : in [ranks] < 4", takes=EITHER.format("n[s] > 0")),
         "sizes of ranks": text(taken="s: ranks, k: ranks * 2", takes="consumer_tile_wait(h[s, i])\n        if k == 3:\n"
                                "            y[s, i] = h[s, i]"),
         # no others are safe
+        "entries that are ranks": text(more_tensors="n : in [] < 8", takes=EITHER.format("n[] == rank")),
+        "written for some entries": text(more_tensors="n : in [ranks] < 4",
+                                         takes="consumer_tile_wait(h[s, i])\n        if n[s] > 0:\n            "
+                                         "y[s, i] = h[s, i]"),
         "not told by one": text(told=told("rank != 5")),
         "not told by the last": text(told=told("rank < ranks - 1")),
         "not told from one on": text(told=told("p < 7")),
@@ -271,13 +278,13 @@ ORDERS = {"up": "p", "down": "p = ranks - 1 step -1", "on": "p = rank step +1", 
 SAFE = {
     "to all", "from the own one on", "to others", "to others, backwards", "a queue to others", "counted by all",
     "counted by others", "counted by the own rank", "counted by all for all", "waits for earlier ones twice",
-    "told to others", "counted by others in a branch", "sizes of ranks", "an index in two loops",
-    "a queue that waits for a kernel", *(f"a queue {name}" for name in ORDERS),
+    "entries for each rank", "told to others", "counted by others in a branch", "sizes of ranks",
+    "an index in two loops", "a queue that waits for a kernel", *(f"a queue {name}" for name in ORDERS),
 }  # fmt: skip
 
 
 def test_the_corpus_has_both_kinds() -> None:
-    alone = {"notifies that depend on ranks"}
+    alone = {"notifies that depend on ranks", "entries that are ranks"}
     assert {name for name, whole in corpus().items() if not whole.said()} == SAFE | alone
     assert {name: whole.wrong() for name, whole in corpus().items()} == dict.fromkeys(corpus())
     assert {name for name, whole in corpus().items() if by_few(whole)} == SAFE, "it is not silence"

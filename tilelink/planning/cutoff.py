@@ -70,7 +70,7 @@ from tilelink.ir.scalar import (
     substitute,
     walk,
 )
-from tilelink.ir.visitor import all_indices, awaited, map_scalars, stage_scalars, statements
+from tilelink.ir.visitor import all_indices, awaited, map_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, KernelKind, with_bodies
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY
@@ -78,7 +78,15 @@ from tilelink.lowering.limits import MAX_TILES
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import partial
 from tilelink.lowering.words import looks_up
-from tilelink.planning.few_ranks import MANY_RANKS, FewRanks, Under, few_ranks, in_turn
+from tilelink.planning.few_ranks import (
+    MANY_RANKS,
+    FewRanks,
+    Under,
+    few_ranks,
+    in_turn,
+    names_places,
+    writes_entries,
+)
 from tilelink.planning.plan import Plan
 from tilelink.planning.segment_tiles import Segments, segments_of
 
@@ -688,19 +696,6 @@ def _kept(bound: Bound, members: set[Member]) -> int:
                 notifying = max(notifying, depth)
             roles |= stage.kind is KernelKind.ROLES and depth > 0
     return most * EVENTS if roles else most + notifying
-
-
-def names_places(bound: Bound, stage: BoundStage) -> bool:
-    """True if a stage has names among the entries that its expressions read."""
-    read = (part for expr in stage_scalars(stage.stage) for part in walk(expr) if isinstance(part, Lookup))
-    return any(part.table not in bound.tensors for part in read)
-
-
-def writes_entries(bound: Bound, stage: BoundStage) -> bool:
-    """True if a stage writes index tensors."""
-    written = (s.region if isinstance(s, Store) else s.target
-               for s in statements(stage.stage.body) if isinstance(s, Store | Transfer))  # fmt: skip
-    return any(bound.tensors[region.tensor].decl.bound is not None for region in written)
 
 
 def _only_read(tensor: BoundTensor) -> bool:

@@ -9,7 +9,8 @@ a program are alike if
 * an index that counts ranks is nothing else, in one way where it is declared. It is in no range; conditions compare a
   number of a rank with another one. What is notified under one is so for the own rank, or for others. Of values of
   elements come no places;
-* there are no index tensors, tables, groups of ranks, credits of slots, or further nodes;
+* entries of index tensors are no numbers of ranks, nor is what is said of them. What is promised of a tensor does not
+  depend on a dimension with places for ranks. There are no tables, groups of ranks, credits of slots, or further nodes;
 * the queue of a copy engine with an index that counts ranks has copies in the order of ranks, up or down, from the
   first, the own or the next one on. It begins with a copy and waits for nothing, or no copy overtakes another one.
 
@@ -31,13 +32,13 @@ does so once for each value of the own rank, and of those its indices count, tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 import numpy as np
 
 from tilelink.ir.mapping import ChannelGrid
-from tilelink.ir.program import For, FromScalar, If, IndexDecl, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.program import For, FromScalar, If, IndexDecl, Region, Statement, Store, Tensor, Transfer, Wait
 from tilelink.ir.scalar import (
     RANK,
     Binary,
@@ -59,7 +60,7 @@ from tilelink.ir.scalar import (
     substitute,
     walk,
 )
-from tilelink.ir.visitor import all_indices, map_scalars, notified, statements
+from tilelink.ir.visitor import all_indices, map_scalars, notified, stage_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, with_bodies, with_channels
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.orders import TILE
@@ -269,10 +270,9 @@ class _Search:
         self._numbers: dict[tuple[str, Scalar], tuple[str, Turn] | None] = {}
         self.alike = bound.nodes == 1 and bound.ranks**2 <= LARGEST
         for tensor in bound.tensors.values():
-            said = tensor.decl.bound is not None or any(end is not None for end in tensor.decl.defined)
-            self.alike &= (
-                not said and tensor.decl.space != "table" and tensor.members is None and tensor.credits is None
-            )
+            self.alike &= tensor.decl.space != "table" and tensor.members is None and tensor.credits is None
+            self.alike &= not any(isinstance(part, Rank | Ranks) for part in _said_of(tensor.decl))
+        self._written = any(writes_entries(bound, stage) for stage in bound.stages.values())
         while self.alike:
             known = len(self.dims), len(self.indices)
             for stage in bound.stages.values():
@@ -280,6 +280,13 @@ class _Search:
                 self._visit((stage.stage.indices, stage.stage.body), stage)
             if known == (len(self.dims), len(self.indices)):
                 break
+        said = {
+            part.table
+            for tensor in bound.tensors.values()
+            for part in _said_of(tensor.decl)
+            if isinstance(part, Lookup)
+        }
+        self.alike &= not any(name in said for name, _ in self.dims)
         self.alike = self.alike and all(map(self._is_cut, self.dims)) and self._has_queues()
 
     @property
@@ -327,7 +334,8 @@ class _Search:
         grids = [(grid.counts[dim], grid.sizes[dim]) for key, grid in self._bound.channels.items() if key[0] == name]
         own = tensor.steps is not None and tensor.steps[0] == dim
         shares = tensor.packed > 1 and dim == len(tensor.shape) - 1  # elements along it share words
-        return tensor.shape[dim] == ranks and not own and not shares and not tensor.fragments and all(
+        promised = {*tensor.decl.properties} - {"replicated"}  # of all entries along the dimension
+        return tensor.shape[dim] == ranks and not (own or shares or promised or tensor.fragments) and all(
             count == 1 or (count, size) == (ranks, 1) for count, size in grids
         )  # fmt: skip
 
@@ -358,10 +366,16 @@ class _Search:
                 self._declared = around
             case IndexDecl(start=start, stop=stop):
                 self._visit((start, stop), stage)
-            case FromScalar(scalar=scalar):
+            case FromScalar(scalar=scalar) if not self._written and not names_places(self._bound, stage):
                 self._visit(tuple(partial((scalar,))), stage)  # a value of elements otherwise, as of `pos`
-            case Rank() | Ranks() | Lookup():
+            case Rank() | Ranks():
                 self.alike = False
+            case Lookup(table=name, coords=coords):
+                for dim, coord in enumerate(coords):
+                    if name in self._bound.tensors:
+                        self._coordinate((name, dim), coord, stage)
+                    else:
+                        self._visit(coord, stage)  # the value of a name
             case Index(name=name):
                 self.alike &= (stage.name, name) not in self.indices
             case Scalar():
@@ -395,10 +409,16 @@ class _Search:
                 return False
 
     def _mentions(self, expr: Scalar, stage: BoundStage) -> bool:
-        return any(
-            isinstance(part, Rank) or (isinstance(part, Index) and (stage.name, part.name) in self.indices)
-            for part in walk(expr)
-        )
+        """True if an expression is made of ranks. An entry is not, wherever it is."""
+        match expr:
+            case Rank():
+                return True
+            case Index(name=name):
+                return (stage.name, name) in self.indices
+            case Lookup():
+                return False
+            case _:
+                return any(self._mentions(one, stage) for one in children(expr))
 
     def _number(self, expr: Scalar, stage: BoundStage) -> None:
         """Note the number of a rank."""
@@ -490,6 +510,24 @@ def _spelled(digit: Scalar, ranks: int, count: int, counted: Turn) -> list[Scala
     """Return the orders of an index that counts ranks which a rising map of ranks keeps, by its place in the order."""
     ends = [digit, binary("-", const(count - 1), digit)]
     return ends + [turn.number(digit, ranks) for turn in _TURNS if turn.step and not turn.others and not counted.step]
+
+
+def _said_of(decl: Tensor) -> Iterator[Scalar]:
+    """Yield the parts of what is said of a tensor's entries, and of the ends up to which elements are defined."""
+    yield from (part for said in (decl.bound, *decl.defined) if said is not None for part in walk(said))
+
+
+def names_places(bound: Bound, stage: BoundStage) -> bool:
+    """True if a stage has names among the entries that its expressions read."""
+    read = (part for expr in stage_scalars(stage.stage) for part in walk(expr) if isinstance(part, Lookup))
+    return any(part.table not in bound.tensors for part in read)
+
+
+def writes_entries(bound: Bound, stage: BoundStage) -> bool:
+    """True if a stage writes index tensors."""
+    written = (s.region if isinstance(s, Store) else s.target
+               for s in statements(stage.stage.body) if isinstance(s, Store | Transfer))  # fmt: skip
+    return any(bound.tensors[region.tensor].decl.bound is not None for region in written)
 
 
 def in_turn(stage: BoundStage) -> dict[str, Scalar]:

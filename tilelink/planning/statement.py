@@ -31,7 +31,8 @@ from tilelink.lowering.bound import Bound, BoundStage, Kernel, with_bodies, with
 from tilelink.lowering.listing import listing
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import partial
-from tilelink.planning.cutoff import Cutoff, names_places, writes_entries
+from tilelink.planning.cutoff import Cutoff
+from tilelink.planning.few_ranks import names_places, writes_entries
 
 
 def statement(part: Cutoff) -> str:
