@@ -275,6 +275,9 @@ CASES = {
     "one of them in flight": Case(
         made=lambda: products.bound("columns", roles="consumers=2, buffers=3, in_flight=1"), stage="columns", near=2e-2
     ),
+    "a sum that is multiplied before one that is written first": Case(
+        made=lambda: products.bound("late"), stage="columns", near=2e-2
+    ),
     "two results of a causal loop": Case(made=lambda: products.bound("causal_columns"), stage="columns", near=2e-2),
     "results of a loop at a peer": Case(made=lambda: products.bound("sent_columns"), stage="columns", near=2e-2),
     "a linear loop": Case(made=lambda: loops.bound(loops.LINEAR, N=2, sms=3), stage="attn", near=2e-2),
