@@ -88,7 +88,7 @@ def test_few_ranks_prove_most_of_the_dense_library() -> None:
     assert verdicts[True] >= 12 and verdicts[False] <= verdicts[True] / 2, verdicts
 
 
-MUTATED = [name for name in map(library.name, library.in_turn(library.cases())) if one_in(12, name)]
+MUTATED = ["all_reduce_two_shot_kept-small", "gemm_ar_batch-h200", "gemm_ar_bias-h200_roles", "fsdp-default"]
 
 
 def mutated(case: Case, of_each: int) -> Iterator[tuple[str, Whole]]:
