@@ -50,7 +50,7 @@ def with_deadline(types: dict[str, str], values: dict[str, Any]) -> tuple[dict[s
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize(
-    "name", ["await_each", "await_all", "tell_each", "launch", "counted_launch", "copying_launch", "low_level", "put"]
+    "name", ["await_each", "await_all", "tell_each", "launch", "counted_launch", "copying_launch", "low_level"]
 )
 def test_the_device_library(name: str, target: str) -> None:
     kernel, types, values = PORTABLE[name]

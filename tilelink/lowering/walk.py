@@ -87,9 +87,9 @@ class Walk:
         """
         return rows
 
-    def steps(self, stage: BoundStage, loop: For) -> Ints:
-        """Return the iterations of a loop to walk: all."""
-        return np.arange(prod(stage.count(d.name) for d in loop.indices), dtype=np.int64)
+    def steps(self, stage: BoundStage, loop: For) -> Ints | None:
+        """Return the iterations of a loop to walk; None for all."""
+        return None
 
     def chosen(
         self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]
@@ -180,10 +180,10 @@ class Walk:
 
     def _loop(self, stage: BoundStage, loop: For, rows: Rows) -> None:
         counts = [stage.count(d.name) for d in loop.indices]
-        walked = self.steps(stage, loop)
-        steps = len(walked)
+        some = self.steps(stage, loop)
+        steps = prod(counts) if some is None else len(some)
         self._count(stage, loop, len(rows.task), steps)
-        step = np.tile(walked, len(rows.task))
+        step = np.tile(np.arange(steps, dtype=np.int64) if some is None else some, len(rows.task))
         indices = {k: np.repeat(v, steps) for k, v in rows.indices.items()}
         digits = np.unravel_index(step, counts)
         indices |= {d.name: np.asarray(v, dtype=np.int64) for d, v in zip(loop.indices, digits, strict=True)}

@@ -315,7 +315,7 @@ class _Staying(Sampler):
     def tiles(self, stage: BoundStage) -> Ints:
         return kept_tiles(stage, self.bound.ranks, self.first_task[stage.name], self._repeats)
 
-    def steps(self, stage: BoundStage, loop: For) -> Ints:
+    def steps(self, stage: BoundStage, loop: For) -> Ints | None:
         kept = self._loops.get(stage.name)
         return kept.steps if kept is not None and kept.loop is loop else super().steps(stage, loop)
 

@@ -130,7 +130,7 @@ class _Executed(Walk):
             return super().tiles(stage)
         return kept_tiles(stage, self.bound.ranks, self.first_task[stage.name], self._plan.repeats)
 
-    def steps(self, stage: BoundStage, loop: For) -> Ints:
+    def steps(self, stage: BoundStage, loop: For) -> Ints | None:
         kept = self._plan.loops.get(stage.name) if isinstance(self._plan, ThinnedPlan) else None
         return kept.steps if kept is not None and kept.loop is loop else super().steps(stage, loop)
 
