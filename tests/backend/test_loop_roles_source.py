@@ -101,7 +101,7 @@ def test_gradients_compile_and_what_threads_hold_fits_their_registers(name: str,
     emitted = emit(made, make_plan(made).thresholds)
     kernels = dict(zip([one.name for one in emitted.kernels], compile_all(made, emitted), strict=True))
     found = resources(kernels[name])
-    assert found["LOCAL"] == 0 and found["STACK"] <= 128  # places of rings and of vectors, as ptxas likes; sums take more
+    assert found["LOCAL"] == 0 and found["STACK"] <= 128  # places of rings and vectors; sums take more
     ptx = text(kernels[name])
     assert ptx.count("wgmma.wait_group") >= 2 and kernels[name].metadata.shared <= 227 * 1024
     # vectors of columns go through shared memory, in which the threads of a role alone meet
