@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from tests.compiler.test_compiler import TEXT
 from tests.tiers import thorough
 from tilelink.cli import app, notices, options
+from tilelink.compiler import samples
 from tilelink.compiler.modules import PROGRAMS
 from tilelink.verifier import cutoff
 
@@ -453,3 +454,18 @@ def test_a_schedule_that_leaves_sms_idle_is_said_on_gpus() -> None:
     (report,) = json.loads(check(*where, "--target", "sm_90", "--json").stdout)["programs"]
     assert [*report["idle"]] == ["beside"]
     assert "132 SMs" not in check(*where, "--target", "cpu").stdout
+
+
+def test_no_launch_is_drawn_that_takes_longer_than_its_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, drawn = samples.draw, list[Any]()
+
+    def noted(program: Any, **given: Any) -> Any:
+        drawn.append(given["dims"])
+        return draw(program, **given)
+
+    monkeypatch.setattr(samples, "draw", noted)
+    where = ["expert_parallel", "-p", "expert_parallel", "-s", "default", "-n", "8", "--dtype=bf16", "--target=sm_90"]
+    for rows, number in ((4, 1), (512, 0)):
+        drawn.clear()
+        done = check(*where, *(f"--set={one}" for one in (f"M={rows}", f"C={rows}", "H=128", "k=2")))
+        assert done.exit_code == 0 and len(drawn) == number, (rows, done.output)

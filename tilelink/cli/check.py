@@ -47,6 +47,7 @@ from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
+from tilelink.verifier.cutoff import executions
 
 Strict = Annotated[bool, typer.Option("--strict", help="exit 1 if a schedule alone orders a read after a write")]
 Sizes = Annotated[bool, typer.Option("--sizes", help="say for which other sizes and numbers of ranks the proof holds")]
@@ -56,8 +57,9 @@ TargetName = Annotated[
 ]
 
 
-MANY = 1 << 13
-"""Tiles up to which a launch is simulated in a third of a second."""
+MANY, MANY_DRAWN = 1 << 16, 1 << 14
+"""Executions of statements up to which a launch is simulated in a third of a second, and one whose index tensors are
+drawn: that imports torch, and plans all tiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,20 +278,25 @@ def _proved(
 
 
 def _idle(plan: Plan, tables: Mapping[str, Any]) -> list[str]:
-    """Return what the model says of SMs that a launch on a GPU leaves idle, if that takes it no time."""
+    """Return what the model says of SMs that a launch on a GPU leaves idle, if that takes it no time.
+
+    A launch of many tiles or iterations takes longer than its proof.
+    """
     bound = plan.bound
-    if bound.target.kind == "cpu" or plan.tasks > MANY:
+    if bound.target.kind == "cpu" or executions(bound) > MANY:
         return []
     from tilelink.compiler.samples import completed, draw
     from tilelink.simulator import simulate
     from tilelink.simulator.causes import idle_sms
     from tilelink.simulator.machine import machine_with
+    from tilelink.simulator.sampled import launch_tensors
 
-    if (machine := machine_with(bound.target.name)) is None:
+    machine, drawn = machine_with(bound.target.name), bool(launch_tensors(bound))
+    if machine is None or (drawn and executions(bound) > MANY_DRAWN):
         return []
     with suppress(TileLinkError):  # no index tensors may be drawn that keep all promises
-        given = draw(bound.source, ranks=bound.ranks, dims=bound.numbers, draws=1)
-        samples = completed(plan, given, routing="uniform")
+        given = draw(bound.source, ranks=bound.ranks, dims=bound.numbers, draws=1) if drawn else []
+        samples = completed(plan, given, routing="uniform") if drawn else ()
         return idle_sms(simulate(plan, machine.of_nodes(bound.ranks, bound.nodes), tables=tables, samples=samples))
     return []
 
