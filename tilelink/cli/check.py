@@ -44,10 +44,10 @@ from tilelink.data import plain
 from tilelink.errors import Location, ScheduleError, TileLinkError, UnknownNameError, no_schedule
 from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.walk import executions
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
-from tilelink.verifier.cutoff import executions
 
 Strict = Annotated[bool, typer.Option("--strict", help="exit 1 if a schedule alone orders a read after a write")]
 Sizes = Annotated[bool, typer.Option("--sizes", help="say for which other sizes and numbers of ranks the proof holds")]

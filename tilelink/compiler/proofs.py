@@ -28,13 +28,14 @@ from tilelink.data import checked, parse_json, plain, read_json
 from tilelink.errors import DataError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
+from tilelink.lowering.walk import executions
 from tilelink.planning.cutoff import Cutoff, cutoff
 from tilelink.planning.plan import Plan
 from tilelink.planning.statement import statement
 from tilelink.settings import settings
 from tilelink.verifier import BY_CUTOFF, RULES
 from tilelink.verifier.by_schedule import Scheduled, by_schedule
-from tilelink.verifier.cutoff import SmallProof, executions, proved_before, safe_plan, small_proof
+from tilelink.verifier.cutoff import SmallProof, proved_before, safe_plan, small_proof
 
 MANY = 1 << 13
 """Executions of statements from which on a proof takes longer than it does to find it."""

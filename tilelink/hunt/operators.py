@@ -15,6 +15,7 @@ from tilelink.errors import SearchError, TileLinkError
 from tilelink.hunt.anomaly import US, Anomaly, Feature, Rated, around
 from tilelink.hunt.programs import DTYPE, LAUNCH, RANKS, STEPS, Vary
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.walk import executions
 from tilelink.ops.choice import room_for, rounded_rows
 from tilelink.ops.decide import predicted
 from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED, program_of
@@ -25,7 +26,6 @@ from tilelink.simulator import Simulated, simulate
 from tilelink.simulator.around import launch_of
 from tilelink.simulator.causes import Cause, cause_of
 from tilelink.simulator.machine import Machine
-from tilelink.verifier.cutoff import executions
 
 ROWS = (1, 2, 4, 8, 16, 17, 32, 33, 64, 65, 100, 128, 129, 200, 256, 257, 500, 512, 1024, 1000, 2048, 2000, 4096, 8192)
 SIDES = (1024, 2048, 2880, 4096, 5120, 7168, 8192, 14336)

@@ -16,6 +16,7 @@ from tilelink.hunt.anomaly import US, Anomaly, Feature, Rated, around
 from tilelink.hunt.sizes import Direction, Sizes, directions, ladder, scaled, slightly_larger
 from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.walk import executions
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.planning.queue_order import with_queue_order
 from tilelink.scheduling.schedule import Schedule
@@ -24,7 +25,6 @@ from tilelink.simulator.around import launch_of
 from tilelink.simulator.causes import cause_of
 from tilelink.simulator.machine import Machine
 from tilelink.verifier import verify
-from tilelink.verifier.cutoff import executions
 
 STEPS = 50_000
 """Statements that the tiles of all ranks execute in a launch that is rated, at most: planning, proving and simulating

@@ -225,3 +225,13 @@ def length(stage: BoundStage, statement: Statement) -> int:
             return prod(stage.count(d.name) for d in indices) * sum(length(stage, s) for s in body)
         case _:
             return SUBSTEPS
+
+
+def executions_of(stage: BoundStage) -> int:
+    """Return how many executions of statements a tile of a stage has, at most."""
+    return sum(length(stage, statement) for statement in stage.stage.body) // SUBSTEPS
+
+
+def executions(bound: Bound) -> int:
+    """Return how many executions of statements a program has on all ranks, at most."""
+    return bound.ranks * sum(stage.total * executions_of(stage) for stage in bound.stages.values())

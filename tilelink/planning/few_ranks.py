@@ -126,7 +126,7 @@ class FewRanks:
 
     @property
     def statement(self) -> str:
-        """What of the whole program the proof by few ranks is made of, in words."""
+        """The part of the whole program of which the proof by few ranks is made, in words."""
         turns = sorted((name, str(turn)) for name, turn in self.indices.items())
         return f"alike on ranks: {sorted(self.dims)}, {turns}, mixed {sorted(self.mixed)}"
 
@@ -256,7 +256,7 @@ def _fewer(grid: ChannelGrid, tensor: str, dims: set[tuple[str, int]], kept: int
 
 
 class _Search:
-    """What of a bound program has a place for each rank. alike: False if its ranks may differ."""
+    """Finds what has a place for each rank in a bound program. alike: False if its ranks may differ."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tilelink.errors import BindingError, CostError, MachineError
 from tilelink.ir.depth import deep
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.walk import executions
 from tilelink.planning.plan import Plan
 from tilelink.simulator.cost import CostModel, Roofline
 from tilelink.simulator.engine import least_seconds, simulate_script
@@ -23,7 +24,7 @@ from tilelink.simulator.machine import Machine
 from tilelink.simulator.result import Simulated, mean_of, rank_ends, summarize
 from tilelink.simulator.sampled import Sample, launch_tensors, sampled
 from tilelink.simulator.script import Script, make_script
-from tilelink.simulator.thinned import FEW_TILES, TILES, VERY_MANY, executions, few_taken, thinned
+from tilelink.simulator.thinned import FEW_TILES, TILES, VERY_MANY, few_taken, thinned
 
 __all__ = ["CostModel", "Roofline", "Simulated", "seconds_by_few", "seconds_within", "simulate"]
 

@@ -26,8 +26,8 @@ from tilelink.ir.program import For, Notify, Statement, Transfer
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.columns import Ints, distinct_rows
-from tilelink.lowering.events import NOTIFY, SUBSTEPS, WAIT, Signals, number_channels, number_tasks
-from tilelink.lowering.walk import Rows, Walk, length, on_ranks
+from tilelink.lowering.events import NOTIFY, WAIT, Signals, number_channels, number_tasks
+from tilelink.lowering.walk import Rows, Walk, executions, executions_of, length, on_ranks
 from tilelink.planning.copy_queues import own_copies
 from tilelink.planning.plan import Plan, count_thresholds, worker_columns, workers_of
 from tilelink.planning.queue_order import in_queue_order
@@ -45,8 +45,6 @@ TILES, FEW_TILES = 32, (1, 4)
 """Tiles of a stage, of a program, that stay at least; and in looks before that, which tell what is far slower."""
 VERY_MANY = 1 << 20
 """Executions of statements, of all tiles and ranks, from which a launch gets these looks."""
-
-
 STEPS = 64
 """Iterations of a loop that stay at least."""
 
@@ -155,6 +153,12 @@ def kept_tiles(stage: BoundStage, ranks: int, first: int, repeats: Ints) -> Ints
     return np.flatnonzero(repeats[first : first + ranks * stage.total])
 
 
+def kept_steps(loops: Mapping[str, Thinned], stage: BoundStage, loop: For) -> Ints | None:
+    """Return the iterations of a loop of a stage that stay; None if all do."""
+    kept = loops.get(stage.name)
+    return kept.steps if kept is not None and kept.loop is loop else None
+
+
 def weights_of(plan: Plan, tasks: Ints, positions: Ints) -> NDArray[np.float64] | float:
     """Return for how many executions, of its rank's tiles and of loops, each stands: 1 in a plan of all tiles."""
     return plan.times(tasks, positions) * plan.load[tasks] if isinstance(plan, ThinnedPlan) else 1.0
@@ -173,16 +177,6 @@ def repeats_of(plan: Plan, tasks: Ints) -> Ints | int:
 def places_of(plan: Plan) -> tuple[float, ...]:
     """Return for how many programs of its kernel a program stands, kernel by kernel: 1 in a plan of all tiles."""
     return plan.places if isinstance(plan, ThinnedPlan) else (1,) * len(plan.bound.kernels)
-
-
-def executions(bound: Bound) -> int:
-    """Return the executions of statements of a launch, of all tiles and ranks."""
-    return bound.ranks * sum(stage.total * _executions(stage) for stage in bound.stages.values())
-
-
-def _executions(stage: BoundStage) -> int:
-    """Return the executions of statements of a tile."""
-    return sum(length(stage, statement) for statement in stage.stage.body) // SUBSTEPS
 
 
 def _loops(bound: Bound) -> dict[str, Thinned]:
@@ -245,7 +239,7 @@ class _Kept:
         """Return the programs of a kernel that stay."""
         bound, every = self._plan.bound, np.arange(kernel.programs)
         stages = [bound.stages[name] for name in kernel.stage_names]
-        rows = sum(stage.total * _executions(stage) for stage in stages)
+        rows = sum(stage.total * executions_of(stage) for stage in stages)
         if rows <= ROWS or kernel.on_copy_engine or kernel.programs_per_cta > 1:
             return every
         if self._all_taken and _takes_few(bound, kernel):
@@ -275,7 +269,7 @@ class _Kept:
             turn = plan.sequence[tasks]
         worker, rank = plan.worker[tasks], (tasks - tasks[0]) // stage.total
         most = -(-stage.total // loop.taking(kernel.programs))
-        rows = len(programs) * most * _executions(stage)
+        rows = len(programs) * most * executions_of(stage)
         together = max(1, min(-(-rows // ROWS), most // self._tiles))
         groups = int(turn.max(initial=0)) // together + 1
         in_turn = np.lexsort((turn, worker))
@@ -316,15 +310,14 @@ class _Staying(Sampler):
         return kept_tiles(stage, self.bound.ranks, self.first_task[stage.name], self._repeats)
 
     def steps(self, stage: BoundStage, loop: For) -> Ints | None:
-        kept = self._loops.get(stage.name)
-        return kept.steps if kept is not None and kept.loop is loop else super().steps(stage, loop)
+        return kept_steps(self._loops, stage, loop)
 
 
 class _Notifies(_Staying):
     """Collects the notifies of all tasks; of a stage that has too many, those of tasks that stay."""
 
     def tiles(self, stage: BoundStage) -> Ints:
-        many = self.bound.ranks * stage.total * _executions(stage) > NOTIFIES
+        many = self.bound.ranks * stage.total * executions_of(stage) > NOTIFIES
         return super().tiles(stage) if many else Walk.tiles(self, stage)
 
     def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:

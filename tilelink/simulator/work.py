@@ -39,7 +39,7 @@ from tilelink.lowering.transform import number_of
 from tilelink.lowering.walk import Rows, Walk
 from tilelink.planning.plan import Plan
 from tilelink.simulator.sampled import SampledPlan, elements_of, existing, part_of
-from tilelink.simulator.thinned import ThinnedPlan, kept_tiles, weights_of
+from tilelink.simulator.thinned import ThinnedPlan, kept_steps, kept_tiles, weights_of
 
 SPECIAL = {"exp", "exp2", "log", "sqrt", "rsqrt", "silu", "gelu", "sigmoid", "tanh"}
 Floats = NDArray[np.float64]
@@ -131,8 +131,7 @@ class _Executed(Walk):
         return kept_tiles(stage, self.bound.ranks, self.first_task[stage.name], self._plan.repeats)
 
     def steps(self, stage: BoundStage, loop: For) -> Ints | None:
-        kept = self._plan.loops.get(stage.name) if isinstance(self._plan, ThinnedPlan) else None
-        return kept.steps if kept is not None and kept.loop is loop else super().steps(stage, loop)
+        return kept_steps(self._plan.loops, stage, loop) if isinstance(self._plan, ThinnedPlan) else None
 
     def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
         if self._of_launch and stage.parts:

@@ -35,8 +35,8 @@ from tilelink.errors import TileLinkError
 from tilelink.ir.program import Wait
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.events import NOTIFY, SUBSTEPS, WAIT, WRITE
-from tilelink.lowering.walk import length
+from tilelink.lowering.events import NOTIFY, WAIT, WRITE
+from tilelink.lowering.walk import executions
 from tilelink.planning.copy_queues import waits_are_free
 from tilelink.planning.cutoff import Cutoff, cutoff
 from tilelink.planning.plan import LaterPlan, Plan, make_plan
@@ -91,14 +91,6 @@ def safe_plan(
     plan = with_queue_order(make_plan(bound, tables))
     verify(plan, on_rule)
     return plan
-
-
-def executions(bound: Bound) -> int:
-    """Return how many executions of statements a program has, at most."""
-    return bound.ranks * sum(
-        stage.total * sum(length(stage, statement) for statement in stage.stage.body) // SUBSTEPS
-        for stage in bound.stages.values()
-    )
 
 
 def by_small(
