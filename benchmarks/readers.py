@@ -171,7 +171,9 @@ def alone(artifact: Artifact, inputs: Sequence[Tensors]) -> tuple[Any, Tensors]:
 
     def empty(one: Any) -> torch.Tensor:
         buffers = one.buffers if one.symmetric or one.space == "local" else 1
-        return torch.zeros((buffers, *one.shape), dtype=dtype_of(one), device="cuda")
+        made = torch.zeros((buffers, *one.shape), dtype=dtype_of(one), device="cuda")
+        # Words have come, with zeros, before the ranks that send them have their turn: flags have the launch's number.
+        return made.fill_(1 << 32) if one.symmetric and made.dtype == torch.int64 else made
 
     every: list[dict[str, torch.Tensor]] = [{one.name: empty(one) for one in artifact.tensors} for _ in inputs]
     for own, given in zip(every, inputs, strict=True):

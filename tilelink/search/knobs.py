@@ -47,6 +47,8 @@ LINES = (256, 512, 1024, 2048)
 """The same of a stage whose tiles are parts of one row, where the row has that many."""
 MOVED_ROWS = (64, 128, 256, 512, 1024, 2048, 65536)
 """Rows that one transfer moves; the last value means all rows."""
+COPIED, WHOLE = "copy engine", "all rows"
+"""Labels of stages that move data by a copy engine, and in transfers of all rows."""
 MOVERS = (4, 8, 16)
 """Programs, on dedicated SMs, for a stage that moves data."""
 MOVER_WARPS = 16
@@ -57,11 +59,16 @@ Change = Callable[[Schedule], Schedule]
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """One choice: `changes[k]` changes a schedule as `labels[k]` says."""
+    """One choice: `changes[k]` changes a schedule as `labels[k]` says.
+
+    overlaps: the label with which data travel while stages multiply, if all knobs agree on it. Alone it can be worse
+    than every other one: copies of whole shards gain nothing where their reader does not begin with its own shard.
+    """
 
     name: str
     labels: tuple[str, ...]
     changes: tuple[Change, ...] = field(repr=False, compare=False)
+    overlaps: str | None = field(default=None, compare=False)
 
 
 def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, target: Target) -> tuple[Knob, ...]:
@@ -112,8 +119,11 @@ def _telling(tensor: str, clause: Clause[Any], value: object) -> Change:
     return lambda schedule: schedule.say(tensor, clause, value)
 
 
-def _knob(name: str, choices: Mapping[str, Change]) -> Knob:
-    return Knob(name=name, labels=tuple(choices), changes=tuple(choices.values()))
+def _knob(name: str, choices: Mapping[str, Change], overlaps: str | None = None) -> Knob:
+    return Knob(
+        name=name, labels=tuple(choices), changes=tuple(choices.values()),
+        overlaps=overlaps if overlaps in choices else None,
+    )  # fmt: skip
 
 
 def _all(changes: Sequence[Change]) -> Change:
@@ -326,7 +336,7 @@ class _Reader:
             [host] if host and self.stage.kind == "compute" else [s for s in self.program.stages if s.kind == "compute"]
         )
         if self.moves and not self.at_launch:
-            choices["copy engine"] = self._on(CopyEngine())
+            choices[COPIED] = self._on(CopyEngine())
         elif self.stage.kind == "compute":
             choices["kernel of its own"] = self._on(Sm())
         if self.moves or (self.stage != host and any(isinstance(s, Transfer) for s in statements(self.stage.body))):
@@ -338,7 +348,7 @@ class _Reader:
             if other != self.stage and not (place == "epilogue" and self._needed_by(other)):
                 choices[f"{place} of {other.name}"] = self._on(Fused(stage=other.name, place=place))
         if self.moves or self.stage.kind == "compute":
-            yield _knob(f"{self.stage.name} on", choices)
+            yield _knob(f"{self.stage.name} on", choices, overlaps=COPIED)
 
     def _needed_by(self, other: Stage) -> bool:
         """True if another stage waits for a tensor that this one notifies, so that this one cannot be its epilogue."""
@@ -359,7 +369,7 @@ class _Reader:
     def size_knobs(self) -> Iterator[Knob]:
         tiled = self.tiled()
         if self.moves:
-            yield _knob(f"{self.stage.name} tile", dict(self._moved(tiled)))
+            yield _knob(f"{self.stage.name} tile", dict(self._moved(tiled)), overlaps=WHOLE)
         elif not self.product and not self.attention and tiled:
             *_, columns = tiled
             tiles = {str(n): self._tile({columns: n}) for n in LINES if n < 2 * power_of_two(tiled[columns])}
@@ -385,7 +395,7 @@ class _Reader:
         for size in MOVED_ROWS:
             if size < 2 * tiled[rows] or size == MOVED_ROWS[-1]:
                 sizes = {rows: size, **{name: power_of_two(tiled[name]) for name in others}}
-                label = "all rows" if size == MOVED_ROWS[-1] else f"{size} rows"
+                label = WHOLE if size == MOVED_ROWS[-1] else f"{size} rows"
                 yield label, self._tile(sizes)
 
     def _counters(self, schedule: Schedule) -> Schedule:
@@ -410,12 +420,16 @@ class _Reader:
     def order_knobs(self) -> Iterator[Knob]:
         over = [d.name for d in self.stage.indices if isinstance(d.extent, Ranks)]
         nests: dict[str, tuple[IndexOrder, ...]] = {"as written": ()}
+        overlaps = None
         if len(over) == 1:
             nests = {str(term): (term,) for term in _rotations(over[0])}
+            up, down, ends_here, _ = nests  # what comes is there by the time that its reader turns to it
+            overlaps = down if self.moves else up if self.regions(Wait) else ends_here
         for decl in self._peers():
             backwards = IndexOrder(index=decl.name, kind="sequence", start=binary("-", decl.extent, const(1)), step=-1)
             nests[f"{decl.name} backwards"] = (backwards,)
-        yield _knob(f"{self.stage.name} order", {label: self._ordered(nest) for label, nest in nests.items()})
+        changes = {label: self._ordered(nest) for label, nest in nests.items()}
+        yield _knob(f"{self.stage.name} order", changes, overlaps=overlaps)
 
     def _peers(self) -> list[IndexDecl]:
         """Return the indices over a part of the ranks, such as all but the local one."""

@@ -145,13 +145,14 @@ def _key(
 
 def searched(program: Program, dims: Mapping[str, int | float | bool], machine: Machine, **given: Any) -> Found:
     """Return the search for a schedule of a program. given: arguments of `rank`, ranks and the target's value too."""
-    built_in = complete = Schedule(name=FOUND, program=program.name)
+    built_in = complete = overlapping = Schedule(name=FOUND, program=program.name)
     choices = knobs(program, dims, given["ranks"], given["target"])
     points = min(POINTS, PASSES * sum(len(knob.labels) for knob in choices))
     for knob in choices:
         (choice,) = nearest([knob], built_in, dims, given["ranks"])
         complete = knob.changes[choice](complete)
-    known = [built_in, complete]  # the search begins near the latter, which says all
+        overlapping = knob.changes[knob.labels.index(knob.overlaps) if knob.overlaps else choice](overlapping)
+    known = [built_in, complete, overlapping]  # the search begins near the others, which say all
     return rank([program], dims=dims, machine=machine, **given, declared=known, by="descent", trials=points, draws=1)
 
 
