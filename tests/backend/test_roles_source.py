@@ -395,3 +395,35 @@ def test_consumers_may_wait_for_what_they_do_not_read() -> None:
     assert plan.bound.tensors["xs"].buffers > 1
     assert not any(isinstance(one, TensorPointer) and one.tensor == "xs" for one in kernel.parameters)
     compile_all(plan.bound, result)
+
+
+SCALED = """program scaled(M, N, KB, B):
+    x : in  [M, KB * B] f8e4m3
+    w : in  [N, KB * B] f8e4m3
+    u : in  [KB, M] f32
+    v : in  [KB] f32
+    y : out [M, N]
+
+    compute gemm(i: M, j: N):
+        total = zeros(f32)
+        for (h: KB by 1):
+            part = dot(x[i, h * B : (h + 1) * B], w[j, h * B : (h + 1) * B].T)
+            total += part * (u[h, i] * v[h])[:, None]
+        y[i, j] = total
+
+schedule one for scaled:
+    gemm on sm, tile(i=128, j=128, k=128), roles(consumers=2, buffers=4)
+"""
+
+
+def test_scales_of_an_iteration_are_multiplied_before_those_of_the_next_are_loaded() -> None:
+    module = compiler.parse(SCALED, "scaled.tl")
+    sizes = {"M": 512, "N": 512, "KB": 4, "B": 128}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
+    lines = functions(emitted(made).text)["_gemm_consumer"]
+    after = lines[next(n for n, line in enumerate(lines) if "roles.multiply(" in line) :]
+    (scale,) = (n for n, line in enumerate(after) if "u_tile * v_tile" in line)
+    name = after[scale].split(" = ")[0]
+    loads = [n for n, line in enumerate(after) if "gl.load(" in line]
+    (added,) = (n for n, line in enumerate(after) if re.search(rf"^total.* \* {name}\)$", line))
+    assert scale < min(loads) and max(loads) < added  # registers of scales are free when the next ones are loaded

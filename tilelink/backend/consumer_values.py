@@ -12,7 +12,7 @@ from tilelink.backend.tiles import Tile
 from tilelink.backend.values import Slices, ValueEmitter
 from tilelink.errors import EmitError
 from tilelink.ir.mapping import Span
-from tilelink.ir.program import Dot, Read, Region
+from tilelink.ir.program import Dot, Read, Region, Value
 from tilelink.ir.typing import Axis
 from tilelink.lowering.prefetched import may_be_prefetched
 from tilelink.lowering.role_sizes import may_end_with_tensor
@@ -44,6 +44,8 @@ class ConsumerValueEmitter(ValueEmitter):
     """Region -> the name of its piece, of vectors and tiles that are prefetched."""
     vectors: dict[Region, str] = field(default_factory=dict[Region, str])
     """Region -> the name of a tuple of all pieces, of vectors along the columns that are loaded at once."""
+    known: dict[Value, Tile] = field(default_factory=dict[Value, Tile])
+    """Values that have been computed."""
     parts: list[str] = field(default_factory=list[str])
     """The pieces of the products, in their order."""
     spread: bool = False
@@ -55,6 +57,10 @@ class ConsumerValueEmitter(ValueEmitter):
     @property
     def part(self) -> str:
         return self.parts[0]
+
+    def lower(self, value: Value, slices: Slices, raw: bool = False) -> Tile:
+        known = self.known.get(value) if self.known else None
+        return known or super().lower(value, slices, raw)
 
     def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
         """Load a vector of the piece's columns, or a tile of its rows and columns."""

@@ -546,7 +546,8 @@ class Consumer(RoleEmitter):
     def _sum_scaled(self, summed: SummedProduct, steps: tuple[Step, ...], acc: str) -> None:
         """Lower a sum of products that iterations scale: what they scale by is loaded while they multiply.
 
-        If it may be read early, an iteration loads that of the next one: a product takes less time than a load.
+        If it may be read early, an iteration loads that of the next one: a product takes less time than a load. It
+        first computes with its own. The registers are free then, and nothing is copied, which would wait for the load.
         """
         values, writer = self.values, self.writer
         assert isinstance(values, ConsumerValueEmitter)
@@ -564,7 +565,10 @@ class Consumer(RoleEmitter):
 
             def load() -> None:  # the buffer is full, so that all signals of the iteration have come
                 nonlocal loaded
+                values.known = {}
                 if early:
+                    values.parts, values.prefetched = [product], now
+                    values.known = {one: values.named(values.lower(one, {})) for one in summed.factors}
                     following = writer.let(writer.name("following"), f"tl.minimum({number} + 1, {count - 1})")
                     self._number(summed, following)
                 loaded = values.load_all(summed.reads, acc)
@@ -577,7 +581,7 @@ class Consumer(RoleEmitter):
             for region, name in now.items():
                 writer.let(name, loaded[region])
             self.follow(self.position, self.position, self.shared.buffers)
-        values.prefetched = {}
+        values.prefetched, values.known = {}, {}
 
     def _number(self, summed: SummedProduct, number: str) -> None:
         """Emit the indices of an iteration of a sum of products, of which the last runs fastest."""

@@ -35,7 +35,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Index, walk
-from tilelink.ir.visitor import local_names, reads, statements, value_of, values, without_names
+from tilelink.ir.visitor import local_names, operands, reads, statements, value_of, values, without_names
 from tilelink.lowering.bound import Bound, BoundStage, with_bodies
 from tilelink.lowering.straight_epilogue import is_zero
 
@@ -60,6 +60,19 @@ class SummedProduct:
         """Return what consumers compute with in an iteration."""
         multiplied = {region for operand in (self.dot.left, self.dot.right) for region in reads(operand)}
         return tuple(dict.fromkeys(region for region in reads(self.added) if region not in multiplied))
+
+    @property
+    def factors(self) -> tuple[Value, ...]:
+        """Return the largest parts of what is added that are computed from reads alone, without the product."""
+        found: list[Value] = []
+        left = [self.added]
+        while left:
+            part = left.pop()
+            if self.dot in values(part):
+                left += operands(part) if part != self.dot else []
+            elif reads(part):
+                found.append(part)
+        return tuple(found)
 
     @property
     def reads_alone(self) -> bool:
