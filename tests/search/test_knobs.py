@@ -332,14 +332,3 @@ def test_choices_that_let_data_travel_while_stages_multiply_fit_each_other() -> 
     assert isinstance(gather[RESOURCE], CopyEngine) and dict(gather[TILE])["i"] >= DIMS["Ms"]
     orders = [str(part[ORDER].nest[0]) for part in (gather, gemm) if part[ORDER]]
     assert orders == ["p = rank step -1", "s = rank step +1"]  # what comes first is multiplied first
-
-
-def test_choices_that_let_data_travel_while_stages_multiply_fit_each_other() -> None:
-    space = space_of("ag_gemm")
-    schedule = Schedule(name="overlapping", program="ag_gemm")
-    for knob in space.knobs[0]:
-        schedule = knob.changes[knob.labels.index(knob.overlaps or knob.labels[0])](schedule)
-    gather, gemm = schedule.stage("gather"), schedule.stage("gemm")
-    assert isinstance(gather[RESOURCE], CopyEngine) and dict(gather[TILE])["i"] >= DIMS["Ms"]
-    orders = [str(part[ORDER].nest[0]) for part in (gather, gemm) if part[ORDER]]
-    assert orders == ["p = rank step -1", "s = rank step +1"]  # what comes first is multiplied first
