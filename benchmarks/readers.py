@@ -36,6 +36,7 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
 import tilelink
+from benchmarks import tp
 from tilelink import compiler
 from tilelink.artifact import Artifact
 from tilelink.cli.options import with_choices
@@ -192,7 +193,12 @@ def alone(artifact: Artifact, inputs: Sequence[Tensors]) -> tuple[Any, Tensors]:
                 getattr(module, copied.name)(_Copies(artifact, every, rank), rank, 1)
             one()
             torch.cuda.synchronize()
-    return ranks[LAST], {name: value[0] for name, value in every[LAST].items()}
+    return ranks[LAST], {name: _numbers(value[0]) for name, value in every[LAST].items()}
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, or what words of data and flag have as data."""
+    return tensor.view(torch.float32)[..., ::2] if tensor.dtype == torch.int64 else tensor
 
 
 def inputs_of(program: Program, artifact: Artifact, dims: Sizes) -> list[dict[str, torch.Tensor]]:
@@ -439,8 +445,35 @@ def measure(found: list[dict[str, Any]], args: argparse.Namespace) -> None:
         ratios = {name: f"{us} us, {base / us:.2f} x torch" for name, us in row["us"].items()}
         worst = max(row.get("error", {}).values(), default=None)
         print(one["program"], ratios, "predicted", one["alone_us"], "error", worst, row["failure"] or "", flush=True)
-        report = {"benchmark": "readers alone", "ranks": RANKS, "rows": rows}
+        report = {
+            "benchmark": "readers alone", "machine": tp.machine(), "commit": args.commit or tp.commit(),
+            "ranks": RANKS, "samples": args.samples, "rows": rows,
+        }  # fmt: skip
         args.alone.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def table(report: dict[str, Any], name: str) -> list[str]:
+    """Return the section of these times in docs/results.md."""
+    machine, made = report["machine"], list[str]()
+    for row in report["rows"]:
+        us, predicted = row["us"], row["alone_us"]
+        if "found" not in us:
+            made.append(f"| {row['program']} | {us.get('torch', '-')} | {us.get('built-in', '-')} | - | - | - |")
+            continue
+        cells = us["torch"], us["built-in"], us["found"], predicted["found"], f"{us['torch'] / us['found']:.2f}"
+        made.append(f"| {row['program']} | {' | '.join(map(str, cells))} |")
+    return [
+        f"## {name}", "",
+        "Programs that readers wrote (`tests/patterns/readers`), with the built-in schedule and with the one that a "
+        f"search finds, of the last of {report['ranks']} ranks, alone on one {machine['gpu']} that has the memory of "
+        "all: us of all kernels, what they send to the other rank included, with its signals set; what the model "
+        "predicts; and times as fast as torch, which sends nothing. Medians of "
+        f"{report['samples']} turns; driver {machine['driver']}, torch {machine['torch']}, triton {machine['triton']}.",
+        "",
+        "| program | torch, sends nothing | built-in | found | found, predicted | times as fast as torch |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        *made, "",
+    ]  # fmt: skip
 
 
 def main() -> None:
@@ -453,6 +486,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=min(14, os.cpu_count() or 1), help="processes that compile")
     parser.add_argument("--prepare", type=float, default=60.0, help="seconds for them")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds that one program may take")
+    parser.add_argument("--commit", help="what to write for the commit where there is no git")
     parser.add_argument("--dry", action="store_true", help="with --alone: only compile, without a GPU")
     args = parser.parse_args()
     names = args.only.split(",") if args.only else list(SIZES)

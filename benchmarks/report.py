@@ -29,6 +29,7 @@ from benchmarks import (
     many_sizes,
     models,
     paged_decode,
+    readers,
     roles,
     search_quality_figures,
     search_report,
@@ -135,7 +136,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any], str], list[str]]] = {
     "check cost": check_cost.table, "context parallel": context_parallel.report,
     "decode": decode.report, "paged decode": paged_decode.report, "many_sizes": many_sizes.report,
     "host_cost": host_cost.report, "roles": roles.table, "attention": attention.table,
-    "grouped": roles.grouped_table, "grouped_f8": roles.grouped_table,
+    "grouped": roles.grouped_table, "grouped_f8": roles.grouped_table, "readers alone": readers.table,
     "attention gradients": attention_gradients.table, "models": models.report, "experts": experts.report,
 }  # fmt: skip
 """What a benchmark's results become in docs/results.md, by its name in them."""

@@ -711,17 +711,19 @@ def grouped_table(report: dict[str, Any], name: str) -> list[str]:
     machine, made = report["machine"], list[str]()
     for few in (False, True):
         rows = [row for row in report["rows"] if (row["tokens"] < MANY) == few]
-        names = list(dict.fromkeys(form for row in rows for form in row["us"]))[1:]
         if not rows:
             continue
+        names = [one for one in dict.fromkeys(form for row in rows for form in row["us"]) if one != rows[0]["vendor"]]
         made += [
             f"| product | rows x columns x inner | {rows[0]['vendor']} us | {' | '.join(names)} |",
             f"| --- {'| ---: ' * (len(names) + 2)}|",
         ]
         for row in rows:
-            base = row["us"][row["vendor"]]
+            vendor = row["vendor"] if row["vendor"] in row["us"] else names[0]  # it may refuse a size
+            base = row["us"][vendor]
             speeds = [f"{base / row['us'][form]:.3f}" if form in row["us"] else "-" for form in names]
-            made.append(f"| {' | '.join(row['case'].split(': '))} | {base:.4g} | {' | '.join(speeds)} |")
+            said = f"{base:.4g}" if vendor == row["vendor"] else f"{vendor}: {base:.4g}"
+            made.append(f"| {' | '.join(row['case'].split(': '))} | {said} | {' | '.join(speeds)} |")
         made.append("")
     return [
         f"## {name}",
