@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -21,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 MODULES = (
     "tests.unit.ops_scenarios", "tests.unit.op_scenarios", "tests.unit.experts_scenarios", "tests.parallel.scenarios",
 )  # fmt: skip
+FURTHER = ("torch._inductor.lowering", "torch.distributed.tensor.experimental")
+"""What torch imports where it first traces operators, which takes as long as many a scenario."""
 RANKS = 2
 SECONDS = 240
 
@@ -67,11 +70,13 @@ def _import() -> None:
 
     from tilelink import compiler
 
-    for module in MODULES:
+    for module in (*MODULES, *FURTHER):
         importlib.import_module(module)
     torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1))
     torch.compiler.reset()
     compiler.library()
+    gc.freeze()  # ranks look for no garbage in what is there, and copy no pages of it
+    gc.set_threshold(10_000)
 
 
 def _fork(rank: tuple[int, int], port: str, module: str, arguments: list[str], said: IO[str]) -> int:
