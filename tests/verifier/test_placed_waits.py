@@ -20,7 +20,7 @@ from tests.traces import planned_events
 from tests.verifier.dynamic import each_channel
 from tests.verifier.mutations import Case, mutants
 from tilelink.errors import TileLinkError
-from tilelink.facts.regions import Place
+from tilelink.facts.regions import Listed, Place
 from tilelink.ir.scalar import Index, Int, Lookup
 from tilelink.lowering.events import NOTIFY, WAIT
 from tilelink.lowering.guards import families_of
@@ -188,6 +188,17 @@ def test_a_family_keeps_ranks_and_what_is_equal() -> None:
     coords = (("a", indices[0], Int(value=5)), ("b", indices[0]), ("b", indices[2]))
     family = (Lookup(table=table, coords=(Int(value=0), *inner), launch=True) for table, *inner in coords)
     assert families_of([*guards, alone]) == [tuple(Place(dim=0, at=at) for at in family), alone]
+
+
+def test_lists_that_differ_in_where_they_are_in_their_tensor_are_a_family() -> None:
+    def listed(row: int | Index, first: int) -> Listed:
+        coords = (Int(value=0), row if isinstance(row, Index) else Int(value=row), Int(value=0))
+        entries = Lookup(table="at", coords=coords, launch=True)
+        stop = Lookup(table="count", coords=coords[:2], launch=True)
+        return Listed(dim=0, entries=entries, along=1, first=first, last=first + 2, stop=stop)
+
+    guards = [(listed(row, first),) for row in range(3) for first in (0, 2)]
+    assert families_of(guards) == [(listed(Index(name="#0"), first),) for first in (0, 2)]
 
 
 WAIT_ALL = "        for (j: N):\n            consumer_tile_wait(h[at[i], j])\n"

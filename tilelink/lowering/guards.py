@@ -252,8 +252,9 @@ def _in_entries(part: GuardPart, change: Callable[[int], Scalar]) -> GuardPart:
                 return None
 
     def entry(expr: Scalar) -> Scalar | None:
-        if not isinstance(expr, Lookup):
-            return None
+        return looked_up(expr) if isinstance(expr, Lookup) else None
+
+    def looked_up(expr: Lookup) -> Lookup:
         rank, *coords = expr.coords
         return replace(expr, coords=(rank, *(rewrite(c, number) if isinstance(c, Scalar) else c for c in coords)))
 
@@ -268,8 +269,8 @@ def _in_entries(part: GuardPart, change: Callable[[int], Scalar]) -> GuardPart:
             return replace(part, at=rewrite(at, entry))
         case Chosen(condition=condition):
             return replace(part, condition=rewrite(condition, entry))
-        case Listed():
-            return part
+        case Listed(entries=entries, stop=stop):
+            return replace(part, entries=looked_up(entries), stop=None if stop is None else rewrite(stop, entry))
 
 
 def entry_of(lookup: Lookup) -> Entry | None:
