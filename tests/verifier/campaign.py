@@ -29,6 +29,7 @@ from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
 from tilelink.lowering.bind import bind
 from tilelink.lowering.clauses.tile import TILE
+from tilelink.lowering.walk import executions
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
 from tilelink.verifier import RULES, refusals, rules
@@ -38,6 +39,8 @@ SIZES: dict[str, int] = {"M": 25, "Ms": 25, "N": 36, "K": 20}
 MOST_ACCESSES, MOST_OF_NODES = 3500, 1500
 """Accesses of a case, if numbers below 20 make it have fewer. Interleavings of some ten thousand take minutes each, and
 on several nodes those of some thousand."""
+MANY = 100
+"""How many times as many executions of statements as accesses say that a case is too large before it is planned."""
 RUNS, MORE_RUNS = 6, 40
 """Interleavings of each mutant, and of those that the verifier refuses and that have not failed yet."""
 FEW_RUNS = 3
@@ -227,7 +230,7 @@ def _small(case: Case, most: int = MOST_ACCESSES) -> Case:
     kept = {*SIZES, *groups(case.program, case.ranks)}
     fitting = case
     with suppress(TileLinkError):  # the program may not be for smaller numbers
-        while len(case.plan().accesses.task) > most:
+        while _has_more(case, most):
             fitting = case
             halves = {n: v // 2 for n, v in case.numbers.items() if n not in kept and type(v) is int and v > 3}
             if not halves:
@@ -235,6 +238,11 @@ def _small(case: Case, most: int = MOST_ACCESSES) -> Case:
             case = replace(case, numbers={**case.numbers, **halves})
         return case
     return fitting
+
+
+def _has_more(case: Case, most: int) -> bool:
+    """True if a case has more than so many accesses. A plan of very many takes gigabytes."""
+    return executions(case.bound()) > MANY * most or len(case.plan().accesses.task) > most
 
 
 def judge(case: Case, mutant: Mutant, *, sample: bool = False) -> Verdict:
