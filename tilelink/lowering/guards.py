@@ -233,6 +233,7 @@ def _family(shape: Guard, numbers: list[tuple[int, ...]]) -> Guard:
     return tuple(_in_entries(part, values.__getitem__) for part in shape)
 
 
+@lru_cache
 def _hole(number: int) -> Index:
     return Index(name=f"#{number}")
 
@@ -256,7 +257,8 @@ def _in_entries(part: GuardPart, change: Callable[[int], Scalar]) -> GuardPart:
 
     def looked_up(expr: Lookup) -> Lookup:
         rank, *coords = expr.coords
-        return replace(expr, coords=(rank, *(rewrite(c, number) if isinstance(c, Scalar) else c for c in coords)))
+        inner = (rewrite(c, number) if isinstance(c, Scalar) else c for c in coords)
+        return Lookup(table=expr.table, coords=(rank, *inner), launch=expr.launch, location=expr.location)
 
     match part:
         case Ended(stop=stop):
@@ -265,8 +267,8 @@ def _in_entries(part: GuardPart, change: Callable[[int], Scalar]) -> GuardPart:
             return replace(part, start=rewrite(start, entry))
         case Segment(start=start, stop=stop):
             return replace(part, start=rewrite(start, entry), stop=None if stop is None else rewrite(stop, entry))
-        case Place(at=at):
-            return replace(part, at=rewrite(at, entry))
+        case Place(dim=dim, at=at):
+            return Place(dim=dim, at=rewrite(at, entry))
         case Chosen(condition=condition):
             return replace(part, condition=rewrite(condition, entry))
         case Listed(entries=entries, stop=stop):
