@@ -3,8 +3,11 @@
 Each has a module. FILE is a `.tl` file or a name of the operator library.
 """
 
+import gc
 import re
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -58,8 +61,20 @@ class _Commands(TyperGroup):
         name, _, rest = super().resolve_command(ctx, args)
         assert name is not None  # it raises UsageError for a name that is no command's
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(name, cls=_Command)(getattr(import_module(f"{__name__}.{name}"), name))
+        alone.command(name, cls=_Command)(getattr(_imported(f"{__name__}.{name}"), name))
         return name, get_command(alone), rest
+
+
+def _imported(module: str) -> ModuleType:
+    """Import a command's module. What that makes stays: the garbage collector need not look at it, then or later."""
+    if module in sys.modules:
+        return sys.modules[module]
+    gc.disable()
+    try:
+        return import_module(module)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 app = typer.Typer(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -57,9 +58,9 @@ TargetName = Annotated[
 ]
 
 
-MANY, MANY_DRAWN = 1 << 16, 1 << 14
+MANY, MANY_DRAWN = 1 << 16, 1 << 12
 """Executions of statements up to which a launch is simulated in a third of a second, and one whose index tensors are
-drawn: that imports torch, and plans all tiles."""
+drawn: that imports torch, which takes longer than most proofs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Prove programs safe with each of their schedules; exit 1 otherwise, with every mistake of the programs."""
-    with designed_errors(as_json):
+    with designed_errors(as_json), _seldom_collected():
         module = compiler.load(file)
         programs = module.programs if program is None else (module.program(program),)
         if not programs:
@@ -171,6 +172,17 @@ def check(
                 say("--strict: where a schedule alone orders the two, notify the write and wait before the read")
     if wrong or unordered:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _seldom_collected() -> Generator[None]:
+    """Look for garbage in cycles seldom: the objects of a proof are many, and stay until it is made."""
+    before = gc.get_threshold()
+    gc.set_threshold(20_000, 10, 10)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _said(program: Program, dtype: str, plans: Mapping[str, _Safe]) -> dict[str, Any]:
