@@ -136,14 +136,37 @@ def test_copies_are_refused() -> None:
 
 
 HANDED = RELAY.replace("second on copy_engine, tile(i=16)", "second on sm, tile(i=16), program_per_tile")
+AFTER = "its tiles wait for what may come after other tiles that wait"
 
 
-def test_tiles_that_wait_and_notify_are_refused() -> None:
-    module = compiler.parse(HANDED.format(more=""), "relay.tl")
-    with pytest.raises(ScheduleError, match="its tiles wait, and other tasks may wait for what they do"):
-        compiler.bound(
-            module.program(), module.schedules[0], ranks=2, dims={"M": 256, "N": 64}, dtype="f32", target="sm_90"
-        )
+def handed(text: str) -> Bound:
+    module = compiler.parse(text.format(more=""), "relay.tl")
+    machine = replace(target("sm_90"), sms=4)
+    return compiler.bound(
+        module.program(), module.schedules[0], ranks=2, dims={"M": 256, "N": 64}, dtype="f32", target=machine
+    )
+
+
+@pytest.mark.parametrize("first", ["copy_engine", "sm"])
+def test_tiles_that_wait_and_notify_have_programs_of_their_own_if_what_they_wait_for_waits_for_nothing(
+    first: str,
+) -> None:
+    """It is told whichever of the tiles have begun."""
+    made = handed(HANDED.replace("first on copy_engine", f"first on {first}"))
+    assert made.kernel_of["second"].program_per_tile and made.kernel_of["second"].programs == 16
+    verify(make_plan(made))
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("        tile_push_data(h[", "        consumer_tile_wait(g[i, :])\n        tile_push_data(h["),
+    ("    first on copy_engine", "    first on sm"),
+])  # fmt: skip
+def test_tiles_that_wait_for_tiles_that_wait_are_refused(old: str, new: str) -> None:
+    """Stages are those of `relay` with a stage before them that waits, and so may those on SMs after it."""
+    before = "    compute zero(i: M):\n        consumer_tile_wait(g[i, :])\n        z[i, :] = g[i, :]\n\n    comm first"
+    text = HANDED.replace("    comm first", before).replace("    y : out ", "    z : out       [M, N]\n    y : out ")
+    with pytest.raises(ScheduleError, match=f"second cannot have a program for each tile: {AFTER}"):
+        handed(text.replace(old, new))
 
 
 @pytest.mark.parametrize("words", ["", ", low_latency"])
@@ -165,7 +188,7 @@ def test_tiles_that_others_wait_for_have_programs_of_their_own_if_they_wait_for_
     space = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
     waiting = "\n".join([*lines[:at], f"{space}consumer_tile_wait(xs[rank, i, :])", *lines[at:]]) + "\n"
     found = refusals(make_plan(parse_lowered(waiting)))
-    assert any("its tiles wait, and other tasks may wait" in str(one) for one in found)
+    assert any(AFTER in str(one) for one in found)
 
 
 @pytest.mark.parametrize(("change", "reason"), [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tilelink.ir.program import Notify, Transfer
-from tilelink.ir.visitor import awaited, statements
+from tilelink.ir.visitor import awaited, notified, statements
 from tilelink.lowering.bound import Bound, Kernel, KernelKind, Transport
+from tilelink.lowering.issue_order import signals
 
 
 def static_reason(bound: Bound, kernel: Kernel) -> str | None:
@@ -40,6 +41,21 @@ def dealing_reason(bound: Bound, kernel: Kernel) -> str | None:
     if (clause := bound.stages[kernel.name].tied) is not None:
         return f"`{clause}` ties the tiles of a program to one another"
     body = list(statements(bound.stages[kernel.name].stage.body))
-    if any(map(awaited, body)) and any(isinstance(one, Notify | Transfer) for one in body):
-        return "its tiles wait, and other tasks may wait for what they do"
+    if any(isinstance(one, Notify | Transfer) for one in body) and _is_after_waits(bound, kernel):
+        return "its tiles wait for what may come after other tiles that wait"
     return None
+
+
+def _is_after_waits(bound: Bound, kernel: Kernel) -> bool:
+    """True if what the tiles of a kernel wait for is told by kernels that wait, or that come after such ones.
+
+    Else it is told whichever tiles have begun.
+    """
+    wanted = signals(bound, kernel, awaited)
+    told_by = [one for one in bound.kernels if wanted & signals(bound, one, notified)]
+    return any(
+        signals(bound, one, awaited)
+        for other in told_by
+        for one in bound.kernels
+        if one.stream == other.stream and one.position <= other.position
+    )

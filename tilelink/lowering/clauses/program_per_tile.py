@@ -10,8 +10,8 @@ after:  a CTA for each tile; they begin in the order of the tiles, each when an 
 Not all CTAs are resident. What the other rules prove holds for every choice of a program for a tile
 (planning/any_program.py): in the order of the tiles, one after the other, no tile waits for ever. That takes for
 granted that CTAs begin in the order of their numbers, and that a place becomes free when one ends. So no other kernel
-may run on SMs at the same time, and tiles wait for others or others wait for them, not both: a tile that waits for
-nothing ends, wherever the GPU puts it and whoever waits for it.
+may run on SMs at the same time. Tiles that others wait for wait for nothing themselves, or for what kernels tell that
+wait for nothing and come after none that waits: such a tile ends, wherever the GPU puts it and whoever waits for it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PROGRAM_PER_TILE: Clause[bool] = switch(
     manual=(
         "a CTA for each tile, where otherwise each CTA executes some tiles one after the other: the GPU starts the "
         "next tile wherever one has ended. For tiles that take unequally long, the longest first in `order`. For a "
-        "stage with a kernel of its own that waits for nothing or sends no notifies, if no other kernel runs on SMs at "
-        "the same time"
+        "stage with a kernel of its own that sends no notifies, or waits for nothing but what kernels tell that wait "
+        "for nothing, as copies of inputs, if no other kernel runs on SMs at the same time"
     ),
 )
