@@ -47,7 +47,7 @@ OTHERWISE = {program.name for program, _ in library.alike()}
 """Programs whose arithmetic alone is new: it is compiled, and other tests compute it."""
 
 
-ELSEWHERE = {"zigzag_attention", "document_attention"}
+ELSEWHERE = {"zigzag_attention", "document_attention", "zigzag_attention_gradients"}
 """Programs of many small tiles, which take seconds, and which tests/unit/test_op.py runs beside torch."""
 
 

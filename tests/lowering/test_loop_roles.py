@@ -437,6 +437,16 @@ def test_iterations_wait_where_channels_begin(more: str, awaited: list[str]) -> 
     assert sorted(re.findall(r"(\w+)_awaited = -1", emit(made, plan.thresholds).text)) == awaited
 
 
+def test_iterations_wait_once_for_what_none_of_them_loads() -> None:
+    """The gradients of some keys wait for these, in a loop over the rows that see them."""
+    module = compiler.load("ag_attention_gradients")
+    sizes = {"H": 2, "G": 2, "M": 512, "D": 64, "scale": 0.125}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+    source = emit(made, make_plan(made).thresholds).text
+    columns = source[source.index("def _columns_loader") : source.index("def _columns_consumer")]
+    assert re.findall(r"(\w+)_awaited = -1", columns) == ["ks", "vs"]
+
+
 @pytest.mark.parametrize(
     ("case", "tiles"), [("many registers", True), ("shared memory", True), ("long elements", False)]
 )

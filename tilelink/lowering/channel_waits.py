@@ -32,12 +32,14 @@ def _has_one_channel(bound: Bound, stage: BoundStage, wait: Wait) -> bool:
 def _recurs(bound: Bound, stage: BoundStage, tile: Carried, wait: Wait) -> bool:
     """True if the channel of a wait need not change from one iteration to the next.
 
-    With `ks[t // N, t % N, :]` it does not while several values of `t % N` are in a channel.
+    With `ks[t // N, t % N, :]` it does not while several values of `t % N` are in a channel, and with `ks[r, j, :]` not
+    while the last index that has several tiles goes on, if it is neither.
     """
     sizes = bound.channels[wait.region.tensor, wait.kind].sizes
-    for decl in tile.loop.indices:
-        index, coords = Index(name=decl.name), enumerate(wait.region.coords)
+    varying = [decl.name for decl in tile.loop.indices if stage.count(decl.name) > 1]
+    for name in varying:
+        index, coords = Index(name=name), enumerate(wait.region.coords)
         dims = [dim for dim, coord in coords if isinstance(coord, Scalar) and index in walk(coord)]
-        if stage.count(decl.name) > 1 and any(sizes[dim] > stage.tiles[decl.name] for dim in dims):
+        if any(sizes[dim] > stage.tiles[name] for dim in dims) or (not dims and name == varying[-1]):
             return True
     return False
