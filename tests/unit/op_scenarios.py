@@ -580,11 +580,12 @@ def checks() -> None:
 def attended() -> None:
     """Attention to the keys of all ranks, with gradients, by the program and unfused, is that of the whole sequence."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    for causal, dtype, way, groups in (
-        (False, torch.float32, None, 3), (True, torch.bfloat16, None, 1), (True, torch.float32, "unfused", 2),
-        (False, torch.bfloat16, "unfused", 1),
+    for causal, dtype, way, groups, gradients in (
+        (False, torch.float32, None, 3, None), (True, torch.bfloat16, None, 1, None),
+        (True, torch.float32, "unfused", 2, "default"), (False, torch.bfloat16, "unfused", 1, "default"),
     ):  # fmt: skip
-        shapes = [(2, 2 * groups, 12 * ranks, 8), *[(2, 2, 12 * ranks, 8)] * 2, (2, 2 * groups, 12 * ranks, 8)]
+        rows = (14 if causal else 13) * ranks
+        shapes = [(2, heads, rows, 8) for heads in (2 * groups, 2, 2, 2 * groups)]
         whole = [every(*shape, seed=7 + n, dtype=dtype)[0] for n, shape in enumerate(shapes)]
         q, k, v = (one.clone().requires_grad_() for one in whole[:3])
         wanted = torch.nn.functional.scaled_dot_product_attention(
@@ -596,9 +597,15 @@ def attended() -> None:
             return ops.zigzag(x, ranks, rank) if causal else x.chunk(ranks, 2)[rank]
 
         mine = [own(one.detach()).clone().requires_grad_() for one in (q, k, v)]
-        found = ops.attention(*mine, is_causal=causal, schedule=way)
+        call = partial(ops.attention, is_causal=causal, schedule=way, gradients=gradients)
+        found = call(*mine)
         near(found, own(wanted.detach()), f"{causal} {way}")
         found.backward(own(whole[3]))
+        if gradients and not causal:
+            again = [one.detach().requires_grad_() for one in mine]
+            torch.compile(call, fullgraph=True, backend="aot_eager")(*again).backward(own(whole[3]))
+            for one, other in zip(mine, again, strict=True):
+                assert torch.equal(cast(Tensor, one.grad), cast(Tensor, other.grad)), "sums in another order"
         for name, one, of_all in zip("qkv", mine, (q, k, v), strict=True):
             near(cast(Tensor, one.grad), own(cast(Tensor, of_all.grad)), f"d{name} {causal} {way}")
         if causal:
@@ -662,6 +669,8 @@ def attended_by_other_methods() -> None:
     for method in ("ulysses", "ring"):
         with pytest.raises(BindingError, match=f"{method} has a schedule"):
             ops.attention(q, q, q, method=method, schedule="gpu_roles")
+        with pytest.raises(BindingError, match=f"{method} has a schedule"):
+            ops.attention(q, q, q, method=method, gradients="default")
         with pytest.raises(ShapeError, match="calls attention with"):
             ops.attention(q[:, :, : 8 + rank], q[:, :, : 8 + rank], q[:, :, : 8 + rank], method=method)
     with pytest.raises(UnknownNameError, match="no method 'rings'"):
@@ -731,6 +740,8 @@ def attended_in_documents(compiled: tuple[torch.dtype, ...] = (torch.bfloat16,))
         ops.attention(q, q, q, cu_seqlens=torch.tensor([0, 2 + rank], dtype=torch.int32))
     with pytest.raises(BindingError, match="a ring has no documents"):
         ops.attention(q, q, q, method="ring", cu_seqlens=some)
+    with pytest.raises(BindingError, match="documents have gradients by a schedule"):
+        ops.attention(q, q, q, is_causal=True, gradients="default", cu_seqlens=some)
     with pytest.raises(BindingError, match="gpu_roles has documents without a mask"):
         ops.attention(q, q, q, schedule="gpu_roles", cu_seqlens=some[:2])
 
@@ -776,9 +787,9 @@ def attended_in_documents_compiled() -> None:
 
 def attended_as_on_gpus() -> None:
     """What tests do on GPUs, with small sizes."""
-    ways = {}, {"schedule": "unfused"}, {"method": "ulysses"}, {"method": "ring"}
+    ways = {}, {"schedule": "unfused"}, {"method": "ulysses"}, {"method": "ring"}, {"gradients": "default"}
     for causal, documents in ((False, False), (True, False), (True, True), (False, True)):
-        own = ways[: 3 if documents else 4]
+        own = ways[: 3 if documents else 5]
         checks = Checks()
         case = ops_attention.Case(causal=causal, documents=documents, depth=16, rows=8, ways=own)
         with ops_attention.exchanging():
@@ -827,7 +838,7 @@ def attended_oddly() -> None:
             near(cast(Tensor, one.grad), cast(Tensor, other.grad), "permuted")
         group = dist.group.WORLD.group_name  # type: ignore[union-attr]
         flat = [one[0].unsqueeze(1) if n == 0 else one[0] for n, one in enumerate(graded)]
-        torch.library.opcheck(torch.ops.tilelink.attention.default, (*flat, None, 0.25, group, ""))
+        torch.library.opcheck(torch.ops.tilelink.attention.default, (*flat, None, 0.25, group, "", ""))
     q = torch.randn(1, 2, 10, 16)  # first calls with such sizes, which ranks compare
     unlike: dict[str, Any]
     for unlike in ({"scale": 1.0 + rank}, {"is_causal": rank > 0}, {"schedule": "unfused" if rank else None}):

@@ -119,6 +119,12 @@ def test_attention_on_three_ranks(scenario: str) -> None:
     run_on_ranks("tests.unit.op_scenarios", (scenario,), 3)
 
 
+@thorough(unless=lambda ranks: ranks < 4)
+@pytest.mark.parametrize("ranks", [4, 5])
+def test_attention_on_more_ranks(ranks: int) -> None:
+    run_on_ranks("tests.unit.op_scenarios", ("attended",), ranks)
+
+
 @pytest.mark.parametrize(
     ("depth", "dtype", "kernels"),
     [(128, torch.bfloat16, CUDNN), (256, torch.bfloat16, FLASH), (264, torch.bfloat16, ""), (320, torch.float16, ""),

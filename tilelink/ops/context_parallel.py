@@ -45,6 +45,7 @@ Tensor = torch.Tensor
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None, group: Group = None,
     method: str = GATHER, cu_seqlens: Tensor | None = None, schedule: Schedule | str | None = None,
+    gradients: Schedule | str | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention of the own rows to the keys and values of all ranks.
 
@@ -68,7 +69,9 @@ def attention(
     Gradients are those of the sum of all ranks' losses, and computed unfused: backward gathers all keys and values
     again, attends to its own ones meanwhile, and sends the gradients of those of a rank while it computes others. They
     are added up in f32. Those of documents are added up on each rank before they are scattered. A group of one rank has
-    them at once.
+    them at once. gradients: a schedule of the library's program of gradients, which computes them in one launch in an
+    order that is always the same, sends them in f32, and keeps as much symmetric memory again, and one buffer of both
+    in f32; of calls without documents.
 
     method: "all_gather", as above; or by the group's collectives and torch's attention, with the same rows and results:
     "ulysses", where each rank attends in some heads to the whole sequence, between two exchanges, and keeps what it was
@@ -88,8 +91,10 @@ def attention(
         if is_direct(()):  # else ranks that have some would wait for this one
             agree(CallKind("attention", ("no elements",), q.shape), members_of(group), q.device)
         return q + k.sum() + v.sum()  # no elements, and gradients of zeros
+    if cu_seqlens is not None and gradients not in (None, UNFUSED):
+        raise BindingError("documents have gradients by a schedule", hint="leave gradients out")
     if method != GATHER:
-        if schedule not in (None, UNFUSED):
+        if schedule not in (None, UNFUSED) or gradients not in (None, UNFUSED):
             raise BindingError(f"{method} has a schedule", hint=f"give none: it has no kernel, as {GATHER} has")
         name = name_of(members_of(group))
         if method == ULYSSES:
@@ -97,15 +102,21 @@ def attention(
         if cu_seqlens is not None:
             raise BindingError("a ring has no documents", hint=f"leave method out, or take {ULYSSES!r}")
         return ring(q, k, v, factor, is_causal, name)
+    ways = schedule_text(schedule), schedule_text(gradients)
+    given = *as_kernels_take(q, k, v, is_causal), cu_seqlens, factor, name_of(members_of(group)), *ways
+    return _attention(*given)[0].reshape(q.shape)
+
+
+def as_kernels_take(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q as [heads of keys, heads that share one, rows, depth], k and v as [heads of keys, rows, depth].
+
+    In zigzag rows are two chunks of blocks, whole ones, or, where there are none, one in each chunk.
+    """
     heads, groups = k.shape[0] * k.shape[1], q.shape[1] // k.shape[1]
     rows, depth = q.shape[2:]
-    # In zigzag two chunks of whole blocks, or, where there are none, of one block each.
     block = BLOCK if rows // 2 % BLOCK == 0 else rows // 2
     shape = (2, rows // 2 // block, block) if is_causal else (rows,)
-    queries = q.reshape(heads, groups, *shape, depth)
-    keys, values = (one.reshape(heads, *shape, depth) for one in (k, v))
-    given = queries, keys, values, cu_seqlens, factor, name_of(members_of(group)), schedule_text(schedule)
-    return _attention(*given)[0].reshape(q.shape)
+    return q.reshape(heads, groups, *shape, depth), k.reshape(heads, *shape, depth), v.reshape(heads, *shape, depth)
 
 
 def check_method(method: str) -> None:
@@ -255,9 +266,12 @@ def _unfused(
 
 def _gradients(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, documents: Tensor | None, scale: float,
-    group: str,
+    group: str, schedule: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of the own rows, and of the own keys and values, which all ranks see."""
+    if schedule not in ("", UNFUSED):
+        program = "ag_attention_gradients" if q.dim() == FLAT else "zigzag_attention_gradients"
+        return tuple(of_library(program, schedule)(do, q, k, v, o, lse, scale=scale, group=group))
     members, flat = group_named(group), (*q.shape[:2], -1, q.shape[-1])
     queries, results, given = (one.reshape(flat) for one in (q, o, do))
     sums = lse.reshape(queries.shape[:-1])
@@ -365,10 +379,10 @@ class _Rank:
 
 
 def _run(
-    q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, scale: float, group: str, schedule: str
+    q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, scale: float, group: str, schedule: str, gradients: str
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     members, causal = group_named(group), q.dim() != FLAT
-    said = q.dtype, ("scale", scale), "a mask" if causal else "no mask", ("keys", k.shape), schedule
+    said = q.dtype, ("scale", scale), "a mask" if causal else "no mask", ("keys", k.shape), schedule, gradients
     agree(CallKind("attention", (*said, *said_of(documents)), q.shape), members, q.device)
     if causal and not 0 < scale < LARGEST_SCALE:  # kernels put the mask's number in before they scale
         if schedule not in ("", UNFUSED):
@@ -408,18 +422,18 @@ def _places(rows: int, ranks: int, rank: int, device: torch.device) -> Tensor:
 _attention = declare_graded(
     Declaration(
         name="tilelink::attention",
-        schema="(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens, float scale, str group, str schedule)"
-        " -> (Tensor, Tensor)",
+        schema="(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens, float scale, str group, str schedule,"
+        " str gradients) -> (Tensor, Tensor)",
         run=_run,
         shapes=torch_attention.empty_results,
     ),
     Declaration(
         name="tilelink::attention_backward",
         schema="(Tensor do, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? cu_seqlens, float scale,"
-        " str group) -> (Tensor, Tensor, Tensor)",
+        " str group, str schedule) -> (Tensor, Tensor, Tensor)",
         run=_gradients,
         shapes=torch_attention.empty_gradients,
     ),
     # `attention` returns no log-sums, so that none depends on them.
-    lambda inputs, outputs: ((*inputs[:3], *outputs, inputs[3]), inputs[4:6]),
+    lambda inputs, outputs: ((*inputs[:3], *outputs, inputs[3]), (*inputs[4:6], inputs[7])),
 )

@@ -17,6 +17,7 @@ from tilelink import ops
 from tilelink.errors import BindingError
 from tilelink.ops.context_parallel import GATHER, check_method
 from tilelink.ops.groups import group_of
+from tilelink.scheduling.schedule import Schedule
 
 
 class ContextParallel(ParallelStyle):
@@ -32,18 +33,18 @@ class ContextParallel(ParallelStyle):
     mask or a dropout, and what `ops.attention` raises.
     """
 
-    def __init__(self, method: str = GATHER) -> None:
-        """method: as `tilelink.ops.attention` takes it. Raises UnknownNameError for another one."""
+    def __init__(self, method: str = GATHER, gradients: Schedule | str | None = None) -> None:
+        """method, gradients: as `tilelink.ops.attention` takes them. Raises UnknownNameError for another method."""
         super().__init__()
         check_method(method)
-        self._method = method
+        self._ways = {"method": method, "gradients": gradients}
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group = group_of(device_mesh).group_name
         inner = module.forward
 
         def forward(*args: Any, **named: Any) -> Any:
-            with _Spread(group, self._method):
+            with _Spread(group, self._ways):
                 return inner(*args, **named)
 
         module.forward = forward
@@ -53,9 +54,9 @@ class ContextParallel(ParallelStyle):
 class _Spread(TorchFunctionMode):
     """Attention to keys of all ranks of a group, in place of that to own keys."""
 
-    def __init__(self, group: str, method: str) -> None:
+    def __init__(self, group: str, ways: Mapping[str, Any]) -> None:
         super().__init__()
-        self._chosen = group, method
+        self._chosen = {"group": group, **ways}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -66,7 +67,7 @@ class _Spread(TorchFunctionMode):
 
 
 def _attention(
-    chosen: tuple[str, str], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    chosen: Mapping[str, Any], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
@@ -74,5 +75,4 @@ def _attention(
         what = "a mask" if attn_mask is not None else "a dropout"
         hint = "is_causal=True, or no mask: keys of other ranks have no place in one"
         raise BindingError(f"attention over ranks has {what}", hint=hint)
-    group, method = chosen
-    return ops.attention(query, key, value, is_causal=is_causal, scale=scale, group=group, method=method)
+    return ops.attention(query, key, value, is_causal=is_causal, scale=scale, **chosen)
