@@ -1,12 +1,14 @@
 # pyright: basic
-"""Attention to keys and values that are spread over ranks: a call of the operator, forward, and with its gradients.
+"""Attention to keys and values that are spread over ranks: a call of the operator, with its gradients, and these alone.
 
     torchrun --nproc-per-node 2 benchmarks/context_parallel.py --out context_parallel.json
 
 Next to it stand cuDNN's attention of the same rows to keys that are already there, in squares with a mask and
 rectangles without one (no time for a transfer, and the largest of the ranks), and NCCL followed by the same, whose
 parts are merged by their log-sums. Each sample has new data. A result in zigzag is compared with that of NCCL and
-torch, which tests compare with the attention of the whole sequence.
+torch, which tests compare with the attention of the whole sequence. Next to gradients alone stand those of as many
+pairs of rows and keys on one GPU, by the library's program without peers and by cuDNN: with a mask, of as many times
+the heads as there are ranks, and of rows that see those of their rank alone.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+import torch.distributed as dist
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -32,8 +35,10 @@ from benchmarks.decode import lines, steps_of
 from benchmarks.measure import Session, Variant
 from benchmarks.tables import table, us
 from tilelink import ops
-from tilelink.ops.context_parallel import GATHER
+from tilelink.ops import torch_attention
+from tilelink.ops.context_parallel import BLOCK, GATHER, as_kernels_take
 from tilelink.ops.operators import UNFUSED
+from tilelink.ops.own import of_library
 
 FILE = Path(tilelink.__file__).parent / "programs" / "ag_attention.tl"
 KEY_HEADS = 8
@@ -47,8 +52,12 @@ rank, and elements of a head."""
 DOCUMENTS = 12
 """Documents of drawn lengths that are packed into a sequence."""
 THERE, PAIR, OURS, RING, ULYSSES = "keys are there", "NCCL and torch", "ours", "ring", "ulysses"
-KINDS = {THERE: "transfer", PAIR: "pair", OURS: "ours", RING: "ours", ULYSSES: "ours"}
-WAYS = ("", ", with gradients")
+KERNEL, ALONE = "gradients by a kernel", "by a kernel on one GPU"
+KINDS = {THERE: "transfer", PAIR: "pair", OURS: "ours", RING: "ours", ULYSSES: "ours", KERNEL: "ours", ALONE: "ours"}
+GRADED, BACKWARD = ", with gradients", ", gradients alone"
+WAYS = ("", GRADED, BACKWARD)
+ROLES = "gpu_roles"
+"""The schedule of gradients by a kernel."""
 
 Tensor = torch.Tensor
 
@@ -101,18 +110,21 @@ class Case:
                 torch.autograd.backward(parts, [self.do[:, :, : one.shape[2]] for one in parts])
             return parts[0]
 
-    def _call(self, schedule: str | None, graded: bool, method: str = GATHER) -> Tensor:
+    def _call(
+        self, schedule: str | None, graded: bool, method: str = GATHER, gradients: str | None = None
+    ) -> Tensor:  # fmt: skip
         with torch.set_grad_enabled(graded):
             q, k, v = (one.detach().requires_grad_(graded) for one in (self.q, self.k, self.v))
             o = ops.attention(
-                q, k, v, is_causal=self.causal, schedule=schedule, method=method, cu_seqlens=self.documents
+                q, k, v, is_causal=self.causal, schedule=schedule, method=method, cu_seqlens=self.documents,
+                gradients=gradients,
             )  # fmt: skip
             if graded:
                 o.backward(self.do)
             return o.detach()
 
     def variants(self) -> Iterator[tuple[str, Callable[[], Variant]]]:
-        for graded, way in zip((False, True), WAYS, strict=True):
+        for graded, way in zip((False, True), WAYS[:2], strict=True):
             calls = {
                 THERE: partial(self._there, graded), PAIR: partial(self._call, UNFUSED, graded),
                 OURS: partial(self._call, None, graded), RING: partial(self._call, None, graded, RING),
@@ -120,8 +132,71 @@ class Case:
             }  # fmt: skip
             if self.documents is not None:
                 del calls[RING]
+            elif graded:
+                calls[KERNEL] = partial(self._call, None, graded, gradients=ROLES)
             for kind, call in calls.items():
                 yield kind + way, partial(self._variant, kind + way, KINDS[kind], call)
+        if self.documents is None:
+            for kind, backward in (
+                (OURS, self._backward(UNFUSED)), (KERNEL, self._backward(ROLES)), (THERE, self._alone(False)),
+                (ALONE, self._alone(True)),
+            ):  # fmt: skip
+                yield kind + BACKWARD, partial(backward, kind + BACKWARD)
+
+    def _backward(self, schedule: str) -> Callable[[str], Variant]:
+        """The gradients of attention that has run. Others are compared with those of the collectives of the group."""
+        group = self.session.group.group_name
+        operator, given = torch.ops.tilelink, list[Any]()
+
+        def attended() -> None:
+            operands = as_kernels_take(self.q, self.k, self.v, self.causal)
+            do = self.do.reshape(operands[0].shape)
+            made = operator.attention(*operands, None, self.q.shape[-1] ** -0.5, group, UNFUSED, "")
+            given[:] = do, *operands, *made, None, self.q.shape[-1] ** -0.5, group
+
+        def run(schedule: str = schedule) -> tuple[Tensor, ...]:
+            return operator.attention_backward(*given, schedule)
+
+        return partial(self._graded, "ours", attended, run, None if schedule == UNFUSED else partial(run, UNFUSED))
+
+    def _alone(self, kernel: bool) -> Callable[[str], Variant]:
+        """The gradients of as many pairs on this GPU alone."""
+        given, scale = list[Any](), self.q.shape[-1] ** -0.5
+        own: Any = dist.new_subgroups(1)[0]
+
+        def attended() -> None:
+            do, q = (one.unflatten(1, (KEY_HEADS, -1))[0] for one in (self.do, self.q))
+            k, v = (one[0] for one in ((self.k, self.v) if self.causal else (self.all_k, self.all_v)))
+            if self.causal:
+                do, q, k, v = (torch.cat([one] * self.session.ranks) for one in (do, q, k, v))
+            given[:] = do, q, k, v, *torch_attention.attend(q, k, v, scale, self.causal)
+
+        def vendor() -> tuple[Tensor, ...]:
+            do, q, k, v, o, lse = given
+            return torch_attention.gradients(q, k, v, o, lse, do, scale, self.causal)
+
+        def ours() -> tuple[Tensor, ...]:
+            name = f"{'causal_' if self.causal else ''}attention_gradients"
+            blocks = [one.unflatten(1 if n in (2, 3) else 2, (-1, BLOCK)) for n, one in enumerate(given)]
+            return tuple(of_library(name, ROLES)(*(blocks if self.causal else given), scale=scale, group=own))
+
+        if kernel:
+            return partial(self._graded, "ours", attended, ours, vendor)
+        return partial(self._graded, "transfer", attended, vendor, None)
+
+    def _graded(
+        self, kind: str, attended: Callable[[], None], run: Callable[[], tuple[Tensor, ...]],
+        wanted: Callable[[], tuple[Tensor, ...]] | None, name: str,
+    ) -> Variant:  # fmt: skip
+        """Gradients of what has run, as `wanted` makes them if there is one."""
+
+        def joined(made: tuple[Tensor, ...]) -> Tensor:
+            return torch.cat([one.flatten() for one in made])
+
+        return Variant(
+            name=name, kind=kind, run=run, prepare=attended, settle=joined, notes={"steps": 1},
+            expected=(lambda: joined(wanted())) if wanted else None,
+        )  # fmt: skip
 
     def _variant(self, name: str, kind: str, run: Callable[[], Tensor]) -> Variant:
         expected = (lambda: self._call(UNFUSED, False)) if kind == "ours" else None
@@ -143,13 +218,15 @@ def measured(case: Case, name: str, args: argparse.Namespace) -> dict[str, Any]:
 def report(found: dict[str, Any], name: str) -> list[str]:
     """Return the section of a report in docs/results.md."""
     machine, rows = found["machine"], list[tuple[str, ...]]()
-    kinds = [one for one in KINDS if any(one in steps_of(case) for case in found["cases"])]
+    kinds = [one for one in KINDS if any(one + way in steps_of(case) for case in found["cases"] for way in WAYS)]
     packed = any(case["name"].startswith("packed") for case in found["cases"])
     for case in found["cases"]:
         for way in WAYS:
             step = {one: value for one, value in steps_of(case).items() if one.endswith(way) or not way}
             there, pair, ours, *others = (step.get(one + way) for one in kinds)
             cells = [us(one) if one else "-" for one in (there, pair, ours, *others)]
+            if not any((there, pair, ours, *others)):
+                continue
             shares = [f"{ours / there:.2f}" if there and ours else "-", f"{pair / ours:.2f}" if pair and ours else "-"]
             rate = f"{case['work'] / ours / 1e6:.0f}" if ours and not way else "-"
             rows.append((case["name"] + way, *cells, rate, *shares))
@@ -160,8 +237,8 @@ def report(found: dict[str, Any], name: str) -> list[str]:
         f"{f', packed is causal in {DOCUMENTS} documents of drawn lengths' if packed else ''}. Microseconds of the "
         f"slowest rank, launched eagerly; medians of {found['samples']} samples; driver {machine['driver']}, torch "
         f"{machine['torch']}, triton {machine['triton']}. `{THERE}` is cuDNN's attention to keys of all ranks, without "
-        f"any transfer; `{PAIR}` gathers them first. Gradients are computed by cuDNN in all. TFLOP/s of a rank, ours / "
-        "keys are there, and how many times as fast as NCCL and torch.", "",
+        f"any transfer; `{PAIR}` gathers them first. Gradients are computed by cuDNN, or a kernel. TFLOP/s of a rank, "
+        "ours / keys are there, and how many times as fast as NCCL and torch.", "",
         *table(("attention", *kinds, "TFLOP/s", "/ there", "x pair"), rows), "",
     ]  # fmt: skip
 

@@ -40,7 +40,7 @@ DIFFERENT = (
     "ag_gemm_ring-h200_slices", "ag_gemm_f8_rows-copy_sms", "all_gather-pull", "all_reduce_two_shot-large",
     "fsdp-default", "gemm_ar_bias_pulled-h200_roles", "gemm_rs_ring-ring", "gemm_rs_slots-default",
     "two_level_ag_gemm-default", "gemm_ar_one_shot_norm-small", "all_reduce_one_shot_norm-default",
-    "zigzag_attention-gpu_roles_deep", "attention_gradients-default",
+    "zigzag_attention-gpu_roles_deep", "zigzag_attention_gradients-default",
 )  # fmt: skip
 """What is run: these have every form of a call of the language that the library has, which a test here holds."""
 RUN = [case for case, name in zip(CASES, NAMES, strict=True) if name in DIFFERENT]

@@ -47,7 +47,10 @@ def attention() -> None:
     cases = [
         Case(
             causal=causal, documents=documents, depth=depth, rows=rows,
-            ways=(*named[(documents and not causal) or depth > 128 :], *([] if documents else [{"method": "ring"}])),
+            ways=(
+                *named[(documents and not causal) or depth > 128 :], *([] if documents else [{"method": "ring"}]),
+                *([] if documents or depth > 128 else [{"gradients": "gpu_roles"}]),
+            ),
         )
         for causal, documents in ((False, False), (True, False), (True, True), (False, True))
         for depth, rows in ((64, 512), (128, 768), (256, 256))
@@ -94,7 +97,10 @@ def attended(case: Case, checks: Checks, device: str) -> None:
                 q, k, v, dy = (_laid(own(one), laid) for one in whole)
                 given = [one.detach().requires_grad_() for one in (q, k, v)]
                 y = call(*given)
-                grads = torch.autograd.grad(y, given, dy)
+                grads = torch.autograd.grad(y, given, dy, retain_graph=True)
+                if "gradients" in way:
+                    for one, other in zip(grads, torch.autograd.grad(y, given, dy), strict=True):
+                        checks.expect(torch.equal(one, other), f"sums of {seed}, {way}, {laid} have another order")
                 for name, one, other in zip(("y", "dq", "dk", "dv"), (y, *grads), expected, strict=True):
                     near(one, other, checks, f"{name} of {seed}, {way}, {laid}", OFF)
             with torch.no_grad():
