@@ -35,7 +35,7 @@ from tilelink.lowering.listing import ALWAYS, NEVER
 from tilelink.lowering.masks import PART, extremes
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.properties import Form, Property, properties
-from tilelink.lowering.rings import IF_ROWS, NEXT, Ring, Role, Roles, Step
+from tilelink.lowering.rings import NEXT, Ring, Role, Roles, Step
 from tilelink.lowering.rings import WORDS as STEP_WORDS
 from tilelink.scheduling.schedule import Order, Schedule, resource_of
 from tilelink.target import Target
@@ -593,13 +593,11 @@ class _Reader:
         )  # fmt: skip
 
     def _step(self, number: int, text: str) -> Step:
-        word, *rest = text.removesuffix(f" {IF_ROWS}").split() or [""]
+        word, *rest = text.split() or [""]
         ahead = rest[-1:] == [NEXT]
         rest = rest[:-1] if ahead else rest
-        step = Step(
-            word=word, what=next((one for one in rest if not _is_count(one)), ""),
-            number=next((int(one) for one in rest if _is_count(one)), 0), ahead=ahead, if_rows=text.endswith(IF_ROWS),
-        )  # fmt: skip
+        step = Step(word=word, what=next((one for one in rest if not _is_count(one)), ""),
+                    number=next((int(one) for one in rest if _is_count(one)), 0), ahead=ahead)  # fmt: skip
         if word not in STEP_WORDS or str(step) != text:
             hint = did_you_mean(word, STEP_WORDS) or f"WORD, WORD NUMBER or WORD NAME NUMBER of {', '.join(STEP_WORDS)}"
             raise self.error(number, f"not a step of a role: {text!r}", hint)

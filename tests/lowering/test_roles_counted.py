@@ -15,7 +15,6 @@ from tilelink.backend.emit import emit
 from tilelink.errors import RolesError, ScheduleError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
-from tilelink.lowering.rings import ARRIVE, AWAIT, MULTIPLY, RETIRE, with_reader
 from tilelink.planning.plan import make_plan
 from tilelink.reference.run import run as reference
 from tilelink.target import target
@@ -35,8 +34,6 @@ TEXT = """program experts(T, N, K, E):
 schedule one for experts:
     product on sm, tile(r=128, j=128, k=64), order({order}), roles(consumers=2, buffers=4)
 """
-PLAIN = TEXT.replace("silu(dot(x[r, :], w[e, j, :].T) + bias[e, j][None, :]) + z[r, j]", "dot(x[r, :], w[e, j, :].T)")
-"""The same with nothing but the product."""
 SIZES = {"T": 384, "N": 256, "K": 64, "E": 3}
 
 
@@ -166,36 +163,6 @@ def test_roles_that_would_store_rows_that_are_not_there_are_refused() -> None:
     wrong = replace(stage, roles=replace(stage.roles, cut=False))
     (found,) = refusals(make_plan(replace(made, stages={**made.stages, "product": wrong})))
     assert isinstance(found, RolesError) and "do not store the rows of a tile that is cut" in found.message
-
-
-def test_consumers_leave_out_the_products_of_rows_that_are_not_there() -> None:
-    """Where they load what they compute with next to a product, they do so at its last step, and multiply all rows."""
-    made = bound(PLAIN)
-    stage = made.stages["product"]
-    assert stage.roles is not None
-    (line,) = [one.strip() for one in listing(made).splitlines() if "consumer x2" in one]
-    assert line == "consumer x2: await full 0; multiply if rows; retire 1 if rows; arrive empty 1"
-    assert parse_lowered(listing(made)).stages["product"].roles == stage.roles
-    verify(make_plan(made))
-    assert "if rows" not in listing(bound())
-    source = emit(made, make_plan(made).thresholds).text
-    assert "if first_r + PART * CONSUMER_ROWS < end_r:" in source
-
-
-@pytest.mark.parametrize(
-    ("words", "cut"),
-    [((MULTIPLY,), True), ((RETIRE,), True), ((MULTIPLY, RETIRE, AWAIT), True), ((MULTIPLY, RETIRE, ARRIVE), True),
-     ((MULTIPLY, RETIRE), False)],
-)  # fmt: skip
-def test_what_other_roles_see_is_not_left_out(words: tuple[str, ...], cut: bool) -> None:
-    made = bound(PLAIN) if cut else bound(NEVER_CUT, M=256, N=256, K=64, E=3)
-    stage = made.stages["product"]
-    assert stage.roles is not None
-    ring = stage.roles.operands
-    steps = tuple(replace(step, if_rows=step.word in words) for step in ring.reader.steps)
-    roles = replace(stage.roles, operands=with_reader(ring, steps))
-    (found,) = refusals(make_plan(replace(made, stages={**made.stages, "product": replace(stage, roles=roles)})))
-    assert isinstance(found, RolesError) and "leave out steps" in found.message
 
 
 NEVER_CUT = """program plain(M, N, K, E):

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import ClassVar, Self
 
 from tilelink.backend import nodes
-from tilelink.backend.constants import LEVEL, scaled, total
+from tilelink.backend.constants import LEVEL, total
 from tilelink.backend.consumer_values import ConsumerValueEmitter, Prefetch
 from tilelink.backend.roles_shared import Shared, part_of
 from tilelink.backend.statements import StatementEmitter
@@ -39,19 +39,7 @@ from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import computes_with_places
 from tilelink.lowering.iterations import loop_of
-from tilelink.lowering.rings import (
-    ADDEND,
-    AWAIT,
-    CONSUMER,
-    EXPECT,
-    LEFT,
-    SUM,
-    Ring,
-    Step,
-    parts_of,
-    right_operand,
-    without_rows,
-)
+from tilelink.lowering.rings import ADDEND, AWAIT, CONSUMER, EXPECT, LEFT, SUM, Ring, Step, parts_of, right_operand
 from tilelink.lowering.role_bodies import Executed, LoadTiles, RoleBody, loaded_tiles, read_by_consumers, role_bodies
 from tilelink.lowering.role_statements import entries_of, results_of, written_tables
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
@@ -387,14 +375,7 @@ class Consumer(RoleEmitter):
         self.comment(rest[0])
         acc = writer.name(product.name if product else "acc")
         late = [s for s in body if isinstance(s, Wait)]
-        self._zeros(acc)
-        with ExitStack() as there:
-            if guarded := any(step.if_rows for step in shared.roles.operands.reader.steps):
-                there.enter_context(writer.block(nodes.Branch(condition=self._has_rows())))
-            fetched = self.multiply(acc, fetch=not late)
-        if guarded:
-            with writer.block(nodes.Otherwise()):
-                self._leave_out()
+        fetched = self.multiply(acc, fetch=not late)
         for wait in late:
             self._ordered(wait)
         if late:
@@ -475,41 +456,23 @@ class Consumer(RoleEmitter):
         fetch: True to load what is computed with it while its last buffer is multiplied. All signals of the tile have
         come then: the loader has loaded this buffer after it waited for them.
         """
-        shared = self.shared
+        shared, writer = self.shared, self.writer
         parts, summed = parts_of(shared.roles.operands.reader), shared.summed
+        self._zeros(acc)
         if summed is not None and summed.scaled:
             self._sum_scaled(summed, parts.each, acc)
             return self._fetch() if fetch else {}
         if any(step.word == SUM for step in parts.each):
             return self._sum_products(parts.each, acc, fetch=fetch)
-        self._multiply_all(parts.first, parts.each, acc)
+        self._multiply_buffers(parts.first, acc, first=True)
+        if shared.steps > 1:
+            over = f"range({shared.block}, {shared.inner}, {shared.block})"
+            over = over if summed is None else f"range(1, {shared.steps})"
+            with writer.block(nodes.Loop(index=writer.name("k"), over=over)):
+                self._multiply_buffers(parts.each, acc, first=False)
         fetched = self._fetch() if fetch else {}
         self._multiply(parts.last, acc, RingPosition(buffer=self.position.previous))
         return fetched
-
-    def _has_rows(self) -> str:
-        """Return whether a consumer has rows of a tile that a launch cuts."""
-        addresses = self.values.addresses
-        rows = addresses.bound.memory_map(addresses.stage.name, results_of(addresses.stage)[0]).spans[-2]
-        own = [addresses.start(rows, LEVEL["+"]), scaled("PART", self.shared.rows)]
-        return f"{total(own)} < {addresses.end(rows)}"
-
-    def _leave_out(self) -> None:
-        """Lower the steps of a consumer without rows of a tile: it takes and releases what others multiply."""
-        parts = parts_of(self.shared.roles.operands.reader)
-        first, each, last = map(without_rows, (parts.first, parts.each, parts.last))
-        self._multiply_all(first, each, "")
-        self._multiply(last, "", RingPosition(buffer=self.position.previous))
-
-    def _multiply_all(self, first: tuple[Step, ...], each: tuple[Step, ...], acc: str) -> None:
-        """Lower the steps of a product at all its positions."""
-        shared, writer = self.shared, self.writer
-        self._multiply_buffers(first, acc, first=True)
-        if shared.steps > 1:
-            over = f"range({shared.block}, {shared.inner}, {shared.block})"
-            over = over if shared.summed is None else f"range(1, {shared.steps})"
-            with writer.block(nodes.Loop(index=writer.name("k"), over=over)):
-                self._multiply_buffers(each, acc, first=False)
 
     def _zeros(self, name: str) -> None:
         """Emit the accumulator of a product."""

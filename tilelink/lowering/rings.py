@@ -22,9 +22,6 @@ steps. So the protocol that is verified is the one that runs.
     sum                 add the product of the position to the sums of the tile
     take                read the position into the role's registers
 
-Consumers leave out steps with `if rows` in a tile of which a launch has none of their rows. They change no barrier and
-no buffer: in every order of roles with these steps, there is one without them, and none besides.
-
 A role may take several positions in an iteration: a step with `next` is at the position after the current one, one
 with `next 2` at the position after that. It may have other steps in the first iteration of a tile, and some after its
 last one.
@@ -47,11 +44,8 @@ LEFT = "left"
 ADDEND = "addend"
 """A piece of a tile that is computed with, next to the product if there is one."""
 NEXT = "next"
-IF_ROWS = "if rows"
 LOADER, CONSUMER, STORER = "loader", "consumer", "storer"
 """The roles: one warp that waits and loads, several that multiply and compute, and one that stores and notifies."""
-OF_PRODUCT = (MULTIPLY, RETIRE, SUM)
-"""Steps of consumers that change no barrier and no buffer: of their products alone."""
 OTHERS = "others"
 """All roles but the loader."""
 
@@ -60,21 +54,18 @@ OTHERS = "others"
 class Step:
     """A step of a role. word: one of WORDS. what: a barrier, or the name of an operand. number: see above.
 
-    ahead: 1 at the position after the current one, and so on. if_rows: True if a consumer leaves it out in a tile that
-    has none of its rows.
+    ahead: 1 at the position after the current one, and so on.
     """
 
     word: str
     what: str = ""
     number: int = 0
     ahead: int = 0
-    if_rows: bool = False
 
     def __str__(self) -> str:
         numbered = self.number or self.word in (AWAIT, EXPECT, LOAD, RETIRE, ARRIVE)
         later = f"{NEXT} {self.ahead}" if self.ahead > 1 else NEXT if self.ahead else ""
-        parts = [self.word, self.what, str(self.number) if numbered else "", later, IF_ROWS if self.if_rows else ""]
-        return " ".join(filter(None, parts))
+        return " ".join(filter(None, (self.word, self.what, str(self.number) if numbered else "", later)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,29 +190,12 @@ def _of_any_width(roles: Roles) -> Roles:
 def _of_any_size(ring: Ring) -> Ring:
     steps = tuple(replace(step, number=0) if step.word in (EXPECT, LOAD) else step for step in ring.writer.steps)
     writer = replace(ring.writer, steps=steps, further=0, after=())
-    reader = replace(ring.reader, steps=with_guards(ring.reader.steps, False), further=0, after=())
-    return replace(ring, writer=writer, reader=reader)
+    return replace(ring, writer=writer, reader=replace(ring.reader, further=0, after=()))
 
 
 def without_addends(roles: Roles) -> Roles:
     """Return the roles of a stage whose consumers read what they compute with next to the product from memory."""
-    ring = with_further(roles.operands, further=0, piece=0)
-    return replace(roles, addends=0, operands=with_reader(ring, with_guards(ring.reader.steps, False)))
-
-
-def with_reader(ring: Ring, steps: tuple[Step, ...]) -> Ring:
-    """Return a ring whose reader has these steps."""
-    return replace(ring, reader=replace(ring.reader, steps=steps))
-
-
-def with_guards(steps: Iterable[Step], if_rows: bool) -> tuple[Step, ...]:
-    """Return the steps of which consumers without rows of a tile leave the product out, or none."""
-    return tuple(replace(step, if_rows=if_rows and step.word in OF_PRODUCT) for step in steps)
-
-
-def without_rows(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """Return the steps of a consumer in a tile that has none of its rows."""
-    return tuple(step for step in steps if not step.if_rows)
+    return replace(roles, addends=0, operands=with_further(roles.operands, further=0, piece=0))
 
 
 def wait_for_each_other(roles: Roles) -> bool:
@@ -536,8 +510,7 @@ def parts_of(role: Role) -> Parts:
         return Parts(first=role.steps, each=role.steps, last=())
     first = tuple(step for step in role.steps if not (step.word == ARRIVE and step.number))
     released = (Step(word=ARRIVE, what=step.what) for step in role.steps if step.word == ARRIVE and step.number)
-    retire = Step(word=RETIRE, if_rows=any(step.if_rows for step in role.steps))
-    return Parts(first=first, each=role.steps, last=(retire, *released))
+    return Parts(first=first, each=role.steps, last=(Step(word=RETIRE), *released))
 
 
 def positions_of(steps: tuple[Step, ...]) -> int:

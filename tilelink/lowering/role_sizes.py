@@ -35,8 +35,6 @@ from tilelink.lowering.rings import (
     wait_for_each_other,
     widest_of,
     with_further,
-    with_guards,
-    with_reader,
     without_addends,
 )
 from tilelink.lowering.role_statements import (
@@ -169,20 +167,6 @@ def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Role
     added = 0
     if columns // pieces == block and not (late_waits(stage) and _written_vectors(bound, stage)):
         added = _loadable_addends(bound, stage, bound.tensors[left.tensor].dtype)
-    operands = operand_ring(
-        buffers=choice.buffers,
-        consumers=consumers,
-        ahead=choice.in_flight - 1,
-        left=sizes[0],
-        right=sizes[1],
-        products=len(dots),
-        sums=sums,
-        further=added * pieces,
-        piece=rows * columns // pieces * item,
-    )
-    # what consumers read themselves is loaded while the last buffer is multiplied
-    if is_cut(bound, stage) and len({one.region for one in addends(stage)}) == added:
-        operands = with_reader(operands, with_guards(operands.reader.steps, True))
     return Roles(
         consumers=consumers,
         rows=own,
@@ -190,7 +174,17 @@ def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Role
         block=block,
         pieces=pieces,
         registers=REGISTERS[consumers],
-        operands=operands,
+        operands=operand_ring(
+            buffers=choice.buffers,
+            consumers=consumers,
+            ahead=choice.in_flight - 1,
+            left=sizes[0],
+            right=sizes[1],
+            products=len(dots),
+            sums=sums,
+            further=added * pieces,
+            piece=rows * columns // pieces * item,
+        ),
         products=len(dots),
         results=result_ring(buffers=results, targets=len(targets)),
         cut=is_cut(bound, stage),
@@ -305,7 +299,6 @@ def _roles_without_product(bound: Bound, stage: BoundStage, choice: RolesChoice)
     targets, added = results_of(stage), len(tile_addends(bound, stage))
     columns, piece = bound.tile_map(stage.name, targets[0]).spans[-1].size, widest.columns // widest.pieces
     pieces, size = columns // piece, widest.rows * widest.consumers * piece * ITEM_BYTES[dtype]
-    operands = with_further(widest.operands, further=added * pieces, piece=size)
     made = replace(
         widest,
         columns=columns,
@@ -316,7 +309,7 @@ def _roles_without_product(bound: Bound, stage: BoundStage, choice: RolesChoice)
         addends=added,
         reads_early=False,
         numbers=_numbers(bound, stage, choice),
-        operands=with_reader(operands, with_guards(operands.reader.steps, False)),
+        operands=with_further(widest.operands, further=added * pieces, piece=size),
         results=result_ring(buffers=widest.results.buffers, targets=len(targets)),
     )
     if wait_for_each_other(made):

@@ -45,7 +45,6 @@ from tilelink.lowering.rings import (
     target_of,
     wait_for_each_other,
     widest_of,
-    with_guards,
 )
 from tilelink.lowering.role_sizes import (
     MAX_BUFFERS,
@@ -266,13 +265,6 @@ def _common(found: Roles) -> Iterator[tuple[bool, str]]:
     threads = 4 * 32 * (found.consumers + 1)
     held = 4 * 32 * (found.consumers * found.registers[0] + found.registers[1])
     groups = {found.operands.reader.groups, *([found.kept.reader.groups] if found.kept else [])}
-    every = (step for ring in found.rings for role in (ring.writer, ring.reader) for step in role.every)
-    guarded, own = [step for step in every if step.if_rows], found.operands.reader.steps
-    whole = [step for step in with_guards(own, True) if step.if_rows]
-    yield (
-        bool(guarded) and (not found.cut or guarded != whole),
-        "its consumers leave out steps that all tiles have, or a part of a product",
-    )
     yield (
         groups != {found.consumers} or found.results.reader.groups != 1,
         f"{found.consumers} consumers are not those of its rings",
